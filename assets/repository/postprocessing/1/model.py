@@ -1,0 +1,32 @@
+"""Token ids to text, behind the engine."""
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from inflight import tokenizer, triton_model
+
+
+class TritonPythonModel:
+    """Inputs and outputs as in config.pbtxt, each with a leading batch dimension of 1.
+
+    A streamed response brings a token or two, and a character may be spread over several. PRECEDING_IDS tell what came
+    before, so that spaces are kept and a character is given when its last byte is there.
+    """
+
+    def initialize(self, args):
+        self.parameters = triton_model.parameters(args)
+        self.tokenizer = tokenizer.load(self.parameters["tokenizer_dir"])
+
+    def execute(self, requests):
+        return [triton_model.answer(self._text, request) for request in requests]
+
+    def _text(self, request):
+        beams = triton_model.array(request, "TOKENS_BATCH")[0]
+        lengths = triton_model.array(request, "SEQUENCE_LENGTH").reshape(-1)
+        preceding = [token for token in triton_model.array(request, "PRECEDING_IDS", []).reshape(-1).tolist() if token >= 0]
+        is_final = bool(triton_model.array(request, "IS_FINAL", [True]).reshape(-1)[0])
+        texts = [
+            self.tokenizer.decode_increment(preceding, ids[:length].tolist(), is_final, self.parameters["skip_special_tokens"])
+            for ids, length in zip(beams, lengths)
+        ]
+        return [pb_utils.Tensor("OUTPUT", np.array([[text.encode("utf-8") for text in texts]], dtype=np.object_))]

@@ -1,0 +1,51 @@
+"""Text to token ids, in front of the engine."""
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from inflight import tokenizer, triton_model
+from inflight.errors import CourseError
+
+
+class TritonPythonModel:
+    """Inputs and outputs as in config.pbtxt, each with a leading batch dimension of 1."""
+
+    def initialize(self, args):
+        self.parameters = triton_model.parameters(args)
+        self.tokenizer = tokenizer.load(self.parameters["tokenizer_dir"])
+
+    def execute(self, requests):
+        return [triton_model.answer(self._tokenize, request) for request in requests]
+
+    def _tokenize(self, request):
+        text = self._texts(request, "QUERY")[0]
+        if not text.strip():
+            raise CourseError("text_input is empty: send at least one character that is not a space.")
+        if self.parameters["apply_chat_template"]:
+            text = self.tokenizer.chat(text)
+        ids = self.tokenizer.encode(text, self.parameters["add_special_tokens"])
+        tensors = {
+            "INPUT_ID": np.array([ids]),
+            "REQUEST_INPUT_LEN": np.array([[len(ids)]]),
+            "REQUEST_OUTPUT_LEN": triton_model.array(request, "REQUEST_OUTPUT_LEN"),
+            "BAD_WORDS_IDS": self._words(request, "BAD_WORDS_DICT"),
+            "STOP_WORDS_IDS": self._words(request, "STOP_WORDS_DICT"),
+            "OUT_END_ID": triton_model.array(request, "END_ID", [[self.tokenizer.end_id]]),
+            "OUT_PAD_ID": triton_model.array(request, "PAD_ID", [[self.tokenizer.pad_id]]),
+        }
+        return [pb_utils.Tensor(name, np.asarray(value, np.int32)) for name, value in tensors.items()]
+
+    def _texts(self, request, name) -> list[str]:
+        try:
+            return [item.decode("utf-8") for item in triton_model.array(request, name, []).reshape(-1)]
+        except UnicodeDecodeError as error:
+            raise CourseError(f"{name} is not valid UTF-8 (byte {error.start}): send the text encoded as UTF-8.") from None
+
+    def _words(self, request, name) -> np.ndarray:
+        """[1, 2, n]: token ids of all words in a row; below, the end of each word, then -1."""
+        words = [self.tokenizer.encode(text, add_special_tokens=False) for text in self._texts(request, name) if text]
+        ids = sum(words, [])
+        ends = np.cumsum([len(word) for word in words]).tolist()
+        if not ids:
+            return np.array([[[0], [-1]]])
+        return np.array([[ids, ends + [-1] * (len(ids) - len(ends))]])

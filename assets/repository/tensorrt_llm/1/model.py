@@ -1,0 +1,155 @@
+"""Between Triton's requests and the engine; the scheduling is in inflight/executor.py."""
+
+import threading
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from inflight import triton_model
+from inflight.errors import CourseError
+from inflight.executor import Executor, ExecutorConfig, Request, Response
+from inflight.sampling import SamplingConfig
+
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+NUM_PRECEDING = 8
+
+# Triton's tensor name -> SamplingConfig's field
+SAMPLING = {"temperature": "temperature", "runtime_top_k": "top_k", "runtime_top_p": "top_p",
+            "repetition_penalty": "repetition_penalty", "presence_penalty": "presence_penalty",
+            "frequency_penalty": "frequency_penalty", "min_length": "min_length", "random_seed": "random_seed"}
+
+
+class TritonPythonModel:
+    """Inputs and outputs as in config.pbtxt, each with a leading batch dimension of 1.
+
+    `execute` only hands requests to the engine; responses leave from the engine's thread when their tokens are there. So
+    short requests finish before long ones that came earlier, whether the model is decoupled or not.
+    """
+
+    def initialize(self, args):
+        self.parameters = triton_model.parameters(args)
+        self.decoupled = triton_model.is_decoupled(args)
+        settings = {name: self.parameters[name] for name in ExecutorConfig.__dataclass_fields__ if name in self.parameters}
+        self.executor = Executor(self.parameters["gpt_model_path"], ExecutorConfig(**settings))
+        self.metrics = triton_model.EngineMetrics(args, self.executor)
+        self.running = {}  # executor's id -> (Triton's request id, response sender)
+        self.lock = threading.Lock()
+        self.closing = threading.Event()
+        self.housekeepers = [
+            threading.Thread(target=self._every, args=(self.parameters[period], job), daemon=True)
+            for period, job in (("cancellation_check_period_ms", self._cancel_abandoned),
+                                ("stats_check_period_ms", self.metrics.update))
+        ]
+        for thread in self.housekeepers:
+            thread.start()
+
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            try:
+                self._start(request, sender)
+            except CourseError as error:
+                sender.send(triton_model.error_response(error), flags=FINAL)
+        return None
+
+    def finalize(self):
+        self.closing.set()
+        self.executor.shutdown()
+        for thread in self.housekeepers:
+            thread.join()
+
+    def _start(self, request, sender):
+        if triton_model.scalar(request, "stop", False):
+            self._stop(request.request_id())
+            sender.send(pb_utils.InferenceResponse(self._tensors([], [], Response(0, [], True), _outputs(request))), flags=FINAL)
+            return
+        wanted = self._read(request)
+        exclude = triton_model.scalar(request, "exclude_input_in_output", self.parameters["exclude_input_in_output"])
+        prefix = [] if exclude or wanted.streaming else wanted.input_ids
+        outputs, request_id = _outputs(request), request.request_id()
+
+        def on_response(response):
+            if response.is_final:
+                with self.lock:
+                    self.running.pop(response.request_id, None)
+            if response.error:
+                message = triton_model.error_response(CourseError(response.error))
+            else:
+                message = pb_utils.InferenceResponse(self._tensors(prefix, response.token_ids, response, outputs))
+            sender.send(message, flags=FINAL if response.is_final else 0)
+
+        with self.lock:  # the first response may come before enqueue_request returns
+            self.running[self.executor.enqueue_request(wanted, on_response)] = (request_id, sender)
+
+    def _read(self, request) -> Request:
+        ids = triton_model.array(request, "input_ids")
+        if ids.shape[0] != 1:
+            raise CourseError(f"Expected batch dimension to be 1 for each request, got {ids.shape[0]}: send one prompt a request.")
+        length = triton_model.scalar(request, "input_lengths")
+        if not 0 <= length <= ids.shape[1]:
+            raise CourseError(f"input_lengths is {length}, but input_ids has {ids.shape[1]} tokens.")
+        if triton_model.scalar(request, "beam_width", 1) != 1:
+            raise CourseError("beam_width must be 1: this engine decodes one beam.")
+        streaming = triton_model.scalar(request, "streaming", False)
+        if streaming and not self.decoupled:
+            raise CourseError("Streaming is only supported if the model is deployed using decoupled mode: "
+                              "set decoupled_mode to true, or leave out streaming.")
+        given = {field: triton_model.scalar(request, name) for name, field in SAMPLING.items()
+                 if triton_model.scalar(request, name) is not None}
+        end_id = triton_model.scalar(request, "end_id")
+        return Request(
+            input_ids=ids[0, :length].tolist(),
+            request_output_len=triton_model.scalar(request, "request_output_len"),
+            end_id=None if end_id == -1 else end_id,
+            stop_words=_words(request, "stop_words_list"), bad_words=_words(request, "bad_words_list"),
+            sampling=SamplingConfig(**given), streaming=streaming,
+            return_log_probs=triton_model.scalar(request, "return_log_probs", False))
+
+    def _tensors(self, prefix, token_ids, response, outputs):
+        ids = prefix + token_ids
+        preceding = response.preceding_ids
+        values = {
+            "output_ids": lambda: np.array([[ids]], np.int32),
+            "sequence_length": lambda: np.array([[len(ids)]], np.int32),
+            "cum_log_probs": lambda: np.array([[response.cum_log_prob]], np.float32),
+            "output_log_probs": lambda: np.array([[response.log_probs]], np.float32),
+            "preceding_ids": lambda: np.array([[-1] * (NUM_PRECEDING - len(preceding)) + preceding], np.int32),
+            "is_final": lambda: np.array([[response.is_final]]),
+        }
+        return [pb_utils.Tensor(name, value()) for name, value in values.items() if name in outputs]
+
+    def _stop(self, request_id):
+        if not request_id:
+            raise CourseError("Trying to stop a request but request ID is not provided: send the id of the running request.")
+        with self.lock:
+            ids = [number for number, (name, _) in self.running.items() if name == request_id]
+        for number in ids:
+            self.executor.stop_request(number)
+
+    def _cancel_abandoned(self):
+        with self.lock:
+            running = list(self.running.items())
+        for number, (_, sender) in running:
+            if sender.is_cancelled():
+                self.executor.cancel_request(number)
+
+    def _every(self, period_ms, job):
+        while not self.closing.wait(period_ms / 1000):
+            job()
+
+
+def _outputs(request) -> set:
+    return set(request.requested_output_names())
+
+
+def _words(request, name) -> list[list[int]]:
+    """Token sequences from their [1, 2, n] form: ids in a row; below, the end of each word, then -1."""
+    packed = triton_model.array(request, name)
+    if packed is None:
+        return []
+    ids, ends = packed.reshape(2, -1).tolist()
+    ends = [end for end in ends if end >= 0]
+    words = [ids[start:end] for start, end in zip([0, *ends], ends)]
+    if not all(words) or any(end > len(ids) for end in ends):
+        raise CourseError(f"{name} is malformed: row 0 holds token ids, row 1 the rising end of each word, then -1.")
+    return words

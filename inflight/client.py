@@ -1,0 +1,453 @@
+"""Ask a running server: text or tokens, whole or streamed, over gRPC or HTTP.
+
+    client = Client("127.0.0.1:8001")                   # gRPC; "http://127.0.0.1:8000" for HTTP
+    print(client.ask("What is the capital of France?").text)
+    for piece in client.stream("Tell me a story.", max_tokens=100):
+        print(piece, end="")
+
+Every trouble of a request, from whichever library, arrives as one `CourseError`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import grpc
+import httpx
+import numpy as np
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from inflight.errors import CourseError
+
+ENGINE = "tensorrt_llm"
+STOP_TIMEOUT_S = 5
+
+# Options of a text request: the ensemble's optional inputs and their types.
+TEXT_OPTIONS = {
+    "temperature": np.float32, "top_k": np.int32, "top_p": np.float32, "repetition_penalty": np.float32,
+    "presence_penalty": np.float32, "frequency_penalty": np.float32, "min_length": np.int32, "random_seed": np.uint64,
+    "end_id": np.int32, "stop_words": np.object_, "bad_words": np.object_, "return_log_probs": np.bool_,
+    "exclude_input_in_output": np.bool_, "beam_width": np.int32,
+}
+# The same for a token request: the engine's optional inputs.
+TOKEN_OPTIONS = {
+    "temperature": np.float32, "runtime_top_k": np.int32, "runtime_top_p": np.float32, "repetition_penalty": np.float32,
+    "presence_penalty": np.float32, "frequency_penalty": np.float32, "min_length": np.int32, "random_seed": np.uint64,
+    "end_id": np.int32, "return_log_probs": np.bool_, "exclude_input_in_output": np.bool_,
+}
+
+
+@dataclass
+class Answer:
+    """What came back, and when.
+
+    Attributes
+    ----------
+    pieces : list
+        Text pieces (str) or token lists (list of int) in the order of their arrival; one when not streamed.
+    times_s : list of float
+        Seconds from sending the request to the arrival of each piece.
+    """
+
+    pieces: list = field(default_factory=list)
+    times_s: list[float] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [token for piece in self.pieces for token in piece]
+
+    @property
+    def time_to_first_s(self) -> float:
+        """TTFT when streamed; when not, the same as `latency_s`."""
+        return self.times_s[0]
+
+    @property
+    def latency_s(self) -> float:
+        """End-to-end latency: until the last piece was there."""
+        return self.times_s[-1]
+
+    @property
+    def inter_token_s(self) -> list[float]:
+        """ITL: seconds between neighbouring pieces; blank when not streamed."""
+        return [after - before for before, after in zip(self.times_s, self.times_s[1:])]
+
+
+class Stream:
+    """Pieces of an answer as they arrive: iterate over it; leave the loop early, or `cancel()`, to end the request.
+
+    Parameters
+    ----------
+    pieces : generator
+    stop_after_s : float, optional
+        End the request this many seconds after it was sent; what came until then stays in `answer`.
+    """
+
+    def __init__(self, pieces: Iterator, stop_after_s: float | None = None):
+        self._pieces = pieces
+        self._stop_after_s = stop_after_s
+        self.answer = Answer()
+
+    def __iter__(self):
+        started = time.perf_counter()
+        try:
+            for piece in self._pieces:
+                elapsed = time.perf_counter() - started
+                self.answer.pieces.append(piece)
+                self.answer.times_s.append(elapsed)
+                yield piece
+                if self._stop_after_s is not None and time.perf_counter() - started >= self._stop_after_s:
+                    return
+        finally:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """End the request if it still runs; the server frees its seat. May be called twice."""
+        self._pieces.close()
+
+    def read(self) -> Answer:
+        """Take all pieces and return the answer."""
+        for _ in self:
+            pass
+        return self.answer
+
+
+class Client:
+    """A client for one server. May be used from several threads.
+
+    Parameters
+    ----------
+    url : str
+        "host:port" for gRPC, "http://host:port" for HTTP.
+    model : str
+        The text model; `ask_tokens` and `stream_tokens` always go to `tensorrt_llm`.
+    timeout_s : float
+        Longest time to wait for the next piece of an answer.
+    """
+
+    def __init__(self, url: str, model: str = "ensemble", timeout_s: float = 120):
+        self.url = url.rstrip("/")
+        self.model = model
+        self.timeout_s = timeout_s
+        self._decoupled: dict[str, bool] = {}
+        self._http = self.url.startswith(("http://", "https://"))
+        self._grpc = None if self._http else triton.InferenceServerClient(self.url)
+
+    # Text -------------------------------------------------------------------------------------------------------------
+
+    def ask(self, text: str, max_tokens: int = 64, **options) -> Answer:
+        """Ask for a whole answer.
+
+        Parameters
+        ----------
+        text : str
+        max_tokens : int
+            Most tokens of the answer.
+        **options
+            See `TEXT_OPTIONS`: temperature, top_k, stop_words, ...
+
+        Raises
+        ------
+        CourseError
+            The server refused the request, did not answer in time, or died.
+        """
+        inputs = {"text_input": text, "max_tokens": max_tokens, **options}
+        if self._http:
+            return self._ask_http(inputs)
+        return self._ask_grpc(self.model, _arrays(inputs, TEXT_OPTIONS), _text)
+
+    def stream(self, text: str, max_tokens: int = 64, stop_after_s: float | None = None, **options) -> Stream:
+        """Ask for an answer in pieces, as they are made. The model must be decoupled. Parameters as `ask`."""
+        inputs = {"text_input": text, "max_tokens": max_tokens, **options, "stream": True}
+        pieces = (self._stream_http(inputs) if self._http
+                  else self._stream_grpc(self.model, _arrays(inputs, TEXT_OPTIONS), _text))
+        return Stream(pieces, stop_after_s)
+
+    # Tokens -----------------------------------------------------------------------------------------------------------
+
+    def ask_tokens(self, input_ids: list[int], request_output_len: int, **options) -> Answer:
+        """Ask the engine itself for the whole answer to `input_ids`; options as in `TOKEN_OPTIONS`. gRPC only."""
+        return self._ask_grpc(ENGINE, _token_inputs(input_ids, request_output_len, options), _token_ids)
+
+    def stream_tokens(self, input_ids: list[int], request_output_len: int, stop_after_s: float | None = None,
+                      **options) -> Stream:
+        """Ask the engine itself for tokens as they are made. gRPC only.
+
+        With `stop_after_s`, a second request with the same id and `stop` true ends the first: the engine's own way to
+        stop early.
+        """
+        inputs = _token_inputs(input_ids, request_output_len, {**options, "streaming": True})
+        return Stream(self._stream_grpc(ENGINE, inputs, _token_ids, stop_after_s))
+
+    # The server -------------------------------------------------------------------------------------------------------
+
+    def is_ready(self) -> bool:
+        """Whether the server answers and every model it was told to load is ready."""
+        with contextlib.suppress(httpx.TransportError, InferenceServerException):
+            if self._http:
+                return httpx.get(f"{self.url}/v2/health/ready", timeout=5).status_code == 200
+            return self._grpc.is_server_ready(client_timeout=5)
+        return False
+
+    def metadata(self, model: str | None = None) -> dict:
+        """A model's inputs and outputs, as the server tells them: name, datatype, shape."""
+        model = model or self.model
+        with self._errors():
+            if self._http:
+                answer = httpx.get(f"{self.url}/v2/models/{model}", timeout=self.timeout_s)
+                return _checked_json(answer)
+            return self._grpc.get_model_metadata(model, as_json=True, client_timeout=self.timeout_s)
+
+    def is_decoupled(self, model: str | None = None) -> bool:
+        model = model or self.model
+        if model not in self._decoupled:
+            with self._errors():
+                config = self._grpc.get_model_config(model, client_timeout=self.timeout_s).config
+            self._decoupled[model] = config.model_transaction_policy.decoupled
+        return self._decoupled[model]
+
+    def close(self) -> None:
+        if self._grpc is not None:
+            self._grpc.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    # gRPC -------------------------------------------------------------------------------------------------------------
+
+    def _stop_in_engine(self, request_id: str) -> None:
+        """End the engine's part of an ensemble request that nobody waits for any more.
+
+        Triton does not pass a cancellation on from an ensemble to its models, but it passes on the request's id.
+        """
+        connection = triton.InferenceServerClient(self.url)
+        answered = threading.Event()
+        try:
+            connection.start_stream(lambda result, error: answered.set())
+            connection.async_stream_infer(ENGINE, _tensors(_stop_arrays()), request_id=request_id)
+            answered.wait(STOP_TIMEOUT_S)
+        finally:
+            connection.stop_stream(cancel_requests=True)
+            connection.close()
+
+    def _ask_grpc(self, model: str, arrays: dict[str, np.ndarray], read) -> Answer:
+        started, request_id = time.perf_counter(), uuid.uuid4().hex
+        if self.is_decoupled(model):  # such a model answers only on a stream
+            pieces = list(self._stream_grpc(model, arrays, read))
+        else:
+            with self._errors():
+                try:
+                    result = self._grpc.infer(model, _tensors(arrays), request_id=request_id, client_timeout=self.timeout_s)
+                except InferenceServerException as error:
+                    if "DEADLINE_EXCEEDED" in (error.status() or "") and model != ENGINE:
+                        self._stop_in_engine(request_id)
+                    raise
+                pieces = [read(result)]
+        return Answer(pieces, [time.perf_counter() - started] * len(pieces))
+
+    def _stream_grpc(self, model: str, arrays: dict[str, np.ndarray], read, stop_after_s: float | None = None) -> Iterator:
+        """Yield pieces until the server says that the last has been sent."""
+        arrived: queue.SimpleQueue = queue.SimpleQueue()
+        connection, request_id, is_over = triton.InferenceServerClient(self.url), uuid.uuid4().hex, False
+        stop_at = None if stop_after_s is None else time.perf_counter() + stop_after_s
+        try:
+            with self._errors():
+                connection.start_stream(lambda result, error: arrived.put((result, error)))
+                connection.async_stream_infer(model, _tensors(arrays), request_id=request_id,
+                                              enable_empty_final_response=True)
+                while True:
+                    wait_s = self.timeout_s if stop_at is None else max(0.0, stop_at - time.perf_counter())
+                    try:
+                        result, error = arrived.get(timeout=wait_s)
+                    except queue.Empty:
+                        if stop_at is None:
+                            raise CourseError(f"No answer from {self.url} within {self.timeout_s} s. Wait longer with "
+                                              "timeout_s, or look at the server's log.") from None
+                        stop_at = None
+                        connection.async_stream_infer(model, _tensors(_stop_arrays()), request_id=request_id)
+                        continue
+                    if error is not None:
+                        is_over = True
+                        raise error
+                    response = result.get_response()
+                    is_over = response.parameters["triton_final_response"].bool_param
+                    if response.outputs:
+                        yield read(result)
+                    if is_over:
+                        return
+        finally:
+            connection.stop_stream(cancel_requests=True)
+            connection.close()
+            if not is_over and model != ENGINE:
+                self._stop_in_engine(request_id)
+
+    @contextlib.contextmanager
+    def _errors(self):
+        """Whatever the libraries raise, as a CourseError."""
+        try:
+            yield
+        except InferenceServerException as error:
+            raise CourseError(self._sentence(error)) from error
+        except (grpc.RpcError, httpx.TransportError) as error:
+            raise CourseError(self._unreachable()) from error
+
+    def _sentence(self, error: InferenceServerException) -> str:
+        status, message = error.status() or "", error.message()
+        if "DEADLINE_EXCEEDED" in status:
+            return (f"No answer from {self.url} within {self.timeout_s} s. Wait longer with timeout_s, or look at the "
+                    "server's log.")
+        if "UNAVAILABLE" in status and not message.startswith(("Request for unknown", "in ensemble")):
+            return self._unreachable()
+        return _clean(message)
+
+    def _unreachable(self) -> str:
+        return (f"The server at {self.url} does not answer, or went away in the middle of a request. Start it "
+                "(`inflight serve`) and check the port.")
+
+    # HTTP -------------------------------------------------------------------------------------------------------------
+
+    def _ask_http(self, inputs: dict) -> Answer:
+        started, request_id = time.perf_counter(), uuid.uuid4().hex
+        with self._errors_http():
+            try:
+                answer = httpx.post(f"{self.url}/v2/models/{self.model}/generate", content=_json(inputs, request_id),
+                                    timeout=self.timeout_s)
+            except httpx.TimeoutException:
+                self._stop_in_engine_http(request_id)
+                raise
+            text = _checked_json(answer)["text_output"]
+        return Answer([text], [time.perf_counter() - started])
+
+    def _stream_http(self, inputs: dict) -> Iterator[str]:
+        request_id, is_over = uuid.uuid4().hex, False
+        try:
+            with self._errors_http(), httpx.stream(
+                    "POST", f"{self.url}/v2/models/{self.model}/generate_stream", content=_json(inputs, request_id),
+                    timeout=self.timeout_s) as response:
+                if response.status_code != 200:
+                    is_over = True
+                    response.read()
+                    _checked_json(response)
+                for line in response.iter_lines():
+                    if line.startswith("data:"):
+                        yield _no_error(json.loads(line.removeprefix("data:")))["text_output"]
+                is_over = True
+        finally:
+            if not is_over:
+                self._stop_in_engine_http(request_id)
+
+    def _stop_in_engine_http(self, request_id: str) -> None:
+        """As `_stop_in_engine`. A server that is gone has nothing left to stop."""
+        stop = {name: array.item() for name, array in _stop_arrays().items()}
+        with contextlib.suppress(httpx.TransportError):
+            httpx.post(f"{self.url}/v2/models/{ENGINE}/generate_stream", content=json.dumps({**stop, "id": request_id}),
+                       timeout=STOP_TIMEOUT_S)
+
+    @contextlib.contextmanager
+    def _errors_http(self):
+        try:
+            yield
+        except httpx.TimeoutException as error:
+            raise CourseError(f"No answer from {self.url} within {self.timeout_s} s. Wait longer with timeout_s, or look at "
+                              "the server's log.") from error
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise CourseError(self._unreachable()) from error
+
+
+# Tensors --------------------------------------------------------------------------------------------------------------
+
+
+def _arrays(inputs: dict, options: dict) -> dict[str, np.ndarray]:
+    """Inputs of a text request as arrays with a batch dimension: [1, n]."""
+    types = {"text_input": np.object_, "max_tokens": np.int32, "stream": np.bool_, **options}
+    return {name: _array(name, value, types) for name, value in inputs.items()}
+
+
+def _token_inputs(input_ids: list[int], request_output_len: int, options: dict) -> dict[str, np.ndarray]:
+    inputs = {"input_ids": input_ids, "input_lengths": len(input_ids), "request_output_len": request_output_len, **options}
+    types = {"input_ids": np.int32, "input_lengths": np.int32, "request_output_len": np.int32, "streaming": np.bool_,
+             **TOKEN_OPTIONS}
+    return {name: _array(name, value, types) for name, value in inputs.items()}
+
+
+def _array(name: str, value, types: dict) -> np.ndarray:
+    if name not in types:
+        raise CourseError(f"There is no option {name!r}. There are: {', '.join(types)}.")
+    values = value if isinstance(value, (list, tuple)) else [value]
+    try:
+        if types[name] is np.object_:
+            return np.array([[item if isinstance(item, bytes) else item.encode("utf-8") for item in values]], np.object_)
+        return np.array([values], types[name])
+    except (ValueError, OverflowError, AttributeError, TypeError) as error:
+        raise CourseError(f"{name} is {value!r}, which cannot be sent as {np.dtype(types[name]).name} ({error}).") from None
+
+
+def _tensors(arrays: dict[str, np.ndarray]) -> list[triton.InferInput]:
+    tensors = []
+    for name, array in arrays.items():
+        tensor = triton.InferInput(name, array.shape, np_to_triton_dtype(array.dtype))
+        tensors.append(tensor.set_data_from_numpy(array))
+    return tensors
+
+
+def _stop_arrays() -> dict[str, np.ndarray]:
+    """A stop request: what is required, with any content, and `stop`."""
+    zero = np.zeros((1, 1), np.int32)
+    return {"input_ids": zero, "input_lengths": zero, "request_output_len": zero, "stop": np.array([[True]])}
+
+
+def _text(result: triton.InferResult) -> str:
+    return result.as_numpy("text_output").reshape(-1)[0].decode("utf-8")
+
+
+def _token_ids(result: triton.InferResult) -> list[int]:
+    return result.as_numpy("output_ids").reshape(-1).tolist()
+
+
+# JSON -----------------------------------------------------------------------------------------------------------------
+
+
+def _json(inputs: dict, request_id: str) -> str:
+    unknown = set(inputs) - set(TEXT_OPTIONS) - {"text_input", "max_tokens", "stream"}
+    if unknown:
+        raise CourseError(f"There is no option {unknown.pop()!r}. There are: {', '.join(TEXT_OPTIONS)}.")
+    try:
+        return json.dumps({**inputs, "id": request_id}, allow_nan=False)
+    except (ValueError, TypeError) as error:
+        raise CourseError(f"The request cannot be written as JSON ({error}): give finite numbers and text.") from None
+
+
+def _checked_json(response: httpx.Response) -> dict:
+    text = response.text.removeprefix("data:").strip()
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError:
+        content = {"error": f"The server answered with status {response.status_code} and {text[:200]!r}."}
+    return _no_error(content)
+
+
+def _no_error(content: dict) -> dict:
+    if "error" in content:
+        raise CourseError(_clean(content["error"]))
+    return content
+
+
+def _clean(message: str) -> str:
+    """Triton's message without its own prefixes."""
+    for prefix in ("[request id: <id_unknown>] ", "in ensemble 'ensemble', "):
+        message = message.removeprefix(prefix)
+    return message.strip()

@@ -1,0 +1,118 @@
+"""What the course's Python models share inside Triton: reading tensors, answering errors, exporting metrics.
+
+Imported by `model.py` files, which run in a process that Triton starts; `triton_python_backend_utils` exists only there.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from inflight import repository
+from inflight.errors import CourseError
+from inflight.executor import Executor
+
+
+def parameters(args: dict) -> dict:
+    """The model's parameters from its config.pbtxt, as Python values."""
+    config = json.loads(args["model_config"])
+    texts = {name: value["string_value"] for name, value in config["parameters"].items()}
+    return repository.typed_parameters(config["name"], texts)
+
+
+def is_decoupled(args: dict) -> bool:
+    return json.loads(args["model_config"]).get("model_transaction_policy", {}).get("decoupled", False)
+
+
+def array(request, name: str, default=None) -> np.ndarray | None:
+    """Input tensor `name` with its batch dimension, or `default` when the request does not have it."""
+    tensor = pb_utils.get_input_tensor_by_name(request, name)
+    if tensor is None:
+        return None if default is None else np.asarray(default)
+    return tensor.as_numpy()
+
+
+def scalar(request, name: str, default=None):
+    """The single value of input tensor `name`."""
+    tensor = pb_utils.get_input_tensor_by_name(request, name)
+    return default if tensor is None else tensor.as_numpy().reshape(-1)[0].item()
+
+
+def answer(function, request) -> pb_utils.InferenceResponse:
+    """Output tensors of `function(request)` as a response; a CourseError as the response's error."""
+    try:
+        return pb_utils.InferenceResponse(function(request))
+    except CourseError as error:
+        return error_response(error)
+
+
+def error_response(error: CourseError) -> pb_utils.InferenceResponse:
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), pb_utils.TritonError.INVALID_ARG))
+
+
+class EngineMetrics:
+    """The engine's state at Triton's /metrics, under the names and labels of the TensorRT-LLM backend.
+
+    `update` writes the latest iteration's figures; it is called every `stats_check_period_ms`, so what lasts less may
+    not be seen.
+    """
+
+    FAMILIES = {
+        "nv_trt_llm_request_metrics": ("TRT LLM request metrics", "request_type"),
+        "nv_trt_llm_kv_cache_block_metrics": ("TRT LLM KV cache block metrics", "kv_cache_block_type"),
+        "nv_trt_llm_inflight_batcher_metrics": ("TRT LLM inflight_batcher-specific metrics",
+                                                "inflight_batcher_specific_metric"),
+        "nv_trt_llm_v1_metrics": ("TRT LLM v1-specific metrics", "v1_specific_metric"),
+        "nv_trt_llm_general_metrics": ("General TRT LLM metrics", "general_type"),
+    }
+
+    def __init__(self, args: dict, executor: Executor):
+        self._executor = executor
+        self._labels = {"model": args["model_name"], "version": args["model_version"]}
+        self._families = {
+            name: pb_utils.MetricFamily(name=name, description=text, kind=pb_utils.MetricFamily.GAUGE)
+            for name, (text, _) in self.FAMILIES.items()
+            if name != self._other_batching
+        }
+        self._gauges = {}
+        self.update()
+
+    @property
+    def _other_batching(self) -> str:
+        """The family that belongs to the batching type that is not in use."""
+        is_static = self._executor.config.gpt_model_type == "V1"
+        return "nv_trt_llm_inflight_batcher_metrics" if is_static else "nv_trt_llm_v1_metrics"
+
+    def update(self) -> None:
+        for family, values in self._figures().items():
+            for label, value in values.items():
+                self._gauge(family, label).set(value)
+
+    def _gauge(self, family: str, label: str):
+        if (family, label) not in self._gauges:
+            labels = {**self._labels, self.FAMILIES[family][1]: label}
+            self._gauges[family, label] = self._families[family].Metric(labels=labels)
+        return self._gauges[family, label]
+
+    def _figures(self) -> dict:
+        now = self._executor.snapshot()
+        figures = {
+            "nv_trt_llm_request_metrics": {
+                "active": now.active, "max": self._executor.build_config.max_batch_size, "scheduled": now.scheduled,
+                "context": sum(row[1] > 0 for row in now.requests), "waiting": now.waiting},
+            "nv_trt_llm_kv_cache_block_metrics": {
+                "max": now.kv_blocks_max, "free": now.kv_blocks_free, "used": now.kv_blocks_used,
+                "tokens_per": now.tokens_per_block, "fraction": now.kv_blocks_used / now.kv_blocks_max},
+            "nv_trt_llm_inflight_batcher_metrics": {
+                "total_context_tokens": now.context_tokens, "paused_requests": now.paused, "micro_batch_id": 0,
+                "generation_requests": sum(row[2] > 0 for row in now.requests)},
+            "nv_trt_llm_v1_metrics": {
+                "total_context_tokens": now.context_tokens, "total_generation_tokens": now.generation_tokens,
+                "empty_generation_slots": now.empty_seats},
+            "nv_trt_llm_general_metrics": {
+                "timestamp": int(now.timestamp * 1e6), "iteration_counter": now.iteration},
+        }
+        del figures[self._other_batching]
+        return figures
