@@ -166,6 +166,17 @@ class Server:
             return False
         return not select.select([self._supervisor.stdout], [], [], 0)[0]
 
+    def wait(self) -> None:
+        """Block until the server ends by itself, which is an error; an interrupt ends the waiting.
+
+        Raises
+        ------
+        CourseError
+            The server died, with the last lines of its log.
+        """
+        select.select([self._supervisor.stdout], [], [])
+        raise CourseError(f"tritonserver ended unexpectedly. Its last lines:\n{self.log_tail()}")
+
     def stop(self) -> None:
         """Stop the server and wait until nothing of it is left. May be called twice."""
         if self._supervisor is None:

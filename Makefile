@@ -1,0 +1,30 @@
+# Every target that needs Python sets up .venv first; that is skipped when nothing changed.
+# PYTHON3 is what .venv is made with: make test PYTHON3=python3.12
+PYTHON3 ?= python3
+PYTHON := .venv/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help setup course test lab notebooks clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/make \1	\2/p' Makefile | expand -t 18
+
+course: setup ## run every notebook; the pages are then in build/course
+	@.venv/bin/inflight run
+
+test: setup ## run every test, and check every notebook against its stored outputs
+	@$(PYTHON) -m inflight.lessons test
+
+lab: setup ## open the first notebook in JupyterLab, on this machine only
+	@$(PYTHON) -m jupyter lab --ServerApp.ip=127.0.0.1 notebooks/00_start_here.ipynb
+
+notebooks: setup ## make notebooks/, labs/ and solutions/ again from lessons/
+	@$(PYTHON) -m inflight.lessons build
+
+clean: ## remove .venv and build/; downloaded models stay
+	rm -rf .venv build
+
+setup:
+	@command -v $(PYTHON3) >/dev/null || { echo "error: there is no $(PYTHON3) here: install Python 3.11 or 3.12 \
+	with its venv module, then run make again." >&2; exit 2; }
+	@$(PYTHON3) -I inflight/bootstrap.py

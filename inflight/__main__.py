@@ -1,0 +1,5 @@
+"""`python -m inflight` is the same as the `inflight` command."""
+
+from inflight.cli import main
+
+main()

@@ -1,0 +1,240 @@
+"""Set-up: make .venv with exactly the packages of requirements.txt, or say in one sentence why this machine cannot have it.
+
+Run by the Makefile before everything else, with whatever `python3` the machine has: standard library only, and written so
+that even Python 3.6 parses it, because only then can an old Python be told what it should be.
+
+A stamp inside .venv is written last. It names what .venv was made from, so a half-made, moved or outdated .venv has no
+stamp that fits, and is made again.
+"""
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PYTHONS = ((3, 11), (3, 12))
+MACHINES = ("x86_64", "aarch64")  # CPUs that Triton's and OpenVINO's wheels exist for
+GLIBC = (2, 35)
+CONTAINER = "use a Linux machine or container with Debian 12, Ubuntu 22.04 or newer"
+
+
+class SetupError(Exception):
+    """What stops the set-up, in one sentence with what to do instead."""
+
+
+def machine_facts():
+    """Operating system, CPU, and C library of this machine (`glibc` is None where there is another library)."""
+    try:
+        libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (AttributeError, OSError, ValueError):  # musl and Windows do not know the name
+        libc = ""
+    version = re.match(r"glibc (\d+)\.(\d+)", libc)
+    return {
+        "system": platform.system(),
+        "machine": platform.machine() if sys.maxsize > 2**32 else "32-bit " + platform.machine(),
+        "glibc": tuple(int(part) for part in version.groups()) if version else None,
+    }
+
+
+def unsupported(facts):
+    """One sentence that says why the course cannot run on such a machine and what to do instead; None when it can."""
+    if facts["system"] == "Darwin":
+        return "macOS has no build of Triton Inference Server: " + CONTAINER + ", for example in Docker Desktop or on Binder."
+    if facts["system"] == "Windows":
+        return "Windows has no build of Triton Inference Server: install WSL 2 with Ubuntu 22.04 or newer, and run this inside it."
+    if facts["system"] != "Linux":
+        return "{} has no build of Triton Inference Server: {}.".format(facts["system"], CONTAINER)
+    if facts["machine"] not in MACHINES:
+        return "There is no Triton wheel for this CPU ({}): the course needs 64-bit {}, so {}.".format(
+            facts["machine"], " or ".join(MACHINES), CONTAINER + " on such a CPU")
+    if facts["glibc"] is None:
+        return "This Linux has no glibc (Alpine and others use musl), and Triton needs {}.{} or newer: {}.".format(*GLIBC + (CONTAINER,))
+    if facts["glibc"] < GLIBC:
+        return "This Linux has glibc {}.{}, and Triton needs {}.{} or newer: {}.".format(*facts["glibc"] + GLIBC + (CONTAINER,))
+    return None
+
+
+def python_facts(command):
+    """(version, has_venv) of a Python command; None when it does not run, as a version manager's empty shim does not."""
+    probe = "import sys; print(*sys.version_info[:2]); import venv, ensurepip; print('venv')"
+    try:
+        result = subprocess.run([command, "-I", "-c", probe], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    except OSError:
+        return None
+    words = result.stdout.decode().split()
+    if len(words) < 2:
+        return None
+    return (int(words[0]), int(words[1])), words[2:] == ["venv"]
+
+
+def choose_python(candidates):
+    """The first command of `candidates`, a list of (command, facts), that can make .venv.
+
+    Raises SetupError when none can: the Python is too old or too new, or Debian's venv package is missing.
+    """
+    without_venv = None
+    for command, facts in candidates:
+        if facts is None or facts[0] not in PYTHONS:
+            continue
+        if facts[1]:
+            return command
+        without_venv = without_venv or (command, facts[0])
+    if without_venv:
+        command, version = without_venv
+        raise SetupError("Python {1}.{2} ({0}) has no venv module: install it (on Debian and Ubuntu: "
+                         "sudo apt install python{1}.{2}-venv), then run the command again.".format(command, *version))
+    found = ["{}.{}".format(*facts[0]) for _, facts in candidates if facts]
+    raise SetupError("The course needs Python 3.11 or 3.12, and here is {}: install one of them (on Debian 12: sudo apt install "
+                     "python3.11-venv; on Ubuntu 24.04: sudo apt install python3.12-venv; or conda env create -f environment.yml), "
+                     "then run the command again.".format("Python " + ", ".join(found) if found else "none"))
+
+
+def find_python():
+    """The running Python if it can make .venv, else python3.12 or python3.11 from PATH. Raises SetupError."""
+    # Inside an activated .venv, its Python would be removed together with it: take the one that it was made from.
+    running = getattr(sys, "_base_executable", sys.executable)
+    commands = [running] + [found for found in map(shutil.which, ("python3.12", "python3.11")) if found]
+    return choose_python([(command, python_facts(command)) for command in commands])
+
+
+def fingerprint(root, python_version):
+    """What a .venv is made from: the pinned packages, the project, the Python version, and the folder that scripts point to."""
+    parts = [root.encode(), python_version.encode()]
+    for name in ("requirements.txt", "pyproject.toml"):
+        with open(os.path.join(root, name), "rb") as file:
+            parts.append(file.read())
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def venv_python_version(venv):
+    """Full version of the Python in .venv, asked of itself; None when it does not run."""
+    command = [os.path.join(venv, "bin", "python"), "-I", "-S", "-c", "import platform; print(platform.python_version())"]
+    try:
+        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    except OSError:
+        return None
+    return result.stdout.decode().strip() or None
+
+
+def is_ready(root):
+    """True when .venv is whole and was made from the files as they are now."""
+    stamp = os.path.join(root, ".venv", "stamp")
+    if not os.path.exists(stamp):
+        return False
+    version = venv_python_version(os.path.join(root, ".venv"))
+    with open(stamp) as file:
+        return version is not None and file.read() == fingerprint(root, version)
+
+
+def why_pip_failed(log):
+    """One sentence for the end of a failed pip run, from its output."""
+    if re.search(r"No space left on device|Disk quota exceeded|Errno (28|122)\b", log):
+        return "The disk became full while packages were installed: free 4 GB, then run the command again."
+    if re.search(r"name resolution|NewConnectionError|NameResolutionError|Connection refused|Network is unreachable|"
+                 r"ConnectTimeout|Read timed out|Connection aborted|ProxyError", log):
+        return ("The package index cannot be reached: connect this machine to the network (or set PIP_INDEX_URL to your mirror), "
+                "then run the command again.")
+    errors = re.findall(r"^ERROR: (.+)$", log, re.MULTILINE)
+    reason = errors[-1].rstrip(".") if errors else "no reason given"
+    return "pip could not install the packages ({}): its full output is in .venv/setup.log.".format(reason)
+
+
+def show_progress(line, done, total):
+    """Rewrite one line of a terminal; say nothing elsewhere, where it would only fill a log."""
+    if sys.stdout.isatty():
+        sys.stdout.write("\r\033[K" + (line and "  {}/{} {}".format(done, total, line)[:78]))
+        sys.stdout.flush()
+
+
+def install(root, venv):
+    """Install requirements.txt and this project into .venv in one pip run. Raises SetupError with the reason."""
+    # requirements.txt is the whole set, so nothing is left for pip to resolve; why it must not try: see pyproject.toml.
+    command = [os.path.join(venv, "bin", "python"), "-m", "pip", "install", "--no-deps", "--no-input",
+               "--progress-bar", "off", "-r", "requirements.txt", "-e", "."]
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    environment["PIP_USER"] = "0"
+    with open(os.path.join(root, "requirements.txt")) as file:
+        total = sum(1 for line in file if "==" in line)
+    seen, lines = 0, []
+    with open(os.path.join(venv, "setup.log"), "w") as log, subprocess.Popen(
+            command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True) as pip:
+        for line in pip.stdout:
+            log.write(line)
+            lines.append(line)
+            if line.startswith("Collecting "):
+                seen += 1
+                show_progress(line.split()[1], seen, total)
+            elif line.startswith("Installing collected packages"):
+                show_progress("unpacking", seen, total)
+    show_progress("", seen, total)
+    if pip.returncode:
+        raise SetupError(why_pip_failed("".join(lines)))
+
+
+def remove(venv):
+    """Remove what an earlier set-up left, whole or half-made."""
+    if os.path.islink(venv):
+        os.unlink(venv)
+    elif os.path.exists(venv):
+        shutil.rmtree(venv)
+
+
+def make_venv(root, python):
+    """Make .venv new with `python`, and stamp it last."""
+    venv = os.path.join(root, ".venv")
+    print("Setting up .venv with {} (1 to 4 minutes, once) ...".format(python))
+    sys.stdout.flush()
+    remove(venv)
+    made = subprocess.run([python, "-I", "-m", "venv", venv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if made.returncode:
+        raise SetupError("{} -m venv failed: {}".format(python, made.stdout.decode(errors="replace").strip().replace("\n", " ")))
+    install(root, venv)
+    aside = os.path.join(venv, "stamp.part")
+    with open(aside, "w") as file:
+        file.write(fingerprint(root, venv_python_version(venv)))
+    os.rename(aside, os.path.join(venv, "stamp"))
+    print(".venv is ready.")
+
+
+def setup(root):
+    """Make .venv unless it is there and whole. Two at once: the second waits, then finds it made. Raises SetupError."""
+    problem = unsupported(machine_facts())
+    if problem:
+        raise SetupError(problem)
+    if is_ready(root):
+        return
+    import fcntl  # Windows has none, and is refused above
+
+    with open(os.path.join(root, "requirements.txt"), "r+b") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("Another set-up is at work in this folder: waiting for it ...")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if not is_ready(root):
+            make_venv(root, find_python())
+
+
+def main():
+    """Set up; exit 2 with one sentence where that is impossible, 130 when interrupted."""
+    try:
+        setup(ROOT)
+    except SetupError as error:
+        sys.stderr.write("error: {}\n".format(error))
+        return 2
+    except OSError as error:
+        sys.stderr.write("error: .venv cannot be made in {} ({}): make room there and check that you may write to it, "
+                         "then run the command again.\n".format(ROOT, error.strerror))
+        return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("\nInterrupted: run the command again, and set-up starts over.\n")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

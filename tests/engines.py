@@ -1,0 +1,174 @@
+"""What the tests of engine, executor, server and client share.
+
+Most tests run a small model: a few layers and a thousand tokens of the course's own, so that an engine is built in a
+second and an iteration takes a millisecond. Its text makes no sense, but it is the same architecture all the way through.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gguf
+import httpx
+import pytest
+
+from inflight import checkpoint as checkpoints
+from inflight import engine, repository, weights
+from inflight.client import Client
+from inflight.engine import BuildConfig
+from inflight.server import Server
+
+SMALL_LAYERS = 3
+SMALL_VOCAB = 1024
+SPECIAL_AND_BYTES = 252  # tokens of the course's model that are no merge; each of the others is the next merge's result
+SMALL_BUILD = BuildConfig(max_batch_size=4, max_input_len=48, max_seq_len=96, max_num_tokens=64, quant_algo="W4A16")
+
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
+
+
+# A small model --------------------------------------------------------------------------------------------------------
+
+
+def write_small_gguf(source: weights.GgufFile, target: Path) -> Path:
+    """The first layers and tokens of `source` as a GGUF file of its own, in 16-bit floating point."""
+    changed = {
+        "llama.block_count": SMALL_LAYERS,
+        "llama.vocab_size": SMALL_VOCAB,
+        "tokenizer.ggml.tokens": source.metadata["tokenizer.ggml.tokens"][:SMALL_VOCAB],
+        "tokenizer.ggml.token_type": source.metadata["tokenizer.ggml.token_type"][:SMALL_VOCAB],
+        "tokenizer.ggml.merges": source.metadata["tokenizer.ggml.merges"][:SMALL_VOCAB - SPECIAL_AND_BYTES],
+    }
+    writer = gguf.GGUFWriter(target, "llama")
+    for field in source.reader.fields.values():
+        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
+            kind = field.types[0]
+            item_kind = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(field.name, changed.get(field.name, source.metadata[field.name]), kind, sub_type=item_kind)
+    for tensor in source.reader.tensors:
+        part, _, rest = tensor.name.partition(".")
+        if part == "blk" and int(rest.partition(".")[0]) >= SMALL_LAYERS:
+            continue
+        values = gguf.dequantize(tensor.data, tensor.tensor_type)
+        if tensor.name == "token_embd.weight":
+            values = values[:SMALL_VOCAB]
+        writer.add_tensor(tensor.name, values if values.ndim == 1 else values.astype("float16"))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return target
+
+
+def build_small(checkpoint: checkpoints.Checkpoint, folder: Path, **options) -> Path:
+    """An engine of the small model with `SMALL_BUILD` and what is changed in it."""
+    return engine.build(checkpoint, dataclasses.replace(SMALL_BUILD, **options), folder)
+
+
+@pytest.fixture(scope="session")
+def checkpoint() -> checkpoints.Checkpoint:
+    """The course's own model."""
+    return checkpoints.fetch()
+
+
+@pytest.fixture(scope="session")
+def course_engine(checkpoint) -> Path:
+    """The engine that the course serves: the whole model, default options."""
+    return engine.cached(checkpoint)
+
+
+@pytest.fixture(scope="session")
+def small_checkpoint(checkpoint, tmp_path_factory) -> checkpoints.Checkpoint:
+    target = tmp_path_factory.mktemp("checkpoint") / "small.gguf"
+    return checkpoints.fetch(str(write_small_gguf(weights.GgufFile(checkpoint.path), target)))
+
+
+@pytest.fixture(scope="session")
+def small_engine(small_checkpoint, tmp_path_factory) -> Path:
+    return build_small(small_checkpoint, tmp_path_factory.mktemp("small") / "engine")
+
+
+# Servers --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def streaming_server(course_engine, tmp_path_factory):
+    """The course's model behind a decoupled repository."""
+    repo = repository.assemble(tmp_path_factory.mktemp("streaming") / "repo", course_engine, decoupled_mode=True)
+    with Server(repo) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def whole_server(course_engine, tmp_path_factory):
+    """The course's model behind a repository that is not decoupled: one response a request."""
+    repo = repository.assemble(tmp_path_factory.mktemp("whole") / "repo", course_engine, decoupled_mode=False)
+    with Server(repo) as server:
+        yield server
+
+
+@pytest.fixture
+def small_repo(small_engine, tmp_path) -> Path:
+    return repository.assemble(tmp_path / "repo", small_engine, decoupled_mode=True)
+
+
+def clients(server: Server) -> list[Client]:
+    """One client a protocol."""
+    return [Client(server.grpc_url), Client(server.http_url)]
+
+
+def metric(server: Server, family: str, **labels) -> float:
+    """One value of /metrics."""
+    wanted = [f'{name}="{value}"' for name, value in labels.items()]
+    for line in httpx.get(server.metrics_url).text.splitlines():
+        if line.startswith(family + "{") and all(label in line for label in wanted):
+            return float(line.rpartition(" ")[2])
+    raise LookupError(f"{family} {labels} is not among the metrics")
+
+
+def active_requests(server: Server) -> float:
+    return metric(server, "nv_trt_llm_request_metrics", request_type="active")
+
+
+# Waiting, and processes of their own ----------------------------------------------------------------------------------
+
+
+def wait_until(condition, what: str, deadline_s: float = 30) -> None:
+    """Return as soon as `condition()` is true; fail with `what` if it is not within the deadline."""
+    deadline = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {deadline_s} s: {what}"
+        time.sleep(0.01)
+
+
+def start_python(script: str, *arguments, **options) -> subprocess.Popen:
+    """Run `script` in another interpreter, its output piped."""
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+
+
+def respect_permissions() -> None:
+    """For `preexec_fn`: let file permissions hold for root too, who may otherwise write into read-only folders."""
+    ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE)
+
+
+BUILD_SCRIPT = """
+import resource, sys
+from inflight import checkpoint, engine
+source, folder, largest_file = sys.argv[1], sys.argv[2], int(sys.argv[3])
+if largest_file:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
+try:
+    engine.build(checkpoint.fetch(source), engine.BuildConfig(), folder)
+except engine.CourseError as error:
+    sys.exit(f"CourseError: {error}")
+"""
+
+
+def start_build(source: Path, folder: Path, largest_file: int = 0, **options) -> subprocess.Popen:
+    """`engine.build` in a process of its own; `largest_file` bytes stand in for a disk that is full after so many."""
+    return start_python(BUILD_SCRIPT, source, folder, largest_file, **options)

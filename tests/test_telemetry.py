@@ -1,0 +1,82 @@
+"""Prometheus text and iteration logs become tables; what is neither is refused in one sentence."""
+
+import dataclasses
+import json
+
+import pytest
+
+from inflight.errors import CourseError
+from inflight.executor import IterationStats
+from inflight.telemetry import COLUMNS, iterations, metrics
+
+PAGE = """\
+# HELP nv_inference_request_success Number of successful inference requests, all batch sizes
+# TYPE nv_inference_request_success counter
+nv_inference_request_success{model="ensemble",version="1"} 3
+nv_inference_request_success{model="tensorrt_llm",version="1"} 5
+# HELP nv_trt_llm_request_metrics TRT LLM request metrics
+# TYPE nv_trt_llm_request_metrics gauge
+nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="active",version="1"} 2
+nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="waiting",version="1"} 0
+# HELP nv_cpu_utilization CPU utilization rate [0.0 - 1.0]
+# TYPE nv_cpu_utilization gauge
+nv_cpu_utilization 0.5
+"""
+
+ITERATION = IterationStats(
+    iteration=1, timestamp=1e9, iteration_ms=9.5, active=2, scheduled=1, waiting=1, paused=0, context_tokens=30,
+    generation_tokens=0, kv_blocks_used=1, kv_blocks_free=7, kv_blocks_max=8, tokens_per_block=32, finished=0, empty_seats=7,
+    requests=[[1, 30, 0]])
+
+
+def log_line(**changes) -> str:
+    return json.dumps(dataclasses.asdict(dataclasses.replace(ITERATION, **changes))) + "\n"
+
+
+def test_each_sample_is_a_row_with_its_model_its_own_label_and_its_kind():
+    table = metrics(PAGE)
+    assert list(table.columns) == COLUMNS
+    assert table.values.tolist() == [
+        ["nv_inference_request_success", "ensemble", "", 3.0, "counter"],
+        ["nv_inference_request_success", "tensorrt_llm", "", 5.0, "counter"],
+        ["nv_trt_llm_request_metrics", "tensorrt_llm", "active", 2.0, "gauge"],
+        ["nv_trt_llm_request_metrics", "tensorrt_llm", "waiting", 0.0, "gauge"],
+        ["nv_cpu_utilization", "", "", 0.5, "gauge"],
+    ]
+
+
+def test_a_page_without_samples_gives_an_empty_table_with_the_same_columns():
+    assert metrics("").empty and list(metrics("").columns) == COLUMNS
+
+
+@pytest.mark.parametrize("text", ["<html>not found</html>", 'nv_x{model="a"} many\n'])
+def test_what_is_not_a_metrics_page_is_refused(text):
+    with pytest.raises(CourseError, match="not a metrics page.*metrics_url"):
+        metrics(text)
+
+
+def test_the_log_has_a_row_an_iteration_and_the_fields_of_the_executor(tmp_path):
+    (tmp_path / "log").write_text(log_line() + log_line(iteration=2, context_tokens=0, generation_tokens=1))
+    table = iterations(tmp_path / "log")
+    assert list(table.columns) == [field.name for field in dataclasses.fields(IterationStats)]
+    assert table["iteration"].tolist() == [1, 2]
+    assert table["requests"].tolist()[0] == [[1, 30, 0]]
+    assert table["context_tokens"].sum() + table["generation_tokens"].sum() == 31
+
+
+def test_a_line_that_is_still_being_written_is_left_out(tmp_path):
+    (tmp_path / "log").write_text(log_line() + log_line(iteration=2)[:40])
+    assert iterations(tmp_path / "log")["iteration"].tolist() == [1]
+
+
+def test_an_engine_that_has_done_nothing_gives_an_empty_table(tmp_path):
+    (tmp_path / "log").touch()
+    assert iterations(tmp_path / "log").empty
+
+
+def test_a_missing_log_and_a_file_that_is_no_log_are_refused(tmp_path):
+    with pytest.raises(CourseError, match="No such file.*iteration_log_path"):
+        iterations(tmp_path / "nothing")
+    (tmp_path / "other").write_text(log_line() + '{"iteration": 2}\n')
+    with pytest.raises(CourseError, match="line 2 is not a line of an iteration log"):
+        iterations(tmp_path / "other")
