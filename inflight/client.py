@@ -263,6 +263,7 @@ class Client:
         """Yield pieces until the server says that the last has been sent."""
         arrived: queue.SimpleQueue = queue.SimpleQueue()
         connection, request_id, is_over = triton.InferenceServerClient(self.url), uuid.uuid4().hex, False
+        num_unfinished = 1  # requests on this stream: the stop request gets a final response of its own
         stop_at = None if stop_after_s is None else time.perf_counter() + stop_after_s
         try:
             with self._errors():
@@ -279,12 +280,14 @@ class Client:
                                               "timeout_s, or look at the server's log.") from None
                         stop_at = None
                         connection.async_stream_infer(model, _tensors(_stop_arrays()), request_id=request_id)
+                        num_unfinished += 1
                         continue
                     if error is not None:
                         is_over = True
                         raise error
                     response = result.get_response()
-                    is_over = response.parameters["triton_final_response"].bool_param
+                    num_unfinished -= response.parameters["triton_final_response"].bool_param
+                    is_over = num_unfinished == 0
                     if response.outputs:
                         yield read(result)
                     if is_over:

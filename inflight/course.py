@@ -49,7 +49,7 @@ body {{ font: 17px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem aut
 td, th {{ text-align: left; vertical-align: top; padding: .6rem .8rem; border-bottom: 1px solid #ddd; }}
 td.number, th.number {{ text-align: right; white-space: nowrap; }}
 </style></head><body><h1>The course</h1>
-<p>Every page is one executed notebook. “Reading” is the time the lesson asks of you; “machine” is what this run took.</p>
+<p>Each page is an executed notebook. “Reading” is the time a lesson asks of you; “machine” is what this run took.</p>
 <table><thead><tr><th>Lesson</th><th class="number">Reading</th><th class="number">Machine</th></tr></thead>
 <tbody>{rows}</tbody></table></body></html>
 """
@@ -98,7 +98,7 @@ def run(lessons: list[str] | None, out: Path, notebooks: Path = NOTEBOOKS) -> pd
 
 
 def select(found: list[Path], lessons: list[str] | None) -> list[Path]:
-    """Those of `found` that `lessons` names by number or name (None or empty: all); CourseError for a name not there."""
+    """Those of `found` that `lessons` names by number or name (None: all); CourseError for a name not there."""
     for name in lessons or []:
         if not any(name in (path.stem, path.stem[:2]) for path in found):
             raise CourseError(f"No lesson {name!r}; the lessons are {', '.join(path.stem for path in found)}.")
@@ -126,7 +126,7 @@ def execute(
         on_cell()
 
     try:
-        return papermill.execute_notebook(
+        executed = papermill.execute_notebook(
             notebook, output, cwd=cwd, kernel_name="python3", progress_bar=False, on_cell_execute=cell_starts,
             kernel_manager_class=ThisPython, store_widget_state=False, coalesce_streams=True,
         )  # fmt: skip
@@ -134,6 +134,9 @@ def execute(
         raise CourseError(_failure(name, started, f"{error.ename}: {error.evalue}", output)) from None
     except (DeadKernelError, CellTimeoutError) as error:
         raise CourseError(_failure(name, started, f"the kernel stopped ({type(error).__name__})", output)) from None
+    if len(started) < _code_cells(notebook):  # papermill takes sys.exit() for a good end
+        raise CourseError(_failure(name, started, "SystemExit", output))
+    return executed
 
 
 def to_html(notebook: NotebookNode, path: Path, out: Path, names: list[str]) -> str:
@@ -160,19 +163,25 @@ def card(notebook: NotebookNode) -> tuple[str, str, str]:
     title, minutes = re.search(r"^# (.+)$", text, re.M), re.search(r"(\d+) min", text)
     goals = re.search(r"^.*able to.*(?:\n+[-*\d].*)*", text, re.M | re.I)
     first, *rest = [line.strip("-* ") for line in goals[0].splitlines() if line.strip()] if goals else [""]
-    return title[1] if title else "Untitled", minutes[0] if minutes else "", f"{first} {'; '.join(rest)}".replace("*", "")
+    goals_line = f"{first} {'; '.join(rest)}".replace("*", "")
+    return title[1] if title else "Untitled", minutes[0] if minutes else "", goals_line
 
 
 def _run_one(path: Path, out: Path) -> tuple[tuple[str, int, float], NotebookNode]:
     notebook = nbformat.read(path, as_version=4)
-    cells = sum(cell.cell_type == "code" and bool(cell.source.strip()) for cell in notebook.cells)
-    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("cell"), MofNCompleteColumn(), TimeElapsedColumn()
+    cells = _code_cells(notebook)
+    counter = TextColumn("cell"), MofNCompleteColumn()
+    columns = TextColumn("{task.description}"), BarColumn(), *counter, TimeElapsedColumn()
     start = time.monotonic()
     with Progress(*columns, console=Console()) as progress:
         task = progress.add_task(path.stem, total=cells, completed=0)
         copy = (out / path.name).resolve()
         executed = execute(notebook, path.stem, path.parent, copy, lambda: progress.advance(task))
     return (path.stem, cells, round(time.monotonic() - start, 1)), executed
+
+
+def _code_cells(notebook: NotebookNode) -> int:
+    return sum(cell.cell_type == "code" and bool(cell.source.strip()) for cell in notebook.cells)
 
 
 def _failure(name: str, started: list[str], error: str, output: Path | None) -> str:

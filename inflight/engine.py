@@ -4,14 +4,16 @@
     info = read(folder)         # version, pretrained_config, build_config
 
 The folder holds what TensorRT-LLM's does: the model prepared for one kind of machine, the tokenizer, and a `config.json`
-with `version`, `pretrained_config` and `build_config`. The model is an OpenVINO graph with packed weights; the machine
-code for this very CPU is made from it when the engine is loaded, in about a second.
+with `version`, `pretrained_config` and `build_config`; beside it, the commands that build it with TensorRT-LLM. The model is
+an OpenVINO graph with packed weights; the machine code for this very CPU is made from it when the engine is loaded, in about
+a second.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -20,13 +22,14 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from inflight import tokenizer, weights
+from inflight import tokenizer, trtllm_commands, weights
 from inflight.checkpoint import Checkpoint, cache_dir
 from inflight.errors import CourseError
 
 MODEL_FILE = "openvino_model.xml"
 WEIGHTS_FILE = "openvino_model.bin"
 CONFIG_FILE = "config.json"
+COMMANDS_FILE = "BUILD_WITH_TENSORRT_LLM.md"
 TOKENS_PER_BLOCK = 32  # fixed by the CPU's paged-attention kernel
 
 
@@ -199,6 +202,8 @@ def build(checkpoint: Checkpoint, config: BuildConfig, folder: str | Path) -> Pa
         raise CourseError(f"{folder} holds files that are not an engine. Name an empty or new folder for the engine.")
     with _written_aside(folder) as aside:
         pretrained = _compile(checkpoint, config, aside)
+        resolved = dataclasses.replace(config, quant_algo=pretrained["quantization"]["quant_algo"])
+        (aside / COMMANDS_FILE).write_text(trtllm_commands.as_markdown(resolved), encoding="utf-8")
         files = {file.name: file.stat().st_size for file in sorted(aside.iterdir())}
         content = {"version": engine_version(), "pretrained_config": pretrained,
                    "build_config": dataclasses.asdict(config), "files": files}
@@ -247,7 +252,7 @@ def _compile(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
             else:
                 weights.requantize(source, gguf_file, quant_algo)
             text, settings = tokenizer.from_gguf(source.metadata)
-            text.save(str(aside / "tokenizer.json"))
+            (aside / "tokenizer.json").write_text(text.to_str(pretty=True), encoding="utf-8")
             (aside / "tokenizer_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
         _convert(gguf_file, aside)
     except (ValueError, KeyError, IndexError, RuntimeError) as error:
@@ -267,7 +272,11 @@ def _convert(gguf_file: Path, aside: Path) -> None:
         openvino_genai.LLMPipeline(str(gguf_file), "CPU", **properties)
         produced = {MODEL_FILE, WEIGHTS_FILE}
         if not all((aside / name).exists() for name in produced):
-            raise OSError(28, "No space left on device")  # the library logs a failed write and goes on
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # the library logs a failed write and goes on
+    except RuntimeError as error:
+        if "iostream error" not in str(error):  # the C++ library's words for a write that failed, whatever the reason
+            raise
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
     finally:
         for file in aside.glob("openvino_*tokenizer.*"):  # the course uses tokenizer.json
             file.unlink()

@@ -137,8 +137,11 @@ class ChatTokenizer:
 
 
 def _whole_characters(text: str) -> str:
-    """`text` without the U+FFFD at its end that stand for a character whose bytes are not all there yet."""
-    return text.rstrip("\ufffd")
+    """`text` without a U+FFFD at its end: it may stand for a character whose bytes are not all there yet.
+
+    One at most, for the decoder puts a single U+FFFD for the beginning of a character, however many bytes it has.
+    """
+    return text.removesuffix("\ufffd")
 
 
 def load(folder: str | Path) -> ChatTokenizer:

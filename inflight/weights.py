@@ -129,6 +129,7 @@ def _add_vocabulary(writer: gguf.GGUFWriter, tokenizer: dict, config: dict) -> N
     ids = range(config["vocab_size"])
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["model"].get("merges", [])]
     writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list([by_id.get(index, f"[unused{index}]") for index in ids])
     writer.add_token_types([gguf.TokenType.CONTROL if index in special else gguf.TokenType.NORMAL for index in ids])
     writer.add_token_merges(merges)

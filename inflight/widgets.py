@@ -9,12 +9,16 @@ import html
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import ipywidgets
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from inflight import repository
 from inflight.charts import DECODE
 from inflight.client import Answer, Client
 from inflight.errors import CourseError
+from inflight.server import Server
 
 # Predict, before measuring --------------------------------------------------------------------------------------------
 
@@ -125,3 +129,160 @@ class Playground(ipywidgets.VBox):
         ended, count = "Stopped" if self._stopping.is_set() else "Done", len(answer.times_s)
         return (f"<b>{ended}:</b> {count} pieces, TTFT {answer.time_to_first_s * 1000:.0f} ms, end-to-end "
                 f"{answer.latency_s:.2f} s, {count / answer.latency_s:.0f} tokens/s.")
+
+
+# Lesson 02: an editor for config.pbtxt --------------------------------------------------------------------------------
+
+
+class ConfigEditor(ipywidgets.VBox):
+    """Changes the parameters of one model's config.pbtxt: allowed values only, one click to apply, one to undo.
+
+    A value that the key does not take is refused before anything is written. When a server is given and runs, the model
+    is loaded again; if it cannot be, the file is put back as it was.
+
+    Parameters
+    ----------
+    repo : path
+        Model repository.
+    model : str
+        Name of a model with parameters that the course knows: see `repository.PARAMETERS`.
+    server : Server, optional
+        The server that serves `repo`.
+
+    Attributes
+    ----------
+    fields : dict of str to widget
+        By key of the parameter; `value` is the text that would be written.
+    apply_button, undo_button : Button
+    status, diff : HTML
+        What has happened, and what Apply would change.
+
+    Raises
+    ------
+    CourseError
+        The model has no parameters to edit, or its file cannot be read.
+    """
+
+    def __init__(self, repo: str | Path, model: str, server: Server | None = None):
+        if not repository.PARAMETERS.get(model):
+            known = ", ".join(name for name, keys in repository.PARAMETERS.items() if keys)
+            raise CourseError(f"The editor knows no parameters of a model {model!r}. Name one of: {known}.")
+        self._path, self._model, self._server = Path(repo) / model / repository.CONFIG, model, server
+        self._keys, self._config = repository.PARAMETERS[model], repository.read_config(self._path)
+        self._undo_stack: list[ModelConfig] = []
+        self.apply_button = ipywidgets.Button(description="Apply", icon="check", button_style="primary")
+        self.undo_button = ipywidgets.Button(description="Undo", icon="undo")
+        self.status, self.diff = ipywidgets.HTML(), ipywidgets.HTML()
+        self.fields = {name: _parameter_field(spec, self._text(name)) for name, spec in self._keys.items()}
+        for field in self.fields.values():
+            field.observe(self._preview, "value")
+        self.apply_button.on_click(lambda _: self._run(self._apply))
+        self.undo_button.on_click(lambda _: self._run(self._undo))
+        rows = [_parameter_row(name, spec, self.fields[name]) for name, spec in self._keys.items()]
+        super().__init__([ipywidgets.HTML(f"<b>{html.escape(model)}/{repository.CONFIG}</b>"), *rows, self.diff,
+                          ipywidgets.HBox([self.apply_button, self.undo_button]), self.status])
+        self._preview()
+
+    def __repr__(self) -> str:
+        return f"ConfigEditor of {self._model}: a field each for {', '.join(self.fields)}; buttons Apply and Undo."
+
+    def _text(self, name: str) -> str:
+        return repository.get_parameter(self._config, name)
+
+    def _changes(self) -> dict[str, str]:
+        return {name: field.value for name, field in self.fields.items() if field.value != self._text(name)}
+
+    def _preview(self, _=None) -> None:
+        """Show what Apply would change, or why it may not."""
+        changed = ModelConfig()
+        changed.CopyFrom(self._config)
+        try:
+            for name, text in self._changes().items():
+                repository.set_parameter(changed, name, text)
+        except CourseError as error:
+            self.diff.value, self.apply_button.disabled = "", True
+            self.status.value = f"<b>Not allowed.</b> {html.escape(str(error))}"
+        else:
+            self.diff.value = _diff_html(repository.diff(self._config, changed))
+            self.apply_button.disabled, self.status.value = not self._changes(), ""
+        self.undo_button.disabled = not self._undo_stack
+
+    def _run(self, action) -> None:
+        """Do what a button says, with both buttons off meanwhile and every outcome told in the widget."""
+        if self.apply_button.disabled and self.undo_button.disabled:
+            return
+        self.apply_button.disabled = self.undo_button.disabled = True
+        self.status.value = "Writing, and loading the model …"
+        try:
+            outcome = action()
+            self._refresh()
+        except CourseError as error:  # the fields stay as they are, for the learner to correct
+            reason = str(error).partition("\nLast lines of the log:")[0]
+            outcome = f"<b>Refused; the file is as it was.</b> {html.escape(reason)}"
+        finally:
+            self._preview()
+        self.status.value = outcome
+
+    def _apply(self) -> str:
+        before = repository.read_config(self._path)
+        repository.edit(self._path.parents[1], self._model, **self._changes())
+        loaded = self._load_or_restore(before)
+        self._undo_stack.append(before)
+        return f"<b>Applied.</b> {loaded}"
+
+    def _undo(self) -> str:
+        before = repository.read_config(self._path)
+        repository.write_config(self._undo_stack[-1], self._path)
+        loaded = self._load_or_restore(before)
+        self._undo_stack.pop()
+        return f"<b>Undone.</b> {loaded}"
+
+    def _load_or_restore(self, before: ModelConfig) -> str:
+        if self._server is None:
+            return "The file is written."
+        if not self._server.is_alive():
+            return "The file is written. The server does not run: start it, and it reads the new file."
+        try:
+            self._server.load(self._model)
+        except CourseError:  # the server goes on with what it had loaded; file and server must agree
+            repository.write_config(before, self._path)
+            raise
+        return f"The server has loaded {html.escape(self._model)} again."
+
+    def _refresh(self) -> None:
+        """Fields as the file has it now."""
+        self._config = repository.read_config(self._path)
+        for name, field in self.fields.items():
+            _set_text(field, self._text(name))
+
+
+def _parameter_field(spec: repository.Parameter, text: str) -> ipywidgets.ValueWidget:
+    """A list of the allowed values where there are few, a line of text otherwise."""
+    values = {"bool": ["false", "true"], "choice": list(spec.choices)}.get(spec.kind)
+    if values is None:
+        return ipywidgets.Text(text, layout={"width": "20em"})
+    if not spec.required:
+        values.append("")
+    field = ipywidgets.Dropdown(options=[(value or "(blank)", value) for value in values], layout={"width": "20em"})
+    _set_text(field, text)
+    return field
+
+
+def _set_text(field: ipywidgets.ValueWidget, text: str) -> None:
+    """Show what the file has, even where it is none of the values offered."""
+    if isinstance(field, ipywidgets.Dropdown) and text not in [value for _, value in field.options]:
+        field.options = [*field.options, (text, text)]
+    field.value = text
+
+
+def _parameter_row(name: str, spec: repository.Parameter, field: ipywidgets.ValueWidget) -> ipywidgets.HBox:
+    label = ipywidgets.HTML(f"<code>{html.escape(name)}</code>", layout={"width": "20em"})
+    return ipywidgets.HBox([label, field, ipywidgets.HTML(html.escape(spec.help))])
+
+
+def _diff_html(diff: str) -> str:
+    """A unified diff without its two lines of file names, in colours; the signs say the same."""
+    colours = {"-": "#D55E00", "+": "#0072B2", "@": "#767676"}
+    lines = [f'<span style="color: {colours.get(line[:1], "inherit")}">{html.escape(line)}</span>'
+             for line in diff.splitlines()[2:]]
+    return f'<pre style="line-height: 1.3">{"<br>".join(lines)}</pre>' if lines else ""

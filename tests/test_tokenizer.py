@@ -32,10 +32,13 @@ def test_ids_are_those_of_autotokenizer(ours, theirs, sentence):
 
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(text)
-def test_any_text_has_the_ids_of_autotokenizer_and_comes_back(ours, theirs, sentence):
-    ids = ours.encode(sentence)
-    assert ids == theirs.encode(sentence)
-    assert ours.decode(ids, skip_special_tokens=False) == sentence
+def test_any_text_has_the_ids_of_autotokenizer(ours, theirs, sentence):
+    assert ours.encode(sentence) == theirs.encode(sentence)
+
+
+@pytest.mark.parametrize("sentence", TEXTS)
+def test_text_comes_back(ours, sentence):
+    assert ours.decode(ours.encode(sentence), skip_special_tokens=False) == sentence
 
 
 def increments(ours, ids, cuts) -> list[str]:
@@ -55,7 +58,7 @@ def test_a_text_in_any_pieces_joins_to_the_whole(ours, sentence, data):
 
 @settings(derandomize=True, max_examples=150, deadline=None)
 @given(st.lists(st.integers(0, 272), max_size=30))  # special tokens and single bytes: mostly no valid characters
-@example([253] * 12)
+@example([218] * 12)  # twelve times the byte 0x80, which begins no character: more than the 8 tokens before a piece
 def test_tokens_that_are_no_text_join_to_the_whole_too(ours, ids):
     assert "".join(increments(ours, ids, range(len(ids)))) == ours.decode(ids)
 

@@ -1,0 +1,196 @@
+"""What this machine has of what the course needs: the table of `inflight doctor`, and the facts that a benchmark records."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+import subprocess
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+from inflight import bootstrap
+from inflight.checkpoint import DEFAULT, cache_dir, cached_path
+
+GIB = 2**30
+MIN_MEMORY_GIB = 3
+MIN_DISK_GIB = 2
+MIN_SHM_MIB = 32  # Triton's Python backend keeps about 1 MiB of shared memory for each model, and grows it for long inputs
+PORTS = (8000, 8001, 8002)
+TRITON_VERSION = "2.51.0"  # the server inside the nvidia-pytriton wheel
+
+
+@dataclass(frozen=True)
+class Check:
+    """One row of the doctor's table. `fix` is one line, empty when `ok`; the course runs without what is not `required`."""
+
+    name: str
+    need: str
+    have: str
+    ok: bool
+    fix: str = ""
+    required: bool = True
+
+
+def checks() -> list[Check]:
+    """Everything the course needs or can use, in the order of the table."""
+    return [*_platform_checks(), *_resource_checks(), *_port_checks(), *_accelerator_checks(), _model_check()]
+
+
+def tier() -> str:
+    """The tier that the course runs in: always "cpu", the one of the three that is built."""
+    return "cpu"
+
+
+def describe() -> dict:
+    """Facts of this machine for a benchmark's JSON: CPU, cores, memory, GPU, OS, Python and versions of the parts."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(_memory_bytes() / GIB, 1),
+        "gpu": gpu(),
+        "os": _os_name(),
+        "python": platform.python_version(),
+        "versions": {
+            "tritonserver": TRITON_VERSION,
+            **{name.replace("-", "_"): _version(name) for name in ("openvino", "openvino-genai", "tritonclient")},
+        },
+    }
+
+
+def gpu() -> str | None:
+    """Names of the NVIDIA GPUs that the driver shows, or None."""
+    if shutil.which("nvidia-smi"):
+        names = _output(["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"], seconds=5)
+        if names:
+            return "; ".join(names.splitlines())
+    devices = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
+    return f"{len(devices)} NVIDIA device(s), nvidia-smi says nothing" if devices else None
+
+
+def container_runtime() -> str | None:
+    """ "docker" or "podman" when its engine answers; a client without an engine cannot run a container."""
+    for command in ("docker", "podman"):
+        if shutil.which(command) and _output([command, "info"], seconds=2) is not None:
+            return command
+    return None
+
+
+def _platform_checks() -> list[Check]:
+    facts = bootstrap.machine_facts()
+    glibc = facts["glibc"]
+    python = platform.python_version()
+    on_linux = facts["system"] == "Linux"
+    cpu_ok = facts["machine"] in bootstrap.MACHINES
+    glibc_ok = glibc is not None and glibc >= bootstrap.GLIBC
+    python_ok = tuple(map(int, python.split(".")[:2])) in bootstrap.PYTHONS
+    instead = "use a Linux machine or container with Debian 12, Ubuntu 22.04 or newer"
+    return [
+        Check("operating system", "Linux", _os_name(), on_linux, "" if on_linux else instead),
+        Check("CPU", " or ".join(bootstrap.MACHINES), f"{facts['machine']}, {_cpu_model()}", cpu_ok, "" if cpu_ok else instead),
+        Check("glibc", "{}.{} or newer".format(*bootstrap.GLIBC), "{}.{}".format(*glibc) if glibc else "another C library",
+              glibc_ok, "" if glibc_ok else instead),
+        Check("Python", "3.11 or 3.12", python, python_ok, "" if python_ok else "install Python 3.11 or 3.12, then run make again"),
+    ]
+
+
+def _resource_checks() -> list[Check]:
+    cores = len(os.sched_getaffinity(0))
+    memory = _memory_bytes() / GIB
+    disk = shutil.disk_usage(_existing(cache_dir())).free / GIB
+    shm = shutil.disk_usage("/dev/shm").free / 2**20 if Path("/dev/shm").is_dir() else 0
+    enough_memory, enough_disk, enough_shm = memory >= MIN_MEMORY_GIB, disk >= MIN_DISK_GIB, shm >= MIN_SHM_MIB
+    return [
+        Check("cores", "2 or more", str(cores), cores >= 2, "" if cores >= 2 else "expect half the speed, or give this machine two cores",
+              required=False),
+        Check("memory", f"{MIN_MEMORY_GIB} GiB", f"{memory:.1f} GiB", enough_memory,
+              "" if enough_memory else "use a machine, or raise the container's limit, to that much memory"),
+        Check("free disk", f"{MIN_DISK_GIB} GiB in {cache_dir()}", f"{disk:.1f} GiB", enough_disk,
+              "" if enough_disk else "free some, or set INFLIGHT_HOME to a folder on a larger disk"),
+        Check("free /dev/shm", f"{MIN_SHM_MIB} MiB", f"{shm:.0f} MiB", enough_shm,
+              "" if enough_shm else "remove stale files in /dev/shm; in a container, start it with --shm-size=256m"),
+    ]
+
+
+def _port_checks() -> list[Check]:
+    taken = [port for port in PORTS if not _port_is_free(port)]
+    have = f"taken: {', '.join(map(str, taken))}" if taken else "free"
+    return [Check("ports", "8000 to 8002 free, or any others", have, not taken,
+                  "" if not taken else "nothing to do: the course takes free ports unless you name one", required=False)]
+
+
+def _accelerator_checks() -> list[Check]:
+    device, runtime = gpu(), container_runtime()
+    have = tier()
+    if device:
+        have += " (this GPU's tier is not built yet)"
+    return [
+        Check("GPU", "none needed", device or "none", True, required=False),
+        Check("container runtime", "none needed", runtime or "none", True, required=False),
+        Check("tier", "cpu, cuda or trtllm", have, True),
+    ]
+
+
+def _model_check() -> Check:
+    path = cached_path()
+    # Only its presence: whoever uses the file verifies its hash.
+    cached = path.exists()
+    return Check("model", f"{DEFAULT} in the cache", str(path) if cached else "not cached", cached,
+                 "" if cached else "inflight fetch (or nothing: it is fetched when first used)", required=False)
+
+
+def _os_name() -> str:
+    try:
+        return f"{platform.freedesktop_os_release()['PRETTY_NAME']}, {platform.system()} {platform.release()}"
+    except (OSError, KeyError):
+        return f"{platform.system()} {platform.release()}"
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()  # ARM kernels give no model name
+
+
+def _memory_bytes() -> int:
+    """Memory that this process may use: the machine's, or the container's limit (cgroup 2) where that is less."""
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text().strip() if limit.exists() else "max"
+    total = psutil.virtual_memory().total
+    return total if text == "max" else min(total, int(text))
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+
+
+def _port_is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _output(command: list[str], seconds: float) -> str | None:
+    """What a command prints; None when it fails, or has not answered in time."""
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout.strip() if result.returncode == 0 else None
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,504 @@
+# %% [markdown]
+# # 03 · Serve and query
+#
+# 30 min. Afterwards you will be able to
+#
+# - **start** a Triton server and read its state, its models and its metrics;
+# - **measure** what a user feels of an answer: time to first token, inter-token latency, end-to-end latency;
+# - **end** an answer early and show how much work that saved.
+#
+# You need nothing but what lessons 01 and 02 left behind: an engine and a model repository. Both are made here if they
+# are missing.
+#
+# [← 02 · Assemble the repository](02_repository.ipynb) · [Lab 03](../labs/03_serve.ipynb) · next: 04 · Static against
+# in-flight batching (planned)
+
+# %% [markdown]
+# ## Why does the same answer feel fast or slow?
+#
+# Two teams send the same prompt to the same server. One says: "It hangs, and then a wall of text falls on us." The other
+# says: "It starts to write at once." The server's log shows the same answer and the same number of tokens for both.
+#
+# Both are right. What a user feels has three names, and this lesson measures each:
+#
+# - **TTFT**, time to first token: from sending the request to the first word.
+# - **ITL**, inter-token latency: from one token to the next.
+# - **End-to-end latency**: from sending the request to the last word.
+#
+# The [glossary](00_start_here.ipynb) in lesson 00 has every term again.
+
+# %% [markdown]
+# ## Predict
+#
+# One user asks, and the whole answer takes one unit of time. Now eight users ask at the same moment, each for as many
+# tokens. There are two CPU cores or so, and one model. Commit yourself before you measure.
+
+# %% tags=["nbval-ignore-output"]
+from inflight import widgets
+
+guess = widgets.predict(
+    "Eight users ask at once. How many times as long as a lone user does each of them wait for a whole answer?",
+    ["about as long", "about twice as long", "about eight times as long"], "about eight times as long")
+guess
+
+# %% [markdown]
+# ## Start the server
+#
+# The repository comes from lesson 02's `assemble`. One value differs from its defaults: `decoupled_mode` is true, so that
+# the engine may send many responses to one request. Without that nothing can stream. `iteration_log_path` names a file in
+# which the engine notes each of its iterations; you will read it below.
+
+# %%
+import tempfile
+from pathlib import Path
+
+from inflight import engine, repository
+from inflight.checkpoint import fetch
+
+workdir = tempfile.TemporaryDirectory()
+log_path = Path(workdir.name) / "iterations.jsonl"
+engine_dir = engine.cached(fetch())
+repo = repository.assemble(Path(workdir.name) / "repo", engine_dir, decoupled_mode=True, iteration_log_path=log_path)
+print(*repository.models(repo))
+
+# %% [markdown]
+# `start` returns when every model is ready. It takes free ports on 127.0.0.1, and tells you each change of a model's state.
+
+# %% tags=["nbval-ignore-output"]
+from inflight.server import Server
+
+server = Server(repo, on_state=lambda model: print(f"{model.name:15} {model.state}"))
+server.start()
+print(f"HTTP {server.http_url} · gRPC {server.grpc_url} · metrics {server.metrics_url}")
+
+# %% [markdown]
+# The three parts load side by side. The ensemble comes last: it is only ready when all its parts are.
+#
+# ## Ask what it serves
+#
+# Three questions that every Triton answers before you send any text: are you ready, which models, which tensors?
+
+# %%
+import pandas as pd
+
+from inflight.client import Client
+
+client = Client(server.grpc_url)
+tensors = pd.DataFrame(client.metadata()["inputs"])
+print("ready:", client.is_ready(), "·", *(f"{model.name} {model.state}" for model in server.models()))
+print(f"The ensemble has {len(tensors)} inputs; the first two are required:")
+tensors.head(4)
+
+# %% [markdown]
+# A shape begins with -1, the batch. A client needs no more than these names, datatypes and shapes; that is why clients
+# written for TensorRT-LLM's ensemble work here, and yours will work there.
+#
+# ## One request
+#
+# First over gRPC, with the course's client.
+
+# %% tags=["nbval-ignore-output"]
+answer = client.ask("What is the capital of France?")
+print(answer.text)
+print(f"The whole answer was there after {answer.latency_s * 1000:.0f} ms.")
+
+# %% [markdown]
+# Then over HTTP with no client library at all: one JSON object to `generate`. The keys are the ensemble's tensor names.
+
+# %%
+import httpx
+
+request = {"text_input": "What is the capital of France?", "max_tokens": 64}
+reply = httpx.post(f"{server.http_url}/v2/models/ensemble/generate", json=request).json()
+print("keys:", *sorted(reply))
+print("the same text over gRPC and HTTP:", reply["text_output"] == answer.text, "· Paris in it:", "Paris" in answer.text)
+
+# %% [markdown]
+# ## Streamed
+#
+# With `stream` set, the answer arrives piece by piece, each as soon as the engine has made it. A `|` shows where one
+# piece ends.
+
+# %% tags=["nbval-ignore-output"]
+stream = client.stream("Why is the sky blue?", max_tokens=24)
+for piece in stream:
+    print(piece, end="|", flush=True)
+print(f"\n{len(stream.answer.pieces)} pieces; the first after {stream.answer.time_to_first_s * 1000:.0f} ms, "
+      f"the last after {stream.answer.latency_s * 1000:.0f} ms.")
+
+# %% [markdown]
+# The course's own clock is in `stream.answer`: `times_s` has, for each piece, the seconds since the request was sent.
+#
+# ## Measure: whole and streamed, one user and eight
+#
+# The function below sends the same request for several users at the same moment, each from a thread of its own. `end_id=-1`
+# means that no token ends the answer, so that every answer has the same number of tokens.
+#
+# The first request of each kind pays for things that are done once (memory, threads), so each kind runs once unmeasured.
+
+# %% tags=["nbval-ignore-output"]
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+NUM_TOKENS, spans = 48, {}
+
+
+def measure(case, send, num_users):
+    """Answers of users who ask at the same moment; notes when that was."""
+    with ThreadPoolExecutor(num_users) as users:
+        started = time.time()
+        answers = list(users.map(lambda _: send("Explain how rain forms.", NUM_TOKENS, end_id=-1), range(num_users)))
+    spans[case] = (started, time.time())
+    return answers
+
+
+for num_users in (1, 8):
+    warm_up = measure("warm-up", client.ask, num_users)
+print(f"warmed up: {len(warm_up)} answers")
+
+# %% tags=["nbval-ignore-output"]
+def streamed(*arguments, **options):
+    return client.stream(*arguments, **options).read()
+
+
+runs = {
+    "one user, whole": measure("one user, whole", client.ask, 1),
+    "one user, streamed": measure("one user, streamed", streamed, 1),
+    "eight users, whole": measure("eight users, whole", client.ask, 8),
+    "eight users, streamed": measure("eight users, streamed", streamed, 8),
+}
+rows = [(case, user, time_s) for case, answers in runs.items()
+        for user, answer in enumerate(answers) for time_s in answer.times_s]
+pieces = pd.DataFrame(rows, columns=["case", "user", "time_s"])
+print(f"{len(pieces)} pieces from {sum(map(len, runs.values()))} answers")
+
+# %% [markdown]
+# ## See
+#
+# Grey: nothing to read yet. A square: an answer given whole. A tick: one piece of a streamed answer.
+
+# %% tags=["nbval-ignore-output"]
+from IPython.display import Markdown, display
+
+from inflight import charts
+
+alone, crowd = runs["one user, streamed"][0], runs["eight users, streamed"]
+slowest = max(answer.latency_s for answer in crowd)
+summary = (f"Time lines of answers of {NUM_TOKENS} tokens. A lone user sees nothing for {runs['one user, whole'][0].latency_s:.2f} s "
+           f"when the answer comes whole, and for {alone.time_to_first_s:.2f} s when it is streamed; the last token comes "
+           f"after {alone.latency_s:.2f} s. With eight users at once the ticks lie farther apart, and the last token of the "
+           f"slowest comes after {slowest:.2f} s.")
+charts.show(charts.token_timeline(pieces), summary)
+display(Markdown(summary))
+
+# %% [markdown]
+# Read the two upper rows first. Both answers end at about the same time: streaming makes nothing faster. It gives each
+# token away when it is made, and the grey shrinks to the TTFT. So both teams were right: one of them forgot to stream.
+#
+# Then compare with the two lower blocks, and with your prediction:
+
+# %% tags=["nbval-ignore-output"]
+import statistics
+
+times_as_long = statistics.median(answer.latency_s for answer in crowd) / alone.latency_s
+more_tokens = 8 / times_as_long
+print(f"Your prediction: {guess.value}. Measured: {times_as_long:.1f} times as long.")
+print(f"Eight answers in {times_as_long:.1f} times the time of one: {more_tokens:.1f} times as many tokens a second.")
+
+# %% [markdown]
+# ## Explain
+#
+# A streamed answer of *n* tokens arrives like this:
+#
+# > end-to-end = TTFT + (*n* − 1) × ITL
+#
+# The engine computes one token for every seated user in one **iteration**. So the ITL is the length of an iteration, however
+# many users share it. The iteration log has those lengths, measured inside the engine, without Triton and without you:
+
+# %% tags=["nbval-ignore-output"]
+from inflight import telemetry
+
+log = telemetry.iterations(log_path)
+rows = []
+for case, answers in (("one user, streamed", [alone]), ("eight users, streamed", crowd)):
+    ours = log[log["timestamp"].between(*spans[case])]
+    prompts, decoding = ours[ours["context_tokens"] > 0], ours[ours["context_tokens"] == 0]
+    iteration_s = decoding["iteration_ms"].median() / 1000
+    predicted = prompts["iteration_ms"].sum() / 1000 + (NUM_TOKENS - 1) * iteration_s
+    measured = statistics.median(answer.latency_s for answer in answers)
+    rows.append((case, len(ours), iteration_s * 1000, predicted, measured, 100 * predicted / measured))
+columns = ["case", "iterations", "an iteration (ms)", "predicted (s)", "measured (s)", "predicted / measured (%)"]
+table = pd.DataFrame(rows, columns=columns).set_index("case")
+table.round({"an iteration (ms)": 1, "predicted (s)": 2, "measured (s)": 2, "predicted / measured (%)": 0})
+
+# %% tags=["nbval-ignore-output"]
+one, eight = (table["an iteration (ms)"].iloc[row] for row in (0, 1))
+print(f"An iteration for eight users takes {eight / one:.1f} times as long as one for a lone user, not 8 times:")
+print("the weights are read from memory once an iteration, whoever shares it.")
+print(f"From the engine's own times alone, the prediction reaches {table.iloc[0, 4]:.0f} % and {table.iloc[1, 4]:.0f} % "
+      "of what you measured.")
+
+# %% [markdown]
+# The rest is what lies around the engine: the way through Triton, one call of `postprocessing` for each piece, and your own
+# threads, which share the same cores. Slow iterations count too: the prediction takes the median, and the sum has them all.
+#
+# ## Stop early
+#
+# Users leave. A reader who has what he wants, a closed tab, a stop word: each ends a request before `max_tokens`. What is it
+# worth? Below, three requests ask for the same number of tokens. The first runs to its end. The second is stopped by the
+# clock (`stop_after_s`). The third is left in the middle of the loop.
+
+# %% tags=["nbval-ignore-output"]
+ASKED, prompt = 160, "Tell me a long story about a river."
+to_the_end = client.stream(prompt, ASKED, end_id=-1)
+by_the_clock = client.stream(prompt, ASKED, end_id=-1, stop_after_s=0.4)
+left = client.stream(prompt, ASKED, end_id=-1)
+for stream in (to_the_end, by_the_clock):
+    stream.read()
+for piece in left:
+    if len(left.answer.pieces) == 20:
+        left.cancel()
+        break
+print(f"You read {len(to_the_end.answer.pieces)}, {len(by_the_clock.answer.pieces)} and {len(left.answer.pieces)} pieces.")
+
+# %% [markdown]
+# Fewer pieces than asked for. But did the server stop, or did it only stop telling you? The iteration log knows: it lists
+# which request computed how many tokens. One more short request comes first, so that all before it is in the log.
+
+# %% tags=["nbval-ignore-output"]
+client.ask("Thank you!", 1)
+rows = telemetry.iterations(log_path)["requests"].explode()
+computed = pd.DataFrame(rows.tolist(), columns=["request", "context", "generation"]).groupby("request").agg(
+    iterations=("request", "size")).iloc[-4:-1]
+computed.index = ["to the end", "stopped by the clock", "left in the loop"]
+computed["asked for"] = ASKED
+computed["read"] = [len(stream.answer.pieces) for stream in (to_the_end, by_the_clock, left)]
+computed["saved (%)"] = (100 * (1 - computed["iterations"] / ASKED)).round()
+computed
+
+# %% [markdown]
+# One iteration is one token. The two that ended early computed as many tokens as you read, or one or two more: an iteration
+# that is under way is not broken off. The rest was never computed, and their seats were free at once.
+#
+# How does the word get through? The client sends a second request to `tensorrt_llm`, with the **same request id** and with
+# the input `stop` set. The engine looks the id up and ends that request. That is TensorRT-LLM's own way, and `stop_after_s`
+# does the same on a lab GPU.
+#
+# ## Sampling
+#
+# Without options the engine is greedy: it takes the likeliest token, each time. `temperature` flattens the choice, `top_k`
+# limits it to the *k* likeliest, `top_p` to those that together have that probability. `random_seed` fixes the dice.
+
+# %% tags=["nbval-ignore-output"]
+dice = {"temperature": 0.9, "top_k": 50}
+settings = [{}, {}, {**dice, "random_seed": 1}, {**dice, "random_seed": 1}, {**dice, "random_seed": 2},
+            {"temperature": 2.0, "top_k": 200, "random_seed": 1}]
+texts = [client.ask("Write one sentence about a cat in the rain.", 28, **options).text for options in settings]
+for options, text in zip(settings, texts):
+    print(f"{options or 'greedy'}\n    {text}")
+
+# %%
+print("greedy twice, the same text:", texts[0] == texts[1])
+print("the same seed twice, the same text:", texts[2] == texts[3])
+print("another seed, the same text:", texts[2] == texts[4])
+
+# %% [markdown]
+# The seed is 0 unless you give one, so a request that samples is as repeatable as a greedy one. Careful with one trap:
+# `temperature` alone changes nothing. As long as `top_k` and `top_p` are both 0, the engine is greedy, here as in
+# TensorRT-LLM.
+#
+# ## Bad input
+#
+# A good server refuses at once, in a sentence, and goes on. Read what your users will read:
+
+# %%
+from inflight.errors import CourseError
+
+mistakes = {
+    "an empty prompt": lambda: client.ask(""),
+    "no tokens wanted": lambda: client.ask("Hello", max_tokens=0),
+    "a prompt of 3,000 words": lambda: client.ask("word " * 3000),
+    "a temperature that is no number": lambda: client.ask("Hello", temperature=float("nan")),
+    "a misspelt option": lambda: client.ask("Hello", temprature=0.5),
+    "text that is not UTF-8": lambda: client.ask(b"\xff\xfe"),
+    "a token id that the model does not have": lambda: client.ask_tokens([1, 999_999], 4),
+    "a model that is not there": lambda: Client(server.grpc_url, model="gpt5").ask("Hello"),
+}
+for mistake, send in mistakes.items():
+    try:
+        send()
+    except CourseError as error:
+        print(f"{mistake}:\n    {error}")
+
+# %%
+print("Paris in the next answer:", "Paris" in client.ask("What is the capital of France?").text)
+
+# %% [markdown]
+# Who refused? The misspelt option never left your client. The empty prompt and the bytes that are no text stopped in
+# `preprocessing`, the model's name in Triton itself, all others in the engine, before they took a seat. There are no
+# half-answers: a request is refused whole, and the next one is served.
+#
+# ## Read /metrics
+#
+# An operator does not see your notebook. He sees `/metrics`, a page of text that a Prometheus server collects.
+# `telemetry.metrics` makes a table of it. **Counters** only grow: subtract two readings. **Gauges** show the moment: read
+# them while something happens.
+
+# %% tags=["nbval-ignore-output"]
+def read_metrics():
+    return telemetry.metrics(httpx.get(server.metrics_url).text)
+
+
+before = read_metrics()
+with ThreadPoolExecutor(7) as users:
+    others = [users.submit(streamed, prompt, 80, end_id=-1) for _ in range(7)]
+    for number, _ in enumerate(client.stream(prompt, 80, end_id=-1)):
+        if number == 40:
+            during = read_metrics()  # in the middle of eight answers
+pieces_of_others = sum(len(other.result().pieces) for other in others)
+after = read_metrics()
+print(f"Eight answers were streamed; a reading has {len(after)} samples.")
+
+# %% tags=["nbval-ignore-output"]
+def served(reading):
+    return reading[reading["name"] == "nv_inference_request_success"].set_index("model")["value"]
+
+
+grown = (served(after) - served(before)).astype(int)
+print("Requests served meanwhile:", ", ".join(f"{model} {count}" for model, count in grown.sort_index().items()))
+gauges = during[during["name"].isin(["nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"])]
+gauges[["name", "label", "value"]].sort_values(["name", "label"]).reset_index(drop=True)
+
+# %% tags=["nbval-ignore-output"]
+gauge = gauges.set_index("label")["value"]
+print(f"In the middle, {gauge['scheduled']:.0f} of {gauge['max'].max():.0f} seats were taken, {gauge['waiting']:.0f} requests "
+      f"waited, and {gauge['used']:.0f} KV cache blocks were in use.")
+print(f"The ensemble served {grown['ensemble']} requests, and postprocessing {grown['postprocessing']}: one for each piece.")
+
+# %% [markdown]
+# That last figure is the price of streaming: text is made for every token apart. With a slow tokenizer this step, not the
+# model, sets the ITL.
+#
+# The engine refreshes its gauges every 100 ms (`stats_check_period_ms`); what comes and goes in between is in the iteration
+# log, and not here.
+#
+# ## Turn the knob
+#
+# The playground sends what you type to the running server. Try, in this order:
+#
+# 1. **Run** as it is, then Run again: the same text, for the seed is the same.
+# 2. `top_k` 1, then `top_k` 200 with a temperature of 2. Does the TTFT change? Does the ITL?
+# 3. 400 tokens, and **Stop** in the middle. The seat is free at once.
+#
+# It needs the server: play before you run the last cell, which stops it. If it has run already, run the notebook again up
+# to here.
+
+# %% tags=["nbval-ignore-output"]
+playground = widgets.Playground(client)
+playground
+
+# %% [markdown]
+# ## On the lab GPU
+#
+# Triton is the same there, and so are the ports, the URLs and the tensors' names. Only the start and the clients' names
+# differ: here for TensorRT-LLM 0.14 in the container 24.10, with the backend's repository at `/tensorrtllm_backend`.
+#
+# | Step | Here | With TensorRT-LLM |
+# |---|---|---|
+# | Start | `Server(repo).start()`, or `inflight serve` | `python3 /tensorrtllm_backend/scripts/launch_triton_server.py --world_size=1 --model_repo=/repo` |
+# | Ready? | `client.is_ready()` | `curl -i localhost:8000/v2/health/ready` |
+# | Tensors | `client.metadata()` | `curl localhost:8000/v2/models/ensemble` |
+# | Whole | `client.ask("…", 64)` | `curl -d '{"text_input": "…", "max_tokens": 64}' localhost:8000/v2/models/ensemble/generate` |
+# | Streamed, HTTP | `Client(server.http_url).stream("…", 64)` | `curl -N -d '{"text_input": "…", "max_tokens": 64, "stream": true}' localhost:8000/v2/models/ensemble/generate_stream` |
+# | Streamed, text, gRPC | `client.stream("…", 64)` | `python3 end_to_end_grpc_client.py --prompt "…" --output-len 64 --streaming` |
+# | Streamed, tokens | `client.stream_tokens(ids, 64)` | `python3 inflight_batcher_llm_client.py --text "…" --tokenizer-dir /model --request-output-len 64 --streaming` |
+# | Stop early | `stop_after_s=0.4` | `… --streaming --stop-after-ms 400 --request-id 7` |
+# | Cancel | `stream.cancel()` | `… --streaming --stop-after-ms 400 --stop-via-request-cancel` |
+# | Metrics | `server.metrics_url` | `curl localhost:8002/metrics` |
+#
+# The `curl` lines work against your server too: take its port from the cell that started it. What to know there:
+#
+# - `launch_triton_server.py` returns at once. Ask `/v2/health/ready` until it says 200; an engine of several GB takes a while.
+# - `--stop-after-ms` needs `--request-id`. Without an id the backend answers "Trying to stop a request but request ID is not
+#   provided".
+# - The ensemble has no `stop` input, there as here: `end_to_end_grpc_client.py` has no option to stop early. Since version 0.16
+#   a cancelled request gives an empty result.
+# - `generate` on a decoupled model works as long as the answer is one response. With `"stream": true` use `generate_stream`.
+#
+# ## What breaks
+#
+# **A plain call to a decoupled model.** `infer`, the request that every other Triton model takes, expects exactly one
+# response:
+
+# %%
+inputs = [{"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["Hello"]},
+          {"name": "max_tokens", "datatype": "INT32", "shape": [1, 1], "data": [4]}]
+print(httpx.post(f"{server.http_url}/v2/models/ensemble/infer", json={"inputs": inputs}).json()["error"])
+stream_by_generate = {"text_input": "Hello", "max_tokens": 4, "stream": True}
+print(httpx.post(f"{server.http_url}/v2/models/ensemble/generate", json=stream_by_generate).json()["error"])
+
+# %% [markdown]
+# Fix: a gRPC stream, or `generate_stream`. The course's client asks the server whether a model is decoupled and picks the
+# right call; that is why `client.ask` worked all along.
+#
+# **A server that dies.** The worst moment is the middle of an answer. Kill it there, as the system does when memory runs out:
+
+# %%
+import os
+import signal
+
+dying = client.stream(prompt, ASKED, end_id=-1)
+try:
+    for piece in dying:
+        if len(dying.answer.pieces) == 10:
+            os.kill(server.pid, signal.SIGKILL)
+except CourseError as error:
+    print(str(error).replace(server.grpc_url, "HOST:PORT"))
+print("some pieces, but not all:", 10 <= len(dying.answer.pieces) < ASKED)
+
+# %% [markdown]
+# The error comes at once, not after a time-out, and what you had read is still yours, in `dying.answer`. Whoever retries must
+# send the whole request again: the KV cache died with the server.
+#
+# ## Recap
+#
+# - Streaming makes no answer faster. It shows each token when it is made: what you wait for shrinks from the end-to-end
+#   latency to the TTFT.
+# - End-to-end latency = TTFT + (tokens − 1) × ITL, and the ITL is the length of the engine's iterations.
+# - Several users share an iteration. It gets longer, but far less than they get more: that is why batching pays.
+# - A request that ends early frees its seat, and its tokens are never computed. Stop or cancel what nobody reads.
+# - Counters tell what a server has done, gauges what it does now, and the iteration log why it took so long.
+#
+# Three questions to answer without running anything:
+#
+# <details><summary>1. An answer of 101 tokens has a TTFT of 200 ms and an ITL of 15 ms. When is its last token there?</summary>
+#
+# 200 ms + 100 × 15 ms = 1.7 s, streamed or not.
+# </details>
+#
+# <details><summary>2. Your client closes the connection in the middle of an ensemble request. What else must happen so that the engine
+# stops?</summary>
+#
+# The engine must hear of it: by a second request with the same id and <code>stop</code> set, or, where the client talks to
+# <code>tensorrt_llm</code> itself, by Triton's cancellation, which the model looks for every
+# <code>cancellation_check_period_ms</code>. Triton does not pass the cancellation of an ensemble on to its parts.
+# </details>
+#
+# <details><summary>3. TTFT doubles, ITL stays as it was. What do you look at first?</summary>
+#
+# At the queue: the gauge <code>waiting</code>. Whoever waits for a seat has no first token yet, and those who sit do not
+# notice. Longer prompts are the other candidate.
+# </details>
+#
+# Now [do the lab](../labs/03_serve.ipynb). Next comes "04 · Static against in-flight batching", which is planned: who may sit
+# down, and when.
+#
+# ## Leave the machine as it was
+#
+# The last cell stops the server and removes the files of this lesson. You may run it twice.
+
+# %%
+client.close()
+server.stop()
+workdir.cleanup()
+print("server alive:", server.is_alive(), "· files left:", Path(workdir.name).exists())

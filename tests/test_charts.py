@@ -1,0 +1,162 @@
+"""show(): one output that every reader can use; and the static picture, which draws all of a figure or refuses it."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from plotly.subplots import make_subplots
+
+from inflight.charts import DECODE, PREFILL, REQUEST, WASTE, show, static_svg
+from inflight.errors import CourseError
+
+ALT = "Two bars: decode takes 3 ms, prefill takes 1 ms."
+NS = "{http://www.w3.org/2000/svg}"
+
+
+def drawn(fig, tag):
+    """The attributes of each such element of the picture, background apart."""
+    found = ElementTree.fromstring(static_svg(fig, ALT)).iter(NS + tag)
+    return [element.attrib for element in found if element.get("width") != "100%"]
+
+
+def words(fig):
+    return [element.text for element in ElementTree.fromstring(static_svg(fig, ALT)).iter(NS + "text")]
+
+
+def bars(fig):
+    return [{k: float(bar[k]) for k in ("x", "y", "width", "height")} for bar in drawn(fig, "rect")]
+
+
+@pytest.fixture
+def shell():
+    """What display() needs to hand outputs to a reader."""
+    yield InteractiveShell.instance()
+    InteractiveShell.clear_instance()
+
+
+def test_show_gives_plotly_svg_and_words_in_one_small_output(shell):
+    with capture_output() as captured:
+        show(go.Figure(go.Bar(x=["prefill", "decode"], y=[1, 3])), ALT)
+    (output,) = captured.outputs
+    assert set(output.data) == {"application/vnd.plotly.v1+json", "image/svg+xml", "text/plain"}
+    assert output.data["text/plain"] == ALT
+    ElementTree.fromstring(output.data["image/svg+xml"])
+    assert len(json.dumps(output.data)) < 6000
+
+
+def test_show_leaves_the_figure_as_it_was():
+    fig = go.Figure(go.Bar(x=[1], y=[1]), layout={"template": "plotly_dark"})
+    before = fig.to_json()
+    with capture_output():
+        show(fig, ALT)
+    assert fig.to_json() == before
+
+
+@pytest.mark.parametrize("alt", ["", "chart", "a chart"])
+def test_show_wants_a_summary(alt):
+    with pytest.raises(CourseError, match="say in a sentence what the picture shows"):
+        show(go.Figure(), alt)
+
+
+def test_the_palette_has_no_colour_twice():
+    colours = [PREFILL, DECODE, WASTE, *REQUEST]
+    assert len(set(colours)) == len(colours)
+
+
+def test_the_picture_has_its_summary_for_a_screen_reader():
+    root = ElementTree.fromstring(static_svg(go.Figure(), "a < b & c, in some more words"))
+    assert root.get("role") == "img" and root.find(NS + "title").text == "a < b & c, in some more words"
+
+
+def test_bars_are_as_tall_as_their_values():
+    low, high = bars(go.Figure(go.Bar(x=["a", "b"], y=[1, 3])))
+    assert high["height"] == pytest.approx(3 * low["height"], abs=0.5) and low["width"] == high["width"]
+    assert low["y"] + low["height"] == pytest.approx(high["y"] + high["height"], abs=0.2)
+
+
+def test_stacked_bars_stand_on_each_other():
+    fig = go.Figure([go.Bar(x=[1], y=[1]), go.Bar(x=[1], y=[2])], layout={"barmode": "stack"})
+    below, above = bars(fig)
+    assert above["y"] + above["height"] == pytest.approx(below["y"], abs=0.2) and above["x"] == below["x"]
+
+
+def test_grouped_bars_stand_side_by_side():
+    left, right = bars(go.Figure([go.Bar(x=["a", "b"], y=[1, 1]), go.Bar(x=["a", "b"], y=[2, 2])]))[::2]
+    assert left["x"] + left["width"] == pytest.approx(right["x"], abs=0.2)
+
+
+def test_horizontal_bars_start_at_their_base():
+    first, second = bars(go.Figure(go.Bar(y=["seat 1", "seat 2"], x=[5, 7], base=[0, 5], orientation="h")))
+    assert second["x"] == pytest.approx(first["x"] + first["width"], abs=0.2)
+    assert second["y"] < first["y"]
+
+
+def test_a_step_line_has_corners_and_a_gap_breaks_it():
+    fig = go.Figure(go.Scatter(x=[0, 1, 2, 3], y=[0, 1, None, 2], mode="lines", line_shape="hv"))
+    first, second = (line["points"].split() for line in drawn(fig, "polyline"))
+    assert len(first) == 3 and len(second) == 1
+    assert first[1].split(",")[1] == first[0].split(",")[1]
+
+
+def test_packed_arrays_draw_as_lists_do():
+    x, y = np.arange(5), np.arange(5) ** 2.0
+    fig, same = (go.Figure(go.Scatter(x=a, y=b)) for a, b in ((x, y), (x.tolist(), y.tolist())))
+    assert static_svg(fig, ALT) == static_svg(same, ALT)
+
+
+def test_a_logarithmic_axis_spaces_decades_evenly():
+    fig = go.Figure(go.Scatter(x=[1, 10, 100], y=[1, 2, 3], mode="lines"), layout={"xaxis": {"type": "log"}})
+    xs = [float(point.split(",")[0]) for point in drawn(fig, "polyline")[0]["points"].split()]
+    assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.2)
+    assert {"1", "10", "100"} <= set(words(fig))
+
+
+def test_titles_ticks_labels_annotations_and_legend_are_words():
+    line = go.Scatter(x=[0, 1], y=[0, 1], name="a", mode="lines+text", text=["p", "q"])
+    fig = go.Figure([line, go.Bar(x=[0], y=[1], name="b")], layout={"title": "Title", "xaxis_title": "time (s)"})
+    fig.update_yaxes(title="tokens", tickvals=[0, 1], ticktext=["no", "all"])
+    fig.add_annotation(x=0.5, y=0.5, text="<b>two</b><br>lines &amp; more")
+    assert {"Title", "time (s)", "tokens", "no", "all", "p", "q", "a", "b", "two", "lines & more"} <= set(words(fig))
+
+
+def test_shapes_lie_on_axes_and_paper():
+    fig = go.Figure(go.Scatter(x=[0, 10], y=[0, 10]), layout={"xaxis_range": [0, 10], "yaxis_range": [0, 10]})
+    fig.add_vrect(x0=5, x1=10, fillcolor=WASTE)
+    fig.add_hline(y=5, line_dash="dash")
+    (rect,) = bars(fig)
+    assert rect["width"] == pytest.approx((760 - 70 - 24) / 2) and rect["height"] == pytest.approx(420 - 80 - 56)
+    line = next(line for line in drawn(fig, "line") if line.get("stroke-dasharray") == "8 5")
+    assert line["y1"] == line["y2"] and float(line["y1"]) == pytest.approx(80 + (420 - 80 - 56) / 2)
+
+
+def test_subplots_keep_to_their_place():
+    fig = make_subplots(rows=1, cols=2, subplot_titles=["left", "right"])
+    fig.add_scatter(x=[0, 1], y=[0, 1], row=1, col=1, mode="lines")
+    fig.add_scatter(x=[0, 1], y=[0, 100], row=1, col=2, mode="lines")
+    ends = [[float(p.split(",")[0]) for p in line["points"].split()] for line in drawn(fig, "polyline")]
+    assert max(ends[0]) < 760 / 2 < min(ends[1])
+    assert {"left", "right"} <= set(words(fig))
+
+
+@pytest.mark.parametrize(
+    ("fig", "names"),
+    [
+        (go.Figure(go.Pie(values=[1, 2])), "trace 'pie'"),
+        (go.Figure(go.Scatter(x=[1], y=[1], fill="tozeroy")), "scatter.fill"),
+        (go.Figure(go.Scatter(x=[1], y=[1], error_y={"value": 1})), "scatter.error_y"),
+        (go.Figure(go.Scatter(x=[1], y=[1], mode="markers", marker_symbol="star")), "marker.symbol 'star'"),
+        (go.Figure(go.Scatter(x=[1], y=[1], marker_color=[0.5])), "marker.color as numbers"),
+        (go.Figure(go.Scatter(x=[1, 2], y=[1, 2], line_shape="spline")), "line.shape 'spline'"),
+        (go.Figure(go.Bar(x=[1], y=[1], marker_pattern_shape="/")), "marker.pattern"),
+        (go.Figure(layout={"shapes": [{"type": "circle", "x0": 0, "x1": 1, "y0": 0, "y1": 1}]}), "shape 'circle'"),
+        (go.Figure(layout={"sliders": [{}]}), "layout.sliders"),
+        (go.Figure(layout={"xaxis": {"type": "date"}}), "axis type 'date'"),
+    ],
+)
+def test_what_it_cannot_draw_is_refused_by_name(fig, names):
+    with pytest.raises(NotImplementedError, match=names):
+        static_svg(fig, ALT)

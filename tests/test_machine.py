@@ -1,0 +1,90 @@
+"""The doctor's table and the facts for benchmarks, on the machine that runs the tests."""
+
+import json
+import socket
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from inflight import machine
+from inflight.cli import app
+
+
+def row(name: str) -> machine.Check:
+    return next(check for check in machine.checks() if check.name == name)
+
+
+def fake_command(folder, name: str, script: str) -> None:
+    path = folder / name
+    path.write_text("#!/bin/sh\n" + script)
+    path.chmod(0o755)
+
+
+def test_the_table_covers_what_the_course_needs():
+    names = [check.name for check in machine.checks()]
+    assert names == ["operating system", "CPU", "glibc", "Python", "cores", "memory", "free disk", "free /dev/shm", "ports", "GPU",
+                     "container runtime", "tier", "model"]
+
+
+def test_a_row_that_is_not_ok_has_a_one_line_fix_and_no_other_has(monkeypatch, tmp_path):
+    monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path))
+    monkeypatch.setattr(machine, "MIN_MEMORY_GIB", 10**6)
+    monkeypatch.setattr(machine, "MIN_DISK_GIB", 10**6)
+    failing = {check.name for check in machine.checks() if not check.ok}
+    assert {"memory", "free disk", "model"} <= failing
+    for check in machine.checks():
+        assert bool(check.fix) != check.ok and "\n" not in check.fix
+
+
+def test_doctor_fails_only_for_what_is_required(monkeypatch, tmp_path):
+    monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path))
+    assert not row("model").ok
+    assert CliRunner().invoke(app, ["doctor"]).exit_code == 0
+    monkeypatch.setattr(machine, "MIN_MEMORY_GIB", 10**6)
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 1 and "fix:" in result.output
+
+
+def test_doctor_json_is_one_object_with_rows_and_machine():
+    printed = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout)
+    assert {"name", "need", "have", "ok", "fix", "required"} == set(printed["checks"][0])
+    assert printed["machine"] == machine.describe()
+
+
+def test_describe_gives_what_a_benchmark_records():
+    facts = machine.describe()
+    assert facts["cores"] >= 1 and facts["memory_gib"] > 0
+    assert facts["versions"]["tritonserver"] == "2.51.0" and facts["versions"]["openvino_genai"]
+    assert json.loads(json.dumps(facts)) == facts
+
+
+def test_a_taken_port_is_named_and_harmless(monkeypatch):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(machine, "PORTS", (port,))
+        assert str(port) in row("ports").have and not row("ports").required
+
+
+@pytest.mark.parametrize("script, found", [("exit 0", "docker"), ("exit 1", None), ("exec sleep 60", None)])
+def test_a_container_client_counts_only_when_its_engine_answers(tmp_path, monkeypatch, script, found):
+    fake_command(tmp_path, "docker", script)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(machine.shutil, "which", lambda name: str(tmp_path / name) if (tmp_path / name).exists() else None)
+    assert machine.container_runtime() == found
+
+
+def test_a_gpu_is_named_and_the_tier_says_that_it_is_not_used(tmp_path, monkeypatch):
+    fake_command(tmp_path, "nvidia-smi", "echo 'NVIDIA H200, 143771 MiB'")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert machine.gpu() == "NVIDIA H200, 143771 MiB"
+    assert row("tier").have == "cpu (this GPU's tier is not built yet)" and machine.tier() == "cpu"
+
+
+def test_importing_the_package_loads_none_of_its_libraries():
+    script = "import sys, inflight; print(inflight.CourseError.__name__, {'numpy', 'typer', 'httpx', 'openvino'} & set(sys.modules))"
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "CourseError set()"

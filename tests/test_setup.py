@@ -1,0 +1,204 @@
+"""Set-up: the files that name packages agree, unfit machines are told why, and .venv is remade when it must be."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from inflight import bootstrap
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+LINES = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if "==" in line and not line.startswith("#")]
+LOCK = [Requirement(line) for line in LINES]
+LINUX = {"system": "Linux", "machine": "x86_64", "glibc": (2, 36)}
+
+
+def locked(python: str) -> dict[str, str]:
+    """Name -> version of what requirements.txt installs with this Python on Linux."""
+    environment = {"python_version": python, "python_full_version": python + ".9", "sys_platform": "linux",
+                   "platform_machine": "x86_64", "implementation_name": "cpython"}
+    return {canonicalize_name(line.name): str(line.specifier).removeprefix("==")
+            for line in LOCK if line.marker is None or line.marker.evaluate(environment)}
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12"])
+def test_every_direct_dependency_is_pinned_alike_in_requirements(python):
+    pins = locked(python)
+    for line in PROJECT["project"]["dependencies"]:
+        direct = Requirement(line)
+        assert str(direct.specifier) == "==" + pins[canonicalize_name(direct.name)], line
+
+
+def test_environment_yml_gives_the_same_set_and_a_python_in_the_range():
+    dependencies = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    python = next(entry for entry in dependencies if str(entry).startswith("python="))
+    assert python.removeprefix("python=") in ("3.11", "3.12")
+    assert dependencies[-1] == {"pip": ["-r requirements.txt", "-e ."]}
+
+
+def test_the_python_range_is_the_same_everywhere():
+    assert PROJECT["project"]["requires-python"] == ">=3.11,<3.13"
+    assert bootstrap.PYTHONS == ((3, 11), (3, 12))
+
+
+def test_committed_files_name_no_package_index():
+    for name in ("requirements.txt", "environment.yml", "pyproject.toml", "inflight/bootstrap.py", "inflight/checkpoint.py"):
+        text = (ROOT / name).read_text()
+        assert not re.search(r"--(extra-)?index-url|pypi\.org|files\.pythonhosted", text), name
+
+
+def test_requirements_hold_everything_that_its_packages_ask_for():
+    """Set-up installs without resolving, so what is installed must already be a full answer."""
+    pins = locked("{}.{}".format(*sys.version_info))
+    replaced = {canonicalize_name(Requirement(line).name) for line in PROJECT["tool"]["uv"]["override-dependencies"]}
+    extras = {canonicalize_name(r.name): r.extras for r in map(Requirement, PROJECT["project"]["dependencies"])}
+    for name in pins:
+        try:
+            wanted = [Requirement(line) for line in requires(name) or []]
+        except PackageNotFoundError:
+            pytest.fail(f"{name} is in requirements.txt and not installed: run make test")
+        for need in wanted:
+            if any(need.marker is None or need.marker.evaluate({"extra": extra}) for extra in {"", *extras.get(name, ())}):
+                needed = canonicalize_name(need.name)
+                assert needed in pins or needed in ("pip", "setuptools"), f"{name} needs {need}"
+                assert needed in replaced or needed not in pins or need.specifier.contains(pins[needed]), f"{name} needs {need}"
+
+
+def test_this_machine_is_supported():
+    assert bootstrap.unsupported(bootstrap.machine_facts()) is None
+
+
+@pytest.mark.parametrize("facts, says", [
+    ({"system": "Darwin"}, "macOS"),
+    ({"system": "Windows"}, "WSL 2"),
+    ({"system": "FreeBSD"}, "FreeBSD"),
+    ({"machine": "riscv64"}, "riscv64"),
+    ({"machine": "32-bit x86_64"}, "64-bit"),
+    ({"glibc": None}, "musl"),
+    ({"glibc": (2, 31)}, "glibc 2.31"),
+])
+def test_an_unfit_machine_gets_one_sentence_with_what_to_do(facts, says):
+    sentence = bootstrap.unsupported({**LINUX, **facts})
+    assert says in sentence
+    assert sentence.endswith(".") and sentence.count(". ") == 0 and "\n" not in sentence
+    assert re.search(r"\buse a Linux|\binstall WSL", sentence)
+
+
+@pytest.mark.parametrize("facts", [LINUX, {**LINUX, "machine": "aarch64"}, {**LINUX, "glibc": (2, 35)}])
+def test_a_fit_machine_gets_none(facts):
+    assert bootstrap.unsupported(facts) is None
+
+
+def test_the_first_python_in_the_range_with_venv_is_taken():
+    candidates = [("python3", ((3, 13), True)), ("broken", None), ("python3.12", ((3, 12), False)), ("python3.11", ((3, 11), True))]
+    assert bootstrap.choose_python(candidates) == "python3.11"
+
+
+@pytest.mark.parametrize("candidates, says", [
+    ([("python3", ((3, 13), True))], "here is Python 3.13"),
+    ([("python3", ((3, 9), False)), ("python3.12", None)], "here is Python 3.9"),
+    ([("python3", ((3, 12), False))], "apt install python3.12-venv"),
+])
+def test_without_a_usable_python_the_sentence_says_what_to_install(candidates, says):
+    with pytest.raises(bootstrap.SetupError, match=says) as caught:
+        bootstrap.choose_python(candidates)
+    assert "then run the command again" in str(caught.value)
+
+
+def test_python_facts_come_from_running_it(tmp_path):
+    shim = tmp_path / "python3.12"
+    shim.write_text("#!/bin/sh\nexit 127\n")
+    shim.chmod(0o755)
+    assert bootstrap.python_facts(str(shim)) is None
+    assert bootstrap.python_facts(sys.executable)[0] == sys.version_info[:2]
+
+
+def test_bootstrap_parses_on_an_old_python():
+    """Its newest syntax must be what Python 3.6 knows, or an old Python prints a traceback and not the sentence."""
+    import ast
+
+    ast.parse((ROOT / "inflight" / "bootstrap.py").read_text(), feature_version=(3, 6))
+
+
+@pytest.mark.parametrize("log, says", [
+    ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "disk became full"),
+    ("WARNING: Retrying ... NewConnectionError('...: Temporary failure in name resolution')\nERROR: No matching", "cannot be reached"),
+    ("Collecting x\nERROR: THESE PACKAGES DO NOT MATCH THE HASHES.", "THESE PACKAGES DO NOT MATCH THE HASHES"),
+    ("", "no reason given"),
+])
+def test_a_failed_pip_run_becomes_one_sentence(log, says):
+    sentence = bootstrap.why_pip_failed(log)
+    assert says in sentence and "\n" not in sentence
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A project with nothing to install but itself; made the way set-up makes the real one, with no network."""
+    (tmp_path / "requirements.txt").write_text("# nothing\n")
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "tiny"\nversion = "1"\n')
+    return tmp_path
+
+
+def stamped(project: Path) -> Path:
+    """A .venv without packages in `project`, with the stamp that fits it."""
+    venv = project / ".venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    stamp = venv / "stamp"
+    stamp.write_text(bootstrap.fingerprint(str(project), bootstrap.venv_python_version(str(venv))))
+    return stamp
+
+
+def test_a_whole_venv_is_left_alone(project):
+    stamp = stamped(project)
+    before = stamp.stat().st_mtime_ns
+    bootstrap.setup(str(project))
+    assert bootstrap.is_ready(str(project)) and stamp.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("change", ["no stamp", "other requirements", "other pyproject", "python gone", "folder moved"])
+def test_a_half_made_outdated_or_moved_venv_is_not_ready(project, change):
+    stamp = stamped(project)
+    if change == "no stamp":
+        stamp.unlink()
+    elif change == "other requirements":
+        (project / "requirements.txt").write_text("x==1\n")
+    elif change == "other pyproject":
+        (project / "pyproject.toml").write_text("")
+    elif change == "python gone":
+        (project / ".venv" / "bin" / "python").unlink()
+    else:
+        moved = project.with_name("moved-" + project.name)
+        project = project.rename(moved)
+    assert not bootstrap.is_ready(str(project))
+
+
+def test_a_venv_that_set_up_cannot_finish_has_no_stamp_and_one_sentence(project, monkeypatch, capsys):
+    (project / "requirements.txt").write_text("no-such-package-here==1\n")
+    for name, value in {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(bootstrap, "ROOT", str(project))
+    assert bootstrap.main() == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: pip could not install") and error.count("\n") == 1
+    assert (project / ".venv").exists() and not bootstrap.is_ready(str(project))
+
+
+def test_bare_make_lists_the_targets():
+    listed = subprocess.run(["make", "--no-print-directory", "-C", ROOT], capture_output=True, text=True, check=True).stdout
+    assert {line.split()[1] for line in listed.splitlines()} == {"help", "course", "test", "lab", "notebooks", "clean"}
+
+
+def test_versions_agree():
+    from inflight import __version__
+
+    assert __version__ == PROJECT["project"]["version"]
+    assert version("nvidia-pytriton") == locked("3.11")["nvidia-pytriton"]
