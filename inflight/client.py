@@ -238,7 +238,7 @@ class Client:
         answered = threading.Event()
         try:
             connection.start_stream(lambda result, error: answered.set())
-            connection.async_stream_infer(ENGINE, _tensors(_stop_arrays()), request_id=request_id)
+            _send(connection, ENGINE, _stop_arrays(), request_id)
             answered.wait(STOP_TIMEOUT_S)
         finally:
             connection.stop_stream(cancel_requests=True)
@@ -268,8 +268,7 @@ class Client:
         try:
             with self._errors():
                 connection.start_stream(lambda result, error: arrived.put((result, error)))
-                connection.async_stream_infer(model, _tensors(arrays), request_id=request_id,
-                                              enable_empty_final_response=True)
+                _send(connection, model, arrays, request_id, enable_empty_final_response=True)
                 while True:
                     wait_s = self.timeout_s if stop_at is None else max(0.0, stop_at - time.perf_counter())
                     try:
@@ -279,7 +278,7 @@ class Client:
                             raise CourseError(f"No answer from {self.url} within {self.timeout_s} s. Wait longer with "
                                               "timeout_s, or look at the server's log.") from None
                         stop_at = None
-                        connection.async_stream_infer(model, _tensors(_stop_arrays()), request_id=request_id)
+                        _send(connection, model, _stop_arrays(), request_id)
                         num_unfinished += 1
                         continue
                     if error is not None:
@@ -405,6 +404,14 @@ def _tensors(arrays: dict[str, np.ndarray]) -> list[triton.InferInput]:
         tensor = triton.InferInput(name, array.shape, np_to_triton_dtype(array.dtype))
         tensors.append(tensor.set_data_from_numpy(array))
     return tensors
+
+
+def _send(connection: triton.InferenceServerClient, model: str, arrays: dict[str, np.ndarray], request_id: str,
+          **options) -> None:
+    """Send a request on the connection's stream."""
+    # A stream that is broken refuses; by then its callback has got the error that broke it, which says more.
+    with contextlib.suppress(InferenceServerException):
+        connection.async_stream_infer(model, _tensors(arrays), request_id=request_id, **options)
 
 
 def _stop_arrays() -> dict[str, np.ndarray]:

@@ -27,6 +27,7 @@ from plotly.offline import get_plotlyjs
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from traitlets import default
 
 from inflight.errors import CourseError
 
@@ -46,6 +47,7 @@ INDEX = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>The course</title><style>
 body {{ font: 17px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
+table {{ border-collapse: collapse; width: 100%; }}
 td, th {{ text-align: left; vertical-align: top; padding: .6rem .8rem; border-bottom: 1px solid #ddd; }}
 td.number, th.number {{ text-align: right; white-space: nowrap; }}
 </style></head><body><h1>The course</h1>
@@ -62,6 +64,10 @@ class ThisPython(AsyncKernelManager):
     def kernel_spec(self) -> KernelSpec:
         # A kernel named python3 that a user installed earlier would otherwise win and lack the package.
         return KernelSpec(**get_kernel_dict(), env={"COURSE_STRICT": "1"})
+
+    @default("transport_encryption")
+    def _encrypt(self) -> str:
+        return "auto"  # the kernel complains on stderr of anything less
 
 
 def run(lessons: list[str] | None, out: Path, notebooks: Path = NOTEBOOKS) -> pd.DataFrame:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inflight import tokenizer, trtllm_commands, weights
-from inflight.checkpoint import Checkpoint, cache_dir
+from inflight.checkpoint import Checkpoint, cache_dir, cache_errors, only_one
 from inflight.errors import CourseError
 
 MODEL_FILE = "openvino_model.xml"
@@ -311,8 +311,8 @@ def cached(checkpoint: Checkpoint, config: BuildConfig | None = None) -> Path:
     config = config or BuildConfig()
     key = json.dumps([checkpoint.sha256, engine_version(), dataclasses.asdict(config)])
     folder = cache_dir() / "engines" / f"{checkpoint.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
-    if folder.is_dir():
+    with cache_errors(), only_one(folder.with_suffix(".lock")):
         with contextlib.suppress(CourseError):
             read(folder, checkpoint)
             return folder
-    return build(checkpoint, config, folder)
+        return build(checkpoint, config, folder)

@@ -5,12 +5,25 @@
 A check never stops a lab. With COURSE_STRICT=1 in the environment (how the solutions are built and tested) it raises.
 """
 
+import contextlib
 import html
+import math
 import os
-from collections.abc import Callable
+import random
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+import pandas as pd
+
+from inflight import engine, repository
+from inflight.checkpoint import fetch
+from inflight.client import Answer, Stream
+from inflight.engine import BuildConfig
 from inflight.errors import CourseError
+from inflight.sizing import Sizing
+from inflight.weights import GgufFile
 
 NOT_YET = "not done yet"  # what a grader returns when it sees that the learner has not begun
 
@@ -84,3 +97,207 @@ def _grade(exercise: str, answer: object) -> Result:
     if hint is None:
         return Result(exercise, "done")
     return Result(exercise, NOT_YET) if hint == NOT_YET else Result(exercise, "wrong", hint)
+
+
+# Lesson 03: serve and query -------------------------------------------------------------------------------------------
+
+
+@grades("3.1")
+def _felt(felt: Callable) -> str | None:
+    for times_s in ([0.2, 0.3, 0.5, 0.8], [0.05, 0.06], [0.4]):
+        answer, got = Answer(["word"] * len(times_s), times_s), felt(times_s)
+        if got is None:
+            return NOT_YET
+        gaps = answer.inter_token_s
+        right = {"ttft_ms": answer.time_to_first_s * 1000, "itl_ms": sum(gaps) / len(gaps) * 1000 if gaps else None,
+                 "end_to_end_ms": answer.latency_s * 1000, "tokens_per_s": len(times_s) / answer.latency_s}  # fmt: skip
+        for name, value in right.items():
+            if name not in got:
+                return f"The key {name!r} is missing."
+            if value is None and got[name] is not None:
+                return f"An answer of one piece has no gaps, so {name} is None; yours is {got[name]}."
+            if value is not None and (got[name] is None or not math.isclose(got[name], value, rel_tol=1e-6)):
+                return f"For times_s = {times_s}, {name} is {got[name]}. Look at its unit and at what it is counted from."
+    return None
+
+
+@grades("3.2")
+def _read_until(read_until: Callable) -> str | None:
+    for pieces, word, wanted in ((["The", " city", " is", " Par", "is", ".", " It", " lies"], "Paris", 5),
+                                 (["Rome", " and", " Paris"], "Rome", 1), (["No", " idea", "."], "Paris", 3)):  # fmt: skip
+        given: list[str] = []
+        source = _noting(pieces, given)
+        text = read_until(Stream(source), word)
+        if text is None:
+            return NOT_YET
+        if text != "".join(pieces[:wanted]):
+            return f"From the pieces {pieces} and the word {word!r} your function returned {text!r}."
+        if len(given) > wanted or next(source, None) is not None:
+            return "The text is right, but the request was not ended: the server would go on to the last token."
+    return None
+
+
+def _noting(pieces: list[str], given: list[str]) -> Iterator[str]:
+    """`pieces` one by one, each noted in `given` when it is taken."""
+    for piece in pieces:
+        given.append(piece)
+        yield piece
+
+
+@grades("3.3")
+def _readers_that_fit(answer: tuple[Callable, str]) -> str | None:
+    readers_that_fit, worse = answer
+    choose = random.Random(3)
+    for _ in range(20):
+        rows = [(number, choose.uniform(50, 400), choose.uniform(5, 40)) for number in (1, 2, 4, 8, 16)]
+        max_ttft_ms, max_itl_ms, right = choose.uniform(200, 400), choose.uniform(20, 40), 0
+        for number, ttft_ms, itl_ms in rows:
+            if ttft_ms > max_ttft_ms or itl_ms > max_itl_ms:
+                break
+            right = number
+        choose.shuffle(rows)
+        table = pd.DataFrame(rows, columns=["readers", "ttft_ms", "itl_ms"])
+        got = readers_that_fit(table, max_ttft_ms, max_itl_ms)
+        if got is None:
+            return NOT_YET
+        if got != right:
+            return (f"With {max_ttft_ms:.0f} and {max_itl_ms:.0f} ms promised, {right} readers fit into this table, and you "
+                    f"say {got}: {table.round().astype(int).to_dict('records')}.")  # fmt: skip
+    if worse != "TTFT":
+        return "readers_that_fit is right. Now compare the rows for 8 and 16 readers: which column grows more?"
+    return None
+
+
+# Lab 01: the engine ---------------------------------------------------------------------------------------------------
+
+
+def _sizing() -> Sizing:
+    """The arithmetic of the course's own model."""
+    checkpoint = fetch()
+    return Sizing(GgufFile(checkpoint.path), engine.read(engine.cached(checkpoint)).pretrained_config)
+
+
+@grades("1.1")
+def _users_that_fit(answer: object) -> str | None:
+    sizing, config = _sizing(), BuildConfig()
+    if answer == int(4e9 // sizing.kv_bytes_per_user(config, 1500)):
+        return None
+    if answer == int(4e9 // (1500 * sizing.kv_bytes_per_token(config))):
+        return "Nearly: 1,500 tokens take whole blocks of 32. Round up to blocks before you divide."
+    return "Divide the memory by the bytes of one user: blocks × 32 × 2 × layers × KV heads × head size × 4."
+
+
+@grades("1.2")
+def _engine_for_a_service(answer: object) -> str | None:
+    if not isinstance(answer, dict):
+        return "Give a dict of build options, as {'max_batch_size': 16}."
+    unknown = set(answer) - set(BuildConfig.__dataclass_fields__)
+    if unknown:
+        return f"{unknown.pop()!r} is no build option; their names are the parameters of BuildConfig."
+    try:
+        config = BuildConfig(**answer)
+    except CourseError as error:
+        return str(error)
+    for name, needed in {"max_batch_size": 16, "max_input_len": 200, "max_seq_len": 256}.items():
+        if getattr(config, name) < needed:
+            return f"{name} is {getattr(config, name)}: the service needs {needed}."
+    taken = config.max_batch_size * _sizing().kv_bytes_per_user(config, config.max_seq_len)
+    return f"The KV cache of all seats takes {taken / 1e6:.1f} MB; it must fit into 64." if taken > 64e6 else None
+
+
+@grades("1.3")
+def _company_changes_nothing(answer: object) -> str | None:
+    alone, in_company = (list(ids) for ids in answer)
+    if len(alone) != 32 or len(in_company) != 32:
+        return f"Both answers must have 32 tokens; yours have {len(alone)} and {len(in_company)}."
+    if alone != in_company:
+        return "They differ, so the engine rounds its activations: build it with quant_algo W4A16."
+    return None
+
+
+# Lesson 02: the repository --------------------------------------------------------------------------------------------
+
+# Faults of exercise 2.2: file, what stands there, what is put there instead.
+_FAULTS = (
+    ("postprocessing", 'name: "TOKENS_BATCH"\n  data_type: TYPE_INT32', 'name: "TOKENS_BATCH"\n  data_type: TYPE_FP32'),
+    ("tensorrt_llm", '"guaranteed_no_evict"', '"guaranteed_no_eviction"'),
+    ("ensemble", 'key: "input_ids"\n      value: "_INPUT_ID"', 'key: "input_ids"\n      value: "_INPUT_IDS"'),
+    ("ensemble", 'key: "input_lengths"\n      value: "_REQUEST_INPUT_LEN"',
+     'key: "input_lengths"\n      value: "_REQUEST_OUTPUT_LEN"'),
+    ("ensemble", 'key: "request_output_len"\n      value: "_REQUEST_OUTPUT_LEN"',
+     'key: "request_output_len"\n      value: "_REQUEST_INPUT_LEN"'),
+)  # fmt: skip
+
+
+def break_repository(repo: Path) -> Path:
+    """Put the faults of exercise 2.2 into a repository in good order, and return its path.
+
+    Raises:
+        CourseError: the repository was changed before, so that a fault does not fit.
+    """
+    for model, intact, faulty in _FAULTS:
+        path = repo / model / repository.CONFIG
+        text = path.read_text(encoding="utf-8")
+        if intact not in text:
+            raise CourseError(f"{path} is not as it was assembled. Assemble the repository again, then break it.")
+        path.write_text(text.replace(intact, faulty), encoding="utf-8")
+    return repo
+
+
+def _edges(repo: Path) -> set[repository.Edge]:
+    return set(repository.ensemble_edges(repo))
+
+
+def _first_problem(repo: Path) -> str | None:
+    """What the check says first about a repository, with paths as they are in it."""
+    problems = repository.check(repo)
+    return f"The check says: {str(problems[0]).replace(f'{repo}/', '')}" if problems else None
+
+
+@contextlib.contextmanager
+def _assembled() -> Iterator[Path]:
+    """A repository as it should be. Its engine is never opened, so it need not be there."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield repository.assemble(Path(folder) / "repo", Path(folder) / "engine")
+
+
+@grades("2.1")
+def _takers(takers: Callable) -> str | None:
+    with _assembled() as repo:
+        edges = _edges(repo)
+        for tensor in sorted({edge.tensor for edge in edges} | {"no_such_tensor"}):
+            got = takers(repo, tensor)
+            if got is None:
+                return NOT_YET
+            right = {(edge.target, edge.input) for edge in edges if edge.tensor == tensor and edge.target != "client"}
+            if set(got) != right or len(got) != len(right):
+                return f"For {tensor!r} the ensemble's steps say {sorted(right)}, and your function {got}."
+    return None
+
+
+@grades("2.2")
+def _repaired(repo: Path) -> str | None:
+    problem = _first_problem(repo)
+    if problem:
+        return problem
+    with _assembled() as reference:
+        crossed = sorted(edge.input for edge in _edges(repo) - _edges(reference))
+        config = repository.read_config(repo / "tensorrt_llm" / repository.CONFIG)
+    if crossed:
+        return f"The check is content, but not everything is connected as it should be: {len(crossed)} inputs get another tensor."
+    if repository.get_parameter(config, "batch_scheduler_policy") != "guaranteed_no_evict":
+        return "The repository would start, with another scheduling policy than before: it was guaranteed_no_evict."
+    return None
+
+
+@grades("2.3")
+def _extended(repo: Path) -> str | None:
+    problem = _first_problem(repo)
+    if problem:
+        return problem
+    edges = {(edge.source, edge.output, edge.target, edge.input) for edge in _edges(repo)}
+    if ("preprocessing", "REQUEST_INPUT_LEN", "tensorrt_llm", "input_lengths") not in edges:
+        return "tensorrt_llm's input_lengths no longer gets preprocessing's REQUEST_INPUT_LEN."
+    if ("preprocessing", "REQUEST_INPUT_LEN", "client", "prompt_tokens") not in edges:
+        return "The ensemble has no output prompt_tokens that carries preprocessing's REQUEST_INPUT_LEN."
+    return None

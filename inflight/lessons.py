@@ -101,9 +101,9 @@ def test(arguments: list[str]) -> int:
     `arguments` go to pytest; paths among them replace the default ones.
     """
     paths = [] if any((ROOT / a.split("::")[0]).exists() for a in arguments) else ["tests", "notebooks", "solutions"]
-    nbval = ["--nbval", "--nbval-current-env", f"--nbval-cell-timeout={CELL_TIMEOUT}"]
-    nbval.append("--nbval-sanitize-with=tests/nbval_sanitize.cfg")
-    command = [sys.executable, "-m", "pytest", *paths, *nbval, *arguments]
+    nbval = f"--nbval --nbval-current-env --nbval-cell-timeout={CELL_TIMEOUT}"
+    nbval += " --nbval-sanitize-with=tests/nbval_sanitize.cfg"
+    command = [sys.executable, "-m", "pytest", *paths, *nbval.split(), *arguments]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, "COURSE_STRICT": "1"}).returncode
 
 
@@ -222,8 +222,8 @@ def _prose_problems(notebook: NotebookNode, base: Path) -> Iterator[str]:
         yield f"{levels.count(1)} top headings; a notebook opens with its only one"
     if any(deeper > level + 1 for level, deeper in zip(levels, levels[1:], strict=False)):
         yield f"headings skip a level: {levels}"
-    for target in re.findall(r"\]\(([^)\s]+)|(?:href|src)=[\"']([^\"']+)", prose):
-        link = "".join(target).split("#")[0]
+    targets = re.findall(r"\]\(([^)\s]+)|(?:href|src)=[\"']([^\"']+)", prose)
+    for link in sorted({"".join(target).split("#")[0] for target in targets}):
         if link and not re.match(r"[a-z]+:", link) and not (base / link).exists():
             yield f"the link to {link} leads nowhere"
 

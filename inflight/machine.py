@@ -1,4 +1,4 @@
-"""What this machine has of what the course needs: the table of `inflight doctor`, and the facts that a benchmark records."""
+"""What this machine has of what the course needs: the rows of `inflight doctor`, and the facts a benchmark records."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import platform
 import shutil
 import socket
 import subprocess
+import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,17 +17,17 @@ import psutil
 from inflight import bootstrap
 from inflight.checkpoint import DEFAULT, cache_dir, cached_path
 
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
 MIN_MEMORY_GIB = 3
 MIN_DISK_GIB = 2
-MIN_SHM_MIB = 32  # Triton's Python backend keeps about 1 MiB of shared memory for each model, and grows it for long inputs
+MIN_SHM_MIB = 32  # Triton's Python backend takes about 1 MiB for each model, and more for long inputs
 PORTS = (8000, 8001, 8002)
 TRITON_VERSION = "2.51.0"  # the server inside the nvidia-pytriton wheel
 
 
 @dataclass(frozen=True)
 class Check:
-    """One row of the doctor's table. `fix` is one line, empty when `ok`; the course runs without what is not `required`."""
+    """One row of the doctor's table. `fix` is one line, empty when `ok`. The course needs every `required` row."""
 
     name: str
     need: str
@@ -80,21 +81,23 @@ def container_runtime() -> str | None:
     return None
 
 
+def _check(name: str, need: str, have: str, ok: bool, fix: str, required: bool = True) -> Check:
+    return Check(name, need, have, ok, "" if ok else fix, required)
+
+
 def _platform_checks() -> list[Check]:
     facts = bootstrap.machine_facts()
     glibc = facts["glibc"]
-    python = platform.python_version()
-    on_linux = facts["system"] == "Linux"
-    cpu_ok = facts["machine"] in bootstrap.MACHINES
-    glibc_ok = glibc is not None and glibc >= bootstrap.GLIBC
-    python_ok = tuple(map(int, python.split(".")[:2])) in bootstrap.PYTHONS
-    instead = "use a Linux machine or container with Debian 12, Ubuntu 22.04 or newer"
+    instead = bootstrap.CONTAINER
     return [
-        Check("operating system", "Linux", _os_name(), on_linux, "" if on_linux else instead),
-        Check("CPU", " or ".join(bootstrap.MACHINES), f"{facts['machine']}, {_cpu_model()}", cpu_ok, "" if cpu_ok else instead),
-        Check("glibc", "{}.{} or newer".format(*bootstrap.GLIBC), "{}.{}".format(*glibc) if glibc else "another C library",
-              glibc_ok, "" if glibc_ok else instead),
-        Check("Python", "3.11 or 3.12", python, python_ok, "" if python_ok else "install Python 3.11 or 3.12, then run make again"),
+        _check("operating system", "Linux", _os_name(), facts["system"] == "Linux", instead),
+        _check("CPU", " or ".join(bootstrap.MACHINES), f"{facts['machine']}, {_cpu_model()}",
+               facts["machine"] in bootstrap.MACHINES, instead),
+        _check("glibc", "{}.{} or newer".format(*bootstrap.GLIBC),
+               "{}.{}".format(*glibc) if glibc else "another C library",
+               glibc is not None and glibc >= bootstrap.GLIBC, instead),
+        _check("Python", "3.11 or 3.12", platform.python_version(), sys.version_info[:2] in bootstrap.PYTHONS,
+               "install Python 3.11 or 3.12, then run make again"),
     ]
 
 
@@ -102,45 +105,41 @@ def _resource_checks() -> list[Check]:
     cores = len(os.sched_getaffinity(0))
     memory = _memory_bytes() / GIB
     disk = shutil.disk_usage(_existing(cache_dir())).free / GIB
-    shm = shutil.disk_usage("/dev/shm").free / 2**20 if Path("/dev/shm").is_dir() else 0
-    enough_memory, enough_disk, enough_shm = memory >= MIN_MEMORY_GIB, disk >= MIN_DISK_GIB, shm >= MIN_SHM_MIB
+    shm = shutil.disk_usage("/dev/shm").free / MIB if Path("/dev/shm").is_dir() else 0
     return [
-        Check("cores", "2 or more", str(cores), cores >= 2, "" if cores >= 2 else "expect half the speed, or give this machine two cores",
-              required=False),
-        Check("memory", f"{MIN_MEMORY_GIB} GiB", f"{memory:.1f} GiB", enough_memory,
-              "" if enough_memory else "use a machine, or raise the container's limit, to that much memory"),
-        Check("free disk", f"{MIN_DISK_GIB} GiB in {cache_dir()}", f"{disk:.1f} GiB", enough_disk,
-              "" if enough_disk else "free some, or set INFLIGHT_HOME to a folder on a larger disk"),
-        Check("free /dev/shm", f"{MIN_SHM_MIB} MiB", f"{shm:.0f} MiB", enough_shm,
-              "" if enough_shm else "remove stale files in /dev/shm; in a container, start it with --shm-size=256m"),
+        _check("cores", "2 or more", str(cores), cores >= 2, "expect half the speed, or give this machine two cores",
+               required=False),
+        _check("memory", f"{MIN_MEMORY_GIB} GiB", f"{memory:.1f} GiB", memory >= MIN_MEMORY_GIB,
+               "use a larger machine, or raise the memory limit of the container"),
+        _check("free disk", f"{MIN_DISK_GIB} GiB in {cache_dir()}", f"{disk:.1f} GiB", disk >= MIN_DISK_GIB,
+               "free some, or set INFLIGHT_HOME to a folder on a larger disk"),
+        _check("free /dev/shm", f"{MIN_SHM_MIB} MiB", f"{shm:.0f} MiB", shm >= MIN_SHM_MIB,
+               "remove stale files in /dev/shm; in a container, start it with --shm-size=256m"),
     ]
 
 
 def _port_checks() -> list[Check]:
-    taken = [port for port in PORTS if not _port_is_free(port)]
-    have = f"taken: {', '.join(map(str, taken))}" if taken else "free"
-    return [Check("ports", "8000 to 8002 free, or any others", have, not taken,
-                  "" if not taken else "nothing to do: the course takes free ports unless you name one", required=False)]
+    taken = [str(port) for port in PORTS if not _port_is_free(port)]
+    have = f"taken: {', '.join(taken)}" if taken else "free"
+    return [_check("ports", "8000 to 8002 free, or any others", have, not taken,
+                   "nothing to do: the course takes free ports unless you name one", required=False)]
 
 
 def _accelerator_checks() -> list[Check]:
-    device, runtime = gpu(), container_runtime()
-    have = tier()
-    if device:
-        have += " (this GPU's tier is not built yet)"
+    device = gpu()
+    unused = " (this GPU's tier is not built yet)" if device else ""
     return [
-        Check("GPU", "none needed", device or "none", True, required=False),
-        Check("container runtime", "none needed", runtime or "none", True, required=False),
-        Check("tier", "cpu, cuda or trtllm", have, True),
+        Check("GPU", "none needed", device or "none", ok=True, required=False),
+        Check("container runtime", "none needed", container_runtime() or "none", ok=True, required=False),
+        Check("tier", "cpu, cuda or trtllm", tier() + unused, ok=True),
     ]
 
 
 def _model_check() -> Check:
     path = cached_path()
     # Only its presence: whoever uses the file verifies its hash.
-    cached = path.exists()
-    return Check("model", f"{DEFAULT} in the cache", str(path) if cached else "not cached", cached,
-                 "" if cached else "inflight fetch (or nothing: it is fetched when first used)", required=False)
+    return _check("model", f"{DEFAULT} in the cache", str(path) if path.exists() else "not cached", path.exists(),
+                  "inflight fetch (or nothing: it is fetched when first used)", required=False)
 
 
 def _os_name() -> str:

@@ -404,7 +404,7 @@ def check(repo: str | Path) -> list[Problem]:
     for name, config in configs.items():
         problems += _model_problems(repo, name, config)
     for name, config in configs.items():
-        if config.platform == "ensemble":
+        if config.platform == "ensemble" and len(configs) == len(models(repo)):  # steps can be judged when all can be read
             problems += _ensemble_problems(str(repo / name / CONFIG), config, configs)
     return problems
 

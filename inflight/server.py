@@ -76,6 +76,7 @@ class Server:
         self._on_state = on_state or (lambda state: None)
         self._supervisor: subprocess.Popen | None = None
         self._workdir: Path | None = None
+        self._shm_prefix = ""
         self.pid: int | None = None
 
     @property
@@ -128,7 +129,7 @@ class Server:
         except OSError as error:
             raise CourseError(f"No folder for the server could be made in {tempfile.gettempdir()} ({error.strerror}). "
                               "Make room there, or set TMPDIR.") from error
-        prefix = f"inflight_{uuid.uuid4().hex[:12]}_"
+        self._shm_prefix = f"inflight_{uuid.uuid4().hex[:12]}_"
         command = [
             str(triton / "bin" / "tritonserver"),
             f"--model-repository={self.repo}", f"--backend-directory={self._workdir / 'backends'}",
@@ -136,10 +137,10 @@ class Server:
             f"--http-address={HOST}", f"--http-port={self._ports['http']}",
             f"--grpc-address={HOST}", f"--grpc-port={self._ports['grpc']}",
             f"--metrics-address={HOST}", f"--metrics-port={self._ports['metrics']}",
-            f"--backend-config=python,shm-region-prefix-name={prefix}",
+            f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
         ]
         self._supervisor = subprocess.Popen(
-            [sys.executable, "-S", supervisor.__file__, str(self._workdir), prefix, *command],
+            [sys.executable, "-S", supervisor.__file__, str(self._workdir), self._shm_prefix, *command],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment(triton), start_new_session=True)
         self.pid = int(self._supervisor.stdout.readline())
 
@@ -184,7 +185,8 @@ class Server:
         process, self._supervisor = self._supervisor, None
         process.stdin.close()
         process.stdout.read()
-        process.wait()
+        if process.wait() != 0 and self.pid is not None:  # the supervisor was killed itself: do its work
+            supervisor.clean_up(self.pid, self._shm_prefix)
         process.stdout.close()
         shutil.rmtree(self._workdir, ignore_errors=True)
         self._workdir = self.pid = None
@@ -250,13 +252,11 @@ class Server:
         CourseError
             The model cannot be loaded, with Triton's reason; a wrong override, before anything happens.
         """
-        body = {}
-        if parameters:
-            config = repository.read_config(self.repo / model / repository.CONFIG)
-            for name, value in parameters.items():
-                repository.set_parameter(config, name, value)
-            body = {"parameters": {"config": json_format.MessageToJson(config, preserving_proto_field_name=True)}}
-        self._load(model, body)
+        config = repository.read_config(self.repo / model / repository.CONFIG)
+        for name, value in parameters.items():
+            repository.set_parameter(config, name, value)
+        # Always with a config: told to load files that have not changed, Triton keeps an earlier override.
+        self._load(model, {"parameters": {"config": json_format.MessageToJson(config, preserving_proto_field_name=True)}})
 
     def _load(self, model: str, body: dict) -> None:
         answer = self._post(f"/v2/repository/models/{model}/load", body)

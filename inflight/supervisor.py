@@ -47,16 +47,21 @@ def main(workdir: str, shm_prefix: str, command: list[str]) -> int:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 server.wait(GRACE_S)
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGKILL)  # the server, and the model processes that it may have left
+        clean_up(server.pid, shm_prefix)
         code = server.wait()
-        for file in Path("/dev/shm").glob(f"{shm_prefix}*"):
-            file.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             print(code, flush=True)
         _wait_for_reader()
         shutil.rmtree(workdir, ignore_errors=True)
     return 0
+
+
+def clean_up(server_pid: int, shm_prefix: str) -> None:
+    """End the server and the model processes that it may have left, all of one group, and remove their shared memory."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server_pid, signal.SIGKILL)
+    for file in Path("/dev/shm").glob(f"{shm_prefix}*"):
+        file.unlink(missing_ok=True)
 
 
 def _wait_for_end(server: subprocess.Popen) -> None:

@@ -5,6 +5,7 @@ Every widget has a default, so that a notebook runs unattended; what goes wrong 
 
 from __future__ import annotations
 
+import functools
 import html
 import threading
 import time
@@ -14,11 +15,13 @@ from pathlib import Path
 import ipywidgets
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from inflight import repository
-from inflight.charts import DECODE
+from inflight import repository, trtllm_commands
+from inflight.charts import DECODE, REQUEST
 from inflight.client import Answer, Client
+from inflight.engine import BuildConfig
 from inflight.errors import CourseError
 from inflight.server import Server
+from inflight.sizing import Sizing
 
 # Predict, before measuring --------------------------------------------------------------------------------------------
 
@@ -286,3 +289,79 @@ def _diff_html(diff: str) -> str:
     lines = [f'<span style="color: {colours.get(line[:1], "inherit")}">{html.escape(line)}</span>'
              for line in diff.splitlines()[2:]]
     return f'<pre style="line-height: 1.3">{"<br>".join(lines)}</pre>' if lines else ""
+
+
+# Lesson 01: build options ---------------------------------------------------------------------------------------------
+
+
+class BuildOptions(ipywidgets.VBox):
+    """Build options, and what follows from them before anything is built: bytes, users, refusals, commands.
+
+    Parameters
+    ----------
+    sizing : Sizing
+        The arithmetic of the model.
+    memory_bytes : float
+        Memory that weights and KV cache may take.
+    """
+
+    def __init__(self, sizing: Sizing, memory_bytes: float):
+        self._sizing, self._memory_bytes = sizing, memory_bytes
+        style, wide = {"description_width": "11em"}, {"width": "24em"}
+        number = functools.partial(ipywidgets.BoundedIntText, min=0, max=1_000_000, style=style, layout=wide)
+        choice = functools.partial(ipywidgets.Dropdown, style=style, layout=wide)
+        floating = [("none: floating point", None)]
+        self.fields = {
+            "max_batch_size": number(value=8), "max_input_len": number(value=1024), "max_seq_len": number(value=2048),
+            "max_num_tokens": number(value=2048), "max_beam_width": number(value=1), "tokens_per_block": number(value=32),
+            "kv_cache_type": choice(options=["paged", "continuous", "disabled"]),
+            "dtype": choice(options=["float32", "bfloat16", "float16"]),
+            "quant_algo": choice(options=["auto", "W4A8", "W4A16", "W8A16", "W8A8", *floating]),
+            "kv_cache_quant_algo": choice(options=["INT8", "FP8", ("none: as dtype", None)], value=None),
+        }
+        self.family = choice(options=["llama", "gpt"], description="commands for")
+        self.tp_size, self.pp_size = number(value=1, description="tp_size"), number(value=1, description="pp_size")
+        self.result, self.commands = ipywidgets.HTML(), ipywidgets.HTML()
+        for name, field in self.fields.items():
+            field.description = name
+        for field in (*self.fields.values(), self.family, self.tp_size, self.pp_size):
+            field.observe(self._update, "value")
+        left = ipywidgets.VBox(list(self.fields.values()))
+        lab = ipywidgets.VBox([ipywidgets.HBox([self.family, self.tp_size, self.pp_size]), self.commands])
+        folded = ipywidgets.Accordion([lab], titles=("The same with TensorRT-LLM",), selected_index=None)
+        super().__init__([ipywidgets.HBox([left, self.result]), folded])
+        self._update()
+
+    def __repr__(self) -> str:
+        return "BuildOptions: a field for each build option; bytes, users that fit, and refusals beside them."
+
+    def _update(self, _change=None) -> None:
+        try:
+            config = BuildConfig(**{name: field.value for name, field in self.fields.items()})
+            self.result.value = self._plan(config)
+            self.commands.value = self._commands(config)
+        except CourseError as error:
+            self.result.value = (f'<div role="alert" style="border-left: 6px solid {REQUEST[3]}; padding: 4px 12px; '
+                                 f'max-width: 30em; line-height: 1.4"><b>Refused.</b> {html.escape(str(error))}</div>')
+            self.commands.value = "No commands for options that are refused."
+
+    def _plan(self, config: BuildConfig) -> str:
+        sizing, seats, length = self._sizing, config.max_batch_size, config.max_seq_len
+        weight_bytes, user_bytes = sizing.weight_bytes(config), sizing.kv_bytes_per_user(config, length)
+        users = sizing.users(config, length, self._memory_bytes)
+        rows = [("Weights", f"{weight_bytes / 1e6:,.1f} MB"),
+                ("KV cache of one token", f"{sizing.kv_bytes_per_token(config):,} bytes"),
+                (f"KV cache of one user, {length:,} tokens", f"{user_bytes / 1e6:,.1f} MB"),
+                (f"KV cache of all {seats} seats", f"{seats * user_bytes / 1e6:,.1f} MB"),
+                (f"Users that fit into {self._memory_bytes / 1e9:.1f} GB", f"{users:,}")]
+        cells = "".join(f'<tr><td style="padding: 2px 12px">{name}</td><td style="text-align: right"><b>{value}</b></td></tr>'
+                        for name, value in rows)
+        verdict = ("Memory is enough for every seat." if users >= seats else
+                   f"Too few for {seats} seats: users will wait with a seat free. Shorten max_seq_len or take INT8.")
+        return (f'<div style="border-left: 6px solid {DECODE}; padding: 4px 12px; line-height: 1.4"><table>{cells}</table>'
+                f'<div style="padding: 2px 12px">{verdict}</div></div>')
+
+    def _commands(self, config: BuildConfig) -> str:
+        given = trtllm_commands.commands(config, self.family.value, self.tp_size.value, self.pp_size.value)
+        return "".join(f"<b>{html.escape(title)}</b><pre style='line-height: 1.3'>{html.escape(text)}</pre>"
+                       for title, text in given.items())

@@ -5,6 +5,9 @@ import secrets
 
 import psutil
 import pytest
+from engines import (  # noqa: F401: fixtures for every test file
+    checkpoint, course_engine, small_checkpoint, small_engine, small_repo, streaming_server, whole_server,
+)
 from nbval.plugin import IPyNbCell
 
 SERVER_PROCESSES = ("tritonserver", "triton_python_backend_stub")
@@ -28,7 +31,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session", autouse=True)
 def no_server_left():
-    """At the end of the run, no Triton process that one of the tests started is alive, whoever its parent is by then."""
+    """At the end, no Triton process that a test started is alive, whoever its parent is by then."""
     os.environ[MARK] = secrets.token_hex(8)
     yield
     _, alive = psutil.wait_procs(started_servers(os.environ.pop(MARK)), timeout=10)

@@ -113,7 +113,8 @@ def whole_server(course_engine, tmp_path_factory):
 
 @pytest.fixture
 def small_repo(small_engine, tmp_path) -> Path:
-    return repository.assemble(tmp_path / "repo", small_engine, decoupled_mode=True)
+    """The small model; without the chat template, which takes more tokens than its prompts may have."""
+    return repository.assemble(tmp_path / "repo", small_engine, decoupled_mode=True, apply_chat_template=False)
 
 
 def clients(server: Server) -> list[Client]:

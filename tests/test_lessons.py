@@ -115,7 +115,8 @@ def test_nbval_accepts_a_built_notebook_and_rejects_a_changed_output(root):
 
 
 def test_widget_views_become_text(root):
-    (root / "lessons/01_seats/lecture.py").write_text(LECTURE + "\n# %%\nfrom ipywidgets import IntSlider\nIntSlider(3)\n")
+    widget = "\n# %%\nfrom ipywidgets import IntSlider\nIntSlider(3)\n"
+    (root / "lessons/01_seats/lecture.py").write_text(LECTURE + widget)
     lessons.build(root)
     assert list(read(root, "notebooks").cells[3].outputs[0].data) == ["text/plain"]
     assert "widgets" not in read(root, "notebooks").metadata
@@ -179,7 +180,8 @@ def test_an_unrun_solution_fails_the_gate_though_nbval_would_pass_it(built):
 
 
 def add_markdown(text):
-    return lambda notebook: notebook["cells"].append({"cell_type": "markdown", "id": "m", "metadata": {}, "source": text})
+    cell = {"cell_type": "markdown", "id": "m", "metadata": {}, "source": text}
+    return lambda notebook: notebook["cells"].append(cell)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +220,8 @@ def test_the_gate_sees_errors_missing_notebooks_and_strays(built):
 def test_links_in_code_are_not_links(built):
     for folder in ("notebooks", "solutions"):
         change(built, folder, executed)
-    change(built, "notebooks", add_markdown("`[a](b.md)`\n```\n# [c](d.md)\n```\n[out](https://example.org) [up](#seats)"))
+    text = "`[a](b.md)`\n```\n# [c](d.md)\n```\n[out](https://example.org) [up](#seats)"
+    change(built, "notebooks", add_markdown(text))
     assert [problem for problem in lessons.check(built) if "differs" not in problem] == []
 
 

@@ -17,8 +17,8 @@ from inflight import bootstrap
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-LINES = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if "==" in line and not line.startswith("#")]
-LOCK = [Requirement(line) for line in LINES]
+LINES = (ROOT / "requirements.txt").read_text().splitlines()
+LOCK = [Requirement(line) for line in LINES if not line.startswith("#")]
 LINUX = {"system": "Linux", "machine": "x86_64", "glibc": (2, 36)}
 
 
@@ -51,9 +51,10 @@ def test_the_python_range_is_the_same_everywhere():
 
 
 def test_committed_files_name_no_package_index():
-    for name in ("requirements.txt", "environment.yml", "pyproject.toml", "inflight/bootstrap.py", "inflight/checkpoint.py"):
+    files = ("requirements.txt", "environment.yml", "pyproject.toml", "inflight/bootstrap.py", "inflight/checkpoint.py")
+    for name in files:
         text = (ROOT / name).read_text()
-        assert not re.search(r"--(extra-)?index-url|pypi\.org|files\.pythonhosted", text), name
+        assert not re.search(r"--(extra-)?index-url|https?://\w", text), name
 
 
 def test_requirements_hold_everything_that_its_packages_ask_for():
@@ -67,10 +68,12 @@ def test_requirements_hold_everything_that_its_packages_ask_for():
         except PackageNotFoundError:
             pytest.fail(f"{name} is in requirements.txt and not installed: run make test")
         for need in wanted:
-            if any(need.marker is None or need.marker.evaluate({"extra": extra}) for extra in {"", *extras.get(name, ())}):
-                needed = canonicalize_name(need.name)
-                assert needed in pins or needed in ("pip", "setuptools"), f"{name} needs {need}"
-                assert needed in replaced or needed not in pins or need.specifier.contains(pins[needed]), f"{name} needs {need}"
+            chosen = {"", *extras.get(name, ())}
+            needed = canonicalize_name(need.name)
+            if needed in (*replaced, "setuptools") or need.marker and not any(
+                    need.marker.evaluate({"extra": extra}) for extra in chosen):
+                continue
+            assert needed in pins and need.specifier.contains(pins[needed]), f"{name} needs {need}"
 
 
 def test_this_machine_is_supported():
@@ -99,7 +102,8 @@ def test_a_fit_machine_gets_none(facts):
 
 
 def test_the_first_python_in_the_range_with_venv_is_taken():
-    candidates = [("python3", ((3, 13), True)), ("broken", None), ("python3.12", ((3, 12), False)), ("python3.11", ((3, 11), True))]
+    candidates = [("python3", ((3, 13), True)), ("broken", None), ("python3.12", ((3, 12), False)),
+                  ("python3.11", ((3, 11), True))]
     assert bootstrap.choose_python(candidates) == "python3.11"
 
 
@@ -131,7 +135,7 @@ def test_bootstrap_parses_on_an_old_python():
 
 @pytest.mark.parametrize("log, says", [
     ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "disk became full"),
-    ("WARNING: Retrying ... NewConnectionError('...: Temporary failure in name resolution')\nERROR: No matching", "cannot be reached"),
+    ("WARNING: NewConnectionError('Temporary failure in name resolution')\nERROR: No match", "cannot be reached"),
     ("Collecting x\nERROR: THESE PACKAGES DO NOT MATCH THE HASHES.", "THESE PACKAGES DO NOT MATCH THE HASHES"),
     ("", "no reason given"),
 ])
@@ -193,7 +197,8 @@ def test_a_venv_that_set_up_cannot_finish_has_no_stamp_and_one_sentence(project,
 
 
 def test_bare_make_lists_the_targets():
-    listed = subprocess.run(["make", "--no-print-directory", "-C", ROOT], capture_output=True, text=True, check=True).stdout
+    command = ["make", "--no-print-directory", "-C", ROOT]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert {line.split()[1] for line in listed.splitlines()} == {"help", "course", "test", "lab", "notebooks", "clean"}
 
 

@@ -127,11 +127,11 @@ class TritonPythonModel:
             self.executor.stop_request(number)
 
     def _cancel_abandoned(self):
+        # Triton crashes when a sender is asked after its final response: no final response leaves while the lock is held.
         with self.lock:
-            running = list(self.running.items())
-        for number, (_, sender) in running:
-            if sender.is_cancelled():
-                self.executor.cancel_request(number)
+            abandoned = [number for number, (_, sender) in self.running.items() if sender.is_cancelled()]
+        for number in abandoned:
+            self.executor.cancel_request(number)
 
     def _every(self, period_ms, job):
         while not self.closing.wait(period_ms / 1000):

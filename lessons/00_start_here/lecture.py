@@ -1,0 +1,299 @@
+# %% [markdown]
+# # 00 · Start here
+#
+# 10 min. Afterwards you will be able to
+#
+# - **ask** a language model that runs in a real Triton server on this machine;
+# - **follow** one request from Enter to the first word, and say where its time goes;
+# - **find** your way: the lessons, the check of your machine, help, and how to start over.
+#
+# You need nothing but this notebook: no GPU, no container, no account. Run a cell with Shift+Enter.
+#
+# Next: [01 · Build the engine](01_engine.ipynb)
+
+# %% [markdown]
+# ## What happens between Enter and the first word?
+#
+# A colleague shows you a chat window. She types a question and presses Enter; for a moment nothing happens, then words
+# appear one by one. "Why that moment," she asks, "and what is the machine doing in it?"
+#
+# To answer her you need a model that is being served. The next cell gets the model (93 MB, once), prepares it, and starts
+# a Triton server with it. The first time this takes a minute, later some seconds. Lessons 01 to 03 take these lines apart.
+
+# %%
+import tempfile
+from pathlib import Path
+
+from inflight import engine, repository
+from inflight.checkpoint import fetch
+from inflight.client import Client
+from inflight.server import Server
+
+workdir = tempfile.TemporaryDirectory()
+log_path = Path(workdir.name) / "iterations.jsonl"
+repo = repository.assemble(Path(workdir.name) / "repository", engine.cached(fetch()), decoupled_mode=True,
+                           iteration_log_path=log_path)
+server = Server(repo).start()
+client = Client(server.grpc_url)
+print("READY:", ", ".join(row.name for row in server.models() if row.state == "READY"))
+
+# %% [markdown]
+# ## Predict
+#
+# Four parts take turns before the first word is on the screen. Commit yourself to one, before you measure.
+
+# %% tags=["nbval-ignore-output"]
+from inflight import widgets
+
+guess = widgets.predict("Which part takes most of the time to the first word?",
+                        ["the way between client and server", "preprocessing: text to tokens",
+                         "tensorrt_llm: the prompt", "postprocessing: tokens to text"],
+                        "the way between client and server")
+guess
+
+# %% [markdown]
+# ## Ask
+
+# %% tags=["nbval-ignore-output"]
+answer = client.ask("What is the capital of France?", max_tokens=32)
+print(f"{answer.text}\n\n({answer.latency_s:.2f} s, the first request after the start)")
+
+# %% [markdown]
+# That answer was made here, by a model of 134.5 million parameters that fits into 98 MB. It is small, so it errs more than
+# the ones you know; all that this course measures about serving it is the same for a large one.
+#
+# ## See the path
+#
+# Now the same question once more, streamed, with three clocks running: the client's, Triton's statistics of each model,
+# and the log in which the engine notes every [iteration](#Iteration).
+
+# %% tags=["nbval-ignore-output"]
+from inflight import request_path
+
+answer, path = request_path.measure(server, client, log_path, "What is the capital of France?", max_tokens=32)
+first_word = request_path.first_word(path)
+first_word.style.format({"ms": "{:.1f}"}).hide(axis="index")
+
+# %% tags=["nbval-ignore-output"]
+from IPython.display import Markdown
+
+from inflight import charts
+
+summary = charts.request_path_summary(path, first_word)
+charts.show(charts.request_path(path), summary)
+Markdown(summary)
+
+# %% tags=["nbval-ignore-output"]
+slowest = first_word.loc[first_word["ms"].idxmax()]
+share = slowest["ms"] / first_word["ms"].sum()
+print(f"You predicted: {guess.value}.\nMeasured: {slowest['stage']}, {slowest['ms']:.0f} of {first_word['ms'].sum():.0f} ms "
+      f"({share:.0%}).")
+
+# %% [markdown]
+# ## What it means
+#
+# The text goes from model to model. [Preprocessing](#Preprocessing-and-postprocessing) turns it into
+# [tokens](#Token). `tensorrt_llm` runs the model over all of them at once: that is the [prefill](#Prefill), and it gives
+# the first new token. From then on each [iteration](#Iteration) gives one more: that is [decode](#Decode). Postprocessing
+# turns each token into text while the engine is already at the next.
+#
+# So the moment before the first word is mostly prefill, and the pace of the words after it is the length of an iteration.
+# If that is all, two figures should predict when the last word arrives.
+
+# %% tags=["nbval-ignore-output"]
+tokens = path[path["what"] == "token"]
+iteration_ms = (tokens["end_ms"] - tokens["start_ms"]).mean()
+predicted = first_word["ms"].sum() + len(tokens) * iteration_ms
+print(f"{first_word['ms'].sum():.0f} ms to the first word + {len(tokens)} iterations × {iteration_ms:.1f} ms = "
+      f"{predicted:.0f} ms predicted, {answer.latency_s * 1000:.0f} ms measured.")
+
+# %% [markdown]
+# The rest is what lies between iterations, and the way of the last word. Two notes on how the picture was measured. Triton
+# says how long preprocessing and postprocessing took, not when they began: their lengths are measured, their places
+# follow from what is next to them. And `tensorrt_llm` answers from a thread of its own, so Triton's figure for it is only
+# the hand-over; its bars come from the engine's log.
+
+# %% [markdown]
+# ## Turn the knob
+#
+# Ask what you like. Try **Max tokens** 10 and then 300: the time to the first word (TTFT) stays, the rest grows. Then paste
+# a long text as the prompt: now the TTFT grows.
+
+# %% tags=["nbval-ignore-output"]
+playground = widgets.Playground(client)
+playground
+
+# %% [markdown]
+# ## On the lab GPU
+#
+# On a machine with a GPU the same four models have the same names, tensors and connections; the engine inside
+# `tensorrt_llm` is another.
+#
+# | step | here | with TensorRT-LLM |
+# |---|---|---|
+# | get the server | comes with the course | `nvcr.io/nvidia/tritonserver:24.10-trtllm-python-py3` |
+# | start it | `Server(repo).start()` | `launch_triton_server.py --model_repo REPO --world_size 1` |
+# | engine of `tensorrt_llm` | OpenVINO on the CPU | TensorRT-LLM 0.14 on the GPU |
+# | ask, text in and out | `client.ask(…)` | `end_to_end_grpc_client.py --model-name ensemble -p "…" -o 32` |
+# | ask by HTTP | `POST /v2/models/ensemble/generate_stream` | the same |
+#
+# What would differ in the picture: prefill and iterations are shorter, so that preprocessing, postprocessing and the way
+# between them take a larger share.
+
+# %% [markdown]
+# ## What breaks
+#
+# A wrong request is answered with a sentence, and the server goes on.
+
+# %%
+from inflight.errors import CourseError
+
+for wrong in ({"text": "   "}, {"text": "Hello", "max_tokens": 0}, {"text": "Hello", "temprature": 0.5}):
+    try:
+        client.ask(**wrong)
+    except CourseError as error:
+        print(f"{wrong}\n  → {error}\n")
+
+# %% [markdown]
+# Read such sentences to the end: they say what happened, where, and what to do next.
+
+# %% [markdown]
+# ## The map
+#
+# Each lesson asks one question and draws one picture. Grey ones are planned.
+
+# %%
+from inflight import syllabus
+
+charts.course_map(syllabus.table())
+
+# %% [markdown]
+# Lessons [01](01_engine.ipynb), 02 and 03 build what you have just used, one by one: the engine, the model repository, the
+# server. Each has a lab with exercises that check your answers. The map as text, for those who do not see it: lessons 00
+# to 03 serve a model, 04 to 06 share it among many users, 07 and 08 look underneath.
+
+# %% [markdown]
+# ## Your machine
+#
+# What the course needs, and what it found here. `inflight doctor` prints the same table in a terminal.
+
+# %% tags=["nbval-ignore-output"]
+import pandas as pd
+
+from inflight import machine
+
+checks = pd.DataFrame(machine.checks())
+checks["ok"] = checks["ok"].map({True: "yes", False: "no"})
+checks[["name", "need", "have", "ok", "fix"]].style.hide(axis="index").set_properties(**{"text-align": "left"})
+
+# %% [markdown]
+# ## Help, stop, start over
+#
+# - **A cell shows an error.** Read its last line. If it makes no sense, choose *Kernel → Restart Kernel and Run All Cells*.
+# - **A cell hangs.** Press the square in the toolbar. An interrupted notebook leaves nothing running.
+# - **What does this function do?** Write its name and a question mark into a cell: `repository.assemble?`
+# - **You broke a notebook.** `make notebooks` makes all of them again from their source. Copy a lab before you change it.
+# - **Everything from the start.** Remove the folder that `inflight doctor` names as the cache (model and engines), then
+#   `make clean` and `make course`.
+# - **Stop.** Close JupyterLab with *File → Shut Down*. Servers that notebooks started end with them.
+
+# %%
+client.close()
+server.stop()
+workdir.cleanup()
+print("The server runs:", server.is_alive())
+
+# %% [markdown]
+# ## Recap
+#
+# - A request goes client → Triton → preprocessing → tensorrt_llm → postprocessing → client.
+# - Before the first word lies the prefill: the model reads the whole prompt in one iteration.
+# - After it, each iteration gives one token.
+# - The time to the first word and the length of an iteration predict when the last word arrives.
+# - An error is one sentence that says what to do.
+#
+# ## Questions
+#
+# <details><summary>1. The prompt becomes ten times as long, the answer stays. Which part of the picture grows?</summary>
+#
+# The prompt's iteration, and with it the time to the first word. The iterations after it hardly change.
+#
+# </details>
+# <details><summary>2. The answer becomes ten times as long, the prompt stays. What does the user notice?</summary>
+#
+# The first word comes as soon as before; the words come at the same pace; it goes on for ten times as long.
+#
+# </details>
+# <details><summary>3. Why does postprocessing hardly delay the words, although it runs for each token?</summary>
+#
+# It turns one token into text while the engine computes the next. Only its part for the last token is waited for.
+#
+# </details>
+#
+# Next: [01 · Build the engine](01_engine.ipynb)
+
+# %% [markdown]
+# ## Glossary
+#
+# ### Batch
+# The sequences that are computed together in one iteration.
+#
+# ### Block
+# A page of the KV cache with room for a fixed number of tokens, here 32.
+#
+# ### Checkpoint
+# A model as it is published: weights, tokenizer, and a description of its shape.
+#
+# ### Decode
+# The part of an answer after its first token: one token an iteration. Also: generation.
+#
+# ### Decoupled
+# A model that may answer one request with many responses, or with none. Streaming needs it.
+#
+# ### End-to-end latency
+# From sending the request to the last word.
+#
+# ### Engine
+# A checkpoint prepared for one kind of machine, with its limits fixed.
+#
+# ### Ensemble
+# A Triton model that consists of others: it says which output goes to which input.
+#
+# ### Iteration
+# One pass through the model: it computes some tokens of every sequence in the batch.
+#
+# ### In-flight batching
+# Requests join and leave the batch at every iteration. Also: continuous batching.
+#
+# ### ITL
+# Inter-token latency: from one token of an answer to the next.
+#
+# ### KV cache
+# Keys and values of all tokens so far, kept so that no token is computed twice.
+#
+# ### Model repository
+# A folder with one folder for each model that Triton may load.
+#
+# ### Prefill
+# The iteration in which the prompt is computed. Also: context phase.
+#
+# ### Preprocessing and postprocessing
+# The models that turn text into tokens before the engine, and tokens into text after it.
+#
+# ### Quantization
+# Storing numbers in fewer bits, with a scale for each group of them.
+#
+# ### Static batching
+# A batch is filled when it is empty, and its answers leave when the longest is done.
+#
+# ### Throughput
+# Tokens, or requests, per second over all users.
+#
+# ### Token
+# A piece of text with a number: a word, a part of one, or a sign.
+#
+# ### Triton
+# The server that loads models from a repository and answers requests to them.
+#
+# ### TTFT
+# Time to first token: from sending the request to the first word.

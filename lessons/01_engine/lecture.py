@@ -1,0 +1,363 @@
+# %% [markdown]
+# # 01 · Build the engine
+#
+# 25 min. Afterwards you will be able to
+#
+# - **build** an engine from a checkpoint, and read what is in its folder;
+# - **calculate** the bytes of weights and KV cache before you build, and how many users fit into a machine;
+# - **choose** between builds by size, speed and the text they give.
+#
+# You need lesson 00 to have run on this machine, or a minute more for the model.
+#
+# [← 00 · Start here](00_start_here.ipynb) · [Lab 01](../labs/01_engine.ipynb) ·
+# next: [02 · Assemble the repository](02_repository.ipynb)
+
+# %% [markdown]
+# ## What is in an engine that is not in a checkpoint?
+#
+# Your team has picked a model. Someone puts its file on the table: 98 MB. "The machine has gigabytes free, so it will serve
+# hundreds of users, won't it?" Before you say yes, you want to know what a server does with this file, what else it keeps in
+# memory for each user, and which limits are fixed on the way.
+#
+# The file is a [checkpoint](00_start_here.ipynb#Checkpoint). What a server runs is an
+# [engine](00_start_here.ipynb#Engine): the same weights, prepared for one kind of machine, with limits.
+
+# %% [markdown]
+# ## Predict
+#
+# For each token of a conversation, the engine keeps one *key* and one *value* vector for each layer and KV head, so that it
+# need not compute them again: the [KV cache](00_start_here.ipynb#KV-cache). This model has 30 layers, 3 KV heads and vectors
+# of 64 numbers. The default engine stores each number in 4 bytes.
+
+# %% tags=["nbval-ignore-output"]
+from inflight import widgets
+
+guess = widgets.predict("How many bytes of KV cache does one token take?", default=30_000)
+guess
+
+# %% [markdown]
+# ## Open the checkpoint
+
+# %%
+from inflight.checkpoint import fetch
+from inflight.weights import GgufFile
+
+checkpoint = fetch()
+source = GgufFile(checkpoint.path)
+for key in ("block_count", "embedding_length", "attention.head_count", "attention.head_count_kv", "context_length"):
+    print(f"{key:25} {source.metadata['llama.' + key]}")
+
+# %% [markdown]
+# So a checkpoint knows the model's shape. And it has the weights, one tensor after the other:
+
+# %%
+import pandas as pd
+
+tensors = pd.DataFrame(source.tensor_table())
+tensors.groupby("format")[["parameters", "bytes"]].sum().style.format("{:,}")
+
+# %%
+total, size = tensors["parameters"].sum(), checkpoint.path.stat().st_size
+print(f"{total / 1e6:.1f} million parameters in {tensors['bytes'].sum() / 1e6:.1f} MB: "
+      f"{tensors['bytes'].sum() * 8 / total:.2f} bits each, not 32. The other {(size - tensors['bytes'].sum()) / 1e6:.1f} MB "
+      "of the file are the vocabulary.")
+
+# %% [markdown]
+# `Q4_1` means: 32 neighbouring weights share a scale and a smallest value, and each is one of 16 steps between them, 4 bits.
+# That is [quantization](00_start_here.ipynb#Quantization). What the checkpoint does *not* have: how many users at once, how
+# long a prompt may be, a KV cache.
+#
+# ## Build
+#
+# All of that is decided in a `BuildConfig`. Its names are TensorRT-LLM's.
+
+# %%
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from inflight import engine
+from inflight.engine import BuildConfig
+
+workdir = tempfile.TemporaryDirectory()
+pd.Series(asdict(BuildConfig()), name="default").to_frame()
+
+# %% tags=["nbval-ignore-output"]
+import time
+
+
+def build(name: str, **options) -> tuple[Path, float]:
+    """An engine in the notebook's own folder, and the seconds that it took."""
+    started = time.perf_counter()
+    folder = engine.build(checkpoint, BuildConfig(**options), Path(workdir.name) / name)
+    return folder, time.perf_counter() - started
+
+
+folder, seconds = build("default")
+print(f"Built in {seconds:.1f} s.")
+
+# %%
+files = pd.DataFrame([(file.name, file.stat().st_size) for file in sorted(folder.iterdir())], columns=["file", "bytes"])
+files.style.format({"bytes": "{:,}"}).hide(axis="index")
+
+# %% [markdown]
+# The compiled model (`.xml` is its graph, `.bin` its weights), the tokenizer, `config.json`, and the commands that build the
+# same with TensorRT-LLM. `config.json` has three parts, as there: `version`, the model's shape, and the build options.
+
+# %%
+info = engine.read(folder)
+print(info.version)
+pd.Series({key: value for key, value in info.pretrained_config.items() if not isinstance(value, dict)}).to_frame("pretrained_config")
+
+# %% [markdown]
+# ## Measure: bytes of a token
+#
+# Load the engine and ask it how large one block of its KV cache is. A block has room for 32 tokens.
+
+# %%
+from inflight.executor import Executor, Request
+
+executor = Executor(folder)
+block_bytes, per_block = executor.model.block_bytes, info.build_config.tokens_per_block
+measured = block_bytes // per_block
+print(f"{block_bytes:,} bytes a block of {per_block} tokens: {measured:,} bytes a token.")
+
+# %% tags=["nbval-ignore-output"]
+model = info.pretrained_config
+formula = 2 * model["num_hidden_layers"] * model["num_key_value_heads"] * model["head_size"] * 4
+print(f"2 (key, value) × {model['num_hidden_layers']} layers × {model['num_key_value_heads']} KV heads × "
+      f"{model['head_size']} numbers × 4 bytes = {formula:,}.\nYou predicted {guess.value:,}, {guess.value / measured:.2f} of it.")
+
+# %% [markdown]
+# The formula is exact. Note what it does *not* contain: the 9 query heads. Sharing 3 KV heads among them makes the cache a
+# third of what it would be.
+#
+# ## One prompt, no server
+#
+# The engine runs in this very process; a server is only around it.
+
+# %%
+from inflight import tokenizer
+
+text = tokenizer.load(folder)
+prompt = text.encode(text.chat("What is the capital of France?"))
+response = executor.generate(Request(prompt, request_output_len=32, end_id=text.end_id))
+print(f"{len(prompt)} tokens in, {len(response.token_ids)} out, ended by {response.finish_reason}:\n"
+      f"{text.decode(response.token_ids)}")
+executor.shutdown()
+
+# %% [markdown]
+# ## See what fills the memory
+#
+# Weights are there once. The KV cache grows with every user and with every token of theirs, so memory is full at
+#
+# users = (free memory − weights) / (tokens a user × bytes a token).
+#
+# `Sizing` does this arithmetic for any `BuildConfig`, without building it.
+
+# %% tags=["nbval-ignore-output"]
+import psutil
+
+from inflight.sizing import Sizing
+
+sizing, config = Sizing(source, info.pretrained_config), info.build_config
+memory = psutil.virtual_memory().available * 0.9
+weights = sizing.weights_by_kind(config)
+kv = pd.DataFrame([(n, sizing.kv_bytes_per_user(config, n)) for n in (2048, 1024, 512)], columns=["tokens", "bytes"])
+print(f"Weights: {weights['bytes'].sum():,} bytes predicted, {(folder / engine.WEIGHTS_FILE).stat().st_size:,} on disk.")
+
+# %% tags=["nbval-ignore-output"]
+from IPython.display import Markdown
+
+from inflight import charts
+
+summary = charts.engine_bytes_summary(weights, kv, memory)
+charts.show(charts.engine_bytes(weights, kv, memory), summary)
+Markdown(summary)
+
+# %% tags=["nbval-ignore-output"]
+users, seats = sizing.users(config, 2048, memory), config.max_batch_size
+print(f"{users} users of 2,048 tokens fit beside the weights into {memory / 1e9:.1f} GB. The engine has {seats} seats, so its "
+      f"cache takes at most {seats * sizing.kv_bytes_per_user(config, 2048) / 1e9:.2f} GB.")
+
+# %% [markdown]
+# So the answer to your team is: the weights are not what fills the machine. And note the second limit, which no memory lifts:
+# `max_batch_size` was fixed when the engine was built. (The arithmetic leaves out the program itself and its working memory,
+# some hundred megabytes.)
+
+# %% [markdown]
+# ## Compare builds
+#
+# Four engines of the same checkpoint. Each is built, loaded, asked by one user, then by eight at once.
+#
+# - **W4A8**, the default: 4-bit weights; activations are rounded to 8 bits before each product.
+# - **W4A16**: the same weights; activations stay as they are.
+# - **float**: weights in 16 bits on disk.
+# - **INT8 KV**: as the default, keys and values in 8 bits.
+
+# %% tags=["nbval-ignore-output"]
+def tokens_per_second(executor: Executor, users: int) -> float:
+    """Speed over all users, each asking the same and getting 64 tokens."""
+    started = time.perf_counter()
+    responses = executor.generate_all([Request(question, request_output_len=64)] * users)
+    return sum(len(response.token_ids) for response in responses) / (time.perf_counter() - started)
+
+
+question = text.encode(text.chat("Name three rivers."))
+others = {"W4A16": {"quant_algo": "W4A16"}, "float": {"quant_algo": None}, "INT8 KV": {"kv_cache_quant_algo": "INT8"}}
+built = {"W4A8": (folder, seconds), **{name: build(name, **options) for name, options in others.items()}}
+
+# %% tags=["nbval-ignore-output"]
+rows, texts = [], {}
+for name, (path, build_s) in built.items():
+    started = time.perf_counter()
+    with Executor(path) as executor:
+        load_s = time.perf_counter() - started
+        answer = executor.generate(Request(question, request_output_len=48, end_id=text.end_id))  # also warms up
+        texts[name] = text.decode(answer.token_ids)
+        rows.append((name, sum(file.stat().st_size for file in path.iterdir()) / 1e6, build_s, load_s,
+                     executor.model.block_bytes / per_block, tokens_per_second(executor, 1), tokens_per_second(executor, 8)))
+columns = ["build", "MB on disk", "build s", "load s", "KV bytes a token", "tok/s, 1 user", "tok/s, 8 users"]
+compared = pd.DataFrame(rows, columns=columns).set_index("build")
+compared.style.format("{:,.1f}").format("{:,.0f}", subset=["KV bytes a token", "tok/s, 1 user", "tok/s, 8 users"])
+
+# %% tags=["nbval-ignore-output"]
+speed, disk = compared["tok/s, 8 users"], compared["MB on disk"]
+print(f"W4A16 runs at {speed['W4A16'] / speed['W4A8']:.2f} of W4A8's speed with eight users, float at "
+      f"{speed['float'] / speed['W4A8']:.2f} with {disk['float'] / disk['W4A8']:.1f} times the bytes.\n")
+for name, words in texts.items():
+    print(f"{name:8} {words[:100]!r}")
+
+# %% [markdown]
+# Three things to read off. Fewer bits are *faster*, not only smaller: each token needs all weights to be read from memory
+# once, and that is what takes the time. Rounding changes words: a close decision between two tokens falls the other way,
+# and everything after it differs. And eight users get far more tokens per second than one, because one reading of the
+# weights serves them all. That is why servers batch.
+#
+# ## Where do the other bytes come from?
+#
+# With INT8 the formula says one byte a number. Now compare with the table.
+
+# %%
+int8 = BuildConfig(kv_cache_quant_algo="INT8")
+plain = formula // 4
+with Executor(Path(workdir.name) / "INT8 KV") as executor:
+    real = executor.model.block_bytes // per_block
+print(f"{plain:,} bytes a token by the formula, {real:,} really: {real - plain:,} more.")
+print(f"Scales: 30 layers × 3 KV heads × ({64 * 8 // 32} bytes of keys + 8 of values) = {sizing.kv_scale_bytes_per_token(int8):,}.")
+
+# %% [markdown]
+# An 8-bit number means nothing without a scale and a zero point, 4 bytes each. Keys have a pair for each of the 64 channels
+# in a block of 32 tokens: 64 × 8 / 32 = 16 bytes a token. Values have a pair for each token: 8 bytes. The saving is still
+# large, and the number of users grows with it.
+#
+# ## Turn the knob
+#
+# Change an option and see what follows, before any build. Try:
+#
+# 1. `kv_cache_quant_algo` INT8: by which factor do the users grow?
+# 2. `max_batch_size` 2000: does memory still suffice?
+# 3. `quant_algo` W8A8, `dtype` float16, `max_beam_width` 4, `max_input_len` 4096: read why each is refused.
+#
+# Open *The same with TensorRT-LLM* below the fields for the commands of the lab GPU.
+
+# %% tags=["nbval-ignore-output"]
+options = widgets.BuildOptions(sizing, memory)
+options
+
+# %% [markdown]
+# ## On the lab GPU
+#
+# The engine folder carries the commands. They exist in three generations, and you will meet all of them in tutorials.
+
+# %%
+from inflight import trtllm_commands
+
+given = trtllm_commands.commands(BuildConfig(dtype="float32", quant_algo="W4A16"), family="llama", tp_size=2)
+for generation, commands in given.items():
+    print(f"# {generation}\n{commands}\n")
+
+# %%
+flags = pd.DataFrame(trtllm_commands.flags())
+flags.style.hide(axis="index").set_properties(**{"text-align": "left", "vertical-align": "top"})
+
+# %% [markdown]
+# The row to remember is `--use_inflight_batching`: it never was a feature of its own. It switched on the attention plugin,
+# packed input and the paged KV cache; all three are defaults today. What would differ on the GPU: a build takes minutes, and
+# the engine runs only on the GPU model and with the TensorRT version that it was built for.
+#
+# ## What breaks
+#
+# A small engine, whose limits are easy to hit: 2 seats, prompts of at most 32 tokens, 64 tokens in all.
+
+# %%
+small, _ = build("small", max_batch_size=2, max_input_len=32, max_seq_len=64, max_num_tokens=64, quant_algo="W4A16")
+tiny = Executor(small)
+
+# %%
+from inflight.errors import CourseError
+
+try:
+    tiny.generate(Request(prompt * 2, request_output_len=8))
+except CourseError as error:
+    print("Prompt too long →", error)
+
+response = tiny.generate(Request(prompt[-30:], request_output_len=500))
+print(f"Answer too long → 500 tokens asked for, {len(response.token_ids)} given ({response.finish_reason}): "
+      "prompt and answer share 64.")
+
+# %%
+tiny.generate_all([Request(prompt[-30:], request_output_len=8)] * 6)
+log = pd.DataFrame(tiny.iteration_stats).tail(24)[["scheduled", "waiting"]]
+print(f"Six users, two seats → at most {log['scheduled'].max()} scheduled in an iteration, up to {log['waiting'].max()} waiting.")
+tiny.shutdown()
+
+# %%
+for wrong in ({"max_beam_width": 4}, {"quant_algo": "W8A8"}, {"max_input_len": 2048}):
+    try:
+        BuildConfig(**wrong)
+    except CourseError as error:
+        print(f"{wrong} → {error}")
+
+# %% [markdown]
+# An engine that was not finished, or was damaged, or belongs to another version, is not loaded either:
+
+# %%
+with open(small / engine.WEIGHTS_FILE, "r+b") as file:
+    file.truncate(1_000_000)
+try:
+    Executor(small)
+except CourseError as error:
+    print(str(error).replace(workdir.name, "…"))
+
+# %%
+workdir.cleanup()
+
+# %% [markdown]
+# ## Recap
+#
+# - A checkpoint is weights, shape and tokenizer; an engine adds a compiled graph, a KV cache and limits.
+# - KV bytes a token = 2 × layers × KV heads × head size × bytes of a number; an 8-bit cache adds its scales.
+# - Users that fit = (memory − weights) / (tokens × bytes a token), and never more than `max_batch_size` at once.
+# - Fewer bits for the weights are less to read for each token, and so faster; they change words.
+# - What a build has not is refused with the reason; what a request exceeds is refused or cut at run time.
+#
+# ## Questions
+#
+# <details><summary>1. A model has 32 layers, 32 KV heads of 128, and a cache in float16. How many bytes a token?</summary>
+#
+# 2 × 32 × 32 × 128 × 2 = 524,288: half a megabyte. A user with 2,048 tokens takes 1.07 GB.
+#
+# </details>
+# <details><summary>2. You double max_batch_size. What changes on disk, what in memory?</summary>
+#
+# On disk nothing but a number in `config.json`. In memory, the KV cache may become twice as large.
+#
+# </details>
+# <details><summary>3. Why does an engine for eight users not need eight times the weights?</summary>
+#
+# All users share them: an iteration reads the weights once and computes a token for each user.
+#
+# </details>
+#
+# Do the [lab](../labs/01_engine.ipynb), then go on to [02 · Assemble the repository](02_repository.ipynb).
