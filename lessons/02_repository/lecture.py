@@ -19,6 +19,7 @@
 import re
 import subprocess
 import tempfile
+import textwrap
 from pathlib import Path
 from string import Template
 
@@ -71,7 +72,7 @@ overview
 
 # %% [markdown]
 # Three models are run by the Python **backend**: Triton loads their `model.py`. The fourth, the **ensemble**, has no code.
-# It is a list of steps, and Triton itself carries the tensors between them. **Decoupled** means that a request may get more
+# It is a list of steps, and Triton itself carries the tensors between them; its folder `1` is empty. **Decoupled** means that a request may get more
 # than one response; streaming needs it, and here it is off.
 
 # %%
@@ -110,8 +111,9 @@ print(f"{answer.text!r} after {answer.latency_s * 1000:.0f} ms, through {len(con
 # what the sender calls it, what the receiver calls it, its type, its shape without the batch dimension.
 
 # %%
-edges = pd.DataFrame(repository.ensemble_edges(repo)).sort_values(["source", "target", "output"], ignore_index=True)
-files = [str(path.relative_to(repo)) for path in sorted(repo.rglob("*")) if path.is_file()]
+edges = pd.DataFrame(repository.ensemble_edges(repo))
+files = [str(path.relative_to(repo)) for path in sorted(repo.rglob("*"))
+         if path.suffix in (".pbtxt", ".py")]
 optional = edges[edges.optional]
 alt = (f"A tree of {len(files)} files in {len(configs)} folders beside a graph. The client's request goes down through "
        f"preprocessing, tensorrt_llm and postprocessing, and back to the client, over {len(edges)} possible tensors, of "
@@ -249,8 +251,8 @@ outcomes
 
 # %%
 silent = (outcomes == "changed nothing, said nothing").sum()
-Markdown(f"Nothing changed and nothing was said: **{silent['sed']}** times with `sed`, **{silent['fill_template']}** with "
-         f"`safe_substitute`, **{silent['protobuf']}** with protobuf. Text tools also take any value: the backend would "
+Markdown(f"Edits that came to nothing without a word: `sed` **{silent['sed']}**, `fill_template` "
+         f"**{silent['fill_template']}**, protobuf **{silent['protobuf']}**. Text tools also take any value: the backend would "
          "start with its default policy, and write one line of warning into a long log.")
 
 # %% [markdown]
@@ -268,7 +270,7 @@ print(f"comments in the template: {comments['template']}, in the assembled file:
 #
 # - `max_tokens_in_paged_kv_cache` at `4096`: does the next cell see a smaller cache?
 # - the same at `many`, then at `64`: who refuses each of them?
-# - `gpt_model_type` at `V1`: what does the engine become? ([Lesson 04 is about that](03_serve.ipynb).)
+# - `exclude_input_in_output` at `false`: what does `client.ask(question).text` give in a cell of your own?
 
 # %% tags=["nbval-ignore-output"]
 editor = widgets.ConfigEditor(repo, "tensorrt_llm", server)
@@ -318,16 +320,28 @@ print(f"KV cache: {cache_blocks()['max']:.0f} blocks; in the beginning there wer
 #
 # | Step | Here | There |
 # |---|---|---|
-# | templates | `assets/repository/` | `cp -r /tensorrtllm_backend/all_models/inflight_batcher_llm repo` |
-# | preprocessing | `assemble("repo", engine)` | `fill_template.py -i repo/preprocessing/config.pbtxt tokenizer_dir:/models/hf,triton_max_batch_size:64,preprocessing_instance_count:1` |
-# | postprocessing | in the same call | `fill_template.py -i repo/postprocessing/config.pbtxt tokenizer_dir:/models/hf,triton_max_batch_size:64,postprocessing_instance_count:1` |
-# | tensorrt_llm | in the same call | `fill_template.py -i repo/tensorrt_llm/config.pbtxt triton_backend:tensorrtllm,triton_max_batch_size:64,decoupled_mode:False,engine_dir:/engines/model,batching_strategy:inflight_fused_batching,batch_scheduler_policy:guaranteed_no_evict,kv_cache_free_gpu_mem_fraction:0.5,max_queue_delay_microseconds:0` |
-# | ensemble | in the same call | `fill_template.py -i repo/ensemble/config.pbtxt triton_max_batch_size:64` |
-# | look for what was forgotten | `repository.check("repo")` | <code>grep -rn '[$][{]' repo --include=config.pbtxt</code> |
-# | start | `Server("repo").start()` | `python3 /tensorrtllm_backend/scripts/launch_triton_server.py --world_size 1 --model_repo repo` |
+# | take the templates | `assemble("repo", engine)` | `cp -r all_models/inflight_batcher_llm` |
+# | fill them | in the same call | `fill_template.py -i FILE name:value,name:value`, once a file |
+# | look for what was forgotten | `repository.check("repo")` | `grep` for what is left of `${` |
+# | start | `Server("repo").start()` | `launch_triton_server.py --model_repo repo` |
 #
-# `fill_template.py` stands for `python3 /tensorrtllm_backend/tools/fill_template.py`; newer containers keep both scripts
-# under `/app`. What differs there:
+# The commands in full (newer containers keep the scripts under `/app`):
+#
+# ```sh
+# cd /tensorrtllm_backend
+# cp -r all_models/inflight_batcher_llm repo
+# fill() { python3 tools/fill_template.py -i repo/$1/config.pbtxt "$(IFS=,; shift; echo "$*")"; }
+# fill preprocessing triton_max_batch_size:64 tokenizer_dir:/models/hf preprocessing_instance_count:1
+# fill postprocessing triton_max_batch_size:64 tokenizer_dir:/models/hf postprocessing_instance_count:1
+# fill tensorrt_llm triton_max_batch_size:64 triton_backend:tensorrtllm decoupled_mode:False \
+#     engine_dir:/engines/model batching_strategy:inflight_fused_batching \
+#     batch_scheduler_policy:guaranteed_no_evict kv_cache_free_gpu_mem_fraction:0.5
+# fill ensemble triton_max_batch_size:64
+# grep -rn '[$]{' repo
+# python3 scripts/launch_triton_server.py --world_size 1 --model_repo repo
+# ```
+#
+# What differs there:
 #
 # - A variable inside quotes may stay unfilled and means "default"; one outside quotes makes the file unreadable. Later
 #   releases have more of those: `encoder_input_features_data_type` from 0.15, `logits_datatype` from 0.17.
@@ -382,18 +396,18 @@ def stopped_answer() -> str:
 
 
 # %%
-def attempt(name: str) -> Markdown:
+def attempt(name: str) -> None:
     file, old, new = FAULTS[name]
-    path = repo / file
-    intact = path.read_text()
+    path, intact = repo / file, (repo / file).read_text()
     path.write_text(re.sub(old, new, intact))
     found, refused, answer = repository.check(repo), triton_says(file.split("/")[0]), stopped_answer()
     path.write_text(intact)
     server.load(file.split("/")[0])
     caught[name] = WHO[0] if found else WHO[1] if refused else WHO[2]
-    message = str(found[0]).replace(f"{repo}/", "") if found else "nothing"
-    return Markdown(f"- **The check says:** {message}\n- **Triton says:** {refused or 'READY'}\n- **Meanwhile a client gets** "
-                    f"{answer}\n- You said: {guesses[name].value}. It was: **{caught[name]}**.")
+    report = {"the check says": found[0] if found else "nothing", "Triton says": refused or "READY",
+              "meanwhile a client gets": answer, "you said": guesses[name].value, "it was": caught[name]}
+    for who, what in report.items():
+        print(textwrap.fill(f"{who}: {what}".replace(f"{repo}/", ""), 110, subsequent_indent="    "))
 
 
 # %% tags=["nbval-ignore-output"]

@@ -21,11 +21,9 @@
 #
 # Both are right. What a user feels has three names, and this lesson measures each:
 #
-# - **TTFT**, time to first token: from sending the request to the first word.
-# - **ITL**, inter-token latency: from one token to the next.
-# - **End-to-end latency**: from sending the request to the last word.
-#
-# The [glossary](00_start_here.ipynb) in lesson 00 has every term again.
+# - [TTFT](00_start_here.ipynb#TTFT), time to first token: from sending the request to the first word.
+# - [ITL](00_start_here.ipynb#ITL), inter-token latency: from one token to the next.
+# - [End-to-end latency](00_start_here.ipynb#End-to-end-latency): from sending the request to the last word.
 
 # %% [markdown]
 # ## Predict
@@ -45,7 +43,7 @@ guess
 # ## Start the server
 #
 # The repository comes from lesson 02's `assemble`. One value differs from its defaults: `decoupled_mode` is true, so that
-# the engine may send many responses to one request. Without that nothing can stream. `iteration_log_path` names a file in
+# the engine may send many responses to one request; such a model is called [decoupled](00_start_here.ipynb#Decoupled). Without that nothing can stream. `iteration_log_path` names a file in
 # which the engine notes each of its iterations; you will read it below.
 
 # %%
@@ -211,7 +209,7 @@ print(f"Eight answers in {times_as_long:.1f} times the time of one: {more_tokens
 #
 # > end-to-end = TTFT + (*n* − 1) × ITL
 #
-# The engine computes one token for every seated user in one **iteration**. So the ITL is the length of an iteration, however
+# The engine computes one token for every seated user in one [iteration](00_start_here.ipynb#Iteration). So the ITL is the length of an iteration, however
 # many users share it. The iteration log has those lengths, measured inside the engine, without Triton and without you:
 
 # %% tags=["nbval-ignore-output"]

@@ -18,7 +18,10 @@ class TritonPythonModel:
         return [triton_model.answer(self._tokenize, request) for request in requests]
 
     def _tokenize(self, request):
-        text = self._texts(request, "QUERY")[0]
+        texts = self._texts(request, "QUERY")
+        if len(texts) != 1:
+            raise CourseError(f"Expected batch dimension to be 1 for each request, got {len(texts)}: send one prompt a request.")
+        [text] = texts
         if not text.strip():
             raise CourseError("text_input is empty: send at least one character that is not a space.")
         if self.parameters["apply_chat_template"]:
