@@ -582,6 +582,23 @@ def _draw_tree(fig: go.Figure, files: list[str], places: dict[str, float], ensem
         fig.add_shape(type="line", x0=22, x1=22, y0=top - 8, y1=top - len(own) * _ROW, line={"color": WASTE})
 
 
+# Tables, for whoever reads them -----------------------------------------------------------------------------------------
+
+
+def table(frame: pd.DataFrame, decimals: int = 1) -> HTML:
+    """`frame` without its index: text to the left, numbers to the right, whole texts."""
+    def cell(tag: str, value: object, is_number: bool) -> str:
+        look = f"text-align: {'right' if is_number else 'left'}; vertical-align: top"
+        text = f"{value:,.{decimals}f}" if isinstance(value, float) else f"{value:,}" if is_number and tag == "td" else str(value)
+        return f'<{tag} style="{look}">{html.escape(text)}</{tag}>'
+
+    numeric = [pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes]
+    head = "".join(cell("th", name, number) for name, number in zip(frame.columns, numeric, strict=True))
+    rows = ["".join(cell("td", value, number) for value, number in zip(row, numeric, strict=True))
+            for row in frame.itertuples(index=False, name=None)]
+    return HTML(f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(f'<tr>{row}</tr>' for row in rows)}</tbody></table>")
+
+
 # Lesson 00: the path of one request, the map of the course --------------------------------------------------------------
 
 _LANES = ("postprocessing", "tensorrt_llm", "preprocessing", "client")  # from the bottom up
@@ -675,30 +692,28 @@ def engine_bytes(weights: pd.DataFrame, kv_per_user: pd.DataFrame, memory_bytes:
     fig.add_shape(type="line", xref="x2", yref="y2", x0=0, x1=most * 1.15, y0=memory_bytes / GB, y1=memory_bytes / GB,
                   line={"color": REQUEST[3], "width": 2, "dash": "dash"})
     fig.add_annotation(xref="x2", yref="y2", x=0, y=memory_bytes / GB, text=f"free memory: {memory_bytes / GB:.1f} GB", xanchor="left",
-                       yanchor="bottom", showarrow=False, font={"color": REQUEST[3]})
+                       yanchor="bottom", yshift=22, showarrow=False, font={"color": REQUEST[3]})
     fig.update_layout(
         title="What fills the memory", barmode="stack", height=640, margin={"l": 150, "r": 30, "t": 56, "b": 60},
         xaxis={"title": "megabytes", "anchor": "y"}, yaxis={"domain": [0.68, 1], "showgrid": False},
         xaxis2={"title": "users at the same time", "anchor": "y2", "range": [0, most * 1.15]},
-        yaxis2={"title": "gigabytes", "domain": [0, 0.5], "anchor": "x2", "range": [0, memory_bytes / GB * 1.2]})
+        yaxis2={"title": "gigabytes", "domain": [0, 0.5], "anchor": "x2", "range": [0, memory_bytes / GB * 1.3]})
     return fig
 
 
 def _draw_bars(fig: go.Figure, weights: pd.DataFrame, longest: pd.Series) -> None:
-    users = 4
-    lanes = [f"KV, {users} users", "KV, 1 user", "weights"]
+    lanes, megabytes = ["KV, 4 users ", "KV, 1 user ", "weights "], longest["bytes"] / MB
+    look = {"orientation": "h", "showlegend": False, "textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
     for row in weights.itertuples():
-        shown = row.bytes / weights["bytes"].sum() > 0.05
-        fig.add_bar(x=[0, 0, row.bytes / MB], y=lanes, orientation="h", showlegend=False, name=row.kind,
-                    text=["", "", f"{row.kind} {row.bytes / MB:.0f}" if shown else ""], textposition="inside",
-                    insidetextanchor="middle", textangle=0,
-                    marker={"color": _KINDS[row.kind], "line": {"color": "white", "width": 1}})
-    for user in range(users):
-        text = f"{longest['tokens']:,.0f} tokens: {longest['bytes'] / MB:.0f}" if user == 0 else f"{longest['bytes'] / MB:.0f}"
-        fig.add_bar(x=[longest["bytes"] / MB, longest["bytes"] / MB if user == 0 else 0, 0], y=lanes, orientation="h",
-                    showlegend=False, name=f"user {user + 1}", textposition="inside", insidetextanchor="middle", textangle=0,
-                    text=[text, text if user == 0 else "", ""],
-                    marker={"color": DECODE, "line": {"color": "white", "width": 1}})
+        fig.add_bar(x=[0, 0, row.bytes / MB], y=lanes, name=row.kind,
+                    marker={"color": _KINDS[row.kind], "line": {"color": "white", "width": 1}}, **look)
+    for user in range(4):
+        fig.add_bar(x=[megabytes, 0 if user else megabytes, 0], y=lanes, name=f"user {user + 1}", text=[f"{megabytes:.0f}", "", ""],
+                    marker={"color": DECODE, "line": {"color": "white", "width": 1}}, **look)
+    kinds = ", ".join(f"{row.kind} {row.bytes / MB:,.1f}" for row in weights.itertuples())
+    for lane, end, text in ((lanes[2], weights["bytes"].sum() / MB, kinds),
+                            (lanes[1], megabytes, f"{megabytes:.1f}: {longest['tokens']:,.0f} tokens")):
+        fig.add_annotation(x=end, y=lane, text=text, xanchor="left", yanchor="middle", xshift=8, showarrow=False)
 
 
 def _users_that_fit(memory: float, weights: float, per_user: float) -> int:
@@ -709,7 +724,7 @@ def _draw_growth(fig: go.Figure, tokens: int, per_user: float, weights: float, m
     """A line from the weights alone to full memory, with the number of users at its end."""
     users = _users_that_fit(memory, weights, per_user)
     fig.add_scatter(x=[0, users], y=[weights, weights + users * per_user], mode="lines+markers+text", xaxis="x2", yaxis="y2",
-                    text=["", f"{users:,} users × {tokens:,} tokens"], textposition="top center", showlegend=False,
+                    text=["", f"{users:,} × {tokens:,} tokens"], textposition="top center", showlegend=False,
                     line={"color": DECODE, "width": 2}, marker={"color": DECODE, "size": 8}, name=f"{tokens} tokens a user")
 
 

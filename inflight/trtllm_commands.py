@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # the engine writes this module's page beside itself
 
 FAMILIES = ("llama", "gpt")
 CHECKPOINT, CONVERTED, ENGINE = "MODEL_DIR", "CHECKPOINT_DIR", "ENGINE_DIR"
+LINE = 92
 GENERATIONS = ("TensorRT-LLM 0.5: build.py", "TensorRT-LLM 0.14: convert_checkpoint.py and trtllm-build",
                "TensorRT-LLM 1.x: model.yaml of the LLM API")
 
@@ -134,7 +135,14 @@ def _weight_only(config: BuildConfig) -> list[str]:
 
 
 def _command(program: str, arguments: list[str]) -> str:
-    return " \\\n    ".join([program, *arguments])
+    """The command in lines of at most `LINE` characters."""
+    lines = [program]
+    for argument in arguments:
+        if len(lines[-1]) + len(argument) < LINE:
+            lines[-1] += f" {argument}"
+        else:
+            lines.append(argument)
+    return " \\\n    ".join(lines)
 
 
 # What each flag means, and what became of it ---------------------------------------------------------------------------
@@ -159,7 +167,7 @@ _ROWS = (
     ("remove_input_padding", "--remove_input_padding", "--remove_input_padding enable", "always",
      "Pack the tokens of all sequences into one row.", "The default."),
     ("dtype", "--dtype float16", "convert_checkpoint.py --dtype", "dtype", "Precision of weights and activations.",
-     "Moved to the conversion step; `auto`, from 0.15, takes the checkpoint's."),
+     "Moved to the conversion step, where the default is the checkpoint's since 0.15."),
     ("quant_algo", "--use_weight_only --weight_only_precision", "convert_checkpoint.py, same names",
      "read from a quantized checkpoint", "Store weights in 8 or 4 bits.", "Moved to the conversion step, then to the checkpoint."),
     ("kv_cache_quant_algo", "--int8_kv_cache", "convert_checkpoint.py --int8_kv_cache", "kv_cache_config: dtype (FP8)",

@@ -293,6 +293,8 @@ def _diff_html(diff: str) -> str:
 
 # Lesson 01: build options ---------------------------------------------------------------------------------------------
 
+NONE = "none"  # stands for None, which a drop-down list takes for "nothing chosen"
+
 
 class BuildOptions(ipywidgets.VBox):
     """Build options, and what follows from them before anything is built: bytes, users, refusals, commands.
@@ -310,14 +312,13 @@ class BuildOptions(ipywidgets.VBox):
         style, wide = {"description_width": "11em"}, {"width": "24em"}
         number = functools.partial(ipywidgets.BoundedIntText, min=0, max=1_000_000, style=style, layout=wide)
         choice = functools.partial(ipywidgets.Dropdown, style=style, layout=wide)
-        floating = [("none: floating point", None)]
         self.fields = {
             "max_batch_size": number(value=8), "max_input_len": number(value=1024), "max_seq_len": number(value=2048),
             "max_num_tokens": number(value=2048), "max_beam_width": number(value=1), "tokens_per_block": number(value=32),
             "kv_cache_type": choice(options=["paged", "continuous", "disabled"]),
             "dtype": choice(options=["float32", "bfloat16", "float16"]),
-            "quant_algo": choice(options=["auto", "W4A8", "W4A16", "W8A16", "W8A8", *floating]),
-            "kv_cache_quant_algo": choice(options=["INT8", "FP8", ("none: as dtype", None)], value=None),
+            "quant_algo": choice(options=["auto", "W4A8", "W4A16", "W8A16", "W8A8", NONE]),
+            "kv_cache_quant_algo": choice(options=[NONE, "INT8", "FP8"]),
         }
         self.family = choice(options=["llama", "gpt"], description="commands for")
         self.tp_size, self.pp_size = number(value=1, description="tp_size"), number(value=1, description="pp_size")
@@ -337,7 +338,7 @@ class BuildOptions(ipywidgets.VBox):
 
     def _update(self, _change=None) -> None:
         try:
-            config = BuildConfig(**{name: field.value for name, field in self.fields.items()})
+            config = BuildConfig(**{name: None if field.value == NONE else field.value for name, field in self.fields.items()})
             self.result.value = self._plan(config)
             self.commands.value = self._commands(config)
         except CourseError as error:

@@ -1,7 +1,7 @@
 """What the tests of engine, executor, server and client share.
 
 Most tests run a small model: a few layers and a thousand tokens of the course's own, so that an engine is built in a
-second and an iteration takes a millisecond. Its text makes no sense, but it is the same architecture all the way through.
+second and an iteration takes a millisecond. Its text makes no sense, but it is the same architecture throughout.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def write_small_gguf(source: weights.GgufFile, target: Path) -> Path:
         if not field.name.startswith("GGUF.") and field.name != "general.architecture":
             kind = field.types[0]
             item_kind = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
-            writer.add_key_value(field.name, changed.get(field.name, source.metadata[field.name]), kind, sub_type=item_kind)
+            value = changed.get(field.name, source.metadata[field.name])
+            writer.add_key_value(field.name, value, kind, sub_type=item_kind)
     for tensor in source.reader.tensors:
         part, _, rest = tensor.name.partition(".")
         if part == "blk" and int(rest.partition(".")[0]) >= SMALL_LAYERS:

@@ -1,4 +1,4 @@
-"""The scheduler: whatever comes in, each request gets the tokens that it would get alone, once, and gives back its blocks."""
+"""The scheduler: whatever comes in, each request gets the tokens it would get alone, and gives back its blocks."""
 
 import json
 import logging
@@ -17,7 +17,8 @@ from inflight.sampling import SamplingConfig
 
 MAX_OUTPUT = 32
 # Prompts of 1 to 48 tokens: within a cache block, at its edge, over it.
-PROMPTS = [[(7 * length + 31 * index) % SMALL_VOCAB for index in range(length)] for length in (1, 2, 9, 20, 31, 32, 33, 40, 48)]
+PROMPTS = [[(7 * length + 31 * index) % SMALL_VOCAB for index in range(length)]
+           for length in (1, 2, 9, 20, 31, 32, 33, 40, 48)]
 TIGHT_CACHE = SMALL_BUILD.max_seq_len  # tokens: room for one longest request
 
 
@@ -102,7 +103,8 @@ def play(executor: Executor, trace: list[Arrival]) -> list[Receiver]:
         if end and streams and arrival.end_after:
             receiver.on_token = (lambda r, end=end, n=arrival.end_after:
                                  end(r.responses[0].request_id) if len(r.tokens) >= n else None)
-        number = executor.enqueue_request(Request(PROMPTS[arrival.prompt], arrival.output_len, streaming=streams), receiver)
+        request = Request(PROMPTS[arrival.prompt], arrival.output_len, streaming=streams)
+        number = executor.enqueue_request(request, receiver)
         if end and receiver.on_token is None:
             end(number)
         receivers.append(receiver)
@@ -199,14 +201,14 @@ def test_max_utilization_pauses_and_no_evict_does_not(small_engine):
     for policy in POLICIES:
         config = ExecutorConfig(batch_scheduler_policy=policy, max_tokens_in_paged_kv_cache=TIGHT_CACHE)
         with Executor(small_engine, config) as executor:
-            executor.generate_all([Request(PROMPTS[3], 32) for _ in range(3)])  # one block each at first, two at the end
+            executor.generate_all([Request(PROMPTS[3], 32) for _ in range(3)])  # one block each, later two
             paused[policy] = max(row.paused for row in executor.iteration_stats)
     assert paused["max_utilization"] > 0 == paused["guaranteed_no_evict"]
 
 
 def test_a_long_prompt_is_computed_in_parts(small_checkpoint, alone, tmp_path):
     folder = build_small(small_checkpoint, tmp_path / "engine", max_num_tokens=16)
-    with pytest.raises(CourseError, match=r"max_input_len \(48\) tokens does not fit into an iteration of max_num_tokens \(16\)"):
+    with pytest.raises(CourseError, match=r"\(48\) tokens does not fit into an iteration of max_num_tokens \(16\)"):
         Executor(folder)
     with Executor(folder, ExecutorConfig(enable_chunked_context=True)) as executor:
         answers = executor.generate_all([Request(prompt, MAX_OUTPUT) for prompt in PROMPTS])
@@ -222,7 +224,7 @@ def test_a_long_prompt_is_computed_in_parts(small_checkpoint, alone, tmp_path):
     (Request([1], 0), r"request_output_len \(max_tokens\) is 0; it must be at least 1"),
     (Request([1], -5), "is -5; it must be at least 1"),
     (Request([1] * 49, 4), r"Prompt length \(49\) exceeds maximum input length \(48\)"),
-    (Request([1, SMALL_VOCAB], 4), f"input_ids has the token id {SMALL_VOCAB}; this model's ids go from 0 to {SMALL_VOCAB - 1}"),
+    (Request([1, SMALL_VOCAB], 4), f"token id {SMALL_VOCAB}; this model's ids go from 0 to {SMALL_VOCAB - 1}"),
     (Request([-1], 4), "input_ids has the token id -1"),
     (Request([1], 4, stop_words=[[2], [99999]]), "stop_words_list has the token id 99999"),
     (Request([1], 4, bad_words=[[-7]]), "bad_words_list has the token id -7"),
@@ -272,7 +274,7 @@ def hold(executor: Executor) -> threading.Event:
 
 @pytest.mark.parametrize("options, message", [
     ({"gpt_model_type": "V2"}, "gpt_model_type is 'V2'; it must be V1, inflight_batching or inflight_fused_batching"),
-    ({"batch_scheduler_policy": "fair"}, "batch_scheduler_policy is 'fair'; it must be guaranteed_no_evict or max_utilization"),
+    ({"batch_scheduler_policy": "fair"}, "is 'fair'; it must be guaranteed_no_evict or max_utilization"),
     ({"enable_kv_cache_reuse": True}, "enable_kv_cache_reuse is true, but this engine computes every prompt anew"),
     ({"kv_cache_free_gpu_mem_fraction": 0}, "kv_cache_free_gpu_mem_fraction is 0; give a value above 0 and at most 1"),
     ({"kv_cache_free_gpu_mem_fraction": 1.1}, "kv_cache_free_gpu_mem_fraction is 1.1"),
@@ -478,12 +480,13 @@ def test_an_interrupted_or_refused_generate_all_leaves_nothing_running(executor)
 
 
 def test_many_threads_may_enqueue(executor, alone):
-    answers: dict[int, list[int]] = {}
+    answers: dict[int, bool] = {}
 
     def ask(number):
         for turn in range(3):
             index = (number + turn) % len(PROMPTS)
-            answers[3 * number + turn] = executor.generate(Request(PROMPTS[index], MAX_OUTPUT)).token_ids == alone[index]
+            response = executor.generate(Request(PROMPTS[index], MAX_OUTPUT))
+            answers[3 * number + turn] = response.token_ids == alone[index]
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(12)]
     for thread in threads:

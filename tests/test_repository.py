@@ -9,7 +9,8 @@ from inflight import repository
 from inflight.errors import CourseError
 from inflight.repository import PIPELINE, assemble, check, edit, fill, parse, read_config, set_parameter, to_text
 
-NASTY = ['a"b', "back\\slash", "new\nline", "'single'", 'x" } } parameters { key: "gpt_model_type" value { string_value: "V1',
+NASTY = ['a"b', "back\\slash", "new\nline", "'single'",
+         'x" } } parameters { key: "gpt_model_type" value { string_value: "V1',
          "tab\tand ünïcödé 日本", "${engine_dir}", "\\", '\\"']
 
 
@@ -36,8 +37,8 @@ def test_what_is_assembled(assembled):
 
 
 def test_values_reach_the_configs(tmp_path):
-    repo = assemble(tmp_path / "repo", "/engines/llama", decoupled_mode=True, triton_max_batch_size=7, batching_strategy="V1",
-                    preprocessing_instance_count=3, max_tokens_in_paged_kv_cache=4096)
+    repo = assemble(tmp_path / "repo", "/engines/llama", decoupled_mode=True, triton_max_batch_size=7,
+                    batching_strategy="V1", preprocessing_instance_count=3, max_tokens_in_paged_kv_cache=4096)
     engine = read_config(repo / "tensorrt_llm" / "config.pbtxt")
     assert engine.model_transaction_policy.decoupled is True
     assert engine.max_batch_size == 7
@@ -73,7 +74,7 @@ def test_a_repository_is_replaced_and_anything_else_spared(tmp_path):
     ({"decouple_mode": True}, "no variable 'decouple_mode'. Did you mean 'decoupled_mode'"),
     ({"zzz": 1}, "no variable 'zzz'. They have: engine_dir"),
     ({"batching_strategy": "V3"}, "parameters.gpt_model_type: It is 'V3'. It must be V1, inflight_batching or"),
-    ({"triton_max_batch_size": "many"}, "triton_max_batch_size is 'many'; give a number, true, false or a name in capitals"),
+    ({"triton_max_batch_size": "many"}, "is 'many'; give a number, true, false or a name in capitals"),
     ({"decoupled_mode": "true } name: \"x\" { "}, "decoupled_mode is 'true } name"),
     ({"kv_cache_free_gpu_mem_fraction": 2}, "It is '2'. It must be a number of at least 0 and at most 1"),
     ({"max_queue_size": -1}, "It is '-1'. It must be a whole number of at least 0"),
@@ -128,10 +129,11 @@ ENSEMBLE, ENGINE, BEFORE = (f"{name}/config.pbtxt" for name in ("ensemble", "ten
 
 
 @pytest.mark.parametrize("file, old, new, field, message, fix", [
-    (ENGINE, "max_batch_size: 64", "max_batch_size: ${n}", "syntax", "the variable ${n} is not filled", "when assembling"),
-    (ENGINE, '"/engines/llama"', '"${engine_dir}"', "parameters.gpt_model_path", "The variable ${engine_dir} is not filled",
-     "when assembling"),
-    (ENGINE, "max_batch_size: 64", "max_batch_sise: 64", "syntax", "no field 'max_batch_sise'", "Did you mean 'max_batch_size'"),
+    (ENGINE, "max_batch_size: 64", "max_batch_size: ${n}", "syntax", "variable ${n} is not filled", "when assembling"),
+    (ENGINE, '"/engines/llama"', '"${engine_dir}"', "parameters.gpt_model_path",
+     "The variable ${engine_dir} is not filled", "when assembling"),
+    (ENGINE, "max_batch_size: 64", "max_batch_sise: 64", "syntax", "no field 'max_batch_sise'",
+     "Did you mean 'max_batch_size'"),
     (ENGINE, "max_batch_size: 64", 'max_batch_size: "64"', "syntax", "line 2", "Correct this line"),
     (ENGINE, "data_type: TYPE_INT32", "data_type: TYPE_INT33", "syntax", "TYPE_INT33", "Correct this line"),
     (ENGINE, 'key: "gpt_model_type"', 'key: "gpt_model_typ"', "parameters.gpt_model_typ", "This key is unknown",
@@ -140,7 +142,7 @@ ENSEMBLE, ENGINE, BEFORE = (f"{name}/config.pbtxt" for name in ("ensemble", "ten
     (ENGINE, '"inflight_fused_batching"', '""', "parameters.gpt_model_type", "It has no value", "It must be V1"),
     (ENGINE, '"0.5"', '"half"', "parameters.kv_cache_free_gpu_mem_fraction", "It is 'half'", "a number of at least 0"),
     (ENGINE, 'string_value: "100"', 'string_value: "0"', "_period_ms", "It is '0'", "a whole number of at least 1"),
-    (ENGINE, 'name: "tensorrt_llm"', 'name: "engine"', "name", "It is 'engine', but the folder is 'tensorrt_llm'", "equal"),
+    (ENGINE, 'name: "tensorrt_llm"', 'name: "engine"', "name", "It is 'engine', but the folder is", "equal"),
     (ENGINE, "data_type: TYPE_INT32", "", "input input_ids", "It has no data_type", "Add one"),
     (BEFORE, '"/engines/llama"', '""', "parameters.tokenizer_dir", "It has no value", "It must be a path"),
     (ENSEMBLE, 'model_name: "tensorrt_llm"', 'model_name: "tensorrt"', "step[1] (tensorrt)", "no model 'tensorrt'",

@@ -77,7 +77,8 @@ def test_it_listens_on_the_loopback_only(server):
     ports = {connection.laddr for connection in psutil.Process(server.pid).net_connections("inet")
              if connection.status == psutil.CONN_LISTEN}
     assert {address.ip.removeprefix("::ffff:") for address in ports} == {"127.0.0.1"}
-    assert {f"127.0.0.1:{address.port}" for address in ports} >= {server.grpc_url, server.http_url.removeprefix("http://")}
+    opened = {f"127.0.0.1:{address.port}" for address in ports}
+    assert opened >= {server.grpc_url, server.http_url.removeprefix("http://")}
 
 
 def test_metrics_have_the_names_of_the_tensorrt_llm_backend(server):
@@ -88,7 +89,8 @@ def test_metrics_have_the_names_of_the_tensorrt_llm_backend(server):
     for kind in ("max", "free", "used", "tokens_per", "fraction"):
         assert metric(server, "nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type=kind, **labels) >= 0
     for kind in ("total_context_tokens", "generation_requests", "paused_requests", "micro_batch_id"):
-        assert metric(server, "nv_trt_llm_inflight_batcher_metrics", inflight_batcher_specific_metric=kind, **labels) >= 0
+        family = "nv_trt_llm_inflight_batcher_metrics"
+        assert metric(server, family, inflight_batcher_specific_metric=kind, **labels) >= 0
     for kind in ("timestamp", "iteration_counter"):
         assert metric(server, "nv_trt_llm_general_metrics", general_type=kind, **labels) > 0
     assert metric(server, "nv_trt_llm_request_metrics", request_type="max") == 4
@@ -125,8 +127,9 @@ def test_a_wrong_override_is_refused_before_anything_happens(server):
 def test_an_override_that_the_model_refuses_gives_its_sentence_and_the_server_goes_on(server):
     with pytest.raises(CourseError) as caught:
         server.load("tensorrt_llm", max_tokens_in_paged_kv_cache=32)
-    assert "The model 'tensorrt_llm' could not be loaded: max_tokens_in_paged_kv_cache (32) gives 32 tokens" in str(caught.value)
-    assert "Last lines of the log:" in str(caught.value)
+    message = str(caught.value)
+    assert "'tensorrt_llm' could not be loaded: max_tokens_in_paged_kv_cache (32) gives 32 tokens of KV" in message
+    assert "Last lines of the log:" in message
     server.load("tensorrt_llm")
     assert Client(server.grpc_url).ask("Hello", max_tokens=3).pieces
 
@@ -157,7 +160,7 @@ def test_a_model_that_fails_gives_its_own_sentence_and_nothing_is_left(small_rep
     with pytest.raises(CourseError) as caught:
         server.start()
     message = str(caught.value)
-    assert f"The model 'tensorrt_llm' could not be loaded: There is no engine at {tmp_path / 'nowhere'}. Build one" in message
+    assert f"'tensorrt_llm' could not be loaded: There is no engine at {tmp_path / 'nowhere'}. Build one" in message
     assert "Last lines of the log:" in message
     assert traces and traces[0].found() == []
 

@@ -44,7 +44,8 @@ def test_text_comes_back(ours, sentence):
 def increments(ours, ids, cuts) -> list[str]:
     """What a stream gives for `ids` cut at `cuts`, each piece with the 8 tokens before it, as the engine sends them."""
     edges = [0, *sorted(cuts), len(ids)]
-    return [ours.decode_increment(ids[max(0, start - 8):start], ids[start:end], end == len(ids) and index == len(edges) - 2)
+    last = len(edges) - 2
+    return [ours.decode_increment(ids[max(0, start - 8):start], ids[start:end], is_final=index == last)
             for index, (start, end) in enumerate(zip(edges, edges[1:]))]
 
 

@@ -59,8 +59,8 @@ answer = client.ask("What is the capital of France?", max_tokens=32)
 print(f"{answer.text}\n\n({answer.latency_s:.2f} s, the first request after the start)")
 
 # %% [markdown]
-# That answer was made here, by a model of 134.5 million parameters that fits into 98 MB. It is small, so it errs more than
-# the ones you know; all that this course measures about serving it is the same for a large one.
+# That answer was made here, by a model that is small enough for a laptop. So it errs more than the ones you know; how it is
+# served is the same as for a large one.
 #
 # ## See the path
 #
@@ -68,16 +68,14 @@ print(f"{answer.text}\n\n({answer.latency_s:.2f} s, the first request after the 
 # and the log in which the engine notes every [iteration](#Iteration).
 
 # %% tags=["nbval-ignore-output"]
-from inflight import request_path
+from inflight import charts, request_path
 
 answer, path = request_path.measure(server, client, log_path, "What is the capital of France?", max_tokens=32)
 first_word = request_path.first_word(path)
-first_word.style.format({"ms": "{:.1f}"}).hide(axis="index")
+charts.table(first_word)
 
 # %% tags=["nbval-ignore-output"]
 from IPython.display import Markdown
-
-from inflight import charts
 
 summary = charts.request_path_summary(path, first_word)
 charts.show(charts.request_path(path), summary)
@@ -184,7 +182,7 @@ from inflight import machine
 
 checks = pd.DataFrame(machine.checks())
 checks["ok"] = checks["ok"].map({True: "yes", False: "no"})
-checks[["name", "need", "have", "ok", "fix"]].style.hide(axis="index").set_properties(**{"text-align": "left"})
+charts.table(checks[["name", "need", "have", "ok", "fix"]])
 
 # %% [markdown]
 # ## Help, stop, start over

@@ -82,7 +82,7 @@ check("1.2", options)
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# 16 users × 256 tokens × 46,080 bytes are about three times too much. Which option makes a number of the cache smaller?
+# 16 users with 256 tokens each take about three times too much. Which option makes a number of the cache smaller?
 #
 # </details>
 # <details><summary>I get "leaves no room for an answer"</summary>

@@ -17,6 +17,7 @@ from inflight.engine import cached
 from inflight.grading import break_repository, check
 from inflight.server import Server
 
+pd.set_option("display.max_colwidth", None)  # messages are to be read to their end
 folder = tempfile.TemporaryDirectory()  # the last cell removes it
 
 # %% tags=["nbval-ignore-output"]
@@ -74,8 +75,7 @@ check("2.1", takers)
 
 # %%
 broken = break_repository(repository.assemble(Path(folder.name) / "broken", engine_dir))
-problems = [str(problem).replace(f"{broken}/", "") for problem in repository.check(broken)]
-print(*problems, sep="\n\n")
+pd.DataFrame(repository.check(broken)).replace({f"{broken}/": ""}, regex=True)
 
 # %%
 repaired = None
@@ -144,7 +144,8 @@ check("2.3", extended)
 #
 # <details><summary>I get "needs the input … which the step does not give"</summary>The key of a map is the model's own name and
 # stays. Change the value.</details>
-#
+
+# %% [markdown]
 # When the check is content, see it at work: the new output arrives with the text.
 
 # %% tags=["nbval-ignore-output"]

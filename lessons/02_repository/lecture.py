@@ -23,18 +23,16 @@ import textwrap
 from pathlib import Path
 from string import Template
 
-import httpx
 import numpy as np
 import pandas as pd
 import tritonclient.grpc as triton
 from IPython.display import Markdown, display
-from tritonclient.utils import np_to_triton_dtype
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 pd.set_option("display.max_colwidth", None)  # messages are to be read to their end
-folder = tempfile.TemporaryDirectory()  # the last cell removes it
 
 # %% tags=["nbval-ignore-output"]
-from inflight import charts, repository, telemetry, widgets
+from inflight import charts, repository, widgets
 from inflight.checkpoint import fetch
 from inflight.client import Client
 from inflight.engine import cached
@@ -42,6 +40,7 @@ from inflight.errors import CourseError
 from inflight.server import Server
 
 engine_dir = cached(fetch())
+folder = tempfile.TemporaryDirectory()  # the last cell removes it
 print(f"engine: {engine_dir.name}")
 
 # %% [markdown]
@@ -268,34 +267,27 @@ print(f"comments in the template: {comments['template']}, in the assembled file:
 # The same edit with a mouse. Every key of `tensorrt_llm` has a field; what it does not take is refused before anything is
 # written. **Apply** writes the file and loads the model again; **Undo** goes one step back. Try:
 #
-# - `max_tokens_in_paged_kv_cache` at `4096`: does the next cell see a smaller cache?
-# - the same at `many`, then at `64`: who refuses each of them?
-# - `exclude_input_in_output` at `false`: what does `client.ask(question).text` give in a cell of your own?
+# - `exclude_input_in_output` at `false`, then **Apply**: what does `client.ask(question).text` give in a cell of your own?
+# - `max_tokens_in_paged_kv_cache` at `many`, then at `64`: who refuses each of them?
 
 # %% tags=["nbval-ignore-output"]
 editor = widgets.ConfigEditor(repo, "tensorrt_llm", server)
 editor
 
-
 # %% [markdown]
-# The next cells press the same buttons, and read from the server's `/metrics` how many blocks of KV cache the engine has.
-
-
-# %%
-def cache_blocks() -> pd.Series:
-    client.ask(question)  # when the new engine has answered, the one before it is gone from the metrics
-    rows = telemetry.metrics(httpx.get(server.metrics_url).text)
-    return rows[rows.name == "nv_trt_llm_kv_cache_block_metrics"].set_index("label").value
-
+# The next cells press the same buttons. With `exclude_input_in_output` off, the engine gives back the prompt too, as it saw
+# it.
 
 # %% tags=["nbval-ignore-output"]
-before = cache_blocks()
-editor.fields["max_tokens_in_paged_kv_cache"].value = "4096"
+editor.fields["exclude_input_in_output"].value = "false"
 editor.apply_button.click()
-after = cache_blocks()
+with_prompt = client.ask(question).text
 display(Markdown(editor.status.value))
-print(f"KV cache: {before['max']:.0f} blocks before, {after['max']:.0f} after; 4096 tokens / {after['tokens_per']:.0f} "
-      f"tokens a block = {4096 / after['tokens_per']:.0f}")
+print(with_prompt)
+
+# %% [markdown]
+# There they are, the tokens that your question did not have: the chat template's words, and the roles. Now two values that
+# are refused:
 
 # %% tags=["nbval-ignore-output"]
 for value in ("many", "64"):
@@ -310,7 +302,7 @@ for value in ("many", "64"):
 # %% tags=["nbval-ignore-output"]
 editor.undo_button.click()
 display(Markdown(editor.status.value))
-print(f"KV cache: {cache_blocks()['max']:.0f} blocks; in the beginning there were {before['max']:.0f}")
+print(f"the answer has {len(with_prompt)} characters before Undo, {len(client.ask(question).text)} after")
 
 # %% [markdown]
 # ## On the lab GPU
@@ -362,7 +354,7 @@ FAULTS = {  # what is wrong: file, what stands there, what stands there instead
     "a variable is not filled": ("preprocessing/config.pbtxt", r"max_batch_size: \d+", "max_batch_size: ${triton_max_batch_size}"),
     "a type does not fit": ("postprocessing/config.pbtxt", r'(TOKENS_BATCH"\s+data_type: )TYPE_INT32', r"\1TYPE_INT64"),
     "the engine is elsewhere": ("tensorrt_llm/config.pbtxt", re.escape(str(engine_dir)), "/engines/model"),
-    "model.py has a typo": ("postprocessing/1/model.py", "import tokenizer", "import tokeniser"),
+    "model.py has a typo": ("postprocessing/1/model.py", r"triton_model\.parameters", "triton_mode.parameters"),
     "stop and bad words are crossed": ("ensemble/config.pbtxt", "(STOP|BAD)_WORDS_DICT",
                                        lambda match: {"STOP": "BAD", "BAD": "STOP"}[match[1]] + "_WORDS_DICT"),
 }
@@ -374,16 +366,16 @@ display(*guesses.values())
 
 
 # %% [markdown]
-# `attempt` makes the fault, lets the check look, makes Triton load the changed model, asks a question that is to stop
-# before it says the word "of", and repairs the file.
+# `attempt` makes the fault, lets the check look, makes Triton load the changed model, asks a question whose answer
+# is to stop at the word "of", and repairs the file.
 
 
 # %%
 def triton_says(model: str) -> str:
     try:
-        server.load(model)
-    except CourseError as error:
-        return str(error).partition("\nLast lines of the log:")[0]
+        plain_client.load_model(model)
+    except InferenceServerException as error:
+        return error.message().partition("\n")[0]
     gone = [row for row in server.models() if row.state != "READY"]
     return f"{gone[0].name} is {gone[0].state}: {gone[0].reason}" if gone else ""
 
@@ -418,8 +410,8 @@ print("in good order, a client gets", stopped_answer())
 attempt("a variable is not filled")
 
 # %% [markdown]
-# The check names file, line and variable. Triton's answer names none of them; its log does, for those who look there. The
-# client noticed nothing: a model that cannot be loaded again goes on as it was. After a restart it would be gone.
+# The check names file, line and variable. Triton's answer names none of them; only its log does. The client noticed
+# nothing: a model that cannot be loaded again goes on as it was. After a restart it would be gone.
 
 # %% tags=["nbval-ignore-output"]
 attempt("a type does not fit")
@@ -497,5 +489,6 @@ folder.cleanup()
 # <details><summary>3. A model was edited, could not be loaded again, and clients are still served. Is all
 # well?</summary>No. The server goes on with what it had loaded, and the file on disk is broken. The next restart
 # brings the fault to light.</details>
-#
+
+# %% [markdown]
 # Now the [lab](../labs/02_repository.ipynb), then the next lesson: [03 · Serve and query](03_serve.ipynb).
