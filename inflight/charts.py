@@ -453,7 +453,8 @@ def token_timeline(pieces: pd.DataFrame) -> go.Figure:
 
 def _draw_answers(fig: go.Figure, users: list[list[float]], places: list[float]) -> None:
     for place, times in zip(places, users, strict=True):
-        fig.add_shape(type="line", x0=0, x1=times[0], y0=place, y1=place, line={"color": WASTE, "width": 2}, layer="below")
+        line = {"color": WASTE, "width": 2}
+        fig.add_shape(type="line", x0=0, x1=times[0], y0=place, y1=place, line=line, layer="below")
     points = [(round(time, 4), place) for place, times in zip(places, users, strict=True) for time in times]
     is_whole = len(users[0]) == 1
     marker = {"color": DECODE, "symbol": "square" if is_whole else "line-ns-open", "size": 10, "line": {"width": 1.6}}
@@ -494,8 +495,8 @@ def repository_map(files: list[str], edges: pd.DataFrame) -> go.Figure:
     files : list of str
         Paths of the files within the repository, as "ensemble/config.pbtxt".
     edges : DataFrame
-        One row a tensor: source, target, output, input, data_type, dims, optional; "client" is at both ends, and targets
-        come in the order of the steps. Optional tensors are counted, the others named.
+        One row a tensor: source, target, output, input, data_type, dims, optional; "client" is at both ends, and
+        targets come in the order of the steps. Optional tensors are counted, the others named.
     """
     steps = list(dict.fromkeys(name for name in edges.target if name != "client"))
     nodes = ["client", *steps, "client "]  # the client asks at the top and is answered at the bottom
@@ -504,7 +505,8 @@ def repository_map(files: list[str], edges: pd.DataFrame) -> go.Figure:
     gaps = [len(flows.get(pair, [])) * _ROW + 40 for pair in itertools.pairwise(nodes)]
     height = sum(gaps) + len(nodes) * _BOX["height"] + 20
     tops = [height - 10 - sum(gaps[:i]) - i * _BOX["height"] for i in range(len(nodes))]
-    fig = go.Figure(layout={"width": _MAP_WIDTH, "height": height, "margin": dict.fromkeys("lrtb", 0), "dragmode": False})
+    layout = {"width": _MAP_WIDTH, "height": height, "margin": dict.fromkeys("lrtb", 0), "dragmode": False}
+    fig = go.Figure(layout=layout)
     for axis, end in (("xaxis", _MAP_WIDTH), ("yaxis", height)):
         fig.update_layout({axis: {"visible": False, "range": [0, end], "fixedrange": True}})
     # Without a trace plotly draws no plot area, and with it no shapes.
@@ -533,7 +535,9 @@ def _flow_lines(rows: pd.DataFrame) -> list[str]:
     return lines + ([f"and {count} optional"] if lines else [f"{count} optional"]) * (count > 0)
 
 
-def _write(fig: go.Figure, x: float, y: float, text: str, anchor: str = "left", colour: str = INK, size: int = 12) -> None:
+def _write(
+    fig: go.Figure, x: float, y: float, text: str, anchor: str = "left", colour: str = INK, size: int = 12
+) -> None:
     fig.add_annotation(x=x, y=y, text=text, showarrow=False, xanchor=anchor, yanchor="middle",
                        font={"color": colour, "size": size})
 
@@ -636,7 +640,7 @@ def _draw_first_word(fig: go.Figure, path: pd.DataFrame) -> None:
     gap = path["end_ms"].max() * 0.012
     tokens = path[path["what"] == "token"]
     notes = [(arrived, 3.42, f"<b>first word: {arrived:.0f} ms</b>", "left", INK), (0, 3.42, "Enter", "left", INK),
-             (computed + gap, 2, "text → tokens", "left", INK), (computed, 1.38, "prompt", "left", INK),
+             (computed + gap, 2, "text → tokens", "left", INK), (computed + gap, 1.38, "prompt", "left", INK),
              (max(tokens["start_ms"].min(), arrived) + gap, 1.38, f"{len(tokens)} iterations, one token each", "left", INK),
              (arrived + gap, -0.42, "tokens → text, piece by piece", "left", INK)]
     for x, y, text, anchor, colour in notes:
@@ -655,7 +659,7 @@ def request_path_summary(path: pd.DataFrame, first_word: pd.DataFrame) -> str:
 
 
 def course_map(lessons: pd.DataFrame) -> HTML:
-    """The lessons as cards, in columns by `part`; columns `number`, `title`, `part`, `question`, `minutes`, `link` (or None)."""
+    """The lessons as cards, in columns by `part`; columns `number`, `title`, `part`, `question`, `minutes`, `link` (or blank)."""
     columns = "".join(
         f'<div style="flex: 1 1 14em; min-width: 14em"><div style="font-weight: 600; margin: 4px">{html.escape(part)}</div>'
         f'{"".join(map(_card, rows.to_dict("records")))}</div>' for part, rows in lessons.groupby("part", sort=False))

@@ -111,7 +111,7 @@ def _resource_checks() -> list[Check]:
                required=False),
         _check("memory", f"{MIN_MEMORY_GIB} GiB", f"{memory:.1f} GiB", memory >= MIN_MEMORY_GIB,
                "use a larger machine, or raise the memory limit of the container"),
-        _check("free disk", f"{MIN_DISK_GIB} GiB in {cache_dir()}", f"{disk:.1f} GiB", disk >= MIN_DISK_GIB,
+        _check("free disk", f"{MIN_DISK_GIB} GiB in {_short(cache_dir())}", f"{disk:.1f} GiB", disk >= MIN_DISK_GIB,
                "free some, or set INFLIGHT_HOME to a folder on a larger disk"),
         _check("free /dev/shm", f"{MIN_SHM_MIB} MiB", f"{shm:.0f} MiB", shm >= MIN_SHM_MIB,
                "remove stale files in /dev/shm; in a container, start it with --shm-size=256m"),
@@ -138,8 +138,13 @@ def _accelerator_checks() -> list[Check]:
 def _model_check() -> Check:
     path = cached_path()
     # Only its presence: whoever uses the file verifies its hash.
-    return _check("model", f"{DEFAULT} in the cache", str(path) if path.exists() else "not cached", path.exists(),
+    return _check("model", f"{DEFAULT} in the cache", _short(path) if path.exists() else "not cached", path.exists(),
                   "inflight fetch (or nothing: it is fetched when first used)", required=False)
+
+
+def _short(path: Path) -> str:
+    """A path without the user's name: a table that is shown to others should not tell it."""
+    return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)
 
 
 def _os_name() -> str:

@@ -41,8 +41,8 @@ LESSONS = (
 
 
 def table() -> pd.DataFrame:
-    """One row a lesson, with `link`: the notebook's name beside the other notebooks, or None while it is planned."""
+    """One row a lesson, with `link`: the notebook's name beside the other notebooks, blank while it is planned."""
     rows = pd.DataFrame([asdict(lesson) for lesson in LESSONS])
     names = [f"{lesson.number}_{lesson.topic}" for lesson in LESSONS]
-    rows["link"] = [f"{name}.ipynb" if (ROOT / "lessons" / name).is_dir() else None for name in names]
+    rows["link"] = [f"{name}.ipynb" if (ROOT / "lessons" / name).is_dir() else "" for name in names]
     return rows

@@ -30,8 +30,8 @@ def metrics(text: str) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        One row a sample: `name`; `model`, blank where the sample belongs to the whole server; `label`, the values of its
-        other labels but the version, as "active" for `request_type="active"`; `value`, in the unit that the name says;
+        One row a sample: `name`; `model`, blank where the sample belongs to the whole server; `label`, the values of
+        its other labels but the version, as "active" for `request_type="active"`; `value`, in the unit of its name;
         `type`, "counter" (only grows), "gauge" (goes up and down), "histogram" or "summary".
 
     Raises
@@ -40,9 +40,10 @@ def metrics(text: str) -> pd.DataFrame:
         The text is not a metrics page.
     """
     try:
-        rows = [_row(text, sample, family.type) for family in text_string_to_metric_families(text) for sample in family.samples]
+        families = list(text_string_to_metric_families(text))
     except (ValueError, KeyError, IndexError) as error:
         raise CourseError(f"This is not a metrics page ({error}): read it from the server's metrics_url.") from None
+    rows = [_row(text, sample, family.type) for family in families for sample in family.samples]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -71,8 +72,8 @@ def iterations(path: str | Path) -> pd.DataFrame:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines(keepends=True)
     except OSError as error:
-        raise CourseError(f"The iteration log {path} cannot be read ({error.strerror}). Set iteration_log_path and send a "
-                          "request first.") from None
+        raise CourseError(f"The iteration log {path} cannot be read ({error.strerror}). Set iteration_log_path and "
+                          "send a request first.") from None
     columns = [field.name for field in fields(IterationStats)]
     rows = []
     for number, line in enumerate(lines, 1):

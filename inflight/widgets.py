@@ -82,8 +82,8 @@ class Playground(ipywidgets.VBox):
         super().__init__([self.prompt, self.max_tokens, self.temperature, self.top_k, buttons, self.text, self.status])
 
     def __repr__(self) -> str:
-        return (f"Playground: a prompt ({self.prompt.value!r}), sliders for max_tokens, temperature and top_k, buttons Run "
-                "and Stop; the answer appears as it is made.")
+        return (f"Playground: a prompt ({self.prompt.value!r}), sliders for max_tokens, temperature and top_k, buttons "
+                "Run and Stop; the answer appears as it is made.")
 
     def wait(self) -> None:
         """Wait until the answer that is being made, if any, has ended."""

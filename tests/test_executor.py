@@ -188,12 +188,23 @@ def test_in_flight_a_short_request_overtakes_the_long_one_it_sat_beside(executor
     assert order == [1, 2, 0]
 
 
-def test_static_a_batch_is_answered_together(small_engine):
+def test_static_a_batch_is_answered_together_and_nobody_joins_it(small_engine, monkeypatch):
     with Executor(small_engine, ExecutorConfig(gpt_model_type="V1")) as executor:
-        executor.generate_all([Request(PROMPTS[2], length) for length in (30, 2, 5, 9, 12)])
-        members = [{number for number, _, _ in row.requests} for row in executor.iteration_stats]
-    first_batch = members[0]
-    assert all(not batch - first_batch for batch in members[:30])  # nobody joins while the longest of them runs
+        requests = [Request(PROMPTS[0], length) for length in (20, 2, 9)]
+        assert finish_order(executor, requests) == [0, 1, 2]
+        late, forward = Receiver(), executor.model.forward
+
+        def another_arrives(chunks):
+            monkeypatch.setattr(executor.model, "forward", forward)
+            executor.enqueue_request(Request(PROMPTS[0], 2), late)
+            return forward(chunks)
+
+        executor.iteration_stats.clear()
+        monkeypatch.setattr(executor.model, "forward", another_arrives)
+        first = send(executor, Request(PROMPTS[0], 20)).wait().last.request_id
+        assert len(late.wait().tokens) == 2
+        batches = [[number for number, _, _ in row.requests] for row in executor.iteration_stats]
+        assert batches[:20] == [[first]] * 20
 
 
 def test_max_utilization_pauses_and_no_evict_does_not(small_engine):
@@ -204,6 +215,21 @@ def test_max_utilization_pauses_and_no_evict_does_not(small_engine):
             executor.generate_all([Request(PROMPTS[3], 32) for _ in range(3)])  # one block each, later two
             paused[policy] = max(row.paused for row in executor.iteration_stats)
     assert paused["max_utilization"] > 0 == paused["guaranteed_no_evict"]
+
+
+def test_a_waiting_request_does_not_overtake_a_paused_one(small_engine):
+    config = ExecutorConfig(batch_scheduler_policy="max_utilization", max_tokens_in_paged_kv_cache=TIGHT_CACHE)
+    with Executor(small_engine, config) as executor:
+        held = hold(executor)
+        # Three that take all three blocks, until the first needs another; one that would fit in what is left then.
+        receivers = [send(executor, Request(PROMPTS[3], 32)) for _ in range(3)] + [send(executor, Request([1], 2))]
+        held.set()
+        last = receivers[-1].wait().last.request_id
+        for receiver in receivers:
+            receiver.wait()
+        rows = list(executor.iteration_stats)
+    first = next(row for row in rows if last in [number for number, _, _ in row.requests])
+    assert max(row.paused for row in rows) > 0 == first.paused
 
 
 def test_a_long_prompt_is_computed_in_parts(small_checkpoint, alone, tmp_path):
@@ -503,7 +529,7 @@ def test_iteration_log_is_one_json_object_a_line(small_engine, tmp_path):
     path = tmp_path / "iterations.jsonl"
     with Executor(small_engine, ExecutorConfig(iteration_log_path=path)) as executor:
         executor.generate_all([Request(PROMPTS[3], 6), Request(PROMPTS[6], 3)])
-        kept = [asdict(row) for row in executor.iteration_stats]
+    kept = [asdict(row) for row in executor.iteration_stats]
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert rows == kept
     assert [row["iteration"] for row in rows] == list(range(1, len(rows) + 1))

@@ -17,7 +17,8 @@ def ready_again(playground):
 
 
 def test_run_shows_the_answer_and_its_times(streaming_server, playground):
-    playground.prompt.value, playground.max_tokens.value, playground.top_k.value = "What is the capital of France?", 20, 1
+    playground.prompt.value = "What is the capital of France?"
+    playground.max_tokens.value, playground.top_k.value = 20, 1
     playground.run_button.click()
     playground.wait()
     with Client(streaming_server.grpc_url) as client:

@@ -184,6 +184,27 @@ def test_an_output_that_no_step_produces(repo):
     assert [(p.field, p.message) for p in check(repo)] == [("output answer", "No step produces it.")]
 
 
+def one_name_for_two_tensors(config):
+    config.ensemble_scheduling.step[1].output_map["is_final"] = "_INPUT_ID"
+    del config.ensemble_scheduling.step[2].input_map["IS_FINAL"]
+
+
+@pytest.mark.parametrize("change, field, message", [
+    (lambda config: config.input.add(name="spare", data_type=repository.DataType.TYPE_FP32, dims=[1]),
+     "input spare", "No step and no output takes 'spare'."),
+    (lambda config: config.ensemble_scheduling.step[2].input_map.pop("IS_FINAL"),
+     "ensemble_scheduling.step[1] (tensorrt_llm).output_map", "No step and no output takes '_IS_FINAL'."),
+    (one_name_for_two_tensors,
+     "ensemble_scheduling.step[1] (tensorrt_llm).output_map", "'_INPUT_ID' is already the name of another tensor."),
+], ids=["input", "unused", "twice"])
+def test_loose_ends_of_an_ensemble(repo, change, field, message):
+    path = repo / ENSEMBLE
+    config = read_config(path)
+    change(config)
+    repository.write_config(config, path)
+    assert (field, message) in [(problem.field, problem.message) for problem in check(repo)]
+
+
 def test_missing_files(repo):
     (repo / "tensorrt_llm" / "1" / "model.py").unlink()
     assert [(p.field, p.message) for p in check(repo)] == [("model.py", "The Python model is missing.")]

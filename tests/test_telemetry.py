@@ -25,8 +25,8 @@ nv_cpu_utilization 0.5
 
 ITERATION = IterationStats(
     iteration=1, timestamp=1e9, iteration_ms=9.5, active=2, scheduled=1, waiting=1, paused=0, context_tokens=30,
-    generation_tokens=0, kv_blocks_used=1, kv_blocks_free=7, kv_blocks_max=8, tokens_per_block=32, finished=0, empty_seats=7,
-    requests=[[1, 30, 0]])
+    generation_tokens=0, kv_blocks_used=1, kv_blocks_free=7, kv_blocks_max=8, tokens_per_block=32, finished=0,
+    empty_seats=7, requests=[[1, 30, 0]])
 
 
 def log_line(**changes) -> str:

@@ -34,7 +34,8 @@ def test_editor_has_a_field_for_every_key_and_starts_with_what_the_file_has(repo
 
 def test_editor_offers_the_allowed_values(repo):
     editor = ConfigEditor(repo, "tensorrt_llm")
-    offered = {name: [value for _, value in field.options] for name, field in editor.fields.items() if hasattr(field, "options")}
+    lists = {name: field for name, field in editor.fields.items() if hasattr(field, "options")}
+    offered = {name: [value for _, value in field.options] for name, field in lists.items()}
     assert offered["enable_kv_cache_reuse"] == ["false", "true", ""]
     assert offered["gpt_model_type"] == list(repository.PARAMETERS["tensorrt_llm"]["gpt_model_type"].choices)
     assert "max_utilization" in offered["batch_scheduler_policy"]

@@ -166,21 +166,23 @@ from inflight import syllabus
 charts.course_map(syllabus.table())
 
 # %% [markdown]
-# Lessons [01](01_engine.ipynb), 02 and 03 build what you have just used, one by one: the engine, the model repository, the
+# Lessons [01](01_engine.ipynb), [02](02_repository.ipynb) and [03](03_serve.ipynb) build what you have just used, one by one: the engine, the model repository, the
 # server. Each has a lab with exercises that check your answers. The map as text, for those who do not see it: lessons 00
 # to 03 serve a model, 04 to 06 share it among many users, 07 and 08 look underneath.
 
 # %% [markdown]
 # ## Your machine
 #
-# What the course needs, and what it found here. `inflight doctor` prints the same table in a terminal.
+# What the course needs, and what it found here; CACHE is the folder where model and engines are kept. `inflight doctor` prints
+# the same table in a terminal, with that folder's name.
 
 # %% tags=["nbval-ignore-output"]
 import pandas as pd
 
 from inflight import machine
+from inflight.checkpoint import cache_dir
 
-checks = pd.DataFrame(machine.checks())
+checks = pd.DataFrame(machine.checks()).replace(str(cache_dir()), "CACHE", regex=True)
 checks["ok"] = checks["ok"].map({True: "yes", False: "no"})
 charts.table(checks[["name", "need", "have", "ok", "fix"]])
 

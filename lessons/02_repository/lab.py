@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lab 02 · Assemble the repository
 #
-# Three exercises, 35 minutes. The lecture is [02 · Assemble the repository](../notebooks/02_repository.ipynb). Each exercise
-# ends with a `check`, which never stops the notebook. Work on a copy of this file if you want to keep it.
+# Three exercises, 35 minutes. The lecture is [02 · Assemble the repository](../notebooks/02_repository.ipynb). Each
+# exercise ends with a `check`, which never stops the notebook. Work on a copy of this file if you want to keep it.
 
 # %%
 import tempfile
@@ -28,8 +28,8 @@ print(f"engine: {engine_dir.name}")
 # %% [markdown]
 # ## Exercise 2.1 · Who takes this tensor?
 #
-# 10 minutes, easy. Write `takers`: given a repository and the ensemble's name of a tensor, it returns the models that take
-# this tensor, each with the name of the model's own input, as a list of pairs. For `"text_input"` that is
+# 10 minutes, easy. Write `takers`: given a repository and the ensemble's name of a tensor, it returns the models that
+# take this tensor, each with the name of the model's own input, as a list of pairs. For `"text_input"` that is
 # `[("preprocessing", "QUERY")]`.
 #
 # - `repository.read_config(path)` gives a `config.pbtxt` as a message.
@@ -54,14 +54,14 @@ for tensor in ("text_input", "_INPUT_ID", "_SEQUENCE_LENGTH"):
 check("2.1", takers)
 
 # %% [markdown]
-# <details><summary>Hint 1</summary>In an <code>input_map</code> the key is the model's own name and the value is the ensemble's
-# name. Look for the value.</details>
+# <details><summary>Hint 1</summary>In an <code>input_map</code> the key is the model's own name and the value is the
+# ensemble's name. Look for the value.</details>
 #
 # <details><summary>Hint 2</summary>An <code>input_map</code> behaves like a dict: <code>for own, shared in
 # step.input_map.items()</code>.</details>
 #
-# <details><summary>I get "argument of type … is not iterable"</summary>You read the message itself. Its parts are attributes:
-# <code>config.ensemble_scheduling.step</code>.</details>
+# <details><summary>I get "argument of type … is not iterable"</summary>You read the message itself. Its parts are
+# attributes: <code>config.ensemble_scheduling.step</code>.</details>
 
 # %% [markdown]
 # ## Exercise 2.2 · Four faults
@@ -70,8 +70,8 @@ check("2.1", takers)
 # fourth it cannot see: two tensors of the same type and shape have changed places. Find it by looking at what
 # is connected with what.
 #
-# Repair the files in the way you like: in JupyterLab's editor, with `repository.edit`, or with `repository.read_config` and
-# `repository.write_config`. Then set `repaired = broken`.
+# Repair the files in the way you like: in JupyterLab's editor, with `repository.edit`, or with
+# `repository.read_config` and `repository.write_config`. Then set `repaired` to `broken`.
 
 # %%
 broken = break_repository(repository.assemble(Path(folder.name) / "broken", engine_dir))
@@ -80,7 +80,7 @@ pd.DataFrame(repository.check(broken)).replace({f"{broken}/": ""}, regex=True)
 # %%
 repaired = None
 # BEGIN SOLUTION
-# LAB: # your repairs, then: repaired = broken
+# LAB: # your repairs; then set repaired
 file = broken / "postprocessing" / "config.pbtxt"
 file.write_text(file.read_text().replace("data_type: TYPE_FP32", "data_type: TYPE_INT32"))
 file = broken / "tensorrt_llm" / "config.pbtxt"
@@ -106,26 +106,26 @@ check("2.2", repaired)
 # <code>pd.DataFrame(repository.ensemble_edges(broken))</code> with the same of <code>repo</code>, which is in good
 # order.</details>
 #
-# <details><summary>Hint 3</summary>With this fault a question with <code>max_tokens</code> 4 is cut to its first four tokens, and the
-# answer is as long as the question was.</details>
+# <details><summary>Hint 3</summary>With this fault a question with <code>max_tokens</code> 4 is cut to its first four
+# tokens, and the answer is as long as the question was.</details>
 
 # %% [markdown]
 # ## Exercise 2.3 · Tell the client how long its prompt was
 #
-# 10 minutes, medium. A service bills by the token, so it wants to know how many tokens a prompt came to. `preprocessing`
-# knows it: its output `REQUEST_INPUT_LEN`. Give the ensemble in `repo` one more output, `prompt_tokens`, INT32 with
-# `dims: [ 1 ]`, that carries it to the client. No Python has to be changed.
+# 10 minutes, medium. A service bills by the token, so it wants to know how many tokens a prompt came to.
+# `preprocessing` knows it: its output `REQUEST_INPUT_LEN`. Give the ensemble in `repo` one more output,
+# `prompt_tokens`, INT32 with `dims: [ 1 ]`, that carries it to the client. No Python has to be changed.
 #
 # - The ensemble's name of that tensor is `_REQUEST_INPUT_LEN` now. An output of the ensemble has the name of the tensor
 #   that it carries.
 # - Somebody else takes the tensor too, and must still get it. Your `takers` knows who.
 #
-# When it is done, set `extended = repo`.
+# When it is done, set `extended` to `repo`.
 
 # %%
 extended = None
 # BEGIN SOLUTION
-# LAB: # your change of repo / "ensemble" / "config.pbtxt", then: extended = repo
+# LAB: # your change of repo / "ensemble" / "config.pbtxt"; then set extended
 file = repo / "ensemble" / "config.pbtxt"
 text = file.read_text().replace('"_REQUEST_INPUT_LEN"', '"prompt_tokens"')
 file.write_text(text + 'output { name: "prompt_tokens" data_type: TYPE_INT32 dims: [ 1 ] }\n')
@@ -136,14 +136,14 @@ extended = repo
 check("2.3", extended)
 
 # %% [markdown]
-# <details><summary>Hint 1</summary>Rename the tensor wherever the ensemble uses it: in one <code>output_map</code> and in one
-# <code>input_map</code>.</details>
+# <details><summary>Hint 1</summary>Rename the tensor wherever the ensemble uses it: in one <code>output_map</code>
+# and in one <code>input_map</code>.</details>
 #
 # <details><summary>Hint 2</summary>Then add to the file:
 # <code>output { name: "prompt_tokens" data_type: TYPE_INT32 dims: [ 1 ] }</code>.</details>
 #
-# <details><summary>I get "needs the input … which the step does not give"</summary>The key of a map is the model's own name and
-# stays. Change the value.</details>
+# <details><summary>I get "needs the input … which the step does not give"</summary>The key of a map is the model's
+# own name and stays. Change the value.</details>
 
 # %% [markdown]
 # When the check is content, see it at work: the new output arrives with the text.

@@ -4,14 +4,14 @@
 # 25 minutes. Afterwards you can *assemble* a model repository, *trace* every tensor through it, and *repair* one that
 # does not load.
 #
-# You need the engine of [lesson 01](01_engine.ipynb); it is built here if it is not there yet. Words you do not know are
-# in the [glossary](00_start_here.ipynb#Glossary). The exercises are in the [lab](../labs/02_repository.ipynb).
+# You need the engine of [lesson 01](01_engine.ipynb); it is built here if it is not there yet. Words you do not know
+# are in the [glossary](00_start_here.ipynb#Glossary). The exercises are in the [lab](../labs/02_repository.ipynb).
 
 # %% [markdown]
 # ## The question
 #
-# A colleague hands you a folder with four `config.pbtxt` files. The server starts, one model is UNAVAILABLE, and the demo
-# is in ten minutes. Which file do you open?
+# A colleague hands you a folder with four `config.pbtxt` files. The server starts, one model is UNAVAILABLE, and the
+# demo is in ten minutes. Which file do you open?
 #
 # **How does Triton know what to load, and what flows where?**
 
@@ -46,8 +46,8 @@ print(f"engine: {engine_dir.name}")
 # %% [markdown]
 # ## Predict
 #
-# A client sends two tensors, a text and the most tokens it wants, and gets its answer. Between the two, three models hand
-# each other tensors: text to token ids, token ids to more token ids, token ids to text.
+# A client sends two tensors, a text and the most tokens it wants, and gets its answer. Between the two, three models
+# hand each other tensors: text to token ids, token ids to more token ids, token ids to text.
 
 # %% tags=["nbval-ignore-output"]
 guess = widgets.predict("How many tensors are handed over in all, those of the client included?", default=6)
@@ -56,8 +56,8 @@ guess
 # %% [markdown]
 # ## Assemble
 #
-# A **model repository** is a folder with one folder a model. `config.pbtxt` says what flows in and out and how the model is
-# run; the folder `1` holds version 1 of the model itself. `assemble` makes one from the templates in
+# A **model repository** is a folder with one folder a model. `config.pbtxt` says what flows in and out and how the
+# model is run; the folder `1` holds version 1 of the model itself. `assemble` makes one from the templates in
 # `assets/repository/`, and fills in what depends on your machine: where the engine is.
 
 # %%
@@ -70,9 +70,9 @@ overview = pd.DataFrame({model: {
 overview
 
 # %% [markdown]
-# Three models are run by the Python **backend**: Triton loads their `model.py`. The fourth, the **ensemble**, has no code.
-# It is a list of steps, and Triton itself carries the tensors between them; its folder `1` is empty. **Decoupled** means that a request may get more
-# than one response; streaming needs it, and here it is off.
+# Three models are run by the Python **backend**: Triton loads their `model.py`. The fourth, the **ensemble**, has no
+# code. It is a list of steps, and Triton itself carries the tensors between them; its folder `1` is empty.
+# **Decoupled** means that a request may get more than one response; streaming needs it, and here it is off.
 
 # %%
 text = (repo / "postprocessing" / "config.pbtxt").read_text()
@@ -106,23 +106,24 @@ print(f"{answer.text!r} after {answer.latency_s * 1000:.0f} ms, through {len(con
 # ## See
 #
 # The repository as a tree, and each model's folder at the height of the model it describes. An arrow is read from the
-# ensemble's `output_map` and `input_map`: two steps are connected where both use the same name for a tensor. At the arrow:
-# what the sender calls it, what the receiver calls it, its type, its shape without the batch dimension.
+# ensemble's `output_map` and `input_map`: two steps are connected where both use the same name for a tensor. At the
+# arrow: what the sender calls it, what the receiver calls it, its type, its shape without the batch dimension.
 
 # %%
 edges = pd.DataFrame(repository.ensemble_edges(repo))
 files = [str(path.relative_to(repo)) for path in sorted(repo.rglob("*"))
          if path.suffix in (".pbtxt", ".py")]
 optional = edges[edges.optional]
-alt = (f"A tree of {len(files)} files in {len(configs)} folders beside a graph. The client's request goes down through "
-       f"preprocessing, tensorrt_llm and postprocessing, and back to the client, over {len(edges)} possible tensors, of "
-       f"which {len(optional)} are optional. {sum(optional.source == 'client')} of the optional ones come from the client.")
+alt = (f"A tree of {len(files)} files in {len(configs)} folders beside a graph. The client's request goes down "
+       "through preprocessing, tensorrt_llm and postprocessing, and back to the client, over "
+       f"{len(edges)} possible tensors. {len(optional)} of them are optional, and "
+       f"{sum(optional.source == 'client')} of the optional ones come from the client.")
 charts.show(charts.repository_map(files, edges), alt)
 Markdown(alt)
 
 # %% [markdown]
-# The optional ones, by name. The client's go past preprocessing, straight to the engine, unless they are words that have to
-# become token ids first.
+# The optional ones, by name. The client's go past preprocessing, straight to the engine, unless they are words that
+# have to become token ids first.
 
 # %%
 optional.groupby(["source", "target"]).tensor.agg(["count", ", ".join]).rename(columns={"join": "tensors"})
@@ -130,8 +131,8 @@ optional.groupby(["source", "target"]).tensor.agg(["count", ", ".join]).rename(c
 # %% [markdown]
 # ## Explain
 #
-# An optional tensor of the client travels only when it is sent. What a model puts out always travels. So the files alone
-# tell the number for a request with nothing optional:
+# An optional tensor of the client travels only when it is sent. What a model puts out always travels. So the files
+# alone tell the number for a request with nothing optional:
 
 # %%
 sent = edges[~((edges.source == "client") & edges.optional)]
@@ -141,8 +142,8 @@ for (source, target), count in counts.items():
 print(f"{counts.sum()}  in all")
 
 # %% [markdown]
-# Now be the ensemble. `call` asks one model with plain `tritonclient`, which knows nothing but tensor names; `hand_over`
-# does what the maps say: it picks one model's outputs and renames them to the next one's inputs.
+# Now be the ensemble. `call` asks one model with plain `tritonclient`, which knows nothing but tensor names;
+# `hand_over` does what the maps say: it picks one model's outputs and renames them to the next one's inputs.
 
 
 # %%
@@ -181,16 +182,16 @@ pd.DataFrame([{"to": target, "tensor": name, "type": np_to_triton_dtype(array.dt
 # %%
 moved = sum(len(tensors) for tensors in handed.values())
 prompt_tokens = to_engine["input_ids"].shape[1]
-Markdown(f"You said **{guess.value}**; the files said {counts.sum()}; **{moved}** were handed over. The {len(question)} "
-         f"characters became {prompt_tokens} token ids, because the chat template puts its own words around them. The "
+Markdown(f"You said **{guess.value}**; the files said {counts.sum()}; **{moved}** were handed over. "
+         f"The {len(question)} characters became {prompt_tokens} token ids, because the chat template puts its own words around them. The "
          f"batch dimension in front is 1 everywhere: one request.")
 
 # %% [markdown]
 # ## The same edit, three ways
 #
-# You want another scheduling policy. In a TensorRT-LLM lab you would meet `sed` or `fill_template.py`, which is Python's
-# `Template.safe_substitute` behind a command line. Both change text. The course changes the file as what it is, a
-# **protobuf** message of type `ModelConfig`, with `repository.edit`.
+# You want another scheduling policy. In a TensorRT-LLM lab you would meet `sed` or `fill_template.py`, which is
+# Python's `Template.safe_substitute` behind a command line. Both change text. The course changes the file as what it
+# is, a **protobuf** message of type `ModelConfig`, with `repository.edit`.
 
 # %%
 template = (repository.TEMPLATES / "tensorrt_llm" / "config.pbtxt").read_text()
@@ -251,8 +252,8 @@ outcomes
 # %%
 silent = (outcomes == "changed nothing, said nothing").sum()
 Markdown(f"Edits that came to nothing without a word: `sed` **{silent['sed']}**, `fill_template` "
-         f"**{silent['fill_template']}**, protobuf **{silent['protobuf']}**. Text tools also take any value: the backend would "
-         "start with its default policy, and write one line of warning into a long log.")
+         f"**{silent['fill_template']}**, protobuf **{silent['protobuf']}**. Text tools also take any value: "
+         "the backend would start with its default policy, and write one line of warning into a long log.")
 
 # %% [markdown]
 # Protobuf has its price. A message has no comments, so whoever writes it back loses them:
@@ -264,10 +265,11 @@ print(f"comments in the template: {comments['template']}, in the assembled file:
 # %% [markdown]
 # ## Turn the knob
 #
-# The same edit with a mouse. Every key of `tensorrt_llm` has a field; what it does not take is refused before anything is
-# written. **Apply** writes the file and loads the model again; **Undo** goes one step back. Try:
+# The same edit with a mouse. Every key of `tensorrt_llm` has a field; what it does not take is refused before
+# anything is written. **Apply** writes the file and loads the model again; **Undo** goes one step back. Try:
 #
-# - `exclude_input_in_output` at `false`, then **Apply**: what does `client.ask(question).text` give in a cell of your own?
+# - `exclude_input_in_output` at `false`, then **Apply**: what does `client.ask(question).text` give in a cell of your
+#   own?
 # - `max_tokens_in_paged_kv_cache` at `many`, then at `64`: who refuses each of them?
 
 # %% tags=["nbval-ignore-output"]
@@ -275,8 +277,8 @@ editor = widgets.ConfigEditor(repo, "tensorrt_llm", server)
 editor
 
 # %% [markdown]
-# The next cells press the same buttons. With `exclude_input_in_output` off, the engine gives back the prompt too, as it saw
-# it.
+# The next cells press the same buttons. With `exclude_input_in_output` off, the engine gives back the prompt too, as
+# it saw it.
 
 # %% tags=["nbval-ignore-output"]
 editor.fields["exclude_input_in_output"].value = "false"
@@ -286,8 +288,8 @@ display(Markdown(editor.status.value))
 print(with_prompt)
 
 # %% [markdown]
-# There they are, the tokens that your question did not have: the chat template's words, and the roles. Now two values that
-# are refused:
+# There they are, the tokens that your question did not have: the chat template's words, and the roles. Now two values
+# that are refused:
 
 # %% tags=["nbval-ignore-output"]
 for value in ("many", "64"):
@@ -307,8 +309,8 @@ print(f"the answer has {len(with_prompt)} characters before Undo, {len(client.as
 # %% [markdown]
 # ## On the lab GPU
 #
-# The same repository with TensorRT-LLM 0.14, inside `nvcr.io/nvidia/tritonserver:24.10-trtllm-python-py3`, with the backend's
-# sources mounted at `/tensorrtllm_backend` and the engine at `/engines/model`:
+# The same repository with TensorRT-LLM 0.14, inside `nvcr.io/nvidia/tritonserver:24.10-trtllm-python-py3`, with the
+# backend's sources mounted at `/tensorrtllm_backend` and the engine at `/engines/model`:
 #
 # | Step | Here | There |
 # |---|---|---|
@@ -335,23 +337,25 @@ print(f"the answer has {len(with_prompt)} characters before Undo, {len(client.as
 #
 # What differs there:
 #
-# - A variable inside quotes may stay unfilled and means "default"; one outside quotes makes the file unreadable. Later
-#   releases have more of those: `encoder_input_features_data_type` from 0.15, `logits_datatype` from 0.17.
-# - A variable that is not in the file is ignored up to 0.18, and an `AssertionError` from 0.19. So a second run over a file
-#   that is already filled changes nothing, or fails: copy the template again first.
-# - A comma or a colon in a value has to be escaped (`0\,1`), and no blank may follow a comma.
+# - A variable inside quotes may stay unfilled and means "default"; one outside quotes makes the file unreadable.
+#   Later releases have more of those: `encoder_input_features_data_type` from 0.15, `logits_datatype` from 0.17.
+# - A variable that is not in the file is ignored up to 0.18, and an `AssertionError` from 0.19. So a second run over
+#   a file that is already filled changes nothing, or fails: copy the template again first.
+# - A comma or a colon inside a value ends the script with an error; from 0.16 a comma can be escaped, as in `0\,1`.
+#   No blank may follow a comma between two variables.
 # - There is a fifth model, `tensorrt_llm_bls`, which does in Python what the ensemble does with maps.
 # - The templates leave the chat template to the client; `apply_chat_template` is the course's own.
 
 # %% [markdown]
 # ## What breaks
 #
-# Five repositories, one fault each. Some are seen by the check, before anything starts. Some only by Triton, when it loads
-# the model. And there is a third possibility.
+# Five repositories, one fault each. Some are seen by the check, before anything starts. Some only by Triton, when it
+# loads the model. And there is a third possibility.
 
 # %%
 FAULTS = {  # what is wrong: file, what stands there, what stands there instead
-    "a variable is not filled": ("preprocessing/config.pbtxt", r"max_batch_size: \d+", "max_batch_size: ${triton_max_batch_size}"),
+    "a variable is not filled": ("preprocessing/config.pbtxt", r"max_batch_size: \d+",
+                                 "max_batch_size: ${triton_max_batch_size}"),
     "a type does not fit": ("postprocessing/config.pbtxt", r'(TOKENS_BATCH"\s+data_type: )TYPE_INT32', r"\1TYPE_INT64"),
     "the engine is elsewhere": ("tensorrt_llm/config.pbtxt", re.escape(str(engine_dir)), "/engines/model"),
     "model.py has a typo": ("postprocessing/1/model.py", r"triton_model\.parameters", "triton_mode.parameters"),
@@ -437,9 +441,9 @@ attempt("model.py has a typo")
 attempt("stop and bad words are crossed")
 
 # %% [markdown]
-# Both tensors are STRING `[-1]`, so names, types and shapes all fit, and every model is READY. But the word at which the
-# answer should stop is now one that it may not use. TensorRT-LLM 0.5 shipped with a relative of this fault: its maps left the
-# stop words unconnected, and they had no effect. Only a test that asks for the behaviour finds it.
+# Both tensors are STRING `[-1]`, so names, types and shapes all fit, and every model is READY. But the word at which
+# the answer should stop is now one that it may not use. TensorRT-LLM 0.5 shipped with a relative of this fault: its
+# maps left the stop words unconnected, and they had no effect. Only a test that asks for the behaviour finds it.
 
 # %%
 assert len(repository.check(repo)) == 0 and set(caught) == set(FAULTS)
@@ -472,19 +476,20 @@ folder.cleanup()
 # - A model repository is a folder a model; `config.pbtxt` names what flows in and out, `1/` holds the model.
 # - An ensemble is maps, not code: two steps are connected where they use the same name for a tensor.
 # - `-1` in a shape fits any length, and `max_batch_size` adds one dimension in front of every shape.
-# - Text tools write typos without a word. Protobuf knows fields and types, and the course's check knows keys and values.
-# - Ask in this order: what does the check say, what is each model's state, what does the log's last error say, and does the
-#   answer do what was asked?
+# - Text tools write typos without a word. Protobuf knows fields and types, and the course's check knows keys and
+#   values.
+# - Ask in this order: what does the check say, what is each model's state, what does the log's last error say, and
+#   does the answer do what was asked?
 #
 # Three questions, without running anything:
 #
-# <details><summary>1. The ensemble has an optional input <code>temperature</code>. Which models get a tensor when a client does
-# not send it?</summary>None. An optional tensor that was not sent is not handed over, and <code>tensorrt_llm</code> uses its
-# default.</details>
+# <details><summary>1. The ensemble has an optional input <code>temperature</code>. Which models get a tensor when a
+# client does not send it?</summary>None. An optional tensor that was not sent is not handed over, and
+# <code>tensorrt_llm</code> uses its default.</details>
 #
 # <details><summary>2. You fill <code>engine_dir</code> with <code>sed s/…/…/</code> and the path has slashes. What
-# happens?</summary><code>sed</code> takes the first slash of the path as the end of the pattern's replacement, and stops
-# with an error. That is its good case: with a typo in the name it says nothing.</details>
+# happens?</summary><code>sed</code> takes the first slash of the path as the end of the pattern's replacement, and
+# stops with an error. That is its good case: with a typo in the name it says nothing.</details>
 #
 # <details><summary>3. A model was edited, could not be loaded again, and clients are still served. Is all
 # well?</summary>No. The server goes on with what it had loaded, and the file on disk is broken. The next restart

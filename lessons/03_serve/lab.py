@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Lab 03 · Serve and query
 #
-# Three exercises, about 35 minutes. You measure what a user feels, end a request as soon as you have what you need, and
-# find out how many readers one server can please.
+# Three exercises, about 35 minutes. You measure what a user feels, end a request as soon as you have what you need,
+# and find out how many readers one server can please.
 #
-# Make a copy of this notebook before you edit it, so that an update of the course never touches your work. A check never
-# stops you: it says done, not done yet, or gives a hint.
+# Make a copy of this notebook before you edit it, so that an update of the course never touches your work. A check
+# never stops you: it says done, not done yet, or gives a hint.
 #
 # [← Lesson 03](../notebooks/03_serve.ipynb)
 
@@ -35,11 +35,12 @@ print("warm-up:", client.ask("What is the capital of France?").text)
 #
 # 8 minutes · easy
 #
-# A streamed answer has `times_s`: for each piece, the seconds from sending the request to its arrival. Write the function
-# that turns them into what the user felt:
+# A streamed answer has `times_s`: for each piece, the seconds from sending the request to its arrival. Write the
+# function that turns them into what the user felt:
 #
 # - `ttft_ms`: until the first piece, in milliseconds;
-# - `itl_ms`: from one piece to the next, the mean over the answer, in milliseconds; `None` if there is only one piece;
+# - `itl_ms`: from one piece to the next, the mean over the answer, in milliseconds; `None` if there is only one
+#   piece;
 # - `end_to_end_ms`: until the last piece, in milliseconds;
 # - `tokens_per_s`: pieces a second, over the whole time.
 
@@ -83,9 +84,9 @@ felt(answer.times_s)
 #
 # 12 minutes · medium
 #
-# A program asks for a fact and needs only the word that it looks for. Write `read_until`: it takes a stream and a word, reads
-# piece by piece until the text so far has the word in it, ends the request, and returns the text so far. If the word never
-# comes, it returns the whole text.
+# A program asks for a fact and needs only the word that it looks for. Write `read_until`: it takes a stream and a
+# word, reads piece by piece until the text so far has the word in it, ends the request, and returns the text so far.
+# If the word never comes, it returns the whole text.
 
 # %%
 from inflight.client import Stream
@@ -118,8 +119,8 @@ print(f"{len(stream.answer.pieces)} of 200 pieces were read.")
 # %% [markdown]
 # <details><summary>Hint 1: the word is there, and the loop goes on</summary>
 #
-# A piece is a token, and a token may be half a word: "Par" and then "is". Look for the word in the text so far, not in the
-# piece.
+# A piece is a token, and a token may be half a word: "Par" and then "is". Look for the word in the text so far, not
+# in the piece.
 # </details>
 #
 # <details><summary>Hint 2: how a request is ended</summary>
@@ -132,8 +133,9 @@ print(f"{len(stream.answer.pieces)} of 200 pieces were read.")
 #
 # 15 minutes · harder
 #
-# Your service promises its readers: the first word within `max_ttft_ms`, and then at most `max_itl_ms` from word to word. First
-# measure both for a growing number of readers who all ask at once. This part is done for you; the engine has eight seats.
+# Your service promises its readers: the first word within `max_ttft_ms`, and then at most `max_itl_ms` from word to
+# word. First measure both for a growing number of readers who all ask at once. This part is done for you; the engine
+# has eight seats.
 
 # %% tags=["nbval-ignore-output"]
 from concurrent.futures import ThreadPoolExecutor
@@ -145,10 +147,11 @@ import pandas as pd
 def measure(num_readers):
     """TTFT and ITL (ms) below which 95 % lie, of readers who ask at the same moment."""
     with ThreadPoolExecutor(num_readers) as readers:
-        ask = lambda number: client.stream(f"Tell me about the number {number}.", 32, end_id=-1).read()
-        answers = list(readers.map(ask, range(num_readers)))
+        streams = [client.stream(f"Tell me about the number {number}.", 32, end_id=-1) for number in range(num_readers)]
+        answers = list(readers.map(Stream.read, streams))
     gaps = np.concatenate([answer.inter_token_s for answer in answers])
-    return num_readers, np.percentile([a.time_to_first_s for a in answers], 95) * 1000, np.percentile(gaps, 95) * 1000
+    firsts = [answer.time_to_first_s for answer in answers]
+    return num_readers, np.percentile(firsts, 95) * 1000, np.percentile(gaps, 95) * 1000
 
 
 measure(8)  # a warm-up
@@ -156,11 +159,11 @@ table = pd.DataFrame([measure(number) for number in (1, 2, 4, 8, 12, 16)], colum
 table.round(0)
 
 # %% [markdown]
-# Now write `readers_that_fit`: the largest number of readers in such a table for which both promises hold, for it and for
-# every smaller number in the table; 0 if not even the smallest number fits. The rows may come in any order.
+# Now write `readers_that_fit`: the largest number of readers in such a table for which both promises hold, for it and
+# for every smaller number in the table; 0 if not even the smallest number fits. The rows may come in any order.
 #
-# And decide from the table: when there are more readers than seats, what gets much worse? Set `worse_beyond_the_seats` to
-# `"TTFT"` or `"ITL"`.
+# And decide from the table: when there are more readers than seats, what gets much worse? Set
+# `worse_beyond_the_seats` to `"TTFT"` or `"ITL"`.
 
 # %%
 def readers_that_fit(table: pd.DataFrame, max_ttft_ms: float, max_itl_ms: float) -> int | None:
@@ -187,14 +190,14 @@ print(f"With 500 ms to the first word and 100 ms from word to word, this server 
 # %% [markdown]
 # <details><summary>Hint 1: one row</summary>
 #
-# A row holds when its TTFT and its ITL are both at most what was promised. Go through the rows from few readers to many and
-# stop at the first that does not hold.
+# A row holds when its TTFT and its ITL are both at most what was promised. Go through the rows from few readers to
+# many and stop at the first that does not hold.
 # </details>
 #
 # <details><summary>Hint 2: beyond the seats</summary>
 #
-# Who has a seat gets a token in each iteration, and an iteration never has more than eight. What does the ninth reader do
-# meanwhile?
+# Who has a seat gets a token in each iteration, and an iteration never has more than eight. What does the ninth
+# reader do meanwhile?
 # </details>
 
 # %% [markdown]

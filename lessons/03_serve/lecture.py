@@ -7,8 +7,8 @@
 # - **measure** what a user feels of an answer: time to first token, inter-token latency, end-to-end latency;
 # - **end** an answer early and show how much work that saved.
 #
-# You need nothing but what lessons 01 and 02 left behind: an engine and a model repository. Both are made here if they
-# are missing.
+# You need nothing but what lessons 01 and 02 left behind: an engine and a model repository. Both are made here if
+# they are missing.
 #
 # [← 02 · Assemble the repository](02_repository.ipynb) · [Lab 03](../labs/03_serve.ipynb) · next: 04 · Static against
 # in-flight batching (planned)
@@ -16,8 +16,9 @@
 # %% [markdown]
 # ## Why does the same answer feel fast or slow?
 #
-# Two teams send the same prompt to the same server. One says: "It hangs, and then a wall of text falls on us." The other
-# says: "It starts to write at once." The server's log shows the same answer and the same number of tokens for both.
+# Two teams send the same prompt to the same server. One says: "It hangs, and then a wall of text falls on us." The
+# other says: "It starts to write at once." The server's log shows the same answer and the same number of tokens for
+# both.
 #
 # Both are right. What a user feels has three names, and this lesson measures each:
 #
@@ -42,8 +43,9 @@ guess
 # %% [markdown]
 # ## Start the server
 #
-# The repository comes from lesson 02's `assemble`. One value differs from its defaults: `decoupled_mode` is true, so that
-# the engine may send many responses to one request; such a model is called [decoupled](00_start_here.ipynb#Decoupled). Without that nothing can stream. `iteration_log_path` names a file in
+# The repository comes from lesson 02's `assemble`. One value differs from its defaults: `decoupled_mode` is true, so
+# that the engine may send many responses to one request; such a model is called
+# [decoupled](00_start_here.ipynb#Decoupled). Without that nothing can stream. `iteration_log_path` names a file in
 # which the engine notes each of its iterations; you will read it below.
 
 # %%
@@ -60,7 +62,8 @@ repo = repository.assemble(Path(workdir.name) / "repo", engine_dir, decoupled_mo
 print(*repository.models(repo))
 
 # %% [markdown]
-# `start` returns when every model is ready. It takes free ports on 127.0.0.1, and tells you each change of a model's state.
+# `start` returns when every model is ready. It takes free ports on 127.0.0.1, and tells you each change of a model's
+# state.
 
 # %% tags=["nbval-ignore-output"]
 from inflight.server import Server
@@ -89,8 +92,8 @@ print(f"The ensemble has {len(tensors)} inputs; the first two are required:")
 tensors.head(4)
 
 # %% [markdown]
-# A shape begins with -1, the batch. A client needs no more than these names, datatypes and shapes; that is why clients
-# written for TensorRT-LLM's ensemble work here, and yours will work there.
+# A shape begins with -1, the batch. A client needs no more than these names, datatypes and shapes; that is why
+# clients written for TensorRT-LLM's ensemble work here, and yours will work there.
 #
 # ## One request
 #
@@ -102,7 +105,8 @@ print(answer.text)
 print(f"The whole answer was there after {answer.latency_s * 1000:.0f} ms; a server's first request is its slowest.")
 
 # %% [markdown]
-# Then over HTTP with no client library at all: one JSON object to `generate`. The keys are the ensemble's tensor names.
+# Then over HTTP with no client library at all: one JSON object to `generate`. The keys are the ensemble's tensor
+# names.
 
 # %%
 import httpx
@@ -110,7 +114,8 @@ import httpx
 request = {"text_input": "What is the capital of France?", "max_tokens": 64}
 reply = httpx.post(f"{server.http_url}/v2/models/ensemble/generate", json=request).json()
 print("keys:", *sorted(reply))
-print("the same text over gRPC and HTTP:", reply["text_output"] == answer.text, "· Paris in it:", "Paris" in answer.text)
+print("the same text over gRPC and HTTP:", reply["text_output"] == answer.text)
+print("Paris in it:", "Paris" in answer.text)
 
 # %% [markdown]
 # ## Streamed
@@ -130,12 +135,12 @@ print(f"\n{len(stream.answer.pieces)} pieces; the first after {stream.answer.tim
 #
 # ## Measure: whole and streamed, one user and eight
 #
-# The function below sends the same request for several users at the same moment, each from a thread of its own. `end_id=-1`
-# means that no token ends the answer, so that every answer has the same number of tokens.
+# The function below sends the same request for several users at the same moment, each from a thread of its own.
+# `end_id=-1` means that no token ends the answer, so that every answer has the same number of tokens.
 #
-# The first request of each kind pays for things that are done once (memory, threads), so each kind runs once unmeasured. After
-# that, each runs three times, in turns, and the middle one counts: a machine that does other things too is never quite the
-# same for long.
+# The first request of each kind pays for things that are done once (memory, threads), so each kind runs once
+# unmeasured. After that, each runs three times, in turns, and the middle one counts: a machine that does other things
+# too is never quite the same for long.
 
 # %% tags=["nbval-ignore-output"]
 import statistics
@@ -185,14 +190,15 @@ whole, alone, crowd = (runs[case][0] for case in ("one user, whole", "one user, 
 whole, alone, slowest = whole[0], alone[0], max(answer.latency_s for answer in crowd)
 summary = (f"Time lines of answers of {NUM_TOKENS} tokens. A lone user sees nothing for {whole.latency_s:.2f} s when "
            f"the answer comes whole, and for {alone.time_to_first_s:.2f} s when it is streamed; the last token comes "
-           f"after {alone.latency_s:.2f} s. With eight users at once the ticks lie farther apart, and the last token of the "
-           f"slowest comes after {slowest:.2f} s.")
+           f"after {alone.latency_s:.2f} s. With eight users at once the ticks lie farther apart, and the last token "
+           f"of the slowest comes after {slowest:.2f} s.")
 charts.show(charts.token_timeline(pieces), summary)
 display(Markdown(summary))
 
 # %% [markdown]
-# Read the two upper rows first. Both answers end at about the same time: streaming makes nothing faster. It gives each
-# token away when it is made, and the grey shrinks to the TTFT. So both teams were right: one of them forgot to stream.
+# Read the two upper rows first. Both answers take the same work, token for token: streaming makes nothing faster, and
+# where the two ends differ, that is the noise of the machine. Streaming gives each token away when it is made, and
+# the grey shrinks to the TTFT. So both teams were right: one of them does not stream.
 #
 # Then compare with the two lower blocks, and with your prediction:
 
@@ -209,8 +215,9 @@ print(f"Eight answers in {times_as_long:.1f} times the time of one: {more_tokens
 #
 # > end-to-end = TTFT + (*n* − 1) × ITL
 #
-# The engine computes one token for every seated user in one [iteration](00_start_here.ipynb#Iteration). So the ITL is the length of an iteration, however
-# many users share it. The iteration log has those lengths, measured inside the engine, without Triton and without you:
+# The engine computes one token for every seated user in one [iteration](00_start_here.ipynb#Iteration). So the ITL is
+# the length of an iteration, however many users share it. The iteration log has those lengths, measured inside the
+# engine, without Triton and without you:
 
 # %% tags=["nbval-ignore-output"]
 from inflight import telemetry
@@ -233,18 +240,19 @@ table.round({"an iteration (ms)": 1, "predicted (s)": 2, "measured (s)": 2, "pre
 one, eight = (table["an iteration (ms)"].iloc[row] for row in (0, 1))
 print(f"An iteration for eight users takes {eight / one:.1f} times as long as one for a lone user, not 8 times:")
 print("the weights are read from memory once an iteration, whoever shares it.")
-print(f"From the engine's own times alone, the prediction reaches {table.iloc[0, 4]:.0f} % and {table.iloc[1, 4]:.0f} % "
-      "of what you measured.")
+print(f"From the engine's own times alone, the prediction reaches {table.iloc[0, 4]:.0f} % and "
+      f"{table.iloc[1, 4]:.0f} % of what you measured.")
 
 # %% [markdown]
-# The rest is what lies around the engine: the way through Triton, one call of `postprocessing` for each piece, and your own
-# threads, which share the same cores. Slow iterations count too: the prediction takes the median, and the sum has them all.
+# The rest is what lies around the engine: the way through Triton, one call of `postprocessing` for each piece, and
+# your own threads, which share the same cores. Slow iterations count too: the prediction takes the median, and the
+# sum has them all.
 #
 # ## Stop early
 #
-# Users leave. A reader who has what he wants, a closed tab, a stop word: each ends a request before `max_tokens`. What is it
-# worth? Below, three requests ask for the same number of tokens. The first runs to its end. The second is stopped by the
-# clock (`stop_after_s`). The third is left in the middle of the loop.
+# Users leave. A tab that is closed, a Stop button, a word that was waited for: each ends a request before
+# `max_tokens`. What is it worth? Below, three requests ask for the same number of tokens. The first runs to its end.
+# The second is stopped by the clock (`stop_after_s`). The third is left in the middle of the loop.
 
 # %% tags=["nbval-ignore-output"]
 ASKED, prompt = 160, "Tell me a long story about a river."
@@ -257,11 +265,13 @@ for piece in left:
     if len(left.answer.pieces) == 20:
         left.cancel()
         break
-print(f"You read {len(to_the_end.answer.pieces)}, {len(by_the_clock.answer.pieces)} and {len(left.answer.pieces)} pieces.")
+read = [len(stream.answer.pieces) for stream in (to_the_end, by_the_clock, left)]
+print(f"You read {read[0]}, {read[1]} and {read[2]} pieces.")
 
 # %% [markdown]
-# Fewer pieces than asked for. But did the server stop, or did it only stop telling you? The iteration log knows: it lists
-# which request computed how many tokens. One more short request comes first, so that all before it is in the log.
+# Fewer pieces than asked for. But did the server stop, or did it only stop telling you? The iteration log knows: it
+# lists which request computed how many tokens. One more short request comes first, so that all before it is in the
+# log.
 
 # %% tags=["nbval-ignore-output"]
 client.ask("Thank you!", 1)
@@ -270,30 +280,33 @@ computed = pd.DataFrame(rows.tolist(), columns=["request", "context", "generatio
     iterations=("request", "size")).iloc[-4:-1]
 computed.index = ["to the end", "stopped by the clock", "left in the loop"]
 computed["asked for"] = ASKED
-computed["read"] = [len(stream.answer.pieces) for stream in (to_the_end, by_the_clock, left)]
+computed["read"] = read
 computed["saved (%)"] = (100 * (1 - computed["iterations"] / ASKED)).round()
 computed
 
 # %% [markdown]
-# One iteration is one token. The two that ended early computed as many tokens as you read, or a few more: an iteration
-# that is under way is not broken off. The rest was never computed, and their seats were free at once.
+# One iteration is one token. The two that ended early computed as many tokens as you read, or a few more: an
+# iteration that is under way is not broken off. The rest was never computed, and their seats were free at once.
 #
-# How does the word get through? The client sends a second request to `tensorrt_llm`, with the **same request id** and with
-# the input `stop` set. The engine looks the id up and ends that request. That is TensorRT-LLM's own way, and `stop_after_s`
-# does the same on a lab GPU.
+# How does the word get through? The client sends a second request to `tensorrt_llm`, with the **same request id** and
+# with the input `stop` set. The engine looks the id up and ends that request. That is TensorRT-LLM's own way, and
+# `stop_after_s` does the same on a lab GPU.
 #
 # ## Sampling
 #
-# Without options the engine is greedy: it takes the likeliest token, each time. `temperature` flattens the choice, `top_k`
-# limits it to the *k* likeliest, `top_p` to those that together have that probability. `random_seed` fixes the dice.
+# Without options the engine is greedy: it takes the likeliest token, each time. `temperature` flattens the choice,
+# `top_k` limits it to the *k* likeliest, `top_p` to those that together have that probability. `random_seed` fixes
+# the dice.
 
 # %% tags=["nbval-ignore-output"]
+import textwrap
+
 dice = {"temperature": 0.9, "top_k": 50}
 settings = [{}, {}, {**dice, "random_seed": 1}, {**dice, "random_seed": 1}, {**dice, "random_seed": 2},
             {"temperature": 2.0, "top_k": 200, "random_seed": 1}]
 texts = [client.ask("Write one sentence about a cat in the rain.", 28, **options).text for options in settings]
 for options, text in zip(settings, texts):
-    print(f"{options or 'greedy'}\n    {text}")
+    print(options or "greedy", textwrap.indent(textwrap.fill(text, 100), "    "), sep="\n")
 
 # %%
 print("greedy twice, the same text:", texts[0] == texts[1])
@@ -301,9 +314,9 @@ print("the same seed twice, the same text:", texts[2] == texts[3])
 print("another seed, the same text:", texts[2] == texts[4])
 
 # %% [markdown]
-# The seed is 0 unless you give one, so a request that samples is as repeatable as a greedy one. Careful with one trap:
-# `temperature` alone changes nothing. As long as `top_k` and `top_p` are both 0, the engine is greedy, here as in
-# TensorRT-LLM.
+# The seed is 0 unless you give one, so a request that samples is as repeatable as a greedy one. Careful with one
+# trap: `temperature` alone changes nothing. As long as `top_k` and `top_p` are both 0, the engine is greedy, here as
+# in TensorRT-LLM.
 #
 # ## Bad input
 #
@@ -324,7 +337,7 @@ for mistake, send in mistakes.items():
     try:
         send()
     except CourseError as error:
-        print(f"{mistake}:\n    {error}")
+        print(f"{mistake}:", textwrap.indent(textwrap.fill(str(error), 100), "    "), sep="\n")
 
 # %%
 print("Paris in the next answer:", "Paris" in client.ask("What is the capital of France?").text)
@@ -336,9 +349,9 @@ print("Paris in the next answer:", "Paris" in client.ask("What is the capital of
 #
 # ## Read /metrics
 #
-# An operator does not see your notebook. He sees `/metrics`, a page of text that a Prometheus server collects.
-# `telemetry.metrics` makes a table of it. **Counters** only grow: subtract two readings. **Gauges** show the moment: read
-# them while something happens.
+# An operator does not see your notebook. An operator sees `/metrics`, a page of text that a Prometheus server
+# collects. `telemetry.metrics` makes a table of it. **Counters** only grow: subtract two readings. **Gauges** show
+# the moment: read them while something happens.
 
 # %% tags=["nbval-ignore-output"]
 def read_metrics():
@@ -353,7 +366,7 @@ with ThreadPoolExecutor(7) as users:
             during = read_metrics()  # in the middle of eight answers
 pieces_of_others = sum(len(other.result().pieces) for other in others)
 after = read_metrics()
-print(f"Eight answers were streamed; a reading has {len(after)} samples.")
+print(f"While you read one stream, seven others brought {pieces_of_others} pieces; a reading has {len(after)} samples.")
 
 # %% tags=["nbval-ignore-output"]
 def served(reading):
@@ -368,16 +381,17 @@ gauges.to_frame()
 
 # %% tags=["nbval-ignore-output"]
 seats, blocks = gauges["nv_trt_llm_request_metrics"], gauges["nv_trt_llm_kv_cache_block_metrics"]
-print(f"In the middle, {seats['scheduled']:.0f} of {seats['max']:.0f} seats were taken, {seats['waiting']:.0f} requests waited, "
-      f"and {blocks['used']:.0f} of {blocks['max']:.0f} KV cache blocks were in use.")
-print(f"The ensemble served {grown['ensemble']} requests, and postprocessing {grown['postprocessing']}: one for each piece.")
+print(f"In the middle, {seats['scheduled']:.0f} of {seats['max']:.0f} seats were taken, {seats['waiting']:.0f} "
+      f"requests waited, and {blocks['used']:.0f} of {blocks['max']:.0f} KV cache blocks were in use.")
+print(f"The ensemble served {grown['ensemble']} requests, postprocessing {grown['postprocessing']}: "
+      "one for each piece.")
 
 # %% [markdown]
-# That last figure is the price of streaming: text is made for every token apart. With a slow tokenizer this step, not the
-# model, sets the ITL.
+# That last figure is the price of streaming: text is made for every token apart. With a slow tokenizer this step, not
+# the model, sets the ITL.
 #
-# The engine refreshes its gauges every 100 ms (`stats_check_period_ms`); what comes and goes in between is in the iteration
-# log, and not here.
+# The engine refreshes its gauges every 100 ms (`stats_check_period_ms`); what comes and goes in between is in the
+# iteration log, and not here.
 #
 # ## Turn the knob
 #
@@ -387,8 +401,8 @@ print(f"The ensemble served {grown['ensemble']} requests, and postprocessing {gr
 # 2. `top_k` 1, then `top_k` 200 with a temperature of 2. Does the TTFT change? Does the ITL?
 # 3. 400 tokens, and **Stop** in the middle. The seat is free at once.
 #
-# It needs the server: play before you run the last cell, which stops it. If it has run already, run the notebook again up
-# to here.
+# It needs the server: play before you run the last cell, which stops it. If it has run already, run the notebook
+# again up to here.
 
 # %% tags=["nbval-ignore-output"]
 playground = widgets.Playground(client)
@@ -397,8 +411,9 @@ playground
 # %% [markdown]
 # ## On the lab GPU
 #
-# Triton is the same there, and so are the ports, the URLs and the tensors' names. Only the start and the clients' names
-# differ: here for TensorRT-LLM 0.14 in the container 24.10, with the backend's repository at `/tensorrtllm_backend`.
+# Triton is the same there, and so are the ports, the URLs and the tensors' names. Only the start and the clients'
+# names differ: here for TensorRT-LLM 0.14 in the container 24.10, with the backend's repository at
+# `/tensorrtllm_backend`.
 #
 # | Step | Here | With TensorRT-LLM |
 # |---|---|---|
@@ -415,12 +430,14 @@ playground
 #
 # The `curl` lines work against your server too: take its port from the cell that started it. What to know there:
 #
-# - `launch_triton_server.py` returns at once. Ask `/v2/health/ready` until it says 200; an engine of several GB takes a while.
-# - `--stop-after-ms` needs `--request-id`. Without an id the backend answers "Trying to stop a request but request ID is not
-#   provided".
-# - The ensemble has no `stop` input, there as here: `end_to_end_grpc_client.py` has no option to stop early. Since version 0.16
-#   a cancelled request gives an empty result.
-# - `generate` on a decoupled model works as long as the answer is one response. With `"stream": true` use `generate_stream`.
+# - `launch_triton_server.py` returns at once. Ask `/v2/health/ready` until it says 200; an engine of several GB takes
+#   a while.
+# - `--stop-after-ms` needs `--request-id`. Without an id the backend answers "Trying to stop a request but request ID
+#   is not provided".
+# - The ensemble has no `stop` input, there as here: `end_to_end_grpc_client.py` has no option to stop early. Since
+#   version 0.16 a cancelled request gives an empty result.
+# - `generate` on a decoupled model works as long as the answer is one response. With `"stream": true` use
+#   `generate_stream`.
 #
 # ## What breaks
 #
@@ -435,10 +452,11 @@ stream_by_generate = {"text_input": "Hello", "max_tokens": 4, "stream": True}
 print(httpx.post(f"{server.http_url}/v2/models/ensemble/generate", json=stream_by_generate).json()["error"])
 
 # %% [markdown]
-# Fix: a gRPC stream, or `generate_stream`. The course's client asks the server whether a model is decoupled and picks the
-# right call; that is why `client.ask` worked all along.
+# Fix: a gRPC stream, or `generate_stream`. The course's client asks the server whether a model is decoupled and picks
+# the right call; that is why `client.ask` worked all along.
 #
-# **A server that dies.** The worst moment is the middle of an answer. Kill it there, as the system does when memory runs out:
+# **A server that dies.** The worst moment is the middle of an answer. Kill it there, as the system does when memory
+# runs out:
 
 # %%
 import os
@@ -454,13 +472,13 @@ except CourseError as error:
 print("some pieces, but not all:", 10 <= len(dying.answer.pieces) < ASKED)
 
 # %% [markdown]
-# The error comes at once, not after a time-out, and what you had read is still yours, in `dying.answer`. Whoever retries must
-# send the whole request again: the KV cache died with the server.
+# The error comes at once, not after a time-out, and what you had read is still yours, in `dying.answer`. Whoever
+# retries must send the whole request again: the KV cache died with the server.
 #
 # ## Recap
 #
-# - Streaming makes no answer faster. It shows each token when it is made: what you wait for shrinks from the end-to-end
-#   latency to the TTFT.
+# - Streaming makes no answer faster. It shows each token when it is made: what you wait for shrinks from the
+#   end-to-end latency to the TTFT.
 # - End-to-end latency = TTFT + (tokens − 1) × ITL, and the ITL is the length of the engine's iterations.
 # - Several users share an iteration. It gets longer, but far less than they get more: that is why batching pays.
 # - A request that ends early frees its seat, and its tokens are never computed. Stop or cancel what nobody reads.
@@ -468,27 +486,29 @@ print("some pieces, but not all:", 10 <= len(dying.answer.pieces) < ASKED)
 #
 # Three questions to answer without running anything:
 #
-# <details><summary>1. An answer of 101 tokens has a TTFT of 200 ms and an ITL of 15 ms. When is its last token there?</summary>
+# <details><summary>1. An answer of 101 tokens has a TTFT of 200 ms and an ITL of 15 ms. When is its last token
+# there?</summary>
 #
 # 200 ms + 100 × 15 ms = 1.7 s, streamed or not.
 # </details>
 #
-# <details><summary>2. Your client closes the connection in the middle of an ensemble request. What else must happen so that the engine
-# stops?</summary>
+# <details><summary>2. Your client closes the connection in the middle of an ensemble request. What else must happen
+# so that the engine stops?</summary>
 #
-# The engine must hear of it: by a second request with the same id and <code>stop</code> set, or, where the client talks to
+# The engine must hear of it: by a second request with the same id and <code>stop</code> set, or, where the client
+# talks to
 # <code>tensorrt_llm</code> itself, by Triton's cancellation, which the model looks for every
 # <code>cancellation_check_period_ms</code>. Triton does not pass the cancellation of an ensemble on to its parts.
 # </details>
 #
 # <details><summary>3. TTFT doubles, ITL stays as it was. What do you look at first?</summary>
 #
-# At the queue: the gauge <code>waiting</code>. Whoever waits for a seat has no first token yet, and those who sit do not
-# notice. Longer prompts are the other candidate.
+# At the queue: the gauge <code>waiting</code>. Whoever waits for a seat has no first token yet, and those who sit do
+# not notice. Longer prompts are the other candidate.
 # </details>
 #
-# Now [do the lab](../labs/03_serve.ipynb). Next comes "04 · Static against in-flight batching", which is planned: who may sit
-# down, and when.
+# Now [do the lab](../labs/03_serve.ipynb). Next comes "04 · Static against in-flight batching", which is planned: who
+# may sit down, and when.
 #
 # ## Leave the machine as it was
 #

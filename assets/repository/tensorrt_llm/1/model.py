@@ -127,7 +127,7 @@ class TritonPythonModel:
             self.executor.stop_request(number)
 
     def _cancel_abandoned(self):
-        # Triton crashes when a sender is asked after its final response: no final response leaves while the lock is held.
+        # Triton crashes when a sender is asked after its final response; none leaves while the lock is held.
         with self.lock:
             abandoned = [number for number, (_, sender) in self.running.items() if sender.is_cancelled()]
         for number in abandoned:
