@@ -5,6 +5,12 @@ import pytest
 from inflight.grading import check
 
 
+@pytest.fixture(autouse=True)
+def as_in_a_lab(monkeypatch):
+    """Checks report and do not raise, whatever the run that these tests are part of has set."""
+    monkeypatch.setenv("COURSE_STRICT", "0")
+
+
 def right_felt(times_s):
     gaps = len(times_s) - 1
     return {"ttft_ms": times_s[0] * 1000, "itl_ms": (times_s[-1] - times_s[0]) / gaps * 1000 if gaps else None,

@@ -17,8 +17,9 @@
 # A colleague shows you a chat window. She types a question and presses Enter; for a moment nothing happens, then words
 # appear one by one. "Why that moment," she asks, "and what is the machine doing in it?"
 #
-# To answer her you need a model that is being served. The next cell gets the model (93 MB, once), prepares it, and starts
-# a Triton server with it. The first time this takes a minute, later some seconds. Lessons 01 to 03 take these lines apart.
+# To answer her you need a model that is being served. The next cell gets the model (93 MB, once), prepares it, and
+# starts a Triton server with it. The first time this takes a minute, later some seconds. Lessons 01 to 03 take these
+# lines apart.
 
 # %%
 import tempfile
@@ -59,13 +60,13 @@ answer = client.ask("What is the capital of France?", max_tokens=32)
 print(f"{answer.text}\n\n({answer.latency_s:.2f} s, the first request after the start)")
 
 # %% [markdown]
-# That answer was made here, by a model that is small enough for a laptop. So it errs more than the ones you know; how it is
-# served is the same as for a large one.
+# That answer was made here, by a model that is small enough for a laptop. So it errs more than the ones you know; how
+# it is served is the same as for a large one.
 #
 # ## See the path
 #
-# Now the same question once more, streamed, with three clocks running: the client's, Triton's statistics of each model,
-# and the log in which the engine notes every [iteration](#Iteration).
+# Now the same question once more, streamed, with three clocks running: the client's, Triton's statistics of each
+# model, and the log in which the engine notes every [iteration](#Iteration).
 
 # %% tags=["nbval-ignore-output"]
 from inflight import charts, request_path
@@ -91,12 +92,12 @@ print(f"You predicted: {guess.value}.\nMeasured: {slowest['stage']}, {slowest['m
 # ## What it means
 #
 # The text goes from model to model. [Preprocessing](#Preprocessing-and-postprocessing) turns it into
-# [tokens](#Token). `tensorrt_llm` runs the model over all of them at once: that is the [prefill](#Prefill), and it gives
-# the first new token. From then on each [iteration](#Iteration) gives one more: that is [decode](#Decode). Postprocessing
-# turns each token into text while the engine is already at the next.
+# [tokens](#Token). `tensorrt_llm` runs the model over all of them at once: that is the [prefill](#Prefill), and it
+# gives the first new token. From then on each [iteration](#Iteration) gives one more: that is [decode](#Decode).
+# Postprocessing turns each token into text while the engine is already at the next.
 #
-# So the moment before the first word is mostly prefill, and the pace of the words after it is the length of an iteration.
-# If that is all, two figures should predict when the last word arrives.
+# So the moment before the first word is mostly prefill, and the pace of the words after it is the length of an
+# iteration. If that is all, two figures should predict when the last word arrives.
 
 # %% tags=["nbval-ignore-output"]
 tokens = path[path["what"] == "token"]
@@ -106,16 +107,16 @@ print(f"{first_word['ms'].sum():.0f} ms to the first word + {len(tokens)} iterat
       f"{predicted:.0f} ms predicted, {answer.latency_s * 1000:.0f} ms measured.")
 
 # %% [markdown]
-# The rest is what lies between iterations, and the way of the last word. Two notes on how the picture was measured. Triton
-# says how long preprocessing and postprocessing took, not when they began: their lengths are measured, their places
-# follow from what is next to them. And `tensorrt_llm` answers from a thread of its own, so Triton's figure for it is only
-# the hand-over; its bars come from the engine's log.
+# The rest is what lies between iterations, and the way of the last word. Two notes on how the picture was measured.
+# Triton says how long preprocessing and postprocessing took, not when they began: their lengths are measured, their
+# places follow from what is next to them. And `tensorrt_llm` answers from a thread of its own, so Triton's figure for
+# it is only the hand-over; its bars come from the engine's log.
 
 # %% [markdown]
 # ## Turn the knob
 #
-# Ask what you like. Try **Max tokens** 10 and then 300: the time to the first word (TTFT) stays, the rest grows. Then paste
-# a long text as the prompt: now the TTFT grows.
+# Ask what you like. Try **Max tokens** 10 and then 300: the time to the first word (TTFT) stays, the rest grows. Then
+# paste a long text as the prompt: now the TTFT grows.
 
 # %% tags=["nbval-ignore-output"]
 playground = widgets.Playground(client)
@@ -135,8 +136,8 @@ playground
 # | ask, text in and out | `client.ask(…)` | `end_to_end_grpc_client.py --model-name ensemble -p "…" -o 32` |
 # | ask by HTTP | `POST /v2/models/ensemble/generate_stream` | the same |
 #
-# What would differ in the picture: prefill and iterations are shorter, so that preprocessing, postprocessing and the way
-# between them take a larger share.
+# What would differ in the picture: prefill and iterations are shorter, so that preprocessing, postprocessing and the
+# way between them take a larger share.
 
 # %% [markdown]
 # ## What breaks
@@ -166,15 +167,16 @@ from inflight import syllabus
 charts.course_map(syllabus.table())
 
 # %% [markdown]
-# Lessons [01](01_engine.ipynb), [02](02_repository.ipynb) and [03](03_serve.ipynb) build what you have just used, one by one: the engine, the model repository, the
-# server. Each has a lab with exercises that check your answers. The map as text, for those who do not see it: lessons 00
-# to 03 serve a model, 04 to 06 share it among many users, 07 and 08 look underneath.
+# Lessons [01](01_engine.ipynb), [02](02_repository.ipynb) and [03](03_serve.ipynb) build what you have just used, one
+# by one: the engine, the model repository, the server. Each has a lab with exercises that check your answers. The map
+# as text, for those who do not see it: lessons 00 to 03 serve a model, 04 to 06 share it among many users, 07 and 08
+# look underneath.
 
 # %% [markdown]
 # ## Your machine
 #
-# What the course needs, and what it found here; CACHE is the folder where model and engines are kept. `inflight doctor` prints
-# the same table in a terminal, with that folder's name.
+# What the course needs, and what it found here; CACHE is the folder where model and engines are kept. `inflight
+# doctor` prints the same table in a terminal, with that folder's name.
 
 # %% tags=["nbval-ignore-output"]
 import pandas as pd
@@ -189,12 +191,14 @@ charts.table(checks[["name", "need", "have", "ok", "fix"]])
 # %% [markdown]
 # ## Help, stop, start over
 #
-# - **A cell shows an error.** Read its last line. If it makes no sense, choose *Kernel → Restart Kernel and Run All Cells*.
+# - **A cell shows an error.** Read its last line. If it makes no sense, choose *Kernel → Restart Kernel and Run All
+#   Cells*.
 # - **A cell hangs.** Press the square in the toolbar. An interrupted notebook leaves nothing running.
 # - **What does this function do?** Write its name and a question mark into a cell: `repository.assemble?`
-# - **You broke a notebook.** `make notebooks` makes all of them again from their source. Copy a lab before you change it.
-# - **Everything from the start.** Remove the folder that `inflight doctor` names as the cache (model and engines), then
-#   `make clean` and `make course`.
+# - **You broke a notebook.** `make notebooks` makes all of them again from their source. Copy a lab before you change
+#   it.
+# - **Everything from the start.** Remove the folder that `inflight doctor` names as the cache (model and engines),
+#   then `make clean` and `make course`.
 # - **Stop.** Close JupyterLab with *File → Shut Down*. Servers that notebooks started end with them.
 
 # %%

@@ -1,10 +1,11 @@
 # %% [markdown]
 # # Lab 01 · Build the engine
 #
-# 20 min. Afterwards you will be able to size, build and choose an engine without help. The lecture is
-# [01 · Build the engine](../notebooks/01_engine.ipynb); copy this notebook before you change it, so that you can start over.
+# 20 min. Afterwards you will be able to size, build and choose an engine without help. The lecture is [01 · Build the
+# engine](../notebooks/01_engine.ipynb); copy this notebook before you change it, so that you can start over.
 #
-# Three exercises. After each, run the cell with `check`: it says what is right, and gives a hint when something is not.
+# Three exercises. After each, run the cell with `check`: it says what is right, and gives a hint when something is
+# not.
 
 # %%
 import tempfile
@@ -24,9 +25,9 @@ model = info.pretrained_config
 # %% [markdown]
 # ## Exercise 1.1: users in 4 GB
 #
-# *5 minutes, easy.* You get a machine that leaves 4 GB (4e9 bytes) for the KV cache, weights already subtracted. Each user
-# holds 1,500 tokens. The cache is handed out in whole blocks of 32 tokens. How many users fit at once, with the default
-# engine? Calculate it from `model`; do not build anything.
+# *5 minutes, easy.* You get a machine that leaves 4 GB (4e9 bytes) for the KV cache, weights already subtracted. Each
+# user holds 1,500 tokens. The cache is handed out in whole blocks of 32 tokens. How many users fit at once, with the
+# default engine? Calculate it from `model`; do not build anything.
 
 # %%
 def users_that_fit(memory_bytes: float, tokens: int) -> int | None:
@@ -61,9 +62,9 @@ check("1.1", users_that_fit(4e9, 1500))
 # %% [markdown]
 # ## Exercise 1.2: an engine for a service
 #
-# *8 minutes, medium.* A service answers short questions: prompts up to 200 tokens, answers up to 56, at most 16 users at a
-# time. The KV cache of all 16 must fit into 64 MB (64e6 bytes), scales included. Write the build options, then let the
-# check do the arithmetic. Leave out what has the right value already.
+# *8 minutes, medium.* A service answers short questions: prompts up to 200 tokens, answers up to 56, at most 16 users
+# at a time. The KV cache of all 16 must fit into 64 MB (64e6 bytes), scales included. Write the build options, then
+# let the check do the arithmetic. Leave out what has the right value already.
 
 # %%
 # BEGIN SOLUTION
@@ -94,9 +95,10 @@ check("1.2", options)
 # %% [markdown]
 # ## Exercise 1.3: does company change the words?
 #
-# *7 minutes, medium.* With 8-bit activations, the same prompt may give other words when others are in the batch. Is that so
-# with activations left as they are? Build an engine with `quant_algo="W4A16"` in the folder `workdir.name`, run `prompt`
-# alone, then in the company of `others`, 32 tokens each, and give both lists of token ids of `prompt`'s answer.
+# *7 minutes, medium.* With 8-bit activations, the same prompt may give other words when others are in the batch. Is
+# that so with activations left as they are? Build an engine with `quant_algo="W4A16"` in the folder `workdir.name`,
+# run `prompt` alone, then in the company of `others`, 32 tokens each, and give both lists of token ids of `prompt`'s
+# answer.
 
 # %%
 text = tokenizer.load(info.folder)
@@ -137,5 +139,5 @@ workdir.cleanup()
 # %% [markdown]
 # ## Done
 #
-# You can now say what a model costs in memory before you have it, and build the engine that a service needs. Back to the
-# [lecture](../notebooks/01_engine.ipynb), or on to lesson 02, *Assemble the repository*.
+# You can now say what a model costs in memory before you have it, and build the engine that a service needs. Back to
+# the [lecture](../notebooks/01_engine.ipynb), or on to lesson 02, *Assemble the repository*.

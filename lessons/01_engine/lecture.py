@@ -15,9 +15,9 @@
 # %% [markdown]
 # ## What is in an engine that is not in a checkpoint?
 #
-# Your team has picked a model. Someone puts its file on the table: not even 100 MB. "The machine has gigabytes free, so it will serve
-# hundreds of users, won't it?" Before you say yes, you want to know what a server does with this file, what else it keeps in
-# memory for each user, and which limits are fixed on the way.
+# Your team has picked a model. Someone puts its file on the table: not even 100 MB. "The machine has gigabytes free,
+# so it will serve hundreds of users, won't it?" Before you say yes, you want to know what a server does with this
+# file, what else it keeps in memory for each user, and which limits are fixed on the way.
 #
 # The file is a [checkpoint](00_start_here.ipynb#Checkpoint). What a server runs is an
 # [engine](00_start_here.ipynb#Engine): the same weights, prepared for one kind of machine, with limits.
@@ -25,9 +25,9 @@
 # %% [markdown]
 # ## Predict
 #
-# For each token of a conversation, the engine keeps one *key* and one *value* vector for each layer and KV head, so that it
-# need not compute them again: the [KV cache](00_start_here.ipynb#KV-cache). This model has 30 layers, 3 KV heads and vectors
-# of 64 numbers. The default engine stores each number in 4 bytes.
+# For each token of a conversation, the engine keeps one *key* and one *value* vector for each layer and KV head, so
+# that it need not compute them again: the [KV cache](00_start_here.ipynb#KV-cache). This model has 30 layers, 3 KV
+# heads and vectors of 64 numbers. The default engine stores each number in 4 bytes.
 
 # %% tags=["nbval-ignore-output"]
 from inflight import widgets
@@ -65,9 +65,9 @@ print(f"{total / 1e6:.1f} million parameters in {tensors['bytes'].sum() / 1e6:.1
       "of the file are the vocabulary.")
 
 # %% [markdown]
-# `Q4_1` means: 32 neighbouring weights share a scale and a smallest value, and each is one of 16 steps between them, 4 bits.
-# That is [quantization](00_start_here.ipynb#Quantization). What the checkpoint does *not* have: how many users at once, how
-# long a prompt may be, a KV cache.
+# `Q4_1` means: 32 neighbouring weights share a scale and a smallest value, and each is one of 16 steps between them,
+# 4 bits. That is [quantization](00_start_here.ipynb#Quantization). What the checkpoint does *not* have: how many
+# users at once, how long a prompt may be, a KV cache.
 #
 # ## Build
 #
@@ -103,8 +103,9 @@ files = pd.DataFrame([(file.name, file.stat().st_size) for file in sorted(folder
 charts.table(files)
 
 # %% [markdown]
-# The compiled model (`.xml` is its graph, `.bin` its weights), the tokenizer, `config.json`, and the commands that build the
-# same with TensorRT-LLM. `config.json` has three parts, as there: `version`, the model's shape, and the build options.
+# The compiled model (`.xml` is its graph, `.bin` its weights), the tokenizer, `config.json`, and the commands that
+# build the same with TensorRT-LLM. `config.json` has three parts, as there: `version`, the model's shape, and the
+# build options.
 
 # %%
 info = engine.read(folder)
@@ -131,8 +132,8 @@ print(f"2 (key, value) × {model['num_hidden_layers']} layers × {model['num_key
       f"{model['head_size']} numbers × 4 bytes = {formula:,}.\nYou predicted {guess.value:,}, {guess.value / measured:.2f} of it.")
 
 # %% [markdown]
-# The formula is exact. Note what it does *not* contain: the 9 query heads. Sharing 3 KV heads among them makes the cache a
-# third of what it would be.
+# The formula is exact. Note what it does *not* contain: the 9 query heads. Sharing 3 KV heads among them makes the
+# cache a third of what it would be.
 #
 # ## One prompt, no server
 #
@@ -181,9 +182,9 @@ print(f"{users} users of 2,048 tokens fit beside the weights into {memory / 1e9:
       f"cache takes at most {seats * sizing.kv_bytes_per_user(config, 2048) / 1e9:.2f} GB.")
 
 # %% [markdown]
-# So the answer to your team is: the weights are not what fills the machine. And note the second limit, which no memory lifts:
-# `max_batch_size` was fixed when the engine was built. (The arithmetic leaves out the program itself and its working memory,
-# some hundred megabytes.)
+# So the answer to your team is: the weights are not what fills the machine. And note the second limit, which no
+# memory lifts: `max_batch_size` was fixed when the engine was built. (The arithmetic leaves out the program itself
+# and its working memory, some hundred megabytes.)
 
 # %% [markdown]
 # ## Compare builds
@@ -234,11 +235,12 @@ for name, words in texts.items():
 # %% [markdown]
 # What to read off:
 #
-# - **W4A8 against W4A16**: the same file, the same bytes to read. The difference is arithmetic: a CPU multiplies 8-bit whole
-#   numbers several at a time; for A16 it must first turn each weight back into a floating-point number.
+# - **W4A8 against W4A16**: the same file, the same bytes to read. The difference is arithmetic: a CPU multiplies
+#   8-bit whole numbers several at a time; for A16 it must first turn each weight back into a floating-point number.
 # - **float**: nothing to turn back, but several times the bytes have to come from memory for every iteration.
 # - **One user against eight**: an iteration reads the weights once, for however many users. That is why servers batch.
-# - **The words**: rounding tips a close decision between two tokens, and everything after it differs. None is *the* answer.
+# - **The words**: rounding tips a close decision between two tokens, and everything after it differs. None is *the*
+#   answer.
 #
 # ## Where do the other bytes come from?
 #
@@ -255,9 +257,9 @@ print(f"Scales: {model['num_hidden_layers']} layers × {model['num_key_value_hea
       f"+ 8 of values) = {sizing.kv_scale_bytes_per_token(int8):,}.")
 
 # %% [markdown]
-# An 8-bit number means nothing without a scale and a zero point, 4 bytes each. Keys have a pair for each of the 64 channels
-# in a block of 32 tokens: 64 × 8 / 32 = 16 bytes a token. Values have a pair for each token: 8 bytes. The saving is still
-# large, and the number of users grows with it.
+# An 8-bit number means nothing without a scale and a zero point, 4 bytes each. Keys have a pair for each of the 64
+# channels in a block of 32 tokens: 64 × 8 / 32 = 16 bytes a token. Values have a pair for each token: 8 bytes. The
+# saving is still large, and the number of users grows with it.
 #
 # ## Turn the knob
 #
@@ -289,14 +291,15 @@ for generation, commands in given.items():
 charts.table(pd.DataFrame(trtllm_commands.flags()))
 
 # %% [markdown]
-# The row to remember is `--use_inflight_batching`: it never was a feature of its own. It switched on the attention plugin,
-# packed input and the paged KV cache; all three are defaults today. What would differ on the GPU: a build takes minutes, and
-# the engine runs only on the GPU model and with the TensorRT version that it was built for.
+# The row to remember is `--use_inflight_batching`: it never was a feature of its own. It switched on the attention
+# plugin, packed input and the paged KV cache; all three are defaults today. What would differ on the GPU: a build
+# takes minutes, and the engine runs only on the GPU model and with the TensorRT version that it was built for.
 #
 # ## What breaks
 #
-# A small engine, whose limits are easy to hit: 2 seats, prompts of at most 32 tokens, 64 tokens in all. A prompt that is too
-# long is refused. An answer that would be too long is cut, and the engine notes it in its log (the line in red).
+# A small engine, whose limits are easy to hit: 2 seats, prompts of at most 32 tokens, 64 tokens in all. A prompt that
+# is too long is refused. An answer that would be too long is cut, and the engine notes it in its log (the line in
+# red).
 
 # %%
 small, _ = build("small", max_batch_size=2, max_input_len=32, max_seq_len=64, max_num_tokens=64, quant_algo="W4A16")
