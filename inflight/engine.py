@@ -3,10 +3,10 @@
     folder = build(fetch(), BuildConfig(max_batch_size=8), "engine")
     info = read(folder)         # version, pretrained_config, build_config
 
-The folder holds what TensorRT-LLM's does: the model prepared for one kind of machine, the tokenizer, and a `config.json`
-with `version`, `pretrained_config` and `build_config`; beside it, the commands that build it with TensorRT-LLM. The model is
-an OpenVINO graph with packed weights; the machine code for this very CPU is made from it when the engine is loaded, in about
-a second.
+The folder holds what TensorRT-LLM's does: the model prepared for one kind of machine, the tokenizer, and a
+`config.json` with `version`, `pretrained_config` and `build_config`; beside it, the commands that build it with
+TensorRT-LLM. The model is an OpenVINO graph with packed weights; the machine code for this very CPU is made from it when
+the engine is loaded, in about a second.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How many bytes an engine will take, before it is built: its weights, its KV cache, the users that fit into memory.
 
-    sizing = Sizing(GgufFile(checkpoint.path), read(engine_dir).pretrained_config)
-    sizing.weight_bytes(BuildConfig(quant_algo=None)), sizing.kv_bytes_per_token(BuildConfig())
+sizing = Sizing(GgufFile(checkpoint.path), read(engine_dir).pretrained_config)
+sizing.weight_bytes(BuildConfig(quant_algo=None)), sizing.kv_bytes_per_token(BuildConfig())
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from inflight.engine import BuildConfig, EngineInfo
 from inflight.errors import CourseError
 from inflight.weights import GGUF_FORMATS, GgufFile, bits
 
-# Bits that the engine stores for one weight, by the checkpoint's format: a 4- or 8-bit weight shares a float16 scale and
-# a zero point of its own width with the 31 others of its group.
+# Bits that the engine stores for one weight, by the checkpoint's format: a 4- or 8-bit weight shares a float16 scale
+# and a zero point of its own width with the 31 others of its group.
 STORED_BITS = {"Q4_1": 4 + (16 + 4) / 32, "Q8_0": 8 + (16 + 8) / 32, "F16": 16}
 SCALE_BYTES = 8  # a float32 scale and a float32 zero point
 KINDS = ("feed-forward", "embedding", "attention", "norms")
@@ -51,16 +51,19 @@ class Sizing:
         self._table, self._precision = source.tensor_table(), source.precision()
         unknown = {row["format"] for row in self._table if len(row["shape"]) > 1} - set(STORED_BITS)
         if unknown:
-            raise CourseError(f"{source.path} has weights in the format {unknown.pop()}; sizes are known for "
-                              f"{', '.join(STORED_BITS)}. Build the engine and look at its size instead.")
+            raise CourseError(
+                f"{source.path} has weights in the format {unknown.pop()}; sizes are known for "
+                f"{', '.join(STORED_BITS)}. Build the engine and look at its size instead."
+            )
 
     def weights_by_kind(self, config: BuildConfig) -> pd.DataFrame:
         """One row a kind of weight: `kind`, `tensors`, `parameters`, `bytes` in the engine."""
         rows = pd.DataFrame(self._table)
         rows["kind"] = rows["name"].map(kind)
         rows["bytes"] = [row["parameters"] * self._bits(row, config.quant_algo) / 8 for row in self._table]
-        grouped = rows.groupby("kind").agg(tensors=("name", "size"), parameters=("parameters", "sum"),
-                                           bytes=("bytes", "sum"))
+        grouped = rows.groupby("kind").agg(
+            tensors=("name", "size"), parameters=("parameters", "sum"), bytes=("bytes", "sum")
+        )
         return grouped.loc[[name for name in KINDS if name in grouped.index]].astype(int).reset_index()
 
     def weight_bytes(self, config: BuildConfig) -> int:

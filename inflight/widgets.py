@@ -314,7 +314,8 @@ class BuildOptions(ipywidgets.VBox):
         choice = functools.partial(ipywidgets.Dropdown, style=style, layout=wide)
         self.fields = {
             "max_batch_size": number(value=8), "max_input_len": number(value=1024), "max_seq_len": number(value=2048),
-            "max_num_tokens": number(value=2048), "max_beam_width": number(value=1), "tokens_per_block": number(value=32),
+            "max_num_tokens": number(value=2048), "max_beam_width": number(value=1),
+            "tokens_per_block": number(value=32),
             "kv_cache_type": choice(options=["paged", "continuous", "disabled"]),
             "dtype": choice(options=["float32", "bfloat16", "float16"]),
             "quant_algo": choice(options=["auto", "W4A8", "W4A16", "W8A16", "W8A8", NONE]),
@@ -338,7 +339,8 @@ class BuildOptions(ipywidgets.VBox):
 
     def _update(self, _change=None) -> None:
         try:
-            config = BuildConfig(**{name: None if field.value == NONE else field.value for name, field in self.fields.items()})
+            values = {name: field.value for name, field in self.fields.items()}
+            config = BuildConfig(**{name: None if value == NONE else value for name, value in values.items()})
             self.result.value = self._plan(config)
             self.commands.value = self._commands(config)
         except CourseError as error:
@@ -355,11 +357,12 @@ class BuildOptions(ipywidgets.VBox):
                 (f"KV cache of one user, {length:,} tokens", f"{user_bytes / 1e6:,.1f} MB"),
                 (f"KV cache of all {seats} seats", f"{seats * user_bytes / 1e6:,.1f} MB"),
                 (f"Users that fit into {self._memory_bytes / 1e9:.1f} GB", f"{users:,}")]
-        cells = "".join(f'<tr><td style="padding: 2px 12px">{name}</td><td style="text-align: right"><b>{value}</b></td></tr>'
-                        for name, value in rows)
+        cells = "".join(f'<tr><td style="padding: 2px 12px">{name}</td>'
+                        f'<td style="text-align: right"><b>{value}</b></td></tr>' for name, value in rows)
         verdict = ("Memory is enough for every seat." if users >= seats else
                    f"Too few for {seats} seats: users will wait with a seat free. Shorten max_seq_len or take INT8.")
-        return (f'<div style="border-left: 6px solid {DECODE}; padding: 4px 12px; line-height: 1.4"><table>{cells}</table>'
+        return (f'<div style="border-left: 6px solid {DECODE}; padding: 4px 12px; line-height: 1.4">'
+                f'<table>{cells}</table>'
                 f'<div style="padding: 2px 12px">{verdict}</div></div>')
 
     def _commands(self, config: BuildConfig) -> str:

@@ -152,7 +152,7 @@ def any_executor(request, small_engine):
         yield executor
 
 
-@settings(derandomize=True, max_examples=15, deadline=None, database=None)
+@settings(derandomize=True, max_examples=10, deadline=None, database=None)
 @given(trace=st.lists(arrivals, min_size=1, max_size=10))
 @example(trace=[Arrival(8, MAX_OUTPUT, True, None, 0)] * 10)  # more blocks than a tight cache has
 @example(trace=[Arrival(prompt, 20, False, None, 0) for prompt in range(len(PROMPTS))])

@@ -12,8 +12,12 @@ from inflight.server import Server
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("request_path")
-    repo = repository.assemble(folder / "repository", engine.cached(fetch()), decoupled_mode=True,
-                               iteration_log_path=folder / "iterations.jsonl")
+    repo = repository.assemble(
+        folder / "repository",
+        engine.cached(fetch()),
+        decoupled_mode=True,
+        iteration_log_path=folder / "iterations.jsonl",
+    )
     with Server(repo) as server, Client(server.grpc_url) as client:
         client.ask("Hello", max_tokens=2)
         return request_path.measure(server, client, folder / "iterations.jsonl", "What is the capital of France?", 32)

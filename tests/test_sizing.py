@@ -61,8 +61,16 @@ def test_widget_shows_bytes_refusals_and_commands(sizing):
     assert "Refused" in options.result.value and "tp_size" in options.result.value
 
 
-@pytest.mark.parametrize(("name", "value"), [("quant_algo", "W8A8"), ("dtype", "float16"), ("max_beam_width", 4),
-                                             ("kv_cache_type", "continuous"), ("max_input_len", 4096)])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("quant_algo", "W8A8"),
+        ("dtype", "float16"),
+        ("max_beam_width", 4),
+        ("kv_cache_type", "continuous"),
+        ("max_input_len", 4096),
+    ],
+)
 def test_widget_says_what_build_config_says(sizing, name, value):
     options = widgets.BuildOptions(sizing, memory_bytes=4e9)
     options.fields[name].value = value
@@ -76,4 +84,7 @@ def test_widget_says_what_build_config_says(sizing, name, value):
 def test_map_links_the_lessons_that_are_there():
     lessons = syllabus.table().set_index("number")
     assert lessons.loc["01", "link"] == "01_engine.ipynb"
-    assert all(not row.link or (syllabus.ROOT / "lessons" / row.link.removesuffix(".ipynb")).is_dir() for row in lessons.itertuples())
+    assert all(
+        not row.link or (syllabus.ROOT / "lessons" / row.link.removesuffix(".ipynb")).is_dir()
+        for row in lessons.itertuples()
+    )

@@ -18,16 +18,26 @@ def options(text: str) -> dict[str, str | None]:
     """Flags of the last command in `text` with their values."""
     words = shlex.split(text.replace("\\\n", " ").splitlines()[-1])
     pairs = zip(words, [*words[1:], None])
-    return {word: value if value and not value.startswith("-") else None for word, value in pairs if word.startswith("-")}
+    return {
+        word: value if value and not value.startswith("-") else None for word, value in pairs if word.startswith("-")
+    }
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_build_py_has_every_limit_and_in_flight_batching(family):
     given = options(commands(CONFIG, family)[GENERATIONS[0]])
-    limits = {"--max_batch_size": "16", "--max_input_len": "512", "--max_output_len": "1024", "--max_num_tokens": "4096",
-              "--tokens_per_block": "32", "--weight_only_precision": "int8"}
+    limits = {
+        "--max_batch_size": "16",
+        "--max_input_len": "512",
+        "--max_output_len": "1024",
+        "--max_num_tokens": "4096",
+        "--tokens_per_block": "32",
+        "--weight_only_precision": "int8",
+    }
     assert limits.items() <= given.items()
-    assert {"--use_inflight_batching", "--paged_kv_cache", "--remove_input_padding", "--enable_context_fmha"} <= set(given)
+    assert {"--use_inflight_batching", "--paged_kv_cache", "--remove_input_padding", "--enable_context_fmha"} <= set(
+        given
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -52,7 +62,9 @@ def test_parallel_sizes_of_build_py():
 def test_model_yaml_names_the_limits():
     text = commands(CONFIG, tp_size=4)[GENERATIONS[2]]
     values = dict(re.findall(r"^\s*(\w+): (\S+)$", text, re.M))
-    assert values["tensor_parallel_size"] == "4" and values["max_seq_len"] == "1536" and values["tokens_per_block"] == "32"
+    assert (
+        values["tensor_parallel_size"] == "4" and values["max_seq_len"] == "1536" and values["tokens_per_block"] == "32"
+    )
 
 
 def test_int8_kv_cache_and_floating_point():

@@ -85,8 +85,8 @@ Markdown(summary)
 # %% tags=["nbval-ignore-output"]
 slowest = first_word.loc[first_word["ms"].idxmax()]
 share = slowest["ms"] / first_word["ms"].sum()
-print(f"You predicted: {guess.value}.\nMeasured: {slowest['stage']}, {slowest['ms']:.0f} of {first_word['ms'].sum():.0f} ms "
-      f"({share:.0%}).")
+print(f"You predicted: {guess.value}.")
+print(f"Measured: {slowest['stage']}, {slowest['ms']:.0f} of {first_word['ms'].sum():.0f} ms ({share:.0%}).")
 
 # %% [markdown]
 # ## What it means
@@ -218,7 +218,7 @@ print("The server runs:", server.is_alive())
 #
 # ## Questions
 #
-# <details><summary>1. The prompt becomes ten times as long, the answer stays. Which part of the picture grows?</summary>
+# <details><summary>1. The prompt gets ten times as long, the answer stays. Which part of the picture grows?</summary>
 #
 # The prompt's iteration, and with it the time to the first word. The iterations after it hardly change.
 #

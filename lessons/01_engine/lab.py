@@ -102,7 +102,8 @@ check("1.2", options)
 
 # %%
 text = tokenizer.load(info.folder)
-prompt, *others = [text.encode(text.chat(f"Tell me about {topic}.")) for topic in ("rivers", "chess", "bread", "bees", "maps")]
+topics = ("rivers", "chess", "bread", "bees", "maps")
+prompt, *others = [text.encode(text.chat(f"Tell me about {topic}.")) for topic in topics]
 
 # BEGIN SOLUTION
 # LAB: alone, in_company = None, None

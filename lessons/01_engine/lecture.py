@@ -61,8 +61,8 @@ charts.table(tensors.groupby("format")[["parameters", "bytes"]].sum().reset_inde
 # %%
 total, size = tensors["parameters"].sum(), checkpoint.path.stat().st_size
 print(f"{total / 1e6:.1f} million parameters in {tensors['bytes'].sum() / 1e6:.1f} MB: "
-      f"{tensors['bytes'].sum() * 8 / total:.2f} bits each, not 32. The other {(size - tensors['bytes'].sum()) / 1e6:.1f} MB "
-      "of the file are the vocabulary.")
+      f"{tensors['bytes'].sum() * 8 / total:.2f} bits each, not 32. The other "
+      f"{(size - tensors['bytes'].sum()) / 1e6:.1f} MB of the file are the vocabulary.")
 
 # %% [markdown]
 # `Q4_1` means: 32 neighbouring weights share a scale and a smallest value, and each is one of 16 steps between them,
@@ -110,7 +110,8 @@ charts.table(files)
 # %%
 info = engine.read(folder)
 print(info.version)
-pd.Series({key: value for key, value in info.pretrained_config.items() if not isinstance(value, dict)}).to_frame("pretrained_config")
+shape = {key: value for key, value in info.pretrained_config.items() if not isinstance(value, dict)}
+pd.Series(shape, name="pretrained_config").to_frame()
 
 # %% [markdown]
 # ## Measure: bytes of a token
@@ -129,7 +130,8 @@ print(f"{block_bytes:,} bytes a block of {per_block} tokens: {measured:,} bytes 
 model = info.pretrained_config
 formula = 2 * model["num_hidden_layers"] * model["num_key_value_heads"] * model["head_size"] * 4
 print(f"2 (key, value) × {model['num_hidden_layers']} layers × {model['num_key_value_heads']} KV heads × "
-      f"{model['head_size']} numbers × 4 bytes = {formula:,}.\nYou predicted {guess.value:,}, {guess.value / measured:.2f} of it.")
+      f"{model['head_size']} numbers × 4 bytes = {formula:,}.")
+print(f"You predicted {guess.value:,}, {guess.value / measured:.2f} of it.")
 
 # %% [markdown]
 # The formula is exact. Note what it does *not* contain: the 9 query heads. Sharing 3 KV heads among them makes the
@@ -167,7 +169,8 @@ sizing, config = Sizing(source, info.pretrained_config), info.build_config
 memory = psutil.virtual_memory().available * 0.9
 weights = sizing.weights_by_kind(config)
 kv = pd.DataFrame([(n, sizing.kv_bytes_per_user(config, n)) for n in (2048, 1024, 512)], columns=["tokens", "bytes"])
-print(f"Weights: {weights['bytes'].sum():,} bytes predicted, {(folder / engine.WEIGHTS_FILE).stat().st_size:,} on disk.")
+on_disk = (folder / engine.WEIGHTS_FILE).stat().st_size
+print(f"Weights: {weights['bytes'].sum():,} bytes predicted, {on_disk:,} on disk.")
 
 # %% tags=["nbval-ignore-output"]
 from IPython.display import Markdown
@@ -178,8 +181,8 @@ Markdown(summary)
 
 # %% tags=["nbval-ignore-output"]
 users, seats = sizing.users(config, 2048, memory), config.max_batch_size
-print(f"{users} users of 2,048 tokens fit beside the weights into {memory / 1e9:.1f} GB. The engine has {seats} seats, so its "
-      f"cache takes at most {seats * sizing.kv_bytes_per_user(config, 2048) / 1e9:.2f} GB.")
+print(f"{users} users of 2,048 tokens fit beside the weights into {memory / 1e9:.1f} GB. The engine has {seats} seats, so "
+      f"its cache takes at most {seats * sizing.kv_bytes_per_user(config, 2048) / 1e9:.2f} GB.")
 
 # %% [markdown]
 # So the answer to your team is: the weights are not what fills the machine. And note the second limit, which no
@@ -220,7 +223,8 @@ for name, (path, build_s) in built.items():
         answer = executor.generate(Request(question, request_output_len=48, end_id=text.end_id))  # also warms up
         texts[name] = text.decode(answer.token_ids)
         rows.append((name, sum(file.stat().st_size for file in path.iterdir()) / 1e6, build_s, load_s,
-                     executor.model.block_bytes // per_block, tokens_per_second(executor, 1), tokens_per_second(executor, 8)))
+                     executor.model.block_bytes // per_block,
+                     tokens_per_second(executor, 1), tokens_per_second(executor, 8)))
 columns = ["build", "MB on disk", "build s", "load s", "KV bytes a token", "tok/s, 1 user", "tok/s, 8 users"]
 charts.table(pd.DataFrame(rows, columns=columns))
 
@@ -320,7 +324,8 @@ print(f"Answer too long → 500 tokens asked for, {len(response.token_ids)} give
 # %%
 tiny.generate_all([Request(prompt[-30:], request_output_len=8)] * 6)
 log = pd.DataFrame(tiny.iteration_stats).tail(24)[["scheduled", "waiting"]]
-print(f"Six users, two seats → at most {log['scheduled'].max()} scheduled in an iteration, up to {log['waiting'].max()} waiting.")
+print(f"Six users, two seats → at most {log['scheduled'].max()} scheduled in an iteration, "
+      f"up to {log['waiting'].max()} waiting.")
 tiny.shutdown()
 
 # %%
@@ -355,7 +360,7 @@ workdir.cleanup()
 #
 # ## Questions
 #
-# <details><summary>1. A model has 32 layers, 32 KV heads of 128, and a cache in float16. How many bytes a token?</summary>
+# <details><summary>1. A model has 32 layers, 32 KV heads of 128, a cache in float16. How many bytes a token?</summary>
 #
 # 2 × 32 × 32 × 128 × 2 = 524,288: half a megabyte. A user with 2,048 tokens takes 1.07 GB.
 #
