@@ -64,7 +64,8 @@ def table(frame: pd.DataFrame, decimals: int = 1) -> HTML:
     """`frame` without its index: text to the left, numbers to the right, whole texts."""
     def cell(tag: str, value: object, is_number: bool) -> str:
         look = f"text-align: {'right' if is_number else 'left'}; vertical-align: top"
-        text = str(value) if tag == "th" or not is_number else format(value, f",.{decimals * isinstance(value, float)}f")
+        places = decimals if isinstance(value, float) else 0
+        text = f"{value:,.{places}f}" if is_number and tag == "td" else str(value)
         return f'<{tag} style="{look}">{html.escape(text)}</{tag}>'
 
     numeric = [pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes]
@@ -88,7 +89,8 @@ def request_path(path: pd.DataFrame) -> go.Figure:
     for what, colour in _STEPS.items():
         rows = path[path["what"] == what]
         fig.add_bar(x=rows["end_ms"] - rows["start_ms"], base=rows["start_ms"],
-                    y=[_LANES.index(lane) for lane in rows["lane"]], width=0.42, orientation="h", marker={"color": colour, "line": {"color": "white", "width": 1}},
+                    y=[_LANES.index(lane) for lane in rows["lane"]], width=0.42, orientation="h",
+                    marker={"color": colour, "line": {"color": "white", "width": 1}},
                     name=what, showlegend=False)
     arrivals = path[path["what"] == "arrival"]["end_ms"]
     fig.add_scatter(x=arrivals, y=[3] * len(arrivals), mode="markers", showlegend=False,
@@ -126,10 +128,10 @@ def request_path_summary(path: pd.DataFrame, first_word: pd.DataFrame) -> str:
     """The picture of `request_path` in a paragraph."""
     parts = ", ".join(f"{row.stage} {row.ms:.1f} ms" for row in first_word.itertuples())
     arrivals = path[path["what"] == "arrival"]["end_ms"]
-    return (f"Four lanes over time: client, preprocessing, tensorrt_llm, postprocessing. The first word goes through all "
-            f"of them and arrives after {first_word['ms'].sum():.0f} ms: {parts}. Then tensorrt_llm makes one token an "
-            f"iteration, and each is turned into text while the next is computed; the last of {len(arrivals)} pieces arrives after "
-            f"{arrivals.max():.0f} ms.")
+    return (f"Four lanes over time: client, preprocessing, tensorrt_llm, postprocessing. The first word goes through "
+            f"all of them and arrives after {first_word['ms'].sum():.0f} ms: {parts}. Then tensorrt_llm makes a token an "
+            f"iteration, and each is turned into text while the next is computed; the last of {len(arrivals)} pieces "
+            f"arrives after {arrivals.max():.0f} ms.")
 
 
 def course_map(lessons: pd.DataFrame) -> HTML:
@@ -176,7 +178,8 @@ def engine_bytes(weights: pd.DataFrame, kv_per_user: pd.DataFrame, memory_bytes:
     fig.add_shape(type="line", xref="x2", yref="y2", x0=0, x1=most * 1.15, y0=memory_bytes / GB, y1=memory_bytes / GB,
                   line={"color": REQUEST[3], "width": 2, "dash": "dash"})
     fig.add_annotation(xref="x2", yref="y2", x=0, y=memory_bytes / GB, xanchor="left", yanchor="bottom",
-                       text=f"free memory: {memory_bytes / GB:.1f} GB", yshift=22, showarrow=False, font={"color": REQUEST[3]})
+                       text=f"free memory: {memory_bytes / GB:.1f} GB", yshift=22, showarrow=False,
+                       font={"color": REQUEST[3]})
     fig.update_layout(
         title="What fills the memory", barmode="stack", height=640, margin={"l": 150, "r": 30, "t": 56, "b": 60},
         xaxis={"title": "megabytes", "anchor": "y"}, yaxis={"domain": [0.68, 1], "showgrid": False},
@@ -194,7 +197,8 @@ def _draw_bars(fig: go.Figure, weights: pd.DataFrame, longest: pd.Series) -> Non
                     marker={"color": _KINDS[row.kind], "line": {"color": "white", "width": 1}}, **look)
     for user in range(4):
         fig.add_bar(x=[megabytes, 0 if user else megabytes, 0], y=lanes, name=f"user {user + 1}",
-                    text=[f"{megabytes:.0f}", "", ""], marker={"color": DECODE, "line": {"color": "white", "width": 1}}, **look)
+                    text=[f"{megabytes:.0f}", "", ""],
+                    marker={"color": DECODE, "line": {"color": "white", "width": 1}}, **look)
     kinds = ", ".join(f"{row.kind} {row.bytes / MB:,.1f}" for row in weights.itertuples())
     for lane, end, text in ((lanes[2], weights["bytes"].sum() / MB, kinds),
                             (lanes[1], megabytes, f"{megabytes:.1f}: {longest['tokens']:,.0f} tokens")):
@@ -209,7 +213,8 @@ def _draw_growth(fig: go.Figure, tokens: int, per_user: float, weights: float, m
     """A line from the weights alone to full memory, with the number of users at its end."""
     users = _users_that_fit(memory, weights, per_user)
     fig.add_scatter(x=[0, users], y=[weights, weights + users * per_user], mode="lines+markers+text", xaxis="x2",
-                    yaxis="y2", text=["", f"{users:,} × {tokens:,} tokens"], textposition="top center", showlegend=False,
+                    yaxis="y2", text=["", f"{users:,} × {tokens:,} tokens"], textposition="top center",
+                    showlegend=False,
                     line={"color": DECODE, "width": 2}, marker={"color": DECODE, "size": 8},
                     name=f"{tokens} tokens a user")
 
@@ -221,9 +226,9 @@ def engine_bytes_summary(weights: pd.DataFrame, kv_per_user: pd.DataFrame, memor
                      for row in kv_per_user.itertuples())
     first = kv_per_user.iloc[0]
     return (f"Above, in megabytes: the weights take {total / MB:.1f} ({kinds}), and the KV cache of a single user with "
-            f"{first['tokens']:,.0f} tokens {first['bytes'] / MB:.1f}, {first['bytes'] / total:.2f} times as much as the "
-            f"whole model. Below, memory against users, one straight line a length: {memory_bytes / GB:.1f} GB are full at "
-            f"{ends}.")
+            f"{first['tokens']:,.0f} tokens {first['bytes'] / MB:.1f}, {first['bytes'] / total:.2f} times as much as "
+            f"the whole model. Below, memory against users, one line a length: {memory_bytes / GB:.1f} GB are full "
+            f"at {ends}.")
 
 
 # Lesson 02: the repository and its ensemble ---------------------------------------------------------------------------

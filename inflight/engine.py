@@ -5,8 +5,8 @@
 
 The folder holds what TensorRT-LLM's does: the model prepared for one kind of machine, the tokenizer, and a
 `config.json` with `version`, `pretrained_config` and `build_config`; beside it, the commands that build it with
-TensorRT-LLM. The model is an OpenVINO graph with packed weights; the machine code for this very CPU is made from it when
-the engine is loaded, in about a second.
+TensorRT-LLM. The model is an OpenVINO graph with packed weights; the machine code for this very CPU is made from it
+when the engine is loaded, in about a second.
 """
 
 from __future__ import annotations

@@ -538,11 +538,13 @@ class Executor:
             rows.append([sequence.id, num_new, 0] if is_context else [sequence.id, 0, num_new])
         with self._work:
             paused = len(self._paused)
+            unscheduled = [s for s in self._seated if s not in chunks and s.finish_reason is None]
+            waiting = len(self._waiting) + len(unscheduled)
             active = len(self._sequences) + num_finished
         self._iteration += 1
         stats = IterationStats(
             iteration=self._iteration, timestamp=started[0], iteration_ms=(time.perf_counter() - started[1]) * 1000,
-            active=active, scheduled=len(chunks), waiting=active - len(chunks) - paused, paused=paused,
+            active=active, scheduled=len(chunks), waiting=waiting, paused=paused,
             context_tokens=sum(row[1] for row in rows), generation_tokens=sum(row[2] for row in rows),
             kv_blocks_used=self.blocks.num_used, kv_blocks_free=self.blocks.num_free,
             kv_blocks_max=self.blocks.num_blocks, tokens_per_block=self.blocks.tokens_per_block, finished=num_finished,

@@ -128,7 +128,7 @@ CASES = {
     "missing tensor": (lambda p: p.send(remove=["max_tokens"]), "missing required input(s) ['max_tokens']"),
     "unknown tensor": (lambda p: p.send(max_token=np.array([[4]], np.int32)), "unexpected inference input 'max_token'"),
     "invalid UTF-8": (lambda p: p.send(text_input=np.array([[b"caf\xe9"]], object)),
-                      "QUERY is not valid UTF-8 (byte 3): send the text encoded as UTF-8."),
+                      "text_input is not valid UTF-8 (byte 3): send the text encoded as UTF-8."),
     "invalid UTF-8 in a stop word": (lambda p: p.ask(stop_words=[b"\xff"]), "is not valid UTF-8 (byte 0)"),
     "unknown model": (lambda p: Client(p.streaming.grpc_url, model="llama").ask(FRANCE), "'llama'"),
     "unknown model, HTTP": (lambda p: Client(p.streaming.http_url, model="llama").ask(FRANCE), "'llama'"),

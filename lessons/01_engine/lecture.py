@@ -181,8 +181,8 @@ Markdown(summary)
 
 # %% tags=["nbval-ignore-output"]
 users, seats = sizing.users(config, 2048, memory), config.max_batch_size
-print(f"{users} users of 2,048 tokens fit beside the weights into {memory / 1e9:.1f} GB. The engine has {seats} seats, so "
-      f"its cache takes at most {seats * sizing.kv_bytes_per_user(config, 2048) / 1e9:.2f} GB.")
+print(f"{users} users of 2,048 tokens fit beside the weights into {memory / 1e9:.1f} GB. The engine has {seats} seats, "
+      f"so its cache takes at most {seats * sizing.kv_bytes_per_user(config, 2048) / 1e9:.2f} GB.")
 
 # %% [markdown]
 # So the answer to your team is: the weights are not what fills the machine. And note the second limit, which no

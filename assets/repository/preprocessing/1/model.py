@@ -7,6 +7,10 @@ from inflight import tokenizer, triton_model
 from inflight.errors import CourseError
 
 
+# What a client of the ensemble calls the tensors that may be wrong.
+TEXTS = {"QUERY": "text_input", "STOP_WORDS_DICT": "stop_words", "BAD_WORDS_DICT": "bad_words"}
+
+
 class TritonPythonModel:
     """Inputs and outputs as in config.pbtxt, each with a leading batch dimension of 1."""
 
@@ -42,7 +46,8 @@ class TritonPythonModel:
         try:
             return [item.decode("utf-8") for item in triton_model.array(request, name, []).reshape(-1)]
         except UnicodeDecodeError as error:
-            raise CourseError(f"{name} is not valid UTF-8 (byte {error.start}): send the text encoded as UTF-8.") from None
+            raise CourseError(f"{TEXTS[name]} is not valid UTF-8 (byte {error.start}): send the text encoded as "
+                              "UTF-8.") from None
 
     def _words(self, request, name) -> np.ndarray:
         """[1, 2, n]: token ids of all words in a row; below, the end of each word, then -1."""
