@@ -311,8 +311,17 @@ def cached(checkpoint: Checkpoint, config: BuildConfig | None = None) -> Path:
     config = config or BuildConfig()
     key = json.dumps([checkpoint.sha256, engine_version(), dataclasses.asdict(config)])
     folder = cache_dir() / "engines" / f"{checkpoint.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
-    with cache_errors(), only_one(folder.with_suffix(".lock")):
-        with contextlib.suppress(CourseError):
-            read(folder, checkpoint)
-            return folder
-        return build(checkpoint, config, folder)
+    # Without the lock first: a class may share a cache folder that only the instructor can write.
+    if not _is_engine(folder, checkpoint):
+        with cache_errors(), only_one(folder.with_suffix(".lock")):
+            if not _is_engine(folder, checkpoint):
+                build(checkpoint, config, folder)
+    return folder
+
+
+def _is_engine(folder: Path, checkpoint: Checkpoint) -> bool:
+    try:
+        read(folder, checkpoint)
+    except CourseError:
+        return False
+    return True
