@@ -100,7 +100,7 @@ def request_path(path: pd.DataFrame) -> go.Figure:
     fig.update_xaxes(title="milliseconds since Enter", range=[-0.01 * ends, 1.04 * ends])
     fig.update_yaxes(tickvals=list(range(4)), ticktext=list(_LANES), range=[-0.7, 3.9], showgrid=False)
     return fig.update_layout(title="One request, from Enter to the last word", barmode="overlay", height=430,
-                             margin={"l": 120, "r": 24, "t": 56, "b": 60})
+                             margin={"l": 120, "r": 24, "t": 56, "b": 76})
 
 
 def _draw_first_word(fig: go.Figure, path: pd.DataFrame) -> None:
@@ -181,7 +181,7 @@ def engine_bytes(weights: pd.DataFrame, kv_per_user: pd.DataFrame, memory_bytes:
                        text=f"free memory: {memory_bytes / GB:.1f} GB", yshift=22, showarrow=False,
                        font={"color": REQUEST[3]})
     fig.update_layout(
-        title="What fills the memory", barmode="stack", height=640, margin={"l": 150, "r": 30, "t": 56, "b": 60},
+        title="What fills the memory", barmode="stack", height=640, margin={"l": 150, "r": 30, "t": 56, "b": 76},
         xaxis={"title": "megabytes", "anchor": "y"}, yaxis={"domain": [0.68, 1], "showgrid": False},
         xaxis2={"title": "users at the same time", "anchor": "y2", "range": [0, most * 1.15]},
         yaxis2={"title": "gigabytes", "domain": [0, 0.5], "anchor": "x2", "range": [0, memory_bytes / GB * 1.3]})

@@ -167,8 +167,8 @@ def card(notebook: NotebookNode) -> tuple[str, str, str]:
     """Title, minutes and goals from a lecture's first cell: its h1, its "NN min", the sentence with "able to"."""
     text = next((cell.source for cell in notebook.cells if cell.cell_type == "markdown"), "")
     title, minutes = re.search(r"^# (.+)$", text, re.M), re.search(r"(\d+) min", text)
-    goals = re.search(r"^.*able to.*(?:\n+[-*\d].*)*", text, re.M | re.I)
-    first, *rest = [line.strip("-* ") for line in goals[0].splitlines() if line.strip()] if goals else [""]
+    goals = re.search(r"[^.\n]*able to.*(?:\n+[-*\d].*)*", text, re.I)
+    first, *rest = [line.strip("-*;. ") for line in goals[0].splitlines() if line.strip()] if goals else [""]
     goals_line = f"{first} {'; '.join(rest)}".replace("*", "")
     return title[1] if title else "Untitled", minutes[0] if minutes else "", goals_line
 

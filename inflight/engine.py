@@ -11,18 +11,16 @@ when the engine is loaded, in about a second.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
 import hashlib
 import json
 import os
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from inflight import tokenizer, trtllm_commands, weights
+from inflight import files, tokenizer, trtllm_commands, weights
 from inflight.checkpoint import Checkpoint, cache_dir, cache_errors, only_one
 from inflight.errors import CourseError
 
@@ -200,36 +198,15 @@ def build(checkpoint: Checkpoint, config: BuildConfig, folder: str | Path) -> Pa
         raise CourseError(f"{folder} is a file, not a folder. Name another folder for the engine.")
     if folder.exists() and any(folder.iterdir()) and not (folder / CONFIG_FILE).exists():
         raise CourseError(f"{folder} holds files that are not an engine. Name an empty or new folder for the engine.")
-    with _written_aside(folder) as aside:
+    with files.written_aside(folder, "engine") as aside:
         pretrained = _compile(checkpoint, config, aside)
         resolved = dataclasses.replace(config, quant_algo=pretrained["quantization"]["quant_algo"])
         (aside / COMMANDS_FILE).write_text(trtllm_commands.as_markdown(resolved), encoding="utf-8")
-        files = {file.name: file.stat().st_size for file in sorted(aside.iterdir())}
+        sizes = {file.name: file.stat().st_size for file in sorted(aside.iterdir())}
         content = {"version": engine_version(), "pretrained_config": pretrained,
-                   "build_config": dataclasses.asdict(config), "files": files}
+                   "build_config": dataclasses.asdict(config), "files": sizes}
         (aside / CONFIG_FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return folder
-
-
-@contextlib.contextmanager
-def _written_aside(folder: Path):
-    """A scratch folder beside `folder` that takes its place when the block ends well, and vanishes when it does not."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    except OSError as error:
-        raise CourseError(f"{folder.parent} cannot be written ({error.strerror}). Name a folder that can.") from error
-    try:
-        yield aside
-        aside.chmod(0o755)
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(aside, folder)
-    except OSError as error:
-        raise CourseError(f"The engine could not be written to {folder.parent} ({error.strerror or error}). "
-                          "Free some space there or name another folder, and build again.") from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _compile(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:

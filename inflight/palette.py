@@ -8,4 +8,4 @@ REQUEST = ["#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442"]
 
 INK, GRID, FONT = "#222222", "#DDDDDD", "system-ui, sans-serif"
 WIDTH, HEIGHT = 760, 420
-MARGIN = {"l": 70, "r": 24, "t": 80, "b": 56}
+MARGIN = {"l": 70, "r": 24, "t": 80, "b": 76}

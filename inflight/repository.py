@@ -15,7 +15,6 @@ import difflib
 import os
 import re
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 from google.protobuf import text_encoding, text_format
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
+from inflight import files
 from inflight.errors import CourseError
 from inflight.executor import BATCHING_TYPES, POLICIES
 
@@ -328,25 +328,12 @@ def assemble(target: str | Path, engine_dir: str | Path, models: tuple[str, ...]
     target = Path(target).absolute()
     if target.is_dir() and any(target.iterdir()) and not is_repository(target):
         raise CourseError(f"{target} holds files that are not a model repository. Name an empty or new folder.")
-    aside = None
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    with files.written_aside(target, "repository") as aside:
         for model in models:
             _assemble_model(templates / model, aside / model, values)
         problems = check(aside)
         if problems:
             raise CourseError(str(problems[0]).replace(f"{aside}{os.sep}", ""))
-        aside.chmod(0o755)
-        if target.exists():
-            shutil.rmtree(target)
-        os.replace(aside, target)
-    except OSError as error:
-        raise CourseError(f"The repository could not be written to {target} ({error.strerror}). Make room or name "
-                          "another folder.") from error
-    finally:
-        if aside is not None:
-            shutil.rmtree(aside, ignore_errors=True)
     return target
 
 

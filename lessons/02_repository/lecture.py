@@ -1,11 +1,17 @@
 # %% [markdown]
 # # 02 · Assemble the repository
 #
-# 25 minutes. Afterwards you can *assemble* a model repository, *trace* every tensor through it, and *repair* one that
-# does not load.
+# 25 min. Afterwards you will be able to
 #
-# You need the engine of [lesson 01](01_engine.ipynb); it is built here if it is not there yet. Words you do not know
-# are in the [glossary](00_start_here.ipynb#Glossary). The exercises are in the [lab](../labs/02_repository.ipynb).
+# - **assemble** a model repository;
+# - **trace** every tensor through it;
+# - **repair** one that does not load.
+#
+# You need the engine of lesson 01; it is built here if it is not there yet. Words you do not know are in the
+# [glossary](00_start_here.ipynb#Glossary).
+#
+# [← 01 · Build the engine](01_engine.ipynb) · [Lab 02](../labs/02_repository.ipynb) ·
+# next: [03 · Serve and query](03_serve.ipynb)
 
 # %% [markdown]
 # ## The question

@@ -1,0 +1,36 @@
+"""Folders that are whole or not there at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from inflight.errors import CourseError
+
+
+@contextlib.contextmanager
+def written_aside(folder: Path, what: str) -> Iterator[Path]:
+    """A scratch folder beside `folder` that takes its place when the block ends well, and vanishes when it does not.
+
+    Raises CourseError, naming `what` is written, for a folder that cannot be written and for a full disk.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    except OSError as error:
+        raise CourseError(f"{folder.parent} cannot be written ({error.strerror}). Name a folder that can.") from error
+    try:
+        yield aside
+        aside.chmod(0o755)
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.replace(aside, folder)
+    except OSError as error:
+        raise CourseError(f"The {what} could not be written to {folder.parent} ({error.strerror or error}). "
+                          "Free some space there or name another folder, and try again.") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
