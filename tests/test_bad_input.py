@@ -147,7 +147,7 @@ CASES = {
     "corrupt GGUF": (build_from_corrupt_gguf, "corrupt.gguf"),
     "missing engine": (serve_without_an_engine, "The model 'tensorrt_llm' could not be loaded: There is no engine at "),
     "port in use": (serve_on_a_port_in_use, "cannot be used (Address already in use). Stop what uses it, name another"),
-    "full disk": (build_on_a_full_disk, "Free some space there or name another folder, and build again."),
+    "full disk": (build_on_a_full_disk, "Free some space there or name another folder, and try again."),
     "read-only folder": (build_in_a_read_only_folder, "cannot be written (Permission denied). Name a folder that can."),
     "killed in the middle of a stream": (
         lambda p: kill_in_the_middle_of_a_stream(p, "grpc_url"), "does not answer, or went away in the middle of"),

@@ -12,6 +12,7 @@ from plotly.subplots import make_subplots
 
 from inflight.charts import DECODE, PREFILL, REQUEST, WASTE, show, static_svg
 from inflight.errors import CourseError
+from inflight.palette import MARGIN
 
 ALT = "Two bars: decode takes 3 ms, prefill takes 1 ms."
 NS = "{http://www.w3.org/2000/svg}"
@@ -128,9 +129,9 @@ def test_shapes_lie_on_axes_and_paper():
     fig.add_vrect(x0=5, x1=10, fillcolor=WASTE)
     fig.add_hline(y=5, line_dash="dash")
     (rect,) = bars(fig)
-    assert rect["width"] == pytest.approx((760 - 70 - 24) / 2) and rect["height"] == pytest.approx(420 - 80 - 56)
+    assert rect["width"] == pytest.approx((760 - 70 - 24) / 2) and rect["height"] == pytest.approx(420 - MARGIN["t"] - MARGIN["b"])
     line = next(line for line in drawn(fig, "line") if line.get("stroke-dasharray") == "8 5")
-    assert line["y1"] == line["y2"] and float(line["y1"]) == pytest.approx(80 + (420 - 80 - 56) / 2)
+    assert line["y1"] == line["y2"] and float(line["y1"]) == pytest.approx(MARGIN["t"] + (420 - MARGIN["t"] - MARGIN["b"]) / 2)
 
 
 def test_subplots_keep_to_their_place():

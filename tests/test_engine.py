@@ -250,5 +250,5 @@ def test_full_disk(small_checkpoint, tmp_path, largest_file):
     process = start_build(small_checkpoint.path, tmp_path / "engine", largest_file)
     output, _ = process.communicate()
     assert "CourseError: The engine could not be written to" in output
-    assert "Free some space there or name another folder, and build again." in output
+    assert "Free some space there or name another folder, and try again." in output
     assert list(tmp_path.iterdir()) == []
