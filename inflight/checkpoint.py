@@ -24,6 +24,7 @@ import httpx
 from inflight.download import PackagedModel, Progress, download, reason
 from inflight.errors import CourseError
 
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A model on disk that an engine can be built from.

@@ -6,7 +6,6 @@ import triton_python_backend_utils as pb_utils
 from inflight import tokenizer, triton_model
 from inflight.errors import CourseError
 
-
 # What a client of the ensemble calls the tensors that may be wrong.
 TEXTS = {"QUERY": "text_input", "STOP_WORDS_DICT": "stop_words", "BAD_WORDS_DICT": "bad_words"}
 
