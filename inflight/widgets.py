@@ -16,7 +16,7 @@ import ipywidgets
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight import repository, trtllm_commands
-from inflight.charts import DECODE, REQUEST
+from inflight.palette import DECODE, REQUEST
 from inflight.client import Answer, Client
 from inflight.engine import BuildConfig
 from inflight.errors import CourseError

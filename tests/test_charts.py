@@ -1,7 +1,7 @@
 """show(): one output that every reader can use; and the static picture, which draws all of a figure or refuses it."""
 
 import json
-import xml.etree.ElementTree as ElementTree
+from xml.etree import ElementTree
 
 import numpy as np
 import plotly.graph_objects as go
@@ -10,9 +10,10 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from plotly.subplots import make_subplots
 
-from inflight.charts import DECODE, PREFILL, REQUEST, WASTE, show, static_svg
+from inflight.charts import show
 from inflight.errors import CourseError
-from inflight.palette import MARGIN
+from inflight.palette import DECODE, MARGIN, PREFILL, REQUEST, WASTE
+from inflight.static_chart import static_svg
 
 ALT = "Two bars: decode takes 3 ms, prefill takes 1 ms."
 NS = "{http://www.w3.org/2000/svg}"

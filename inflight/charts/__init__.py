@@ -1,0 +1,14 @@
+"""The course's pictures, one module a lesson.
+
+A figure function takes DataFrames and returns a plotly figure; `show(figure, alt)` puts it into a notebook as plotly
+(JupyterLab, the pages of `make course`), as a static SVG (pages that run no script) and as words.
+"""
+
+from inflight.charts.display import show, table
+from inflight.charts.engine import engine_bytes, engine_bytes_summary
+from inflight.charts.repository import repository_map
+from inflight.charts.serve import token_timeline
+from inflight.charts.start_here import course_map, request_path, request_path_summary
+
+__all__ = ["course_map", "engine_bytes", "engine_bytes_summary", "repository_map", "request_path", "request_path_summary",
+           "show", "table", "token_timeline"]
