@@ -138,7 +138,7 @@ def is_ready(root):
 def why_pip_failed(log):
     """One sentence for the end of a failed pip run, from its output."""
     if re.search(r"No space left on device|Disk quota exceeded|Errno (28|122)\b", log):
-        return "The disk became full while packages were installed: free 4 GB, then run the command again."
+        return "The disk became full while packages were installed: free 5 GB, then run the command again."
     if re.search(r"name resolution|NewConnectionError|NameResolutionError|Connection refused|Network is unreachable|"
                  r"ConnectTimeout|Read timed out|Connection aborted|ProxyError", log):
         return ("The package index cannot be reached: connect this machine to the network (or set PIP_INDEX_URL to "
@@ -158,7 +158,7 @@ def show_progress(line, done, total):
 def follow(pip, log_file, total):
     """Show what a running pip is at, keep its output in a file, and return it once pip has ended."""
     seen, lines = 0, []
-    with open(log_file, "w") as log:
+    with open(log_file, "a") as log:
         for line in pip.stdout:
             log.write(line)
             lines.append(line)
@@ -173,16 +173,22 @@ def follow(pip, log_file, total):
 
 
 def install(root, venv):
-    """Install requirements.txt and this project into .venv in one pip run. Raises SetupError with the reason."""
+    """Install requirements.txt and this project into .venv. Raises SetupError with the reason."""
+    with open(os.path.join(root, "requirements.txt")) as file:
+        pins = [line.split()[0] for line in file if "==" in line and not line.startswith("#")]
     # requirements.txt is the whole set, so nothing is left for pip to resolve; why it must not try: see pyproject.toml.
-    command = [os.path.join(venv, "bin", "python"), "-m", "pip", "install", "--no-deps", "--no-input",
-               "--progress-bar", "off", "-r", "requirements.txt", "-e", "."]
+    run_pip(root, venv, ["--no-deps", "-r", "requirements.txt", "-e", "."], len(pins))
+    # Where pip finds PyTorch's build for GPUs, this adds the CUDA libraries that it names; elsewhere nothing.
+    run_pip(root, venv, [pin for pin in pins if pin.startswith("torch==")], 0)
+
+
+def run_pip(root, venv, arguments, total):
+    """Run `pip install` in .venv, showing its progress towards `total` packages. Raises SetupError."""
+    command = [os.path.join(venv, "bin", "python"), "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     environment["PIP_USER"] = "0"
-    with open(os.path.join(root, "requirements.txt")) as file:
-        total = sum(1 for line in file if "==" in line)
-    pip = subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                           universal_newlines=True)
+    pip = subprocess.Popen(command + arguments, cwd=root, env=environment, stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, universal_newlines=True)
     try:
         output = follow(pip, os.path.join(venv, "setup.log"), total)
     finally:
