@@ -53,7 +53,7 @@ class ExecutorConfig:
     kv_cache_free_gpu_mem_fraction : float
         Most of the free memory that the KV cache may take; on this tier the host's memory.
     enable_kv_cache_reuse : bool
-        False; this engine computes every prompt anew.
+        Keep the blocks of prompts and answers, and start a prompt that begins with the same tokens from there.
     enable_chunked_context : bool
         A prompt that does not fit into an iteration's `max_num_tokens` is computed in parts.
     max_queue_size : int
@@ -81,8 +81,6 @@ class ExecutorConfig:
         if self.batch_scheduler_policy not in POLICIES:
             raise CourseError(f"batch_scheduler_policy is {self.batch_scheduler_policy!r}; it must be "
                               "guaranteed_no_evict or max_utilization.")
-        if self.enable_kv_cache_reuse:
-            raise CourseError("enable_kv_cache_reuse is true, but this engine computes every prompt anew: set it to false.")
         if not 0 < self.kv_cache_free_gpu_mem_fraction <= 1:
             raise CourseError(f"kv_cache_free_gpu_mem_fraction is {self.kv_cache_free_gpu_mem_fraction}; give a value "
                               "above 0 and at most 1.")
@@ -140,8 +138,9 @@ class Response:
 class IterationStats:
     """One iteration in numbers; `active` = `scheduled` + `waiting` + `paused` requests.
 
-    `requests` lists [request id, context tokens, generation tokens] of each scheduled request; `timestamp` is seconds
-    since 1970 at the iteration's start; `iteration_ms` its length; `finished` the requests it completed.
+    `timestamp` is seconds since 1970 at the iteration's start; `iteration_ms` its length; `finished` the requests it
+    completed; `kv_blocks_reused` the blocks found again since the start. `requests` lists [request id, context tokens,
+    generation tokens, KV cache blocks] of each scheduled request; `paused_ids` are the ids of the paused ones.
     """
 
     iteration: int
@@ -156,10 +155,12 @@ class IterationStats:
     kv_blocks_used: int
     kv_blocks_free: int
     kv_blocks_max: int
+    kv_blocks_reused: int
     tokens_per_block: int
     finished: int
     empty_seats: int
     requests: list[list[int]]
+    paused_ids: list[int]
 
 
 class _Sequence:
@@ -279,6 +280,8 @@ class Executor:
             for line in (self._paused, self._waiting):
                 while line and len(self._seated) < self.build_config.max_batch_size and self._fits(line[0]):
                     sequence = line.popleft()
+                    if self.config.enable_kv_cache_reuse:
+                        sequence.num_cached = self.blocks.find(sequence.blocks, sequence.tokens)
                     # Under max_utilization a seat is worth its blocks only at once, before the next in line is judged.
                     self.blocks.grow(sequence.blocks, sequence.num_tokens)
                     self._seated.append(sequence)
@@ -328,6 +331,8 @@ class Executor:
         num_finished = 0
         for (sequence, chunk), row in zip(chunks.items(), logits):
             sequence.num_cached += len(chunk.token_ids)
+            if self.config.enable_kv_cache_reuse:
+                self.blocks.keep(sequence.blocks, sequence.tokens[:sequence.num_cached])
             if sequence.num_pending:
                 continue
             token = sequence.sampler.choose(row, sequence.request.input_ids, sequence.answer)
@@ -535,20 +540,22 @@ class Executor:
         for sequence, chunk in chunks.items():
             num_new = len(chunk.token_ids)
             is_context = num_new > 1 or chunk.num_past < len(sequence.request.input_ids)
-            rows.append([sequence.id, num_new, 0] if is_context else [sequence.id, 0, num_new])
+            num_blocks = self.blocks.blocks_for(chunk.num_past + num_new)  # the sequence's own are gone if it finished
+            rows.append([sequence.id, num_new if is_context else 0, 0 if is_context else num_new, num_blocks])
         with self._work:
-            paused = len(self._paused)
+            paused_ids = [sequence.id for sequence in self._paused]
             unscheduled = [s for s in self._seated if s not in chunks and s.finish_reason is None]
             waiting = len(self._waiting) + len(unscheduled)
             active = len(self._sequences) + num_finished
         self._iteration += 1
         stats = IterationStats(
             iteration=self._iteration, timestamp=started[0], iteration_ms=(time.perf_counter() - started[1]) * 1000,
-            active=active, scheduled=len(chunks), waiting=waiting, paused=paused,
+            active=active, scheduled=len(chunks), waiting=waiting, paused=len(paused_ids),
             context_tokens=sum(row[1] for row in rows), generation_tokens=sum(row[2] for row in rows),
             kv_blocks_used=self.blocks.num_used, kv_blocks_free=self.blocks.num_free,
-            kv_blocks_max=self.blocks.num_blocks, tokens_per_block=self.blocks.tokens_per_block, finished=num_finished,
-            empty_seats=self.build_config.max_batch_size - len(chunks), requests=rows)
+            kv_blocks_max=self.blocks.num_blocks, kv_blocks_reused=self.blocks.num_reused,
+            tokens_per_block=self.blocks.tokens_per_block, finished=num_finished,
+            empty_seats=self.build_config.max_batch_size - len(chunks), requests=rows, paused_ids=paused_ids)
         self.iteration_stats.append(stats)
         if self._log_file:
             try:
@@ -567,8 +574,8 @@ class Executor:
                 iteration=self._iteration, timestamp=timestamp, iteration_ms=0.0, active=0, scheduled=0, waiting=0,
                 paused=0, context_tokens=0, generation_tokens=0, kv_blocks_used=0,
                 kv_blocks_free=self.blocks.num_blocks, kv_blocks_max=self.blocks.num_blocks,
-                tokens_per_block=self.blocks.tokens_per_block, finished=0,
-                empty_seats=self.build_config.max_batch_size, requests=[])
+                kv_blocks_reused=self.blocks.num_reused, tokens_per_block=self.blocks.tokens_per_block, finished=0,
+                empty_seats=self.build_config.max_batch_size, requests=[], paused_ids=[])
 
     def _open_log(self):
         if self.config.iteration_log_path is None:

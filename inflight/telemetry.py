@@ -2,6 +2,7 @@
 
     now = metrics(httpx.get(server.metrics_url).text)       # one row a sample
     log = iterations("iterations.jsonl")                    # one row an iteration
+    stays = seats(log)                                      # one row a request's stay on a seat
 """
 
 from __future__ import annotations
@@ -86,3 +87,52 @@ def iterations(path: str | Path) -> pd.DataFrame:
             raise CourseError(f"{path}, line {number} is not a line of an iteration log: name the file that "
                               "iteration_log_path names.") from None
     return pd.DataFrame(rows, columns=columns)
+
+
+def shares(log: pd.DataFrame) -> pd.DataFrame:
+    """What each request got of each iteration.
+
+    Parameters
+    ----------
+    log : DataFrame
+        From `iterations`.
+
+    Returns
+    -------
+    DataFrame
+        One row a request and iteration: `iteration`, `request`, `context` and `generation` (tokens), `blocks` (of KV
+        cache that it holds).
+    """
+    rows = [(row.iteration, *share) for row in log.itertuples() for share in row.requests]
+    return pd.DataFrame(rows, columns=["iteration", "request", "context", "generation", "blocks"])
+
+
+def seats(log: pd.DataFrame) -> pd.DataFrame:
+    """Which request sat where, and when.
+
+    A request takes the lowest free seat, keeps it until its last token, and gives it up while it is paused.
+
+    Returns
+    -------
+    DataFrame
+        One row a stay: `request`, `seat` (from 1), `first` and `last` iteration, `prompt_until` (the last iteration in
+        which its prompt, or what it had to compute again, was computed).
+    """
+    table = shares(log)
+    leaves = table.groupby("request")["iteration"].max().to_dict()
+    seated: dict[int, dict] = {}
+    stays = []
+    for row in log.itertuples():
+        for request in [*row.paused_ids, *(request for request in seated if leaves[request] < row.iteration)]:
+            seated.pop(request, None)
+        taken = {stay["seat"] for stay in seated.values()}
+        for request, context, _, _ in row.requests:
+            if request not in seated:
+                seat = next(number for number in range(1, len(taken) + 2) if number not in taken)
+                taken.add(seat)
+                seated[request] = {"request": request, "seat": seat, "first": row.iteration, "prompt_until": row.iteration}
+                stays.append(seated[request])
+            seated[request]["last"] = row.iteration
+            if context:
+                seated[request]["prompt_until"] = row.iteration
+    return pd.DataFrame(stays, columns=["request", "seat", "first", "last", "prompt_until"])

@@ -104,7 +104,7 @@ class EngineMetrics:
                 "context": sum(row[1] > 0 for row in now.requests), "waiting": now.waiting},
             "nv_trt_llm_kv_cache_block_metrics": {
                 "max": now.kv_blocks_max, "free": now.kv_blocks_free, "used": now.kv_blocks_used,
-                "tokens_per": now.tokens_per_block, "fraction": now.kv_blocks_used / now.kv_blocks_max},
+                "reused": now.kv_blocks_reused, "tokens_per": now.tokens_per_block, "fraction": now.kv_blocks_used / now.kv_blocks_max},
             "nv_trt_llm_inflight_batcher_metrics": {
                 "total_context_tokens": now.context_tokens, "paused_requests": now.paused, "micro_batch_id": 0,
                 "generation_requests": sum(row[2] > 0 for row in now.requests)},

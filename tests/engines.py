@@ -6,7 +6,6 @@ second and an iteration takes a millisecond. Its text makes no sense, but it is 
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import subprocess
 import sys
@@ -153,9 +152,13 @@ def start_python(script: str, *arguments, **options) -> subprocess.Popen:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
 
 
-def respect_permissions() -> None:
-    """For `preexec_fn`: let file permissions hold for root too, who may otherwise write into read-only folders."""
-    ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE)
+# Lets file permissions hold for root too, who may otherwise write into read-only folders, and becomes the given command.
+# Not a `preexec_fn`: that runs between fork and exec, where a test process with open gRPC connections may hang or crash.
+RESPECT_PERMISSIONS = f"""
+import ctypes, os, sys
+ctypes.CDLL(None).prctl({PR_CAPBSET_DROP}, {CAP_DAC_OVERRIDE})
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 BUILD_SCRIPT = """
@@ -171,6 +174,7 @@ except engine.CourseError as error:
 """
 
 
-def start_build(source: Path, folder: Path, largest_file: int = 0, **options) -> subprocess.Popen:
+def start_build(source: Path, folder: Path, largest_file: int = 0, as_root: bool = True) -> subprocess.Popen:
     """`engine.build` in a process of its own; `largest_file` bytes stand in for a disk that is full after so many."""
-    return start_python(BUILD_SCRIPT, source, folder, largest_file, **options)
+    before = () if as_root else (RESPECT_PERMISSIONS, sys.executable, "-c")
+    return start_python(*before, BUILD_SCRIPT, source, folder, largest_file)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engines import SMALL_BUILD, respect_permissions, start_build, wait_until
+from engines import SMALL_BUILD, start_build, wait_until
 
 from inflight import checkpoint, engine, repository
 from inflight.client import Client, _tensors, _text
@@ -93,7 +93,7 @@ def build_on_a_full_disk(place):
 def build_in_a_read_only_folder(place):
     place.folder.chmod(0o555)
     try:
-        build_elsewhere(place, preexec_fn=respect_permissions)
+        build_elsewhere(place, as_root=False)
     finally:
         place.folder.chmod(0o755)
 

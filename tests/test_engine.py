@@ -6,7 +6,7 @@ import os
 import shutil
 
 import pytest
-from engines import SMALL_BUILD, SMALL_LAYERS, SMALL_VOCAB, build_small, respect_permissions, start_build, wait_until
+from engines import SMALL_BUILD, SMALL_LAYERS, SMALL_VOCAB, build_small, start_build, wait_until
 from transformers import AutoTokenizer
 
 from inflight import engine
@@ -238,7 +238,7 @@ def test_corrupt_gguf(small_checkpoint, tmp_path, damage):
 
 def test_read_only_folder(small_checkpoint, tmp_path):
     tmp_path.chmod(0o555)
-    process = start_build(small_checkpoint.path, tmp_path / "engine", preexec_fn=respect_permissions)
+    process = start_build(small_checkpoint.path, tmp_path / "engine", as_root=False)
     output, _ = process.communicate()
     tmp_path.chmod(0o755)
     assert f"CourseError: {tmp_path} cannot be written (Permission denied). Name a folder that can." in output

@@ -133,7 +133,7 @@ def check_iterations(executor: Executor) -> None:
         assert row.scheduled + row.waiting + row.paused == row.active
         assert min(row.scheduled, row.waiting, row.paused, row.empty_seats, row.finished) >= 0
         assert row.scheduled == len(row.requests) <= build.max_batch_size
-        assert len({number for number, _, _ in row.requests}) == row.scheduled
+        assert len({number for number, *_ in row.requests}) == row.scheduled
         assert 0 < row.context_tokens + row.generation_tokens <= build.max_num_tokens
         assert row.kv_blocks_used + row.kv_blocks_free == row.kv_blocks_max
 
@@ -143,6 +143,10 @@ SETTINGS = {
                                                   max_tokens_in_paged_kv_cache=cache)
     for batching in ("V1", "inflight_fused_batching") for policy in POLICIES
     for name, cache in (("tight", TIGHT_CACHE), ("loose", None))
+} | {
+    f"inflight_fused_batching {policy} {name} reuse": ExecutorConfig(
+        batch_scheduler_policy=policy, max_tokens_in_paged_kv_cache=cache, enable_kv_cache_reuse=True)
+    for policy in POLICIES for name, cache in (("tight", TIGHT_CACHE), ("loose", None))
 }
 
 
@@ -162,6 +166,17 @@ def test_any_trace_gets_the_tokens_it_would_get_alone(any_executor, alone, trace
         check_answer(arrival, receiver, alone[arrival.prompt])
     wait_until(lambda: is_idle(any_executor), "seats and blocks are free")
     check_iterations(any_executor)
+
+
+def test_a_prompt_that_begins_like_an_earlier_one_starts_from_its_blocks(small_engine, alone):
+    longest = PROMPTS.index(max(PROMPTS, key=len))
+    with Executor(small_engine, ExecutorConfig(enable_kv_cache_reuse=True)) as executor:
+        answers = [executor.generate(Request(PROMPTS[longest], 4)).token_ids for _ in range(2)]
+        rows = [row for row in executor.iteration_stats if row.context_tokens]
+    assert answers == [alone[longest][:4]] * 2
+    per_block = SMALL_BUILD.tokens_per_block
+    assert [row.context_tokens for row in rows] == [len(PROMPTS[longest]), len(PROMPTS[longest]) - per_block]
+    assert [row.kv_blocks_reused for row in rows] == [0, 1]
 
 
 def finish_order(executor: Executor, requests: list[Request]) -> list[int]:
@@ -203,7 +218,7 @@ def test_static_a_batch_is_answered_together_and_nobody_joins_it(small_engine, m
         monkeypatch.setattr(executor.model, "forward", another_arrives)
         first = send(executor, Request(PROMPTS[0], 20)).wait().last.request_id
         assert len(late.wait().tokens) == 2
-        batches = [[number for number, _, _ in row.requests] for row in executor.iteration_stats]
+        batches = [[number for number, *_ in row.requests] for row in executor.iteration_stats]
         assert batches[:20] == [[first]] * 20
 
 
@@ -228,7 +243,7 @@ def test_a_waiting_request_does_not_overtake_a_paused_one(small_engine):
         for receiver in receivers:
             receiver.wait()
         rows = list(executor.iteration_stats)
-    first = next(row for row in rows if last in [number for number, _, _ in row.requests])
+    first = next(row for row in rows if last in [number for number, *_ in row.requests])
     assert max(row.paused for row in rows) > 0 == first.paused
 
 
@@ -301,7 +316,6 @@ def hold(executor: Executor) -> threading.Event:
 @pytest.mark.parametrize("options, message", [
     ({"gpt_model_type": "V2"}, "gpt_model_type is 'V2'; it must be V1, inflight_batching or inflight_fused_batching"),
     ({"batch_scheduler_policy": "fair"}, "is 'fair'; it must be guaranteed_no_evict or max_utilization"),
-    ({"enable_kv_cache_reuse": True}, "enable_kv_cache_reuse is true, but this engine computes every prompt anew"),
     ({"kv_cache_free_gpu_mem_fraction": 0}, "kv_cache_free_gpu_mem_fraction is 0; give a value above 0 and at most 1"),
     ({"kv_cache_free_gpu_mem_fraction": 1.1}, "kv_cache_free_gpu_mem_fraction is 1.1"),
 ])

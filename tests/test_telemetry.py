@@ -7,7 +7,7 @@ import pytest
 
 from inflight.errors import CourseError
 from inflight.executor import IterationStats
-from inflight.telemetry import COLUMNS, iterations, metrics
+from inflight.telemetry import COLUMNS, iterations, metrics, seats, shares
 
 PAGE = """\
 # HELP nv_inference_request_success Number of successful inference requests, all batch sizes
@@ -25,8 +25,8 @@ nv_cpu_utilization 0.5
 
 ITERATION = IterationStats(
     iteration=1, timestamp=1e9, iteration_ms=9.5, active=2, scheduled=1, waiting=1, paused=0, context_tokens=30,
-    generation_tokens=0, kv_blocks_used=1, kv_blocks_free=7, kv_blocks_max=8, tokens_per_block=32, finished=0,
-    empty_seats=7, requests=[[1, 30, 0]])
+    generation_tokens=0, kv_blocks_used=1, kv_blocks_free=7, kv_blocks_max=8, kv_blocks_reused=0, tokens_per_block=32,
+    finished=0, empty_seats=7, requests=[[1, 30, 0, 1]], paused_ids=[])
 
 
 def log_line(**changes) -> str:
@@ -60,7 +60,7 @@ def test_the_log_has_a_row_an_iteration_and_the_fields_of_the_executor(tmp_path)
     table = iterations(tmp_path / "log")
     assert list(table.columns) == [field.name for field in dataclasses.fields(IterationStats)]
     assert table["iteration"].tolist() == [1, 2]
-    assert table["requests"].tolist()[0] == [[1, 30, 0]]
+    assert table["requests"].tolist()[0] == [[1, 30, 0, 1]]
     assert table["context_tokens"].sum() + table["generation_tokens"].sum() == 31
 
 
@@ -80,3 +80,16 @@ def test_a_missing_log_and_a_file_that_is_no_log_are_refused(tmp_path):
     (tmp_path / "other").write_text(log_line() + '{"iteration": 2}\n')
     with pytest.raises(CourseError, match="line 2 is not a line of an iteration log"):
         iterations(tmp_path / "other")
+
+
+def test_a_seat_is_kept_to_the_last_token_and_given_up_in_a_pause(tmp_path):
+    first, second, third = [1, 30, 0, 1], [2, 20, 0, 1], [3, 10, 0, 1]
+    rows = [([first, second], []), ([[1, 0, 1, 1]], []), ([[1, 0, 1, 1], [2, 0, 1, 1]], []), ([[1, 0, 1, 1]], [2]),
+            ([[1, 0, 1, 1], third], [2]), ([[3, 0, 1, 1], [2, 22, 0, 1]], [])]
+    log = tmp_path / "log"
+    log.write_text("".join(log_line(iteration=number, requests=requests, paused_ids=paused)
+                           for number, (requests, paused) in enumerate(rows, 1)))
+    assert seats(iterations(log)).values.tolist() == [
+        [1, 1, 1, 5, 1], [2, 2, 1, 3, 1], [3, 2, 5, 6, 5], [2, 1, 6, 6, 6]]
+    table = shares(iterations(log))
+    assert table[table["request"] == 2].values.tolist() == [[1, 2, 20, 0, 1], [3, 2, 0, 1, 1], [6, 2, 22, 0, 1]]

@@ -1,0 +1,142 @@
+"""Who sits when: what batching does to given answer lengths, worked out on paper before anything is measured.
+
+    static = schedule([8, 8, 256, 16], seats=2, gpt_model_type="V1")
+    joining = schedule([8, 8, 256, 16], seats=2, gpt_model_type="inflight_fused_batching")
+    len(static.iterations), len(joining.iterations)
+    iteration_cost(log).seconds(static, prompt_tokens=40)
+
+Lengths alone give the number of iterations. Time needs one thing more: what an iteration costs with so many answers and
+so many prompt tokens in it, which `iteration_cost` reads from an iteration log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from inflight.errors import CourseError
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Every iteration of a trace.
+
+    Attributes
+    ----------
+    iterations : DataFrame
+        One row an iteration: `answers`, seats that get one more token of an answer; `prompts`, seats whose prompt is
+        computed, which gives their first token.
+    stays : DataFrame
+        One row a request: `seat` (from 1), `first` and `last` iteration in which it is computed (from 1), `answered`, the
+        iteration after which its answer leaves.
+    """
+
+    iterations: pd.DataFrame
+    stays: pd.DataFrame
+
+    @property
+    def occupancy(self) -> float:
+        """Share of all seats in all iterations that computed something."""
+        busy = (self.stays["last"] - self.stays["first"] + 1).sum()
+        return busy / (len(self.iterations) * self.stays["seat"].max())
+
+
+def schedule(lengths: list[int], seats: int, gpt_model_type: str, at_the_start: int = 1) -> Schedule:
+    """Seat requests that all wait from the start, in their order.
+
+    Parameters
+    ----------
+    lengths : list of int
+        Tokens of each answer. A request is computed in as many iterations: its prompt's gives the first token.
+    seats : int
+        The engine's `max_batch_size`.
+    gpt_model_type : str
+        "V1": a batch sits down when every seat is free, and leaves together. Otherwise a seat is taken as it gets free.
+    at_the_start : int
+        Requests that are there when the idle engine begins: it does not wait for more. The others come during the first
+        iteration.
+    """
+    is_static = gpt_model_type == "V1"
+    waiting, free_from = list(enumerate(lengths)), [1] * seats
+    stays: list[tuple] = []
+    while waiting:
+        if is_static:
+            start, group = max(free_from), waiting[:seats] if stays else waiting[:at_the_start]
+            stays += [(request, seat, start, start + length - 1) for seat, (request, length) in enumerate(group, 1)]
+            free_from = [start + max(length for _, length in group)] * seats
+            waiting = waiting[len(group):]
+        else:
+            request, length = waiting.pop(0)
+            start = max(min(free_from), 1 if len(stays) < at_the_start else 2)
+            seat = next(index for index, free in enumerate(free_from) if free <= start)
+            stays.append((request, seat + 1, start, start + length - 1))
+            free_from[seat] = start + length
+    table = pd.DataFrame(stays, columns=["request", "seat", "first", "last"]).set_index("request")
+    table["answered"] = table.groupby("first")["last"].transform("max") if is_static else table["last"]
+    return Schedule(_iterations(table), table)
+
+
+def _iterations(stays: pd.DataFrame) -> pd.DataFrame:
+    number = np.arange(1, stays["last"].max() + 1)
+    first, last = stays["first"].to_numpy(), stays["last"].to_numpy()
+    prompts = [(first == iteration).sum() for iteration in number]
+    answers = [((first < iteration) & (iteration <= last)).sum() for iteration in number]
+    return pd.DataFrame({"answers": answers, "prompts": prompts}, index=pd.Index(number, name="iteration"))
+
+
+@dataclass(frozen=True)
+class IterationCost:
+    """Milliseconds of an iteration.
+
+    Attributes
+    ----------
+    answers_ms : Series
+        By the number of answers in it, from 0 on; prompts apart.
+    prompt_token_ms : float
+        For each token of a prompt that is computed in it.
+    """
+
+    answers_ms: pd.Series
+    prompt_token_ms: float
+
+    def milliseconds(self, plan: Schedule, prompt_tokens: float) -> pd.Series:
+        """Each iteration of `plan`, with prompts of `prompt_tokens` tokens."""
+        rows = plan.iterations
+        return rows["answers"].map(self.answers_ms) + rows["prompts"] * prompt_tokens * self.prompt_token_ms
+
+    def seconds(self, plan: Schedule, prompt_tokens: float) -> float:
+        """The whole of `plan`."""
+        return self.milliseconds(plan, prompt_tokens).sum() / 1000
+
+    def latencies_s(self, plan: Schedule, prompt_tokens: float) -> pd.Series:
+        """End-to-end latency of each request: from the start to the end of the iteration after which it is answered."""
+        ends = self.milliseconds(plan, prompt_tokens).cumsum() / 1000
+        return plan.stays["answered"].map(ends)
+
+
+def iteration_cost(log: pd.DataFrame) -> IterationCost:
+    """What iterations cost, from an iteration log (`telemetry.iterations`).
+
+    Every number of answers up to the largest must be there with no prompt beside it, as in a run of 1, 2, … requests
+    at once. Medians, so that a single slow iteration does not count.
+
+    Raises
+    ------
+    CourseError
+        The log lacks a number of answers, or prompts.
+    """
+    answers = log["requests"].map(lambda rows: sum(row[2] > 0 for row in rows))
+    # From one start to the next: what lies between two iterations is part of their cost.
+    lasted = (log["timestamp"].shift(-1) - log["timestamp"]) * 1000
+    lasted = lasted.where(log["finished"] == 0, log["iteration_ms"])  # after a request has left, the engine may be idle
+    pure = log["context_tokens"] == 0
+    cost = lasted[pure].groupby(answers[pure]).median()
+    missing = sorted(set(range(1, int(answers.max()) + 1)) - set(cost.index))
+    if missing or pure.all():
+        lack = f"iterations with {missing[0]} answers and no prompt" if missing else "prompts"
+        raise CourseError(f"The iteration log has no {lack}: run 1, 2, ... requests at once, each of 16 tokens or more.")
+    cost[0] = 0.0
+    beyond = (lasted - answers.map(cost))[~pure]
+    return IterationCost(cost.sort_index(), float((beyond / log["context_tokens"][~pure]).median()))
