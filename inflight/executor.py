@@ -236,10 +236,11 @@ class Executor:
         self._waiting: deque[_Sequence] = deque()
         self._paused: deque[_Sequence] = deque()
         self._seated: list[_Sequence] = []
+        self._outbox: list[tuple[_Sequence, Response]] = []
         self._iteration = 0
         self._next_id = 1
         self._closing = False
-        self._work = threading.Condition()  # guards the fields above; the loop alone changes _seated and _paused
+        self._work = threading.Condition()  # guards the fields above; the loop alone changes _seated, _paused, _outbox
         self._log_file = self._open_log()
         self._thread = threading.Thread(target=self._loop, name="executor", daemon=True)
         self._thread.start()
@@ -267,6 +268,7 @@ class Executor:
         num_finished = self._give_tokens(chunks, logits)
         if chunks:
             self._record(started, chunks, num_finished)
+        self._deliver()  # last, so that who has an answer finds its iterations in the log
 
     def _admit(self) -> None:
         """Let requests sit down: paused ones first, then the waiting ones in their order."""
@@ -366,7 +368,7 @@ class Executor:
                 self._respond(other)
 
     def _respond(self, sequence: _Sequence, error: str | None = None) -> None:
-        """Hand the tokens that were not handed over yet to whoever asked."""
+        """Put the tokens that were not handed over yet into the outbox."""
         cancelled = sequence.finish_reason == "cancelled"
         new = [] if cancelled else sequence.answer[sequence.num_sent:]
         response = Response(
@@ -375,11 +377,17 @@ class Executor:
             log_probs=sequence.log_probs[sequence.num_sent:], cum_log_prob=sum(sequence.log_probs),
             preceding_ids=sequence.answer[max(0, sequence.num_sent - 8):sequence.num_sent])
         sequence.num_sent = len(sequence.answer)
-        try:
-            sequence.on_response(response)
-        except Exception:  # the receiver's trouble must not stop the others
-            log.exception("response of request %d could not be delivered", sequence.id)
-            sequence.asked_to_end = "cancelled"
+        self._outbox.append((sequence, response))
+
+    def _deliver(self) -> None:
+        """Hand over what is in the outbox."""
+        outbox, self._outbox = self._outbox, []
+        for sequence, response in outbox:
+            try:
+                sequence.on_response(response)
+            except Exception:  # the receiver's trouble must not stop the others
+                log.exception("response of request %d could not be delivered", sequence.id)
+                sequence.asked_to_end = "cancelled"
 
     def _fail_all(self, message: str) -> None:
         with self._work:
@@ -393,6 +401,7 @@ class Executor:
         for sequence in failed:
             sequence.finish_reason = "error"
             self._respond(sequence, error=message)
+        self._deliver()
 
     # What others call -------------------------------------------------------------------------------------------------
 

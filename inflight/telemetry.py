@@ -55,8 +55,14 @@ def _row(text: str, sample, kind: str) -> tuple:
     return name, sample.labels.get("model", ""), ", ".join(others), sample.value, kind
 
 
-def iterations(path: str | Path) -> pd.DataFrame:
+def iterations(path: str | Path, start: int = 0) -> pd.DataFrame:
     """The iteration log that an engine writes when `iteration_log_path` is set.
+
+    Parameters
+    ----------
+    path : path
+    start : int
+        Read from this byte on: the size that the file had when what is wanted began.
 
     Returns
     -------
@@ -71,7 +77,9 @@ def iterations(path: str | Path) -> pd.DataFrame:
         There is no such file, or a line of it is not one of an iteration log.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines(keepends=True)
+        with open(path, "rb") as file:
+            file.seek(start)
+            lines = file.read().decode("utf-8").splitlines(keepends=True)
     except OSError as error:
         raise CourseError(f"The iteration log {path} cannot be read ({error.strerror}). Set iteration_log_path and "
                           "send a request first.") from None
