@@ -29,6 +29,7 @@ from inflight.executor import BATCHING_TYPES, POLICIES
 TEMPLATES = Path(__file__).parent.parent / "assets" / "repository"
 CONFIG = "config.pbtxt"
 PIPELINE = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble")
+BASELINE = "llama-python"  # the same checkpoint without an engine, beside the others when asked for
 
 # Parameters: what may stand in a config.pbtxt's `parameters` ----------------------------------------------------------
 
@@ -40,13 +41,15 @@ class Parameter:
     Attributes
     ----------
     kind : str
-        "choice", "int", "float", "bool" or "path".
+        "choice", "int", "float", "bool", "path", or "folder": a path that is there.
     default : value or None
         None means that the key may be left blank.
     choices : tuple of str
         Allowed values of a "choice".
     low, high : number
         Least and greatest value of an "int" or "float".
+    holds : str
+        Name, or pattern of names, of a file that a "folder" must hold.
     help : str
         What it does, in a sentence.
     """
@@ -57,6 +60,7 @@ class Parameter:
     choices: tuple[str, ...] = ()
     low: float | None = None
     high: float | None = None
+    holds: str = ""
     required: bool = False
 
     def parse(self, text: str):
@@ -75,6 +79,8 @@ class Parameter:
             return text
         if self.kind in ("int", "float"):
             return self._number(text)
+        if self.kind == "folder" and not (text and any(Path(text).glob(self.holds))):
+            raise ValueError(f"a folder with {self.holds} in it; `inflight assemble --with-llama-python` makes one")
         if not text:
             raise ValueError("a path")
         return text
@@ -95,6 +101,8 @@ class Parameter:
 
 
 _TOKENIZER = {"tokenizer_dir": Parameter("path", None, "Folder with tokenizer.json.", required=True)}
+_CHAT_TEMPLATE = {"apply_chat_template": Parameter("bool", False,
+                                                   "Put the text into the model's chat template as one user turn.")}
 PARAMETERS: dict[str, dict[str, Parameter]] = {
     "tensorrt_llm": {
         "gpt_model_path": Parameter("path", None, "Engine folder.", required=True),
@@ -117,13 +125,21 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
     "preprocessing": {
         **_TOKENIZER,
         "add_special_tokens": Parameter("bool", True, "Let the tokenizer add its special tokens."),
-        "apply_chat_template": Parameter("bool", False, "Put the text into the model's chat template as one user turn."),
+        **_CHAT_TEMPLATE,
     },
     "postprocessing": {
         **_TOKENIZER,
         "skip_special_tokens": Parameter("bool", True, "Leave special tokens out of the text."),
     },
     "ensemble": {},
+    BASELINE: {
+        "checkpoint_dir": Parameter("folder", None, "Hugging Face folder of the model.", holds="*.safetensors",
+                                    required=True),
+        "tokenizer_dir": Parameter("folder", None, "Folder with tokenizer.json.", holds="tokenizer.json",
+                                   required=True),
+        "dtype": Parameter("choice", "bfloat16", "Precision of weights and arithmetic.", ("bfloat16", "float32")),
+        **_CHAT_TEMPLATE,
+    },
 }
 
 
@@ -166,6 +182,8 @@ DEFAULTS: dict[str, Any] = {
     "add_special_tokens": True,
     "apply_chat_template": True,
     "skip_special_tokens": True,
+    "checkpoint_dir": "",  # of the baseline; see huggingface.folder
+    "llama_dtype": "bfloat16",
 }
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _BARE_VALUE = re.compile(r"-?\d+|true|false|[A-Z][A-Z0-9_]*")
@@ -310,6 +328,8 @@ def assemble(target: str | Path, engine_dir: str | Path, models: tuple[str, ...]
         Folder to make. A repository that was there is replaced, anything else refused.
     engine_dir : path
         Engine folder; also the `tokenizer_dir` unless that is given.
+    models : tuple of str
+        What the repository holds. With `BASELINE`, give the `checkpoint_dir` too (`huggingface.folder` makes one).
     **values
         Values of the templates' variables; see `DEFAULTS`.
 

@@ -109,12 +109,12 @@ def from_huggingface(folder: Path, target: Path, quant_algo: str | None) -> None
     _add_vocabulary(writer, json.loads((folder / "tokenizer.json").read_text(encoding="utf-8")), config)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, layers)
     for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, framework="numpy") as tensors:
+        with safe_open(file, framework="pt") as tensors:  # numpy has no bfloat16
             for name in tensors.keys():
                 gguf_name = names.get_name(name, try_suffixes=(".weight",))
                 if gguf_name is None or (name == "lm_head.weight" and config.get("tie_word_embeddings")):
                     continue
-                values = tensors.get_tensor(name).astype(np.float32)
+                values = tensors.get_tensor(name).float().numpy()
                 if name.endswith(("q_proj.weight", "k_proj.weight")):
                     values = _interleave_rotary(values, heads if "q_proj" in name else kv_heads)
                 _add_tensor(writer, gguf_name, values, GGUF_FORMATS[quant_algo])

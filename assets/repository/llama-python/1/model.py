@@ -1,0 +1,71 @@
+"""Text to text with the Hugging Face pipeline: what serving looks like before there is an engine."""
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from inflight import huggingface, triton_model
+from inflight.errors import CourseError
+
+
+class TritonPythonModel:
+    """Inputs and outputs as in config.pbtxt, each with a leading batch dimension of 1.
+
+    A request is computed to its end before the next one is begun: no batch, no stream, always the likeliest token.
+    """
+
+    def initialize(self, args):
+        self.parameters = triton_model.parameters(args)
+        self.pipeline = huggingface.pipeline(self.parameters["checkpoint_dir"], self.parameters["tokenizer_dir"],
+                                             self.parameters["dtype"])
+
+    def execute(self, requests):
+        return [triton_model.answer(self._generate, request) for request in requests]
+
+    def _generate(self, request):
+        prompt = self._prompt(_text(request))
+        room = self._room(prompt)
+        max_tokens = triton_model.scalar(request, "max_tokens")
+        min_length = triton_model.scalar(request, "min_length", 0)
+        if max_tokens < 1:
+            raise CourseError(f"max_tokens is {max_tokens}; it must be at least 1.")
+        if min_length < 0:
+            raise CourseError(f"min_length is {min_length}; give a value of at least 0.")
+        length = min(max_tokens, room)
+        [answer] = self.pipeline(prompt, do_sample=False, max_new_tokens=length, min_new_tokens=min(min_length, length),
+                                 return_full_text=False, clean_up_tokenization_spaces=False)
+        text = answer["generated_text"].encode("utf-8")
+        return [pb_utils.Tensor("text_output", np.array([[text]], dtype=np.object_))]
+
+    def _prompt(self, text):
+        """`text` as the pipeline takes it: a conversation of one turn, for the model's chat template, or as it is."""
+        if self.parameters["apply_chat_template"] and self.pipeline.tokenizer.chat_template:
+            return [{"role": "user", "content": text}]
+        return text
+
+    def _room(self, prompt) -> int:
+        """Tokens that an answer to `prompt` may have: the model knows no more than so many positions."""
+        tokenizer, positions = self.pipeline.tokenizer, self.pipeline.model.config.max_position_embeddings
+        if isinstance(prompt, str):
+            tokens = tokenizer(prompt)
+        else:
+            tokens = tokenizer.apply_chat_template(prompt, add_generation_prompt=True)
+        length = len(tokens["input_ids"])
+        if length >= positions:
+            raise CourseError(f"Prompt length ({length}) leaves no room for an answer in the model's {positions} "
+                              "positions: shorten the text.")
+        return positions - length
+
+
+def _text(request) -> str:
+    texts = triton_model.array(request, "text_input").reshape(-1)
+    if len(texts) != 1:
+        raise CourseError(f"Expected batch dimension to be 1 for each request, got {len(texts)}: send one prompt a "
+                          "request.")
+    try:
+        text = texts[0].decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CourseError(f"text_input is not valid UTF-8 (byte {error.start}): send the text encoded as "
+                          "UTF-8.") from None
+    if not text.strip():
+        raise CourseError("text_input is empty: send at least one character that is not a space.")
+    return text
