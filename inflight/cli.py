@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import signal
@@ -15,25 +14,21 @@ from typing import Annotated, Optional
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 from rich.tree import Tree
 
-from inflight import engine, repository
-from inflight.checkpoint import DEFAULT, Checkpoint
+from inflight import engine, repository, terminal
+from inflight.bench_cli import bench
+from inflight.checkpoint import DEFAULT
 from inflight.client import Client
 from inflight.engine import BuildConfig
 from inflight.errors import CourseError
-from inflight.server import Server
+from inflight.terminal import ENGINE_DIR, console, progress_console
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False,
                   help="The course on serving LLMs with Triton, from the command line.")
 
-
-console = Console()
-progress_console = Console(stderr=True)  # so that what a command prints can be piped
-
-ENGINE_DIR = typer.Option(help="Engine folder; by default one of the course's model, built once and kept in the cache.")
+WITH_BASELINE = typer.Option("--with-llama-python", help="Add the baseline without an engine: Hugging Face's pipeline.")
 SET = typer.Option("--set", metavar="NAME=VALUE", help="Value of a variable of the templates; may be given several times.")
 
 
@@ -76,7 +71,7 @@ def fetch(source: Annotated[str, typer.Argument(metavar="[NAME|PATH|HF-ID]", sho
 
     Example: [bold]inflight fetch[/] or [bold]inflight fetch models/my-model.gguf[/]
     """
-    fetched = _fetch(source or DEFAULT)
+    fetched = terminal.fetch(source or DEFAULT)
     files = [fetched.path] if fetched.path.is_file() else [path for path in fetched.path.iterdir() if path.is_file()]
     print(f"{fetched.path}\n{sum(path.stat().st_size for path in files) / 1e6:.1f} MB\nsha256 {fetched.sha256}")
 
@@ -107,7 +102,7 @@ def build(
                          max_num_tokens=max_num_tokens, max_beam_width=max_beam_width, kv_cache_type=kv_cache_type,
                          tokens_per_block=tokens_per_block, dtype=dtype, quant_algo=_none(quant_algo),
                          kv_cache_quant_algo=_none(kv_cache_quant_algo))
-    source = _fetch(checkpoint)
+    source = terminal.fetch(checkpoint)
     with progress_console.status(f"Building an engine from {source.name}"):
         started = time.perf_counter()
         folder = engine.build(source, config, output_dir)
@@ -123,12 +118,13 @@ def assemble(
     target: Annotated[Path, typer.Argument(help="Folder to make.")] = Path("model_repository"),
     engine_dir: Annotated[Optional[Path], ENGINE_DIR] = None,
     values: Annotated[Optional[list[str]], SET] = None,
+    with_llama_python: Annotated[bool, WITH_BASELINE] = False,
 ) -> None:
     """Make a model repository from the templates.
 
     Example: [bold]inflight assemble model_repository --engine-dir engine --set decoupled_mode=true[/]
     """
-    repo = repository.assemble(target, engine_dir or _cached_engine(), **_values(values))
+    repo = _assemble(target, engine_dir, values, with_llama_python)
     tree = Tree(str(repo))
     for model in repository.models(repo):
         branch = tree.add(model)
@@ -145,6 +141,7 @@ def serve(
     repo: Annotated[Optional[Path], typer.Argument(help="Model repository; by default one for the course's model.")] = None,
     engine_dir: Annotated[Optional[Path], ENGINE_DIR] = None,
     values: Annotated[Optional[list[str]], SET] = None,
+    with_llama_python: Annotated[bool, WITH_BASELINE] = False,
     http_port: Annotated[Optional[int], typer.Option(help="By default a free one.")] = None,
     grpc_port: Annotated[Optional[int], typer.Option(help="By default a free one.")] = None,
     metrics_port: Annotated[Optional[int], typer.Option(help="By default a free one.")] = None,
@@ -153,11 +150,12 @@ def serve(
 
     Example: [bold]inflight serve --http-port 8000 --grpc-port 8001 --set decoupled_mode=true[/]
     """
-    if repo is not None and (engine_dir or values):
-        raise CourseError("A repository that exists is served as it is: leave out --engine-dir and --set, or the repository.")
+    if repo is not None and (engine_dir or values or with_llama_python):
+        raise CourseError("A repository that exists is served as it is: leave out --engine-dir, --set and "
+                          "--with-llama-python, or the repository.")
     with tempfile.TemporaryDirectory(prefix="inflight-serve-") as scratch:
-        repo = repo or repository.assemble(Path(scratch) / "repository", engine_dir or _cached_engine(), **_values(values))
-        with _server(repo, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port) as server:
+        repo = repo or _assemble(Path(scratch) / "repository", engine_dir, values, with_llama_python)
+        with terminal.server(repo, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port) as server:
             table = Table("model", "version", "state")
             for row in server.models():
                 table.add_row(row.name, row.version, row.state)
@@ -181,8 +179,8 @@ def ask(
     if url is not None:
         return _ask(url, text, max_tokens, stream)
     with tempfile.TemporaryDirectory(prefix="inflight-ask-") as scratch:
-        repo = repository.assemble(Path(scratch) / "repository", _cached_engine(), decoupled_mode=stream)
-        with _server(repo) as server:
+        repo = repository.assemble(Path(scratch) / "repository", terminal.cached_engine(), decoupled_mode=stream)
+        with terminal.server(repo) as server:
             _ask(server.grpc_url, text, max_tokens, stream)
 
 
@@ -205,65 +203,83 @@ def run(lessons: Annotated[Optional[list[str]], typer.Argument(help="Lessons, su
     """
     from inflight import course
 
-    _fetch(DEFAULT)
+    terminal.fetch(DEFAULT)
     course.run(lessons or None, Path("build") / "course")
 
 
-bench = typer.Typer(no_args_is_help=True, help="Benchmarks: ratios measured in one run.")
 app.add_typer(bench, name="bench")
 
 
-@bench.command("serving-tax")
-def serving_tax(
-    requests: Annotated[int, typer.Option(help="Requests a round.")] = 32,
-    in_flight: Annotated[int, typer.Option(help="Requests under way at any time.")] = 8,
-    rounds: Annotated[int, typer.Option(help="Rounds that count.")] = 5,
-    engine_dir: Annotated[Optional[Path], ENGINE_DIR] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+# Datasets -------------------------------------------------------------------------------------------------------------
+
+datasets = typer.Typer(no_args_is_help=True, help="Prompts and answer lengths for benchmarks.")
+app.add_typer(datasets, name="dataset")
+
+
+@datasets.command("cnn")
+def dataset_cnn(
+    source: Annotated[str, typer.Argument(metavar="PATH|HF-ID", help="cnn_eval.json, or owner/name of a dataset that holds it.")],
+    output: Annotated[Path, typer.Option(help="File to write.")] = Path("mini_cnn_eval.json"),
+    limit: Annotated[int, typer.Option(help="Take the first so many records.")] = 100,
+    max_input_len: Annotated[Optional[int], typer.Option(help="Drop those of them with a prompt of more tokens.")] = None,
 ) -> None:
-    """Tokens/s through Triton over tokens/s of the engine alone in process.
+    """Take the first records of the real CNN/DailyMail evaluation file, in MLPerf's layout.
 
-    Example: [bold]inflight bench serving-tax --json[/]
+    Example: [bold]inflight dataset cnn cnn_eval.json --output mini.json --max-input-len 1024[/]
     """
-    from inflight import benchmark
+    from inflight import tokenizer, workload
 
-    folder = engine_dir or _cached_engine()
-    with tempfile.TemporaryDirectory(prefix="inflight-bench-") as scratch, progress_console.status("Starting") as status:
-        result = benchmark.serving_tax(folder, scratch, requests, in_flight, rounds, progress=status.update)
-    _print_benchmark(result, as_json)
+    path = workload.find_dataset(source)
+    if output.exists() and output.samefile(path):
+        raise CourseError(f"{output} is the dataset itself: name another file with --output, so that nothing is lost.")
+    text = tokenizer.load(terminal.cached_engine())
+    records = workload.read_dataset(path)
+    kept = workload.fitting(records, text, max_input_len, limit)
+    _print_lengths(workload.write_dataset(kept, output), workload.length_table(kept, text), len(kept))
+    if num_dropped := len(records[:limit]) - len(kept):
+        console.print(f"{num_dropped} more had a prompt of over {max_input_len} tokens and were left out.", highlight=False)
 
 
-def _print_benchmark(result: dict, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(result, indent=2))
-        return
-    table = Table(*result["rows"][0])
-    for row in result["rows"]:
-        table.add_row(*(f"{value:.1f}" if isinstance(value, float) else str(value) for value in row.values()))
+@datasets.command("show")
+def dataset_show(path: Annotated[Optional[Path], typer.Argument(help="By default the dataset that ships with the course.")] = None) -> None:
+    """Show how long the prompts and answers of a dataset are.
+
+    Example: [bold]inflight dataset show[/]
+    """
+    from inflight import tokenizer, workload
+
+    path = path or workload.MINI_CNN_EVAL
+    records = workload.read_dataset(path)
+    _print_lengths(path, workload.length_table(records, tokenizer.load(terminal.cached_engine())), len(records))
+
+
+def _print_lengths(path: Path, lengths, num_records: int) -> None:
+    table = Table("length", *lengths.columns)
+    for measure, row in lengths.iterrows():
+        table.add_row(measure, *map(str, row))
+    console.print(f"{path}: {num_records} records", highlight=False, soft_wrap=True)
     console.print(table)
-    for name, ratio in result["ratios"].items():
-        console.print(f"{name}: {ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f})", highlight=False)
-    console.print("on " + ", ".join(f"{key} {value}" for key, value in result["machine"].items() if value), highlight=False)
 
 
 # Shared ---------------------------------------------------------------------------------------------------------------
 
 
-def _cached_engine() -> Path:
-    """The engine of the course's model, fetched and built if it is not there yet."""
-    source = _fetch(DEFAULT)
-    with progress_console.status("Preparing the engine (built once, then kept)"):
-        return engine.cached(source)
+def _assemble(target: Path, engine_dir: Path | None, pairs: list[str] | None, with_llama_python: bool) -> Path:
+    """A repository of the engine and, beside it, the baseline if that is wanted."""
+    values, models = _values(pairs), repository.PIPELINE
+    if with_llama_python:
+        models = (*models, repository.BASELINE)
+        values["checkpoint_dir"] = values.get("checkpoint_dir") or str(_cached_huggingface_folder())
+    return repository.assemble(target, engine_dir or terminal.cached_engine(), models, **values)
 
 
-@contextlib.contextmanager
-def _server(repo: Path, **ports):
-    with progress_console.status("Starting Triton") as status:
-        server = Server(repo, **ports, on_state=lambda row: status.update(f"Starting Triton: {row.name} {row.state}")).start()
-    try:
-        yield server
-    finally:
-        server.stop()
+def _cached_huggingface_folder() -> Path:
+    """The course's model as a Hugging Face folder, converted if it is not there yet."""
+    from inflight import huggingface
+
+    source = terminal.fetch(DEFAULT)
+    with progress_console.status("Preparing the Hugging Face folder (converted once, then kept)"):
+        return huggingface.folder(source)
 
 
 def _values(pairs: list[str] | None) -> dict[str, str]:
@@ -278,15 +294,6 @@ def _values(pairs: list[str] | None) -> dict[str, str]:
 
 def _none(text: str) -> str | None:
     return None if text == "none" else text
-
-
-def _fetch(source: str) -> Checkpoint:
-    from inflight import checkpoint
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=progress_console, transient=True, disable=not progress_console.is_terminal) as bar:
-        task = bar.add_task("downloading", total=None, visible=False)
-        return checkpoint.fetch(source, lambda done, total: bar.update(task, completed=done, total=total, visible=True))
 
 
 def main() -> None:

@@ -254,7 +254,8 @@ class Client:
                 try:
                     result = self._grpc.infer(model, _tensors(arrays), request_id=request_id, client_timeout=self.timeout_s)
                 except InferenceServerException as error:
-                    if "DEADLINE_EXCEEDED" in (error.status() or "") and model != ENGINE:
+                    # Nobody waits any longer: the time is up, or `close` was called meanwhile.
+                    if re.search("DEADLINE_EXCEEDED|CANCELLED", error.status() or "") and model != ENGINE:
                         self._stop_in_engine(request_id)
                     raise
                 pieces = [read(result)]
