@@ -65,7 +65,8 @@ def compare(first: str, second: str, engine_dir: str | Path, requests: list[Time
     with_python = repository.BASELINE in (first, second)
     repo = repository.assemble(
         Path(workdir) / "repository", engine_dir, batch_scheduler_policy=policy, iteration_log_path=log_path,
-        **({"models": (*repository.PIPELINE, repository.BASELINE), "checkpoint_dir": checkpoint_dir} if with_python else {}))
+        **({"models": (*repository.PIPELINE, repository.BASELINE), "checkpoint_dir": checkpoint_dir} if with_python
+           else {}))
     trials: dict[str, list[Trial]] = {first: [], second: []}
     alone = []
     with Server(repo) as server, Client(server.grpc_url) as client:

@@ -22,6 +22,7 @@ from inflight.checkpoint import fetch
 from inflight.client import Answer, Stream
 from inflight.engine import BuildConfig
 from inflight.errors import CourseError
+from inflight.schedule import schedule
 from inflight.sizing import Sizing
 from inflight.weights import GgufFile
 
@@ -301,4 +302,125 @@ def _extended(repo: Path) -> str | None:
         return "tensorrt_llm's input_lengths no longer gets preprocessing's REQUEST_INPUT_LEN."
     if ("preprocessing", "REQUEST_INPUT_LEN", "client", "prompt_tokens") not in edges:
         return "The ensemble has no output prompt_tokens that carries preprocessing's REQUEST_INPUT_LEN."
+    return None
+
+
+# Lesson 04: static against in-flight batching -------------------------------------------------------------------------
+
+
+def _iterations_of(lengths: list[int], seats: int) -> tuple[int, int]:
+    """Iterations of requests that all wait from the start: static, in flight."""
+    static, in_flight = (len(schedule(lengths, seats, kind, at_the_start=seats).iterations)
+                         for kind in ("V1", "inflight_fused_batching"))
+    return static, in_flight
+
+
+@grades("4.1")
+def _count_iterations(answer: tuple[Callable, Callable]) -> str | None:
+    choose = random.Random(4)
+    for _ in range(30):
+        seats, number = choose.randint(1, 8), choose.randint(1, 30)
+        lengths = [choose.randint(1, 50) for _ in range(number)]
+        for name, function, right in zip(("static", "in-flight"), answer, _iterations_of(lengths, seats)):
+            got = function(list(lengths), seats)
+            if got is None:
+                return NOT_YET
+            if got != right:
+                return f"Lengths {lengths} on {seats} seats: your {name} function says {got}. Draw the seats and count."
+    return None
+
+
+@grades("4.2")
+def _wasted(wasted: Callable) -> str | None:
+    choose = random.Random(4)
+    for _ in range(10):
+        seats = choose.randint(2, 8)
+        scheduled = [choose.randint(1, seats) for _ in range(choose.randint(1, 40))]
+        got = wasted(pd.DataFrame({"scheduled": scheduled}), seats)
+        if got is None:
+            return NOT_YET
+        if not math.isclose(got, 1 - sum(scheduled) / (len(scheduled) * seats), abs_tol=1e-9):
+            return (f"For scheduled = {scheduled} and {seats} seats you have {got:.3f}. How many seats were there in all "
+                    "iterations together, and how many of them computed something?")
+    return None
+
+
+@grades("4.3")
+def _two_traces(answer: tuple[list[int], list[int]]) -> str | None:
+    for name, lengths in zip(("wins", "draws"), answer):
+        if lengths is None:
+            return NOT_YET
+        if len(lengths) != 24 or not all(8 <= length <= 128 for length in lengths):
+            return f"{name} needs 24 lengths between 8 and 128; it has {len(lengths)}, from {min(lengths)} to {max(lengths)}."
+        static, in_flight = _iterations_of(lengths, 8)
+        if name == "wins" and static < 2.5 * in_flight:
+            return f"wins takes {static} iterations static and {in_flight} in flight: {static / in_flight:.1f} times, not 2.5."
+        if name == "draws" and static > 1.1 * in_flight:
+            return f"draws takes {static} iterations static and {in_flight} in flight: more than 1.1 times as many."
+        if name == "draws" and max(lengths) < 4 * min(lengths):
+            return "In draws, make at least one answer four times as long as another."
+    return None
+
+
+# Lesson 05: policies and the KV cache ---------------------------------------------------------------------------------
+
+
+def _full_blocks(tokens: int, tokens_per_block: int) -> int:
+    return -(-tokens // tokens_per_block)
+
+
+@grades("5.1")
+def _blocks(blocks: Callable) -> str | None:
+    for prompt, answer, size in ((100, 220, 32), (33, 31, 32), (32, 32, 32), (1, 1, 32), (500, 12, 64), (130, 1, 128)):
+        got = blocks(prompt, answer, size)
+        if got is None:
+            return NOT_YET
+        right = _full_blocks(prompt, size), _full_blocks(prompt + answer, size)
+        if tuple(got) != right:
+            return (f"A prompt of {prompt} and an answer of {answer} tokens, in blocks of {size}: your function says "
+                    f"{tuple(got)}. Round up, and round the sum only once.")  # fmt: skip
+    return None
+
+
+@grades("5.2")
+def _price(price: Callable) -> str | None:
+    choose = random.Random(5)
+    for _ in range(20):
+        columns = ("context_tokens", "waiting", "paused", "empty_seats")
+        log = pd.DataFrame({column: choose.choices((0, 0, 1, 2, 40), k=12) for column in columns})
+        prompt_tokens = int(log["context_tokens"].sum()) - choose.randrange(30)
+        got = price(log.copy(), prompt_tokens)
+        if got is None:
+            return NOT_YET
+        right = {"twice": int(log["context_tokens"].sum()) - prompt_tokens, "most_paused": int(log["paused"].max()),
+                 "held_back": sum(waiting > 0 and empty > 0
+                                  for waiting, empty in zip(log["waiting"], log["empty_seats"], strict=True))}  # fmt: skip
+        for name, value in right.items():
+            if name not in got:
+                return f"The key {name!r} is missing."
+            if got[name] != value:
+                return f"With this log, {name} is not {got[name]}: {log.to_dict('list')}, prompts {prompt_tokens} tokens."
+    return None
+
+
+@grades("5.3")
+def _smallest_cache(answer: tuple[Callable, dict]) -> str | None:
+    smallest_cache, advice = answer
+    choose = random.Random(6)
+    for seats in (1, 2, 4, 8, 8, 8):
+        lengths = [(choose.randrange(20, 400), choose.randrange(5, 300)) for _ in range(choose.randrange(1, 14))]
+        got = smallest_cache(list(lengths), seats, 32, 1024)
+        if got is None:
+            return NOT_YET
+        meals = sorted((_full_blocks(prompt + answer, 32) for prompt, answer in lengths), reverse=True)
+        right = max(sum(meals[:seats]), _full_blocks(1024, 32)) * 32
+        if got < right:
+            return (f"{seats} seats, max_seq_len 1024 and {lengths}: in {got} tokens of cache a request may have to wait "
+                    "beside an empty seat, or the engine refuses to load.")  # fmt: skip
+        if got > right:
+            return f"{seats} seats, max_seq_len 1024 and {lengths}: less than {got} tokens of cache is enough."
+    right_advice = {"captions": "guaranteed_no_evict", "labels": "max_utilization"}
+    for service, policy in right_advice.items():
+        if advice.get(service) != policy:
+            return f"smallest_cache is right. Think again about {service!r}: will a promise for the whole answer come true?"
     return None

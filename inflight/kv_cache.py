@@ -1,8 +1,8 @@
 """Pages of the KV cache: which blocks are free, which sequence holds which, and which hold a prefix worth keeping.
 
 A block has room for the keys and values of `tokens_per_block` tokens in every layer. A sequence holds a list of blocks
-that need not be neighbours, as a process holds pages of memory. With reuse, a full block is kept under the tokens that it
-and all blocks before it hold, so that a prompt that begins with the same tokens starts from there.
+that need not be neighbours, as a process holds pages of memory. With reuse, a full block is kept under the tokens that
+it and all blocks before it hold, so that a prompt that begins with the same tokens starts from there.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ class Schedule:
         One row an iteration: `answers`, seats that get one more token of an answer; `prompts`, seats whose prompt is
         computed, which gives their first token.
     stays : DataFrame
-        One row a request: `seat` (from 1), `first` and `last` iteration in which it is computed (from 1), `answered`, the
-        iteration after which its answer leaves.
+        One row a request: `seat` (from 1), `first` and `last` iteration in which it is computed (from 1), and
+        `answered`, the iteration after which its answer leaves.
     """
 
     iterations: pd.DataFrame
@@ -136,7 +136,8 @@ def iteration_cost(log: pd.DataFrame) -> IterationCost:
     missing = sorted(set(range(1, int(answers.max()) + 1)) - set(cost.index))
     if missing or pure.all():
         lack = f"iterations with {missing[0]} answers and no prompt" if missing else "prompts"
-        raise CourseError(f"The iteration log has no {lack}: run 1, 2, ... requests at once, each of 16 tokens or more.")
+        raise CourseError(f"The iteration log has no {lack}: run 1, 2, ... requests at once, each of 16 tokens or "
+                          "more.")
     cost[0] = 0.0
     beyond = (lasted - answers.map(cost))[~pure]
     return IterationCost(cost.sort_index(), float((beyond / log["context_tokens"][~pure]).median()))

@@ -17,7 +17,7 @@ from inflight.palette import DECODE, FONT, GRID, HEIGHT, INK, MARGIN, PREFILL, R
 
 
 def static_svg(fig: go.Figure, alt: str) -> str:
-    """`fig` as SVG text: bars, lines, steps, markers, texts, rect and line shapes, annotations, legend, subplots.
+    """`fig` as SVG text: bars, lines, areas, markers, texts, rect and line shapes, annotations, legend, subplots.
 
     Raises:
         NotImplementedError: `fig` uses something else; the message names it, as `trace.fill`.
@@ -34,10 +34,12 @@ KNOWN = {
     "layout": "title width height margin legend showlegend barmode bargap shapes annotations",
     "axis": "title range type domain tickvals ticktext tickmode tickformat ticksuffix dtick visible showticklabels "
     "showgrid autorange rangemode categoryorder categoryarray",
-    "scatter": "x y name mode text textposition textfont line marker opacity showlegend orientation",
+    "scatter": "x y name mode text textposition textfont line marker opacity showlegend orientation fill fillcolor "
+    "fillpattern",
     "bar": "x y base width name text textposition textfont marker opacity showlegend orientation",
     "line": "color width dash shape",
     "marker": "color size symbol line opacity",
+    "fillpattern": "shape fgcolor bgcolor",
     "shape": "x0 x1 y0 y1 xref yref fillcolor opacity line layer",
     "annotation": "x y xref yref text showarrow ax ay xanchor yanchor font xshift yshift",
 }
@@ -122,6 +124,7 @@ class _Axis:
         else:
             pad = (high - low) * 0.05 or 0.5
             low, high = low - pad * (low < 0 or not self.holds_zero), high + pad * (high > 0 or not self.holds_zero)
+            high += low == high  # bars of length zero only
         if self.spec.get("rangemode") == "tozero":
             low, high = min(low, 0), max(high, 0)
         given = _list(self.spec.get("range")) or (None, None)
@@ -250,6 +253,10 @@ class _Picture:
             axis.seen += numbers
         mode = trace.get("mode", "lines+markers" if len(points) < 20 else "lines")
         marker, colour, opacity = trace.get("marker", {}), next(colours), trace.get("opacity", 1)
+        if trace.get("fill"):
+            _one_of("fill", trace["fill"], ("toself",))
+            look = trace.get("fillcolor", colour), _known("fillpattern", trace.get("fillpattern")), opacity
+            self.marks += [(self._draw_area, axes, run, *look) for run in _runs(points)]
         if "lines" in mode:
             style = {"color": colour, **trace.get("line", {})}
             self.marks += [(self._draw_line, axes, run, style, opacity) for run in _runs(points)]
@@ -276,6 +283,18 @@ class _Picture:
             corners += {"linear": [], "hv": [(x1, y0)], "vh": [(x0, y1)]}[shape] + [(x1, y1)]
         path = " ".join(f"{x},{y}" for x, y in corners)
         self.out.append(f'<polyline points="{path}" fill="none" opacity="{opacity}" {_stroke(style)}/>')
+
+    def _draw_area(self, axes: list[_Axis], run: list, colour: str, pattern: dict, opacity: float) -> None:
+        if pattern:
+            _one_of("fillpattern.shape", pattern.get("shape"), ("/",))
+            ground, colour = pattern.get("bgcolor", "white"), pattern["fgcolor"]
+            name = "hatch-" + colour.lstrip("#")
+            size = 'width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"'
+            strokes = f'<rect width="6" height="6" fill="{ground}"/><rect width="2.5" height="6" fill="{colour}"/>'
+            self.out.append(f'<defs><pattern id="{name}" {size}>{strokes}</pattern></defs>')
+            colour = f"url(#{name})"
+        corners = " ".join(f"{axes[0].pixel(x):g},{axes[1].pixel(y):g}" for x, y in run)
+        self.out.append(f'<polygon points="{corners}" fill="{colour}" opacity="{opacity}"/>')
 
     def _draw_marker(self, axes: list[_Axis], at: list, symbol: str, size: float, colour: str, opacity: float) -> None:
         x, y, r = axes[0].pixel(at[0]), axes[1].pixel(at[1]), size / 2

@@ -138,7 +138,8 @@ def seats(log: pd.DataFrame) -> pd.DataFrame:
             if request not in seated:
                 seat = next(number for number in range(1, len(taken) + 2) if number not in taken)
                 taken.add(seat)
-                seated[request] = {"request": request, "seat": seat, "first": row.iteration, "prompt_until": row.iteration}
+                seated[request] = {"request": request, "seat": seat, "first": row.iteration,
+                                   "prompt_until": row.iteration}
                 stays.append(seated[request])
             seated[request]["last"] = row.iteration
             if context:

@@ -40,8 +40,8 @@ TRACES = {
 TRACE_GAP_S = 0.005  # threads that all send at the same moment overtake each other
 PASSAGE = (
     "The old train leaves the small station at seven in the morning and follows the river to the sea. On the way it "
-    "stops at a market where people sell bread, apples and flowers. Children look out of the window and count the bridges, "
-    "while their parents read a book or talk about the weather."
+    "stops at a market where people sell bread, apples and flowers. Children look out of the window and count the "
+    "bridges, while their parents read a book or talk about the weather."
 )
 
 
@@ -106,7 +106,8 @@ def read_dataset(path: str | Path = MINI_CNN_EVAL) -> list[Record]:
     try:
         objects = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise CourseError(f"The dataset {path} cannot be read ({error.strerror}): give the path of a JSON file.") from error
+        raise CourseError(f"The dataset {path} cannot be read ({error.strerror}): give the path of a JSON "
+                          "file.") from error
     except UnicodeDecodeError as error:
         raise CourseError(f"The dataset {path} is not UTF-8 text ({error.reason} at byte {error.start}): save it as "
                           "UTF-8.") from error
@@ -114,7 +115,8 @@ def read_dataset(path: str | Path = MINI_CNN_EVAL) -> list[Record]:
         raise CourseError(f"The dataset {path} is not JSON ({error.msg} in line {error.lineno}): download or copy it "
                           "again.") from error
     if not isinstance(objects, list):
-        raise CourseError(f"The dataset {path} is not a JSON list of records: give a file in the layout of cnn_eval.json.")
+        raise CourseError(f"The dataset {path} is not a JSON list of records: give a file in the layout of "
+                          "cnn_eval.json.")
     if not objects:
         raise CourseError(f"The dataset {path} has no records: give a file that has some.")
     for number, thing in enumerate(objects, start=1):
@@ -196,7 +198,7 @@ def _dataset_from_hub(name: str) -> Path:
 
 def fitting(records: list[Record], tokenizer: ChatTokenizer, max_input_len: int | None = None,
             limit: int | None = None) -> list[Record]:
-    """The first `limit` records, without those whose prompt has more than `max_input_len` tokens, as the engine gets it.
+    """The first `limit` records, without those whose prompt has more than `max_input_len` tokens for the engine.
 
     Raises CourseError when none is left, and for a limit below 1.
     """
@@ -251,8 +253,8 @@ def normal_lengths(number: int, mean: float, stdev: float, seed: int) -> list[in
     """`number` output lengths in tokens, normally distributed, rounded; what falls below 1 becomes 1."""
     _check_number(number)
     if not (math.isfinite(mean) and mean >= 1 and math.isfinite(stdev) and stdev >= 0):
-        raise CourseError(f"Output lengths of mean {mean} and standard deviation {stdev} cannot be drawn: the mean must "
-                          "be at least 1, the deviation at least 0.")
+        raise CourseError(f"Output lengths of mean {mean} and standard deviation {stdev} cannot be drawn: the mean "
+                          "must be at least 1, the deviation at least 0.")
     draw = random.Random(seed)
     return [max(1, round(draw.gauss(mean, stdev))) for _ in range(number)]
 
@@ -391,12 +393,13 @@ def recorded(path: str | Path) -> Recording:
                               "earlier run.")
         numbers = pd.to_numeric(table[column], errors="coerce")
         if bad := [row for row, value in enumerate(numbers, start=2) if not (math.isfinite(value) and value >= least)]:
-            raise CourseError(f"In line {bad[0]} of the recorded run {path}, {column} is not a number of at least {least}: "
-                              "correct or remove it.")
+            raise CourseError(f"In line {bad[0]} of the recorded run {path}, {column} is not a number of at least "
+                              f"{least}: correct or remove it.")
         table[column] = numbers
     answered = table[table["output_len"] > 0].sort_values("sent_s", kind="stable")
     if answered.empty:
-        raise CourseError(f"The recorded run {path} has no request that was answered: give one of a run that went well.")
+        raise CourseError(f"The recorded run {path} has no request that was answered: give one of a run that "
+                          "went well.")
     return Recording(answered["sent_s"].tolist(), answered["input_len"].astype(int).tolist(),
                      answered["output_len"].astype(int).tolist())
 

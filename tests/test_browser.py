@@ -27,6 +27,19 @@ ALL_HAVE_RUN = """() => {
     return cells.every(cell => cell.cell_type !== 'code' || !cell.source.trim() || cell.execution_count !== null);
 }"""
 
+# A server and the dashboard of lesson 04, in a notebook of its own: the lecture's last cell stops its server.
+BOARD = ["""
+import tempfile
+from pathlib import Path
+from inflight import boards, engine, repository
+from inflight.checkpoint import fetch
+from inflight.server import Server
+workdir = tempfile.TemporaryDirectory()
+log_path, engine_dir = Path(workdir.name) / "log", engine.cached(fetch())
+server = Server(repository.assemble(Path(workdir.name) / "repo", engine_dir, iteration_log_path=log_path)).start()
+""", "boards.batching(server, engine_dir, log_path)"]
+SCREENSHOTS = ROOT / "build" / "browser"
+
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: install it to run the browser tests")
 
 
@@ -47,6 +60,9 @@ def lab(tmp_path_factory):
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
         nbformat.write(notebook, folder / "notebooks" / name)
+    # With a lecture's metadata, which names its kernel: else JupyterLab asks for one.
+    board = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, BOARD)), metadata=notebook.metadata)
+    nbformat.write(board, folder / "notebooks" / "board.ipynb")
     port, token = free_port(), secrets.token_hex(16)
     command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", f"--ServerApp.port={port}",
                "--ServerApp.ip=127.0.0.1", f"--IdentityProvider.token={token}", "--LabApp.expose_app_in_browser=True",
@@ -84,13 +100,17 @@ def open_page(browser, url):
     return page, outside
 
 
-@pytest.mark.parametrize("name", LECTURES)
-def test_lecture_runs_in_jupyterlab(lab, browser, name):
-    page, outside = open_page(browser, lab.format(name=name))
+def run_all(page):
     page.wait_for_function(KERNEL_IS_IDLE, timeout=60_000)
     page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")  # its promise is not awaited
     page.wait_for_function(ALL_HAVE_RUN, timeout=RUN_TIMEOUT_MS)
     page.wait_for_function(KERNEL_IS_IDLE, timeout=60_000)
+
+
+@pytest.mark.parametrize("name", LECTURES)
+def test_lecture_runs_in_jupyterlab(lab, browser, name):
+    page, outside = open_page(browser, lab.format(name=name))
+    run_all(page)
     texts = page.evaluate("""() => JSON.stringify(
         window.jupyterapp.shell.currentWidget.content.model.toJSON().cells.flatMap(cell => cell.outputs ?? []))""")
     assert '"output_type":"error"' not in texts
@@ -98,4 +118,27 @@ def test_lecture_runs_in_jupyterlab(lab, browser, name):
     for defect in ("Error displaying widget", "model not found", "Javascript Error", "Loading widget..."):
         assert defect not in seen
     assert not outside, f"the page asked for {outside[0]}"
+    page.close()
+
+
+def test_flip_the_batching_type_run_and_the_picture_changes(lab, browser):
+    page, _ = open_page(browser, lab.format(name="board.ipynb"))
+    run_all(page)
+    board = page.locator(".jp-OutputArea-output .widget-vbox")
+    picture = board.locator("svg[role=img]")
+    drop_downs, run, stop = board.locator("select"), board.get_by_role("button", name="Run"), board.get_by_role("button", name="Stop")
+    seen = []
+    for gpt_model_type in ("V1", "inflight_fused_batching"):
+        drop_downs.nth(0).select_option(gpt_model_type)
+        drop_downs.nth(1).select_option("mild")
+        run.dblclick()  # the second click must do nothing
+        board.get_by_text("Running").wait_for(timeout=10_000)
+        assert run.is_disabled() and drop_downs.nth(0).is_disabled() and stop.is_enabled()
+        board.get_by_text("Done.").wait_for(timeout=120_000)
+        assert run.is_enabled() and stop.is_disabled()
+        seen.append(picture.text_content())
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    board.screenshot(path=SCREENSHOTS / "batching.png")
+    assert "V1, mild" in seen[0] and "before" not in seen[0]
+    assert "before: V1, mild" in seen[1] and "inflight_fused_batching, mild" in seen[1]
     page.close()

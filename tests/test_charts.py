@@ -4,13 +4,14 @@ import json
 from xml.etree import ElementTree
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from plotly.subplots import make_subplots
 
-from inflight.charts import show
+from inflight.charts import kv_blocks, kv_blocks_summary, show
 from inflight.errors import CourseError
 from inflight.palette import DECODE, MARGIN, PREFILL, REQUEST, WASTE
 from inflight.static_chart import static_svg
@@ -97,6 +98,25 @@ def test_horizontal_bars_start_at_their_base():
     assert second["y"] < first["y"]
 
 
+def test_bars_of_length_zero_have_an_axis_too():
+    assert [bar["height"] for bar in bars(go.Figure(go.Bar(x=["a", "b"], y=[0, 0])))] == [0, 0]
+
+
+def test_an_area_has_its_corners_and_a_gap_makes_two():
+    x, y = [0, 1, 1, 0, None, 2, 3, 3], [0, 0, 1, 1, None, 0, 0, 1]
+    fig = go.Figure(go.Scatter(x=x, y=y, fill="toself", fillcolor=DECODE, mode="none"))
+    first, second = drawn(fig, "polygon")
+    assert (len(first["points"].split()), len(second["points"].split())) == (4, 3)
+    assert first["fill"] == second["fill"] == DECODE
+
+
+def test_a_hatched_area_brings_its_pattern_along():
+    look = {"shape": "/", "fgcolor": WASTE, "bgcolor": "white"}
+    fig = go.Figure(go.Scatter(x=[0, 1, 1], y=[0, 0, 1], fill="toself", fillpattern=look, mode="none"))
+    (pattern,), (area,) = drawn(fig, "pattern"), drawn(fig, "polygon")
+    assert area["fill"] == f"url(#{pattern['id']})"
+
+
 def test_a_step_line_has_corners_and_a_gap_breaks_it():
     fig = go.Figure(go.Scatter(x=[0, 1, 2, 3], y=[0, 1, None, 2], mode="lines", line_shape="hv"))
     first, second = (line["points"].split() for line in drawn(fig, "polyline"))
@@ -148,12 +168,13 @@ def test_subplots_keep_to_their_place():
     ("fig", "names"),
     [
         (go.Figure(go.Pie(values=[1, 2])), "trace 'pie'"),
-        (go.Figure(go.Scatter(x=[1], y=[1], fill="tozeroy")), "scatter.fill"),
+        (go.Figure(go.Scatter(x=[1], y=[1], fill="tozeroy")), "fill 'tozeroy'"),
         (go.Figure(go.Scatter(x=[1], y=[1], error_y={"value": 1})), "scatter.error_y"),
         (go.Figure(go.Scatter(x=[1], y=[1], mode="markers", marker_symbol="star")), "marker.symbol 'star'"),
         (go.Figure(go.Scatter(x=[1], y=[1], marker_color=[0.5])), "marker.color as numbers"),
         (go.Figure(go.Scatter(x=[1, 2], y=[1, 2], line_shape="spline")), "line.shape 'spline'"),
         (go.Figure(go.Bar(x=[1], y=[1], marker_pattern_shape="/")), "marker.pattern"),
+        (go.Figure(go.Scatter(x=[1], y=[1], fill="toself", fillpattern={"shape": "x"})), "fillpattern.shape 'x'"),
         (go.Figure(layout={"shapes": [{"type": "circle", "x0": 0, "x1": 1, "y0": 0, "y1": 1}]}), "shape 'circle'"),
         (go.Figure(layout={"sliders": [{}]}), "layout.sliders"),
         (go.Figure(layout={"xaxis": {"type": "date"}}), "axis type 'date'"),
@@ -162,3 +183,54 @@ def test_subplots_keep_to_their_place():
 def test_what_it_cannot_draw_is_refused_by_name(fig, names):
     with pytest.raises(NotImplementedError, match=names):
         static_svg(fig, ALT)
+
+
+# Lesson 05: blocks ----------------------------------------------------------------------------------------------------
+
+
+def iteration(number, requests, paused=(), waiting=0):
+    used = sum(row[3] for row in requests)
+    return {"iteration": number, "requests": requests, "paused_ids": list(paused), "paused": len(paused),
+            "waiting": waiting, "kv_blocks_used": used, "kv_blocks_max": 8}
+
+
+PAUSES = pd.DataFrame([  # the second request is paused in the third iteration, and comes back in the fifth
+    iteration(1, [[1, 32, 0, 1], [2, 64, 0, 2]], waiting=3),
+    iteration(2, [[1, 0, 1, 2], [2, 0, 1, 3]]),
+    iteration(3, [[1, 0, 1, 8]], paused=[2]),
+    iteration(4, [[1, 0, 1, 8]], paused=[2]),
+    iteration(5, [[2, 66, 0, 3]]),
+])  # fmt: skip
+
+
+def areas(fig):
+    return [trace for trace in fig.data if trace.fill == "toself"]
+
+
+def test_blocks_are_stacked_by_request():
+    older, younger = areas(kv_blocks({"tight": PAUSES}))[:2]
+    assert list(zip(older.x, older.y, strict=True))[:4] == [(0, 1), (1, 1), (1, 2), (2, 2)]
+    assert [max(filter(None, area.y)) for area in (older, younger)] == [8, 5]
+    assert younger.x.count(None) == 2  # its two stays
+    assert [x for x in younger.x if x is not None and 2 < x < 4] == []
+
+
+def test_what_is_computed_again_is_marked_where_it_comes_back():
+    (again,) = [trace for trace in kv_blocks({"tight": PAUSES}).data if trace.line.color == PREFILL]
+    assert (list(again.x), list(again.y)) == ([4, 4, None], [0, 3, None])
+
+
+def test_paused_and_waiting_lie_below_each_other():
+    *_, waiting, paused = areas(kv_blocks({"tight": PAUSES}))
+    assert paused.fillpattern.shape == "/" and max(paused.y) == 1
+    assert max(waiting.y) == 3
+
+
+def test_runs_of_blocks_share_one_scale_and_a_run_may_be_empty():
+    runs = {"one": PAUSES, "nothing yet": PAUSES.iloc[:0]}
+    fig = kv_blocks(runs)
+    layout = fig.layout
+    assert layout.xaxis.range == layout.xaxis4.range and layout.yaxis.range == layout.yaxis3.range
+    assert "nothing yet: nothing yet" in kv_blocks_summary(runs)
+    assert "at most 3 waiting and 1 paused" in kv_blocks_summary(runs)
+    assert len(static_svg(fig, kv_blocks_summary(runs))) < 20_000

@@ -15,16 +15,16 @@ from inflight.workload import TimedRequest
 @pytest.fixture(scope="module")
 def engine_dir(small_checkpoint, tmp_path_factory):
     """The small model with room for the chat template, which its few tokens make long."""
-    return build_small(small_checkpoint, tmp_path_factory.mktemp("compare") / "engine", max_batch_size=8, max_input_len=512,
-                       max_seq_len=1024, max_num_tokens=4096)
+    return build_small(small_checkpoint, tmp_path_factory.mktemp("compare") / "engine", max_batch_size=8,
+                       max_input_len=512, max_seq_len=1024, max_num_tokens=4096)
 
 
 def test_a_prediction_takes_lengths_and_costs_only():
     requests = [TimedRequest("", length, 0.0, 20) for length in (1, 4, 2, 3)]
     cost = IterationCost(pd.Series({0: 0.0, 1: 10.0, 2: 12.0}), prompt_token_ms=0.5)
     result = predicted(requests, 2, ("V1", "inflight_fused_batching"), cost)
-    # Static: the first alone (one prompt, 10 ms), two together (20 + 12 + 10 + 10), the last alone (10 + 10 + 10): 92 ms.
-    # In flight: the first 10; the next two sit down, 20 + 12; the last sits down beside one, 20 + 12; and ends, 10: 84 ms.
+    # Static: the first alone (one prompt, 10 ms), two together (20 + 12 + 10 + 10), the last alone (30): 92 ms.
+    # In flight: the first 10; the next two sit down, 20 + 12; the last joins one, 20 + 12; and ends, 10: 84 ms.
     assert result["iterations"] == {"V1": 8, "inflight_fused_batching": 6}
     assert result["throughput"] == pytest.approx(92 / 84)
     assert result["mean_latency"] == pytest.approx((10 + 74 + 42 + 84) / (10 + 62 + 62 + 92))
@@ -48,7 +48,7 @@ def test_both_types_serve_the_trace_and_no_iteration_holds_more_than_the_seats(e
 
 
 @pytest.mark.parametrize("arguments, message", [
-    (("V1", "V2"), "no way of serving called 'V2' to compare. There are: V1, inflight_batching, inflight_fused_batching"),
+    (("V1", "V2"), "no way of serving called 'V2' to compare. There are: V1, inflight_batching, inflight_fused_batch"),
     (("V1", "V1"), "Both sides are V1: name two different ones"),
     (("V1", "inflight_batching", {"policy": "fair"}), "must be guaranteed_no_evict or max_utilization"),
     (("V1", "inflight_batching", {"rounds": 0}), "The number of rounds is 0; it must be at least 1."),
@@ -57,10 +57,11 @@ def test_both_types_serve_the_trace_and_no_iteration_holds_more_than_the_seats(e
 def test_what_cannot_be_compared_is_refused_before_anything_starts(engine_dir, tmp_path, arguments, message):
     first, second, *options = arguments
     with pytest.raises(CourseError, match=message):
-        compare(first, second, engine_dir, [TimedRequest("Hello", 4, 0.0, 1)], tmp_path, **(options[0] if options else {}))
+        compare(first, second, engine_dir, [TimedRequest("Hello", 4, 0.0, 1)], tmp_path, **dict(*options))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_trial_says_why_a_request_failed(tmp_path):
-    with Client("127.0.0.1:1") as client, pytest.raises(CourseError, match="1 of 1 requests to ensemble failed, the first"):
+    message = "1 of 1 requests to ensemble failed, the first"
+    with Client("127.0.0.1:1") as client, pytest.raises(CourseError, match=message):
         trial.run(client, [TimedRequest("Hello", 4, 0.0, 1)], tmp_path / "log")

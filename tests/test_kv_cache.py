@@ -1,4 +1,4 @@
-"""Blocks: none is lost, none is held by two that should not share it, and a kept one still holds what it is kept for."""
+"""Blocks: none is lost, none is shared by two that should not share it, a kept one holds what it is kept for."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -57,13 +57,14 @@ def ask_all(connections):
 
 
 def memory_mb(server):
-    """Private memory of the server and its models; what they share is counted once for each that touched it otherwise."""
+    """Private memory of the server and its models; shared pages would count once for each process."""
     supervised = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
     return sum(process.memory_full_info().uss for process in supervised) / 1e6
 
 
 def test_each_of_500_requests_gets_its_own_answer_once_and_memory_stays_flat(server, expected):
-    connections = [triton.InferenceServerClient(server.grpc_url, channel_args=OWN_CONNECTION) for _ in range(CONNECTIONS)]
+    connections = [triton.InferenceServerClient(server.grpc_url, channel_args=OWN_CONNECTION)
+                   for _ in range(CONNECTIONS)]
     try:
         sizes = []
         for _ in range(3):

@@ -66,8 +66,8 @@ def log_of(*iterations):
 
 
 def test_the_cost_is_read_from_a_log():
-    cost = iteration_cost(log_of((20, 40, 0, 0), (10, 0, 1, 0), (11, 0, 1, 0), (60, 0, 1, 0), (30, 38, 1, 0), (12, 0, 2, 0),
-                                 (12, 0, 2, 2)))
+    cost = iteration_cost(log_of((20, 40, 0, 0), (10, 0, 1, 0), (11, 0, 1, 0), (60, 0, 1, 0), (30, 38, 1, 0),
+                                 (12, 0, 2, 0), (12, 0, 2, 2)))
     assert cost.answers_ms.round(6).tolist() == [0.0, 11.0, 11.75]  # 12 from start to start, 11.5 where one has left
     assert round(cost.prompt_token_ms, 6) == 0.5
 

@@ -10,8 +10,8 @@
 # You need nothing but what lessons 01 and 02 left behind: an engine and a model repository. Both are made here if
 # they are missing.
 #
-# [← 02 · Assemble the repository](02_repository.ipynb) · [Lab 03](../labs/03_serve.ipynb) · next: 04 · Static against
-# in-flight batching (planned)
+# [← 02 · Assemble the repository](02_repository.ipynb) · [Lab 03](../labs/03_serve.ipynb) ·
+# [04 · Static against in-flight batching →](04_batching.ipynb)
 
 # %% [markdown]
 # ## Why does the same answer feel fast or slow?
@@ -506,7 +506,7 @@ print("some pieces, but not all:", 10 <= len(dying.answer.pieces) < ASKED)
 # not notice. Longer prompts are the other candidate.
 # </details>
 #
-# Now [do the lab](../labs/03_serve.ipynb). Next comes "04 · Static against in-flight batching", which is planned: who
+# Now [do the lab](../labs/03_serve.ipynb). Next comes [04 · Static against in-flight batching](04_batching.ipynb): who
 # may sit down, and when.
 #
 # ## Leave the machine as it was
