@@ -340,7 +340,8 @@ def print_benchmark(result: dict, as_json: bool) -> None:
     if as_json:
         print(json.dumps(result, indent=2))
         return
-    table = Table(*result["rows"][0])
+    table = Table(*(name.replace("_", " ") for name in result["rows"][0]))  # blanks, where a narrow terminal breaks lines
+    table.columns[0].no_wrap = True
     for row in result["rows"]:
         table.add_row(*(f"{value:.1f}" if isinstance(value, float) else "-" if value is None else str(value)
                         for value in row.values()))
@@ -368,5 +369,7 @@ def _print_runs(runs: dict[str, Run], settings: dict, as_json: bool) -> None:
     _print_machine(result["machine"])
 
 
-def _print_machine(machine: dict) -> None:
-    console.print(escape("on " + ", ".join(f"{key} {value}" for key, value in machine.items() if value)), highlight=False)
+def _print_machine(facts: dict) -> None:
+    parts = [facts["cpu"], f"{facts['cores']} cores", f"{facts['memory_gib']} GiB", facts["gpu"] or "no GPU", facts["os"],
+             f"Python {facts['python']}", *(f"{name} {version}" for name, version in facts["versions"].items())]
+    console.print(escape("on " + ", ".join(parts)), highlight=False)

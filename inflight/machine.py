@@ -58,7 +58,7 @@ def describe() -> dict:
         "python": platform.python_version(),
         "versions": {
             "tritonserver": TRITON_VERSION,
-            **{name.replace("-", "_"): _version(name) for name in ("openvino", "openvino-genai", "tritonclient")},
+            **{name.replace("-", "_"): _version(name) for name in ("openvino", "openvino-genai", "tritonclient", "torch")},
         },
     }
 

@@ -8,9 +8,11 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import fields
 from pathlib import Path
 
+import httpx
 import pandas as pd
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -18,6 +20,7 @@ from inflight.errors import CourseError
 from inflight.executor import IterationStats
 
 COLUMNS = ["name", "model", "label", "value", "type"]
+METRICS_LAG_S = 5
 
 
 def metrics(text: str) -> pd.DataFrame:
@@ -46,6 +49,27 @@ def metrics(text: str) -> pd.DataFrame:
         raise CourseError(f"This is not a metrics page ({error}): read it from the server's metrics_url.") from None
     rows = [_row(text, sample, family.type) for family in families for sample in family.samples]
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def metrics_with(url: str, label: str, value: float) -> pd.DataFrame:
+    """The samples of /metrics at `url` as soon as one with `label` has `value`: a page lags behind its engine.
+
+    An engine sets its gauges every `stats_check_period_ms`, and one that has just been loaded again shares them with
+    the one before for a moment.
+
+    Raises
+    ------
+    CourseError
+        It did not come to that within METRICS_LAG_S.
+    """
+    deadline = time.monotonic() + METRICS_LAG_S
+    while True:
+        page = metrics(httpx.get(url).text)
+        if (page.loc[page["label"] == label, "value"] == value).any():
+            return page
+        if time.monotonic() > deadline:
+            raise CourseError(f"No sample {label} of {url} came to {value:g} within {METRICS_LAG_S} s: look at the page.")
+        time.sleep(0.05)
 
 
 def _row(text: str, sample, kind: str) -> tuple:

@@ -96,6 +96,8 @@ def follow(client: Client, requests: list[TimedRequest], log_path: str | Path, m
 
 
 def _whole(run: Run, model: str, log: pd.DataFrame) -> Trial:
+    if run.stopped:
+        raise CourseError(f"{run.stopped} See that the server runs, and send the trace again.")
     errors = run.requests["error"][run.requests["error"] != ""]
     if len(errors):
         raise CourseError(f"{len(errors)} of {len(run.requests)} requests to {model} failed, the first with: "

@@ -61,7 +61,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_starts(engine_dir, t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_trial_says_why_a_request_failed(tmp_path):
-    message = "1 of 1 requests to ensemble failed, the first"
+def test_a_trial_says_that_the_server_is_gone(tmp_path):
+    message = "The server at 127.0.0.1:1 went away after 0 of 1 answers"
     with Client("127.0.0.1:1") as client, pytest.raises(CourseError, match=message):
         trial.run(client, [TimedRequest("Hello", 4, 0.0, 1)], tmp_path / "log")

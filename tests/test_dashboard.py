@@ -241,7 +241,7 @@ def test_a_server_that_is_gone_is_told_in_a_sentence(served, tmp_path):
         board = Dashboard({}, lambda: (frame(0) for _ in trial.follow(client, trace(2), tmp_path / "none.jsonl")))
         board.run_button.click()
         board.wait()
-    assert "does not answer" in board.status.value and ready_again(board)
+    assert "went away after 0 of 2 answers" in board.status.value and ready_again(board)
 
 
 def test_the_board_of_lesson_05_edits_loads_runs_and_keeps_the_run_before(served):

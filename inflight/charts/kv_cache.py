@@ -139,16 +139,12 @@ def policies(rows: pd.DataFrame) -> go.Figure:
     `rows` has `policy`, `cache` (tokens), `tokens_per_s` and `p99_s`.
     """
     fig = go.Figure()
-    panels = (("", (0.57, 1.0), "tokens_per_s", "tokens a second", "{:.0f}"),
-              ("2", (0.0, 0.4), "p99_s", "P99 of latency (s)", "{:.1f}"))  # fmt: skip
-    for suffix, domain, column, title, form in panels:
+    for suffix, domain, column, title in (("", (0.57, 1.0), "tokens_per_s", "tokens a second"),
+                                          ("2", (0.0, 0.4), "p99_s", "P99 of latency (s)")):  # fmt: skip
         for policy, group in rows.groupby("policy"):
-            side = "top" if group[column].mean() >= rows[column].mean() else "bottom"
-            fig.add_scatter(x=group["cache"].tolist(), y=group[column].tolist(), mode="lines+markers+text",
-                            text=[form.format(value) for value in group[column]], name=policy, showlegend=not suffix,
-                            textposition=f"{side} center",
+            fig.add_scatter(x=group["cache"].tolist(), y=group[column].tolist(), mode="lines+markers", name=policy,
                             line={"color": POLICY[policy], "width": 3}, marker={"color": POLICY[policy], "size": 9},
-                            xaxis=f"x{suffix}", yaxis=f"y{suffix}")
+                            showlegend=not suffix, xaxis=f"x{suffix}", yaxis=f"y{suffix}")
         caches, margin = rows["cache"], 0.08 * (rows["cache"].max() - rows["cache"].min())
         fig.update_layout({
             f"xaxis{suffix}": {"anchor": f"y{suffix}", "tickvals": sorted(set(caches)),
