@@ -40,6 +40,28 @@ def scalar(request, name: str, default=None):
     return default if tensor is None else tensor.as_numpy().reshape(-1)[0].item()
 
 
+def texts(request, name: str, called: str) -> list[str]:
+    """All texts of input tensor `name`, which clients know as `called`; none when the request does not have it.
+
+    Raises CourseError for bytes that are not UTF-8.
+    """
+    try:
+        return [item.decode("utf-8") for item in array(request, name, []).reshape(-1)]
+    except UnicodeDecodeError as error:
+        raise CourseError(f"{called} is not valid UTF-8 (byte {error.start}): send the text encoded as UTF-8.") from None
+
+
+def prompt(request, name: str = "text_input") -> str:
+    """The one text of a request; CourseError when there are more, or when it is empty."""
+    given = texts(request, name, "text_input")
+    if len(given) != 1:
+        raise CourseError(f"Expected batch dimension to be 1 for each request, got {len(given)}: send one prompt a "
+                          "request.")
+    if not given[0].strip():
+        raise CourseError("text_input is empty: send at least one character that is not a space.")
+    return given[0]
+
+
 def answer(function, request) -> pb_utils.InferenceResponse:
     """Output tensors of `function(request)` as a response; a CourseError as the response's error."""
     try:

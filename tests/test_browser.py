@@ -17,7 +17,7 @@ LECTURES = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
              "--disable-component-update", "--disable-sync"]
-RUN_TIMEOUT_MS = 240_000
+RUN_TIMEOUT_MS = 400_000
 KERNEL_IS_IDLE = """() => {
     const panel = window.jupyterapp?.shell.currentWidget;
     return panel?.context?.sessionContext?.session?.kernel?.status === 'idle';

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from engines import SMALL_LAYERS, SMALL_VOCAB, build_small
 from safetensors.numpy import save_file
+from safetensors.torch import load_file
+from safetensors.torch import save_file as save_torch_file
 
 from inflight import checkpoint as checkpoints
 from inflight import weights
@@ -115,6 +117,15 @@ def test_huggingface_weights_are_those_of_the_gguf(source, huggingface_folder, t
     assert before.keys() == after.keys()
     for name, matrix in before.items():
         assert np.array_equal(after[name], matrix), name
+
+
+def test_bfloat16_weights_are_read_as_their_values(huggingface_folder, tmp_path):
+    folder = shutil.copytree(huggingface_folder, tmp_path / "bfloat16")
+    tensors = {name: tensor.bfloat16() for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_torch_file(tensors, folder / "model.safetensors")
+    weights.from_huggingface(folder, tmp_path / "out.gguf", None)
+    after = values(GgufFile(tmp_path / "out.gguf"))
+    assert np.array_equal(after["token_embd.weight"], tensors["model.embed_tokens.weight"].float().numpy())
 
 
 def test_an_engine_from_huggingface_answers_as_one_from_the_gguf(small_checkpoint, huggingface_folder, tmp_path):

@@ -22,7 +22,7 @@ class TritonPythonModel:
         return [triton_model.answer(self._generate, request) for request in requests]
 
     def _generate(self, request):
-        prompt = self._prompt(_text(request))
+        prompt = self._prompt(triton_model.prompt(request))
         room = self._room(prompt)
         max_tokens = triton_model.scalar(request, "max_tokens")
         min_length = triton_model.scalar(request, "min_length", 0)
@@ -54,18 +54,3 @@ class TritonPythonModel:
             raise CourseError(f"Prompt length ({length}) leaves no room for an answer in the model's {positions} "
                               "positions: shorten the text.")
         return positions - length
-
-
-def _text(request) -> str:
-    texts = triton_model.array(request, "text_input").reshape(-1)
-    if len(texts) != 1:
-        raise CourseError(f"Expected batch dimension to be 1 for each request, got {len(texts)}: send one prompt a "
-                          "request.")
-    try:
-        text = texts[0].decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise CourseError(f"text_input is not valid UTF-8 (byte {error.start}): send the text encoded as "
-                          "UTF-8.") from None
-    if not text.strip():
-        raise CourseError("text_input is empty: send at least one character that is not a space.")
-    return text

@@ -4,10 +4,6 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from inflight import tokenizer, triton_model
-from inflight.errors import CourseError
-
-# What a client of the ensemble calls the tensors that may be wrong.
-TEXTS = {"QUERY": "text_input", "STOP_WORDS_DICT": "stop_words", "BAD_WORDS_DICT": "bad_words"}
 
 
 class TritonPythonModel:
@@ -21,12 +17,7 @@ class TritonPythonModel:
         return [triton_model.answer(self._tokenize, request) for request in requests]
 
     def _tokenize(self, request):
-        texts = self._texts(request, "QUERY")
-        if len(texts) != 1:
-            raise CourseError(f"Expected batch dimension to be 1 for each request, got {len(texts)}: send one prompt a request.")
-        [text] = texts
-        if not text.strip():
-            raise CourseError("text_input is empty: send at least one character that is not a space.")
+        text = triton_model.prompt(request, "QUERY")
         if self.parameters["apply_chat_template"]:
             text = self.tokenizer.chat(text)
         ids = self.tokenizer.encode(text, self.parameters["add_special_tokens"])
@@ -34,23 +25,17 @@ class TritonPythonModel:
             "INPUT_ID": np.array([ids]),
             "REQUEST_INPUT_LEN": np.array([[len(ids)]]),
             "REQUEST_OUTPUT_LEN": triton_model.array(request, "REQUEST_OUTPUT_LEN"),
-            "BAD_WORDS_IDS": self._words(request, "BAD_WORDS_DICT"),
-            "STOP_WORDS_IDS": self._words(request, "STOP_WORDS_DICT"),
+            "BAD_WORDS_IDS": self._words(request, "BAD_WORDS_DICT", "bad_words"),
+            "STOP_WORDS_IDS": self._words(request, "STOP_WORDS_DICT", "stop_words"),
             "OUT_END_ID": triton_model.array(request, "END_ID", [[self.tokenizer.end_id]]),
             "OUT_PAD_ID": triton_model.array(request, "PAD_ID", [[self.tokenizer.pad_id]]),
         }
         return [pb_utils.Tensor(name, np.asarray(value, np.int32)) for name, value in tensors.items()]
 
-    def _texts(self, request, name) -> list[str]:
-        try:
-            return [item.decode("utf-8") for item in triton_model.array(request, name, []).reshape(-1)]
-        except UnicodeDecodeError as error:
-            raise CourseError(f"{TEXTS[name]} is not valid UTF-8 (byte {error.start}): send the text encoded as "
-                              "UTF-8.") from None
-
-    def _words(self, request, name) -> np.ndarray:
+    def _words(self, request, name, called) -> np.ndarray:
         """[1, 2, n]: token ids of all words in a row; below, the end of each word, then -1."""
-        words = [self.tokenizer.encode(text, add_special_tokens=False) for text in self._texts(request, name) if text]
+        texts = triton_model.texts(request, name, called)
+        words = [self.tokenizer.encode(text, add_special_tokens=False) for text in texts if text]
         ids = sum(words, [])
         ends = np.cumsum([len(word) for word in words]).tolist()
         if not ids:
