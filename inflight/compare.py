@@ -26,7 +26,6 @@ from inflight.workload import TimedRequest
 
 MODELS = ("ensemble", repository.BASELINE)
 WARM_UP_TOKENS = 8
-CALIBRATION_TOKENS = 24  # answers this long give enough iterations of each size for a median
 
 
 def compare(first: str, second: str, engine_dir: str | Path, requests: list[TimedRequest], workdir: str | Path,
@@ -70,7 +69,7 @@ def compare(first: str, second: str, engine_dir: str | Path, requests: list[Time
     trials: dict[str, list[Trial]] = {first: [], second: []}
     alone = []
     with Server(repo) as server, Client(server.grpc_url) as client:
-        cost = calibrate(client, seats, log_path, progress) if batching else None
+        calibration = calibrate(client, requests, seats, log_path, progress) if batching else []
         for number in range(rounds + 1):
             for name in (first, second) if number % 2 else (second, first):
                 progress(f"round {number} of {rounds}: {name}" if number else f"warm-up: {name}")
@@ -80,11 +79,14 @@ def compare(first: str, second: str, engine_dir: str | Path, requests: list[Time
             if batching and number:
                 progress(f"round {number} of {rounds}: engine in process")
                 alone.append(_in_process(engine_dir, second, policy, requests))
+        if batching:  # before and after: a machine is never quite the same for long
+            _switch(server, "inflight_fused_batching", policy)
+            calibration += calibrate(client, requests, seats, log_path, progress)
     result = _result(trials, alone)
     settings = {"requests": len(requests), "output_tokens": sum(request.max_tokens for request in requests),
                 "policy": policy, "max_batch_size": seats, "rounds": rounds, "warm_up_rounds": 1}
-    if cost is not None:
-        result["predicted"] = predicted(requests, seats, (first, second), cost)
+    if batching:
+        result["predicted"] = predicted(requests, seats, (first, second), iteration_cost(pd.concat(calibration)))
         for name in ("throughput", "mean_latency"):
             expected = result["predicted"][name]
             result["ratios"][f"{name}_measured_over_predicted"] = {
@@ -98,7 +100,7 @@ def predicted(requests: list[TimedRequest], seats: int, types: tuple[str, str], 
     Returns
     -------
     dict
-        `throughput`, `mean_latency`, and `iterations` of each type.
+        `throughput`, `mean_latency`; of each type `iterations` and `seconds`; and the cost, as in `IterationCost`.
     """
     lengths = [request.max_tokens for request in requests]
     prompt_tokens = sum(request.input_len for request in requests) / len(requests)
@@ -106,6 +108,8 @@ def predicted(requests: list[TimedRequest], seats: int, types: tuple[str, str], 
     seconds = [cost.seconds(plan, prompt_tokens) for plan in plans]
     latencies = [cost.latencies_s(plan, prompt_tokens).mean() for plan in plans]
     return {"throughput": seconds[0] / seconds[1], "mean_latency": latencies[1] / latencies[0],
+            "seconds": dict(zip(types, seconds)), "answers_ms": cost.answers_ms.round(2).to_dict(),
+            "prompt_token_ms": round(cost.prompt_token_ms, 3),
             "iterations": {name: len(plan.iterations) for name, plan in zip(types, plans)}}
 
 
@@ -127,22 +131,32 @@ def _turn(server: Server, client: Client, name: str, policy: str, requests: list
           log_path: Path) -> Trial:
     """One run of the trace one way."""
     if name in BATCHING_TYPES:
-        server.load("tensorrt_llm", gpt_model_type=name, batch_scheduler_policy=policy)
+        _switch(server, name, policy)
     model = name if name in MODELS else "ensemble"
     trial.run(client, [replace(requests[0], max_tokens=WARM_UP_TOKENS, at_s=0.0)], log_path, model)
     return trial.run(client, requests, log_path, model)
 
 
-def calibrate(client: Client, seats: int, log_path: str | Path, progress: Callable[[str], None] = lambda step: None
-              ) -> IterationCost:
-    """What an iteration of the running engine costs, from 1, 2, … `seats` requests at once; it must batch in flight."""
-    request = TimedRequest("Tell me a story about a clock.", CALIBRATION_TOKENS, 0.0, 0)
-    trial.run(client, [request], log_path)
+def _switch(server: Server, gpt_model_type: str, policy: str) -> None:
+    server.load("tensorrt_llm", gpt_model_type=gpt_model_type, batch_scheduler_policy=policy)
+
+
+def calibrate(client: Client, requests: list[TimedRequest], seats: int, log_path: str | Path,
+              progress: Callable[[str], None] = lambda step: None) -> list[pd.DataFrame]:
+    """Iteration logs of 1, 2, … `seats` requests at once, for `schedule.iteration_cost`; the engine must batch in flight.
+
+    An iteration costs more the longer the texts in it are: each answer's whole past is read. So these requests have a
+    prompt like those of `requests`, and answers so long that their middle is where a token of `requests` has its place
+    on average: the sum of squared lengths over the sum of lengths.
+    """
+    lengths = [request.max_tokens for request in requests]
+    request = replace(requests[0], max_tokens=max(2, round(sum(n * n for n in lengths) / sum(lengths))), at_s=0.0)
+    trial.run(client, [replace(request, max_tokens=WARM_UP_TOKENS)], log_path)
     logs = []
     for number in range(1, seats + 1):
         progress(f"cost of an iteration with {number} of {seats} answers")
-        logs += [trial.run(client, [request] * number, log_path).log for _ in range(3)]
-    return iteration_cost(pd.concat(logs))
+        logs.append(trial.run(client, [request] * number, log_path).log)
+    return logs
 
 
 def _in_process(engine_dir: Path, gpt_model_type: str, policy: str, requests: list[TimedRequest]) -> float:

@@ -164,12 +164,14 @@ print(f"{fewer:.1f} times fewer iterations, but {faster:.2f} times as many token
 #
 # An iteration with eight answers in it costs more than one with two, and static batching has mostly the cheap kind:
 # its seats are empty. So measure what an iteration costs, with 1, 2, … 8 answers in it. Prompts come on top, by the
-# token.
+# token. An iteration also reads the past of each answer, so `calibrate` sends answers that are as long as those of the
+# trace, each token counted alike.
 
 # %% tags=["nbval-ignore-output"]
 from inflight.compare import calibrate
+from inflight.schedule import iteration_cost
 
-cost = calibrate(client, seats, log_path)
+cost = iteration_cost(pd.concat(calibrate(client, requests, seats, log_path)))
 one, all_seats = cost.answers_ms[1], cost.answers_ms[seats]
 summary = (f"The time of an iteration against the number of answers in it: {one:.1f} ms with one, {all_seats:.1f} ms "
            f"with {seats}, which is {all_seats / one:.1f} times as much for {seats} times the tokens.")
