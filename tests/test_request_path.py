@@ -7,6 +7,7 @@ from inflight import charts, engine, repository, request_path
 from inflight.checkpoint import fetch
 from inflight.client import Client
 from inflight.server import Server
+from inflight.static_chart import static_svg
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def test_stages_add_up_to_the_time_to_the_first_word(measured):
 def test_the_picture_is_drawn_without_script_and_told_in_words(measured):
     _, path = measured
     summary = charts.request_path_summary(path, request_path.first_word(path))
-    assert "tensorrt_llm" in charts.static_svg(charts.request_path(path), summary)
+    assert "tensorrt_llm" in static_svg(charts.request_path(path), summary)
     assert "first word" in summary
 
 
