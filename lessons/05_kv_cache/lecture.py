@@ -44,7 +44,7 @@ guess
 # %% [markdown]
 # ## Who comes
 #
-# Sixteen guests, all at once: prompts and answers of different lengths, the same ones each time. The engine takes at
+# Sixteen guests in one burst: prompts and answers of different lengths, the same ones each time. The engine takes at
 # most 1,024 tokens a request (`max_seq_len`), so the cache can be made as small as that.
 
 # %%
@@ -58,8 +58,9 @@ tight_engine = engine.cached(fetch(), BuildConfig(max_input_len=512, max_seq_len
 words = tokenizer.load(tight_engine)
 choose = random.Random(5)
 input_lens, output_lens = choose.choices((45, 70, 130, 190), k=16), choose.choices((40, 70, 110, 170), k=16)
-requests = [workload.TimedRequest(text, output_len, 0.0, input_len) for text, input_len, output_len
-            in zip(workload.prompts_of(input_lens, words), input_lens, output_lens)]
+guests = zip(workload.prompts_of(input_lens, words), input_lens, output_lens)
+requests = [workload.TimedRequest(text, output_len, place * workload.TRACE_GAP_S, input_len)
+            for place, (text, input_len, output_len) in enumerate(guests)]
 print("prompts:", *input_lens, "\nanswers:", *output_lens)
 
 # %% [markdown]
@@ -197,8 +198,8 @@ print(f"max_utilization needs {fewer:.2f} times fewer, and makes {faster:.2f} ti
 print(f"Your prediction: {guess.value}.")
 
 # %% [markdown]
-# Where paper and count differ, the guests came through the door in another order than on the list: sixteen clients
-# send at the same moment. Fuller iterations are the gain, tokens computed twice are the price, and which is larger
+# Where paper and count differ by more than a few, guests came through the door in another order than on the list: they
+# are only milliseconds apart. Fuller iterations are the gain, tokens computed twice are the price, and which is larger
 # depends on how tight the cache is. So vary it:
 
 # %% tags=["nbval-ignore-output"]
