@@ -80,7 +80,7 @@ class Run:
 
 def exactly(request: TimedRequest, model: str) -> dict[str, int]:
     """The option by which `model` makes an answer of `max_tokens` tokens and no fewer."""
-    return {"min_length": request.max_tokens} if model == "llama-python" else {"end_id": NEVER}
+    return {"min_length": request.max_tokens} if model == repository.BASELINE else {"end_id": NEVER}
 
 
 class Sender:

@@ -9,7 +9,7 @@ from pathlib import Path
 import ipywidgets
 import pandas as pd
 
-from inflight import charts, engine, repository, tokenizer, trial, workload
+from inflight import charts, engine, repository, telemetry, tokenizer, trial, workload
 from inflight.client import Client
 from inflight.dashboard import Dashboard, Frame
 from inflight.executor import BATCHING_TYPES, POLICIES, IterationStats
@@ -17,6 +17,28 @@ from inflight.server import Server
 from inflight.workload import TimedRequest
 
 STYLE = {"description_width": "10em"}
+
+NO_ITERATION = pd.DataFrame(columns=[field.name for field in dataclasses.fields(IterationStats)])
+
+
+class _Runs:
+    """Runs one after the other on one server, each with other parameters; the one before stays to compare with."""
+
+    def __init__(self, server: Server, log_path: str | Path):
+        self._server, self._log_path = server, log_path
+        self._before: dict[str, pd.DataFrame] = {}
+
+    def next(self, title: str, requests: list[TimedRequest], **parameters) -> Iterator[dict[str, pd.DataFrame]]:
+        """Edit the engine's config, load it again, send `requests`; yield the iteration logs so far, by their title."""
+        before = {f"before: {name}": log for name, log in self._before.items()}
+        yield {**before, title: NO_ITERATION}
+        repository.edit(self._server.repo, "tensorrt_llm", **parameters)
+        self._server.load("tensorrt_llm")
+        with Client(self._server.grpc_url) as client:
+            for so_far in trial.follow(client, requests, self._log_path):
+                yield {**before, title: so_far.log}
+        self._before = {title: so_far.log}
+
 
 # Lesson 04: who sits where --------------------------------------------------------------------------------------------
 
@@ -37,30 +59,18 @@ def batching(server: Server, engine_dir: str | Path, log_path: str | Path) -> Da
         Its iteration log.
     """
     seats = engine.read(engine_dir).build_config.max_batch_size
-    before: dict[str, pd.DataFrame] = {}
-
-    def frame(runs: dict[str, pd.DataFrame]) -> Frame:
-        return Frame(charts.seat_map(runs, seats), charts.seat_map_summary(runs, seats))
+    runs = _Runs(server, log_path)
 
     def work(gpt_model_type: str, trace: str) -> Iterator[Frame]:
-        title = f"{gpt_model_type}, {trace}"
-        runs = {f"before: {name}": stays for name, stays in before.items()}
-        yield frame({**runs, title: NOBODY})
-        repository.edit(server.repo, "tensorrt_llm", gpt_model_type=gpt_model_type)
-        server.load("tensorrt_llm")
-        with Client(server.grpc_url) as client:
-            for so_far in trial.follow(client, _trace(trace, engine_dir), log_path):
-                yield frame({**runs, title: so_far.stays})
-        before.clear()
-        before[title] = so_far.stays
+        requests = _trace(trace, engine_dir)
+        for logs in runs.next(f"{gpt_model_type}, {trace}", requests, gpt_model_type=gpt_model_type):
+            stays = {title: telemetry.seats(log) for title, log in logs.items()}
+            yield Frame(charts.seat_map(stays, seats), charts.seat_map_summary(stays, seats))
 
     return Dashboard({
         "gpt_model_type": ipywidgets.Dropdown(options=BATCHING_TYPES, description="gpt_model_type", style=STYLE),
         "trace": ipywidgets.Dropdown(options=["skewed", "mild", EQUAL], description="trace", style=STYLE),
     }, work)
-
-
-NOBODY = pd.DataFrame(columns=["request", "seat", "first", "last", "prompt_until"])
 
 
 def _trace(name: str, engine_dir: str | Path) -> list[TimedRequest]:
@@ -86,23 +96,12 @@ def policies(server: Server, requests: list[TimedRequest], log_path: str | Path)
     log_path : path
         The engine's iteration log.
     """
-    before: dict[str, pd.DataFrame] = {}
-
-    def frame(runs: dict[str, pd.DataFrame]) -> Frame:
-        return Frame(charts.kv_blocks(runs), charts.kv_blocks_summary(runs))
+    runs = _Runs(server, log_path)
 
     def work(policy: str, cache_tokens: int) -> Iterator[Frame]:
-        title = f"{policy}, {cache_tokens:,} tokens"
-        runs = {f"before: {name}": log for name, log in before.items()}
-        yield frame({**runs, title: NO_ITERATION})
-        repository.edit(server.repo, "tensorrt_llm", batch_scheduler_policy=policy,
-                        max_tokens_in_paged_kv_cache=cache_tokens)
-        server.load("tensorrt_llm")
-        with Client(server.grpc_url) as client:
-            for so_far in trial.follow(client, requests, log_path):
-                yield frame({**runs, title: so_far.log})
-        before.clear()
-        before[title] = so_far.log
+        for logs in runs.next(f"{policy}, {cache_tokens:,} tokens", requests, batch_scheduler_policy=policy,
+                              max_tokens_in_paged_kv_cache=cache_tokens):
+            yield Frame(charts.kv_blocks(logs), charts.kv_blocks_summary(logs))
 
     look = {"style": {"description_width": "19em"}, "layout": {"width": "42em"}}
     return Dashboard({
@@ -111,6 +110,3 @@ def policies(server: Server, requests: list[TimedRequest], log_path: str | Path)
         "cache_tokens": ipywidgets.IntSlider(1280, 1024, 4096, 128, description="max_tokens_in_paged_kv_cache",
                                              continuous_update=False, **look),
     }, work)
-
-
-NO_ITERATION = pd.DataFrame(columns=[field.name for field in dataclasses.fields(IterationStats)])

@@ -15,7 +15,7 @@ from statistics import median
 
 import pandas as pd
 
-from inflight import benchmark, engine, machine, repository, tokenizer, trial
+from inflight import benchmark, engine, machine, report, repository, tokenizer, trial
 from inflight.client import Client
 from inflight.errors import CourseError
 from inflight.executor import BATCHING_TYPES, POLICIES, Executor, ExecutorConfig, Request
@@ -169,22 +169,18 @@ def _in_process(engine_dir: Path, gpt_model_type: str, policy: str, requests: li
 
 
 def _result(trials: dict[str, list[Trial]], alone: list[float]) -> dict:
-    def each(name: str, of: Callable[[Trial], float]) -> list[float]:
-        return [of(one) for one in trials[name]]
-
-    figures = {"throughput": lambda one: one.tokens_per_s,
-               "mean_latency": lambda one: one.requests["latency_ms"].mean(),
-               "p99_latency": lambda one: one.requests["latency_ms"].quantile(0.99)}
     first, second = trials
-    ratios = {name: benchmark.ratio(each(second, of), each(first, of)) for name, of in figures.items()}
-    rows = [{"way": name, "tokens_per_s": median(each(name, figures["throughput"])),
-             "mean_latency_ms": median(each(name, figures["mean_latency"])),
-             "p99_latency_ms": median(each(name, figures["p99_latency"])),
-             "iterations": median(each(name, lambda one: len(one.log))) or None,  # the baseline has none
-             "most_in_an_iteration": max(each(
-                 name, lambda one: int(one.log["scheduled"].max()) if len(one.log) else 1))}
-            for name in trials]
+    figures = {name: pd.DataFrame([report.summary(one.run) for one in turns]) for name, turns in trials.items()}
+    columns = {"throughput": "tokens_per_s", "mean_latency": "latency_ms_mean", "p99_latency": "latency_ms_p99"}
+    ratios = {name: benchmark.ratio(figures[second][column].tolist(), figures[first][column].tolist())
+              for name, column in columns.items()}
+    rows = [{"way": name, "tokens_per_s": median(figures[name]["tokens_per_s"]),
+             "mean_latency_ms": median(figures[name]["latency_ms_mean"]),
+             "p99_latency_ms": median(figures[name]["latency_ms_p99"]),
+             "iterations": median(len(one.log) for one in turns) or None,  # the baseline has none
+             "most_in_an_iteration": max(int(one.log["scheduled"].max()) if len(one.log) else 1 for one in turns)}
+            for name, turns in trials.items()]
     if alone:
         rows.append({**dict.fromkeys(rows[0]), "way": f"{second}, in process", "tokens_per_s": median(alone)})
-        ratios["served_over_in_process"] = benchmark.ratio(each(second, figures["throughput"]), alone)
+        ratios["served_over_in_process"] = benchmark.ratio(figures[second]["tokens_per_s"].tolist(), alone)
     return {"rows": rows, "ratios": ratios}

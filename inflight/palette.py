@@ -4,6 +4,7 @@
 PREFILL = "#E69F00"
 DECODE = "#0072B2"
 WASTE = "#999999"
+WASTE_TEXT = "#6E6E6E"  # WASTE is too light for words
 REQUEST = ["#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442"]
 
 INK, GRID, FONT = "#222222", "#DDDDDD", "system-ui, sans-serif"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from inflight import benchmark, telemetry
+from inflight import benchmark, report, telemetry
 from inflight.benchmark import Run
 from inflight.client import Client
 from inflight.errors import CourseError
@@ -44,8 +44,7 @@ class Trial:
     @property
     def tokens_per_s(self) -> float:
         """Output tokens over the time from the first request sent to the last answer."""
-        rows = self.requests
-        return rows["output_len"].sum() / (rows["last_s"].max() - rows["sent_s"].min())
+        return report.summary(self.run)["tokens_per_s"]
 
     @property
     def stays(self) -> pd.DataFrame:

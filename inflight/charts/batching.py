@@ -4,10 +4,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.palette import DECODE, INK, REQUEST, WASTE
+from inflight.palette import DECODE, INK, REQUEST, WASTE, WASTE_TEXT
 
 CLASSES = {"short": REQUEST[0], "medium": REQUEST[2], "long": REQUEST[3]}
-_DARK_WASTE = "#6E6E6E"  # WASTE is too light for text
 
 
 def length_class(tokens: pd.Series) -> pd.Series:
@@ -79,7 +78,7 @@ def _draw_stays(fig: go.Figure, stays: pd.DataFrame, seats: int, axes: dict) -> 
 def _draw_key(fig: go.Figure, kinds: np.ndarray) -> None:
     """What the colours mean, in one line above the panels."""
     words = [(f"■ {kind} answer", colour) for kind, colour in CLASSES.items() if kind in kinds]
-    for number, (text, colour) in enumerate([*words, ("■ empty seat: waste", _DARK_WASTE)]):
+    for number, (text, colour) in enumerate([*words, ("■ empty seat: waste", WASTE_TEXT)]):
         fig.add_annotation(xref="paper", yref="paper", x=0.2 * number, y=1, xanchor="left", yanchor="bottom",
                            yshift=30, text=text, showarrow=False, font={"color": colour})
 
@@ -108,7 +107,7 @@ def iteration_cost(answers_ms: pd.Series) -> go.Figure:
                     marker={"color": DECODE, "size": 9})
     inner = len(number) - len(number) // 3 - 1
     fig.add_annotation(x=int(number[inner]), y=float(full[inner]), text="if each answer paid in full", xanchor="right",
-                       yanchor="bottom", xshift=-10, showarrow=False, font={"color": _DARK_WASTE})
+                       yanchor="bottom", xshift=-10, showarrow=False, font={"color": WASTE_TEXT})
     fig.add_annotation(x=int(number[-1]), y=float(cost.iloc[-1]), text="measured", xanchor="right", yanchor="top",
                        yshift=-10, showarrow=False, font={"color": DECODE})
     fig.update_xaxes(title="answers in the iteration", dtick=1, range=[0.5, number[-1] + 0.5])

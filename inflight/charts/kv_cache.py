@@ -7,12 +7,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight import telemetry
-from inflight.palette import DECODE, INK, PREFILL, REQUEST, WASTE
+from inflight.palette import DECODE, INK, PREFILL, REQUEST, WASTE, WASTE_TEXT
 
 HOLDERS = (DECODE, "#4C9DCC", "#99C7E0")  # shades of one meaning, so that neighbours in the stack are told apart
 PAUSED = REQUEST[3]
 POLICY = {"guaranteed_no_evict": REQUEST[0], "max_utilization": PAUSED}
-_DARK_WASTE = "#6E6E6E"  # WASTE is too light for text
 
 
 # Blocks × iterations --------------------------------------------------------------------------------------------------
@@ -124,7 +123,7 @@ def _draw_outside(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
 def _draw_key(fig: go.Figure) -> None:
     """What the colours mean, in one line above the panels."""
     words = ((0.0, "■ blocks of one request", DECODE), (0.3, "❙ computed again", "#A66E00"), (0.52, "▨ paused", PAUSED),
-             (0.66, "■ waiting", _DARK_WASTE), (0.8, "- - all blocks", INK))
+             (0.66, "■ waiting", WASTE_TEXT), (0.8, "- - all blocks", INK))
     for place, text, colour in words:
         fig.add_annotation(xref="paper", yref="paper", x=place, y=1, xanchor="left", yanchor="bottom", yshift=30,
                            text=text, showarrow=False, font={"color": colour})
