@@ -1,4 +1,4 @@
-"""Folders that are whole or not there at all."""
+"""Folders and files that are whole or not there at all."""
 
 from __future__ import annotations
 
@@ -34,3 +34,21 @@ def written_aside(folder: Path, what: str) -> Iterator[Path]:
                           "Free some space there or name another folder, and try again.") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write `text` beside `path` and rename it: a reader sees the old file or the new one. OSError if it cannot be."""
+    aside = new_file_beside(path)
+    try:
+        aside.write_text(text, encoding="utf-8")
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def new_file_beside(path: Path) -> Path:
+    """An empty file with a name of its own in the folder of `path`. OSError if there can be none."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.fchmod(handle, 0o644)  # a temporary file is its owner's alone otherwise
+    os.close(handle)
+    return Path(name)

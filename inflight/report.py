@@ -11,13 +11,11 @@ import contextlib
 import csv
 import io
 import math
-import os
-import tempfile
 from pathlib import Path
 
 import pandas as pd
 
-from inflight import machine
+from inflight import files, machine
 from inflight.benchmark import Run
 from inflight.errors import CourseError
 
@@ -260,7 +258,7 @@ def check_writable(*paths: Path) -> None:
         if path.is_dir():
             raise CourseError(f"{path} is a folder: name a file.")
         with _writing(path):
-            _aside(path).unlink()
+            files.new_file_beside(path).unlink()
     if len({path.absolute() for path in paths}) < len(paths):
         raise CourseError(f"One file is named for two of the results ({', '.join(map(str, paths))}): name one for each.")
 
@@ -274,19 +272,7 @@ def write(path: Path, text: str) -> None:
         The file cannot be written, or the disk is full; what was at `path` is still there.
     """
     with _writing(path):
-        aside = _aside(path)
-        try:
-            aside.write_text(text, encoding="utf-8")
-            os.replace(aside, path)
-        finally:
-            aside.unlink(missing_ok=True)
-
-
-def _aside(path: Path) -> Path:
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.fchmod(handle, 0o644)  # a temporary file is its owner's alone otherwise
-    os.close(handle)
-    return Path(name)
+        files.replace_text(path, text)
 
 
 @contextlib.contextmanager

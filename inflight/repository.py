@@ -236,14 +236,10 @@ def to_text(config: ModelConfig) -> str:
 def write_config(config: ModelConfig, path: str | Path) -> None:
     """Write a `config.pbtxt` so that a reader sees the old file or the new one, never half of one."""
     path = Path(path)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        aside.write_text(to_text(config), encoding="utf-8")
-        os.replace(aside, path)
+        files.replace_text(path, to_text(config))
     except OSError as error:
         raise CourseError(f"{path} cannot be written ({error.strerror}). Make room or make the folder writable.") from error
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def get_parameter(config: ModelConfig, name: str) -> str:

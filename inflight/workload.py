@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import accumulate
@@ -23,6 +21,7 @@ from pathlib import Path
 import httpx
 import pandas as pd
 
+from inflight import files
 from inflight.checkpoint import cache_dir
 from inflight.download import reason
 from inflight.errors import CourseError
@@ -147,9 +146,7 @@ def write_dataset(records: list[Record], path: str | Path) -> Path:
     path = Path(path).expanduser()
     text = json.dumps([asdict(record) for record in records], indent=1, ensure_ascii=False) + "\n"
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as aside:
-            (Path(aside) / path.name).write_text(text, encoding="utf-8")
-            os.replace(Path(aside) / path.name, path)
+        files.replace_text(path, text)
     except OSError as error:
         raise CourseError(f"The dataset cannot be written to {path} ({error.strerror}): name a file in a folder that "
                           "exists and can be written.") from error
