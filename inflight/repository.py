@@ -30,6 +30,7 @@ TEMPLATES = Path(__file__).parent.parent / "assets" / "repository"
 CONFIG = "config.pbtxt"
 PIPELINE = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble")
 BASELINE = "llama-python"  # the same checkpoint without an engine, beside the others when asked for
+GPT2 = ("simple-gpt2", "iterative-gpt2")  # batch after batch, and a batch that changes at every token
 
 # Parameters: what may stand in a config.pbtxt's `parameters` ----------------------------------------------------------
 
@@ -50,6 +51,8 @@ class Parameter:
         Least and greatest value of an "int" or "float".
     holds : str
         Name, or pattern of names, of a file that a "folder" must hold.
+    made_by : str
+        Command that makes such a folder.
     help : str
         What it does, in a sentence.
     """
@@ -61,6 +64,7 @@ class Parameter:
     low: float | None = None
     high: float | None = None
     holds: str = ""
+    made_by: str = ""
     required: bool = False
 
     def parse(self, text: str):
@@ -80,7 +84,7 @@ class Parameter:
         if self.kind in ("int", "float"):
             return self._number(text)
         if self.kind == "folder" and not (text and any(Path(text).glob(self.holds))):
-            raise ValueError(f"a folder with {self.holds} in it; `inflight assemble --with-llama-python` makes one")
+            raise ValueError(f"a folder with {self.holds} in it" + (f"; `{self.made_by}` makes one" if self.made_by else ""))
         if not text:
             raise ValueError("a path")
         return text
@@ -103,6 +107,9 @@ class Parameter:
 _TOKENIZER = {"tokenizer_dir": Parameter("path", None, "Folder with tokenizer.json.", required=True)}
 _CHAT_TEMPLATE = {"apply_chat_template": Parameter("bool", False,
                                                    "Put the text into the model's chat template as one user turn.")}
+_MAKES_BASELINE = "inflight assemble --with-llama-python"
+_GPT2_CHECKPOINT = {"checkpoint_dir": Parameter("folder", None, "Hugging Face folder of a GPT-2, with its tokenizer.",
+                                                holds="*.safetensors", required=True)}
 PARAMETERS: dict[str, dict[str, Parameter]] = {
     "tensorrt_llm": {
         "gpt_model_path": Parameter("path", None, "Engine folder.", required=True),
@@ -134,11 +141,21 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
     "ensemble": {},
     BASELINE: {
         "checkpoint_dir": Parameter("folder", None, "Hugging Face folder of the model.", holds="*.safetensors",
-                                    required=True),
+                                    made_by=_MAKES_BASELINE, required=True),
         "tokenizer_dir": Parameter("folder", None, "Folder with tokenizer.json.", holds="tokenizer.json",
-                                   required=True),
+                                   made_by=_MAKES_BASELINE, required=True),
         "dtype": Parameter("choice", "bfloat16", "Precision of weights and arithmetic.", ("bfloat16", "float32")),
         **_CHAT_TEMPLATE,
+    },
+    "simple-gpt2": _GPT2_CHECKPOINT,
+    "iterative-gpt2": {
+        **_GPT2_CHECKPOINT,
+        "dtype": Parameter("choice", "bfloat16", "Precision of weights, cache and arithmetic.",
+                           ("bfloat16", "float16", "float32")),
+        "kv_cache": Parameter("choice", "on", "off: compute every history again; tutorial: so, in float32, by generate.",
+                              ("on", "off", "tutorial")),
+        "kv_cache_slots": Parameter("int", 8, "Sequences that the KV cache holds.", low=1),
+        "when_full": Parameter("choice", "wait", "What a request does when every slot is taken.", ("wait", "refuse")),
     },
 }
 
@@ -184,6 +201,13 @@ DEFAULTS: dict[str, Any] = {
     "skip_special_tokens": True,
     "checkpoint_dir": "",  # of the baseline; see huggingface.folder
     "llama_dtype": "bfloat16",
+    "gpt2_checkpoint_dir": "",  # of the GPT-2 models
+    "gpt2_max_batch_size": 8,
+    "gpt2_dtype": "bfloat16",
+    "gpt2_kv_cache": "on",
+    "gpt2_kv_cache_slots": 8,
+    "gpt2_when_full": "wait",
+    "gpt2_max_sequence_idle_microseconds": 60_000_000,
 }
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _BARE_VALUE = re.compile(r"-?\d+|true|false|[A-Z][A-Z0-9_]*")
