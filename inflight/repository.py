@@ -22,9 +22,10 @@ from typing import Any
 from google.protobuf import text_encoding, text_format
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
-from inflight import files
+from inflight import batchers, files
 from inflight.errors import CourseError
 from inflight.executor import BATCHING_TYPES, POLICIES
+from inflight.parameter import Parameter, Problem
 
 TEMPLATES = Path(__file__).parent.parent / "assets" / "repository"
 CONFIG = "config.pbtxt"
@@ -33,75 +34,6 @@ BASELINE = "llama-python"  # the same checkpoint without an engine, beside the o
 GPT2 = ("simple-gpt2", "iterative-gpt2")  # batch after batch, and a batch that changes at every token
 
 # Parameters: what may stand in a config.pbtxt's `parameters` ----------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One key of a model's `parameters`, which Triton hands to the model as text.
-
-    Attributes
-    ----------
-    kind : str
-        "choice", "int", "float", "bool", "path", or "folder": a path that is there.
-    default : value or None
-        None means that the key may be left blank.
-    choices : tuple of str
-        Allowed values of a "choice".
-    low, high : number
-        Least and greatest value of an "int" or "float".
-    holds : str
-        Name, or pattern of names, of a file that a "folder" must hold.
-    made_by : str
-        Command that makes such a folder.
-    help : str
-        What it does, in a sentence.
-    """
-
-    kind: str
-    default: Any
-    help: str
-    choices: tuple[str, ...] = ()
-    low: float | None = None
-    high: float | None = None
-    holds: str = ""
-    made_by: str = ""
-    required: bool = False
-
-    def parse(self, text: str):
-        """The Python value of `text`; ValueError says what is allowed instead."""
-        if text == "" and not self.required:
-            return self.default
-        if self.kind == "bool":
-            if text.lower() in ("true", "1"):
-                return True
-            if text.lower() in ("false", "0"):
-                return False
-            raise ValueError("true or false")
-        if self.kind == "choice":
-            if text not in self.choices:
-                raise ValueError(" or ".join([", ".join(self.choices[:-1]), self.choices[-1]]))
-            return text
-        if self.kind in ("int", "float"):
-            return self._number(text)
-        if self.kind == "folder" and not (text and any(Path(text).glob(self.holds))):
-            raise ValueError(f"a folder with {self.holds} in it" + (f"; `{self.made_by}` makes one" if self.made_by else ""))
-        if not text:
-            raise ValueError("a path")
-        return text
-
-    def _number(self, text: str):
-        wanted = "a whole number" if self.kind == "int" else "a number"
-        if self.low is not None:
-            wanted += f" of at least {self.low:g}"
-        if self.high is not None:
-            wanted += f" and at most {self.high:g}"
-        try:
-            value = int(text) if self.kind == "int" else float(text)
-        except ValueError:
-            raise ValueError(wanted) from None
-        if not (self.low is None or value >= self.low) or not (self.high is None or value <= self.high):
-            raise ValueError(wanted)
-        return value
 
 
 _TOKENIZER = {"tokenizer_dir": Parameter("path", None, "Folder with tokenizer.json.", required=True)}
@@ -286,20 +218,56 @@ def set_parameter(config: ModelConfig, name: str, value) -> None:
     config.parameters[name].string_value = text
 
 
-def edit(repo: str | Path, model: str, **parameters) -> str:
-    """Change parameters of one model on disk; all of them or, on an error, none.
+def spec(model: str, name: str) -> Parameter:
+    """What a value of a model may be: a key of its parameters, or the path of one of Triton's own fields."""
+    return batchers.FIELDS[name] if name in batchers.FIELDS else PARAMETERS[model][name]
+
+
+def get_value(config: ModelConfig, name: str) -> str:
+    """Text of a parameter, or of one of `batchers.FIELDS`; blank when it is not there."""
+    return batchers.get_field(config, name) if name in batchers.FIELDS else get_parameter(config, name)
+
+
+def set_value(config: ModelConfig, name: str, value) -> None:
+    """Set a parameter, or one of `batchers.FIELDS`, after checking it; see `set_parameter` for what is raised."""
+    if name in batchers.FIELDS:
+        batchers.set_field(config, name, _as_text(value))
+    else:
+        set_parameter(config, name, value)
+
+
+def edit(repo: str | Path, model: str, fragment: str = "", **values) -> str:
+    """Change the config of one model on disk: everything that is named or, on an error, nothing.
+
+    Parameters
+    ----------
+    fragment : str
+        Part of a config.pbtxt, such as "dynamic_batching { max_queue_delay_microseconds: 500 }". What it names at its
+        top level is replaced; another batcher than before takes the place of that one.
+    **values
+        Values of the model's parameters, and of `batchers.FIELDS` by their path:
+        `**{"dynamic_batching.max_queue_delay_microseconds": 500}`.
 
     Returns
     -------
     str
         What changed, as a unified diff.
+
+    Raises
+    ------
+    CourseError
+        A key, field or value that is not there or not allowed; a config that Triton would refuse.
     """
     path = Path(repo) / model / CONFIG
     before = read_config(path)
     after = ModelConfig()
     after.CopyFrom(before)
-    for name, value in parameters.items():
-        set_parameter(after, name, value)
+    part = parse(fragment, "the fragment")
+    for field, _ in part.ListFields():
+        after.ClearField(field.name)
+    after.MergeFrom(part)
+    for name, value in values.items():
+        set_value(after, name, value)
     write_config(after, path)
     return diff(before, after, f"{model}/{CONFIG}")
 
@@ -396,19 +364,6 @@ def models(repo: str | Path) -> list[str]:
 
 
 # Checking -------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something that would keep a repository from working: where it is, what it is, what to do."""
-
-    file: str
-    field: str
-    message: str
-    fix: str
-
-    def __str__(self) -> str:
-        return f"{self.file}: {self.field}: {self.message} {self.fix}"
 
 
 def check(repo: str | Path) -> list[Problem]:

@@ -238,14 +238,14 @@ class Server:
             if done:
                 return
 
-    def load(self, model: str, **parameters) -> None:
+    def load(self, model: str, **values) -> None:
         """Load a model, or load it again from its files.
 
         Parameters
         ----------
         model : str
-        **parameters
-            Parameters to override for this load only; the file stays as it is.
+        **values
+            Values to override for this load only, as in `repository.edit`; the file stays as it is.
 
         Raises
         ------
@@ -253,8 +253,8 @@ class Server:
             The model cannot be loaded, with Triton's reason; a wrong override, before anything happens.
         """
         config = repository.read_config(self.repo / model / repository.CONFIG)
-        for name, value in parameters.items():
-            repository.set_parameter(config, name, value)
+        for name, value in values.items():
+            repository.set_value(config, name, value)
         # Always with a config: told to load files that have not changed, Triton keeps an earlier override.
         self._load(model, {"parameters": {"config": json_format.MessageToJson(config, preserving_proto_field_name=True)}})
 

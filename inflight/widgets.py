@@ -138,7 +138,7 @@ class Playground(ipywidgets.VBox):
 
 
 class ConfigEditor(ipywidgets.VBox):
-    """Changes the parameters of one model's config.pbtxt: allowed values only, one click to apply, one to undo.
+    """Changes values in one model's config.pbtxt: allowed ones only, one click to apply, one to undo.
 
     A value that the key does not take is refused before anything is written. When a server is given and runs, the model
     is loaded again; if it cannot be, the file is put back as it was.
@@ -151,11 +151,13 @@ class ConfigEditor(ipywidgets.VBox):
         Name of a model with parameters that the course knows: see `repository.PARAMETERS`.
     server : Server, optional
         The server that serves `repo`.
+    names : sequence of str, optional
+        What to show: keys of the model's parameters, and paths of `batchers.FIELDS`; by default all its parameters.
 
     Attributes
     ----------
     fields : dict of str to widget
-        By key of the parameter; `value` is the text that would be written.
+        By key or path; `value` is the text that would be written.
     apply_button, undo_button : Button
     status, diff : HTML
         What has happened, and what Apply would change.
@@ -166,22 +168,24 @@ class ConfigEditor(ipywidgets.VBox):
         The model has no parameters to edit, or its file cannot be read.
     """
 
-    def __init__(self, repo: str | Path, model: str, server: Server | None = None):
-        if not repository.PARAMETERS.get(model):
+    def __init__(self, repo: str | Path, model: str, server: Server | None = None, names: Sequence[str] | None = None):
+        names = list(repository.PARAMETERS.get(model, {})) if names is None else names
+        if not names:
             known = ", ".join(name for name, keys in repository.PARAMETERS.items() if keys)
             raise CourseError(f"The editor knows no parameters of a model {model!r}. Name one of: {known}.")
         self._path, self._model, self._server = Path(repo) / model / repository.CONFIG, model, server
-        self._keys, self._config = repository.PARAMETERS[model], repository.read_config(self._path)
+        self._specs = {name: repository.spec(model, name) for name in names}
+        self._config = repository.read_config(self._path)
         self._undo_stack: list[ModelConfig] = []
         self.apply_button = ipywidgets.Button(description="Apply", icon="check", button_style="primary")
         self.undo_button = ipywidgets.Button(description="Undo", icon="undo")
         self.status, self.diff = ipywidgets.HTML(), ipywidgets.HTML()
-        self.fields = {name: _parameter_field(spec, self._text(name)) for name, spec in self._keys.items()}
+        self.fields = {name: _parameter_field(spec, self._text(name)) for name, spec in self._specs.items()}
         for field in self.fields.values():
             field.observe(self._preview, "value")
         self.apply_button.on_click(lambda _: self._run(self._apply))
         self.undo_button.on_click(lambda _: self._run(self._undo))
-        rows = [_parameter_row(name, spec, self.fields[name]) for name, spec in self._keys.items()]
+        rows = [_parameter_row(name, spec, self.fields[name]) for name, spec in self._specs.items()]
         super().__init__([ipywidgets.HTML(f"<b>{html.escape(model)}/{repository.CONFIG}</b>"), *rows, self.diff,
                           ipywidgets.HBox([self.apply_button, self.undo_button]), self.status])
         self._preview()
@@ -190,7 +194,7 @@ class ConfigEditor(ipywidgets.VBox):
         return f"ConfigEditor of {self._model}: a field each for {', '.join(self.fields)}; buttons Apply and Undo."
 
     def _text(self, name: str) -> str:
-        return repository.get_parameter(self._config, name)
+        return repository.get_value(self._config, name)
 
     def _changes(self) -> dict[str, str]:
         return {name: field.value for name, field in self.fields.items() if field.value != self._text(name)}
@@ -201,7 +205,7 @@ class ConfigEditor(ipywidgets.VBox):
         changed.CopyFrom(self._config)
         try:
             for name, text in self._changes().items():
-                repository.set_parameter(changed, name, text)
+                repository.set_value(changed, name, text)
         except CourseError as error:
             self.diff.value, self.apply_button.disabled = "", True
             self.status.value = f"<b>Not allowed.</b> {html.escape(str(error))}"

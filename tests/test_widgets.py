@@ -106,6 +106,19 @@ def test_editor_tells_in_the_widget_that_the_file_is_gone(repo):
     assert "does not exist" in editor.status.value and not editor.apply_button.disabled
 
 
+def test_editor_shows_the_fields_it_is_told_to(repo):
+    delay = "dynamic_batching.max_queue_delay_microseconds"
+    editor = ConfigEditor(repo, "postprocessing", names=["max_batch_size", delay, "skip_special_tokens"])
+    assert list(editor.fields) == ["max_batch_size", delay, "skip_special_tokens"] and editor.fields[delay].value == ""
+    editor.fields[delay].value = "-5"
+    assert "a whole number of at least 0" in editor.status.value and editor.apply_button.disabled
+    editor.fields[delay].value = "500"
+    assert "+  max_queue_delay_microseconds: 500" in editor.diff.value
+    editor.apply_button.click()
+    read = repository.read_config(repo / "postprocessing" / repository.CONFIG)
+    assert read.dynamic_batching.max_queue_delay_microseconds == 500
+
+
 @pytest.mark.parametrize("model", ["ensemble", "llama"])
 def test_editor_refuses_a_model_without_parameters(repo, model):
     with pytest.raises(CourseError, match=f"no parameters of a model '{model}'. Name one of: tensorrt_llm"):
