@@ -1,6 +1,7 @@
 """What a server says about itself, as tables: Triton's /metrics and the engine's iteration log.
 
     now = metrics(httpx.get(server.metrics_url).text)       # one row a sample
+    done = statistics(server.http_url, "ensemble")          # what Triton counts of one model
     log = iterations("iterations.jsonl")                    # one row an iteration
     stays = seats(log)                                      # one row a request's stay on a seat
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import httpx
@@ -77,6 +78,66 @@ def _row(text: str, sample, kind: str) -> tuple:
     name = sample.name if sample.name in text else sample.name.removesuffix("_total")
     others = [value for label, value in sample.labels.items() if label not in ("model", "version")]
     return name, sample.labels.get("model", ""), ", ".join(others), sample.value, kind
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What Triton counts of a model since it was loaded; `after - before` is what came between.
+
+    Attributes
+    ----------
+    inferences : int
+        Items computed; a request with four items counts four.
+    executions : int
+        Batches computed.
+    succeeded, failed : int
+        Requests answered, and refused or gone wrong, a time-out in the queue among them.
+    queue_ms, compute_ms : float
+        Time that all requests together waited, and were computed.
+    batches : Series of int
+        Executions by batch size.
+    """
+
+    inferences: int
+    executions: int
+    succeeded: int
+    failed: int
+    queue_ms: float
+    compute_ms: float
+    batches: pd.Series
+
+    def __sub__(self, before: Statistics) -> Statistics:
+        numbers = {field.name: getattr(self, field.name) - getattr(before, field.name)
+                   for field in fields(self) if field.name != "batches"}
+        batches = self.batches.sub(before.batches, fill_value=0).astype(int)
+        return Statistics(**numbers, batches=batches[batches > 0])
+
+    @property
+    def mean_batch(self) -> float:
+        """Items in a batch, on average."""
+        return self.inferences / self.executions
+
+
+def statistics(http_url: str, model: str) -> Statistics:
+    """Triton's statistics of a model; they lag behind its last answer by a moment.
+
+    Raises
+    ------
+    CourseError
+        The server does not know the model, or does not answer.
+    """
+    try:
+        answer = httpx.get(f"{http_url}/v2/models/{model}/stats")
+    except httpx.TransportError as error:
+        raise CourseError(f"The server at {http_url} does not answer ({error or type(error).__name__}). Start it.") from error
+    if answer.status_code != 200:
+        raise CourseError(f"There are no statistics of {model!r}: {answer.json().get('error', '')}.")
+    [row] = answer.json()["model_stats"]
+    kinds = row["inference_stats"]
+    batches = {batch["batch_size"]: batch["compute_infer"]["count"] for batch in row["batch_stats"]}
+    return Statistics(row["inference_count"], row["execution_count"], kinds["success"]["count"], kinds["fail"]["count"],
+                      kinds["queue"]["ns"] / 1e6, kinds["compute_infer"]["ns"] / 1e6,
+                      pd.Series(batches, name="executions", dtype=int).rename_axis("batch_size"))
 
 
 def iterations(path: str | Path, start: int = 0) -> pd.DataFrame:

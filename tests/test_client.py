@@ -12,7 +12,7 @@ import tritonclient.http as http_client
 from engines import active_requests, clients, wait_until
 
 from inflight import client as client_module
-from inflight import tokenizer
+from inflight import telemetry, tokenizer
 from inflight.client import Answer, Client
 from inflight.errors import CourseError
 
@@ -284,3 +284,23 @@ def test_answer_times():
     assert (answer.text, answer.time_to_first_s, answer.latency_s) == ("abc", 0.5, 1.5)
     assert answer.inter_token_s == [0.25, 0.75]
     assert Answer([[1, 2], [3]], [1, 2]).token_ids == [1, 2, 3]
+
+
+# Triton's statistics --------------------------------------------------------------------------------------------------
+
+
+def test_statistics_count_what_was_asked(streaming_server):
+    before = telemetry.statistics(streaming_server.http_url, "preprocessing")
+    with Client(streaming_server.grpc_url) as client:
+        for _ in range(3):
+            client.stream("Hello", 4).read()
+    wait_until(lambda: telemetry.statistics(streaming_server.http_url, "preprocessing").succeeded == before.succeeded + 3,
+               "three more requests are counted")
+    done = telemetry.statistics(streaming_server.http_url, "preprocessing") - before
+    assert (done.inferences, done.executions, done.succeeded, done.failed) == (3, 3, 3, 0)
+    assert done.batches.to_dict() == {1: 3} and done.mean_batch == 1 and done.compute_ms > 0 and done.queue_ms > 0
+
+
+def test_statistics_of_an_unknown_model(streaming_server):
+    with pytest.raises(CourseError, match="no statistics of 'nobody'"):
+        telemetry.statistics(streaming_server.http_url, "nobody")
