@@ -22,7 +22,7 @@ from typing import Any
 from google.protobuf import text_encoding, text_format
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
-from inflight import batchers, files
+from inflight import batch_library, batchers, files
 from inflight.errors import CourseError
 from inflight.executor import BATCHING_TYPES, POLICIES
 from inflight.parameter import Parameter, Problem
@@ -32,6 +32,9 @@ CONFIG = "config.pbtxt"
 PIPELINE = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble")
 BASELINE = "llama-python"  # the same checkpoint without an engine, beside the others when asked for
 GPT2 = ("simple-gpt2", "iterative-gpt2")  # batch after batch, and a batch that changes at every token
+BATCH_COST = "batch-cost"  # sleeps instead of computing, so that nothing but the batcher is seen
+RUNNING_SUM = "running-sum"  # remembers what came before in a sequence
+EMBEDDING = "text-embedding"  # the checkpoint as a model that gains from batches
 
 # Parameters: what may stand in a config.pbtxt's `parameters` ----------------------------------------------------------
 
@@ -42,6 +45,8 @@ _CHAT_TEMPLATE = {"apply_chat_template": Parameter("bool", False,
 _MAKES_BASELINE = "inflight assemble --with-llama-python"
 _GPT2_CHECKPOINT = {"checkpoint_dir": Parameter("folder", None, "Hugging Face folder of a GPT-2, with its tokenizer.",
                                                 holds="*.safetensors", required=True)}
+_ITERATION_LOG = {"iteration_log_path": Parameter("path", None, "File for one JSON line an iteration; blank: none.")}
+_EXECUTION_LOG = {"execution_log_path": Parameter("path", None, "File for one JSON line an execution; blank: none.")}
 PARAMETERS: dict[str, dict[str, Parameter]] = {
     "tensorrt_llm": {
         "gpt_model_path": Parameter("path", None, "Engine folder.", required=True),
@@ -58,7 +63,7 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
         "max_queue_size": Parameter("int", 0, "Most requests that wait for a seat; 0: no limit.", low=0),
         "cancellation_check_period_ms": Parameter("int", 100, "How often to look for clients that are gone.", low=1),
         "stats_check_period_ms": Parameter("int", 100, "How often to refresh /metrics.", low=1),
-        "iteration_log_path": Parameter("path", None, "File for one JSON line an iteration; blank: none."),
+        **_ITERATION_LOG,
         "FORCE_CPU_ONLY_INPUT_TENSORS": Parameter("choice", "no", "Where input tensors lie.", ("yes", "no")),
     },
     "preprocessing": {
@@ -79,7 +84,7 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
         "dtype": Parameter("choice", "bfloat16", "Precision of weights and arithmetic.", ("bfloat16", "float32")),
         **_CHAT_TEMPLATE,
     },
-    "simple-gpt2": _GPT2_CHECKPOINT,
+    "simple-gpt2": {**_GPT2_CHECKPOINT, **_ITERATION_LOG},
     "iterative-gpt2": {
         **_GPT2_CHECKPOINT,
         "dtype": Parameter("choice", "bfloat16", "Precision of weights, cache and arithmetic.",
@@ -88,6 +93,21 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
                               ("on", "off", "tutorial")),
         "kv_cache_slots": Parameter("int", 8, "Sequences that the KV cache holds.", low=1),
         "when_full": Parameter("choice", "wait", "What a request does when every slot is taken.", ("wait", "refuse")),
+        **_ITERATION_LOG,
+    },
+    BATCH_COST: {
+        "fixed_ms": Parameter("float", 20.0, "What a batch costs, however many are in it.", low=0, high=60_000),
+        "item_ms": Parameter("float", 2.0, "What each unit of work in it costs more.", low=0, high=60_000),
+        **_EXECUTION_LOG,
+        "TRITON_BATCH_STRATEGY_PATH": Parameter("path", None, "Library that decides who joins a batch; blank: none."),
+        "max_volume": Parameter("int", None, "Most work in a batch, for such a library.", low=1),
+    },
+    RUNNING_SUM: _EXECUTION_LOG,
+    EMBEDDING: {
+        "checkpoint_dir": Parameter("folder", None, "Hugging Face folder of the model, with its tokenizer.",
+                                    holds="*.safetensors", required=True),
+        "dtype": Parameter("choice", "auto", "Precision of weights and arithmetic; auto: the faster one here.",
+                           ("auto", "bfloat16", "float32")),
     },
 }
 
@@ -131,7 +151,7 @@ DEFAULTS: dict[str, Any] = {
     "add_special_tokens": True,
     "apply_chat_template": True,
     "skip_special_tokens": True,
-    "checkpoint_dir": "",  # of the baseline; see huggingface.folder
+    "checkpoint_dir": "",  # of the baseline and of text-embedding; see huggingface.folder
     "llama_dtype": "bfloat16",
     "gpt2_checkpoint_dir": "",  # of the GPT-2 models
     "gpt2_max_batch_size": 8,
@@ -140,6 +160,14 @@ DEFAULTS: dict[str, Any] = {
     "gpt2_kv_cache_slots": 8,
     "gpt2_when_full": "wait",
     "gpt2_max_sequence_idle_microseconds": 60_000_000,
+    "batch_cost_max_batch_size": 8,
+    "batch_cost_fixed_ms": 20,
+    "batch_cost_item_ms": 2,
+    "running_sum_max_batch_size": 4,
+    "running_sum_max_sequence_idle_microseconds": 5_000_000,
+    "execution_log_path": "",
+    "embedding_max_batch_size": 8,
+    "embedding_dtype": "auto",
 }
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _BARE_VALUE = re.compile(r"-?\d+|true|false|[A-Z][A-Z0-9_]*")
@@ -164,6 +192,8 @@ def _parse_reason(error: str, text: str) -> str:
     place = re.match(r"(\d+):(\d+) : ", error)
     where = f"line {place[1]}, column {place[2]}: " if place else ""
     line = text.splitlines()[int(place[1]) - 1] if place and int(place[1]) <= len(text.splitlines()) else ""
+    field = re.search(r"(\w+)\s*:[\s\[]*$", line[:int(place[2]) - 1]) if place else None
+    where += f"{field[1]}: " if field else ""
     variable = _VARIABLE.search(line)
     if variable:
         return f"{where}the variable ${{{variable[1]}}} is not filled. Give it a value when assembling."
@@ -172,7 +202,15 @@ def _parse_reason(error: str, text: str) -> str:
         known = [field.name for field in ModelConfig.DESCRIPTOR.fields]
         near = difflib.get_close_matches(unknown[1], known, 1)
         return f"{where}there is no field {unknown[1]!r}." + (f" Did you mean {near[0]!r}?" if near else "")
-    return f"{where}{error.split(' : ', 1)[-1].splitlines()[0].strip(chr(39))}. Correct this line."
+    both = re.search(r'Field "(\w+)" is specified along with field "(\w+)"', error)
+    if both:
+        return f"{where}{both[1]} and {both[2]} exclude each other: only one of them can be chosen. Take one out."
+    value = re.search(r'Enum type "([\w.]+)" has no value named (\w+)', error)
+    if value:
+        names = ModelConfig.DESCRIPTOR.file.pool.FindEnumTypeByName(value[1]).values_by_name
+        return f"{where}there is no {value[1].rpartition('.')[2]} {value[2]}, only {', '.join(names)}. Correct this line."
+    reason = error.split(" : ", 1)[-1].splitlines()[0].strip(".'")
+    return f"{where}{reason.rpartition(chr(39) + ': ')[2]}. Correct this line."
 
 
 def read_config(path: str | Path) -> ModelConfig:
@@ -268,6 +306,7 @@ def edit(repo: str | Path, model: str, fragment: str = "", **values) -> str:
     after.MergeFrom(part)
     for name, value in values.items():
         set_value(after, name, value)
+    batchers.check(after)
     write_config(after, path)
     return diff(before, after, f"{model}/{CONFIG}")
 
@@ -306,16 +345,16 @@ def fill(template: str, values: dict[str, Any], file: str = CONFIG) -> ModelConf
     return parse(_VARIABLE.sub(literal, template), file)
 
 
-def assemble(target: str | Path, engine_dir: str | Path, models: tuple[str, ...] = PIPELINE, templates: Path = TEMPLATES,
-             **values) -> Path:
+def assemble(target: str | Path, engine_dir: str | Path | None = None, models: tuple[str, ...] = PIPELINE,
+             templates: Path = TEMPLATES, **values) -> Path:
     """Make a model repository from the templates.
 
     Parameters
     ----------
     target : path
         Folder to make. A repository that was there is replaced, anything else refused.
-    engine_dir : path
-        Engine folder; also the `tokenizer_dir` unless that is given.
+    engine_dir : path, optional
+        Engine folder; also the `tokenizer_dir` unless that is given. Models without an engine need none.
     models : tuple of str
         What the repository holds. With `BASELINE`, give the `checkpoint_dir` too (`huggingface.folder` makes one).
     **values
@@ -331,8 +370,10 @@ def assemble(target: str | Path, engine_dir: str | Path, models: tuple[str, ...]
         near = difflib.get_close_matches(unknown[0], DEFAULTS, 1)
         raise CourseError(f"The templates have no variable {unknown[0]!r}. "
                           + (f"Did you mean {near[0]!r}?" if near else f"They have: {', '.join(DEFAULTS)}."))
-    engine_dir = Path(engine_dir).absolute()
-    values = {**DEFAULTS, "tokenizer_dir": engine_dir, **values, "engine_dir": engine_dir}
+    if engine_dir is not None:
+        engine_dir = Path(engine_dir).absolute()
+        values = {"tokenizer_dir": engine_dir, **values, "engine_dir": engine_dir}
+    values = {name: value for name, value in {**DEFAULTS, **values}.items() if value is not None}
     target = Path(target).absolute()
     if target.is_dir() and any(target.iterdir()) and not is_repository(target):
         raise CourseError(f"{target} holds files that are not a model repository. Name an empty or new folder.")
@@ -369,8 +410,8 @@ def models(repo: str | Path) -> list[str]:
 def check(repo: str | Path) -> list[Problem]:
     """Everything that can be found wrong in a repository without starting a server.
 
-    Unfilled variables, unknown fields and keys, wrong types and values, missing files, and ensemble steps whose tensor
-    names, types or shapes do not fit together.
+    Unfilled variables, unknown fields and keys, wrong types and values, missing files, batchers that Triton refuses, and
+    ensemble steps whose tensor names, types or shapes do not fit together.
     """
     repo = Path(repo)
     if not repo.is_dir() or not is_repository(repo):
@@ -405,10 +446,29 @@ def _model_problems(repo: Path, name: str, config: ModelConfig) -> list[Problem]
         for tensor in tensors:
             if tensor.data_type == DataType.TYPE_INVALID:
                 problems.append(Problem(file, f"{kind} {tensor.name}", "It has no data_type.", "Add one, such as TYPE_INT32."))
+    problems += [Problem(file, p.field, p.message, p.fix) for p in batchers.problems(config)]
     if name in PARAMETERS:
         texts = {key: value.string_value for key, value in config.parameters.items()}
         problems += [Problem(file, p.field, p.message, p.fix) for p in _parameter_problems(name, texts)]
-    return problems
+    return problems + batch_library_problems(repo / name, config)
+
+
+def batch_library_problems(folder: Path, config: ModelConfig) -> list[Problem]:
+    """What is wrong with the library that Triton would take: the one that the config names, or one in the model's folders.
+
+    Triton does not come back from loading one that has some of the functions.
+    """
+    file, field = str(folder / CONFIG), f"parameters.{batch_library.PARAMETER}"
+    named = get_parameter(config, batch_library.PARAMETER)
+    if named and config.HasField("sequence_batching"):
+        return [Problem(file, field, "It cannot be specified with the sequence batcher.", "Leave it out.")]
+    if named and not _VARIABLE.search(named):
+        found = [(file, field, Path(named))]
+    else:
+        paths = [*folder.glob(f"*/{batch_library.FILE_NAME}"), folder / batch_library.FILE_NAME]
+        found = [(str(path), batch_library.FILE_NAME, path) for path in paths if path.exists()]
+    checked = [(where, what, batch_library.check(path)) for where, what, path in found]
+    return [Problem(where, what, problem.message, problem.fix) for where, what, problem in checked if problem]
 
 
 def _parameter_problems(model: str, texts: dict[str, str], only_given: bool = False) -> list[Problem]:

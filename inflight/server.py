@@ -30,7 +30,7 @@ from pathlib import Path
 import httpx
 from google.protobuf import json_format
 
-from inflight import repository, supervisor
+from inflight import batchers, repository, supervisor
 from inflight.errors import CourseError
 
 HOST = "127.0.0.1"
@@ -91,6 +91,13 @@ class Server:
     def metrics_url(self) -> str:
         return f"http://{HOST}:{self._ports['metrics']}/metrics"
 
+    @property
+    def backend_dir(self) -> Path:
+        """Folder of the Python backend that this server alone uses: links that go when it stops."""
+        if self._workdir is None:
+            raise CourseError("The server does not run, so it has no backend folder. Start it first.")
+        return self._workdir / "backends" / "python"
+
     # Start and stop ---------------------------------------------------------------------------------------------------
 
     def start(self) -> Server:
@@ -111,7 +118,7 @@ class Server:
     def _start_process(self) -> None:
         """Start `tritonserver` until its API answers; with free ports, try others if somebody was faster."""
         for _ in range(PORT_ATTEMPTS):
-            self._ports = {name: _free_port(name, port) for name, port in self._named_ports.items()}
+            self._ports = _free_ports(self._named_ports)
             self._launch()
             if self._wait_until_live():
                 return
@@ -255,6 +262,9 @@ class Server:
         config = repository.read_config(self.repo / model / repository.CONFIG)
         for name, value in values.items():
             repository.set_value(config, name, value)
+        batchers.check(config)
+        for problem in repository.batch_library_problems(self.repo / model, config):
+            raise CourseError(str(problem))
         # Always with a config: told to load files that have not changed, Triton keeps an earlier override.
         self._load(model, {"parameters": {"config": json_format.MessageToJson(config, preserving_proto_field_name=True)}})
 
@@ -306,18 +316,24 @@ def _is_gpu_note(line: str) -> bool:
                                          "libcuda.so", "DCGM"))
 
 
-def _free_port(name: str, named: int | None) -> int:
-    """`named` if it is free, any free port if it is None."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, named or 0))
-        except OverflowError:
-            raise CourseError(f"The {name} port {named} is not a port number: name one between 1 and 65535.") from None
-        except OSError as error:
-            raise CourseError(f"The {name} port {named} cannot be used ({error.strerror}). Stop what uses it, name another "
-                              "port, or leave it out for a free one.") from None
-        return probe.getsockname()[1]
+def _free_ports(named: dict[str, int | None]) -> dict[str, int]:
+    """A free port for each name: the one that is named, or any; all different, as each is held until all are found."""
+    with contextlib.ExitStack() as held:
+        probes = {name: held.enter_context(socket.socket()) for name in named}
+        return {name: _bound_port(probes[name], name, port) for name, port in named.items()}
+
+
+def _bound_port(probe: socket.socket, name: str, named: int | None) -> int:
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        probe.bind((HOST, named or 0))
+        probe.listen()  # or a second one could have the same
+    except OverflowError:
+        raise CourseError(f"The {name} port {named} is not a port number: name one between 1 and 65535.") from None
+    except OSError as error:
+        raise CourseError(f"The {name} port {named} cannot be used ({error.strerror}). Stop what uses it, name another "
+                          "port, or leave it out for a free one.") from None
+    return probe.getsockname()[1]
 
 
 def _installation() -> Path:

@@ -161,6 +161,36 @@ def iterations(path: str | Path, start: int = 0) -> pd.DataFrame:
     CourseError
         There is no such file, or a line of it is not one of an iteration log.
     """
+    return _read_log(path, start, [field.name for field in fields(IterationStats)])
+
+
+def executions(path: str | Path, start: int = 0) -> pd.DataFrame:
+    """The iteration log that a GPT-2 model writes when `iteration_log_path` is set.
+
+    Parameters
+    ----------
+    path, start
+        As for `iterations`.
+
+    Returns
+    -------
+    DataFrame
+        One row an execution in which something was computed: `timestamp` in seconds since 1970 at its start; `iteration`,
+        counted; `iteration_ms` until its tokens were known; `sequences`, a list of [sequence, slot of the KV cache or None,
+        tokens in all after it, tokens computed in it] of each sequence of the batch; `waiting`, requests that no slot was
+        free for; `slots_used` while it was computed, and `slots_max`.
+
+    Raises
+    ------
+    CourseError
+        As `iterations`.
+    """
+    return _read_log(path, start, ["timestamp", "iteration", "iteration_ms", "sequences", "waiting", "slots_used",
+                                   "slots_max"])
+
+
+def _read_log(path: str | Path, start: int, columns: list[str]) -> pd.DataFrame:
+    """One row a finished line from byte `start` on."""
     try:
         with open(path, "rb") as file:
             file.seek(start)
@@ -168,7 +198,6 @@ def iterations(path: str | Path, start: int = 0) -> pd.DataFrame:
     except OSError as error:
         raise CourseError(f"The iteration log {path} cannot be read ({error.strerror}). Set iteration_log_path and "
                           "send a request first.") from None
-    columns = [field.name for field in fields(IterationStats)]
     rows = []
     for number, line in enumerate(lines, 1):
         if not line.endswith("\n"):
@@ -180,6 +209,26 @@ def iterations(path: str | Path, start: int = 0) -> pd.DataFrame:
             raise CourseError(f"{path}, line {number} is not a line of an iteration log: name the file that "
                               "iteration_log_path names.") from None
     return pd.DataFrame(rows, columns=columns)
+
+
+def passes(log: pd.DataFrame) -> pd.DataFrame:
+    """Which sequence was in which forward pass of a GPT-2 model.
+
+    Parameters
+    ----------
+    log : DataFrame
+        From `executions`.
+
+    Returns
+    -------
+    DataFrame
+        One row a sequence and pass: `iteration`, from 1; `sequence`, from 1 in the order of their first pass;
+        `correlation_id`; `slot`; `length`, tokens of text after the pass; `computed`, tokens that went through the model.
+    """
+    rows = [(number, *row) for number, sequences in enumerate(log["sequences"], 1) for row in sequences]
+    table = pd.DataFrame(rows, columns=["iteration", "correlation_id", "slot", "length", "computed"])
+    table.insert(1, "sequence", pd.factorize(table["correlation_id"])[0] + 1)
+    return table
 
 
 def shares(log: pd.DataFrame) -> pd.DataFrame:

@@ -6,6 +6,7 @@ Imported by `model.py` files, which run in a process that Triton starts; `triton
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -72,6 +73,32 @@ def answer(function, request) -> pb_utils.InferenceResponse:
 
 def error_response(error: CourseError) -> pb_utils.InferenceResponse:
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), pb_utils.TritonError.INVALID_ARG))
+
+
+class ExecutionLog:
+    """One JSON line an execution, in a file that several instances of a model append to.
+
+    Parameters
+    ----------
+    path : str or None
+        None: nothing is written.
+
+    Raises
+    ------
+    CourseError
+        The file cannot be written.
+    """
+
+    def __init__(self, path: str | None):
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644) if path else None
+        except OSError as error:
+            raise CourseError(f"The execution log {path} cannot be written ({error.strerror}). Name another file.") from None
+
+    def write(self, **execution) -> None:
+        """Append a line; in one piece, so that lines of several instances do not mix."""
+        if self._file is not None:
+            os.write(self._file, (json.dumps(execution) + "\n").encode())
 
 
 class EngineMetrics:

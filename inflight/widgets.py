@@ -15,7 +15,7 @@ from pathlib import Path
 import ipywidgets
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from inflight import repository, trtllm_commands
+from inflight import batchers, repository, trtllm_commands
 from inflight.palette import DECODE, REQUEST
 from inflight.client import Answer, Client
 from inflight.engine import BuildConfig
@@ -206,6 +206,7 @@ class ConfigEditor(ipywidgets.VBox):
         try:
             for name, text in self._changes().items():
                 repository.set_value(changed, name, text)
+            batchers.check(changed)
         except CourseError as error:
             self.diff.value, self.apply_button.disabled = "", True
             self.status.value = f"<b>Not allowed.</b> {html.escape(str(error))}"

@@ -28,6 +28,13 @@ def repo(assembled, tmp_path):
 # Assembling -----------------------------------------------------------------------------------------------------------
 
 
+def test_an_engine_is_needed_where_a_model_has_one(tmp_path):
+    assert repository.models(assemble(tmp_path / "batch", models=("batch-cost",))) == ["batch-cost"]
+    with pytest.raises(CourseError, match=r"The variable \$\{tokenizer_dir\} is not filled"):
+        assemble(tmp_path / "repo")
+    assert not (tmp_path / "repo").exists()
+
+
 def test_what_is_assembled(assembled):
     assert repository.models(assembled) == list(PIPELINE)
     assert {str(path.relative_to(assembled)) for path in assembled.rglob("*") if path.is_file()} == {

@@ -179,6 +179,14 @@ def test_a_repository_with_a_problem_is_not_served(small_repo):
     assert not server.is_alive()
 
 
+def test_a_port_named_twice(small_repo):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(CourseError, match=rf"The grpc port {port} cannot be used \(Address already in use\)"):
+        Server(small_repo, http_port=port, grpc_port=port).start()
+
+
 @pytest.mark.parametrize("name", ["http", "grpc", "metrics"])
 def test_a_named_port_in_use(small_repo, name):
     with socket.socket() as taken:
