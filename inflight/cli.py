@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 from rich.console import Console
@@ -23,12 +25,17 @@ from inflight.checkpoint import DEFAULT
 from inflight.client import Client
 from inflight.engine import BuildConfig
 from inflight.errors import CourseError
+from inflight.server import Server
 from inflight.terminal import ENGINE_DIR, console, progress_console
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False,
                   help="The course on serving LLMs with Triton, from the command line.")
 
 WITH_BASELINE = typer.Option("--with-llama-python", help="Add the baseline without an engine: Hugging Face's pipeline.")
+GPT2_CHECKPOINT = typer.Option(help="course-gpt2, gpt2-124m-random, gpt2, a Hugging Face folder, or owner/name of its hub.")
 SET = typer.Option("--set", metavar="NAME=VALUE", help="Value of a variable of the templates; may be given several times.")
 
 
@@ -208,6 +215,65 @@ def run(lessons: Annotated[Optional[list[str]], typer.Argument(help="Lessons, su
 
 
 app.add_typer(bench, name="bench")
+
+
+# GPT-2 ----------------------------------------------------------------------------------------------------------------
+
+gpt2 = typer.Typer(no_args_is_help=True, help="GPT-2 behind Triton: batch after batch, and a token at a time.")
+app.add_typer(gpt2, name="gpt2")
+
+
+@gpt2.command("race")
+def gpt2_race_command(
+    models: Annotated[list[str], typer.Argument(help=f"{' or '.join(repository.GPT2)}, or both: one race each.")],
+    streams: Annotated[int, typer.Option(help="Prompts that race.")] = 2,
+    tokens: Annotated[int, typer.Option(help="Tokens of each answer.")] = 64,
+    offset_s: Annotated[float, typer.Option(help="Seconds from the start of a stream to that of the next.")] = 0.5,
+    prompt: Annotated[Optional[list[str]], typer.Option(help="May be given several times, one a stream.")] = None,
+    checkpoint: Annotated[str, GPT2_CHECKPOINT] = "course-gpt2",
+    url: Annotated[Optional[str], typer.Option(help="host:port (gRPC); by default a server for the occasion.")] = None,
+) -> None:
+    """Send prompts that compete for one GPT-2 model, and watch their tokens come.
+
+    Example: [bold]inflight gpt2 race simple-gpt2 iterative-gpt2[/]
+    """
+    from inflight import gpt2_race
+
+    prompts = gpt2_race.prompts(streams, prompt or gpt2_race.PROMPTS)
+    with contextlib.ExitStack() as stack:
+        url = url or stack.enter_context(_gpt2_server(models, checkpoint)).grpc_url
+        for model in models:
+            raced, interrupted = gpt2_race.with_bars(url, model, prompts, tokens, offset_s)
+            _print_race(model, prompts, raced)
+            if interrupted:
+                raise CourseError(f"The race was interrupted after {len(raced)} of {streams * tokens} tokens.")
+
+
+@contextlib.contextmanager
+def _gpt2_server(models: list[str], checkpoint: str) -> Iterator[Server]:
+    """A server of GPT-2 models for the occasion."""
+    from inflight import gpt2_checkpoint
+
+    for model in models:
+        if model not in repository.GPT2:
+            raise CourseError(f"The server for the occasion has no {model!r}: name {' or '.join(repository.GPT2)}, or a "
+                              "running server with --url.")
+    with progress_console.status(f"Preparing the checkpoint {checkpoint}"):
+        folder = gpt2_checkpoint.find(checkpoint)
+    with tempfile.TemporaryDirectory(prefix="inflight-gpt2-") as scratch:
+        repo = repository.assemble(Path(scratch) / "repository", scratch, tuple(dict.fromkeys(models)),
+                                   gpt2_checkpoint_dir=folder)
+        with terminal.server(repo) as server:
+            yield server
+
+
+def _print_race(model: str, prompts: list[str], tokens: DataFrame) -> None:
+    from inflight import gpt2_client, gpt2_race
+
+    console.print(f"[bold]{escape(model)}[/]  {gpt2_race.summary(tokens)}", highlight=False, soft_wrap=True)
+    for row in gpt2_client.standings(tokens).itertuples():
+        prompt = escape(prompts[row.stream - 1])
+        console.print(f"  [bold]{row.stream}[/] {prompt}[bold]{escape(row.text)}[/]", highlight=False, soft_wrap=True)
 
 
 # Datasets -------------------------------------------------------------------------------------------------------------

@@ -19,27 +19,21 @@ PyTorch and transformers are imported when they are needed: it takes them two se
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inflight import checkpoint, huggingface, tokenizer
+from inflight import huggingface, tokenizer
 from inflight.errors import CourseError
 
 if TYPE_CHECKING:
     import torch
 
 WAYS = ("on", "off", "tutorial")
-DTYPES = ("bfloat16", "float16", "float32")
+DTYPES = {"cpu": ("bfloat16", "float32"), "cuda": ("bfloat16", "float16", "float32")}
+DEVICE_NAMES = {"cpu": "CPU", "cuda": "GPU"}
 PACKED_FOR_TOKENS = 8  # number of tokens that the weights are packed for; others are computed too
 NUM_PRECEDING = 8  # tokens that are decoded again to find where a character begins
-# Sizes that `random_checkpoint` makes. The tiny one has larger weights, or it would repeat its last token for ever.
-SIZES = {
-    "gpt2-tiny": {"n_layer": 2, "n_embd": 64, "n_head": 4, "n_positions": 128, "initializer_range": 0.4},
-    "gpt2-124m": {},
-    "gpt2-1.5b": {"n_layer": 48, "n_embd": 1600, "n_head": 25},
-}
 
 
 # Sequences ------------------------------------------------------------------------------------------------------------
@@ -97,22 +91,22 @@ class Gpt2:
         self._end_id = self._model.config.eos_token_id
         self.positions: int = self._model.config.n_positions
 
-    def sequence(self, text: str | bytes, parameters: dict) -> Sequence:
+    def sequence(self, text: str, parameters: dict) -> Sequence:
         """A sequence to compute, of a request's text and parameters.
 
         Parameters
         ----------
-        text : str or UTF-8 bytes
+        text : str
         parameters : dict
             `max_tokens` (int) and `ignore_eos` (bool): the answer goes on after the model's end token.
 
         Raises
         ------
         CourseError
-            A parameter is missing or wrong, the text is empty or no text, or more tokens than the model has positions.
+            A parameter is missing or wrong, the text is empty, or more tokens than the model has positions.
         """
         max_tokens, ignore_eos = _read_parameters(parameters)
-        ids = self._tokenizer.encode(_decoded(text))
+        ids = self._tokenizer.encode(text)
         if not ids:
             raise CourseError("text_input is empty: send at least one character.")
         if len(ids) >= self.positions:
@@ -149,14 +143,15 @@ def load(folder: str | Path, kv_cache: str = "on", dtype: str = "bfloat16", num_
     kv_cache : str
         "on", "off" or "tutorial"; see the top of this module.
     dtype : str
-        Precision of weights, cache and arithmetic: "bfloat16", "float16" or "float32". The tutorial's is float32.
+        Precision of weights, cache and arithmetic: "bfloat16", "float32" or, on a GPU, "float16". The tutorial's is float32.
     num_slots : int
         Sequences that the cache holds; each takes 2 * layers * positions * width numbers.
 
     Raises
     ------
     CourseError
-        The folder holds no GPT-2, or one with options that the course does not compute, or is damaged; no memory.
+        The folder holds no GPT-2, or one with options that the course does not compute, or is damaged; a precision that the
+        device cannot do; no memory.
     """
     if kv_cache == "tutorial":
         return TutorialGpt2(folder)
@@ -177,31 +172,27 @@ def _read_parameters(parameters: dict) -> tuple[int, bool]:
     return max_tokens, ignore_eos
 
 
-def _decoded(text: str | bytes) -> str:
-    try:
-        return text if isinstance(text, str) else text.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise CourseError(f"text_input is not valid UTF-8 (byte {error.start}): send the text encoded as "
-                          "UTF-8.") from None
-
-
 def _pretrained(folder: str | Path, dtype: str):
     """The transformers model of a folder, in evaluation mode."""
     import torch
     import transformers
     from safetensors import SafetensorError
 
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if dtype not in DTYPES[device]:
+        raise CourseError(f"dtype is {dtype}, which this computer's {DEVICE_NAMES[device]} does not compute GPT-2 in: use "
+                          f"{' or '.join(DTYPES[device])}.")
     try:
         config = transformers.AutoConfig.from_pretrained(folder, **huggingface.LOCAL)
         if config.model_type != "gpt2":
             raise CourseError(f"The checkpoint in {folder} is a {config.model_type!r}, not a GPT-2: name a folder with one.")
-        with huggingface._quiet():
+        with huggingface.quiet():
             model = transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=getattr(torch, dtype), use_safetensors=True,
                                                                  **huggingface.LOCAL)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise CourseError(f"The checkpoint in {folder} cannot be loaded ({huggingface._last_line(error)}). Make or fetch that "
+        raise CourseError(f"The checkpoint in {folder} cannot be loaded ({huggingface.last_line(error)}). Make or fetch that "
                           "folder again.") from error
-    return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    return model.to(device).eval()
 
 
 # The tutorial's way ---------------------------------------------------------------------------------------------------
@@ -395,16 +386,16 @@ class _Linear:
     """x -> x @ weight.T + bias, and its GELU if wanted. The weight is [out, in].
 
     On a CPU in bfloat16 the weight is packed once for the matrix kernel, which otherwise does it at every call; with few
-    tokens that takes longer than the multiplication.
+    tokens that takes longer than the multiplication. PyTorch packs so in `torch.compile`; its operators for it are no public
+    interface, so where they are not there or not supported, plain `linear` does the same.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None, with_gelu: bool = False):
-        import torch
-
         self._weight, self._bias, self._with_gelu = weight.detach(), bias, with_gelu
-        self._is_packed = (weight.device.type == "cpu" and weight.dtype == torch.bfloat16
-                           and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        self._is_packed = _can_pack(self._weight)
         if self._is_packed:
+            import torch
+
             self._weight = torch.ops.mkldnn._reorder_linear_weight(self._weight, PACKED_FOR_TOKENS)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -416,6 +407,15 @@ class _Linear:
             return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, name, [], kind)
         x = linear(x, self._weight, self._bias)
         return gelu(x, approximate="tanh") if self._with_gelu else x
+
+
+def _can_pack(weight: torch.Tensor) -> bool:
+    import torch
+
+    operators = ("_is_mkldnn_bf16_supported", "_reorder_linear_weight", "_linear_pointwise")
+    return (weight.device.type == "cpu" and weight.dtype == torch.bfloat16
+            and all(hasattr(torch.ops.mkldnn, name) for name in operators)
+            and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _attend_with_one_token(query, keys, values, mask) -> torch.Tensor:
@@ -448,34 +448,3 @@ def _check_options(config) -> None:
         if getattr(config, name) not in allowed:
             raise CourseError(f"The checkpoint's config.json has {name} = {getattr(config, name)!r}; the course computes "
                               f"GPT-2 with {allowed[0]!r} only: use kv_cache = tutorial, or another checkpoint.")
-
-
-# Random weights -------------------------------------------------------------------------------------------------------
-
-
-def random_checkpoint(folder: str | Path, size: str = "gpt2-124m", seed: int = 0) -> Path:
-    """Write a Hugging Face folder with seeded random weights in bfloat16: for timing, which no weight's value changes.
-
-    The tokenizer is that of the course's own model.
-
-    Parameters
-    ----------
-    folder : path
-        Made if it is not there.
-    size : str
-        A key of `SIZES`.
-    """
-    import torch
-    import transformers
-
-    source = huggingface.folder(checkpoint.fetch())
-    text = tokenizer.load(source)
-    config = transformers.GPT2Config(**SIZES[size], bos_token_id=text.end_id, eos_token_id=text.end_id, dtype="bfloat16")
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    with torch.random.fork_rng(devices=[]), huggingface._quiet():
-        torch.manual_seed(seed)
-        transformers.GPT2LMHeadModel(config).to(torch.bfloat16).save_pretrained(folder)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copyfile(source / name, folder / name)
-    return folder

@@ -73,13 +73,13 @@ def pipeline(checkpoint_dir: str | Path, tokenizer_dir: str | Path | None = None
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        with _quiet():
+        with quiet():
             model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint_dir, dtype=getattr(torch, dtype),
                                                                       use_safetensors=True, **LOCAL)
             text = transformers.AutoTokenizer.from_pretrained(tokenizer_dir or checkpoint_dir, **LOCAL)
             return transformers.pipeline("text-generation", model=model, tokenizer=text, device=device)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise CourseError(f"The checkpoint in {checkpoint_dir} cannot be loaded ({_last_line(error)}). Remove that "
+        raise CourseError(f"The checkpoint in {checkpoint_dir} cannot be loaded ({last_line(error)}). Remove that "
                           "folder, then make it again: `inflight assemble --with-llama-python`.") from error
 
 
@@ -90,7 +90,7 @@ def _convert(checkpoint: Checkpoint, target: Path) -> None:
         model = _dequantized(path)
         text, settings = tokenizer.from_gguf(weights.GgufFile(path).metadata)
     except (OSError, ValueError, KeyError, IndexError, RuntimeError) as error:
-        raise CourseError(f"The checkpoint {path} cannot be made a Hugging Face folder ({_last_line(error)}). Give one "
+        raise CourseError(f"The checkpoint {path} cannot be made a Hugging Face folder ({last_line(error)}). Give one "
                           "of a Llama-family model, or fetch this one again: `inflight fetch`.") from error
     with files.written_aside(target, "Hugging Face folder") as aside:
         _save(model, aside)
@@ -107,7 +107,7 @@ def _dequantized(path: Path) -> PreTrainedModel:
     import torch
     import transformers
 
-    with _quiet(), contextlib.redirect_stderr(io.StringIO()):  # one of the progress bars has no switch
+    with quiet(), contextlib.redirect_stderr(io.StringIO()):  # one of the progress bars has no switch
         return transformers.AutoModelForCausalLM.from_pretrained(
             path.parent, gguf_file=path.name, dtype=torch.bfloat16,
             quantization_config=transformers.GgufConfig(dequantize=True), **LOCAL)
@@ -117,7 +117,7 @@ def _save(model: PreTrainedModel, aside: Path) -> None:
     from safetensors import SafetensorError
 
     try:
-        with _quiet():
+        with quiet():
             model.save_pretrained(aside)
     except SafetensorError as error:  # what it calls a write that failed
         raise OSError(str(error)) from error
@@ -133,7 +133,7 @@ def _is_whole(target: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without transformers' progress bars and advice, which a learner can do nothing about."""
     from transformers.utils import logging
 
@@ -148,5 +148,5 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _last_line(error: Exception) -> str:
+def last_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[-1].rstrip(".")

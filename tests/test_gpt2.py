@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from inflight import checkpoint, gpt2, huggingface
 from inflight.errors import CourseError
+from inflight.gpt2_checkpoint import SIZES, random_checkpoint
 
-POSITIONS = gpt2.SIZES["gpt2-tiny"]["n_positions"]
+POSITIONS = SIZES["gpt2-tiny"]["n_positions"]
 NUM_SLOTS = 4
 LENGTH = 24
 PARAMETERS = {"max_tokens": LENGTH, "ignore_eos": True}
@@ -21,7 +22,7 @@ PROMPTS = ["One", "Programming in C++ is like", "a b c d e f g h i j k l m n o p
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return gpt2.random_checkpoint(tmp_path_factory.mktemp("gpt2") / "tiny", "gpt2-tiny")
+    return random_checkpoint(tmp_path_factory.mktemp("gpt2") / "tiny", "gpt2-tiny")
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +111,31 @@ def test_bfloat16_is_close_to_float32(folder, generated):
     assert sum(same) >= len(PROMPTS) - 1
 
 
+@pytest.mark.parametrize("with_gelu", [False, True])
+@pytest.mark.parametrize("num_tokens", [1, gpt2.PACKED_FOR_TOKENS, 100])
+def test_a_packed_matrix_gives_what_linear_gives(monkeypatch, with_gelu, num_tokens):
+    torch.manual_seed(0)
+    weight, bias, x = torch.randn(96, 64), torch.randn(96), torch.randn(num_tokens, 64)
+    weight, bias, x = weight.bfloat16() / 8, bias.bfloat16(), x.bfloat16()
+    packed = gpt2._Linear(weight, bias, with_gelu)
+    monkeypatch.setattr(gpt2, "_can_pack", lambda weight: False)
+    plain = gpt2._Linear(weight, bias, with_gelu)
+    torch.testing.assert_close(packed(x), plain(x), rtol=0.02, atol=0.02)
+
+
+def test_without_the_packing_operators_there_is_no_packing(monkeypatch):
+    weight = torch.zeros(2, 2, dtype=torch.bfloat16)
+    assert not gpt2._can_pack(weight.float())
+    monkeypatch.setattr(torch.ops, "mkldnn", object())
+    assert not gpt2._can_pack(weight)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU computes in float16")
+def test_a_precision_that_a_cpu_cannot_do(folder):
+    with pytest.raises(CourseError, match="dtype is float16, which this computer's CPU does not .* use bfloat16 or float32"):
+        gpt2.load(folder, "on", "float16")
+
+
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_an_answer_may_fill_all_positions(model, prompt):
     room = POSITIONS - model.sequence(prompt, PARAMETERS).prompt_length
@@ -173,7 +199,6 @@ def test_a_cache_beyond_all_memory_is_one_sentence(folder):
 
 @pytest.mark.parametrize("text, parameters, message", [
     ("", PARAMETERS, "text_input is empty"),
-    (b"\xff", PARAMETERS, r"not valid UTF-8 \(byte 0\)"),
     ("Hi", {}, r"no parameter max_tokens \(.*\) and no parameter ignore_eos \(true or false\)"),
     ("Hi", {"max_tokens": True, "ignore_eos": True}, "max_tokens is True; it must be a whole number of at least 1"),
     ("Hi", {"max_tokens": 2.5, "ignore_eos": True}, "max_tokens is 2.5; it must be"),
@@ -199,18 +224,3 @@ def test_checkpoints_that_are_refused(folder, tmp_path):
     (other / "model.safetensors").write_bytes(b"cut short")
     with pytest.raises(CourseError, match="other cannot be loaded"):
         gpt2.load(other)
-
-
-# Random weights -------------------------------------------------------------------------------------------------------
-
-
-def test_random_weights_are_those_of_the_seed(folder, tmp_path):
-    again = gpt2.random_checkpoint(tmp_path / "again", "gpt2-tiny")
-    other = gpt2.random_checkpoint(tmp_path / "other", "gpt2-tiny", seed=1)
-    weights = [(path / "model.safetensors").read_bytes() for path in (folder, again, other)]
-    assert weights[0] == weights[1] != weights[2]
-    assert checkpoint.fetch(folder).format == "hf"
-
-
-def test_the_timing_size_is_gpt2s():
-    assert transformers.GPT2Config(**gpt2.SIZES["gpt2-124m"]).to_dict() == transformers.GPT2Config().to_dict()

@@ -1,30 +1,38 @@
 """simple-gpt2 and iterative-gpt2 through a real Triton, with a tiny GPT-2 of random weights."""
 
 import contextlib
+import functools
 import json
+import os
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import numpy as np
+import psutil
 import pytest
 import tritonclient.grpc as triton
 from engines import metric, wait_until
 
-from inflight import gpt2, repository
+from inflight import gpt2, repository, telemetry
 from inflight.errors import CourseError
+from inflight.gpt2_checkpoint import SIZES, random_checkpoint
 from inflight.repository import GPT2
 from inflight.server import Server
 
 PROMPTS = ["Programming in C++ is like", "One", "The capital of France", "ünïcödé 日本 🎈"]
-POSITIONS = gpt2.SIZES["gpt2-tiny"]["n_positions"]
+POSITIONS = SIZES["gpt2-tiny"]["n_positions"]
 LONG = 100
-DEADLINE_S = 60
+DEADLINE_S = 30  # less than max_sequence_idle_microseconds: what comes in time has not waited for that
+IDLE, CANDIDATES = (f"sequence_batching.{field}" for field in ("max_sequence_idle_microseconds",
+                                                               "oldest.max_candidate_sequences"))
+MIB = 2**20
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return gpt2.random_checkpoint(tmp_path_factory.mktemp("gpt2") / "tiny", "gpt2-tiny")
+    return random_checkpoint(tmp_path_factory.mktemp("gpt2") / "tiny", "gpt2-tiny")
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +45,18 @@ def server(folder, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(folder):
-    """Text of the answer to a prompt, computed in this process."""
-    model = gpt2.load(folder, "tutorial")
+    """Pieces of the answer to a prompt, computed in this process; test_gpt2.py compares them with transformers'."""
+    model = gpt2.load(folder, "on", "float32", num_slots=1)
 
+    @functools.cache
     def answer(prompt, length):
         sequence = model.sequence(prompt, {"max_tokens": length, "ignore_eos": True})
+        assert model.join(sequence)
         pieces = []
         while not sequence.is_finished:
             model.step([sequence])
             pieces.append(model.last_piece(sequence))
+        model.leave(sequence)
         return pieces
 
     return answer
@@ -94,18 +105,39 @@ class Stream:
         self._connection.close()
 
 
-def ask(server, model, text, length, **options):
-    return Stream(server, model, text, parameters={"max_tokens": length, "ignore_eos": True}, **options).read()
+def stream(server, model, text, length, on_piece=lambda: None):
+    return Stream(server, model, text, on_piece, {"max_tokens": length, "ignore_eos": True})
+
+
+def ask(server, model, text, length):
+    return stream(server, model, text, length).read()
+
+
+def ask_all(server, prompts, length):
+    """Answers of iterative-gpt2 to prompts that are sent at once."""
+    streams = [stream(server, "iterative-gpt2", prompt, length) for prompt in prompts]
+    return [each.read() for each in streams]
 
 
 def slots(server, kind="used"):
     return metric(server, "inflight_gpt2_kv_cache_slots", kind=kind)
 
 
+def is_empty(server):
+    return slots(server) == slots(server, "sequences") == 0
+
+
+def process(server):
+    """The process that runs iterative-gpt2; that of an earlier load may still be ending."""
+    found = [child for child in psutil.Process(server.pid).children(recursive=True)
+             if any("/iterative-gpt2/" in argument for argument in child.cmdline())]
+    return max(found, key=lambda child: child.create_time())
+
+
 @contextlib.contextmanager
-def loaded(server, **parameters):
-    """iterative-gpt2 with other parameters, and as it was afterwards."""
-    server.load("iterative-gpt2", **parameters)
+def loaded(server, **values):
+    """iterative-gpt2 with other values, and as it was afterwards."""
+    server.load("iterative-gpt2", **values)
     try:
         yield
     finally:
@@ -116,22 +148,19 @@ def loaded(server, **parameters):
 
 
 @pytest.mark.parametrize("model", GPT2)
-@pytest.mark.parametrize("prompt", PROMPTS)
-def test_the_tokens_are_those_of_transformers(server, expected, model, prompt):
-    assert ask(server, model, prompt, 24) == expected(prompt, 24)
+def test_the_tokens_are_those_without_a_server(server, expected, model):
+    assert [ask(server, model, prompt, 24) for prompt in PROMPTS] == [expected(prompt, 24) for prompt in PROMPTS]
 
 
 @pytest.mark.parametrize("model", GPT2)
 def test_a_response_a_token_and_the_last_is_final(server, model):
-    stream = Stream(server, model, PROMPTS[0], parameters={"max_tokens": 32, "ignore_eos": True})
-    assert len(stream.read()) == 32 and stream.final_flags == [False] * 31 + [True]
+    answer = stream(server, model, PROMPTS[0], 32)
+    assert len(answer.read()) == 32 and answer.final_flags == [False] * 31 + [True]
 
 
 def test_eight_at_once_are_one_batch(server, expected):
     prompts = [" word".join([""] * count) + " and so" for count in range(1, 9)]
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda prompt: ask(server, "iterative-gpt2", prompt, 60), prompts))
-    assert answers == [expected(prompt, 60) for prompt in prompts]
+    assert ask_all(server, prompts, 60) == [expected(prompt, 60) for prompt in prompts]
 
 
 @pytest.mark.parametrize("model", GPT2)
@@ -150,9 +179,9 @@ def order_of_two(server, model):
         order.append("first")
         first_came.set()
 
-    first = Stream(server, model, PROMPTS[0], came, {"max_tokens": LONG, "ignore_eos": True})
+    first = stream(server, model, PROMPTS[0], LONG, came)
     assert first_came.wait(DEADLINE_S)
-    second = Stream(server, model, PROMPTS[1], lambda: order.append("second"), {"max_tokens": 20, "ignore_eos": True})
+    second = stream(server, model, PROMPTS[1], 20, lambda: order.append("second"))
     assert (len(first.read()), len(second.read())) == (LONG, 20)
     return order
 
@@ -170,40 +199,48 @@ def test_the_iterative_model_streams_both_at_once(server):
 @pytest.mark.parametrize("way", ["off", "tutorial"])
 def test_without_the_cache_the_tokens_are_the_same(server, expected, way):
     with loaded(server, kv_cache=way):
-        with ThreadPoolExecutor(4) as pool:
-            answers = list(pool.map(lambda prompt: ask(server, "iterative-gpt2", prompt, 24), PROMPTS))
+        assert ask_all(server, PROMPTS, 24) == [expected(prompt, 24) for prompt in PROMPTS]
         assert slots(server, "max") == 0
-    assert answers == [expected(prompt, 24) for prompt in PROMPTS]
 
 
-# Slots ----------------------------------------------------------------------------------------------------------------
+# Slots and places -----------------------------------------------------------------------------------------------------
 
 
-def test_clients_that_vanish_leave_no_slot(server, expected):
-    def vanish(number):
-        Stream(server, "iterative-gpt2", PROMPTS[number % 3], parameters={"max_tokens": LONG, "ignore_eos": True}
-               ).vanish_after_two()
-
+def vanish(server, model="iterative-gpt2", count=1):
+    """Clients that take two tokens and are gone, twelve at a time."""
     with ThreadPoolExecutor(12) as pool:
-        list(pool.map(vanish, range(60)))
-    wait_until(lambda: slots(server) == slots(server, "sequences") == 0, "every slot is free again")
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda prompt: ask(server, "iterative-gpt2", prompt, 24), PROMPTS * 2))
-    assert answers == [expected(prompt, 24) for prompt in PROMPTS * 2]
+        list(pool.map(lambda number: stream(server, model, PROMPTS[number % 3], LONG).vanish_after_two(), range(count)))
+
+
+def test_two_hundred_clients_that_vanish_leave_nothing(server, expected):
+    memory = []
+    for _ in range(4):
+        vanish(server, count=50)
+        wait_until(lambda: is_empty(server), "every slot is free again")
+        memory.append(process(server).memory_full_info().uss)
+    assert memory[-1] - memory[1] < MIB, f"private memory in bytes, round by round: {memory}"
+    before = telemetry.statistics(server.http_url, "iterative-gpt2")
+    assert ask_all(server, PROMPTS[:1] * 8, LONG) == [expected(PROMPTS[0], LONG)] * 8
+    batches = (telemetry.statistics(server.http_url, "iterative-gpt2") - before).batches
+    assert batches.index.max() == 8, "all eight have a place in the batch"
 
 
 def test_simple_clients_that_vanish_do_not_hold_up_the_next(server, expected):
-    for _ in range(3):
-        Stream(server, "simple-gpt2", PROMPTS[0], parameters={"max_tokens": LONG, "ignore_eos": True}).vanish_after_two()
+    vanish(server, "simple-gpt2", 3)
     assert ask(server, "simple-gpt2", PROMPTS[1], 8) == expected(PROMPTS[1], 8)
+
+
+def test_clients_that_close_at_once_leave_their_places(server, expected):
+    """Sixteen one after the other, each gone as soon as it has its last response; a place that is kept is missed by the ninth."""
+    assert [ask(server, "iterative-gpt2", PROMPTS[1], 1) for _ in range(16)] == [expected(PROMPTS[1], 1)] * 16
 
 
 def test_a_full_cache_refuses(server, expected):
     with loaded(server, kv_cache_slots=1, when_full="refuse"):
         first_came = threading.Event()
-        first = Stream(server, "iterative-gpt2", PROMPTS[0], first_came.set, {"max_tokens": LONG, "ignore_eos": True})
+        first = stream(server, "iterative-gpt2", PROMPTS[0], LONG, first_came.set)
         assert first_came.wait(DEADLINE_S)
-        second = Stream(server, "iterative-gpt2", PROMPTS[1])
+        second = stream(server, "iterative-gpt2", PROMPTS[1], 8)
         assert second.read() == []
         assert second.error.endswith("All 1 slots of the KV cache are taken: send the request again later, or set "
                                      "kv_cache_slots higher.")
@@ -211,12 +248,76 @@ def test_a_full_cache_refuses(server, expected):
         assert ask(server, "iterative-gpt2", PROMPTS[1], 8) == expected(PROMPTS[1], 8), "there is room again"
 
 
-def test_a_full_cache_lets_wait(server, expected):
-    with loaded(server, kv_cache_slots=2):
-        with ThreadPoolExecutor(6) as pool:
-            answers = list(pool.map(lambda prompt: ask(server, "iterative-gpt2", prompt, 24), PROMPTS + PROMPTS[:2]))
-        assert answers == [expected(prompt, 24) for prompt in PROMPTS + PROMPTS[:2]]
-        assert slots(server, "max") == 2 and slots(server) == 0
+def test_a_full_cache_lets_wait_and_the_log_tells(server, expected, tmp_path):
+    path = tmp_path / "iterations.jsonl"
+    with loaded(server, kv_cache_slots=2, iteration_log_path=path):
+        assert ask_all(server, PROMPTS, 24) == [expected(prompt, 24) for prompt in PROMPTS]
+        assert slots(server, "max") == 2
+        wait_until(lambda: is_empty(server), "every slot is free again")
+    log = telemetry.executions(path)
+    assert (log["waiting"] > 0).any() and log["slots_used"].max() == 2 and (log["slots_max"] == 2).all()
+    assert {slot for row in log["sequences"] for _, slot, _, _ in row} == {0, 1}
+
+
+# Strategies -----------------------------------------------------------------------------------------------------------
+
+
+def test_with_oldest_the_third_waits_in_triton(server, expected, tmp_path):
+    path = tmp_path / "iterations.jsonl"
+    with loaded(server, iteration_log_path=path, **{CANDIDATES: 2}):
+        assert ask_all(server, PROMPTS, 24) == [expected(prompt, 24) for prompt in PROMPTS]
+    log = telemetry.executions(path)
+    rows = {number: [iteration for iteration, row in enumerate(log["sequences"]) if number in [each[0] for each in row]]
+            for number in range(1, 5)}
+    assert rows[1][0] < rows[2][-1] and rows[2][0] < rows[1][-1], "two stream in turn"
+    assert rows[3][0] > min(rows[1][-1], rows[2][-1]), "the third begins when one of them has ended"
+    assert (log["waiting"] == 0).all(), "the model does not see those who wait"
+
+
+def test_with_oldest_a_place_that_is_lost_comes_back_when_it_idles(server, expected):
+    with loaded(server, **{CANDIDATES: 2, IDLE: 1_000_000}):
+        vanish(server, count=12)
+        assert ask_all(server, PROMPTS, 8) == [expected(prompt, 8) for prompt in PROMPTS]
+        wait_until(lambda: is_empty(server), "every slot is free again")
+
+
+def test_who_idles_too_long_is_told_and_leaves_nothing(server):
+    """A time that is shorter than an execution, so that Triton gives sequences up while they are computed."""
+    with loaded(server, **{IDLE: 1}):
+        streams = [stream(server, "iterative-gpt2", PROMPTS[0], LONG) for _ in range(9)]
+        assert all(len(each.read()) < LONG for each in streams)
+        assert all(each.error.endswith("was given up: send it again, or set max_sequence_idle_microseconds higher.")
+                   for each in streams)
+        wait_until(lambda: is_empty(server), "every slot is free again")
+
+
+# The log --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model, slot, computed", [("simple-gpt2", None, lambda row: row[2] - 1),
+                                                   ("iterative-gpt2", 0, lambda row: 1)])
+def test_whoever_has_an_answer_finds_it_in_the_log(server, model, slot, computed, tmp_path):
+    path = tmp_path / "iterations.jsonl"
+    server.load(model, iteration_log_path=path)
+    assert len(ask(server, model, PROMPTS[0], 8)) == 8
+    start = path.stat().st_size
+    assert len(ask(server, model, PROMPTS[0], 8)) == 8
+    log = telemetry.executions(path)
+    server.load(model)
+    rows = [row for [row] in log["sequences"]]
+    length = rows[0][2] - 1
+    assert [row[0] for row in rows] == [1] * 8 + [2] * 8 and {row[1] for row in rows} == {slot}
+    assert [row[2] for row in rows] == [length + token for token in range(1, 9)] * 2
+    assert rows[0][3] == length and rows[8][3] == length and all(row[3] == computed(row) for row in rows[1:8])
+    assert log["iteration"].tolist() == list(range(1, 17)) and (log["iteration_ms"] > 0).all()
+    assert log["timestamp"].is_monotonic_increasing
+    assert len(telemetry.executions(path, start)) == 8
+
+
+def test_a_log_that_is_none(tmp_path):
+    (tmp_path / "other").write_text('{"iteration": 1}\n')
+    with pytest.raises(CourseError, match="line 1 is not a line of an iteration log"):
+        telemetry.executions(tmp_path / "other")
 
 
 # What is refused ------------------------------------------------------------------------------------------------------
@@ -224,7 +325,7 @@ def test_a_full_cache_lets_wait(server, expected):
 
 @pytest.mark.parametrize("model", GPT2)
 @pytest.mark.parametrize("text, parameters, message", [
-    ("", None, "text_input is empty: send at least one character."),
+    ("", None, "text_input is empty: send at least one character that is not a space."),
     (b"\xff", None, "text_input is not valid UTF-8 (byte 0)"),
     ("Hi", {}, "The request has no parameter max_tokens (a whole number of at least 1) and no parameter ignore_eos (true or"),
     ("Hi", {"max_tokens": 4}, "The request has no parameter ignore_eos (true or false): send it as a request parameter."),
@@ -235,26 +336,45 @@ def test_a_full_cache_lets_wait(server, expected):
     ("word " * POSITIONS, None, f"but the model has {POSITIONS} positions for prompt and answer: shorten the text."),
 ], ids=["empty", "not text", "neither", "one", "text", "no tokens", "no bool", "too many", "too long"])
 def test_what_is_refused_in_one_sentence(server, model, text, parameters, message):
-    stream = Stream(server, model, text, parameters=parameters)
-    assert stream.read() == [] and message in stream.error
-    assert "Traceback" not in stream.error and "\n" not in stream.error
-    assert len(ask(server, model, PROMPTS[0], 2)) == 2, "the server goes on"
+    refused = Stream(server, model, text, parameters=parameters)
+    assert refused.read() == [] and message in refused.error
+    assert "Traceback" not in refused.error and "\n" not in refused.error
 
 
-@pytest.mark.parametrize("model, message", [("simple-gpt2", "The request has 2 texts: send one text a request."),
+@pytest.mark.parametrize("model, message", [("simple-gpt2", "to be 1 for each request, got 2: send one prompt a request."),
                                             ("iterative-gpt2", "must specify batch-size 1")])
 def test_two_texts_in_a_request_are_refused(server, model, message):
-    stream = Stream(server, model, ["a", "b"])
-    assert stream.read() == [] and message in stream.error
+    refused = Stream(server, model, ["a", "b"])
+    assert refused.read() == [] and message in refused.error
+    assert len(ask(server, model, PROMPTS[0], 2)) == 2, "the server goes on"
 
 
 def test_a_sequence_that_its_client_ends_is_refused(server):
     """Triton would lose it at the first rescheduling, and the client would wait for ever."""
-    stream = Stream(server, "iterative-gpt2", PROMPTS[0], sequence_id=7, sequence_start=True, sequence_end=True)
-    assert stream.read() == [] and "leave sequence_end out" in stream.error
+    refused = Stream(server, "iterative-gpt2", PROMPTS[0], sequence_id=7, sequence_start=True, sequence_end=True)
+    assert refused.read() == [] and "leave sequence_end out" in refused.error
     assert slots(server) == 0
 
 
-def test_a_wrong_parameter_is_told_when_loading(server):
+def test_a_wrong_parameter_is_told_when_loading(server, tmp_path):
     with pytest.raises(CourseError, match="kv_cache: It is 'maybe'. It must be on, off or tutorial"):
         server.load("iterative-gpt2", kv_cache="maybe")
+    with pytest.raises(CourseError, match="The execution log .* cannot be written .* Name another file"):
+        server.load("iterative-gpt2", iteration_log_path=tmp_path / "nothing" / "log")
+    server.load("iterative-gpt2")
+
+
+# Killed ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_is_killed_tells_its_clients_and_can_be_loaded_again(server, expected):
+    pid, last_begins = process(server).pid, threading.Event()
+    streams = [stream(server, "iterative-gpt2", PROMPTS[0], LONG) for _ in range(3)]
+    streams.append(stream(server, "iterative-gpt2", PROMPTS[0], LONG, last_begins.set))
+    assert last_begins.wait(DEADLINE_S)
+    os.kill(pid, signal.SIGKILL)
+    for each in streams:
+        assert len(each.read()) == LONG or "is not healthy" in each.error
+    assert streams[-1].error
+    with loaded(server, kv_cache_slots=4):  # told to load a config that has not changed, Triton would leave it as it is
+        assert ask(server, "iterative-gpt2", PROMPTS[0], 8) == expected(PROMPTS[0], 8)

@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -12,7 +13,9 @@ from inflight import gpt2, triton_model
 from inflight.errors import CourseError
 
 CHECK_PERIOD_S = 0.1  # how often to look for clients that are gone while nothing is computed
+RELEASE_S = 0.01  # more than Triton takes to release a request after its execution
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+RELEASE_ALL = pb_utils.TRITONSERVER_REQUEST_RELEASE_ALL
 RESCHEDULE = pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
 
 
@@ -34,55 +37,59 @@ class TritonPythonModel:
 
     def initialize(self, args):
         parameters = triton_model.parameters(args)
-        self.refuses = parameters.pop("when_full") == "refuse"
+        self.refuses = parameters["when_full"] == "refuse"
         self.model = gpt2.load(parameters["checkpoint_dir"], parameters["kv_cache"], parameters["dtype"],
                                parameters["kv_cache_slots"])
+        self.log, self.numbers = triton_model.ExecutionLog(parameters["iteration_log_path"]), count(1)
         batching = json.loads(args["model_config"])["sequence_batching"]
         self.idle_s = int(batching["max_sequence_idle_microseconds"]) / 1e6
-        self.states = {}  # correlation id -> State, the oldest first
+        self.states = {}  # correlation id -> State
+        self.endings = []  # sender and last response of sequences whose requests Triton is about to release
         self.gauges = Gauges(args)
         self._show_state()
-        self.lock, self.closing = threading.Lock(), threading.Event()
-        self.housekeeper = threading.Thread(target=self._keep_house, daemon=True)
-        self.housekeeper.start()
+        self.has_endings, self.closing = threading.Event(), threading.Event()
+        self.lock = threading.Lock()
+        self.threads = [threading.Thread(target=target, daemon=True) for target in (self._keep_house, self._end_late)]
+        for thread in self.threads:
+            thread.start()
 
     def execute(self, requests):
         with self.lock:
-            now_s = time.monotonic()
-            batch = [row for row in (self._take_up(request, now_s) for request in requests) if row]
-            self._forget_lost(now_s)
-            batch = self._with_room(batch)
+            self._send_endings()
+            timestamp, start_s = time.time(), time.monotonic()
+            batch = [row for row in (self._take_up(request, start_s) for request in requests) if row]
+            self._forget_lost(start_s)
+            batch, num_waiting = self._with_room(batch)
             if batch:
-                self.model.step([self.states[number].sequence for _, number, _ in batch])
+                self._step(batch, num_waiting, timestamp, start_s)
             for row in batch:
                 self._respond(*row)
+            self._mark_seen(start_s)
             self._show_state()
+        if self.endings:
+            self.has_endings.set()
 
     def finalize(self):
         self.closing.set()
-        self.housekeeper.join()
+        self.has_endings.set()
+        for thread in self.threads:
+            thread.join()
 
     # Before the forward pass ------------------------------------------------------------------------------------------
 
     def _take_up(self, request, now_s):
         """Request, correlation id and response sender, or None when there is nothing to compute."""
-        number, sender = _control(request, "correlation_id"), request.get_response_sender()
         if not _control(request, "ready"):  # it only keeps a place in the batch that has no request now
-            sender.send(flags=FINAL)
             return None
-        if request.is_cancelled():
-            self._forget(number)
-            request.set_release_flags(RESCHEDULE)  # see _end
-            return None
+        number, sender = _control(request, "correlation_id"), request.get_response_sender()
         try:
             if _control(request, "start"):
                 self._forget(number)
                 self.states[number] = State(self._sequence(request), sender, now_s)
-            elif number not in self.states:
-                raise CourseError(f"The request was not computed for {self.idle_s:g} s and was given up: send it again, or "
-                                  "set max_sequence_idle_microseconds higher.")
         except CourseError as error:
             self._end(request, number, sender, triton_model.error_response(error))
+            return None
+        if number not in self.states:  # it was given up, and has been told so
             return None
         self.states[number].sender, self.states[number].last_seen_s = sender, now_s
         return request, number, sender
@@ -90,18 +97,23 @@ class TritonPythonModel:
     def _sequence(self, request):
         if _control(request, "end"):
             raise CourseError("The request says that its sequence ends with it: leave sequence_end out, the model ends it.")
-        [text] = triton_model.array(request, "text_input").reshape(-1)  # Triton has seen to it that there is one
-        return self.model.sequence(text, json.loads(request.parameters() or "{}"))
+        return self.model.sequence(triton_model.prompt(request), json.loads(request.parameters() or "{}"))
 
     def _forget_lost(self, now_s, unseen_s=0.0):
         """Forget sequences, unseen for so long, that will not come again.
 
-        Triton drops a request whose client is gone while it is queued, and one that idles, without a word to the model.
+        Triton drops a request whose client is gone while it is queued, and one that idles, without a word to the model. It
+        looks for idle ones once in their time, so that after twice the time it has done so; their clients still wait.
         """
         for number, state in list(self.states.items()):
-            idle_s = now_s - state.last_seen_s
+            unseen_now_s = now_s - state.last_seen_s
+            if unseen_now_s > 2 * self.idle_s:
+                self._forget(number)
+                state.sender.send(triton_model.error_response(CourseError(
+                    f"The request was not computed for {self.idle_s:g} s and was given up: send it again, or set "
+                    "max_sequence_idle_microseconds higher.")), flags=FINAL)
             # No state is left of a sequence that had its final response, after which Triton crashes when it is asked.
-            if idle_s > unseen_s and (idle_s > self.idle_s or state.sender.is_cancelled()):
+            elif unseen_now_s > unseen_s and state.sender.is_cancelled():
                 self._forget(number)
 
     def _keep_house(self):
@@ -112,20 +124,30 @@ class TritonPythonModel:
                 self._show_state()
 
     def _with_room(self, batch):
-        """The rows that have room in the KV cache; the others wait for the next execution, or are refused."""
+        """The rows that have room in the KV cache, and how many wait for it until the next execution; or are refused."""
+        # In the order of their start: who has waited longest is next, in this batch or not.
         joined = {number for number, state in self.states.items() if self.model.join(state.sequence)}
-        for request, number, sender in batch:
-            if number in joined:
-                continue
+        others = [row for row in batch if row[1] not in joined]
+        for request, number, sender in others:
             if self.refuses:
                 error = CourseError(f"All {self.model.num_slots} slots of the KV cache are taken: send the request again later, "
                                     "or set kv_cache_slots higher.")
                 self._end(request, number, sender, triton_model.error_response(error))
             else:
                 request.set_release_flags(RESCHEDULE)
-        return [row for row in batch if row[1] in joined]
+        return [row for row in batch if row[1] in joined], 0 if self.refuses else len(others)
 
-    # After it ---------------------------------------------------------------------------------------------------------
+    # The forward pass, and after it -----------------------------------------------------------------------------------
+
+    def _step(self, batch, num_waiting, timestamp, start_s):
+        """A token for each; the log's line is written before the responses leave, so that who has one finds it there."""
+        sequences = {number: self.states[number].sequence for _, number, _ in batch}
+        computed = {number: len(sequence.token_ids) - sequence.num_cached for number, sequence in sequences.items()}
+        self.model.step(list(sequences.values()))
+        self.log.write(timestamp=timestamp, iteration=next(self.numbers), iteration_ms=(time.monotonic() - start_s) * 1000,
+                       sequences=[[number, sequence.slot, len(sequence.token_ids), computed[number]]
+                                  for number, sequence in sequences.items()],
+                       waiting=num_waiting, slots_used=self.model.num_used_slots, slots_max=self.model.num_slots)
 
     def _respond(self, request, number, sender):
         sequence = self.states[number].sequence
@@ -138,17 +160,40 @@ class TritonPythonModel:
             sender.send(response)
 
     def _end(self, request, number, sender, response):
-        """The last response, and the request's release.
+        """Have the request released; its last response leaves after that.
 
-        A client may be gone by now. Triton keeps the place of a cancelled sequence when it is released, and frees it when
-        it is to be scheduled again; then it answers the request itself.
+        Triton keeps the place of a request that is cancelled by the time of its release, and clients do cancel as soon as
+        they have the last response. The place of a cancelled request is freed when it is to be scheduled again; then Triton
+        answers it itself.
         """
         self._forget(number)
         if request.is_cancelled():
             request.set_release_flags(RESCHEDULE)
         else:
-            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_ALL)
+            request.set_release_flags(RELEASE_ALL)
+            self.endings.append((sender, response))
+
+    def _send_endings(self):
+        """Last responses of the execution before, whose requests are released when another one begins."""
+        endings, self.endings = self.endings, []
+        self.has_endings.clear()
+        for sender, response in endings:
             sender.send(response, flags=FINAL)
+
+    def _end_late(self):
+        """Send them too when no other execution begins. Triton does not tell when it has released a request."""
+        while not self.closing.is_set():
+            self.has_endings.wait()
+            self.closing.wait(RELEASE_S)
+            with self.lock:
+                self._send_endings()
+
+    def _mark_seen(self, start_s):
+        """To Triton a sequence idles from the end of its execution on, which is when it is rescheduled."""
+        now_s = time.monotonic()
+        for state in self.states.values():
+            if state.last_seen_s == start_s:
+                state.last_seen_s = now_s
 
     def _forget(self, number):
         if number in self.states:

@@ -1,6 +1,8 @@
 """GPT-2, batch after batch: no KV cache, and nobody joins a batch that has begun."""
 
 import json
+import time
+from itertools import count
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -17,30 +19,40 @@ class TritonPythonModel:
     def initialize(self, args):
         parameters = triton_model.parameters(args)
         self.model = gpt2.load(parameters["checkpoint_dir"], kv_cache="tutorial")
+        self.log = triton_model.ExecutionLog(parameters["iteration_log_path"])
+        self.iterations, self.numbers = count(1), count(1)
 
     def execute(self, requests):
         running = self._begin(requests)
         while running:
-            self.model.step([sequence for _, sequence, _ in running])
-            for _, sequence, sender in running:
+            self._step([(number, sequence) for _, number, sequence, _ in running])
+            for _, _, sequence, sender in running:
                 sender.send(self._response(sequence), flags=FINAL if sequence.is_finished else 0)
-            running = [row for row in running if not row[1].is_finished and not self._is_abandoned(*row)]
+            running = [row for row in running if not row[2].is_finished and not self._is_abandoned(row[0], row[3])]
 
     def _begin(self, requests) -> list:
-        """Request, sequence and response sender of each request that can be computed."""
+        """Request, number, sequence and response sender of each request that can be computed."""
         running = []
         for request in requests:
             sender = request.get_response_sender()
             try:
-                text = triton_model.array(request, "text_input").reshape(-1)
-                if len(text) != 1:
-                    raise CourseError(f"The request has {len(text)} texts: send one text a request.")
-                running.append((request, self.model.sequence(text[0], json.loads(request.parameters() or "{}")), sender))
+                sequence = self.model.sequence(triton_model.prompt(request), json.loads(request.parameters() or "{}"))
+                running.append((request, next(self.numbers), sequence, sender))
             except CourseError as error:
                 sender.send(triton_model.error_response(error), flags=FINAL)
         return running
 
-    def _is_abandoned(self, request, sequence, sender) -> bool:
+    def _step(self, sequences) -> None:
+        """A token for each, and a line in the log of the same form as that of iterative-gpt2."""
+        timestamp, start_s = time.time(), time.monotonic()
+        computed = [len(sequence.token_ids) for _, sequence in sequences]
+        self.model.step([sequence for _, sequence in sequences])
+        self.log.write(timestamp=timestamp, iteration=next(self.iterations), iteration_ms=(time.monotonic() - start_s) * 1000,
+                       sequences=[[number, None, len(sequence.token_ids), tokens]
+                                  for (number, sequence), tokens in zip(sequences, computed)],
+                       waiting=0, slots_used=0, slots_max=0)
+
+    def _is_abandoned(self, request, sender) -> bool:
         """Whether the client is gone; its request is ended then."""
         if not request.is_cancelled():
             return False
