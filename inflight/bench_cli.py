@@ -180,6 +180,70 @@ def perf_analyzer_command(
     _report_trouble(run, _Files())
 
 
+@bench.command("gpt2")
+def gpt2_command(
+    checkpoint: Annotated[str, typer.Option(help="A GPT-2: see `inflight gpt2 race`.")] = "gpt2-124m-random",
+    streams: Annotated[int, typer.Option(help="Requests at once.")] = 8,
+    tokens: Annotated[int, typer.Option(help="Tokens of each answer.")] = 64,
+    rounds: Annotated[int, typer.Option(help="Rounds; ratios are of one round each.")] = 3,
+    save: Annotated[bool, typer.Option("--save", help="Keep the result in assets/results, by machine.")] = False,
+    as_json: Annotated[bool, AS_JSON] = False,
+) -> None:
+    """GPT-2 behind Triton: batch after batch, a token at a time, and with a KV cache. It takes minutes.
+
+    Example: [bold]inflight bench gpt2 --streams 8 --tokens 64[/]
+    """
+    from inflight import gpt2_bench, gpt2_checkpoint, machine
+
+    path = gpt2_bench.result_path(Path(checkpoint).name, machine.describe())
+    if save:
+        report.check_writable(path)
+    with progress_console.status(f"Preparing the checkpoint {checkpoint}"):
+        folder = gpt2_checkpoint.find(checkpoint)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with (tempfile.TemporaryDirectory(prefix="inflight-bench-") as scratch,
+          Progress(*columns, console=progress_console, transient=True, disable=not progress_console.is_terminal) as bar):
+        task = bar.add_task("Loading the checkpoint", total=None)
+        result = gpt2_bench.bench(
+            folder, scratch, streams, tokens, rounds,
+            progress=lambda what, done, total: bar.update(task, description=what, completed=done, total=total))
+    result["settings"]["checkpoint"] = Path(checkpoint).name
+    print_benchmark(result, as_json)
+    if save:
+        report.write(path, json.dumps(result, indent=2) + "\n")
+        progress_console.print(f"Kept in {path}", highlight=False, soft_wrap=True)
+
+
+@bench.command("batchers")
+def batchers_command(
+    rounds: Annotated[int, typer.Option(help="Rounds that count; one before them warms up.")] = 5,
+    requests: Annotated[int, typer.Option(help="Texts of a turn, one a request.")] = 96,
+    max_batch_size: Annotated[int, typer.Option(help="Most texts in a batch; twice so many are under way.")] = 8,
+    dtype: Annotated[str, typer.Option(help="auto, bfloat16 or float32; auto: the faster one here.")] = "auto",
+    as_json: Annotated[bool, AS_JSON] = False,
+) -> None:
+    """Throughput of text-embedding without and with dynamic batching, and the gain that the cost of its batches predicts.
+
+    Example: [bold]inflight bench batchers --rounds 3[/]
+    """
+    from inflight import batchers_bench
+
+    batchers_bench.check(rounds, requests, max_batch_size)
+    with progress_console.status("Preparing the checkpoint"):
+        folder = huggingface.folder(terminal.fetch(DEFAULT))
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with (tempfile.TemporaryDirectory(prefix="inflight-bench-") as scratch,
+          Progress(*columns, console=progress_console, transient=True, disable=not progress_console.is_terminal) as bar):
+        task = bar.add_task("Starting", total=None)
+        result = batchers_bench.bench(
+            folder, scratch, rounds, requests, max_batch_size, dtype,
+            progress=lambda what, done, total: bar.update(task, description=what, completed=done, total=total))
+    print_benchmark(result, as_json)
+    if not as_json:
+        cost = result["cost"]
+        console.print(f"A batch costs {cost['fixed_ms']:.1f} ms and {cost['item_ms']:.1f} ms for each text in it.", highlight=False)
+
+
 # Requests -------------------------------------------------------------------------------------------------------------
 
 
@@ -340,17 +404,33 @@ def print_benchmark(result: dict, as_json: bool) -> None:
     if as_json:
         print(json.dumps(result, indent=2))
         return
-    table = Table(*(name.replace("_", " ") for name in result["rows"][0]))  # blanks, where a narrow terminal breaks lines
-    table.columns[0].no_wrap = True
-    for row in result["rows"]:
-        table.add_row(*(f"{value:.1f}" if isinstance(value, float) else "-" if value is None else str(value)
-                        for value in row.values()))
-    console.print(table)
+    _print_rows(result["rows"])
+    if "rows_by_length" in result:
+        _print_rows(result["rows_by_length"], "One token of one sequence, in process")
+    if "floor" in result:
+        console.print("the floor: {weight_mb:.0f} MB of weights, read at {read_gb_per_s:.1f} GB/s, take {ms:.1f} ms".format(
+            **result["floor"]), highlight=False)
     expected = result.get("predicted", {})
     for name, ratio in result["ratios"].items():
         beside = f", predicted {expected[name]:.2f}" if name in expected else ""
         console.print(f"{name}: {ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f}){beside}", highlight=False)
     _print_machine(result["machine"])
+
+
+def _print_rows(rows: list[dict], title: str | None = None) -> None:
+    # Blanks, where a narrow terminal breaks lines.
+    table = Table(*(name.replace("_", " ") for name in rows[0]), title=title, title_justify="left")
+    table.columns[0].no_wrap = True
+    for row in rows:
+        table.add_row(*map(_cell, row.values()))
+    console.print(table)
+
+
+def _cell(value: float | str | None) -> str:
+    """A figure with one decimal, a large one with none: seven columns fit a narrow terminal."""
+    if isinstance(value, float):
+        return f"{value:.{1 if abs(value) < 1000 else 0}f}"
+    return "-" if value is None else str(value)
 
 
 def _print_runs(runs: dict[str, Run], settings: dict, as_json: bool) -> None:

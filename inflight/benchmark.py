@@ -333,7 +333,7 @@ def serving_tax(engine_dir: str | Path, workdir: str | Path, num_requests: int =
         for number in range(rounds + 1):
             for name in list(ways)[:: 1 if number % 2 else -1]:
                 progress(f"round {number} of {rounds}: {name}" if number else f"warm-up: {name}")
-                elapsed = _closed_loop(ways[name], num_requests, in_flight)
+                elapsed = closed_loop(ways[name], num_requests, in_flight)
                 if number:
                     speeds[name].append(sum(lengths) / elapsed)
     alone = speeds["engine in process"]
@@ -349,7 +349,7 @@ def serving_tax(engine_dir: str | Path, workdir: str | Path, num_requests: int =
     }
 
 
-def _closed_loop(send: Callable[[int], object], number: int, in_flight: int) -> float:
+def closed_loop(send: Callable[[int], object], number: int, in_flight: int) -> float:
     """Seconds for requests 0 … number − 1, `in_flight` of them at any time; an answer makes room for the next."""
     with ThreadPoolExecutor(in_flight) as pool:
         started = time.perf_counter()

@@ -13,6 +13,7 @@ import os
 import platform
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
@@ -105,6 +106,70 @@ def input_data(requests: list[TimedRequest], model: str, streams: bool) -> dict:
     stream = {"stream": [True]} if streams else {}
     return {"data": [{"text_input": [request.text], "max_tokens": [request.max_tokens], **stream,
                       **{name: [value] for name, value in exactly(request, model).items()}} for request in requests]}
+
+
+def text_data(texts: list[str]) -> dict:
+    """Texts in the format of `--input-data`, for models with one input, `text_input`; each is a request."""
+    return {"data": [{"text_input": [text]} for text in texts]}
+
+
+def sweep(url: str, model: str, data: dict, concurrency: Sequence[int], requests: int = 96,
+          timeout_s: float = TIMEOUT_S) -> pd.DataFrame:
+    """Throughput and latency of any model that answers a request once, by the number of requests under way.
+
+    Parameters
+    ----------
+    url : str
+        host:port of the server's gRPC.
+    data : dict
+        Requests in the format of `--input-data`, as `text_data` makes it; they are sent again and again.
+    concurrency : sequence of int
+        Requests under way at any time: one measurement each.
+    requests : int
+        Requests of a measurement.
+    timeout_s : float
+        Longest time for a measurement.
+
+    Returns
+    -------
+    DataFrame
+        One row a concurrency: `concurrency`; `throughput` (items/s); `latency_ms_mean`, `latency_ms_p50`,
+        `latency_ms_p90`, `latency_ms_p99`; `queue_ms`, `compute_ms`, the part of the mean that a request waited and was
+        computed.
+
+    Raises
+    ------
+    CourseError
+        As `run`.
+    """
+    if not concurrency or not 1 <= min(concurrency) <= max(concurrency) <= requests:
+        raise CourseError(f"The concurrency is {list(concurrency)}; with {requests} requests each must be from 1 to {requests}.")
+    binary = find()
+    with tempfile.TemporaryDirectory(prefix="inflight-perf-analyzer-") as scratch:
+        folder = Path(scratch)
+        (folder / "input.json").write_text(json.dumps(data))
+        variables = environment(folder)
+        rows = []
+        for number in concurrency:
+            command = [str(binary), "-m", model, "-i", "grpc", "-u", url, "--input-data", str(folder / "input.json"),
+                       "--concurrency-range", str(number), "--request-count", str(requests), "-f", str(folder / "report.csv"),
+                       "--verbose-csv"]
+            _execute(command, variables, timeout_s)
+            rows.append(read_report(folder / "report.csv"))
+    return pd.DataFrame(rows)
+
+
+def read_report(path: Path) -> dict[str, float]:
+    """The one row of a report (`-f`, with `--verbose-csv`), by the names of `sweep`; CourseError when it is not such a report."""
+    try:
+        [row] = pd.read_csv(path).to_dict("records")
+        return {"concurrency": int(row["Concurrency"]), "throughput": row["Inferences/Second"],
+                "latency_ms_mean": row["Avg latency"] / 1000,
+                **{f"latency_ms_p{part}": row[f"p{part} latency"] / 1000 for part in (50, 90, 99)},
+                "queue_ms": row["Server Queue"] / 1000, "compute_ms": row["Server Compute Infer"] / 1000}
+    except (OSError, ValueError, LookupError) as error:
+        raise CourseError(f"The Performance Analyzer left no report that can be read ({type(error).__name__}: {error}). "
+                          "Measure with `inflight bench load`.") from None
 
 
 def read(profile: Path, requests: list[TimedRequest], streams: bool) -> Run:
