@@ -131,7 +131,7 @@ def policies(server: Server, requests: list[TimedRequest], log_path: str | Path)
     }, work)
 
 
-# Lesson 06: who is computed together -----------------------------------------------------------------------------------
+# Lesson 06: who is computed together ----------------------------------------------------------------------------------
 
 # What may arrive, by its name: few enough that a run without any batcher ends within a second or two.
 ARRIVALS = {
@@ -147,7 +147,8 @@ ARRIVALS = {
 
 # Fields of the dynamic batcher, for the title of a picture.
 IN_SHORT = {"max_queue_delay_microseconds": "delay {} µs", "preferred_batch_size": "preferred {}",
-            "preserve_ordering": "in order", "priority_levels": "{} levels", "default_queue_policy.max_queue_size": "queue {}",
+            "preserve_ordering": "in order", "priority_levels": "{} levels",
+            "default_queue_policy.max_queue_size": "queue {}",
             "default_queue_policy.default_timeout_microseconds": "time-out {} µs"}
 
 
@@ -168,7 +169,8 @@ def batchers(server: Server, log_path: str | Path) -> Dashboard:
     def work(arrivals: str) -> Iterator[Frame]:
         config = repository.read_config(server.repo / repository.BATCH_COST / repository.CONFIG)
         server.load(repository.BATCH_COST)
-        now = {f"now: {_batcher(config)}": batching_trial.run(server, repository.BATCH_COST, ARRIVALS[arrivals], log_path)}
+        outcome = batching_trial.run(server, repository.BATCH_COST, ARRIVALS[arrivals], log_path)
+        now = {f"now: {_batcher(config)}": outcome}
         runs = {**{title.replace("now", "before", 1): run for title, run in before.items()}, **now}
         yield Frame(charts.batches(runs), f"{arrivals}. {charts.batches_summary(runs)}")
         before.clear()

@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from inflight import engine, repository
+from inflight.batching_trial import Outcome
 from inflight.checkpoint import fetch
 from inflight.client import Answer, Stream
 from inflight.engine import BuildConfig
@@ -423,4 +425,144 @@ def _smallest_cache(answer: tuple[Callable, dict]) -> str | None:
     for service, policy in right_advice.items():
         if advice.get(service) != policy:
             return f"smallest_cache is right. Think again about {service!r}: will a promise for the whole answer come true?"
+    return None
+
+
+# Lesson 06: Triton's batchers -----------------------------------------------------------------------------------------
+
+LEAST_MEAN_BATCH, MOST_P95_MS = 3.0, 300  # exercise 6.2
+
+
+def _sizes_on_paper(arrivals_ms: list[float], delay_ms: float, most: int, fixed_ms: float, item_ms: float) -> list[int]:
+    """Batches of one instance: it takes the next when it is free and the batch is full or its oldest has waited enough."""
+    waiting, free_ms, sizes = sorted(arrivals_ms), 0.0, []
+    while waiting:
+        full_ms = waiting[most - 1] if len(waiting) >= most else math.inf
+        leaves_ms = max(free_ms, min(waiting[0] + delay_ms, full_ms))
+        sizes.append(sum(arrival <= leaves_ms for arrival in waiting[:most]))
+        del waiting[:sizes[-1]]
+        free_ms = leaves_ms + fixed_ms + item_ms * sizes[-1]
+    return sizes
+
+
+@grades("6.1")
+def _batch_sizes(sizes: Callable) -> str | None:
+    choose = random.Random(6)
+    cases = [
+        (([0, 10, 21, 32, 43], 0, 8, 40, 4), "Without a delay the first leaves alone; the next batch is what came meanwhile."),
+        ((list(range(12)), 0, 4, 40, 4), "No batch holds more than max_batch_size; the rest waits for the next."),
+        (([0, 30, 70, 300], 100, 8, 40, 4), "A delay counts from the arrival of the oldest one that waits."),
+        ((list(range(8)), 1000, 8, 40, 4), "A full batch does not wait for the delay."),
+        (([0, 5, 50], 20, 8, 100, 4), "Who has waited long enough still waits for the model: it computes one batch at a time."),
+    ]
+    for _ in range(20):
+        arrivals_ms = [number + 0.5 for number in sorted(choose.sample(range(600), 24))]
+        cases.append(((arrivals_ms, choose.choice((0, 33, 77)), choose.choice((2, 4, 8)), 40, 4), "Play it event by event."))
+    for case, hint in cases:
+        got, right = sizes(*case), _sizes_on_paper(*case)
+        if got is None:
+            return NOT_YET
+        if list(got) != right:
+            arrivals_ms, delay_ms, most, *_ = case
+            shown = ", ".join(f"{value:g}" for value in arrivals_ms[:6]) + (", …" if len(arrivals_ms) > 6 else "")
+            return f"Arrivals at {shown} ms, delay {delay_ms} ms, at most {most}: your function says {list(got)}. {hint}"
+    return None
+
+
+@grades("6.2")
+def _within_budget(answer: tuple[dict, Outcome]) -> str | None:
+    settings, outcome = answer
+    if not settings:
+        return NOT_YET
+    rejected = (outcome.requests["outcome"] == "rejected").sum()
+    if rejected:
+        return f"{rejected} requests were rejected; everybody must be answered."
+    p95_ms, mean_batch = outcome.requests["latency_ms"].quantile(0.95), outcome.statistics.mean_batch
+    if mean_batch < LEAST_MEAN_BATCH:
+        return (f"{mean_batch:.1f} requests a batch; at least {LEAST_MEAN_BATCH:g} are wanted. What lets a request wait for "
+                "others, and how many may a batch hold?")  # fmt: skip
+    if p95_ms > MOST_P95_MS:
+        return (f"The batches are large enough, but P95 is {p95_ms:.0f} ms, and the budget {MOST_P95_MS} ms. At thirty a "
+                "second, how long do you wait for two or three more?")  # fmt: skip
+    return None
+
+
+@grades("6.3")
+def _steps(steps: Callable) -> str | None:
+    choose = random.Random(63)
+    cases = [[(1, 5)], [(1, 5), (1, 6)], [(1, 5), (2, 1), (1, 6), (2, 3), (1, 7)]]
+    cases += [[(choose.randrange(1, 6), choose.randrange(9)) for _ in range(12)] for _ in range(10)]
+    for messages in cases:
+        got = steps(messages)
+        if got is None:
+            return NOT_YET
+        if [(step.sequence, step.value) for step in got] != messages:
+            return f"{messages}: the steps are not these messages in this order, one each."
+        for place, (sequence, _) in enumerate(messages):
+            others = [number for number, (other, _) in enumerate(messages) if other == sequence]
+            for name, wanted in (("start", place == others[0]), ("end", place == others[-1])):
+                if getattr(got[place], name) != wanted:
+                    return (f"{messages}: message {place + 1}, of sequence {sequence}, has {name}={not wanted}. START goes to "
+                            "the first of its sequence alone, END to its last; one message may be both.")  # fmt: skip
+    return None
+
+
+# Lesson 07: iterative GPT-2 -------------------------------------------------------------------------------------------
+
+
+@grades("7.1")
+def _tokens_computed(answer: tuple[Callable, Callable]) -> str | None:
+    choose = random.Random(7)
+    for _ in range(20):
+        prompt, length = choose.randrange(1, 60), choose.randrange(1, 40)
+        right = (sum(prompt + before for before in range(length)), prompt + length - 1)
+        for way, function, wanted in zip(("without", "with"), answer, right):
+            got = function(prompt, length)
+            if got is None:
+                return NOT_YET
+            if got != wanted:
+                return (f"A prompt of {prompt} tokens and an answer of {length}, {way} a cache: your function says {got}. Write "
+                        "down for each pass which tokens go in. The last token of an answer goes into none.")  # fmt: skip
+    return None
+
+
+@grades("7.2")
+def _cached_attention(next_token: Callable) -> str | None:
+    random_numbers, calls = np.random.default_rng(8), []
+    matrices = random_numbers.normal(size=(3, 6, 4))
+    query, key, value = (lambda x, matrix=matrix: calls.append(1) or x @ matrix for matrix in matrices)
+    texts = [random_numbers.normal(size=(length, 6)) for length in (5, 3)]
+    caches: list[dict] = [{}, {}]
+    for place in range(5):
+        for text, cache in zip(texts, caches):
+            if place >= len(text):
+                continue
+            calls.clear()
+            got = next_token(text[place], query, key, value, cache)
+            if got is None:
+                return NOT_YET
+            if len(calls) > 3:
+                return f"Token {place + 1} took {len(calls)} projections; one query, one key and one value are enough."
+            past = text[:place + 1]
+            weights = np.exp((past @ matrices[1]) @ (text[place] @ matrices[0]) / 2)  # 2: root of the key's 4 numbers
+            right = weights / weights.sum() @ (past @ matrices[2])
+            if np.shape(got) != right.shape or not np.allclose(got, right):
+                return (f"Token {place + 1} of a text of {len(text)}: the result is not that of the whole text. A token attends "
+                        "to itself too, and each text to its own cache alone.")  # fmt: skip
+    return None
+
+
+@grades("7.3")
+def _four_streams_two_places(answer: tuple[dict, pd.DataFrame]) -> str | None:
+    settings, passes = answer
+    if not settings:
+        return NOT_YET
+    together = passes.groupby("iteration")["sequence"].nunique().max()
+    if together != 2:
+        return f"The fullest forward pass had {together} streams in it; the goal is 2. Which field limits a batch?"
+    spans = passes.groupby("sequence")["iteration"].agg(["min", "max"])
+    if len(spans) != 4:
+        return f"The log has {len(spans)} streams, not 4."
+    if spans["min"].max() > spans["max"].min():
+        return "A stream ended before another one had begun: it waited in Triton. Which field limits the streams that are begun?"
     return None

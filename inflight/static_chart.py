@@ -271,9 +271,9 @@ class _Picture:
 
     def _draw_bar(self, axes: list[_Axis], box: tuple, colour: str, edge: dict, opacity: float) -> None:
         (x0, x1), (y0, y1) = sorted(map(axes[0].pixel, box[:2])), sorted(map(axes[1].pixel, box[2:]))
-        stroke = f'stroke="{edge.get("color", "none")}" stroke-width="{edge.get("width", 0)}"'
-        size = f'width="{x1 - x0:.1f}" height="{y1 - y0:.1f}"'
-        self.out.append(f'<rect x="{x0}" y="{y0}" {size} fill="{colour}" opacity="{opacity}" {stroke}/>')
+        stroke = f' stroke="{edge.get("color", "none")}" stroke-width="{edge.get("width", 0)}"' if edge else ""
+        look = f'fill="{colour}"{stroke}' + ("" if opacity == 1 else f' opacity="{opacity}"')
+        self.out.append(f'<rect x="{x0}" y="{y0}" width="{x1 - x0:.1f}" height="{y1 - y0:.1f}" {look}/>')
 
     def _draw_line(self, axes: list[_Axis], run: list, style: dict, opacity: float = 1) -> None:
         shape = _one_of("line.shape", style.get("shape", "linear"), ("linear", "hv", "vh"))
@@ -299,7 +299,10 @@ class _Picture:
     def _draw_marker(self, axes: list[_Axis], at: list, symbol: str, size: float, colour: str, opacity: float) -> None:
         x, y, r = axes[0].pixel(at[0]), axes[1].pixel(at[1]), size / 2
         path = SYMBOLS[symbol].format(x=x, y=y, r=r, d=2 * r, left=x - r, right=x + r, top=y - r, bottom=y + r)
-        self.out.append(f'<path d="{path}" fill="{colour}" stroke="{colour}" stroke-width="1.5" opacity="{opacity}"/>')
+        look = f'" fill="{colour}" stroke="{colour}" stroke-width="1.5" opacity="{opacity}"/>'
+        if self.out and self.out[-1].startswith('<path d="') and self.out[-1].endswith(look):  # one path for all alike
+            path = self.out.pop().removeprefix('<path d="').removesuffix(look) + " " + path
+        self.out.append(f'<path d="{path}{look}')
 
     def _draw_label(self, axes: list, at: list, text: str, trace: dict, inside: bool | None, flat: bool) -> None:
         """A point's or a bar's text; `inside` is None for a point, whose textposition says where it goes."""

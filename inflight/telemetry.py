@@ -176,17 +176,18 @@ def executions(path: str | Path, start: int = 0) -> pd.DataFrame:
     -------
     DataFrame
         One row an execution in which something was computed: `timestamp` in seconds since 1970 at its start; `iteration`,
-        counted; `iteration_ms` until its tokens were known; `sequences`, a list of [sequence, slot of the KV cache or None,
-        tokens in all after it, tokens computed in it] of each sequence of the batch; `waiting`, requests that no slot was
-        free for; `slots_used` while it was computed, and `slots_max`.
+        counted; `iteration_ms` until its tokens were known; `sequences`, a list of [sequence, whether it was new, slot of the
+        KV cache or None, tokens in all after it, tokens computed in it] of each sequence of the batch; `slots_used` while it
+        was computed, and `slots_max`; `waiting`, requests that no slot was free for; `empty_places` of the batch, which
+        Triton keeps for sequences that have no request now.
 
     Raises
     ------
     CourseError
         As `iterations`.
     """
-    return _read_log(path, start, ["timestamp", "iteration", "iteration_ms", "sequences", "waiting", "slots_used",
-                                   "slots_max"])
+    return _read_log(path, start, ["timestamp", "iteration", "iteration_ms", "sequences", "slots_used", "slots_max",
+                                   "waiting", "empty_places"])
 
 
 def _read_log(path: str | Path, start: int, columns: list[str]) -> pd.DataFrame:
@@ -223,10 +224,11 @@ def passes(log: pd.DataFrame) -> pd.DataFrame:
     -------
     DataFrame
         One row a sequence and pass: `iteration`, from 1; `sequence`, from 1 in the order of their first pass;
-        `correlation_id`; `slot`; `length`, tokens of text after the pass; `computed`, tokens that went through the model.
+        `correlation_id`; `start`, whether it was new; `slot`; `length`, tokens of text after the pass; `computed`, tokens
+        that went through the model.
     """
     rows = [(number, *row) for number, sequences in enumerate(log["sequences"], 1) for row in sequences]
-    table = pd.DataFrame(rows, columns=["iteration", "correlation_id", "slot", "length", "computed"])
+    table = pd.DataFrame(rows, columns=["iteration", "correlation_id", "start", "slot", "length", "computed"])
     table.insert(1, "sequence", pd.factorize(table["correlation_id"])[0] + 1)
     return table
 

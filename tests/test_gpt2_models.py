@@ -1,6 +1,5 @@
 """simple-gpt2 and iterative-gpt2 through a real Triton, with a tiny GPT-2 of random weights."""
 
-import contextlib
 import functools
 import json
 import os
@@ -37,10 +36,20 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(folder, tmp_path_factory):
-    repo = repository.assemble(tmp_path_factory.mktemp("models") / "repo", "/no/engine", GPT2, gpt2_checkpoint_dir=folder,
-                               gpt2_dtype="float32")
+    folder_of_logs = tmp_path_factory.mktemp("models")
+    repo = repository.assemble(folder_of_logs / "repo", models=GPT2, gpt2_checkpoint_dir=folder, gpt2_dtype="float32")
+    for model in GPT2:
+        repository.edit(repo, model, iteration_log_path=folder_of_logs / model)
     with Server(repo) as server:
         yield server
+
+
+@pytest.fixture
+def new_passes(server):
+    """Function that gives the executions that a model has logged since the test began."""
+    paths = {model: server.repo.parent / model for model in GPT2}
+    starts = {model: path.stat().st_size for model, path in paths.items()}
+    return lambda model="iterative-gpt2": telemetry.executions(paths[model], starts[model])
 
 
 @pytest.fixture(scope="module")
@@ -130,18 +139,8 @@ def is_empty(server):
 def process(server):
     """The process that runs iterative-gpt2; that of an earlier load may still be ending."""
     found = [child for child in psutil.Process(server.pid).children(recursive=True)
-             if any("/iterative-gpt2/" in argument for argument in child.cmdline())]
+             if child.status() != psutil.STATUS_ZOMBIE and any("/iterative-gpt2/" in argument for argument in child.cmdline())]
     return max(found, key=lambda child: child.create_time())
-
-
-@contextlib.contextmanager
-def loaded(server, **values):
-    """iterative-gpt2 with other values, and as it was afterwards."""
-    server.load("iterative-gpt2", **values)
-    try:
-        yield
-    finally:
-        server.load("iterative-gpt2")
 
 
 # Answers --------------------------------------------------------------------------------------------------------------
@@ -152,15 +151,19 @@ def test_the_tokens_are_those_without_a_server(server, expected, model):
     assert [ask(server, model, prompt, 24) for prompt in PROMPTS] == [expected(prompt, 24) for prompt in PROMPTS]
 
 
-@pytest.mark.parametrize("model", GPT2)
-def test_a_response_a_token_and_the_last_is_final(server, model):
+@pytest.mark.parametrize("model, flags", [("simple-gpt2", [False] * 31 + [True]),
+                                          ("iterative-gpt2", [False] * 32 + [True])])  # an empty response at the end
+def test_a_response_a_token_and_the_last_is_final(server, model, flags):
     answer = stream(server, model, PROMPTS[0], 32)
-    assert len(answer.read()) == 32 and answer.final_flags == [False] * 31 + [True]
+    assert len(answer.read()) == 32 and answer.final_flags == flags
 
 
 def test_eight_at_once_are_one_batch(server, expected):
     prompts = [" word".join([""] * count) + " and so" for count in range(1, 9)]
-    assert ask_all(server, prompts, 60) == [expected(prompt, 60) for prompt in prompts]
+    before = telemetry.statistics(server.http_url, "iterative-gpt2")
+    assert ask_all(server, prompts, LONG) == [expected(prompt, LONG) for prompt in prompts]
+    batches = (telemetry.statistics(server.http_url, "iterative-gpt2") - before).batches
+    assert batches.index.max() > 6, "all have places; a late one may come when the others are done"
 
 
 @pytest.mark.parametrize("model", GPT2)
@@ -187,20 +190,14 @@ def order_of_two(server, model):
 
 
 def test_the_simple_model_finishes_the_first_before_it_begins_the_second(server):
-    assert order_of_two(server, "simple-gpt2") == ["first"] * LONG + ["second"] * 20
+    order = order_of_two(server, "simple-gpt2")
+    assert order.index("second") >= LONG - 2, "neighbours may swap on their way, as each has a connection of its own"
 
 
 def test_the_iterative_model_streams_both_at_once(server):
     order = order_of_two(server, "iterative-gpt2")
     assert order[-1] == "first", "the second is the shorter, and over before the first"
     assert "first" in order[order.index("second"):], "tokens of both in turn"
-
-
-@pytest.mark.parametrize("way", ["off", "tutorial"])
-def test_without_the_cache_the_tokens_are_the_same(server, expected, way):
-    with loaded(server, kv_cache=way):
-        assert ask_all(server, PROMPTS, 24) == [expected(prompt, 24) for prompt in PROMPTS]
-        assert slots(server, "max") == 0
 
 
 # Slots and places -----------------------------------------------------------------------------------------------------
@@ -222,7 +219,7 @@ def test_two_hundred_clients_that_vanish_leave_nothing(server, expected):
     before = telemetry.statistics(server.http_url, "iterative-gpt2")
     assert ask_all(server, PROMPTS[:1] * 8, LONG) == [expected(PROMPTS[0], LONG)] * 8
     batches = (telemetry.statistics(server.http_url, "iterative-gpt2") - before).batches
-    assert batches.index.max() == 8, "all eight have a place in the batch"
+    assert batches.index.max() > 6, "the next have all places; a late one may come when the others are done"
 
 
 def test_simple_clients_that_vanish_do_not_hold_up_the_next(server, expected):
@@ -235,83 +232,21 @@ def test_clients_that_close_at_once_leave_their_places(server, expected):
     assert [ask(server, "iterative-gpt2", PROMPTS[1], 1) for _ in range(16)] == [expected(PROMPTS[1], 1)] * 16
 
 
-def test_a_full_cache_refuses(server, expected):
-    with loaded(server, kv_cache_slots=1, when_full="refuse"):
-        first_came = threading.Event()
-        first = stream(server, "iterative-gpt2", PROMPTS[0], LONG, first_came.set)
-        assert first_came.wait(DEADLINE_S)
-        second = stream(server, "iterative-gpt2", PROMPTS[1], 8)
-        assert second.read() == []
-        assert second.error.endswith("All 1 slots of the KV cache are taken: send the request again later, or set "
-                                     "kv_cache_slots higher.")
-        assert first.read() == expected(PROMPTS[0], LONG)
-        assert ask(server, "iterative-gpt2", PROMPTS[1], 8) == expected(PROMPTS[1], 8), "there is room again"
-
-
-def test_a_full_cache_lets_wait_and_the_log_tells(server, expected, tmp_path):
-    path = tmp_path / "iterations.jsonl"
-    with loaded(server, kv_cache_slots=2, iteration_log_path=path):
-        assert ask_all(server, PROMPTS, 24) == [expected(prompt, 24) for prompt in PROMPTS]
-        assert slots(server, "max") == 2
-        wait_until(lambda: is_empty(server), "every slot is free again")
-    log = telemetry.executions(path)
-    assert (log["waiting"] > 0).any() and log["slots_used"].max() == 2 and (log["slots_max"] == 2).all()
-    assert {slot for row in log["sequences"] for _, slot, _, _ in row} == {0, 1}
-
-
-# Strategies -----------------------------------------------------------------------------------------------------------
-
-
-def test_with_oldest_the_third_waits_in_triton(server, expected, tmp_path):
-    path = tmp_path / "iterations.jsonl"
-    with loaded(server, iteration_log_path=path, **{CANDIDATES: 2}):
-        assert ask_all(server, PROMPTS, 24) == [expected(prompt, 24) for prompt in PROMPTS]
-    log = telemetry.executions(path)
-    rows = {number: [iteration for iteration, row in enumerate(log["sequences"]) if number in [each[0] for each in row]]
-            for number in range(1, 5)}
-    assert rows[1][0] < rows[2][-1] and rows[2][0] < rows[1][-1], "two stream in turn"
-    assert rows[3][0] > min(rows[1][-1], rows[2][-1]), "the third begins when one of them has ended"
-    assert (log["waiting"] == 0).all(), "the model does not see those who wait"
-
-
-def test_with_oldest_a_place_that_is_lost_comes_back_when_it_idles(server, expected):
-    with loaded(server, **{CANDIDATES: 2, IDLE: 1_000_000}):
-        vanish(server, count=12)
-        assert ask_all(server, PROMPTS, 8) == [expected(prompt, 8) for prompt in PROMPTS]
-        wait_until(lambda: is_empty(server), "every slot is free again")
-
-
-def test_who_idles_too_long_is_told_and_leaves_nothing(server):
-    """A time that is shorter than an execution, so that Triton gives sequences up while they are computed."""
-    with loaded(server, **{IDLE: 1}):
-        streams = [stream(server, "iterative-gpt2", PROMPTS[0], LONG) for _ in range(9)]
-        assert all(len(each.read()) < LONG for each in streams)
-        assert all(each.error.endswith("was given up: send it again, or set max_sequence_idle_microseconds higher.")
-                   for each in streams)
-        wait_until(lambda: is_empty(server), "every slot is free again")
-
-
 # The log --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model, slot, computed", [("simple-gpt2", None, lambda row: row[2] - 1),
-                                                   ("iterative-gpt2", 0, lambda row: 1)])
-def test_whoever_has_an_answer_finds_it_in_the_log(server, model, slot, computed, tmp_path):
-    path = tmp_path / "iterations.jsonl"
-    server.load(model, iteration_log_path=path)
-    assert len(ask(server, model, PROMPTS[0], 8)) == 8
-    start = path.stat().st_size
-    assert len(ask(server, model, PROMPTS[0], 8)) == 8
-    log = telemetry.executions(path)
-    server.load(model)
-    rows = [row for [row] in log["sequences"]]
-    length = rows[0][2] - 1
-    assert [row[0] for row in rows] == [1] * 8 + [2] * 8 and {row[1] for row in rows} == {slot}
-    assert [row[2] for row in rows] == [length + token for token in range(1, 9)] * 2
-    assert rows[0][3] == length and rows[8][3] == length and all(row[3] == computed(row) for row in rows[1:8])
-    assert log["iteration"].tolist() == list(range(1, 17)) and (log["iteration_ms"] > 0).all()
-    assert log["timestamp"].is_monotonic_increasing
-    assert len(telemetry.executions(path, start)) == 8
+@pytest.mark.parametrize("model, has_cache", [("simple-gpt2", False), ("iterative-gpt2", True)])
+def test_whoever_has_an_answer_finds_it_in_the_log(server, new_passes, model, has_cache):
+    assert [len(ask(server, model, PROMPTS[0], 8)) for _ in range(2)] == [8, 8]
+    log = new_passes(model)
+    rows = telemetry.passes(log)
+    prompt = rows["length"][0] - 1
+    assert rows["sequence"].tolist() == [1] * 8 + [2] * 8 and rows["start"].tolist() == ([True] + [False] * 7) * 2
+    assert rows["length"].tolist() == [prompt + token for token in range(1, 9)] * 2
+    assert rows["computed"].tolist() == [prompt, *([1] * 7 if has_cache else range(prompt + 1, prompt + 8))] * 2
+    assert rows["slot"].tolist() == [0] * 16 if has_cache else rows["slot"].isna().all()
+    assert log["iteration"].diff().iloc[1:].eq(1).all() and (log["iteration_ms"] > 0).all()
+    assert log["timestamp"].is_monotonic_increasing and (log["empty_places"] == 0).all()
 
 
 def test_a_log_that_is_none(tmp_path):
@@ -361,13 +296,85 @@ def test_a_wrong_parameter_is_told_when_loading(server, tmp_path):
         server.load("iterative-gpt2", kv_cache="maybe")
     with pytest.raises(CourseError, match="The execution log .* cannot be written .* Name another file"):
         server.load("iterative-gpt2", iteration_log_path=tmp_path / "nothing" / "log")
-    server.load("iterative-gpt2")
+    assert len(ask(server, "iterative-gpt2", PROMPTS[0], 2)) == 2, "what was loaded goes on"
+
+
+# Other settings: from here on each test loads iterative-gpt2 as it needs it --------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["off", "tutorial"])
+def test_without_the_cache_the_tokens_are_the_same(server, expected, way):
+    server.load("iterative-gpt2", kv_cache=way)
+    assert ask_all(server, PROMPTS, 24) == [expected(prompt, 24) for prompt in PROMPTS]
+    wait_until(lambda: slots(server, "max") == 0, "the gauge is the new model's")
+
+
+def test_a_full_cache_refuses(server, expected):
+    server.load("iterative-gpt2", kv_cache_slots=1, when_full="refuse")
+    first_came = threading.Event()
+    first = stream(server, "iterative-gpt2", PROMPTS[0], LONG, first_came.set)
+    assert first_came.wait(DEADLINE_S)
+    second = stream(server, "iterative-gpt2", PROMPTS[1], 8)
+    assert second.read() == []
+    assert second.error.endswith("All 1 slots of the KV cache are taken: send the request again later, or set "
+                                 "kv_cache_slots higher.")
+    assert first.read() == expected(PROMPTS[0], LONG)
+    assert ask(server, "iterative-gpt2", PROMPTS[1], 8) == expected(PROMPTS[1], 8), "there is room again"
+
+
+def test_a_full_cache_lets_wait(server, expected, new_passes):
+    server.load("iterative-gpt2", kv_cache_slots=2)
+    assert ask_all(server, PROMPTS, 24) == [expected(prompt, 24) for prompt in PROMPTS]
+    log = new_passes()
+    assert (log["waiting"] > 0).any() and log["slots_used"].max() == 2 and (log["slots_max"] == 2).all()
+    assert set(telemetry.passes(log)["slot"]) == {0, 1}
+    wait_until(lambda: is_empty(server), "every slot is free again")
+
+
+def test_a_place_whose_sequence_has_ended_comes_along_empty(server, new_passes):
+    server.load("iterative-gpt2", kv_cache_slots=4)  # or other places may still be taken
+    first_came = threading.Event()
+    short = stream(server, "iterative-gpt2", PROMPTS[0], 40, first_came.set)
+    assert first_came.wait(DEADLINE_S)
+    long = stream(server, "iterative-gpt2", PROMPTS[1], LONG)
+    assert (len(short.read()), len(long.read())) == (40, LONG)
+    log = new_passes()
+    assert set(log["empty_places"]) == {0, 1} and log["empty_places"].iloc[-1] == 1
+
+
+def test_with_oldest_the_third_waits_in_triton(server, expected, new_passes):
+    server.load("iterative-gpt2", **{CANDIDATES: 2})
+    assert ask_all(server, PROMPTS, 24) == [expected(prompt, 24) for prompt in PROMPTS]
+    log = new_passes()
+    spans = telemetry.passes(log).groupby("sequence")["iteration"].agg(["min", "max"])
+    assert spans["min"][1] < spans["max"][2] and spans["min"][2] < spans["max"][1], "two stream in turn"
+    assert spans["min"][3] > spans["max"].iloc[:2].min(), "the third begins when one of them has ended"
+    assert (log["waiting"] == 0).all(), "the model does not see those who wait"
+
+
+def test_with_oldest_a_place_that_is_lost_comes_back_when_it_idles(server, expected):
+    server.load("iterative-gpt2", **{CANDIDATES: 2, IDLE: 4_000_000})
+    vanish(server, count=6)
+    assert ask_all(server, PROMPTS, 8) == [expected(prompt, 8) for prompt in PROMPTS]
+    wait_until(lambda: is_empty(server), "every slot is free again")
+
+
+def test_who_idles_too_long_is_told_and_leaves_nothing(server):
+    """A time that is shorter than an execution, so that Triton gives sequences up while they are computed."""
+    server.load("iterative-gpt2", **{IDLE: 1})
+    streams = [stream(server, "iterative-gpt2", PROMPTS[0], LONG) for _ in range(9)]
+    assert all(len(each.read()) < LONG for each in streams)
+    assert all(each.error.endswith("was given up: send it again, or set max_sequence_idle_microseconds higher.")
+               for each in streams)
+    wait_until(lambda: is_empty(server), "every slot is free again")
 
 
 # Killed ---------------------------------------------------------------------------------------------------------------
 
 
 def test_a_model_that_is_killed_tells_its_clients_and_can_be_loaded_again(server, expected):
+    server.load("iterative-gpt2")
+    wait_until(lambda: slots(server, "max") == 8, "the gauge is the new model's")
     pid, last_begins = process(server).pid, threading.Event()
     streams = [stream(server, "iterative-gpt2", PROMPTS[0], LONG) for _ in range(3)]
     streams.append(stream(server, "iterative-gpt2", PROMPTS[0], LONG, last_begins.set))
@@ -376,5 +383,5 @@ def test_a_model_that_is_killed_tells_its_clients_and_can_be_loaded_again(server
     for each in streams:
         assert len(each.read()) == LONG or "is not healthy" in each.error
     assert streams[-1].error
-    with loaded(server, kv_cache_slots=4):  # told to load a config that has not changed, Triton would leave it as it is
-        assert ask(server, "iterative-gpt2", PROMPTS[0], 8) == expected(PROMPTS[0], 8)
+    server.load("iterative-gpt2", kv_cache_slots=4)  # one that has not changed Triton would leave as it is
+    assert ask(server, "iterative-gpt2", PROMPTS[0], 8) == expected(PROMPTS[0], 8)

@@ -4,15 +4,20 @@ A figure function takes DataFrames and returns a plotly figure; `show(figure, al
 (JupyterLab, the pages of `make course`), as a static SVG (pages that run no script) and as words.
 """
 
+from inflight.charts.batchers import batch_cost, batches, batches_summary, delay_sweep, queue_outcomes, sequence_places
 from inflight.charts.batching import against_the_baseline, iteration_cost, seat_map, seat_map_summary, who_pays
 from inflight.charts.display import show, table
 from inflight.charts.engine import engine_bytes, engine_bytes_summary
+from inflight.charts.iterative_gpt2 import (cost_of_a_token, cost_of_a_token_summary, forward_passes,
+                                            forward_passes_summary, race, race_summary)
 from inflight.charts.kv_cache import first_tokens, kv_blocks, kv_blocks_summary, policies, token_gaps
 from inflight.charts.repository import repository_map
 from inflight.charts.serve import token_timeline
 from inflight.charts.start_here import course_map, request_path, request_path_summary
 
-__all__ = ["against_the_baseline", "course_map", "engine_bytes", "engine_bytes_summary", "first_tokens",
-           "iteration_cost", "kv_blocks", "kv_blocks_summary", "policies", "repository_map", "request_path",
-           "request_path_summary", "seat_map", "seat_map_summary", "show", "table", "token_gaps", "token_timeline",
-           "who_pays"]
+__all__ = ["against_the_baseline", "batch_cost", "batches", "batches_summary", "cost_of_a_token",
+           "cost_of_a_token_summary", "course_map", "delay_sweep", "engine_bytes", "engine_bytes_summary",
+           "first_tokens", "forward_passes", "forward_passes_summary", "iteration_cost", "kv_blocks",
+           "kv_blocks_summary", "policies", "queue_outcomes", "race", "race_summary", "repository_map", "request_path",
+           "request_path_summary", "seat_map", "seat_map_summary", "sequence_places", "show", "table", "token_gaps",
+           "token_timeline", "who_pays"]

@@ -9,8 +9,8 @@
 #
 # You need nothing but this notebook: engines, repository and server are made here.
 #
-# [← 04 · Static against in-flight batching](04_batching.ipynb) · [Lab 05](../labs/05_kv_cache.ipynb) · next: 06 ·
-# Triton's own batchers (planned)
+# [← 04 · Static against in-flight batching](04_batching.ipynb) · [Lab 05](../labs/05_kv_cache.ipynb) · [06 · Triton's own
+# batchers →](06_batchers.ipynb)
 
 # %% [markdown]
 # ## The plates run out before the seats do
@@ -491,7 +491,8 @@ except CourseError as error:
 # time at the end.
 # </details>
 #
-# Now [do the lab](../labs/05_kv_cache.ipynb).
+# Now [do the lab](../labs/05_kv_cache.ipynb), or go on with [06 · Triton's own batchers](06_batchers.ipynb): who forms the
+# batches of a model that has no engine?
 #
 # ## Leave the machine as it was
 #

@@ -13,7 +13,7 @@ from inflight import gpt2, triton_model
 from inflight.errors import CourseError
 
 CHECK_PERIOD_S = 0.1  # how often to look for clients that are gone while nothing is computed
-RELEASE_S = 0.01  # more than Triton takes to release a request after its execution
+RELEASE_S = 0.1  # more than Triton takes to release a request after its execution
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 RELEASE_ALL = pb_utils.TRITONSERVER_REQUEST_RELEASE_ALL
 RESCHEDULE = pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
@@ -44,7 +44,7 @@ class TritonPythonModel:
         batching = json.loads(args["model_config"])["sequence_batching"]
         self.idle_s = int(batching["max_sequence_idle_microseconds"]) / 1e6
         self.states = {}  # correlation id -> State
-        self.endings = []  # sender and last response of sequences whose requests Triton is about to release
+        self.endings = []  # sender, and error if there is one, of sequences whose requests Triton is about to release
         self.gauges = Gauges(args)
         self._show_state()
         self.has_endings, self.closing = threading.Event(), threading.Event()
@@ -57,11 +57,13 @@ class TritonPythonModel:
         with self.lock:
             self._send_endings()
             timestamp, start_s = time.time(), time.monotonic()
-            batch = [row for row in (self._take_up(request, start_s) for request in requests) if row]
+            # Where a place of the batch has no request now, one that is not ready keeps it.
+            ready = [request for request in requests if _control(request, "ready")]
+            batch = [row for row in (self._take_up(request, start_s) for request in ready) if row]
             self._forget_lost(start_s)
             batch, num_waiting = self._with_room(batch)
             if batch:
-                self._step(batch, num_waiting, timestamp, start_s)
+                self._step(batch, timestamp, start_s, waiting=num_waiting, empty_places=len(requests) - len(ready))
             for row in batch:
                 self._respond(*row)
             self._mark_seen(start_s)
@@ -79,15 +81,13 @@ class TritonPythonModel:
 
     def _take_up(self, request, now_s):
         """Request, correlation id and response sender, or None when there is nothing to compute."""
-        if not _control(request, "ready"):  # it only keeps a place in the batch that has no request now
-            return None
         number, sender = _control(request, "correlation_id"), request.get_response_sender()
         try:
             if _control(request, "start"):
                 self._forget(number)
                 self.states[number] = State(self._sequence(request), sender, now_s)
         except CourseError as error:
-            self._end(request, number, sender, triton_model.error_response(error))
+            self._end(request, number, sender, error)
             return None
         if number not in self.states:  # it was given up, and has been told so
             return None
@@ -132,38 +132,38 @@ class TritonPythonModel:
             if self.refuses:
                 error = CourseError(f"All {self.model.num_slots} slots of the KV cache are taken: send the request again later, "
                                     "or set kv_cache_slots higher.")
-                self._end(request, number, sender, triton_model.error_response(error))
+                self._end(request, number, sender, error)
             else:
                 request.set_release_flags(RESCHEDULE)
         return [row for row in batch if row[1] in joined], 0 if self.refuses else len(others)
 
     # The forward pass, and after it -----------------------------------------------------------------------------------
 
-    def _step(self, batch, num_waiting, timestamp, start_s):
+    def _step(self, batch, timestamp, start_s, **counts):
         """A token for each; the log's line is written before the responses leave, so that who has one finds it there."""
         sequences = {number: self.states[number].sequence for _, number, _ in batch}
+        starts = {number: bool(_control(request, "start")) for request, number, _ in batch}
         computed = {number: len(sequence.token_ids) - sequence.num_cached for number, sequence in sequences.items()}
         self.model.step(list(sequences.values()))
         self.log.write(timestamp=timestamp, iteration=next(self.numbers), iteration_ms=(time.monotonic() - start_s) * 1000,
-                       sequences=[[number, sequence.slot, len(sequence.token_ids), computed[number]]
+                       sequences=[[number, starts[number], sequence.slot, len(sequence.token_ids), computed[number]]
                                   for number, sequence in sequences.items()],
-                       waiting=num_waiting, slots_used=self.model.num_used_slots, slots_max=self.model.num_slots)
+                       slots_used=self.model.num_used_slots, slots_max=self.model.num_slots, **counts)
 
     def _respond(self, request, number, sender):
         sequence = self.states[number].sequence
         piece = np.array([[self.model.last_piece(sequence).encode("utf-8")]], np.object_)
-        response = pb_utils.InferenceResponse([pb_utils.Tensor("text_output", piece)])
+        sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("text_output", piece)]))
         if sequence.is_finished:
-            self._end(request, number, sender, response)
+            self._end(request, number, sender)
         else:
             request.set_release_flags(RESCHEDULE)
-            sender.send(response)
 
-    def _end(self, request, number, sender, response):
-        """Have the request released; its last response leaves after that.
+    def _end(self, request, number, sender, error=None):
+        """Have the request released; the final response, which is empty or the error, leaves after that.
 
         Triton keeps the place of a request that is cancelled by the time of its release, and clients do cancel as soon as
-        they have the last response. The place of a cancelled request is freed when it is to be scheduled again; then Triton
+        they have the final response. The place of a cancelled request is freed when it is to be scheduled again; then Triton
         answers it itself.
         """
         self._forget(number)
@@ -171,14 +171,14 @@ class TritonPythonModel:
             request.set_release_flags(RESCHEDULE)
         else:
             request.set_release_flags(RELEASE_ALL)
-            self.endings.append((sender, response))
+            self.endings.append((sender, error))
 
     def _send_endings(self):
-        """Last responses of the execution before, whose requests are released when another one begins."""
+        """Final responses of the execution before, whose requests are released when another one begins."""
         endings, self.endings = self.endings, []
         self.has_endings.clear()
-        for sender, response in endings:
-            sender.send(response, flags=FINAL)
+        for sender, error in endings:
+            sender.send(error and triton_model.error_response(error), flags=FINAL)
 
     def _end_late(self):
         """Send them too when no other execution begins. Triton does not tell when it has released a request."""

@@ -45,12 +45,12 @@ class TritonPythonModel:
     def _step(self, sequences) -> None:
         """A token for each, and a line in the log of the same form as that of iterative-gpt2."""
         timestamp, start_s = time.time(), time.monotonic()
-        computed = [len(sequence.token_ids) for _, sequence in sequences]
+        before = [(sequence.num_generated == 0, len(sequence.token_ids)) for _, sequence in sequences]
         self.model.step([sequence for _, sequence in sequences])
         self.log.write(timestamp=timestamp, iteration=next(self.iterations), iteration_ms=(time.monotonic() - start_s) * 1000,
-                       sequences=[[number, None, len(sequence.token_ids), tokens]
-                                  for (number, sequence), tokens in zip(sequences, computed)],
-                       waiting=0, slots_used=0, slots_max=0)
+                       sequences=[[number, is_new, None, len(sequence.token_ids), computed]
+                                  for (number, sequence), (is_new, computed) in zip(sequences, before)],
+                       slots_used=0, slots_max=0, waiting=0, empty_places=0)
 
     def _is_abandoned(self, request, sender) -> bool:
         """Whether the client is gone; its request is ended then."""

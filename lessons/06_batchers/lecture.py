@@ -1,0 +1,607 @@
+# %% [markdown]
+# # 06 · Triton's own batchers
+#
+# 35 min. Afterwards you will be able to
+#
+# - **choose** who forms the batches of a model, and name the file, the field and the moment in which it is decided;
+# - **tune** Triton's dynamic batcher to a latency budget, from a queue delay to a library of your own;
+# - **account** for every request at a queue that is too short, by its message.
+#
+# You need nothing but this notebook: models, repository and server are made here.
+#
+# [← 05 · Policies and the KV cache](05_kv_cache.ipynb) · [Lab 06](../labs/06_batchers.ipynb) ·
+# [07 · Iterative GPT-2 →](07_iterative_gpt2.ipynb)
+
+# %% [markdown]
+# ## A hundred callers who know nothing of each other
+#
+# Not every model is an LLM with an engine that batches by itself. A classifier, an embedding, a tokenizer: a request
+# comes, one forward pass, an answer. Say that a pass costs 40 ms, and 4 ms more for each request in it. One request at
+# a time makes 22 a second, eight at a time 111. Your callers send a hundred a second, one text each, and none of them
+# knows of the others.
+#
+# So who decides what goes into a [batch](00_start_here.ipynb#Batch): the client, Triton, or the model? All three can. A
+# client may put several texts into one request. A model may gather requests itself, as the engine of lessons 04 and 05
+# does. Between them sits Triton, which has two **batchers**, a dynamic one and one for sequences, and forms no batch at
+# all unless a model's `config.pbtxt` says so.
+
+# %% [markdown]
+# ## Predict
+#
+# One line is added to the config: `dynamic_batching { }`. It says that requests which wait together are computed
+# together, at most eight of them. Twenty-four requests come, one every 10 ms. Commit yourself:
+
+# %% tags=["nbval-ignore-output"]
+from inflight import widgets
+
+guess = widgets.predict("In how many batches will the 24 requests be computed?", default=3)
+guess
+
+# %% [markdown]
+# ## A model whose cost is known
+#
+# `batch-cost` sleeps instead of computing. That sounds like cheating, and is a microscope: its cost is exactly what
+# its config says, and what remains to be seen is the batcher. A real model follows at the end.
+
+# %% tags=["nbval-ignore-output"]
+import tempfile
+from pathlib import Path
+
+from inflight import batching_trial, repository
+from inflight.server import Server
+
+workdir = tempfile.TemporaryDirectory()
+log_path = Path(workdir.name) / "executions.jsonl"
+repo = repository.assemble(Path(workdir.name) / "repo", models=("batch-cost", "running-sum"), batch_cost_fixed_ms=40,
+                           batch_cost_item_ms=4, execution_log_path=log_path)
+server = Server(repo).start()
+print("ready:", *repository.models(repo))
+
+# %% [markdown]
+# `repository.edit` takes a fragment of a `config.pbtxt`, puts it into the protobuf, and shows what changed.
+# `batching_trial.run` sends requests on a time line and tells what became of each. Both together are all that this
+# lesson needs:
+
+# %% tags=["nbval-ignore-output"]
+def trial(fragment, arrivals):
+    """Edit the config, have the running server load the model again, send, and wait for the last answer."""
+    diff = repository.edit(repo, "batch-cost", fragment)
+    server.load("batch-cost")
+    return diff, batching_trial.run(server, "batch-cost", arrivals, log_path)
+
+
+every_10_ms = batching_trial.at([0.010 * number for number in range(24)])
+_, alone = trial("", every_10_ms)
+diff, together = trial("dynamic_batching { }", every_10_ms)
+_, four = trial("max_batch_size: 4", every_10_ms)
+print(diff)
+
+# %% [markdown]
+# ## See
+#
+# A dot is a request that arrives, grey is waiting, a box is a batch. The lane below shows the model: what it does when,
+# and how many are in it.
+
+# %% tags=["nbval-ignore-output"]
+from IPython.display import Markdown, display
+
+from inflight import charts
+
+
+def show(runs):
+    summary = charts.batches_summary(runs)
+    charts.show(charts.batches(runs), summary)
+    display(Markdown(summary))
+
+
+show({"no batcher": alone, "dynamic_batching { }": together, "and max_batch_size: 4": four})
+
+# %% tags=["nbval-ignore-output"]
+faster = alone.requests["answered_s"].max() / together.requests["answered_s"].max()
+print(f"{len(together.executions)} batches; your prediction: {guess.value:.0f}. "
+      f"The last answer came {faster:.1f} times sooner.")
+
+# %% [markdown]
+# ## Explain: a batch is what came during the one before
+#
+# Triton does not wait for a batch to fill. The first request finds the model idle and leaves alone. What comes
+# meanwhile is the second batch, what comes during that one is the third. So batches grow until they fit the traffic: at
+# a rate *r*, a batch of *n* takes `fixed + item · n`, and in that time `r · (fixed + item · n)` requests come. Where
+# both are equal, *n* stands still:
+
+# %% tags=["nbval-ignore-output"]
+fixed_s, item_s, rate = 0.040, 0.004, 100
+sizes = [1.0]
+while len(sizes) < 5:
+    sizes.append(rate * (fixed_s + item_s * sizes[-1]))
+print("on paper:", *(f"{size:.1f}" for size in sizes), f"… {rate * fixed_s / (1 - rate * item_s):.1f}")
+print("observed:", *together.executions["size"])
+print(f"at most 4: {4 / (fixed_s + 4 * item_s):.0f} a second can be served, {rate} come: the queue grows")
+
+# %% [markdown]
+# The last panel is that: `max_batch_size` is a limit on throughput as much as on memory. The batcher regulates itself,
+# as long as the largest batch allowed keeps up.
+#
+# ## Wait for more? `max_queue_delay_microseconds`
+#
+# When traffic is light, a request mostly finds the model idle and leaves alone. You can have it wait a little for
+# others. What do you expect: does a delay make more answers a second, or later ones? Thirty requests a second, at
+# random times:
+
+# %% tags=["nbval-ignore-output"]
+import pandas as pd
+
+from inflight import workload
+
+light = batching_trial.at(workload.poisson(40, rate=30, seed=0))
+rows = []
+for delay_ms in (0, 25, 50, 100, 200):
+    _, run = trial(f"max_batch_size: 8 dynamic_batching {{ max_queue_delay_microseconds: {1000 * delay_ms} }}", light)
+    computed_s = (run.executions["end_s"] - run.executions["start_s"]).sum()
+    rows.append((delay_ms, *run.requests["latency_ms"].quantile([0.5, 0.99]), run.statistics.mean_batch,
+                 computed_s / run.requests["answered_s"].max()))
+sweep = pd.DataFrame(rows, columns=["delay_ms", "p50_ms", "p99_ms", "mean_batch", "busy"])
+
+# %% tags=["nbval-ignore-output"]
+budget_ms = 200
+fits = max(sweep[sweep["p99_ms"] <= budget_ms]["delay_ms"], default=None)
+first, last = sweep.iloc[0], sweep.iloc[-1]
+summary = (f"Latency and the model's load against the queue delay. From 0 to {last.delay_ms:.0f} ms of delay P50 goes "
+           f"from {first.p50_ms:.0f} to {last.p50_ms:.0f} ms, and the model is busy {100 * last.busy:.0f} instead of "
+           f"{100 * first.busy:.0f} % of the time, in batches of {last.mean_batch:.1f} instead of "
+           f"{first.mean_batch:.1f}. The longest delay here that keeps P99 within {budget_ms} ms: {fits} ms.")
+charts.show(charts.delay_sweep(sweep, budget_ms), summary)
+display(Markdown(summary))
+
+# %% [markdown]
+# The same requests come in the same time, so the answers a second are the same. What a delay buys is idle time of the
+# model: room for more traffic, or for other models beside it. What it costs is latency, so set it from the budget
+# backwards. Under heavy traffic it does next to nothing: a full batch never waits.
+#
+# ## `preferred_batch_size`: when it helps, when it hurts
+#
+# Some models are quick at certain sizes only. A batch of a preferred size leaves at once, without waiting for the rest
+# of the delay. Four requests trickle in; later, eight come in a bunch. Preferred: four. Which of the two groups gains?
+
+# %% tags=["nbval-ignore-output"]
+groups = batching_trial.at([0.015 * number for number in range(4)] + [0.4 + 0.003 * number for number in range(8)])
+_, delayed = trial("dynamic_batching { max_queue_delay_microseconds: 150000 }", groups)
+_, preferred = trial("dynamic_batching { max_queue_delay_microseconds: 150000 preferred_batch_size: [ 4 ] }", groups)
+show({"delay 150 ms": delayed, "and preferred size 4": preferred})
+
+# %% tags=["nbval-ignore-output"]
+wait_ms = {name: run.requests["queue_ms"].iloc[:4].mean() for name, run in (("without", delayed), ("with", preferred))}
+last_ms = {name: run.requests["latency_ms"].iloc[-1] for name, run in (("without", delayed), ("with", preferred))}
+print(f"The trickle waited {wait_ms['without']:.0f} ms on average, and {wait_ms['with']:.0f} ms with a preferred size.")
+print(f"The last of the bunch had its answer after {last_ms['without']:.0f} ms, and {last_ms['with']:.0f} ms with it.")
+
+# %% [markdown]
+# The trickle gains: its fourth request sets all four free. The end of the bunch pays: eight would fit into one batch,
+# but Triton cuts them into preferred pieces, each with its own 40 ms. Leave the field out unless you have measured that
+# a size is worth it.
+#
+# ## More copies, and the order of answers
+#
+# `instance_group` says how many copies of the model work side by side. Then answers overtake each other: here every
+# fourth request has thirty units of work, the others one. `preserve_ordering` holds an answer back until all before it
+# have left. Who pays for that?
+
+# %% tags=["nbval-ignore-output"]
+uneven = [batching_trial.Arrival(0.010 * number, work=1 if number % 4 else 30) for number in range(12)]
+_, one = trial("max_batch_size: 2 dynamic_batching { }", uneven)
+_, two = trial("instance_group [ { count: 2 kind: KIND_CPU } ]", uneven)
+_, ordered = trial("dynamic_batching { preserve_ordering: true }", uneven)
+show({"one instance": one, "two instances": two, "and preserve_ordering": ordered})
+
+# %% tags=["nbval-ignore-output"]
+for name, run in (("two instances", two), ("and preserve_ordering", ordered)):
+    print(f"{name:22} answered in the order", *run.requests.sort_values("answer_order")["request"])
+
+# %% [markdown]
+# Dotted is the time in which an answer is ready and held back: those behind a slow one pay. A client that
+# names its requests, as ours does, needs no order.
+#
+# ## Who goes first? `priority_levels`
+#
+# Level 1 is served first. A request that names no level has the default one. Four urgent requests come when a crowd
+# is already waiting:
+
+# %% tags=["nbval-ignore-output"]
+crowd = batching_trial.at([0.002 * number for number in range(18)] + [0.110 + 0.020 * number for number in range(6)])
+urgent = batching_trial.at([0.060, 0.070, 0.080, 0.090], priority=1)
+_, equal = trial("max_batch_size: 4 dynamic_batching { }", [*crowd, *urgent])
+_, levels = trial("dynamic_batching { priority_levels: 2 default_priority_level: 2 }", [*crowd, *urgent])
+show({"no levels": equal, "two levels": levels})
+
+# %% tags=["nbval-ignore-output"]
+for name, run in (("no levels", equal), ("two levels", levels)):
+    latency_ms = run.requests.groupby(run.requests["priority"] == 1)["latency_ms"].mean()
+    print(f"{name:10} urgent: {latency_ms[True]:.0f} ms on average, the others: {latency_ms[False]:.0f} ms")
+
+# %% [markdown]
+# Nobody is thrown out of a batch that has left, so an urgent request waits for the ones under way, and then comes next.
+#
+# ## A queue that says no
+#
+# When more comes than can be served, a queue without a limit grows until every answer is too late. A **queue policy**
+# says no early. `max_queue_size` refuses whom the queue has no place for; `default_timeout_microseconds` decides about
+# those who waited too long: `REJECT`, or `DELAY` them behind all others. Twenty-four requests in 96 ms, then a few more.
+# Which way loses the fewest?
+
+# %% tags=["nbval-ignore-output"]
+rush = batching_trial.at([0.004 * number for number in range(24)] + [0.12 + 0.030 * number for number in range(4)])
+policies = {"max_queue_size: 6": "max_queue_size: 6",
+            "60 ms, then REJECT": "default_timeout_microseconds: 60000 timeout_action: REJECT",
+            "60 ms, then DELAY": "default_timeout_microseconds: 60000 timeout_action: DELAY"}
+runs = {name: trial(f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}", rush)[1]
+        for name, policy in policies.items()}
+show(runs)
+
+# %% tags=["nbval-ignore-output"]
+for name, run in runs.items():
+    rejected = run.requests[run.requests["outcome"] == "rejected"]["message"].value_counts()
+    told = "; ".join(f"{count} times {message!r}" for message, count in rejected.items()) or "nobody rejected"
+    print(f"{name:20} {told}; P99 of the answered: {run.requests['latency_ms'].quantile(0.99):.0f} ms")
+
+# %% [markdown]
+# The full queue says no at once, which costs a client no time. A time-out says it when the batcher next looks at the
+# queue. `DELAY` loses nobody, and the delayed ones wait longest.
+#
+# Two refinements. With `allow_timeout_override` a request may name a time-out of its own, but only a shorter one. And
+# `priority_queue_policy` gives each level its own queue:
+
+# %% tags=["nbval-ignore-output"]
+impatient = [batching_trial.Arrival(one.at_s, timeout_us=30_000 * (number % 2)) for number, one in enumerate(rush)]
+_, override = trial("dynamic_batching { default_queue_policy { default_timeout_microseconds: 400000 "
+                    "allow_timeout_override: true } }", impatient)
+two_levels = [batching_trial.Arrival(one.at_s, priority=1 + number % 2) for number, one in enumerate(rush)]
+_, short = trial("dynamic_batching { priority_levels: 2 default_priority_level: 2 "
+                 "priority_queue_policy { key: 2 value { max_queue_size: 2 } } }", two_levels)
+for run, by in ((override, "timeout_us"), (short, "priority")):
+    print(pd.crosstab(run.requests[by], run.requests["outcome"]), "\n")
+
+# %% [markdown]
+# Is every request accounted for? A thousand within a second, several times what the model can do, at a queue of 32:
+
+# %% tags=["nbval-ignore-output"]
+flood = batching_trial.at(workload.poisson(1000, rate=1000, seed=0))
+rows = {}
+for name, policy in {"a queue of 32": "max_queue_size: 32",
+                     "and 100 ms at most": "max_queue_size: 32 default_timeout_microseconds: 100000"}.items():
+    _, run = trial(f"max_batch_size: 8 dynamic_batching {{ default_queue_policy {{ {policy} }} }}", flood)
+    rows[name] = [(run.requests["message"] == message).sum() for message in ("", batching_trial.QUEUE_FULL,
+                                                                             batching_trial.TIMED_OUT)]
+counts = pd.DataFrame.from_dict(rows, orient="index", columns=["answered", "queue full", "timed out"])
+summary = "; ".join(f"{name}: {row['answered']} answered + {row['queue full']} refused + {row['timed out']} timed out "
+                    f"= {row.sum()}" for name, row in counts.iterrows()) + f". Sent: {len(flood)}."
+charts.show(charts.queue_outcomes(counts), summary)
+display(Markdown(summary))
+
+# %% [markdown]
+# There is no other outcome. Triton's statistics count a time-out as failed, and do not count a request that found the
+# queue full: only the client knows of it.
+#
+# ## A batch by volume: a library of your own
+#
+# Triton counts requests. But one text has ten tokens and the next a thousand, and memory fills up with tokens. A
+# **custom batching library** is a C file of five functions; Triton asks it of each request: may this one join? Ours
+# adds up the units of work, up to `max_volume`. One call compiles it, one puts its path into the config:
+
+# %% tags=["nbval-ignore-output"]
+from inflight import custom_batching
+from inflight.errors import CourseError
+
+mixed = [batching_trial.Arrival(0.010 * number, work=(1, 9, 2, 5, 1, 7)[number % 6]) for number in range(18)]
+closed = f"dynamic_batching {{ preferred_batch_size: {list(range(1, 9))} }}"
+_, by_number = trial(f"instance_group [ {{ count: 1 kind: KIND_CPU }} ] {closed}", mixed)
+try:
+    library = custom_batching.build(custom_batching.SOURCES / "volume.c", Path(workdir.name) / "volume.so")
+    custom_batching.install(library, server, "batch-cost", "parameter")
+except CourseError as error:  # this machine has no C compiler: the next picture shows the same twice
+    print(error)
+repository.edit(repo, "batch-cost", max_volume=12)
+_, by_volume = trial("", mixed)
+
+# %% tags=["nbval-ignore-output"]
+show({"at most 8 requests": by_number, "at most 12 units of work": by_volume})
+for name, run in (("at most 8 requests", by_number), ("at most 12 units", by_volume)):
+    print(f"{name:20} work of each batch:", *run.executions["work"])
+
+# %% tags=["nbval-ignore-output"]
+source = (custom_batching.SOURCES / "volume.c").read_text()
+print(source[source.index("/* May this request join?"):source.index("/* The batch is on its way")].strip())
+
+# %% [markdown]
+# That is the whole decision, in C. That `closed` makes every size a preferred one has a reason: else Triton goes on
+# filling a batch that is ready while the model is busy, and asks the library about the newcomers with an empty count.
+#
+# The parameter `TRITON_BATCH_STRATEGY_PATH` names the library. Without it Triton looks for `batchstrategy.so` in the
+# folders of the version, of the model and of the backend, in this order.
+#
+# ## Requests that belong together: the sequence batcher
+#
+# So far any request could be computed with any other, anywhere. A model with a memory is different: all requests of a
+# conversation have to come to the instance that remembers it, in order. `sequence_batching` sees to that. A client
+# gives its requests a **correlation id**, and marks the first and the last of them. `running-sum` adds up what each
+# sequence sends and keeps its texts: a chat's memory, in small.
+
+# %% tags=["nbval-ignore-output"]
+from inflight import sequences
+from inflight.sequences import Step
+
+rounds = ((1, 2, 3), (2, 3), (3, 1), (1, 2, 3))  # who speaks when; in the last round all say goodbye
+
+
+def talk():
+    """Send round after round; a row a request."""
+    return pd.concat(sequences.send(server, [Step(who, 10 ** who, f"round {number}", number == 0, number == 3)
+                                             for who in speakers]) for number, speakers in enumerate(rounds))
+
+
+server.load("running-sum", **{"sequence_batching.direct.max_queue_delay_microseconds": 50_000,
+                              "sequence_batching.direct.minimum_slot_utilization": 0.75})
+talks = {"direct": talk()}
+rows = talks["direct"].sort_values("sequence", kind="stable")
+charts.table(rows[["sequence", "controls", "place", "sum", "memory"]].replace("\n", ", ", regex=True))
+
+# %% [markdown]
+# `controls` is what Triton adds to each request as inputs, if the config asks for them: START and END, READY (somebody
+# has really come for this place), CORRID (who). Two strategies decide who sits where:
+
+# %% tags=["nbval-ignore-output"]
+server.load("running-sum", **{"sequence_batching.oldest.max_candidate_sequences": 4,
+                              "sequence_batching.oldest.max_queue_delay_microseconds": 50_000})
+talks["oldest"] = talk()
+kept = {name: (rows.groupby("sequence")["place"].nunique() == 1).sum() for name, rows in talks.items()}
+summary = (f"Which sequence sat at which place of which batch. With direct {kept['direct']} of 3 sequences kept one "
+           f"place, with oldest {kept['oldest']}.")
+charts.show(charts.sequence_places(talks), summary)
+display(Markdown(summary))
+
+# %% [markdown]
+# **Direct**: a sequence has its place until it ends, and the place stays empty when it is silent: right for a model
+# that keeps a state by place. **Oldest**: batches are made of what has come, from at most `max_candidate_sequences`
+# sequences that have begun: right for a model that keeps its states by id. A chat that sends its whole history each
+# time needs neither; a speech recogniser needs one.
+#
+# What if a client forgets START, or END? Two places, given up after one silent second:
+
+# %% tags=["nbval-ignore-output"]
+import time
+
+server.load("running-sum", max_batch_size=2, **{"sequence_batching.max_sequence_idle_microseconds": 1_000_000})
+print(sequences.send(server, [Step(7, value=1)])["message"].item())
+sequences.send(server, [Step(1, start=True), Step(2, start=True)])  # both will never say END
+sent = time.monotonic()
+third = sequences.send(server, [Step(3, start=True, end=True)])["outcome"].item()
+print(f"the third is {third}, after {time.monotonic() - sent:.1f} s")
+print(sequences.send(server, [Step(1, value=1)])["message"].item())
+
+# %% [markdown]
+# A forgotten START is refused. A forgotten END holds its place until it has been silent for
+# `max_sequence_idle_microseconds`, while others wait at the door; then the sequence is gone. Here the model keeps its
+# state itself. Triton can keep it too (`state`, **implicit state**), if the backend hands it back; the Python backend
+# of this version does not: the model is given the first state each time, and nobody says so.
+#
+# ## Turn the knob
+#
+# Every field of the dynamic batcher, and the picture of this lesson. Apply writes the file and has the server load the
+# model; Run sends, and keeps the run before above. Try:
+#
+# 1. "one every 10 ms", with a delay of 50000 µs as below, and without. Does the delay do anything?
+# 2. "one every 60 ms", with the same delay, and without. And now?
+# 3. Two instances with "uneven work", then `preserve_ordering`.
+
+# %% tags=["nbval-ignore-output"]
+from inflight import batchers
+
+custom_batching.uninstall(server, "batch-cost", "parameter")
+repository.edit(repo, "batch-cost", "dynamic_batching { max_queue_delay_microseconds: 50000 }")
+names = [path for path in batchers.FIELDS if not path.startswith("sequence_batching")]
+widgets.ConfigEditor(repo, "batch-cost", server, names)
+
+# %% tags=["nbval-ignore-output"]
+from inflight import boards
+
+board = boards.batchers(server, log_path)
+board.run()
+board
+
+# %% tags=["nbval-ignore-output"]
+charts.show(*board.frame)  # what the dashboard shows last, for those who read this page without a kernel
+
+# %% [markdown]
+# ## A real model
+#
+# Enough of the microscope. `text-embedding` is the course's own checkpoint as an embedding model: one forward pass
+# turns every text of a batch into a vector. Reading the weights is the fixed part of its cost. The benchmark measures
+# the cost of a batch first, size by size, predicts the gain from it, and then measures the gain.
+
+# %% tags=["nbval-ignore-output"]
+from inflight import batchers_bench, huggingface
+from inflight.checkpoint import fetch
+
+checkpoint_dir = huggingface.folder(fetch())
+real = batchers_bench.bench(checkpoint_dir, Path(workdir.name) / "bench", rounds=1, requests=48)
+cost, predicted = real["cost"], real["predicted"]["dynamic_over_none"]
+gain = real["ratios"]["dynamic_over_none"]["median"]
+summary = (f"A batch of texts costs {cost['fixed_ms']:.1f} ms, and {cost['item_ms']:.1f} ms more for each text in it. "
+           f"Gain predicted from that: {predicted:.2f} times the texts a second; measured: {gain:.2f} times.")
+charts.show(charts.batch_cost(**cost), summary)
+display(Markdown(summary))
+
+# %% tags=["nbval-ignore-output"]
+charts.table(pd.DataFrame(real["rows"]))
+
+# %% [markdown]
+# What batching gains is the fixed part, shared. A model whose cost is all per item gains nothing, whatever you set; one
+# with large weights and short texts gains most. `inflight bench batchers` runs the same with more rounds.
+#
+# ## How to tune
+#
+# The order that wastes least of your time:
+#
+# 1. Measure the model as it is, one request at a time and many: the floor of the latency, the first throughput.
+# 2. Add `dynamic_batching { }` and measure again. For many models you are done here.
+# 3. Try more instances, then a queue delay, then preferred sizes: each only if it keeps to the latency budget.
+# 4. Add a queue policy, so that a flood is refused and not merely slow, and measure with real traffic.
+#
+# For steps 1 and 2, Triton's own **Performance Analyzer** keeps a given number of requests under way:
+
+# %% tags=["nbval-ignore-output"]
+from inflight import perf_analyzer
+
+server.stop()
+repo = repository.assemble(repo, models=("text-embedding",), checkpoint_dir=checkpoint_dir)
+server = Server(repo).start()
+texts = perf_analyzer.text_data(list(batchers_bench.TEXTS))
+tables = []
+for fragment in ("", "dynamic_batching { }"):
+    repository.edit(repo, "text-embedding", fragment)
+    server.load("text-embedding")
+    table = perf_analyzer.sweep(server.grpc_url, "text-embedding", texts, concurrency=(1, 16), requests=48)
+    tables.append(table.assign(batching=fragment or "none"))
+columns = ["batching", "concurrency", "throughput", "latency_ms_p50", "latency_ms_p99", "queue_ms", "compute_ms"]
+measured = pd.concat(tables)[columns]
+charts.table(measured)
+
+# %% tags=["nbval-ignore-output"]
+for number, rows in measured.groupby("concurrency"):
+    none, dynamic = rows["throughput"]
+    print(f"{number:2} under way: {none:.0f} texts a second without a batcher, {dynamic:.0f} with one")
+
+# %% [markdown]
+# One at a time, there is nothing to batch. With many under way more is done, so the queue is shorter, and the latency
+# too: here batching costs nobody anything.
+#
+# Step 3 is a search, and there is a program for it: the **Model Analyzer** loads one configuration after the other into
+# the running server, has the Performance Analyzer measure it, and ranks what it found.
+
+# %% tags=["nbval-ignore-output"]
+from inflight import model_analyzer
+
+try:
+    found = model_analyzer.search(server, "text-embedding", texts, concurrency=(8,), instance_counts=(2,),
+                                  max_queue_delays_us=(0, 5000), requests=30)
+    report = charts.table(found.table[["config", "batching", "instances", "throughput", "latency_ms_p99"]])
+    print("best:", found.best)
+except CourseError as error:  # it is installed at its first use, which needs a network
+    report = Markdown(str(error))
+report
+
+# %% [markdown]
+# `default` is the model as its file says. Read such a table with care: differences of a few percent are the machine's
+# mood, and a winner has to win twice. Its own report, an HTML page, is in `found.summary`.
+#
+# ## Who decides? The table
+#
+# The word batch stands at many places of a repository. The question that people ask most is which of them does what:
+#
+# | Knob | In which file | Who decides | When | On what |
+# |---|---|---|---|---|
+# | several items in one request | your client's code | the client | before it sends | what it has at hand |
+# | `dynamic_batching` | `config.pbtxt` of a model without memory | Triton | when the model gets free, or a delay is over | number, age and priority of what waits |
+# | `TRITON_BATCH_STRATEGY_PATH` | a parameter in the same file, and your C file | your library | whenever Triton could add a request | anything in the request |
+# | `sequence_batching`: `direct`, `oldest` | `config.pbtxt` of a model with a memory | Triton | from START to END | the correlation id |
+# | `sequence_batching`: `iterative_sequence` | `config.pbtxt`, and `model.py` says "again" | the model | after each step, such as a token | whether the answer is complete |
+# | `gpt_model_type` | `tensorrt_llm/config.pbtxt`, a parameter | the engine | each iteration; with `V1` when a batch has ended | free seats |
+# | `batch_scheduler_policy` | `tensorrt_llm/config.pbtxt`, a parameter | the engine | each iteration, for those who wait | free KV cache blocks |
+#
+# The upper four hand the model a batch and get all of it back. With the lower three a batch changes while it runs: that
+# is in-flight batching. So `dynamic_batching` in front of an LLM engine gains nothing: the engine takes every request
+# at once, and seats it by itself. And in-flight batching has nothing to offer a model whose answer is one forward pass:
+# there is no flight.
+#
+# ## On the lab GPU
+#
+# All of this is Triton, so files and fields are the same in the container.
+#
+# | Step | Here | With the container and a GPU |
+# |---|---|---|
+# | Instances | `instance_group [ { count: 2 kind: KIND_CPU } ]` | `kind: KIND_GPU`, and `gpus: [ 0 ]` |
+# | Load one model again | `server.load("batch-cost")` | `curl -X POST localhost:8000/v2/repository/models/batch-cost/load`, with `--model-control-mode=explicit` |
+# | Batching library | `custom_batching.build(…)` | `cc -shared -fPIC -o batchstrategy.so volume.c` |
+# | Statistics | `telemetry.statistics(…)` | `curl localhost:8000/v2/models/batch-cost/stats` |
+# | Performance Analyzer | the one in the tritonclient wheel | `perf_analyzer` in the `-py3-sdk` container |
+# | Model Analyzer | `model_analyzer.search(…)` | `model-analyzer profile` in the same container |
+# | A batcher before the engine | none | `tensorrt_llm/config.pbtxt` has `dynamic_batching`, for `max_queue_delay_microseconds` and `max_queue_size`: it hands requests over, the engine seats them |
+#
+# ## What breaks
+#
+# **A config that Triton would refuse.** `repository.edit` and the editor find it before anything is written:
+
+# %%
+for fragment in ("dynamic_batching { preferred_batch_size: [ 16 ] }",
+                 "dynamic_batching { priority_levels: 2 default_priority_level: 3 }",
+                 "dynamic_batching { } sequence_batching { }"):
+    try:
+        repository.edit(repo, "text-embedding", fragment)
+    except CourseError as error:
+        print(error)
+
+# %% [markdown]
+# **A model that idles while requests wait.** With a queue policy or priority levels Triton does not get the next batch
+# ready while the model is busy. It looks at the queue when a request is let in, and otherwise every half second. After
+# a burst nothing more comes:
+
+# %% tags=["nbval-ignore-output"]
+server.stop()
+repo = repository.assemble(repo, models=("batch-cost",), batch_cost_fixed_ms=40, batch_cost_item_ms=4,
+                           batch_cost_max_batch_size=4, execution_log_path=log_path)
+server = Server(repo).start()
+burst = batching_trial.at([0.002 * number for number in range(20)])
+_, plain = trial("dynamic_batching { }", burst)
+_, levels = trial("dynamic_batching { priority_levels: 2 default_priority_level: 2 }", burst)
+show({"dynamic_batching { }": plain, "with priority levels": levels})
+
+# %% tags=["nbval-ignore-output"]
+for name, run in (("plain", plain), ("with levels", levels)):
+    gap_s = (run.executions["start_s"] - run.executions["end_s"].shift()).max()
+    print(f"{name:12} last answer after {run.requests['answered_s'].max():.1f} s, longest gap {1000 * gap_s:.0f} ms")
+
+# %% [markdown]
+# Under steady traffic each new request wakes the batcher, and you will not notice; in a test with one burst you will.
+#
+# ## Recap
+#
+# - Triton batches nothing unless the config says so; with `dynamic_batching { }` a batch is what came during the one
+#   before.
+# - `max_batch_size` bounds throughput; a queue delay buys idle time with latency; a preferred size may split what would
+#   have been one batch.
+# - A queue policy decides who is told no, and every request has exactly one end: answered, refused or timed out.
+# - A library of five functions batches by what you count; the sequence batcher keeps together what belongs together.
+# - The gain is the fixed cost of a batch, shared. Measure that cost, and you know the gain before you try.
+#
+# Three questions to answer without running anything:
+#
+# <details><summary>1. A batch costs 10 ms, and 10 ms an item; one instance, batches of at most eight. What is the most
+# that <code>dynamic_batching</code> can gain?</summary>
+#
+# Alone a request takes 20 ms: 50 a second. Eight take 90 ms: 89 a second, not even twice as many. The fixed part is
+# small, so there is little to share.
+# </details>
+#
+# <details><summary>2. Your P99 is 40 ms under heavy load, and 90 ms at night. Which field do you look at?</summary>
+#
+# <code>max_queue_delay_microseconds</code>. Under load batches are full and leave at once; at night everybody waits for
+# company that does not come.
+# </details>
+#
+# <details><summary>3. A colleague adds <code>dynamic_batching</code> to <code>tensorrt_llm</code>, "so that requests
+# are batched". What do you say?</summary>
+#
+# The engine does that already, at every token, by free seats and blocks. A batcher in front can only make a request
+# wait before it is seated.
+# </details>
+#
+# Now [do the lab](../labs/06_batchers.ipynb), or go on with [07 · Iterative GPT-2](07_iterative_gpt2.ipynb): the model
+# says "again", and Triton batches in flight.
+#
+# ## Leave the machine as it was
+#
+# The last cell stops the server and removes the files of this lesson. You may run it twice.
+
+# %%
+server.stop()
+workdir.cleanup()
+print("server alive:", server.is_alive(), "· files left:", Path(workdir.name).exists())
