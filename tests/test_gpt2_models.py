@@ -74,16 +74,20 @@ def expected(folder):
 class Stream:
     """One request on a gRPC stream of its own: the pieces that came, and what flag the last had."""
 
-    def __init__(self, server, model, text, on_piece=lambda: None, parameters=None, **options):
+    def __init__(self, server, on_piece=lambda: None):
         self.pieces, self.final_flags, self.error = [], [], None
         self._over, self._some, self._on_piece = threading.Event(), threading.Event(), on_piece
         self._connection = triton.InferenceServerClient(server.grpc_url)
+        assert self._connection.is_server_live()  # connected now, and not with the request
         self._connection.start_stream(self._arrived)
+
+    def send(self, model, text, parameters=None, **options):
         texts = np.array([[item] for item in ([text] if isinstance(text, (str, bytes)) else text)], np.object_)
         tensor = triton.InferInput("text_input", texts.shape, "BYTES").set_data_from_numpy(texts)
         parameters = {"max_tokens": 8, "ignore_eos": True} if parameters is None else parameters
         self._connection.async_stream_infer(model, [tensor], enable_empty_final_response=True, parameters=parameters,
                                             **options)
+        return self
 
     def _arrived(self, result, error):
         if self._over.is_set():  # what comes now is that the stream was closed
@@ -115,7 +119,7 @@ class Stream:
 
 
 def stream(server, model, text, length, on_piece=lambda: None):
-    return Stream(server, model, text, on_piece, {"max_tokens": length, "ignore_eos": True})
+    return Stream(server, on_piece).send(model, text, {"max_tokens": length, "ignore_eos": True})
 
 
 def ask(server, model, text, length):
@@ -124,7 +128,9 @@ def ask(server, model, text, length):
 
 def ask_all(server, prompts, length):
     """Answers of iterative-gpt2 to prompts that are sent at once."""
-    streams = [stream(server, "iterative-gpt2", prompt, length) for prompt in prompts]
+    streams = [Stream(server) for _ in prompts]
+    for each, prompt in zip(streams, prompts):
+        each.send("iterative-gpt2", prompt, {"max_tokens": length, "ignore_eos": True})
     return [each.read() for each in streams]
 
 
@@ -174,30 +180,26 @@ def test_over_http_too(server, expected, model):
     assert [line["text_output"] for line in lines] == expected(PROMPTS[0], 5)
 
 
-def order_of_two(server, model):
-    """Whose token came when, of two streams of which the second begins with the first token of the other."""
-    order, first_came = [], threading.Event()
-
-    def came():
-        order.append("first")
-        first_came.set()
-
-    first = stream(server, model, PROMPTS[0], LONG, came)
+def passes_of_two(server, new_passes, model):
+    """First and last forward pass of two streams, of which the second begins with the first token of the other."""
+    first_came = threading.Event()
+    first, second = Stream(server, first_came.set), Stream(server)
+    first.send(model, PROMPTS[0], {"max_tokens": LONG, "ignore_eos": True})
     assert first_came.wait(DEADLINE_S)
-    second = stream(server, model, PROMPTS[1], 20, lambda: order.append("second"))
+    second.send(model, PROMPTS[1], {"max_tokens": 20, "ignore_eos": True})
     assert (len(first.read()), len(second.read())) == (LONG, 20)
-    return order
+    return telemetry.passes(new_passes(model)).groupby("sequence")["iteration"].agg(["min", "max"])
 
 
-def test_the_simple_model_finishes_the_first_before_it_begins_the_second(server):
-    order = order_of_two(server, "simple-gpt2")
-    assert order.index("second") >= LONG - 2, "neighbours may swap on their way, as each has a connection of its own"
+def test_the_simple_model_finishes_the_first_before_it_begins_the_second(server, new_passes):
+    spans = passes_of_two(server, new_passes, "simple-gpt2")
+    assert spans["max"][1] < spans["min"][2]
 
 
-def test_the_iterative_model_streams_both_at_once(server):
-    order = order_of_two(server, "iterative-gpt2")
-    assert order[-1] == "first", "the second is the shorter, and over before the first"
-    assert "first" in order[order.index("second"):], "tokens of both in turn"
+def test_the_iterative_model_streams_both_at_once(server, new_passes):
+    spans = passes_of_two(server, new_passes, "iterative-gpt2")
+    assert spans["min"][2] < spans["max"][1], "the second begins while the first goes on"
+    assert spans["max"][2] < spans["max"][1], "and, as the shorter, it is over before"
 
 
 # Slots and places -----------------------------------------------------------------------------------------------------
@@ -271,7 +273,7 @@ def test_a_log_that_is_none(tmp_path):
     ("word " * POSITIONS, None, f"but the model has {POSITIONS} positions for prompt and answer: shorten the text."),
 ], ids=["empty", "not text", "neither", "one", "text", "no tokens", "no bool", "too many", "too long"])
 def test_what_is_refused_in_one_sentence(server, model, text, parameters, message):
-    refused = Stream(server, model, text, parameters=parameters)
+    refused = Stream(server).send(model, text, parameters)
     assert refused.read() == [] and message in refused.error
     assert "Traceback" not in refused.error and "\n" not in refused.error
 
@@ -279,14 +281,14 @@ def test_what_is_refused_in_one_sentence(server, model, text, parameters, messag
 @pytest.mark.parametrize("model, message", [("simple-gpt2", "to be 1 for each request, got 2: send one prompt a request."),
                                             ("iterative-gpt2", "must specify batch-size 1")])
 def test_two_texts_in_a_request_are_refused(server, model, message):
-    refused = Stream(server, model, ["a", "b"])
+    refused = Stream(server).send(model, ["a", "b"])
     assert refused.read() == [] and message in refused.error
     assert len(ask(server, model, PROMPTS[0], 2)) == 2, "the server goes on"
 
 
 def test_a_sequence_that_its_client_ends_is_refused(server):
     """Triton would lose it at the first rescheduling, and the client would wait for ever."""
-    refused = Stream(server, "iterative-gpt2", PROMPTS[0], sequence_id=7, sequence_start=True, sequence_end=True)
+    refused = Stream(server).send("iterative-gpt2", PROMPTS[0], sequence_id=7, sequence_start=True, sequence_end=True)
     assert refused.read() == [] and "leave sequence_end out" in refused.error
     assert slots(server) == 0
 
@@ -334,10 +336,11 @@ def test_a_full_cache_lets_wait(server, expected, new_passes):
 def test_a_place_whose_sequence_has_ended_comes_along_empty(server, new_passes):
     server.load("iterative-gpt2", kv_cache_slots=4)  # or other places may still be taken
     first_came = threading.Event()
-    short = stream(server, "iterative-gpt2", PROMPTS[0], 40, first_came.set)
+    short, long = Stream(server, first_came.set), Stream(server)
+    short.send("iterative-gpt2", PROMPTS[0], {"max_tokens": 60, "ignore_eos": True})
     assert first_came.wait(DEADLINE_S)
-    long = stream(server, "iterative-gpt2", PROMPTS[1], LONG)
-    assert (len(short.read()), len(long.read())) == (40, LONG)
+    long.send("iterative-gpt2", PROMPTS[1], {"max_tokens": LONG, "ignore_eos": True})
+    assert (len(short.read()), len(long.read())) == (60, LONG)
     log = new_passes()
     assert set(log["empty_places"]) == {0, 1} and log["empty_places"].iloc[-1] == 1
 

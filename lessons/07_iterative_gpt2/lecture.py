@@ -76,12 +76,22 @@ offsets_s = [0.0, 0.3]
 for model in GPT2:
     gpt2_client.run(server.grpc_url, model, prompts, max_tokens=4)  # the first requests are the slowest: not counted
 before = {model: telemetry.statistics(server.http_url, model) for model in GPT2}
+
+# %% tags=["nbval-ignore-output"]
+from inflight import charts
+
 races, passes = {}, {}
-start = log_path.stat().st_size
-races["simple-gpt2"] = gpt2_client.run(server.grpc_url, "simple-gpt2", prompts, 96, offsets_s)
-passes["simple-gpt2"] = telemetry.passes(telemetry.executions(log_path, start))
-for row in gpt2_client.standings(races["simple-gpt2"]).itertuples():
-    print(f"stream {row.stream}: {row.tokens} tokens from {row.first_s:.2f} to {row.last_s:.2f} s: {row.text[:60]!r} …")
+
+
+def race(model):
+    """Run it; keep every token's time, and what the model's log says of its forward passes."""
+    start = log_path.stat().st_size
+    races[model] = gpt2_client.run(server.grpc_url, model, prompts, 96, offsets_s)
+    passes[model] = telemetry.passes(telemetry.executions(log_path, start))
+    return charts.table(gpt2_client.standings(races[model]), decimals=2)
+
+
+race("simple-gpt2")
 
 # %% [markdown]
 # The second stream got its first token when the first stream had its last one.
@@ -91,19 +101,13 @@ for row in gpt2_client.standings(races["simple-gpt2"]).itertuples():
 # The same prompts, the same times.
 
 # %% tags=["nbval-ignore-output"]
-start = log_path.stat().st_size
-races["iterative-gpt2"] = gpt2_client.run(server.grpc_url, "iterative-gpt2", prompts, 96, offsets_s)
-passes["iterative-gpt2"] = telemetry.passes(telemetry.executions(log_path, start))
-for row in gpt2_client.standings(races["iterative-gpt2"]).itertuples():
-    print(f"stream {row.stream}: {row.tokens} tokens from {row.first_s:.2f} to {row.last_s:.2f} s: {row.text[:60]!r} …")
+race("iterative-gpt2")
 
 # %% [markdown]
 # ## See
 
 # %% tags=["nbval-ignore-output"]
 from IPython.display import Markdown, display
-
-from inflight import charts
 
 summary = charts.race_summary(races)
 charts.show(charts.race(races, offsets_s), summary)
@@ -121,7 +125,8 @@ display(Markdown(summary))
 for model in GPT2:
     done = telemetry.statistics(server.http_url, model) - before[model]
     sizes = ", ".join(f"{count} of {size}" for size, count in done.batches.items())
-    print(f"{model:15} {done.executions:3} batches from Triton ({sizes}), {passes[model]['iteration'].nunique()} forward passes")
+    num_passes = passes[model]["iteration"].nunique()
+    print(f"{model:15} {done.executions:3} batches from Triton ({sizes}), {num_passes} forward passes")
 
 # %% tags=["nbval-ignore-output"]
 streams = {model: rows.rename(columns={"sequence": "stream"}) for model, rows in passes.items()}
@@ -235,14 +240,13 @@ import pandas as pd
 from inflight import gpt2_race
 
 eight, rows = gpt2_race.prompts(8), []
-for name, model, values in (("simple-gpt2", "simple-gpt2", {}), ("iterative, as in the tutorial", "iterative-gpt2", {"kv_cache": "tutorial"}),
-                            ("iterative, no cache", "iterative-gpt2", {"kv_cache": "off"}),
-                            ("iterative, KV cache", "iterative-gpt2", {"kv_cache": "on"})):
-    server.load(model, **values)
+for model, kv_cache in (("simple-gpt2", ""), *(("iterative-gpt2", way) for way in ("tutorial", "off", "on"))):
+    server.load(model, **({"kv_cache": kv_cache} if kv_cache else {}))
     gpt2_client.run(server.grpc_url, model, eight, 4)
     tokens = gpt2_client.run(server.grpc_url, model, eight, 48)
-    rows.append((name, len(tokens) / tokens["time_s"].max(), tokens.groupby("stream")["time_s"].min().max()))
-charts.table(pd.DataFrame(rows, columns=["eight streams of 48 tokens", "tokens a second", "last first token (s)"]))
+    streams = gpt2_client.standings(tokens)
+    rows.append((model, kv_cache, len(tokens) / tokens["time_s"].max(), streams["first_s"].max()))
+charts.table(pd.DataFrame(rows, columns=["model", "kv_cache", "tokens a second", "last first token (s)"]))
 
 # %% [markdown]
 # A model of this size is small enough for one core's caches, and the way through Triton is a good part of its time. With
@@ -252,10 +256,22 @@ charts.table(pd.DataFrame(rows, columns=["eight streams of 48 tokens", "tokens a
 # %%
 from inflight import gpt2_bench
 
-charts.table(gpt2_bench.results())
+recorded = gpt2_bench.results()
+charts.table(recorded[["machine", "checkpoint", "way", "tokens_per_s", "ms_per_token", "first_ms_max", "last_ms_max"]])
 
 # %%
-charts.table(gpt2_bench.results_by_length())
+charts.table(gpt2_bench.results("ratios")[["checkpoint", "ratio", "median", "min", "max"]], decimals=2)
+
+# %% [markdown]
+# The first two ratios say what the cache gains over the tutorial's way, and over computing everything again at the same
+# precision. The third is the way through Triton against a plain loop in one process. The last says how far a pass is from
+# the time in which memory can be read at all: every pass reads all weights, whoever is in it.
+#
+# And one token of one stream, alone in a process, after so many tokens of text (in ms):
+
+# %%
+by_length = gpt2_bench.results("rows_by_length").pivot(index=["checkpoint", "length"], columns="way", values="ms")
+charts.table(by_length[["tutorial", "off", "on"]].reset_index())
 
 # %% [markdown]
 # ## Turn the knobs
@@ -302,7 +318,7 @@ display(Markdown(summary))
 
 # %% tags=["nbval-ignore-output"]
 idle = "sequence_batching.max_sequence_idle_microseconds"
-server.load("iterative-gpt2", **{idle: 1000})
+server.load("iterative-gpt2", **{idle: 1})
 try:
     gpt2_client.run(server.grpc_url, "iterative-gpt2", four, 64)
 except CourseError as error:
@@ -310,9 +326,8 @@ except CourseError as error:
 server.load("iterative-gpt2")
 
 # %%
-editor = widgets.ConfigEditor(repo, "iterative-gpt2", server, [
-    "max_batch_size", candidates, "sequence_batching.max_sequence_idle_microseconds", "kv_cache", "kv_cache_slots", "when_full"])
-editor
+fields = ["max_batch_size", candidates, idle, "kv_cache", "kv_cache_slots", "when_full"]
+widgets.ConfigEditor(repo, "iterative-gpt2", server, fields)
 
 # %% [markdown]
 # And the race itself, live. Try:
@@ -324,7 +339,6 @@ editor
 # %% tags=["nbval-ignore-output"]
 from inflight import boards
 
-server.load("iterative-gpt2")
 board = boards.race(server)
 board.run()
 board

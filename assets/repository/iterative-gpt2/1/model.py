@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
 
@@ -12,8 +13,8 @@ import triton_python_backend_utils as pb_utils
 from inflight import gpt2, triton_model
 from inflight.errors import CourseError
 
-CHECK_PERIOD_S = 0.1  # how often to look for clients that are gone while nothing is computed
-RELEASE_S = 0.1  # more than Triton takes to release a request after its execution
+QUIET_S = 0.1  # more than Triton takes to release a request, or to come back with one, after an execution
+NUM_SENDERS = 4  # tokens that leave at the same time
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 RELEASE_ALL = pb_utils.TRITONSERVER_REQUEST_RELEASE_ALL
 RESCHEDULE = pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
@@ -45,13 +46,13 @@ class TritonPythonModel:
         self.idle_s = int(batching["max_sequence_idle_microseconds"]) / 1e6
         self.states = {}  # correlation id -> State
         self.endings = []  # sender, and error if there is one, of sequences whose requests Triton is about to release
+        self.executed_s = 0.0
         self.gauges = Gauges(args)
         self._show_state()
-        self.has_endings, self.closing = threading.Event(), threading.Event()
-        self.lock = threading.Lock()
-        self.threads = [threading.Thread(target=target, daemon=True) for target in (self._keep_house, self._end_late)]
-        for thread in self.threads:
-            thread.start()
+        self.lock, self.closing = threading.Lock(), threading.Event()
+        self.pool = ThreadPoolExecutor(NUM_SENDERS)
+        self.housekeeper = threading.Thread(target=self._keep_house, daemon=True)
+        self.housekeeper.start()
 
     def execute(self, requests):
         with self.lock:
@@ -64,18 +65,20 @@ class TritonPythonModel:
             batch, num_waiting = self._with_room(batch)
             if batch:
                 self._step(batch, timestamp, start_s, waiting=num_waiting, empty_places=len(requests) - len(ready))
+            # All at once: each is a message to the server and back. None may be under way when the requests are released.
+            list(self.pool.map(self._send_token, batch))
             for row in batch:
-                self._respond(*row)
+                self._release(*row)
             self._mark_seen(start_s)
             self._show_state()
-        if self.endings:
-            self.has_endings.set()
+            self.executed_s = time.monotonic()
 
     def finalize(self):
+        with self.lock:
+            self._send_endings()
         self.closing.set()
-        self.has_endings.set()
-        for thread in self.threads:
-            thread.join()
+        self.housekeeper.join()
+        self.pool.shutdown()
 
     # Before the forward pass ------------------------------------------------------------------------------------------
 
@@ -116,13 +119,6 @@ class TritonPythonModel:
             elif unseen_now_s > unseen_s and state.sender.is_cancelled():
                 self._forget(number)
 
-    def _keep_house(self):
-        """Forget them too when no execution comes."""
-        while not self.closing.wait(CHECK_PERIOD_S):
-            with self.lock:
-                self._forget_lost(time.monotonic(), CHECK_PERIOD_S)
-                self._show_state()
-
     def _with_room(self, batch):
         """The rows that have room in the KV cache, and how many wait for it until the next execution; or are refused."""
         # In the order of their start: who has waited longest is next, in this batch or not.
@@ -150,11 +146,13 @@ class TritonPythonModel:
                                   for number, sequence in sequences.items()],
                        slots_used=self.model.num_used_slots, slots_max=self.model.num_slots, **counts)
 
-    def _respond(self, request, number, sender):
-        sequence = self.states[number].sequence
-        piece = np.array([[self.model.last_piece(sequence).encode("utf-8")]], np.object_)
+    def _send_token(self, row):
+        _, number, sender = row
+        piece = np.array([[self.model.last_piece(self.states[number].sequence).encode("utf-8")]], np.object_)
         sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("text_output", piece)]))
-        if sequence.is_finished:
+
+    def _release(self, request, number, sender):
+        if self.states[number].sequence.is_finished:
             self._end(request, number, sender)
         else:
             request.set_release_flags(RESCHEDULE)
@@ -175,18 +173,19 @@ class TritonPythonModel:
 
     def _send_endings(self):
         """Final responses of the execution before, whose requests are released when another one begins."""
-        endings, self.endings = self.endings, []
-        self.has_endings.clear()
-        for sender, error in endings:
+        for sender, error in self.endings:
             sender.send(error and triton_model.error_response(error), flags=FINAL)
+        self.endings = []
 
-    def _end_late(self):
-        """Send them too when no other execution begins. Triton does not tell when it has released a request."""
-        while not self.closing.is_set():
-            self.has_endings.wait()
-            self.closing.wait(RELEASE_S)
+    def _keep_house(self):
+        """Do what each execution does besides when none comes. Triton does not tell when it has released a request."""
+        while not self.closing.wait(QUIET_S):
             with self.lock:
-                self._send_endings()
+                now_s = time.monotonic()
+                if now_s - self.executed_s >= QUIET_S:
+                    self._forget_lost(now_s, QUIET_S)
+                    self._send_endings()
+                    self._show_state()
 
     def _mark_seen(self, start_s):
         """To Triton a sequence idles from the end of its execution on, which is when it is rescheduled."""
