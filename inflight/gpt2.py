@@ -33,6 +33,7 @@ WAYS = ("on", "off", "tutorial")
 DTYPES = {"cpu": ("bfloat16", "float32"), "cuda": ("bfloat16", "float16", "float32")}
 DEVICE_NAMES = {"cpu": "CPU", "cuda": "GPU"}
 PACKED_FOR_TOKENS = 8  # number of tokens that the weights are packed for; others are computed too
+LENGTH_STEP = 32  # tokens; attention goes over a multiple of it
 NUM_PRECEDING = 8  # tokens that are decoded again to find where a character begins
 
 
@@ -273,7 +274,7 @@ class SlotGpt2(Gpt2):
         from torch.nn.functional import layer_norm
 
         weights = self._weights
-        batch = _Batch(sequences, weights.num_heads, weights.embeddings.device, weights.embeddings.dtype)
+        batch = _Batch(sequences, weights.num_heads, self.positions, weights.embeddings.device, weights.embeddings.dtype)
         x = weights.embeddings[batch.ids] + weights.positions[batch.positions]
         for number, layer in enumerate(weights.layers):
             normed = layer_norm(x, x.shape[-1:], *layer.norm_1, weights.epsilon)
@@ -325,7 +326,7 @@ class _Batch:
     first; `whole` has start, end and slot of each other.
     """
 
-    def __init__(self, sequences: list[Sequence], num_heads: int, device, dtype):
+    def __init__(self, sequences: list[Sequence], num_heads: int, num_positions: int, device, dtype):
         import torch
 
         decoding = [sequence for sequence in sequences if sequence.num_cached]
@@ -341,7 +342,9 @@ class _Batch:
         self.ids, self.positions, self.last = (torch.tensor(values, device=device) for values in (ids, positions, last))
         self.slots = torch.tensor([sequence.slot for sequence in decoding], device=device, dtype=torch.long)
         if decoding:
-            self._longest = max(len(sequence.token_ids) for sequence in decoding)
+            # In steps: for each new length the matrix kernels are made anew, which takes longer than a few hidden tokens.
+            longest = max(len(sequence.token_ids) for sequence in decoding)
+            self._longest = min(-(-longest // LENGTH_STEP) * LENGTH_STEP, num_positions)
             first = decoding[0].slot
             are_neighbours = decoding[-1].slot - first == len(decoding) - 1
             self._rows = slice(first, first + len(decoding)) if are_neighbours else self.slots

@@ -57,8 +57,9 @@ def bench(folder: str | Path, workdir: str | Path, streams: int = 8, tokens: int
           dtype: str = "bfloat16", progress: Progress = lambda what, done, total: None) -> dict:
     """Every way of `SERVED`, and the same KV cache in a plain loop without a server, `rounds` times in one run.
 
-    All streams start at once, each with a prompt of a few words. Before its turn each way makes `WARM_UP_TOKENS` tokens
-    a stream that are not counted; the order of the ways turns around from round to round.
+    All streams start at once, each with a prompt of a few words. Before its turn each way makes tokens that are not
+    counted: those with the KV cache all of them once, as a model just loaded is slower for a second; the slow ones
+    `WARM_UP_TOKENS` a stream. The order of the ways turns around from round to round.
 
     Parameters
     ----------
@@ -141,7 +142,7 @@ def _round(number: int, rounds: int, server: Server, model: gpt2.Gpt2, prompts: 
         progress(what, before, rounds * len(ways) * each)
         if SERVED.get(way, (SIMPLE,))[0] == ITERATIVE:
             server.load(ITERATIVE, kv_cache=SERVED[way][1])
-        list(_followed(way, server, model, prompts, WARM_UP_TOKENS))
+        list(_followed(way, server, model, prompts, tokens if way in (KV_CACHE, IN_PROCESS) else WARM_UP_TOKENS))
         came: list[Token] = []
         for arrived in _followed(way, server, model, prompts, tokens):
             came += arrived
