@@ -179,6 +179,6 @@ def cost_of_a_token_summary(ways: dict[str, pd.DataFrame]) -> str:
     for way, tokens in ways.items():
         start, slope = growth(tokens)
         first, last = tokens["length"].min(), tokens["length"].max()
-        parts.append(f"{way}, a token costs {start + slope * first:.1f} ms after {first} tokens and "
+        parts.append(f"{way[:1].upper()}{way[1:]}, a token costs {start + slope * first:.1f} ms after {first} tokens and "
                      f"{start + slope * last:.1f} ms after {last}, the whole answer {tokens['ms'].sum() / 1000:.1f} s")
-    return f"Time of a token, and of the answer up to it, against the length of the text. {'; '.join(parts).capitalize()}."
+    return f"Time of a token, and of the answer up to it, against the length of the text. {'; '.join(parts)}."
