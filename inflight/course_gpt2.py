@@ -1,7 +1,7 @@
 """Make assets/checkpoints/course-gpt2: a small GPT-2, from the text it learns to its model card.
 
-    python -m inflight.course_gpt2 text     # the course's own model writes it: ten minutes of CPU time
-    python -m inflight.course_gpt2 train    # tokenizer, weights, model card: twenty
+    python -m inflight.course_gpt2 text     # the course's own model writes it: some twenty minutes of CPU time
+    python -m inflight.course_gpt2 train    # tokenizer, weights, model card: some thirty
 
 Nothing is fetched but the model. It answers a few thousand questions about everyday things and computers; the beginning
 of each answer ("Baking bread is like") is given to it. The text stays in the course's cache folder, the rest goes to
