@@ -225,7 +225,7 @@ class RaceBoard(Dashboard):
         super().__init__({
             "model": ipywidgets.Dropdown(options=models, description="model", style=STYLE),
             "streams": ipywidgets.IntSlider(2, 1, MAX_LANES, description="streams", **wide),
-            "offset_s": ipywidgets.FloatSlider(0.5, min=0, max=3, step=0.1, description="start offset (s)", **wide),
+            "offset_s": ipywidgets.FloatSlider(0.1, min=0, max=3, step=0.1, description="start offset (s)", **wide),
             "max_tokens": ipywidgets.IntSlider(64, 8, 256, 8, description="max_tokens", **wide),
         }, self._race)
         self.children = [child if child is not self.picture else self.lanes for child in self.children]

@@ -228,7 +228,7 @@ def gpt2_race_command(
     models: Annotated[list[str], typer.Argument(help=f"{' or '.join(repository.GPT2)}, or both: one race each.")],
     streams: Annotated[int, typer.Option(help="Prompts that race.")] = 2,
     tokens: Annotated[int, typer.Option(help="Tokens of each answer.")] = 64,
-    offset_s: Annotated[float, typer.Option(help="Seconds from the start of a stream to that of the next.")] = 0.5,
+    offset_s: Annotated[float, typer.Option(help="Seconds from the start of a stream to that of the next.")] = 0.1,
     prompt: Annotated[Optional[list[str]], typer.Option(help="May be given several times, one a stream.")] = None,
     checkpoint: Annotated[str, GPT2_CHECKPOINT] = "course-gpt2",
     url: Annotated[Optional[str], typer.Option(help="host:port (gRPC); by default a server for the occasion.")] = None,

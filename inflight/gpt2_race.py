@@ -1,6 +1,6 @@
 """Prompts that race for one GPT-2 model, shown in a terminal while they do.
 
-    tokens, interrupted = with_bars("127.0.0.1:8001", "iterative-gpt2", prompts(2), max_tokens=64, offset_s=0.5)
+    tokens, interrupted = with_bars("127.0.0.1:8001", "iterative-gpt2", prompts(2), max_tokens=64, offset_s=0.1)
     print(summary(tokens))
 """
 
