@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import signal
 
 import psutil
 import pytest
@@ -16,6 +17,8 @@ MARK = "INFLIGHT_TEST_RUN"
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "browser: needs Chromium; runs after the other tests")
+    # A shell has what it starts in the background ignore interrupts, of which some tests send one.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):
