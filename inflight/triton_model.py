@@ -5,6 +5,7 @@ Imported by `model.py` files, which run in a process that Triton starts; `triton
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 
@@ -101,6 +102,43 @@ class ExecutionLog:
             os.write(self._file, (json.dumps(execution) + "\n").encode())
 
 
+class Gauges:
+    """A model's own figures at Triton's /metrics.
+
+    Parameters
+    ----------
+    args : dict
+        What Triton gives to `initialize`.
+    families : dict
+        Name of a family of gauges -> its description, and the label that tells its gauges apart.
+    """
+
+    def __init__(self, args: dict, families: dict[str, tuple[str, str]]):
+        self._model = {"model": args["model_name"], "version": args["model_version"]}
+        self._labels = {name: label for name, (_, label) in families.items()}
+        self._families = {name: _undying(pb_utils.MetricFamily(name=name, description=text, kind=pb_utils.MetricFamily.GAUGE))
+                          for name, (text, _) in families.items()}
+        self._gauges = {}
+
+    def show(self, family: str, values: dict[str, float]) -> None:
+        """Set the gauge of each label to its value; each takes a message to the server."""
+        for label, value in values.items():
+            if (family, label) not in self._gauges:
+                labels = {**self._model, self._labels[family]: label}
+                self._gauges[family, label] = _undying(self._families[family].Metric(labels=labels))
+            self._gauges[family, label].set(value)
+
+
+def _undying(metric):
+    """The same, which Python will not destroy.
+
+    Destroyed when the process ends, it has no server to tell any more and crashes. Destroyed in `finalize`, it takes the
+    figures away that a newer instance of the model has under the same name, and Triton 2.51 crashes.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(metric))
+    return metric
+
+
 class EngineMetrics:
     """The engine's state at Triton's /metrics, under the names and labels of the TensorRT-LLM backend.
 
@@ -119,13 +157,8 @@ class EngineMetrics:
 
     def __init__(self, args: dict, executor: Executor):
         self._executor = executor
-        self._labels = {"model": args["model_name"], "version": args["model_version"]}
-        self._families = {
-            name: pb_utils.MetricFamily(name=name, description=text, kind=pb_utils.MetricFamily.GAUGE)
-            for name, (text, _) in self.FAMILIES.items()
-            if name != self._other_batching
-        }
-        self._gauges = {}
+        families = {name: family for name, family in self.FAMILIES.items() if name != self._other_batching}
+        self._gauges = Gauges(args, families)
         self.update()
 
     @property
@@ -136,14 +169,7 @@ class EngineMetrics:
 
     def update(self) -> None:
         for family, values in self._figures().items():
-            for label, value in values.items():
-                self._gauge(family, label).set(value)
-
-    def _gauge(self, family: str, label: str):
-        if (family, label) not in self._gauges:
-            labels = {**self._labels, self.FAMILIES[family][1]: label}
-            self._gauges[family, label] = self._families[family].Metric(labels=labels)
-        return self._gauges[family, label]
+            self._gauges.show(family, values)
 
     def _figures(self) -> dict:
         now = self._executor.snapshot()

@@ -6,10 +6,13 @@ second and an iteration takes a millisecond. Its text makes no sense, but it is 
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import gguf
@@ -28,6 +31,7 @@ SPECIAL_AND_BYTES = 252  # tokens of the course's model that are no merge; each 
 SMALL_BUILD = BuildConfig(max_batch_size=4, max_input_len=48, max_seq_len=96, max_num_tokens=64, quant_algo="W4A16")
 
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
+PTRACE_CONT, PTRACE_SEIZE = 7, 0x4206
 
 
 # A small model --------------------------------------------------------------------------------------------------------
@@ -144,6 +148,23 @@ def wait_until(condition, what: str, deadline_s: float = 30) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"not within {deadline_s} s: {what}"
         time.sleep(0.01)
+
+
+def how_it_ends(pid: int, make_it_end) -> int:
+    """Exit code, or minus the number of the signal, of a process that is not our child, whose end `make_it_end()` brings.
+
+    Its parent sees the same, but Triton says nothing of a model's process that crashed on its way out.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    arguments = ctypes.c_long(pid), ctypes.c_void_p(0)
+    if libc.ptrace(PTRACE_SEIZE, *arguments, ctypes.c_void_p(0)) != 0:
+        pytest.skip(f"a process cannot be observed here: {os.strerror(ctypes.get_errno())}")
+    with ThreadPoolExecutor(1) as pool:
+        ending = pool.submit(make_it_end)
+        while os.WIFSTOPPED(status := os.waitpid(pid, 0)[1]):  # a signal came, which it is given
+            libc.ptrace(PTRACE_CONT, *arguments, ctypes.c_void_p(os.WSTOPSIG(status)))
+        ending.result()
+    return os.waitstatus_to_exitcode(status)
 
 
 def start_python(script: str, *arguments, **options) -> subprocess.Popen:

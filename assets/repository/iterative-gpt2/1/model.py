@@ -15,6 +15,7 @@ from inflight.errors import CourseError
 
 QUIET_S = 0.1  # more than Triton takes to release a request, or to come back with one, after an execution
 NUM_SENDERS = 4  # tokens that leave at the same time
+GAUGES = "inflight_gpt2_kv_cache_slots"  # slots in use, slots in all, and sequences under way
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 RELEASE_ALL = pb_utils.TRITONSERVER_REQUEST_RELEASE_ALL
 RESCHEDULE = pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
@@ -47,7 +48,8 @@ class TritonPythonModel:
         self.states = {}  # correlation id -> State
         self.endings = []  # sender, and error if there is one, of sequences whose requests Triton is about to release
         self.executed_s = 0.0
-        self.gauges = Gauges(args)
+        self.gauges = triton_model.Gauges(args, {GAUGES: ("KV cache of iterative-gpt2", "kind")})
+        self.shown_state = None
         self._show_state()
         self.lock, self.closing = threading.Lock(), threading.Event()
         self.pool = ThreadPoolExecutor(NUM_SENDERS)
@@ -199,27 +201,11 @@ class TritonPythonModel:
             self.model.leave(self.states.pop(number).sequence)
 
     def _show_state(self):
-        self.gauges.show(used=self.model.num_used_slots, max=self.model.num_slots, sequences=len(self.states))
+        state = {"used": self.model.num_used_slots, "max": self.model.num_slots, "sequences": len(self.states)}
+        if state != self.shown_state:
+            self.gauges.show(GAUGES, state)
+            self.shown_state = state
 
 
 def _control(request, name):
     return triton_model.scalar(request, name)
-
-
-class Gauges:
-    """The KV cache at Triton's /metrics: slots in use, slots in all, and sequences under way."""
-
-    def __init__(self, args):
-        # Kept: Triton forgets the values with the family.
-        self._family = pb_utils.MetricFamily(name="inflight_gpt2_kv_cache_slots", description="KV cache of iterative-gpt2",
-                                             kind=pb_utils.MetricFamily.GAUGE)
-        self._labels = {"model": args["model_name"], "version": args["model_version"]}
-        self._gauges, self._shown = {}, {}
-
-    def show(self, **values):
-        for kind, value in values.items():
-            if self._shown.get(kind) != value:  # setting one takes a message to the server
-                if kind not in self._gauges:
-                    self._gauges[kind] = self._family.Metric(labels={**self._labels, "kind": kind})
-                self._gauges[kind].set(value)
-                self._shown[kind] = value
