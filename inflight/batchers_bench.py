@@ -10,7 +10,6 @@ already, and every batch is full. That makes the gain a matter of arithmetic: a 
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,7 +30,6 @@ TEXTS = ("how tall is the eiffel tower", "cheap flights to lisbon", "best pasta 
 WARM_UP_REQUESTS = 4
 REPEATS, BATCHES = 3, 6  # measurements of a batch size, of which the median counts, and batches of each
 TIMEOUT_S = 120
-STATISTICS_LAG_S = 5
 
 Progress = Callable[[str, int, int], None]
 
@@ -178,15 +176,7 @@ def _texts(first: int, number: int) -> list[str]:
 
 def _counted(server: Server, inferences: int) -> Statistics:
     """Triton's statistics since the model was loaded, as soon as they have `inferences` texts."""
-    deadline = time.monotonic() + STATISTICS_LAG_S
-    while True:
-        done = telemetry.statistics(server.http_url, MODEL)
-        if done.inferences >= inferences:
-            return done
-        if time.monotonic() > deadline:
-            raise CourseError(f"Triton counts {done.inferences} of {inferences} texts even after {STATISTICS_LAG_S} s: run "
-                              "the benchmark again.")
-        time.sleep(0.01)
+    return telemetry.statistics_when(server.http_url, MODEL, lambda now: now.inferences >= inferences)
 
 
 # Results --------------------------------------------------------------------------------------------------------------

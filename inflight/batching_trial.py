@@ -21,13 +21,12 @@ import numpy as np
 import pandas as pd
 import tritonclient.grpc as triton
 
-from inflight import telemetry
+from inflight import files, telemetry
 from inflight.errors import CourseError
 from inflight.server import Server
 from inflight.telemetry import Statistics
 
 SILENCE_S = 60  # longest wait for the next answer
-STATISTICS_LAG_S = 5
 # What Triton says of a request that a queue policy keeps from the model.
 QUEUE_FULL, TIMED_OUT = "Exceeds maximum queue size", "Request timeout expired"
 LINE = ("instance", "start_s", "end_s", "requests")
@@ -104,7 +103,7 @@ def run(server: Server, model: str, arrivals: Sequence[Arrival], log_path: str |
     if not arrivals:
         raise CourseError("There is no request to send: give at least one.")
     arrivals = sorted(arrivals, key=lambda arrival: arrival.at_s)
-    before, log_start = telemetry.statistics(server.http_url, model), _size(log_path)
+    before, log_start = telemetry.statistics(server.http_url, model), files.size(log_path)
     with triton.InferenceServerClient(server.grpc_url) as connection:
         connection.is_server_live()  # making the connection is no part of the first request
         clock = _Clock()
@@ -172,10 +171,6 @@ def _failure(server: Server, request: str, status: str, reason: str) -> CourseEr
 # What the model did ---------------------------------------------------------------------------------------------------
 
 
-def _size(log_path: str | Path) -> int:
-    return Path(log_path).stat().st_size if Path(log_path).exists() else 0
-
-
 def _executions(log_path: str | Path, start: int, started_at: float) -> pd.DataFrame:
     """What was added to the log since it had `start` bytes, by start: its lines are in the order of their ends."""
     try:
@@ -215,12 +210,5 @@ def _located(requests: pd.DataFrame, executions: pd.DataFrame, log_path: str | P
 def _statistics(server: Server, model: str, before: Statistics, requests: pd.DataFrame) -> Statistics:
     """What Triton counts of this run, as soon as it has counted it."""
     counted = (requests["message"] != QUEUE_FULL).sum()
-    deadline = time.monotonic() + STATISTICS_LAG_S
-    while True:
-        done = telemetry.statistics(server.http_url, model) - before
-        if done.succeeded + done.failed >= counted:
-            return done
-        if time.monotonic() > deadline:
-            raise CourseError(f"Triton counts {done.succeeded + done.failed} of {counted} requests to {model!r}, even "
-                              f"{STATISTICS_LAG_S} s later. Do not load the model while requests are under way.")
-        time.sleep(0.01)
+    return telemetry.statistics_when(server.http_url, model, lambda now: (now.succeeded + now.failed
+                                     - before.succeeded - before.failed) >= counted) - before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -180,6 +180,15 @@ def perf_analyzer_command(
     _report_trouble(run, _Files())
 
 
+@contextlib.contextmanager
+def _progress(first: str) -> Iterator[Callable[[str, int, int], None]]:
+    """A function that shows what runs, and how much of all is done, as a bar; `first` stands there before it is called."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=progress_console, transient=True, disable=not progress_console.is_terminal) as bar:
+        task = bar.add_task(first, total=None)
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+
+
 @bench.command("gpt2")
 def gpt2_command(
     checkpoint: Annotated[str, typer.Option(help="A GPT-2: see `inflight gpt2 race`.")] = "gpt2-124m-random",
@@ -200,13 +209,8 @@ def gpt2_command(
         report.check_writable(path)
     with progress_console.status(f"Preparing the checkpoint {checkpoint}"):
         folder = gpt2_checkpoint.find(checkpoint)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with (tempfile.TemporaryDirectory(prefix="inflight-bench-") as scratch,
-          Progress(*columns, console=progress_console, transient=True, disable=not progress_console.is_terminal) as bar):
-        task = bar.add_task("Loading the checkpoint", total=None)
-        result = gpt2_bench.bench(
-            folder, scratch, streams, tokens, rounds,
-            progress=lambda what, done, total: bar.update(task, description=what, completed=done, total=total))
+    with tempfile.TemporaryDirectory(prefix="inflight-bench-") as scratch, _progress("Loading the checkpoint") as progress:
+        result = gpt2_bench.bench(folder, scratch, streams, tokens, rounds, progress=progress)
     result["settings"]["checkpoint"] = Path(checkpoint).name
     print_benchmark(result, as_json)
     if save:
@@ -231,13 +235,8 @@ def batchers_command(
     batchers_bench.check(rounds, requests, max_batch_size)
     with progress_console.status("Preparing the checkpoint"):
         folder = huggingface.folder(terminal.fetch(DEFAULT))
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with (tempfile.TemporaryDirectory(prefix="inflight-bench-") as scratch,
-          Progress(*columns, console=progress_console, transient=True, disable=not progress_console.is_terminal) as bar):
-        task = bar.add_task("Starting", total=None)
-        result = batchers_bench.bench(
-            folder, scratch, rounds, requests, max_batch_size, dtype,
-            progress=lambda what, done, total: bar.update(task, description=what, completed=done, total=total))
+    with tempfile.TemporaryDirectory(prefix="inflight-bench-") as scratch, _progress("Starting") as progress:
+        result = batchers_bench.bench(folder, scratch, rounds, requests, max_batch_size, dtype, progress=progress)
     print_benchmark(result, as_json)
     if not as_json:
         cost = result["cost"]

@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,6 +182,22 @@ def only_one(lock: Path) -> Iterator[None]:
             _say("Another process is making this: waiting for it.")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def made_once(target: Path, is_there: Callable[[], bool], make: Callable[[], object]) -> Path:
+    """`target`, which is in the course's cache folder; `make` makes it if it is not there yet, in one process at a time.
+
+    Raises
+    ------
+    CourseError
+        The cache folder is full or cannot be written; what `make` raises.
+    """
+    # Without the lock first: a class may share a cache folder that only the instructor can write.
+    if not is_there():
+        with cache_errors(), only_one(target.with_name(f"{target.name}.lock")):
+            if not is_there():
+                make()
+    return target
 
 
 @contextmanager

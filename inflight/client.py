@@ -204,7 +204,7 @@ class Client:
     def metadata(self, model: str | None = None) -> dict:
         """A model's inputs and outputs, as the server tells them: name, datatype, shape."""
         model = model or self.model
-        with self._errors():
+        with self.errors():
             if self._http:
                 answer = httpx.get(f"{self.url}/v2/models/{model}", timeout=self.timeout_s)
                 return _checked_json(answer)
@@ -213,7 +213,7 @@ class Client:
     def is_decoupled(self, model: str | None = None) -> bool:
         model = model or self.model
         if model not in self._decoupled:
-            with self._errors():
+            with self.errors():
                 config = self._grpc.get_model_config(model, client_timeout=self.timeout_s).config
             self._decoupled[model] = config.model_transaction_policy.decoupled
         return self._decoupled[model]
@@ -239,7 +239,7 @@ class Client:
         answered = threading.Event()
         try:
             connection.start_stream(lambda result, error: answered.set())
-            _send(connection, ENGINE, _stop_arrays(), request_id)
+            send(connection, ENGINE, _stop_arrays(), request_id)
             answered.wait(STOP_TIMEOUT_S)
         finally:
             connection.stop_stream(cancel_requests=True)
@@ -250,7 +250,7 @@ class Client:
         if self.is_decoupled(model):  # such a model answers only on a stream
             pieces = list(self._stream_grpc(model, arrays, read))
         else:
-            with self._errors():
+            with self.errors():
                 try:
                     result = self._grpc.infer(model, _tensors(arrays), request_id=request_id, client_timeout=self.timeout_s)
                 except InferenceServerException as error:
@@ -268,9 +268,9 @@ class Client:
         num_unfinished = 1  # requests on this stream: the stop request gets a final response of its own
         stop_at = None if stop_after_s is None else time.perf_counter() + stop_after_s
         try:
-            with self._errors():
+            with self.errors():
                 connection.start_stream(lambda result, error: arrived.put((result, error)))
-                _send(connection, model, arrays, request_id, enable_empty_final_response=True)
+                send(connection, model, arrays, request_id, enable_empty_final_response=True)
                 while True:
                     wait_s = self.timeout_s if stop_at is None else max(0.0, stop_at - time.perf_counter())
                     try:
@@ -280,7 +280,7 @@ class Client:
                             raise CourseError(f"No answer from {self.url} within {self.timeout_s} s. Wait longer with "
                                               "timeout_s, or look at the server's log.") from None
                         stop_at = None
-                        _send(connection, model, _stop_arrays(), request_id)
+                        send(connection, model, _stop_arrays(), request_id)
                         num_unfinished += 1
                         continue
                     if error is not None:
@@ -300,7 +300,7 @@ class Client:
                 self._stop_in_engine(request_id)
 
     @contextlib.contextmanager
-    def _errors(self):
+    def errors(self):
         """Whatever the libraries raise, as a CourseError."""
         try:
             yield
@@ -416,7 +416,7 @@ def _tensors(arrays: dict[str, np.ndarray]) -> list[triton.InferInput]:
     return tensors
 
 
-def _send(connection: triton.InferenceServerClient, model: str, arrays: dict[str, np.ndarray], request_id: str,
+def send(connection: triton.InferenceServerClient, model: str, arrays: dict[str, np.ndarray], request_id: str,
           **options) -> None:
     """Send a request on the connection's stream."""
     # A stream that is broken refuses; by then its callback has got the error that broke it, which says more.

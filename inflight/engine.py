@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inflight import files, tokenizer, trtllm_commands, weights
-from inflight.checkpoint import Checkpoint, cache_dir, cache_errors, only_one
+from inflight.checkpoint import Checkpoint, cache_dir, made_once
 from inflight.errors import CourseError
 
 MODEL_FILE = "openvino_model.xml"
@@ -288,12 +288,7 @@ def cached(checkpoint: Checkpoint, config: BuildConfig | None = None) -> Path:
     config = config or BuildConfig()
     key = json.dumps([checkpoint.sha256, engine_version(), dataclasses.asdict(config)])
     folder = cache_dir() / "engines" / f"{checkpoint.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
-    # Without the lock first: a class may share a cache folder that only the instructor can write.
-    if not _is_engine(folder, checkpoint):
-        with cache_errors(), only_one(folder.with_suffix(".lock")):
-            if not _is_engine(folder, checkpoint):
-                build(checkpoint, config, folder)
-    return folder
+    return made_once(folder, lambda: _is_engine(folder, checkpoint), lambda: build(checkpoint, config, folder))
 
 
 def _is_engine(folder: Path, checkpoint: Checkpoint) -> bool:

@@ -52,3 +52,8 @@ def new_file_beside(path: Path) -> Path:
     os.fchmod(handle, 0o644)  # a temporary file is its owner's alone otherwise
     os.close(handle)
     return Path(name)
+
+
+def size(path: str | Path) -> int:
+    """Bytes of a file; 0 when it is not there."""
+    return Path(path).stat().st_size if Path(path).exists() else 0

@@ -91,7 +91,7 @@ def bench(folder: str | Path, workdir: str | Path, streams: int = 8, tokens: int
         raise CourseError(f"There are {tokens} tokens and {rounds} rounds: ask for at least 2 tokens and 1 round.")
     model = gpt2.load(folder, "on", dtype, streams)
     _sequences(model, prompts, tokens)  # refuses what is too long
-    repo = repository.assemble(Path(workdir) / "repository", workdir, repository.GPT2, gpt2_checkpoint_dir=folder,
+    repo = repository.assemble(Path(workdir) / "repository", models=repository.GPT2, gpt2_checkpoint_dir=folder,
                                gpt2_dtype=dtype, gpt2_max_batch_size=max(8, streams), gpt2_kv_cache_slots=streams)
     turns, bandwidths = [], []
     progress("Starting Triton", 0, 1)

@@ -72,7 +72,7 @@ def random_checkpoint(folder: str | Path, size: str = "gpt2-124m", seed: int = 0
         torch.manual_seed(seed)
         model = transformers.GPT2LMHeadModel(config).to(torch.bfloat16)
     with files.written_aside(Path(folder), "checkpoint") as aside:
-        huggingface._save(model, aside)
+        huggingface.save(model, aside)
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copyfile(source / name, aside / name)
         for file in aside.iterdir():  # safetensors lets only its owner read the file, but a class may share the cache
@@ -90,9 +90,4 @@ def _course_checkpoint() -> Path:
 
 def _cached_random(name: str) -> Path:
     folder = checkpoint.cache_dir().absolute() / "gpt2" / name
-    # Without the lock first: a class may share a cache folder that only the instructor can write.
-    if not folder.exists():
-        with checkpoint.cache_errors(), checkpoint.only_one(folder.with_name(f"{name}.lock")):
-            if not folder.exists():
-                random_checkpoint(folder, RANDOM[name])
-    return folder
+    return checkpoint.made_once(folder, folder.exists, lambda: random_checkpoint(folder, RANDOM[name]))

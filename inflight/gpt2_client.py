@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 import tritonclient.grpc as triton
 
-from inflight.client import Client, _send
+from inflight.client import Client, send
 from inflight.errors import CourseError
 
 LOOK_EVERY_S = 0.1  # the longest that a race keeps quiet
@@ -67,7 +67,7 @@ def race(url: str, model: str, prompts: Sequence[str], max_tokens: int, offsets_
     """
     offsets = [0.0] * len(prompts) if offsets_s is None else list(offsets_s)
     _check(url, prompts, max_tokens, offsets)
-    with Client(url, model, timeout_s) as client, client._errors(), contextlib.ExitStack() as stack:
+    with Client(url, model, timeout_s) as client, client.errors(), contextlib.ExitStack() as stack:
         arrived: queue.SimpleQueue = queue.SimpleQueue()
         streams = [stack.enter_context(_Stream(url, number, arrived)) for number in range(1, len(prompts) + 1)]
         started = heard = time.perf_counter()
@@ -150,7 +150,7 @@ class _Stream:
         self._connection.close()
 
     def send(self, model: str, prompt: str, max_tokens: int, ignore_eos: bool) -> None:
-        _send(self._connection, model, {"text_input": np.array([[prompt.encode("utf-8")]], np.object_)}, "",
+        send(self._connection, model, {"text_input": np.array([[prompt.encode("utf-8")]], np.object_)}, "",
               enable_empty_final_response=True, parameters={"max_tokens": max_tokens, "ignore_eos": ignore_eos})
 
     def tokens(self, arrived_at: float, result: triton.InferResult, error: Exception | None,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inflight import files, tokenizer, weights
-from inflight.checkpoint import Checkpoint, cache_dir, cache_errors, only_one
+from inflight.checkpoint import Checkpoint, cache_dir, made_once
 from inflight.errors import CourseError
 
 if TYPE_CHECKING:
@@ -41,12 +41,7 @@ def folder(checkpoint: Checkpoint) -> Path:
     if checkpoint.format == "hf":
         return Path(checkpoint.path).absolute()
     target = cache_dir().absolute() / "huggingface" / f"{checkpoint.name}-{checkpoint.sha256[:12]}"
-    # Without the lock first: a class may share a cache folder that only the instructor can write.
-    if not _is_whole(target):
-        with cache_errors(), only_one(target.with_name(f"{target.name}.lock")):
-            if not _is_whole(target):
-                _convert(checkpoint, target)
-    return target
+    return made_once(target, lambda: _is_whole(target), lambda: _convert(checkpoint, target))
 
 
 def pipeline(checkpoint_dir: str | Path, tokenizer_dir: str | Path | None = None,
@@ -93,7 +88,7 @@ def _convert(checkpoint: Checkpoint, target: Path) -> None:
         raise CourseError(f"The checkpoint {path} cannot be made a Hugging Face folder ({last_line(error)}). Give one "
                           "of a Llama-family model, or fetch this one again: `inflight fetch`.") from error
     with files.written_aside(target, "Hugging Face folder") as aside:
-        _save(model, aside)
+        save(model, aside)
         (aside / "tokenizer.json").write_text(text.to_str(), encoding="utf-8")
         (aside / "tokenizer_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
         sizes = {file.name: file.stat().st_size for file in sorted(aside.iterdir())}
@@ -113,7 +108,7 @@ def _dequantized(path: Path) -> PreTrainedModel:
             quantization_config=transformers.GgufConfig(dequantize=True), **LOCAL)
 
 
-def _save(model: PreTrainedModel, aside: Path) -> None:
+def save(model: PreTrainedModel, aside: Path) -> None:
     from safetensors import SafetensorError
 
     try:

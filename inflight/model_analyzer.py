@@ -28,7 +28,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight import files, perf_analyzer, repository
-from inflight.checkpoint import cache_dir, cache_errors, only_one
+from inflight.checkpoint import cache_dir, made_once
 from inflight.errors import CourseError
 from inflight.server import Server
 
@@ -81,16 +81,15 @@ def prepare() -> Path:
     """
     pins = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:12]
     target = cache_dir().absolute() / "model-analyzer" / f"{pins}-py{sys.version_info.major}.{sys.version_info.minor}"
-    # Without the lock first: a class may share a cache folder that only the instructor can write.
-    if not target.exists():
-        with cache_errors(), only_one(target.with_name(f"{target.name}.lock")):
-            if not target.exists():
-                with files.written_aside(target, "Model Analyzer") as aside:
-                    _install(aside)
-    return target
+    return made_once(target, target.exists, lambda: _install(target))
 
 
-def _install(folder: Path) -> None:
+def _install(target: Path) -> None:
+    with files.written_aside(target, "Model Analyzer") as aside:
+        _run_pip(aside)
+
+
+def _run_pip(folder: Path) -> None:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", "--no-compile",
                "--retries", "1", "--disable-pip-version-check", "--target", str(folder), "-r", str(REQUIREMENTS)]
     done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -138,6 +139,17 @@ def statistics(http_url: str, model: str) -> Statistics:
     return Statistics(row["inference_count"], row["execution_count"], kinds["success"]["count"], kinds["fail"]["count"],
                       kinds["queue"]["ns"] / 1e6, kinds["compute_infer"]["ns"] / 1e6,
                       pd.Series(batches, name="executions", dtype=int).rename_axis("batch_size"))
+
+
+def statistics_when(http_url: str, model: str, is_enough: Callable[[Statistics], bool]) -> Statistics:
+    """Triton's statistics of a model as soon as they are enough; CourseError if they are not within METRICS_LAG_S."""
+    deadline = time.monotonic() + METRICS_LAG_S
+    while not is_enough(done := statistics(http_url, model)):
+        if time.monotonic() > deadline:
+            raise CourseError(f"Triton does not count all requests to {model!r}, even {METRICS_LAG_S} s later. Do not load "
+                              "the model while requests are under way, and run it again.")
+        time.sleep(0.01)
+    return done
 
 
 def iterations(path: str | Path, start: int = 0) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from inflight import benchmark, report, telemetry
+from inflight import benchmark, files, report, telemetry
 from inflight.benchmark import Run
 from inflight.client import Client
 from inflight.errors import CourseError
@@ -68,7 +68,7 @@ def run(client: Client, requests: list[TimedRequest], log_path: str | Path, mode
     CourseError
         A request failed, with the first reason.
     """
-    start = _size(log_path)
+    start = files.size(log_path)
     with benchmark.sender(client, model, stream) as send:
         whole = benchmark.load(send, requests)
     return _whole(whole, model, _log(log_path, start))
@@ -81,12 +81,12 @@ def follow(client: Client, requests: list[TimedRequest], log_path: str | Path, m
     For pictures, not for measurements: reading the log takes time from the engine. Closed early, as when a loop over it
     is left, it ends the requests that are under way.
     """
-    start, started_at = _size(log_path), time.time()
+    start, started_at = files.size(log_path), time.time()
     with benchmark.sender(client, model, stream) as send, ThreadPoolExecutor(1) as pool:
         running = pool.submit(benchmark.load, send, requests)
         try:
             while not wait([running], timeout=LOOK_EVERY_S).done:
-                if _size(log_path) > start:
+                if files.size(log_path) > start:
                     yield Trial(Run(pd.DataFrame(columns=benchmark.COLUMNS), started_at), _log(log_path, start))
         finally:
             if not running.done():
@@ -102,10 +102,6 @@ def _whole(run: Run, model: str, log: pd.DataFrame) -> Trial:
         raise CourseError(f"{len(errors)} of {len(run.requests)} requests to {model} failed, the first with: "
                           f"{errors.iloc[0]}")
     return Trial(run, log)
-
-
-def _size(log_path: str | Path) -> int:
-    return Path(log_path).stat().st_size if Path(log_path).exists() else 0
 
 
 def _log(log_path: str | Path, start: int) -> pd.DataFrame:

@@ -59,7 +59,7 @@ def decoupled_call_to_a_model_that_is_not(place):
 def plain_call_to_a_decoupled_model(place):
     client = Client(place.streaming.grpc_url)
     arrays = {"text_input": np.array([[FRANCE.encode()]], object), "max_tokens": np.array([[4]], np.int32)}
-    with client._errors():
+    with client.errors():
         client._grpc.infer("ensemble", _tensors(arrays))
 
 

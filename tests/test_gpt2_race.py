@@ -36,7 +36,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(folder, tmp_path_factory):
-    repo = repository.assemble(tmp_path_factory.mktemp("race") / "repo", "/no/engine", GPT2, gpt2_checkpoint_dir=folder,
+    repo = repository.assemble(tmp_path_factory.mktemp("race") / "repo", models=GPT2, gpt2_checkpoint_dir=folder,
                                gpt2_dtype="float32")
     with Server(repo) as server:
         yield server
