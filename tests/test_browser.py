@@ -1,6 +1,7 @@
-"""Every lecture, run in JupyterLab in a real browser: what a learner sees, and what a stored notebook cannot show."""
+"""JupyterLab in a real browser: every lecture as it is stored, and every widget in use, which no stored notebook shows."""
 
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -17,7 +18,11 @@ LECTURES = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
              "--disable-component-update", "--disable-sync"]
-RUN_TIMEOUT_MS = 400_000
+# Cells that are not on the screen are drawn too, and nothing asks whether there may be news, over the picture.
+SETTINGS = {"notebook-extension/tracker": '{"windowingMode": "none"}',
+            "apputils-extension/notification": '{"fetchNews": "false", "checkForUpdates": false}'}
+SMALL_LAPTOP = {"width": 1366, "height": 1000}
+RUN_TIMEOUT_MS = 120_000
 KERNEL_IS_IDLE = """() => {
     const panel = window.jupyterapp?.shell.currentWidget;
     return panel?.context?.sessionContext?.session?.kernel?.status === 'idle';
@@ -26,18 +31,44 @@ ALL_HAVE_RUN = """() => {
     const cells = window.jupyterapp.shell.currentWidget.content.model.sharedModel.cells;
     return cells.every(cell => cell.cell_type !== 'code' || !cell.source.trim() || cell.execution_count !== null);
 }"""
+# What is wider than its place, of which a part is hidden until one scrolls.
+TOO_WIDE = """() => [...document.querySelectorAll('.jp-OutputArea-output')]
+    .map(output => ({by: output.scrollWidth - output.clientWidth, text: output.textContent.slice(0, 80)}))
+    .filter(output => output.by > 1)"""
 
-# A server and the dashboard of lesson 04, in a notebook of its own: the lecture's last cell stops its server.
-BOARD = ["""
-import tempfile
+# One server for all widgets. A lecture's own widgets could not be used once it has run: its last cell stops the server.
+SET_UP = """
 from pathlib import Path
-from inflight import boards, engine, repository
+from inflight import boards, engine, gpt2_checkpoint, repository, widgets, workload
 from inflight.checkpoint import fetch
+from inflight.client import Client
+from inflight.engine import BuildConfig
 from inflight.server import Server
-workdir = tempfile.TemporaryDirectory()
-log_path, engine_dir = Path(workdir.name) / "log", engine.cached(fetch())
-server = Server(repository.assemble(Path(workdir.name) / "repo", engine_dir, iteration_log_path=log_path)).start()
-""", "boards.batching(server, engine_dir, log_path)"]
+from inflight.sizing import Sizing
+from inflight.weights import GgufFile
+
+engine_log, batch_log = Path("engine.log").absolute(), Path("batches.log").absolute()
+checkpoint = fetch()
+engine_dir = engine.cached(checkpoint, BuildConfig(max_input_len=512, max_seq_len=1024))
+repo = repository.assemble(
+    "repository", engine_dir, (*repository.PIPELINE, repository.BATCH_COST, *repository.GPT2), decoupled_mode=True,
+    iteration_log_path=engine_log, execution_log_path=batch_log, gpt2_checkpoint_dir=gpt2_checkpoint.find("course-gpt2"))
+server = Server(repo).start()
+guests = [workload.TimedRequest("Tell me a story.", 24, 0.0, 5)] * 4
+"""
+WIDGETS = {
+    "choice": "choice = widgets.predict('Which?', ['this', 'that'], 'this'); choice",
+    "number": "number = widgets.predict('How many?', default=3); number",
+    "told": "print(f'chosen {choice.value}, given {number.value}')",
+    "options": "widgets.BuildOptions(Sizing(GgufFile(checkpoint.path), engine.read(engine_dir).pretrained_config), 4e9)",
+    "editor": "widgets.ConfigEditor(repo, 'tensorrt_llm', server)",
+    "playground": "widgets.Playground(Client(server.grpc_url))",
+    "batching": "boards.batching(server, engine_dir, engine_log)",
+    "policies": "boards.policies(server, guests, engine_log)",
+    "batchers": "boards.batchers(server, batch_log)",
+    "race": "boards.race(server)",
+}
+WIDGET_NOTEBOOK = "widgets.ipynb"
 SCREENSHOTS = ROOT / "build" / "browser"
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: install it to run the browser tests")
@@ -51,24 +82,24 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """URL of a JupyterLab on a copy of the lectures without outputs, with its token on."""
+    """URL of a JupyterLab on a copy of the lectures and a notebook of widgets, with its token on."""
     folder = tmp_path_factory.mktemp("lab")
-    (folder / "notebooks").mkdir()
-    for name in LECTURES:
-        notebook = nbformat.read(ROOT / "notebooks" / name, as_version=4)
-        for cell in notebook.cells:
-            if cell.cell_type == "code":
-                cell.outputs, cell.execution_count = [], None
-        nbformat.write(notebook, folder / "notebooks" / name)
+    shutil.copytree(ROOT / "notebooks", folder / "notebooks")
+    lecture = nbformat.read(folder / "notebooks" / LECTURES[0], as_version=4)
     # With a lecture's metadata, which names its kernel: else JupyterLab asks for one.
-    board = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, BOARD)), metadata=notebook.metadata)
-    nbformat.write(board, folder / "notebooks" / "board.ipynb")
+    cells = [nbformat.v4.new_code_cell(source) for source in (SET_UP, *WIDGETS.values())]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=lecture.metadata), folder / "notebooks" / WIDGET_NOTEBOOK)
+    for name, settings in SETTINGS.items():
+        file = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        file.parent.mkdir(parents=True)
+        file.write_text(settings)
     port, token = free_port(), secrets.token_hex(16)
     command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", f"--ServerApp.port={port}",
                "--ServerApp.ip=127.0.0.1", f"--IdentityProvider.token={token}", "--LabApp.expose_app_in_browser=True",
-               f"--ServerApp.root_dir={folder}"]
+               f"--ServerApp.root_dir={folder}", f"--LabApp.user_settings_dir={folder / 'settings'}"]
     log = open(folder / "jupyter.log", "w+")
-    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "JUPYTER_CONFIG_DIR": str(folder)})
+    environment = {**os.environ, "JUPYTER_CONFIG_DIR": str(folder)}
+    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
     yield f"http://127.0.0.1:{port}/lab/tree/notebooks/{{name}}?token={token}&reset"
     process.terminate()
     process.wait(30)
@@ -85,7 +116,7 @@ def browser():
 
 def open_page(browser, url):
     """A page on `url`, as soon as the server is up, and the requests it makes to other hosts."""
-    page, outside = browser.new_page(viewport={"width": 1200, "height": 1000}), []
+    page, outside = browser.new_page(viewport=SMALL_LAPTOP), []
     page.on("request", lambda request: outside.append(request.url)
             if not request.url.startswith(("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:")) else None)
     for _ in range(120):
@@ -107,38 +138,127 @@ def run_all(page):
     page.wait_for_function(KERNEL_IS_IDLE, timeout=60_000)
 
 
-@pytest.mark.parametrize("name", LECTURES)
-def test_lecture_runs_in_jupyterlab(lab, browser, name):
-    page, outside = open_page(browser, lab.format(name=name))
+@pytest.fixture(scope="module")
+def outputs(lab, browser):
+    """What the page of widgets shows, by name, after all of its cells have run."""
+    page, outside = open_page(browser, lab.format(name=WIDGET_NOTEBOOK))
     run_all(page)
-    texts = page.evaluate("""() => JSON.stringify(
-        window.jupyterapp.shell.currentWidget.content.model.toJSON().cells.flatMap(cell => cell.outputs ?? []))""")
-    assert '"output_type":"error"' not in texts
-    seen = page.locator("body").inner_text()
-    for defect in ("Error displaying widget", "model not found", "Javascript Error", "Loading widget..."):
-        assert defect not in seen
-    assert not outside, f"the page asked for {outside[0]}"
+    assert_whole(page, outside)
+    cells = page.locator(".jp-CodeCell")
+    yield {name: cells.nth(number).locator(".jp-OutputArea-output") for number, name in enumerate(WIDGETS, 1)}
     page.close()
 
 
-def test_flip_the_batching_type_run_and_the_picture_changes(lab, browser):
-    page, _ = open_page(browser, lab.format(name="board.ipynb"))
-    run_all(page)
-    board = page.locator(".jp-OutputArea-output .widget-vbox")
-    picture = board.locator("svg[role=img]")
-    drop_downs, run, stop = board.locator("select"), board.get_by_role("button", name="Run"), board.get_by_role("button", name="Stop")
-    seen = []
+def assert_whole(page, outside):
+    """Nothing is missing on the page, nothing cut off, and nothing came from another host."""
+    seen = page.locator("body").inner_text()
+    for defect in ("Traceback", "Error displaying widget", "model not found", "Javascript Error", "Loading widget..."):
+        assert defect not in seen
+    assert page.evaluate(TOO_WIDE) == []
+    assert not outside, f"the page asked for {outside[0]}"
+
+
+def run_board(board):
+    """Press its Run; return when it is done."""
+    run, stop = (board.get_by_role("button", name=name) for name in ("Run", "Stop"))
+    control = board.locator("select, input").first
+    run.dblclick()  # the second click must do nothing
+    board.get_by_text("Running").wait_for(timeout=10_000)
+    assert run.is_disabled() and control.is_disabled() and stop.is_enabled()
+    board.get_by_text("Done.").wait_for(timeout=120_000)
+    assert run.is_enabled() and stop.is_disabled()
+
+
+def screenshot(output, name):
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    output.screenshot(path=SCREENSHOTS / f"{name}.png")
+
+
+# Lectures -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", LECTURES)
+def test_a_lecture_is_shown_whole(lab, browser, name):
+    page, outside = open_page(browser, lab.format(name=name))
+    stored = nbformat.read(ROOT / "notebooks" / name, as_version=4).cells
+    num_outputs = sum(len(cell.get("outputs", [])) for cell in stored)
+    page.wait_for_function(f"document.querySelectorAll('.jp-OutputArea-output').length >= {num_outputs}", timeout=60_000)
+    assert_whole(page, outside)
+    page.close()
+
+
+# Widgets --------------------------------------------------------------------------------------------------------------
+
+
+def test_every_widget_of_the_lectures_is_used_here():
+    call = re.compile(r"\b(?:widgets|boards)\.\w+(?=\()")
+    lectures = {name for path in (ROOT / "lessons").glob("*/lecture.py") for name in call.findall(path.read_text("utf-8"))}
+    assert lectures and lectures <= set(call.findall("\n".join(WIDGETS.values())))
+
+
+def test_predict_and_the_notebook_knows(outputs):
+    outputs["choice"].get_by_label("that").check()
+    outputs["number"].locator("input").fill("7")
+    outputs["number"].locator("input").press("Enter")
+    told = outputs["told"]
+    told.click()
+    told.page.keyboard.press("Control+Enter")
+    told.get_by_text("chosen that, given 7").wait_for(timeout=10_000)
+
+
+def test_change_a_build_option_and_read_why_it_is_refused(outputs):
+    options = outputs["options"]
+    options.get_by_label("quant_algo", exact=True).select_option("W8A8")
+    options.get_by_text("this engine has").wait_for(timeout=10_000)
+    screenshot(options, "options")
+
+
+def test_edit_the_config_and_the_server_loads_it(outputs):
+    editor = outputs["editor"]
+    policy = editor.locator(".widget-hbox", has_text="batch_scheduler_policy").locator("select")
+    policy.select_option("max_utilization")
+    editor.get_by_text('+    string_value: "max_utilization"').wait_for(timeout=10_000)
+    editor.get_by_role("button", name="Apply").click()
+    editor.get_by_text("The server has loaded tensorrt_llm again.").wait_for(timeout=60_000)
+    editor.get_by_role("button", name="Undo").click()
+    editor.get_by_text("Undone.").wait_for(timeout=60_000)
+    assert policy.input_value() != "max_utilization"
+    screenshot(editor, "editor")
+
+
+def test_ask_and_the_answer_appears(outputs):
+    playground = outputs["playground"]
+    playground.get_by_role("button", name="Run").click()
+    playground.get_by_text("Done:").wait_for(timeout=60_000)
+    assert len(playground.locator("[aria-live=polite]").inner_text()) > 100
+    screenshot(playground, "playground")
+
+
+def test_flip_the_batching_type_run_and_the_picture_changes(outputs):
+    board, seen = outputs["batching"], []
+    drop_downs = board.locator("select")
     for gpt_model_type in ("V1", "inflight_fused_batching"):
         drop_downs.nth(0).select_option(gpt_model_type)
         drop_downs.nth(1).select_option("mild")
-        run.dblclick()  # the second click must do nothing
-        board.get_by_text("Running").wait_for(timeout=10_000)
-        assert run.is_disabled() and drop_downs.nth(0).is_disabled() and stop.is_enabled()
-        board.get_by_text("Done.").wait_for(timeout=120_000)
-        assert run.is_enabled() and stop.is_disabled()
-        seen.append(picture.text_content())
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    board.screenshot(path=SCREENSHOTS / "batching.png")
+        run_board(board)
+        seen.append(board.locator("svg[role=img]").text_content())
+    screenshot(board, "batching")
     assert "V1, mild" in seen[0] and "before" not in seen[0]
     assert "before: V1, mild" in seen[1] and "inflight_fused_batching, mild" in seen[1]
-    page.close()
+
+
+@pytest.mark.parametrize("name, shown", [("policies", "max_utilization, 1,280 tokens"), ("batchers", "now: no batcher")])
+def test_run_and_see_the_picture(outputs, name, shown):
+    run_board(outputs[name])
+    assert shown in outputs[name].locator("svg[role=img]").text_content()
+    screenshot(outputs[name], name)
+
+
+def test_race_and_every_lane_has_its_text(outputs):
+    board = outputs["race"]
+    board.locator("select").select_option("iterative-gpt2")
+    run_board(board)
+    lanes = board.locator(".widget-hbox", has=board.page.locator(".progress-bar")).all()
+    assert [lane.locator(".progress-bar").evaluate("bar => bar.style.width") for lane in lanes] == ["100%", "100%"]
+    assert all(len(lane.locator("b").inner_text()) > 50 for lane in lanes)
+    screenshot(board, "race")

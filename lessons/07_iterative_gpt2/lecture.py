@@ -247,8 +247,8 @@ for model, kv_cache in (("simple-gpt2", ""), *(("iterative-gpt2", way) for way i
     gpt2_client.run(server.grpc_url, model, eight, 4)
     tokens = gpt2_client.run(server.grpc_url, model, eight, 48)
     streams = gpt2_client.standings(tokens)
-    rows.append((model, kv_cache, len(tokens) / tokens["time_s"].max(), streams["first_s"].max()))
-charts.table(pd.DataFrame(rows, columns=["model", "kv_cache", "tokens a second", "last first token (s)"]))
+    rows.append((model, kv_cache, len(tokens) / tokens["time_s"].max(), 1000 * streams["first_s"].max()))
+charts.table(pd.DataFrame(rows, columns=["model", "kv_cache", "tokens a second", "last first token (ms)"]))
 
 # %% [markdown]
 # A model of this size is small enough for one core's caches, and the way through Triton is a good part of its time. With
