@@ -367,8 +367,8 @@ class Recording:
 def recorded(path: str | Path) -> Recording:
     """Times and lengths from a per-request CSV with the columns `sent_s`, `input_len` and `output_len`.
 
-    Rows are taken in the order in which they were sent. A request without an answer (`output_len` 0: it failed) is left
-    out.
+    Rows are taken in the order in which they were sent. A request without an answer (`output_len` 0: it failed, or was not
+    sent any more) is left out.
 
     Raises
     ------
@@ -384,21 +384,28 @@ def recorded(path: str | Path) -> Recording:
     except ValueError as error:  # what pandas' parser and the decoder raise are ValueErrors
         raise CourseError(f"The recorded run {path} is not a CSV file ({str(error).splitlines()[0]}): give the "
                           "per-request CSV of an earlier run.") from error
-    for column, least in {"sent_s": 0, "input_len": 1, "output_len": 0}.items():
+    for column in ("output_len", "sent_s", "input_len"):
         if column not in table:
             raise CourseError(f"The recorded run {path} has no column {column}: give the per-request CSV of an "
                               "earlier run.")
-        numbers = pd.to_numeric(table[column], errors="coerce")
-        if bad := [row for row, value in enumerate(numbers, start=2) if not (math.isfinite(value) and value >= least)]:
-            raise CourseError(f"In line {bad[0]} of the recorded run {path}, {column} is not a number of at least "
-                              f"{least}: correct or remove it.")
-        table[column] = numbers
-    answered = table[table["output_len"] > 0].sort_values("sent_s", kind="stable")
+    table["output_len"] = _numbers(table["output_len"], 0, path)
+    answered = table[table["output_len"] > 0]
+    answered = answered.assign(sent_s=_numbers(answered["sent_s"], 0, path),
+                               input_len=_numbers(answered["input_len"], 1, path)).sort_values("sent_s", kind="stable")
     if answered.empty:
         raise CourseError(f"The recorded run {path} has no request that was answered: give one of a run that "
                           "went well.")
     return Recording(answered["sent_s"].tolist(), answered["input_len"].astype(int).tolist(),
                      answered["output_len"].astype(int).tolist())
+
+
+def _numbers(texts: pd.Series, least: float, path: Path) -> pd.Series:
+    """A column of a recorded run as numbers of at least `least`."""
+    numbers = pd.to_numeric(texts, errors="coerce")
+    if bad := [row for row, value in numbers.items() if not (math.isfinite(value) and value >= least)]:
+        raise CourseError(f"In line {bad[0] + 2} of the recorded run {path}, {texts.name} is not a number of at least "
+                          f"{least}: correct or remove it.")
+    return numbers
 
 
 def _check_number(number: int) -> None:

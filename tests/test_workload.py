@@ -311,6 +311,7 @@ def test_a_recorded_run_comes_back(tmp_path, text):
     rows = [{"request": i, "sent_s": r.at_s, "input_len": r.input_len, "output_len": r.max_tokens, "error": ""}
             for i, r in enumerate(run)]
     rows.append({"request": 3, "sent_s": 1.0, "input_len": 50, "output_len": 0, "error": "the server went away"})
+    rows.append({"request": 4, "sent_s": None, "input_len": 50, "output_len": 0, "error": "not sent"})
     pd.DataFrame(rows).to_csv(tmp_path / "run.csv", index=False)
     replayed = workload.recorded(tmp_path / "run.csv").requests(text)
     assert [(r.at_s, r.input_len, r.max_tokens) for r in replayed] == [(0.0, 64, 8), (0.25, 40, 20), (1.5, 33, 300)]
