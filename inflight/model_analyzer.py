@@ -139,11 +139,12 @@ def search(server: Server, model: str, input_data: dict, concurrency: Sequence[i
         raise CourseError("There is nothing to measure: give at least one concurrency, instance count, delay and request.")
     if model not in (names := [row.name for row in server.models()]):
         raise CourseError(f"The server has no model {model!r}. It has: {', '.join(names)}.")
+    binary = perf_analyzer.find()  # before the packages, which are of no use without it
     packages = prepare()
     with tempfile.TemporaryDirectory(prefix="inflight-model-analyzer-") as scratch:
         folder = Path(scratch)
         (folder / "input.json").write_text(json.dumps(input_data))
-        _write_perf_analyzer(folder)
+        _write_perf_analyzer(folder, binary)
         batching = {"max_queue_delay_microseconds": list(max_queue_delays_us)}
         if preferred_batch_sizes:
             batching["preferred_batch_size"] = [list(sizes) for sizes in preferred_batch_sizes]
@@ -159,13 +160,13 @@ def search(server: Server, model: str, input_data: dict, concurrency: Sequence[i
         return _read(folder, model)
 
 
-def _write_perf_analyzer(folder: Path) -> None:
+def _write_perf_analyzer(folder: Path, binary: Path) -> None:
     """The Performance Analyzer as a program that finds its libraries by itself."""
     libraries = folder / "libraries"
     libraries.mkdir()
     variable = shlex.quote(perf_analyzer.environment(libraries)["LD_LIBRARY_PATH"])
     program = folder / "perf_analyzer"
-    program.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={variable} exec {shlex.quote(str(perf_analyzer.find()))} "$@"\n')
+    program.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={variable} exec {shlex.quote(str(binary))} "$@"\n')
     program.chmod(0o755)
 
 

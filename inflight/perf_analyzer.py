@@ -27,6 +27,7 @@ from inflight.workload import TimedRequest
 # Libraries that the binary wants, and the names under which another wheel carries them.
 LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
 TIMEOUT_S = 1800
+WINDOWS = 3  # that the Performance Analyzer measures, each of as many requests, before it compares them
 
 
 def run(url: str, requests: list[TimedRequest], concurrency: int = 8, model: str = "ensemble",
@@ -126,7 +127,7 @@ def sweep(url: str, model: str, data: dict, concurrency: Sequence[int], requests
     concurrency : sequence of int
         Requests under way at any time: one measurement each.
     requests : int
-        Requests of a measurement.
+        Least requests of a measurement.
     timeout_s : float
         Longest time for a measurement.
 
@@ -151,9 +152,12 @@ def sweep(url: str, model: str, data: dict, concurrency: Sequence[int], requests
         variables = environment(folder)
         rows = []
         for number in concurrency:
+            # Not --request-count: that counts the time until it next looks, once a second, whether all are answered. And
+            # few requests vary: without so wide a limit it would measure again and again until they do not.
             command = [str(binary), "-m", model, "-i", "grpc", "-u", url, "--input-data", str(folder / "input.json"),
-                       "--concurrency-range", str(number), "--request-count", str(requests), "-f", str(folder / "report.csv"),
-                       "--verbose-csv"]
+                       "--concurrency-range", str(number), "--measurement-mode", "count_windows",
+                       "--measurement-request-count", str(-(-requests // WINDOWS)), "--stability-percentage", "999",
+                       "-f", str(folder / "report.csv"), "--verbose-csv"]
             _execute(command, variables, timeout_s)
             rows.append(read_report(folder / "report.csv"))
     return pd.DataFrame(rows)
