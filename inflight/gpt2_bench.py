@@ -303,8 +303,8 @@ def results(part: str = "rows") -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        `machine` and `checkpoint`, then the columns of that part; a ratio has `ratio`, `median`, `min`, `max`. Empty
-        when nothing is kept.
+        `machine`, the `cores` of its CPU and `checkpoint`, then the columns of that part; a ratio has `ratio`, `median`,
+        `min`, `max`. Empty when nothing is kept.
     """
     tables = []
     for path in sorted(RESULTS.glob("gpt2_*.json")):
@@ -314,8 +314,9 @@ def results(part: str = "rows") -> pd.DataFrame:
             rows = [{"ratio": name, **values} for name, values in rows.items()]
         tables.append(pd.DataFrame(rows))
         tables[-1].insert(0, "machine", _device(result["machine"]))
-        tables[-1].insert(1, "checkpoint", result["settings"]["checkpoint"])
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["machine", "checkpoint"])
+        tables[-1].insert(1, "cores", result["machine"]["cores"])
+        tables[-1].insert(2, "checkpoint", result["settings"]["checkpoint"])
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["machine", "cores", "checkpoint"])
 
 
 def _device(facts: dict) -> str:

@@ -19,13 +19,14 @@ import numpy as np
 import pandas as pd
 
 from inflight import engine, repository
-from inflight.batching_trial import Outcome
+from inflight.batching_trial import QUEUE_FULL, TIMED_OUT, Outcome
 from inflight.checkpoint import fetch
 from inflight.client import Answer, Stream
 from inflight.engine import BuildConfig
 from inflight.errors import CourseError
 from inflight.schedule import schedule
 from inflight.sizing import Sizing
+from inflight.telemetry import Statistics
 from inflight.weights import GgufFile
 
 NOT_YET = "not done yet"  # what a grader returns when it sees that the learner has not begun
@@ -507,22 +508,60 @@ def _steps(steps: Callable) -> str | None:
     return None
 
 
+def _flood(messages: list[str]) -> Outcome:
+    """A run whose requests came back with these messages, and what Triton counts of it: in batches of two."""
+    answered, refused = messages.count(""), messages.count(QUEUE_FULL)
+    requests = pd.DataFrame({"request": range(1, len(messages) + 1), "latency_ms": 50.0, "message": messages,
+                             "outcome": ["rejected" if message else "answered" for message in messages]})
+    counted = Statistics(answered, -(-answered // 2), answered, len(messages) - answered - refused, 0.0, 0.0,
+                         pd.Series(dtype=int))
+    return Outcome(requests, pd.DataFrame({"size": [2] * counted.executions}), counted)
+
+
+@grades("6.4")
+def _account(account: Callable) -> str | None:
+    hints = {
+        "answered": "A rejected request comes back too, with a message.",
+        "queue full": "Two messages mean that a request was rejected: batching_trial.QUEUE_FULL is this one.",
+        "timed out": "Two messages mean that a request was rejected: batching_trial.TIMED_OUT is this one.",
+        "not counted": "Triton counts a time-out as failed, and a request that found the queue full not at all.",
+    }
+    choose = random.Random(64)
+    cases = [[""] * 6, ["", "", TIMED_OUT, "", TIMED_OUT, TIMED_OUT], ["", QUEUE_FULL, "", QUEUE_FULL]]
+    cases += [choose.choices(("", QUEUE_FULL, TIMED_OUT), (3, 5, 2), k=40) for _ in range(5)]
+    for messages in cases:
+        got = account(_flood(messages))
+        if got is None:
+            return NOT_YET
+        refused = messages.count(QUEUE_FULL)
+        right = dict(zip(hints, (messages.count(""), refused, messages.count(TIMED_OUT), refused), strict=True))
+        if got.keys() != right.keys():
+            return f"The keys are to be {', '.join(right)}; yours are {', '.join(map(str, got)) or 'none'}."
+        for name, number in right.items():
+            if got[name] != number:
+                return (f"{len(messages)} requests, of which {right['answered']} were answered, {refused} found the queue full "
+                        f"and {right['timed out']} timed out: {name!r} is {got[name]}. {hints[name]}")  # fmt: skip
+    return None
+
+
 # Lesson 07: iterative GPT-2 -------------------------------------------------------------------------------------------
 
 
 @grades("7.1")
-def _tokens_computed(answer: tuple[Callable, Callable]) -> str | None:
+def _tokens_computed(answer: tuple[Callable, Callable, Callable]) -> str | None:
     choose = random.Random(7)
     for _ in range(20):
-        prompt, length = choose.randrange(1, 60), choose.randrange(1, 40)
-        right = (sum(prompt + before for before in range(length)), prompt + length - 1)
-        for way, function, wanted in zip(("without", "with"), answer, right):
-            got = function(prompt, length)
+        prompts, length = choose.choices(range(1, 60), k=choose.randrange(1, 5)), choose.randrange(1, 40)
+        right = (sum(len(prompts) * (max(prompts) + before) for before in range(length)),
+                 sum(prompt + before for prompt in prompts for before in range(length)),
+                 sum(prompt + length - 1 for prompt in prompts))
+        for way, function, wanted in zip(("padded", "without a cache", "with a cache"), answer, right, strict=True):
+            got = function(list(prompts), length)
             if got is None:
                 return NOT_YET
             if got != wanted:
-                return (f"A prompt of {prompt} tokens and an answer of {length}, {way} a cache: your function says {got}. Write "
-                        "down for each pass which tokens go in. The last token of an answer goes into none.")  # fmt: skip
+                return (f"Prompts of {prompts} tokens and answers of {length}, {way}: your function says {got}. Write down for "
+                        "each pass which tokens go in. The last token of an answer goes into none.")  # fmt: skip
     return None
 
 
@@ -553,16 +592,17 @@ def _cached_attention(next_token: Callable) -> str | None:
 
 
 @grades("7.3")
-def _four_streams_two_places(answer: tuple[dict, pd.DataFrame]) -> str | None:
+def _ten_streams_four_places(answer: tuple[dict, pd.DataFrame]) -> str | None:
     settings, passes = answer
     if not settings:
         return NOT_YET
     together = passes.groupby("iteration")["sequence"].nunique().max()
-    if together != 2:
-        return f"The fullest forward pass had {together} streams in it; the goal is 2. Which field limits a batch?"
+    if together != 4:
+        return f"The fullest forward pass had {together} streams in it; the goal is 4. Which field limits a batch?"
     spans = passes.groupby("sequence")["iteration"].agg(["min", "max"])
-    if len(spans) != 4:
-        return f"The log has {len(spans)} streams, not 4."
+    if len(spans) != 10:
+        return f"The log has {len(spans)} streams, not 10."
     if spans["min"].max() > spans["max"].min():
-        return "A stream ended before another one had begun: it waited in Triton. Which field limits the streams that are begun?"
+        return ("A stream ended before another one had begun: that one waited in Triton, or for room in the KV cache. Which "
+                "fields limit the streams that are begun?")  # fmt: skip
     return None

@@ -111,7 +111,7 @@ def test_a_run_in_which_nobody_was_answered_can_be_drawn():
 
 
 def test_the_sweep_has_its_budget_and_both_percentiles():
-    rows = pd.DataFrame({"delay_ms": [0, 50], "p50_ms": [60.0, 90.0], "p99_ms": [100.0, 160.0], "busy": [0.8, 0.4],
+    rows = pd.DataFrame({"delay_ms": [0, 50], "p50_ms": [60.0, 90.0], "p95_ms": [100.0, 160.0], "busy": [0.8, 0.4],
                          "mean_batch": [1.2, 3.0]})
     fig = charts.delay_sweep(rows, budget_ms=120)
     assert [list(trace.y) for trace in fig.data] == [[100, 160], [60, 90], [80, 40]]

@@ -83,7 +83,7 @@ def test_what_is_kept_is_found_again(result, kept):
     assert path.name.startswith("gpt2_tiny_") and path.name.lower() == path.name and " " not in path.name
     rows, lengths, ratios = results(), results("rows_by_length"), results("ratios")
     assert rows["way"].tolist() == [row["way"] for row in result["rows"]]
-    assert lengths.columns.tolist() == ["machine", "checkpoint", "way", "length", "ms"]
+    assert lengths.columns.tolist() == ["machine", "cores", "checkpoint", "way", "length", "ms"]
     assert ratios["ratio"].tolist() == list(result["ratios"])
     assert set(rows["checkpoint"]) == {"tiny"} and set(rows["machine"]) == {result["machine"]["cpu"]}
 

@@ -5,7 +5,7 @@ import dataclasses
 import pandas as pd
 import pytest
 
-from inflight.batching_trial import Outcome
+from inflight.batching_trial import QUEUE_FULL, TIMED_OUT, Outcome
 from inflight.grading import check
 from inflight.sequences import Step
 from inflight.telemetry import Statistics
@@ -58,12 +58,24 @@ def right_steps(messages):
     return steps
 
 
+def right_account(outcome):
+    kinds = outcome.requests["message"].value_counts()
+    return {"answered": kinds.get("", 0), "queue full": kinds.get(QUEUE_FULL, 0), "timed out": kinds.get(TIMED_OUT, 0),
+            "not counted": len(outcome.requests) - outcome.statistics.succeeded - outcome.statistics.failed}
+
+
+def wrong_account(name, make):
+    """`right_account` with one number made otherwise, by `make` from the requests and Triton's statistics."""
+    return lambda outcome: {**right_account(outcome), name: make(outcome.requests, outcome.statistics)}
+
+
 def without(name):
     return lambda messages: [dataclasses.replace(step, **{name: False}) for step in right_steps(messages)]
 
 
 @pytest.mark.parametrize(("exercise", "answer"), [
     ("6.1", right_sizes), ("6.2", (SETTINGS, outcome([150] * 45, 3.8))), ("6.3", right_steps),
+    ("6.4", right_account),
 ])
 def test_another_right_way_is_done(exercise, answer):
     assert check(exercise, answer).status == "done"
@@ -81,6 +93,13 @@ def test_another_right_way_is_done(exercise, answer):
     ("6.3", without("start"), "start=False"),
     ("6.3", lambda messages: [Step(sequence, value, start=True, end=True) for sequence, value in messages], "end=True"),
     ("6.3", lambda messages: sorted(right_steps(messages), key=lambda step: step.sequence), "in this order"),
+    ("6.4", wrong_account("answered", lambda requests, _: requests["latency_ms"].notna().sum()), "comes back too"),
+    ("6.4", wrong_account("answered", lambda _, counted: counted.executions), "'answered' is 3"),
+    ("6.4", wrong_account("queue full", lambda requests, _: (requests["outcome"] == "rejected").sum()), "QUEUE_FULL"),
+    ("6.4", wrong_account("timed out", lambda requests, _: (requests["outcome"] == "rejected").sum()), "TIMED_OUT"),
+    ("6.4", wrong_account("not counted", lambda requests, counted: len(requests) - counted.succeeded), "as failed"),
+    ("6.4", wrong_account("not counted", lambda requests, counted: counted.failed), "as failed"),
+    ("6.4", lambda outcome: {"answered": 6}, "yours are answered"),
 ])
 def test_a_mistake_is_told_by_its_cause(exercise, answer, hint):
     result = check(exercise, answer)
@@ -89,6 +108,7 @@ def test_a_mistake_is_told_by_its_cause(exercise, answer, hint):
 
 @pytest.mark.parametrize(("exercise", "answer"), [
     ("6.1", lambda *_: None), ("6.2", ({}, outcome([60] * 45, 1.4))), ("6.3", lambda messages: None),
+    ("6.4", lambda outcome: None),
 ])
 def test_an_untouched_exercise_is_not_done_yet(exercise, answer):
     assert check(exercise, answer).status == "not done yet"

@@ -8,7 +8,7 @@ from inflight import charts, gpt2_client, telemetry
 from inflight.grading import check
 from inflight.static_chart import static_svg
 
-SETTINGS = {"max_batch_size": 2, "sequence_batching.oldest.max_candidate_sequences": 4}
+SETTINGS = {"max_batch_size": 4, "sequence_batching.oldest.max_candidate_sequences": 10, "kv_cache_slots": 10}
 
 
 @pytest.fixture(autouse=True)
@@ -17,12 +17,20 @@ def as_in_a_lab(monkeypatch):
     monkeypatch.setenv("COURSE_STRICT", "0")
 
 
-def without(prompt, answer):
-    return prompt * answer + answer * (answer - 1) // 2
+def padded(prompts, answer):
+    return len(prompts) * (max(prompts) * answer + answer * (answer - 1) // 2)
 
 
-def with_cache(prompt, answer):
-    return prompt + answer - 1
+def without(prompts, answer):
+    return sum(prompts) * answer + len(prompts) * answer * (answer - 1) // 2
+
+
+def with_cache(prompts, answer):
+    return sum(prompts) + len(prompts) * (answer - 1)
+
+
+def as_long_as_the_first(prompts, answer):
+    return padded([prompts[0]] * len(prompts), answer)
 
 
 def attend(query, keys, values):
@@ -63,25 +71,28 @@ def passes(*members):
     return pd.DataFrame(rows, columns=["iteration", "sequence"])
 
 
-IN_TURN = passes((1, 2), (3, 4), (1, 2), (3, 4))
+TEN = range(1, 11)
+IN_TURN = passes((1, 2, 3, 4), (5, 6, 7, 8), (9, 10, 1, 2), TEN[2:6], TEN[6:])
 
 
 @pytest.mark.parametrize(("exercise", "answer"), [
-    ("7.1", (without, with_cache)), ("7.2", next_token), ("7.3", (SETTINGS, IN_TURN)),
+    ("7.1", (padded, without, with_cache)), ("7.2", next_token), ("7.3", (SETTINGS, IN_TURN)),
 ])
 def test_another_right_way_is_done(exercise, answer):
     assert check(exercise, answer).status == "done"
 
 
 @pytest.mark.parametrize(("exercise", "answer", "hint"), [
-    ("7.1", (lambda prompt, answer: prompt * answer, with_cache), "without a cache"),
-    ("7.1", (without, lambda prompt, answer: prompt + answer), "goes into none"),
+    ("7.1", (as_long_as_the_first, without, with_cache), "padded"),
+    ("7.1", (padded, padded, with_cache), "without a cache"),
+    ("7.1", (padded, without, lambda prompts, answer: sum(prompts) + len(prompts) * answer), "goes into none"),
     ("7.2", without_itself, "to itself too"),
     ("7.2", one_cache_for_all, "its own cache alone"),
     ("7.2", all_again, "are enough"),
-    ("7.3", (SETTINGS, passes((1, 2, 3, 4), (1, 2, 3, 4))), "The fullest forward pass had 4"),
-    ("7.3", (SETTINGS, passes((1, 2), (1, 2), (3, 4))), "it waited in Triton"),
-    ("7.3", (SETTINGS, passes((1, 2), (3,))), "not 4"),
+    ("7.3", (SETTINGS, passes(TEN, TEN)), "The fullest forward pass had 10"),
+    ("7.3", (SETTINGS, passes(*((number,) for number in TEN))), "The fullest forward pass had 1 "),
+    ("7.3", (SETTINGS, passes(TEN[:4], TEN[:4], TEN[4:8], TEN[8:])), "that one waited"),
+    ("7.3", (SETTINGS, passes(TEN[:4], TEN[4:8])), "not 10"),
 ])
 def test_a_mistake_is_told_by_its_cause(exercise, answer, hint):
     result = check(exercise, answer)
@@ -89,7 +100,7 @@ def test_a_mistake_is_told_by_its_cause(exercise, answer, hint):
 
 
 @pytest.mark.parametrize(("exercise", "answer"), [
-    ("7.1", (lambda *_: None, lambda *_: None)), ("7.2", lambda *_: None), ("7.3", ({}, IN_TURN)),
+    ("7.1", [lambda *_: None] * 3), ("7.2", lambda *_: None), ("7.3", ({}, IN_TURN)),
 ])
 def test_an_untouched_exercise_is_not_done_yet(exercise, answer):
     assert check(exercise, answer).status == "not done yet"
@@ -119,7 +130,8 @@ def test_a_line_is_fitted_and_its_law_named():
     assert charts.iterative_gpt2.growth(ways["without"]) == pytest.approx((3, 0.1))
     fig = charts.cost_of_a_token(ways)
     words = {note.text for note in fig.layout.annotations}
-    assert {"without: grows with n", "without: grows with n²", "with: flat", "with: grows with n"} <= words
+    assert {"without: 3.0 ms + 100.0 µs · n", "without: 3.0 ms · n + 50.0 µs · n²"} <= words
+    assert {"with: 3.0 ms + 0.0 µs · n", "with: 3.0 ms · n + 0.0 µs · n²"} <= words
     summary = charts.cost_of_a_token_summary(ways)
     assert "3.5 ms after 5 tokens and 32.9 ms after 299" in summary and "3.0 ms after 299" in summary
     static_svg(fig, summary)
@@ -135,5 +147,5 @@ def test_races_and_passes_are_drawn_on_one_scale():
     static_svg(fig, charts.race_summary(runs))
     members = {"one": passes((1,), (2,)).rename(columns={"sequence": "stream"}), "two": IN_TURN.rename(columns={"sequence": "stream"})}
     summary = charts.forward_passes_summary(members)
-    assert "one: 2 passes for 2 tokens, 0 of them with more than one" in summary and "two: 4 passes for 8 tokens, 4" in summary
+    assert "one: 2 passes for 2 tokens, 0 of them with more than one" in summary and "two: 5 passes for 20 tokens, 5" in summary
     static_svg(charts.forward_passes(members), summary)

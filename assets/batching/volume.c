@@ -1,9 +1,9 @@
 /* Batches by volume: the work in a batch stays within a limit, however many requests that is.
  *
- * Triton counts requests. Requests differ: one may have ten tokens and the next a thousand, and a batch takes as long,
- * or as much memory, as the tokens in it. With this library, Triton's dynamic batcher asks here before it lets a
- * request into a batch, and here the tokens are counted: the sum of each request's input `work`, up to the model's
- * parameter `max_volume`.
+ * Triton's max_batch_size counts items, the first dimension of the inputs. Items differ: one may have ten tokens and
+ * the next a thousand, and a batch takes as long, or as much memory, as the tokens in it. With this library, Triton's
+ * dynamic batcher asks here before it lets a request into a batch, and here the tokens are counted: the sum of each
+ * request's input `work`, up to the model's parameter `max_volume`.
  *
  *     parameters { key: "max_volume"  value { string_value: "12" } }
  *

@@ -183,29 +183,29 @@ def _ms(seconds: float) -> int:
 
 
 def delay_sweep(rows: pd.DataFrame, budget_ms: float) -> go.Figure:
-    """P50 and P99 of the latency, and how busy the model is, against the longest wait for more requests.
+    """P50 and P95 of the latency, and how busy the model is, against the longest wait for more requests.
 
     Parameters
     ----------
     rows : DataFrame
-        One row a run: `delay_ms`, `p50_ms`, `p99_ms`, `busy` (share of the time, 0 to 1), `mean_batch`.
+        One row a run: `delay_ms`, `p50_ms`, `p95_ms`, `busy` (share of the time, 0 to 1), `mean_batch`.
     budget_ms : float
-        What P99 may be at most: a line in the upper panel.
+        What P95 may be at most: a line in the upper panel.
     """
     fig, delays = go.Figure(), rows["delay_ms"].tolist()
-    for column, colour, name, side in (("p99_ms", REQUEST[3], "P99", "top"), ("p50_ms", INK, "P50", "bottom")):
+    for column, colour, name, side in (("p95_ms", REQUEST[3], "P95", "top"), ("p50_ms", INK, "P50", "bottom")):
         _draw_line(fig, delays, rows[column], colour, "", [f"{value:.0f}" for value in rows[column]], side)
         fig.add_annotation(x=delays[-1], y=float(rows[column].iloc[-1]), text=f"<b>{name}</b>", xanchor="left",
                            xshift=10, showarrow=False, font={"color": colour})
     _draw_line(fig, delays, 100 * rows["busy"], DECODE, "2", [f"{size:.1f}" for size in rows["mean_batch"]], "top")
     fig.add_shape(type="line", xref="paper", x0=0, x1=1, yref="y", y0=budget_ms, y1=budget_ms,
                   line={"color": INK, "dash": "dash", "width": 1.5})
-    fig.add_annotation(xref="paper", x=0, yref="y", y=budget_ms, text=f"budget for P99: {budget_ms:.0f} ms",
+    fig.add_annotation(xref="paper", x=0, yref="y", y=budget_ms, text=f"budget for P95: {budget_ms:.0f} ms",
                        xanchor="left", yanchor="bottom", xshift=6, showarrow=False)
     fig.add_annotation(xref="paper", x=1, yref="y2 domain", y=1, text="at the points: requests a batch",
                        xanchor="right", yanchor="bottom", yshift=-2, showarrow=False, font={"color": DECODE})
     margin = 0.08 * max(delays)
-    for suffix, domain, title, most in (("", (0.5, 1.0), "latency (ms)", max(rows["p99_ms"].max(), budget_ms)),
+    for suffix, domain, title, most in (("", (0.5, 1.0), "latency (ms)", max(rows["p95_ms"].max(), budget_ms)),
                                         ("2", (0.0, 0.36), "model busy (%)", 100 * rows["busy"].max())):  # fmt: skip
         fig.update_layout({
             f"xaxis{suffix}": {"anchor": f"y{suffix}", "tickvals": delays,

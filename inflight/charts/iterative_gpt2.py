@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.palette import DECODE, INK, REQUEST, WASTE_TEXT
+from inflight.palette import DECODE, INK, REQUEST
 
 WITHOUT_CACHE, WITH_CACHE = REQUEST[3], DECODE
 WINDOW = 16  # tokens whose times make one point
@@ -129,8 +129,8 @@ def growth(tokens: pd.DataFrame) -> tuple[float, float]:
 
 
 def _points(tokens: pd.DataFrame) -> pd.DataFrame:
-    """The median of each WINDOW tokens: a machine that does other things too has some slow ones."""
-    return tokens.groupby((tokens["length"] - tokens["length"].min()) // WINDOW)[["length", "ms"]].median()
+    """The mean of each WINDOW tokens: some come two at a time, one late and one at once."""
+    return tokens.groupby((tokens["length"] - tokens["length"].min()) // WINDOW)[["length", "ms"]].mean()
 
 
 def cost_of_a_token(ways: dict[str, pd.DataFrame]) -> go.Figure:
@@ -154,7 +154,7 @@ def cost_of_a_token(ways: dict[str, pd.DataFrame]) -> go.Figure:
         sums = tokens["ms"].cumsum().loc[tokens.index[WINDOW - 1::WINDOW]] / 1000
         shown = ((points["length"], points["ms"], start + slope * lengths),
                  (tokens["length"].loc[sums.index], sums, whole))
-        for axes, (x, y, curve), law in zip(panels, shown, _laws(slope * tokens["length"].max() > start)):
+        for axes, (x, y, curve), law in zip(panels, shown, _laws(start, slope)):
             fig.add_scatter(x=lengths.tolist(), y=curve.tolist(), mode="lines", line={"color": colours[way], "width": 2}, **axes)
             fig.add_scatter(x=x.tolist(), y=y.tolist(), mode="markers", marker={"color": colours[way], "size": 7}, **axes)
             fig.add_annotation(xref=axes["xaxis"], yref=axes["yaxis"], x=float(lengths[-1]), y=float(curve[-1]),
@@ -168,9 +168,11 @@ def cost_of_a_token(ways: dict[str, pd.DataFrame]) -> go.Figure:
     return fig
 
 
-def _laws(grows: bool) -> tuple[str, str]:
-    """How a token and a whole answer grow with the length."""
-    return ("grows with n", "grows with n²") if grows else ("flat", "grows with n")
+def _laws(start: float, slope: float) -> tuple[str, str]:
+    """What a token costs after n tokens of text, and about what all n together."""
+    sign = "−" if slope * 1000 < -0.05 else "+"  # less is shown as 0
+    return (f"{start:.1f} ms {sign} {abs(slope) * 1000:.1f} µs · n",
+            f"{start:.1f} ms · n {sign} {abs(slope) * 500:.1f} µs · n²")
 
 
 def cost_of_a_token_summary(ways: dict[str, pd.DataFrame]) -> str:

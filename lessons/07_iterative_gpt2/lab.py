@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lab 07 · Iterative GPT-2
 #
-# Three exercises, about 40 minutes. You count what a cache saves, build one, and make four streams share two places.
+# Three exercises, about 40 minutes. You count what a cache saves, build one, and make ten streams share four places.
 #
 # Make a copy of this notebook before you edit it, so that an update of the course never touches your work. A check
 # never stops you: it says done, not done yet, or gives a hint.
@@ -33,49 +33,58 @@ gpt2_client.run(server.grpc_url, "iterative-gpt2", ["A warm-up"], max_tokens=4)[
 #
 # 10 minutes · easy
 #
-# A forward pass computes the tokens that go into it, and gives one new token. How many tokens go through the model, in
-# all passes together, for a prompt of `prompt` tokens and an answer of `answer` tokens
+# Prompts of so many tokens are answered together, each with `answer` tokens. A pass computes the tokens that go into it, and
+# gives every sequence one more. How many go through the model, in all passes together,
 #
-# - without a cache: each pass gets the whole text so far;
-# - with a cache: the first pass gets the prompt, each later one the newest token alone?
+# - padded, the tutorial's way: in each pass every text so far, and padding up to the longest of them;
+# - without a cache: in each pass every text so far, and nothing else;
+# - with a cache: the prompts in the first pass, then each sequence's newest token alone?
 
 # %%
-def without_cache(prompt: int, answer: int) -> int | None:
-    """Tokens computed when each pass gets the whole text."""
+def padded(prompts: list[int], answer: int) -> int | None:
+    """Tokens computed when each pass gets all texts as long as the longest."""
     # BEGIN SOLUTION
     # LAB: return None
-    return sum(prompt + before for before in range(answer))
+    return sum(len(prompts) * (max(prompts) + before) for before in range(answer))
     # END SOLUTION
 
 
-def with_cache(prompt: int, answer: int) -> int | None:
+def without_cache(prompts: list[int], answer: int) -> int | None:
+    """Tokens computed when each pass gets the whole texts."""
+    # BEGIN SOLUTION
+    # LAB: return None
+    return sum(sum(prompts) + len(prompts) * before for before in range(answer))
+    # END SOLUTION
+
+
+def with_cache(prompts: list[int], answer: int) -> int | None:
     """Tokens computed when each pass gets what it has not seen."""
     # BEGIN SOLUTION
     # LAB: return None
-    return prompt + answer - 1
+    return sum(prompts) + len(prompts) * (answer - 1)
     # END SOLUTION
 
 # %%
-check("7.1", (without_cache, with_cache))
+check("7.1", (padded, without_cache, with_cache))
 
 # %% [markdown]
 # The server keeps count too. Ask for 20 tokens, once each way, and compare:
 
 # %%
-prompt_tokens = {}
-for kv_cache in ("off", "on"):
+texts = ["One", "Programming in C++ is like", "The capital of France is the city of"]
+for kv_cache, on_paper in (("off", without_cache), ("on", with_cache)):
     server.load("iterative-gpt2", kv_cache=kv_cache)
     start = log_path.stat().st_size
-    gpt2_client.run(server.grpc_url, "iterative-gpt2", ["Programming in C++ is like"], max_tokens=20)
+    gpt2_client.run(server.grpc_url, "iterative-gpt2", texts, max_tokens=20)
     passes = telemetry.passes(telemetry.executions(log_path, start))
-    prompt_tokens[kv_cache] = int(passes["computed"].iloc[0])
-    on_paper = (without_cache if kv_cache == "off" else with_cache)(prompt_tokens[kv_cache], 20)
-    print(f"kv_cache {kv_cache:3}: {passes['computed'].sum():3} tokens computed, on paper {on_paper}")
+    lengths = passes.groupby("sequence")["computed"].first().tolist()
+    print(f"kv_cache {kv_cache:3}: {passes['computed'].sum():4} tokens computed, on paper {on_paper(lengths, 20)}")
 
 # %% [markdown]
 # <details><summary>Hint: without a cache</summary>
 #
-# The first pass gets <code>prompt</code> tokens, the second one more, and so on. There are <code>answer</code> passes.
+# Take one prompt first: its first pass gets the prompt, the second one token more, and so on. There are
+# <code>answer</code> passes, and the last token of an answer goes into none.
 # </details>
 #
 # ## Exercise 7.2 · Build a KV cache
@@ -127,27 +136,27 @@ check("7.2", next_token)
 #
 # The course's own is in `inflight/gpt2.py`: the same idea, with one tensor of slots for all sequences instead of lists.
 #
-# ## Exercise 7.3 · Four streams, two places
+# ## Exercise 7.3 · Ten streams, four places
 #
 # 15 minutes · medium
 #
-# You run a service for four impatient readers on a machine that is fast with two. Find settings with which
+# Ten impatient readers share a machine on which a pass with more than four texts is too slow. Find settings with which
 #
-# - all four streams have begun before the first of them ends, and
-# - no forward pass has more than two streams in it.
+# - all ten streams have begun before the first of them ends, and
+# - the fullest forward pass has four streams in it.
 #
-# `settings` names fields of `config.pbtxt` by their path. The names are in `batchers.FIELDS`; those that start with
-# `sequence_batching.oldest` choose the strategy of that name.
+# `settings` names fields as the lesson's editor does: `"max_batch_size"`, `"kv_cache"`, and paths such as
+# `"sequence_batching.oldest.max_candidate_sequences"`, which chooses the strategy of that name too.
 
 # %%
 # BEGIN SOLUTION
 # LAB: settings = {}
-settings = {"max_batch_size": 2, "sequence_batching.oldest.max_candidate_sequences": 4}
+settings = {"max_batch_size": 4, "sequence_batching.oldest.max_candidate_sequences": 10, "kv_cache_slots": 10}
 # END SOLUTION
 
 # %%
 server.load("iterative-gpt2", **settings)
-prompts = ["A cat is", "A river is", "A book is", "A train is"]
+prompts = ["A cat is", "A river is", "A book is", "A train is", "A king is"] * 2
 start = log_path.stat().st_size
 gpt2_client.run(server.grpc_url, "iterative-gpt2", prompts, max_tokens=24)
 passes = telemetry.passes(telemetry.executions(log_path, start))
@@ -156,8 +165,8 @@ check("7.3", (settings, passes))
 # %% [markdown]
 # <details><summary>Hint</summary>
 #
-# Two different fields: one says how many share a pass, one how many sequences are begun. With the strategy
-# <code>direct</code> both are the same number.
+# Three different fields: one says how many share a pass, one how many sequences Triton begins, and one how many have room
+# in the KV cache.
 # </details>
 #
 # ## Leave the machine as it was

@@ -16,7 +16,7 @@
 # ## A model without an engine
 #
 # The research group next door has a model of its own. No LLM engine knows its architecture: there is a class in PyTorch,
-# a checkpoint, and a Triton. Two users send a prompt, half a second apart. Must the second one sit and watch until the
+# a checkpoint, and a Triton. Two users send a prompt, the second a moment later. Must that one sit and watch until the
 # first has a whole answer?
 #
 # With what you know from lesson 04, you would say: no, batch them in flight. But who is to do that, with no engine
@@ -27,13 +27,15 @@
 # %% [markdown]
 # ## Predict
 #
-# Commit yourself, before anything runs:
+# Commit yourself, before anything runs. Triton's batcher forms a batch from what waits, and whoever is in it stays to the
+# end. In its other way of scheduling a request goes back into the queue after every token.
 
 # %% tags=["nbval-ignore-output"]
 from inflight import widgets
 
-guess = widgets.predict("With a KV cache, an answer of 384 tokens is there how many times as fast as without one?",
-                        ["about as fast", "about 2 times", "5 times or more"], "about 2 times")
+guess = widgets.predict("A stream of 96 tokens runs, and a second prompt arrives. When does it get its first token?",
+                        ["at once in both ways", "at once in one, after the first stream's last in the other",
+                         "after the first stream's last in both"], "at once in both ways")
 guess
 
 # %% [markdown]
@@ -64,9 +66,10 @@ for model in GPT2:
 #
 # ## Race one: `simple-gpt2`
 #
-# Two streams, the second a little later than the first. Every token is noted with the time of its arrival. For a fair race
-# `iterative-gpt2` first computes just as `simple-gpt2` does, the public tutorial's way; what it does by default comes
-# later.
+# Two streams, the second 0.1 s later than the first. Every token is noted with the time of its arrival, counted from the
+# start of the race. Both models follow Triton's public tutorial on
+# [iterative scheduling](https://github.com/triton-inference-server/tutorials/tree/main/Conceptual_Guide/Part_7-iterative_scheduling).
+# For a fair race `iterative-gpt2` first computes just as it does there; what ours does by default comes later.
 
 # %% tags=["nbval-ignore-output"]
 from inflight import gpt2_client, telemetry
@@ -75,7 +78,7 @@ from inflight.server import Server
 server = Server(repo).start()
 server.load("iterative-gpt2", kv_cache="tutorial")
 prompts = ["Programming in C++ is like", "Once upon a time there was"]
-offsets_s = [0.0, 0.3]
+offsets_s = [0.0, 0.1]
 for model in GPT2:
     gpt2_client.run(server.grpc_url, model, prompts, max_tokens=4)  # the first requests are the slowest: not counted
 before = {model: telemetry.statistics(server.http_url, model) for model in GPT2}
@@ -83,14 +86,15 @@ before = {model: telemetry.statistics(server.http_url, model) for model in GPT2}
 # %% tags=["nbval-ignore-output"]
 from inflight import charts
 
-races, passes = {}, {}
+races, passes, empty = {}, {}, {}
 
 
 def race(model):
     """Run it; keep every token's time, and what the model's log says of its forward passes."""
     start = log_path.stat().st_size
     races[model] = gpt2_client.run(server.grpc_url, model, prompts, 96, offsets_s)
-    passes[model] = telemetry.passes(telemetry.executions(log_path, start))
+    log = telemetry.executions(log_path, start)
+    passes[model], empty[model] = telemetry.passes(log), log["empty_places"].sum()
     return charts.table(gpt2_client.standings(races[model]), decimals=2)
 
 
@@ -119,7 +123,14 @@ display(Markdown(summary))
 # %% [markdown]
 # The steeper the line, the faster a stream. Above, one stream has the model to itself while the other waits. Below, both
 # lines rise side by side.
-#
+
+# %% tags=["nbval-ignore-output"]
+for model, tokens in races.items():
+    first = tokens.query("stream == 2")["time_s"].min() - offsets_s[1]
+    print(f"{model:15} the second stream waited {first:.2f} s for its first token")
+print("Your prediction:", guess.value)
+
+# %% [markdown]
 # ## Who was in which forward pass
 #
 # Triton counts the batches that it hands to a model. The model counts its forward passes. Put both together:
@@ -129,7 +140,8 @@ for model in GPT2:
     done = telemetry.statistics(server.http_url, model) - before[model]
     sizes = ", ".join(f"{count} of {size}" for size, count in done.batches.items())
     num_passes = passes[model]["iteration"].nunique()
-    print(f"{model:15} {done.executions:3} batches from Triton ({sizes}), {num_passes} forward passes")
+    print(f"{model:15} {done.executions:3} batches from Triton ({sizes}), {num_passes} forward passes, "
+          f"{empty[model]} empty places")
 
 # %% tags=["nbval-ignore-output"]
 streams = {model: rows.rename(columns={"sequence": "stream"}) for model, rows in passes.items()}
@@ -139,7 +151,8 @@ display(Markdown(summary))
 
 # %% [markdown]
 # `simple-gpt2` got a batch for each stream, and made its forward passes behind Triton's back.
-# `iterative-gpt2` got a batch for each pass: a column with two colours is one pass that served both.
+# `iterative-gpt2` got a batch for each pass: a column with two colours is one pass that served both. Triton's "of 2" counts
+# places, not streams: when stream 1 has ended, its place goes along empty.
 #
 # ## How a request comes back
 #
@@ -157,8 +170,8 @@ charts.table(second[["iteration", "correlation_id", "start", "computed", "length
 # %% [markdown]
 # - **`CORRID`** tells sequences apart. A client may name one; otherwise Triton makes one up, a number for each request.
 # - **`START`** is 1 the first time: the model tokenizes the text, and keeps what it has to remember under that number.
-# - **`READY`** is 0 where a place in the batch has no request now: a sequence left it, and others above it go on. Triton
-#   sends such a place along, empty, and the model passes over it.
+# - **`READY`** is 0 where a place in the batch has no request now: a sequence left it, and others above it go on. With the
+#   strategy `direct`, as here, Triton sends such a place along, empty, and the model passes over it.
 # - **`END`** says that the client ends the sequence. Here the model does that, so clients leave it out.
 #
 # `computed` and `length` are not from Triton. `length` is the text so far, and `computed` the number of tokens that went
@@ -167,7 +180,8 @@ charts.table(second[["iteration", "correlation_id", "start", "computed", "length
 # ## Many responses to one request
 #
 # `model_transaction_policy { decoupled: true }` lets a model send as many responses as it likes. The last one carries a
-# flag, so that a client knows that nothing more comes. HTTP shows it plainly:
+# flag, which a gRPC client reads as `triton_final_response`; ours is empty. Over HTTP each response is a `data:` line, and
+# after the last one the stream ends:
 
 # %% tags=["nbval-ignore-output"]
 import httpx
@@ -208,33 +222,41 @@ for kv_cache in ("off", "on"):
 #
 # ## What a token costs
 #
-# One long answer, first without and then with the cache. The time between two tokens is the cost of one.
+# One long answer, without and with the cache. The time between two tokens is the cost of one. Each way runs twice, and the
+# faster run counts: your machine may do other things too.
+
+# %% tags=["nbval-ignore-output"]
+factor = widgets.predict("With a KV cache, an answer of 384 tokens is there how many times as fast as without one?",
+                         ["less than 2 times", "2 to 5 times", "more than 5 times"], "2 to 5 times")
+factor
 
 # %% tags=["nbval-ignore-output"]
 ways = {}
-for way, kv_cache in (("without a cache", "off"), ("with a KV cache", "on")):
+for way, kv_cache in 2 * (("without a cache", "off"), ("with a KV cache", "on")):
     server.load("iterative-gpt2", kv_cache=kv_cache)
     gpt2_client.run(server.grpc_url, "iterative-gpt2", prompts[:1], 8)
-    tokens = gpt2_client.run(server.grpc_url, "iterative-gpt2", prompts[:1], 384)
-    ways[way] = gpt2_client.costs(tokens, prompt)
+    tokens = gpt2_client.costs(gpt2_client.run(server.grpc_url, "iterative-gpt2", prompts[:1], 384), prompt)
+    ways[way] = min(ways.get(way, tokens), tokens, key=lambda run: run["ms"].sum())
 summary = charts.cost_of_a_token_summary(ways)
 charts.show(charts.cost_of_a_token(ways), summary)
 display(Markdown(summary))
 
 # %% [markdown]
-# Without a cache a token costs as much as the text before it is long, so an answer of *n* tokens costs a part that grows
-# with *n*². With the cache a token costs nearly the same anywhere in the text, and the answer grows with *n*.
+# Without a cache a token has a fixed cost and a part that grows with the text before it; over an answer of *n* tokens that
+# part adds up to *n*². With the cache only the reading of keys and values grows, far more slowly, and the answer costs
+# nearly the same for each of its *n* tokens.
 
 # %% tags=["nbval-ignore-output"]
 without, with_cache = (tokens["ms"].sum() / 1000 for tokens in ways.values())
 print(f"384 tokens: {without:.1f} s without a cache, {with_cache:.1f} s with one, {without / with_cache:.1f} times as fast. "
-      f"Your prediction: {guess.value}.")
+      f"Your prediction: {factor.value}.")
 
 # %% [markdown]
 # ## Eight streams
 #
-# Now all of it at once: batching and the cache, each with and without. `tutorial` is the way of the public tutorial:
-# 32-bit floating point, every text padded to the longest, and `generate` called for one token.
+# Eight at once, four ways. `tutorial` is 32-bit floating point, every text padded to the longest, and `generate` called for
+# one token; `simple-gpt2` computes like that too. Before you run: which change brings the last user's first token earlier,
+# and which brings more tokens a second?
 
 # %% tags=["nbval-ignore-output"]
 import pandas as pd
@@ -251,23 +273,30 @@ for model, kv_cache in (("simple-gpt2", ""), *(("iterative-gpt2", way) for way i
 charts.table(pd.DataFrame(rows, columns=["model", "kv_cache", "tokens a second", "last first token (ms)"]))
 
 # %% [markdown]
-# A model of this size is small enough for one core's caches, and the way through Triton is a good part of its time. With
-# GPT-2's own 124 million parameters the picture is clearer. Those take minutes, so the figures below are recorded; their
-# machine is named with them. `inflight bench gpt2` makes them on yours.
+# The first two rows compute alike. All eight come at once and want equally much, so a batch formed anew brings no tokens a
+# second; it brings the first token of those who just missed a batch, and in `simple-gpt2` wait for the whole of it. Tokens a
+# second come from how a pass is computed: precision and padding first, then the cache.
+#
+# Our GPT-2 has 15 MB of weights, which may stay in the processor's caches, and the way through Triton is a good part of its
+# time. At GPT-2's own size, 124 million parameters, the picture is clearer. (Its weights here are random: that changes the
+# text, not the time.) It takes minutes, so the figures below are recorded, with their machine and its cores.
+# `inflight bench gpt2` makes them on yours.
 
 # %%
 from inflight import gpt2_bench
 
 recorded = gpt2_bench.results()
-charts.table(recorded[["machine", "checkpoint", "way", "tokens_per_s", "ms_per_token", "first_ms_max", "last_ms_max"]])
+charts.table(recorded[["machine", "cores", "checkpoint", "way", "tokens_per_s", "ms_per_token", "first_ms_max"]])
 
 # %%
 charts.table(gpt2_bench.results("ratios")[["checkpoint", "ratio", "median", "min", "max"]], decimals=2)
 
 # %% [markdown]
-# The first two ratios say what the cache gains over the tutorial's way, and over computing everything again at the same
-# precision. The third is the way through Triton against a plain loop in one process. The last says how far a pass is from
-# the time in which memory can be read at all: every pass reads all weights, whoever is in it.
+# - `kv_cache_over_recompute`: tokens a second against the tutorial's way, which differs in precision and padding too.
+# - `…_same_dtype`: against no cache, all else equal. This is what the cache gains.
+# - `…_in_process_loop`: against a plain loop in one process. Below 1, it is what the way through Triton costs.
+# - `kv_cache_over_bandwidth_floor`: the time of a pass against that of reading all weights from memory once, which every
+#   pass does, whoever is in it. 1 would be perfect.
 #
 # And one token of one stream, alone in a process, after so many tokens of text (in ms):
 
@@ -281,7 +310,7 @@ charts.table(by_length[["tutorial", "off", "on"]].reset_index())
 # Three fields of `config.pbtxt` decide who is in. Each is tried here once; the editor below is for the rest.
 #
 # **`max_batch_size`**. With the strategy `direct`, a sequence has a place in the batch from its first pass to its last.
-# Four streams, two places:
+# Four streams of 24 tokens, two places. How many passes will that take, and at which one does the fourth stream begin?
 
 # %% tags=["nbval-ignore-output"]
 from inflight.errors import CourseError
@@ -300,7 +329,7 @@ knobs = {"direct, max_batch_size 2": passes_of_four(max_batch_size=2)}
 
 # %% [markdown]
 # **`max_candidate_sequences`**. With the strategy `oldest`, Triton begins so many sequences, and fills each batch with
-# those that have waited longest. Four candidates for two places:
+# those that have waited longest. Four candidates for two places: when does the fourth stream begin now?
 
 # %% tags=["nbval-ignore-output"]
 candidates = "sequence_batching.oldest.max_candidate_sequences"
@@ -313,10 +342,14 @@ display(Markdown(summary))
 # %% [markdown]
 # Two places and `direct`: two streams run to their ends, and the others wait. Two places and four candidates: all four
 # begin at once and take turns, each at half the speed. Three candidates in a wide batch: three run, and the fourth waits
-# outside although the batch has room.
+# outside although the batch has room. About 48 passes for two places either way; what differs is who waits for whom.
 #
-# **`max_sequence_idle_microseconds`**. Triton gives a sequence up when it has not been computed for so long: a safeguard
-# against clients that vanish. Set it shorter than an execution, and it hits the living:
+# Ours is `direct` by default: with `oldest`, this Triton keeps the place of a request that is cancelled in its queue until
+# the time below is over, and a batch may leave without those who are just coming back.
+#
+# **`max_sequence_idle_microseconds`**. Triton gives a sequence up when it was not computed for so long since it was given
+# back. Set it shorter than a pass, and it hits the living. The sentence below is our model's: Triton tells it nothing, so it
+# watches the time itself.
 
 # %% tags=["nbval-ignore-output"]
 idle = "sequence_batching.max_sequence_idle_microseconds"
@@ -334,9 +367,10 @@ widgets.ConfigEditor(repo, "iterative-gpt2", server, fields)
 # %% [markdown]
 # And the race itself, live. Try:
 #
-# 1. `simple-gpt2` with 2 streams, then `iterative-gpt2`: the two pictures above, as they happen.
-# 2. 8 streams with offset 0. Now set `max_batch_size` to 4 in the editor, apply, and run again.
-# 3. `kv_cache_slots` 2 and `when_full` `refuse`: what do the others hear?
+# 1. `kv_cache` `tutorial` in the editor, Apply; 2 streams of 192 tokens: `simple-gpt2`, then `iterative-gpt2`. Then `kv_cache`
+#    `on`: what changes?
+# 2. 8 streams with offset 0. Now set `max_batch_size` to 4, apply, and run again: four run to their ends, four wait.
+# 3. `kv_cache_slots` 2 and `when_full` `refuse`: what do the others hear, and when?
 
 # %% tags=["nbval-ignore-output"]
 from inflight import boards
@@ -354,8 +388,8 @@ board
 # | | `iterative-gpt2` | `tensorrt_llm` |
 # |---|---|---|
 # | Who forms the batch | Triton's sequence batcher, before each pass | the engine itself, inside |
-# | Way of a token | through Triton's queue and back to the Python process, for every sequence and token | none: the request stays in the engine to its end |
-# | Memory of a sequence | a slot of the longest possible text | blocks of 32 tokens, as many as the text needs |
+# | Way of a token | through Triton's queue and back to the Python process, for every sequence and token | out only: the request stays in the engine to its end, its tokens leave as responses |
+# | Memory of a sequence | a slot of the longest possible text | blocks of tokens (32 here, 64 by default in TensorRT-LLM), as many as the text needs |
 # | When memory is short | wait, or refuse | a policy: promise or pause |
 # | Prompts | whole, beside the others' single tokens | whole or in chunks, within a budget of tokens |
 # | The same beginning twice | computed twice | kept and shared |
@@ -365,15 +399,16 @@ board
 #
 # ## On the lab GPU
 #
-# The models are the public tutorial's, and so are the names: `text_input`, `max_tokens`, `ignore_eos`, `text_output`. A
-# client written for it runs on ours unchanged.
+# Names, tensors and request parameters are the public tutorial's (`text_input`, `max_tokens`, `ignore_eos`,
+# `text_output`): a client written for it runs on ours unchanged. No container is needed: PyTorch does the computing, and the
+# same Triton starts on a machine with a GPU.
 #
-# | Step | Here | In NVIDIA's container |
+# | Step | Here | With a GPU |
 # |---|---|---|
-# | Start | `Server(repo)` | `tritonserver --model-repository=REPO`, in `nvcr.io/nvidia/tritonserver:24.10-trtllm-python-py3`, with `pip install transformers` |
-# | Model | `assets/repository/iterative-gpt2` | the same folder, with the package `inflight` on the Python path; PyTorch's GPU build is used where it sees a GPU |
+# | Start | `Server(repo)` | the same; with PyTorch's GPU build the models find the GPU. An image of NVIDIA's needs Python 3.11 or later (24.12 and newer) and the course's packages in it |
 # | Precision | `gpt2_dtype` `bfloat16` or `float32` | also `float16` |
-# | Version | Triton 2.51 (24.10) | avoid 25.09, in which a third pass is never scheduled; see [core #456](https://github.com/triton-inference-server/core/pull/456) |
+# | Version | Triton 2.51 (24.10) | of the images avoid 25.09, in which a third pass is never scheduled; see [core #456](https://github.com/triton-inference-server/core/pull/456) |
+# | Status | Triton calls `iterative_sequence` provisional | try it anew with every new version |
 # | Measure | `inflight bench gpt2` | the same; `assets/lab-gpu/bench_gpt2.sh` does all of it and keeps the results |
 #
 # ## What breaks
@@ -389,8 +424,9 @@ for text, max_tokens in (("word " * 2000, 8), (prompts[0], 5000)):
         print(error)
 
 # %% [markdown]
-# **A client that vanishes.** It sends nothing more, not even a goodbye; its connection is gone. The model asks
-# `is_cancelled()` at each pass, and the slot is free again:
+# **A client that leaves.** It cancels its requests, as a browser does when its tab is closed, and Triton marks them. The
+# model asks `is_cancelled()` at each pass, and the slot is free again. (A machine that falls silent is noticed when its
+# connection breaks, no earlier.)
 
 # %% tags=["nbval-ignore-output"]
 def slots_in_use(expected):
@@ -403,7 +439,7 @@ while not next(reading):  # until the first token is there
     pass
 print("two streams:", slots_in_use(2))
 reading.close()
-print("their client is gone:", slots_in_use(0))
+print("their client has left:", slots_in_use(0))
 
 # %% [markdown]
 # ## Recap
@@ -415,8 +451,9 @@ print("their client is gone:", slots_in_use(0))
 # - Without a cache the *n*th token costs *n* tokens' work, and an answer *n*²; with a KV cache a token costs nearly the same
 #   anywhere.
 # - `max_batch_size` limits who shares a pass, `max_candidate_sequences` who has begun, and
-#   `max_sequence_idle_microseconds` how long somebody may be silent.
-# - What is left to an LLM engine: paged memory, policies, chunks of prompts, reuse, and no way through Triton for every token.
+#   `max_sequence_idle_microseconds` how long a sequence may go without its next pass.
+# - What is left to an LLM engine: paged memory, policies, chunks of prompts, reuse, and no way back into Triton's queue for
+#   every token.
 #
 # Three questions to answer without running anything:
 #
@@ -429,13 +466,14 @@ print("their client is gone:", slots_in_use(0))
 # <details><summary>2. <code>direct</code>, <code>max_batch_size</code> 4, five streams. Who waits, and for how long?</summary>
 #
 # The fifth, until one of the four has its last token. With <code>oldest</code> and five candidates nobody waits that long, and
-# all are a fifth slower.
+# each is in four passes of five: every answer takes a quarter longer.
 # </details>
 #
 # <details><summary>3. Your model's pass takes 1.5 s, and <code>max_sequence_idle_microseconds</code> is the default of one
 # second. What do your users see?</summary>
 #
-# Errors in the middle of their answers: Triton takes their sequences for idle while they are computed.
+# Answers that stop in the middle: Triton takes their sequences for idle while they are computed. With our model they end in
+# an error, with one that does not watch the time in a stream that hangs. Set it well above the slowest pass.
 # </details>
 #
 # Now [do the lab](../labs/07_iterative_gpt2.ipynb).

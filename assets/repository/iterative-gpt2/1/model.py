@@ -115,7 +115,7 @@ class TritonPythonModel:
             if unseen_now_s > 2 * self.idle_s:
                 self._forget(number)
                 state.sender.send(triton_model.error_response(CourseError(
-                    f"The request was not computed for {self.idle_s:g} s and was given up: send it again, or set "
+                    f"The request was not computed for {self.idle_s * 1e6:,.0f} µs and was given up: send it again, or set "
                     "max_sequence_idle_microseconds higher.")), flags=FINAL)
             # No state is left of a sequence that had its final response, after which Triton crashes when it is asked.
             elif unseen_now_s > unseen_s and state.sender.is_cancelled():
