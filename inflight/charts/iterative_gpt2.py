@@ -147,7 +147,7 @@ def cost_of_a_token(ways: dict[str, pd.DataFrame]) -> go.Figure:
     panels = _panels(fig, ["one token", "the whole answer up to it"], 560, gap_px=86)
     colours = dict(zip(ways, (WITHOUT_CACHE, WITH_CACHE)))
     most = 0.0
-    for way, tokens in ways.items():
+    for row, (way, tokens) in enumerate(ways.items()):
         points, (start, slope) = _points(tokens), growth(tokens)
         first, lengths = tokens["length"].min(), np.linspace(tokens["length"].min(), tokens["length"].max(), 60)
         whole = (start * (lengths - first) + slope * (lengths**2 - first**2) / 2) / 1000
@@ -157,9 +157,9 @@ def cost_of_a_token(ways: dict[str, pd.DataFrame]) -> go.Figure:
         for axes, (x, y, curve), law in zip(panels, shown, _laws(start, slope)):
             fig.add_scatter(x=lengths.tolist(), y=curve.tolist(), mode="lines", line={"color": colours[way], "width": 2}, **axes)
             fig.add_scatter(x=x.tolist(), y=y.tolist(), mode="markers", marker={"color": colours[way], "size": 7}, **axes)
-            fig.add_annotation(xref=axes["xaxis"], yref=axes["yaxis"], x=float(lengths[-1]), y=float(curve[-1]),
-                               text=f"{way}: {law}", showarrow=False, xanchor="right", yanchor="bottom", yshift=8,
-                               font={"color": colours[way]})
+            fig.add_annotation(xref=f"{axes['xaxis']} domain", yref=f"{axes['yaxis']} domain", x=0.02, y=0.98 - 0.15 * row,
+                               text=f"{way}: {law}", showarrow=False, xanchor="left", yanchor="top",
+                               font={"color": colours[way]})  # fmt: skip
         most = max(most, float(points["ms"].max()))
     end = max(tokens["length"].max() for tokens in ways.values())
     total = max(tokens["ms"].sum() for tokens in ways.values()) / 1000

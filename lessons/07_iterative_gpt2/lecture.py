@@ -273,9 +273,9 @@ for model, kv_cache in (("simple-gpt2", ""), *(("iterative-gpt2", way) for way i
 charts.table(pd.DataFrame(rows, columns=["model", "kv_cache", "tokens a second", "last first token (ms)"]))
 
 # %% [markdown]
-# The first two rows compute alike. All eight come at once and want equally much, so a batch formed anew brings no tokens a
-# second; it brings the first token of those who just missed a batch, and in `simple-gpt2` wait for the whole of it. Tokens a
-# second come from how a pass is computed: precision and padding first, then the cache.
+# The first two rows compute alike, and differ in who shares a pass. In `simple-gpt2` those who just missed a batch wait for
+# the whole of it; `iterative-gpt2` takes them in at its next pass. What a pass costs is another matter: precision and
+# padding first, then the cache.
 #
 # Our GPT-2 has 15 MB of weights, which may stay in the processor's caches, and the way through Triton is a good part of its
 # time. At GPT-2's own size, 124 million parameters, the picture is clearer. (Its weights here are random: that changes the
