@@ -210,5 +210,5 @@ def _located(requests: pd.DataFrame, executions: pd.DataFrame, log_path: str | P
 def _statistics(server: Server, model: str, before: Statistics, requests: pd.DataFrame) -> Statistics:
     """What Triton counts of this run, as soon as it has counted it."""
     counted = (requests["message"] != QUEUE_FULL).sum()
-    return telemetry.statistics_when(server.http_url, model, lambda now: (now.succeeded + now.failed
-                                     - before.succeeded - before.failed) >= counted) - before
+    expected = before.succeeded + before.failed + counted
+    return telemetry.statistics_when(server.http_url, model, lambda now: now.succeeded + now.failed >= expected) - before

@@ -417,7 +417,7 @@ def _tensors(arrays: dict[str, np.ndarray]) -> list[triton.InferInput]:
 
 
 def send(connection: triton.InferenceServerClient, model: str, arrays: dict[str, np.ndarray], request_id: str,
-          **options) -> None:
+         **options) -> None:
     """Send a request on the connection's stream."""
     # A stream that is broken refuses; by then its callback has got the error that broke it, which says more.
     with contextlib.suppress(InferenceServerException):

@@ -151,7 +151,7 @@ class _Stream:
 
     def send(self, model: str, prompt: str, max_tokens: int, ignore_eos: bool) -> None:
         send(self._connection, model, {"text_input": np.array([[prompt.encode("utf-8")]], np.object_)}, "",
-              enable_empty_final_response=True, parameters={"max_tokens": max_tokens, "ignore_eos": ignore_eos})
+             enable_empty_final_response=True, parameters={"max_tokens": max_tokens, "ignore_eos": ignore_eos})
 
     def tokens(self, arrived_at: float, result: triton.InferResult, error: Exception | None,
                started: float) -> Iterator[Token]:

@@ -35,7 +35,6 @@ from inflight.server import Server
 REQUIREMENTS = Path(__file__).parent.parent / "assets" / "model-analyzer" / "requirements.txt"
 RUN_TIMEOUT_S = 300  # for one run of the Performance Analyzer
 SERVER_RETRIES = 5  # one a second
-WINDOWS = 3  # the Performance Analyzer measures at least so many times before it believes what it sees
 # What it is asked for -> its heading and our name.
 FIELDS = {"perf_throughput": ("Throughput (infer/sec)", "throughput"),
           "perf_latency_avg": ("Avg Latency (ms)", "latency_ms_mean"),
@@ -184,9 +183,7 @@ def _settings(server: Server, model: str, folder: Path, concurrency: list[int], 
         "inference_output_fields": ["concurrency", "model_config_path", "satisfies_constraints", *FIELDS],
         "perf_analyzer_path": str(folder / "perf_analyzer"), "perf_analyzer_timeout": RUN_TIMEOUT_S,
         "perf_analyzer_cpu_util": 100 * (os.cpu_count() or 1),
-        # Few requests vary: without so wide a limit it would measure again and again until they do not.
-        "perf_analyzer_flags": {"input-data": "input.json", "measurement-mode": "count_windows",
-                                "measurement-request-count": -(-requests // WINDOWS), "stability-percentage": 999},
+        "perf_analyzer_flags": {"input-data": "input.json", **perf_analyzer.windows(requests)},
         "profile_models": {model: {"cpu_only": True, "parameters": {"concurrency": concurrency},
                                    "model_config_parameters": parameters, **budget}},
     }

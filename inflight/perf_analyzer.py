@@ -114,6 +114,16 @@ def text_data(texts: list[str]) -> dict:
     return {"data": [{"text_input": [text]} for text in texts]}
 
 
+def windows(requests: int) -> dict[str, str | int]:
+    """Flags that have it measure `requests` at least, in windows of a third of them each.
+
+    With --request-count it counts the time until it next looks, once a second, whether all are answered. And few requests
+    vary: without so wide a limit it would measure again and again until they do not.
+    """
+    return {"measurement-mode": "count_windows", "measurement-request-count": -(-requests // WINDOWS),
+            "stability-percentage": 999}
+
+
 def sweep(url: str, model: str, data: dict, concurrency: Sequence[int], requests: int = 96,
           timeout_s: float = TIMEOUT_S) -> pd.DataFrame:
     """Throughput and latency of any model that answers a request once, by the number of requests under way.
@@ -152,11 +162,8 @@ def sweep(url: str, model: str, data: dict, concurrency: Sequence[int], requests
         variables = environment(folder)
         rows = []
         for number in concurrency:
-            # Not --request-count: that counts the time until it next looks, once a second, whether all are answered. And
-            # few requests vary: without so wide a limit it would measure again and again until they do not.
             command = [str(binary), "-m", model, "-i", "grpc", "-u", url, "--input-data", str(folder / "input.json"),
-                       "--concurrency-range", str(number), "--measurement-mode", "count_windows",
-                       "--measurement-request-count", str(-(-requests // WINDOWS)), "--stability-percentage", "999",
+                       "--concurrency-range", str(number), *(f"--{flag}={value}" for flag, value in windows(requests).items()),
                        "-f", str(folder / "report.csv"), "--verbose-csv"]
             _execute(command, variables, timeout_s)
             rows.append(read_report(folder / "report.csv"))

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import gguf
 import httpx
+import psutil
 import pytest
 
 from inflight import checkpoint as checkpoints
@@ -135,6 +136,13 @@ def metric(server: Server, family: str, **labels) -> float:
     raise LookupError(f"{family} {labels} is not among the metrics")
 
 
+def model_process(server: Server, model: str) -> psutil.Process:
+    """The process that runs a model; that of an earlier load may still be ending."""
+    found = [child for child in psutil.Process(server.pid).children(recursive=True)
+             if child.status() != psutil.STATUS_ZOMBIE and any(f"/{model}/" in argument for argument in child.cmdline())]
+    return max(found, key=lambda child: child.create_time())
+
+
 def active_requests(server: Server) -> float:
     return metric(server, "nv_trt_llm_request_metrics", request_type="active")
 
@@ -159,12 +167,21 @@ def how_it_ends(pid: int, make_it_end) -> int:
     arguments = ctypes.c_long(pid), ctypes.c_void_p(0)
     if libc.ptrace(PTRACE_SEIZE, *arguments, ctypes.c_void_p(0)) != 0:
         pytest.skip(f"a process cannot be observed here: {os.strerror(ctypes.get_errno())}")
+    statuses = []
+
+    def has_ended():
+        changed, status = os.waitpid(pid, os.WNOHANG)
+        if changed and os.WIFSTOPPED(status):  # a signal came, which it is given
+            libc.ptrace(PTRACE_CONT, *arguments, ctypes.c_void_p(os.WSTOPSIG(status)))
+        elif changed:
+            statuses.append(status)
+        return statuses
+
     with ThreadPoolExecutor(1) as pool:
         ending = pool.submit(make_it_end)
-        while os.WIFSTOPPED(status := os.waitpid(pid, 0)[1]):  # a signal came, which it is given
-            libc.ptrace(PTRACE_CONT, *arguments, ctypes.c_void_p(os.WSTOPSIG(status)))
+        wait_until(has_ended, f"process {pid} has ended")
         ending.result()
-    return os.waitstatus_to_exitcode(status)
+    return os.waitstatus_to_exitcode(statuses[0])
 
 
 def start_python(script: str, *arguments, **options) -> subprocess.Popen:

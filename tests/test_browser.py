@@ -31,6 +31,8 @@ ALL_HAVE_RUN = """() => {
     const cells = window.jupyterapp.shell.currentWidget.content.model.sharedModel.cells;
     return cells.every(cell => cell.cell_type !== 'code' || !cell.source.trim() || cell.execution_count !== null);
 }"""
+ERRORS = """() => window.jupyterapp.shell.currentWidget.content.model.toJSON().cells
+    .flatMap(cell => cell.outputs ?? []).filter(output => output.output_type === 'error')"""
 # What is wider than its place, of which a part is hidden until one scrolls.
 TOO_WIDE = """() => [...document.querySelectorAll('.jp-OutputArea-output')]
     .map(output => ({by: output.scrollWidth - output.clientWidth, text: output.textContent.slice(0, 80)}))
@@ -152,8 +154,9 @@ def outputs(lab, browser):
 def assert_whole(page, outside):
     """Nothing is missing on the page, nothing cut off, and nothing came from another host."""
     seen = page.locator("body").inner_text()
-    for defect in ("Traceback", "Error displaying widget", "model not found", "Javascript Error", "Loading widget..."):
+    for defect in ("Error displaying widget", "model not found", "Javascript Error", "Loading widget..."):
         assert defect not in seen
+    assert page.evaluate(ERRORS) == []
     assert page.evaluate(TOO_WIDE) == []
     assert not outside, f"the page asked for {outside[0]}"
 

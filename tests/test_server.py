@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from engines import how_it_ends, metric, start_python, wait_until
+from engines import how_it_ends, metric, model_process, start_python, wait_until
 
 from inflight import repository
 from inflight.client import Client
@@ -146,9 +146,7 @@ def test_unload_and_load(server):
 
 
 def test_an_engine_that_is_unloaded_ends_in_order(server):
-    processes = psutil.Process(server.pid).children(recursive=True)
-    pid = next(each.pid for each in processes if any("/tensorrt_llm/" in argument for argument in each.cmdline()))
-    assert how_it_ends(pid, lambda: server.unload("tensorrt_llm")) == 0
+    assert how_it_ends(model_process(server, "tensorrt_llm").pid, lambda: server.unload("tensorrt_llm")) == 0
     server.load("tensorrt_llm")
     server.load("ensemble")
     assert states(server) == dict.fromkeys(PIPELINE, "READY")

@@ -1,6 +1,5 @@
 """GPT-2, a token at a time: after each, Triton puts the batch together anew. The KV cache is in inflight/gpt2.py."""
 
-import gc
 import json
 import threading
 import time
@@ -82,7 +81,6 @@ class TritonPythonModel:
         self.closing.set()
         self.housekeeper.join()
         self.pool.shutdown()
-        gc.freeze()  # memory goes with the process; to look through PyTorch's objects first takes it a second of CPU time
 
     # Before the forward pass ------------------------------------------------------------------------------------------
 
