@@ -13,13 +13,13 @@ course: setup ## run every notebook; the pages are then in build/course
 	@.venv/bin/inflight run
 
 test: setup ## run every test, and check every notebook against its stored outputs
-	@$(PYTHON) -m inflight.lessons test
+	@$(PYTHON) -m tools.lessons test
 
 lab: setup ## open the first notebook in JupyterLab, on this machine only
 	@$(PYTHON) -m jupyter lab --ServerApp.ip=127.0.0.1 notebooks/00_start_here.ipynb
 
 notebooks: setup ## make notebooks/, labs/ and solutions/ again from lessons/
-	@$(PYTHON) -m inflight.lessons build
+	@$(PYTHON) -m tools.lessons build
 
 clean: ## remove .venv and build/; downloaded models stay
 	rm -rf .venv build

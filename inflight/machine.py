@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from inflight import bootstrap
-from inflight.checkpoint import DEFAULT, cache_dir, cached_path
+from inflight.checkpoint.sources import DEFAULT, cache_dir, cached_path
 
 MIB, GIB = 2**20, 2**30
 MIN_MEMORY_GIB = 3

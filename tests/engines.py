@@ -20,11 +20,13 @@ import httpx
 import psutil
 import pytest
 
-from inflight import checkpoint as checkpoints
-from inflight import engine, repository, weights
-from inflight.client import Client
-from inflight.engine import BuildConfig
-from inflight.server import Server
+from inflight.checkpoint import sources as checkpoints
+from inflight.checkpoint import weights
+from inflight.engine import builder as engine
+from inflight.triton import repository
+from inflight.triton.client import Client
+from inflight.engine.builder import BuildConfig
+from inflight.triton.server import Server
 
 SMALL_LAYERS = 3
 SMALL_VOCAB = 1024

@@ -13,7 +13,9 @@ import nbformat
 import pytest
 from playwright.sync_api import sync_playwright
 
-ROOT = Path(__file__).parent.parent
+from inflight.paths import COURSE
+
+ROOT = COURSE
 LECTURES = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -41,13 +43,14 @@ TOO_WIDE = """() => [...document.querySelectorAll('.jp-OutputArea-output')]
 # One server for all widgets. A lecture's own widgets could not be used once it has run: its last cell stops the server.
 SET_UP = """
 from pathlib import Path
+from inflight.paths import COURSE
 from inflight import boards, engine, gpt2_checkpoint, repository, widgets, workload
 from inflight.checkpoint import fetch
-from inflight.client import Client
+from inflight.triton.client import Client
 from inflight.engine import BuildConfig
-from inflight.server import Server
-from inflight.sizing import Sizing
-from inflight.weights import GgufFile
+from inflight.triton.server import Server
+from inflight.engine.sizing import Sizing
+from inflight.checkpoint.weights import GgufFile
 
 engine_log, batch_log = Path("engine.log").absolute(), Path("batches.log").absolute()
 checkpoint = fetch()

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from inflight import machine
-from inflight.cli import app
+from inflight.cli.commands import app
 
 
 def row(name: str) -> machine.Check:

@@ -25,10 +25,11 @@
 import tempfile
 from pathlib import Path
 
-from inflight import engine, repository
+from inflight import engine
+from inflight.triton import repository
 from inflight.checkpoint import fetch
-from inflight.client import Client
-from inflight.server import Server
+from inflight.triton import Client
+from inflight.triton import Server
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
@@ -44,7 +45,7 @@ print("READY:", ", ".join(row.name for row in server.models() if row.state == "R
 # Four parts take turns before the first word is on the screen. Commit yourself to one, before you measure.
 
 # %% tags=["nbval-ignore-output"]
-from inflight import widgets
+from inflight.notebook import widgets
 
 guess = widgets.predict("Which part takes most of the time to the first word?",
                         ["the way between client and server", "preprocessing: text to tokens",
@@ -69,7 +70,8 @@ print(f"{answer.text}\n\n({answer.latency_s:.2f} s, the first request after the 
 # model, and the log in which the engine notes every [iteration](#Iteration).
 
 # %% tags=["nbval-ignore-output"]
-from inflight import charts, request_path
+from inflight.bench import request_path
+from inflight.notebook import charts
 
 answer, path = request_path.measure(server, client, log_path, "What is the capital of France?", max_tokens=32)
 first_word = request_path.first_word(path)
@@ -145,7 +147,7 @@ playground
 # A wrong request is answered with a sentence, and the server goes on.
 
 # %%
-from inflight.errors import CourseError
+from inflight import CourseError
 
 for wrong in ({"text": "   "}, {"text": "Hello", "max_tokens": 0}, {"text": "Hello", "temprature": 0.5}):
     try:
@@ -162,7 +164,7 @@ for wrong in ({"text": "   "}, {"text": "Hello", "max_tokens": 0}, {"text": "Hel
 # Each lesson asks one question and draws one picture. Grey ones are planned.
 
 # %%
-from inflight import syllabus
+from inflight.notebook import syllabus
 
 charts.course_map(syllabus.table())
 

@@ -11,11 +11,12 @@
 import tempfile
 from pathlib import Path
 
-from inflight import engine, tokenizer
+from inflight import engine
+from inflight.checkpoint import tokenizer
 from inflight.checkpoint import fetch
 from inflight.engine import BuildConfig
-from inflight.executor import Executor, Request
-from inflight.grading import check
+from inflight.engine import Executor, Request
+from inflight.notebook import check
 
 workdir = tempfile.TemporaryDirectory()
 checkpoint = fetch()

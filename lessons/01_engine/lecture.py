@@ -30,7 +30,7 @@
 # heads and vectors of 64 numbers. The default engine stores each number in 4 bytes.
 
 # %% tags=["nbval-ignore-output"]
-from inflight import widgets
+from inflight.notebook import widgets
 
 guess = widgets.predict("How many bytes of KV cache does one token take?", default=30_000)
 guess
@@ -40,7 +40,7 @@ guess
 
 # %%
 from inflight.checkpoint import fetch
-from inflight.weights import GgufFile
+from inflight.checkpoint import GgufFile
 
 checkpoint = fetch()
 source = GgufFile(checkpoint.path)
@@ -53,7 +53,7 @@ for key in ("block_count", "embedding_length", "attention.head_count", "attentio
 # %%
 import pandas as pd
 
-from inflight import charts
+from inflight.notebook import charts
 
 tensors = pd.DataFrame(source.tensor_table())
 charts.table(tensors.groupby("format")[["parameters", "bytes"]].sum().reset_index())
@@ -119,7 +119,7 @@ pd.Series(shape, name="pretrained_config").to_frame()
 # Load the engine and ask it how large one block of its KV cache is. A block has room for 32 tokens.
 
 # %%
-from inflight.executor import Executor, Request
+from inflight.engine import Executor, Request
 
 executor = Executor(folder)
 block_bytes, per_block = executor.model.block_bytes, info.build_config.tokens_per_block
@@ -142,7 +142,7 @@ print(f"You predicted {guess.value:,}, {guess.value / measured:.2f} of it.")
 # The engine runs in this very process; a server is only around it.
 
 # %%
-from inflight import tokenizer
+from inflight.checkpoint import tokenizer
 
 text = tokenizer.load(folder)
 prompt = text.encode(text.chat("What is the capital of France?"))
@@ -163,7 +163,7 @@ executor.shutdown()
 # %% tags=["nbval-ignore-output"]
 import psutil
 
-from inflight.sizing import Sizing
+from inflight.engine import Sizing
 
 sizing, config = Sizing(source, info.pretrained_config), info.build_config
 memory = psutil.virtual_memory().available * 0.9
@@ -285,7 +285,7 @@ options
 # The engine folder carries the commands. They exist in three generations, and you will meet all of them in tutorials.
 
 # %%
-from inflight import trtllm_commands
+from inflight.engine import trtllm_commands
 
 given = trtllm_commands.commands(BuildConfig(quant_algo="W4A16"), family="llama", tp_size=2)
 for generation, commands in given.items():
@@ -310,7 +310,7 @@ small, _ = build("small", max_batch_size=2, max_input_len=32, max_seq_len=64, ma
 tiny = Executor(small)
 
 # %%
-from inflight.errors import CourseError
+from inflight import CourseError
 
 try:
     tiny.generate(Request(prompt * 2, request_output_len=8))

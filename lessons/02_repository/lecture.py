@@ -38,12 +38,13 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 pd.set_option("display.max_colwidth", None)  # messages are to be read to their end
 
 # %% tags=["nbval-ignore-output"]
-from inflight import charts, repository, widgets
+from inflight.notebook import charts, widgets
+from inflight.triton import repository
 from inflight.checkpoint import fetch
-from inflight.client import Client
+from inflight.triton import Client
 from inflight.engine import cached
-from inflight.errors import CourseError
-from inflight.server import Server
+from inflight import CourseError
+from inflight.triton import Server
 
 engine_dir = cached(fetch())
 folder = tempfile.TemporaryDirectory()  # the last cell removes it

@@ -18,11 +18,12 @@
 import tempfile
 from pathlib import Path
 
-from inflight import engine, repository
+from inflight import engine
+from inflight.triton import repository
 from inflight.checkpoint import fetch
-from inflight.client import Client
-from inflight.grading import check
-from inflight.server import Server
+from inflight.triton import Client
+from inflight.notebook import check
+from inflight.triton import Server
 
 workdir = tempfile.TemporaryDirectory()
 repo = repository.assemble(Path(workdir.name) / "repo", engine.cached(fetch()), decoupled_mode=True)
@@ -89,7 +90,7 @@ felt(answer.times_s)
 # If the word never comes, it returns the whole text.
 
 # %%
-from inflight.client import Stream
+from inflight.triton import Stream
 
 
 def read_until(stream: Stream, word: str) -> str | None:

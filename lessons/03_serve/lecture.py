@@ -33,7 +33,7 @@
 # tokens. There are two CPU cores or so, and one model. Commit yourself before you measure.
 
 # %% tags=["nbval-ignore-output"]
-from inflight import widgets
+from inflight.notebook import widgets
 
 guess = widgets.predict(
     "Eight users ask at once. How many times as long as a lone user does each of them wait for a whole answer?",
@@ -52,7 +52,8 @@ guess
 import tempfile
 from pathlib import Path
 
-from inflight import engine, repository
+from inflight import engine
+from inflight.triton import repository
 from inflight.checkpoint import fetch
 
 workdir = tempfile.TemporaryDirectory()
@@ -66,7 +67,7 @@ print(*repository.models(repo))
 # state.
 
 # %% tags=["nbval-ignore-output"]
-from inflight.server import Server
+from inflight.triton import Server
 
 server = Server(repo, on_state=lambda model: print(f"{model.name:15} {model.state}"))
 server.start()
@@ -82,8 +83,8 @@ print(f"HTTP {server.http_url} · gRPC {server.grpc_url} · metrics {server.metr
 # %%
 import pandas as pd
 
-from inflight.client import Client
-from inflight.errors import CourseError
+from inflight.triton import Client
+from inflight import CourseError
 
 client = Client(server.grpc_url)
 tensors = pd.DataFrame(client.metadata()["inputs"])
@@ -184,7 +185,7 @@ print(f"{len(pieces)} pieces, from the middle run of each of the {len(cases)} ca
 # %% tags=["nbval-ignore-output"]
 from IPython.display import Markdown, display
 
-from inflight import charts
+from inflight.notebook import charts
 
 whole, alone, crowd = (runs[case][0] for case in ("one user, whole", "one user, streamed", "eight users, streamed"))
 whole, alone, slowest = whole[0], alone[0], max(answer.latency_s for answer in crowd)
@@ -220,7 +221,7 @@ print(f"Eight answers in {times_as_long:.1f} times the time of one: {more_tokens
 # engine, without Triton and without you:
 
 # %% tags=["nbval-ignore-output"]
-from inflight import telemetry
+from inflight.triton import telemetry
 
 log = telemetry.iterations(log_path)
 rows = []

@@ -18,11 +18,14 @@
 import tempfile
 from pathlib import Path
 
-from inflight import engine, repository, tokenizer, trial, workload
+from inflight import engine
+from inflight.bench import trace_run, workload
+from inflight.checkpoint import tokenizer
+from inflight.triton import repository
 from inflight.checkpoint import fetch
-from inflight.client import Client
-from inflight.grading import check
-from inflight.server import Server
+from inflight.triton import Client
+from inflight.notebook import check
+from inflight.triton import Server
 
 engine_dir = engine.cached(fetch())
 seats = engine.read(engine_dir).build_config.max_batch_size
@@ -86,7 +89,7 @@ check("4.1", (static_iterations, in_flight_iterations))
 
 # %% tags=["nbval-ignore-output"]
 mild = workload.trace("mild", tokenizer.load(engine_dir), seed=0)
-static = trial.run(client, mild, log_path)
+static = trace_run.run(client, mild, log_path)
 static.log[["iteration", "scheduled", "waiting", "context_tokens", "generation_tokens", "finished"]].head()
 
 # %% [markdown]
@@ -110,7 +113,7 @@ check("4.2", wasted)
 # %% tags=["nbval-ignore-output"]
 repository.edit(repo, "tensorrt_llm", gpt_model_type="inflight_fused_batching")
 server.load("tensorrt_llm")
-inflight = trial.run(client, mild, log_path)
+inflight = trace_run.run(client, mild, log_path)
 for name, run in (("static", static), ("in flight", inflight)):
     print(f"{name:10} {len(run.log):4} iterations, {run.tokens_per_s:4.0f} tokens/s, wasted: {wasted(run.log, seats)}")
 
@@ -159,8 +162,8 @@ guests = [workload.TimedRequest("Tell me a story about a bridge.", length, 0.0, 
 speed = {}
 for gpt_model_type in ("V1", "inflight_fused_batching"):
     server.load("tensorrt_llm", gpt_model_type=gpt_model_type)
-    trial.run(client, guests[:1], log_path)
-    speed[gpt_model_type] = trial.run(client, guests, log_path).tokens_per_s
+    trace_run.run(client, guests[:1], log_path)
+    speed[gpt_model_type] = trace_run.run(client, guests, log_path).tokens_per_s
 print(f"{speed['inflight_fused_batching'] / speed['V1']:.2f} times as many tokens a second in flight")
 
 # %% [markdown]

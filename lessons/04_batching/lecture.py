@@ -31,7 +31,7 @@
 # The guests, the seats and the model are the same both times. Commit yourself:
 
 # %% tags=["nbval-ignore-output"]
-from inflight import widgets
+from inflight.notebook import widgets
 
 guess = widgets.predict("In-flight batching makes how many times as many tokens a second as static batching?",
                         ["about 1.2 times", "about 1.8 times", "about 3 times"], "about 3 times")
@@ -44,7 +44,9 @@ guess
 # answer, and every answer will be exactly that long.
 
 # %%
-from inflight import engine, tokenizer, workload
+from inflight import engine
+from inflight.bench import workload
+from inflight.checkpoint import tokenizer
 from inflight.checkpoint import fetch
 
 engine_dir = engine.cached(fetch())
@@ -66,7 +68,7 @@ print(f"{len(requests)} guests, {sum(lengths)} tokens, {seats} seats; the first:
 # party of one.
 
 # %%
-from inflight.schedule import schedule
+from inflight.engine import schedule
 
 paper = {"V1": schedule(lengths, seats, "V1"), "in-flight": schedule(lengths, seats, "inflight_fused_batching")}
 batches = [lengths[:1], *(lengths[start:start + seats] for start in range(1, len(lengths), seats))]
@@ -90,9 +92,9 @@ print(f"In-flight batching needs {iterations['V1'] / iterations['in-flight']:.1f
 import tempfile
 from pathlib import Path
 
-from inflight import repository
-from inflight.client import Client
-from inflight.server import Server
+from inflight.triton import repository
+from inflight.triton import Client
+from inflight.triton import Server
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
@@ -102,15 +104,15 @@ client = Client(server.grpc_url)
 print("ready:", client.ask("What is the capital of France?").text)
 
 # %% [markdown]
-# `trial.run` sends all guests at once and waits for the last answer. It gives one row a request, as the clients saw
+# `trace_run.run` sends all guests at once and waits for the last answer. It gives one row a request, as the clients saw
 # it, and one row an iteration, as the engine noted it.
 
 # %% tags=["nbval-ignore-output"]
 import pandas as pd
 
-from inflight import trial
+from inflight.bench import trace_run
 
-static = trial.run(client, requests, log_path)
+static = trace_run.run(client, requests, log_path)
 print(f"static: {len(static.log)} iterations, {static.tokens_per_s:.0f} tokens a second")
 static.requests[["input_len", "output_len", "latency_ms"]].describe().loc[["mean", "min", "max"]].round()
 
@@ -125,8 +127,8 @@ print(repository.edit(repo, "tensorrt_llm", gpt_model_type="inflight_fused_batch
 server.load("tensorrt_llm")
 
 # %% tags=["nbval-ignore-output"]
-trial.run(client, requests[:1], log_path)  # a fresh engine's first request is its slowest: not counted
-inflight = trial.run(client, requests, log_path)
+trace_run.run(client, requests[:1], log_path)  # a fresh engine's first request is its slowest: not counted
+inflight = trace_run.run(client, requests, log_path)
 print(f"in-flight: {len(inflight.log)} iterations, {inflight.tokens_per_s:.0f} tokens a second")
 
 # %% [markdown]
@@ -138,7 +140,7 @@ print(f"in-flight: {len(inflight.log)} iterations, {inflight.tokens_per_s:.0f} t
 # %% tags=["nbval-ignore-output"]
 from IPython.display import Markdown, display
 
-from inflight import charts
+from inflight.notebook import charts
 
 measured = {"static (V1)": static.stays, "in-flight": inflight.stays}
 summary = charts.seat_map_summary(measured, seats)
@@ -168,8 +170,8 @@ print(f"{fewer:.1f} times fewer iterations, but {faster:.2f} times as many token
 # trace, each token counted alike.
 
 # %% tags=["nbval-ignore-output"]
-from inflight.compare import calibrate
-from inflight.schedule import iteration_cost
+from inflight.bench import calibrate
+from inflight.engine import iteration_cost
 
 cost = iteration_cost(pd.concat(calibrate(client, requests, seats, log_path)))
 one, all_seats = cost.answers_ms[1], cost.answers_ms[seats]
@@ -243,7 +245,7 @@ for name, case in cases.items():
 # computes it in 16-bit floating point.
 
 # %% tags=["nbval-ignore-output"]
-from inflight import huggingface
+from inflight.models import huggingface
 
 both = (*repository.PIPELINE, "llama-python")
 server.stop()
@@ -254,8 +256,8 @@ client = Client(server.grpc_url)
 few = [request for request in requests if request.max_tokens < 256][:8]
 rows = []
 for model in ("llama-python", "ensemble"):
-    trial.run(client, few[:1], log_path, model)
-    rows.append((model, trial.run(client, few, log_path, model).tokens_per_s))
+    trace_run.run(client, few[:1], log_path, model)
+    rows.append((model, trace_run.run(client, few, log_path, model).tokens_per_s))
 baseline = pd.DataFrame(rows, columns=["model", "tokens_per_s"])
 
 # %% tags=["nbval-ignore-output"]
@@ -278,7 +280,7 @@ display(Markdown(summary))
 # %% tags=["nbval-ignore-output"]
 import json
 
-from inflight import report
+from inflight.bench import report
 
 files = {name: Path(workdir.name) / name for name in ("requests.csv", "statistics.csv", "trace.json")}
 report.write(files["requests.csv"], report.requests_csv(inflight.run))
@@ -307,7 +309,7 @@ pd.read_csv(files["statistics.csv"]).T.set_axis(["in-flight"], axis=1).round(1)
 # 3. `equal`: is there any grey to win back?
 
 # %% tags=["nbval-ignore-output"]
-from inflight import boards
+from inflight.notebook import boards
 
 board = boards.batching(server, engine_dir, log_path)
 for gpt_model_type in ("V1", "inflight_fused_batching"):
@@ -343,7 +345,7 @@ charts.show(*board.frame)  # what the dashboard shows last, for those who read t
 # **Streaming from a static batch.** Its answers leave together, when the last has finished:
 
 # %%
-from inflight.errors import CourseError
+from inflight import CourseError
 
 server.stop()
 repo = repository.assemble(repo, engine_dir, batching_strategy="V1", decoupled_mode=True)

@@ -21,12 +21,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from inflight import engine, repository, tokenizer, trial, workload
+from inflight import engine
+from inflight.bench import trace_run, workload
+from inflight.checkpoint import tokenizer
+from inflight.triton import repository
 from inflight.checkpoint import fetch
-from inflight.client import Client
+from inflight.triton import Client
 from inflight.engine import BuildConfig
-from inflight.grading import check
-from inflight.server import Server
+from inflight.notebook import check
+from inflight.triton import Server
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
@@ -108,7 +111,7 @@ check("5.2", price)
 def run(policy, cache_tokens):
     server.load("tensorrt_llm", batch_scheduler_policy=policy, max_tokens_in_paged_kv_cache=cache_tokens)
     client.ask("What is the capital of France?")
-    return trial.run(client, requests, log_path)
+    return trace_run.run(client, requests, log_path)
 
 
 for policy in ("max_utilization", "guaranteed_no_evict"):

@@ -34,7 +34,7 @@
 # The cache below has room for a few whole meals only, and there are eight seats. Commit yourself:
 
 # %% tags=["nbval-ignore-output"]
-from inflight import widgets
+from inflight.notebook import widgets
 
 guess = widgets.predict("Which policy makes more tokens a second when the cache is tight?",
                         ["guaranteed_no_evict: it computes nothing twice", "no difference worth the name",
@@ -50,7 +50,9 @@ guess
 # %%
 import random
 
-from inflight import engine, tokenizer, workload
+from inflight import engine
+from inflight.bench import workload
+from inflight.checkpoint import tokenizer
 from inflight.checkpoint import fetch
 from inflight.engine import BuildConfig
 
@@ -106,9 +108,9 @@ print(f"guaranteed_no_evict: {on_paper} iterations for {sum(output_lens)} tokens
 import tempfile
 from pathlib import Path
 
-from inflight import repository
-from inflight.client import Client
-from inflight.server import Server
+from inflight.triton import repository
+from inflight.triton import Client
+from inflight.triton import Server
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
@@ -119,13 +121,13 @@ client = Client(server.grpc_url)
 print("ready:", client.ask("What is the capital of France?").text)
 
 # %% [markdown]
-# `trial.run` is lesson 04's: it sends all guests and waits for the last answer. `requests` has a row a guest, `log` a
+# `trace_run.run` is lesson 04's: it sends all guests and waits for the last answer. `requests` has a row a guest, `log` a
 # row an iteration.
 
 # %% tags=["nbval-ignore-output"]
-from inflight import trial
+from inflight.bench import trace_run
 
-no_evict = trial.run(client, requests, log_path)
+no_evict = trace_run.run(client, requests, log_path)
 log = no_evict.log
 held_back = log[(log["waiting"] > 0) & (log["empty_seats"] > 0)]
 print(f"{no_evict.tokens_per_s:.0f} tokens a second; {log['scheduled'].mean():.1f} guests at the table on average")
@@ -145,7 +147,7 @@ server.load("tensorrt_llm")
 
 # %% tags=["nbval-ignore-output"]
 client.ask("What is the capital of France?")  # a fresh engine's first request is its slowest: not counted
-utilization = trial.run(client, requests, log_path)
+utilization = trace_run.run(client, requests, log_path)
 log = utilization.log
 print(f"{utilization.tokens_per_s:.0f} tokens a second; {log['scheduled'].mean():.1f} guests at the table on average")
 print(f"In {(log['paused'] > 0).sum()} of {len(log)} iterations somebody was paused, at most {log['paused'].max()} "
@@ -160,7 +162,7 @@ print(f"In {(log['paused'] > 0).sum()} of {len(log)} iterations somebody was pau
 # %% tags=["nbval-ignore-output"]
 from IPython.display import Markdown, display
 
-from inflight import charts
+from inflight.notebook import charts
 
 runs = {"guaranteed_no_evict": no_evict.log, "max_utilization": utilization.log}
 summary = charts.kv_blocks_summary(runs)
@@ -209,7 +211,7 @@ import pandas as pd
 def measure(policy, cache_tokens):
     server.load("tensorrt_llm", batch_scheduler_policy=policy, max_tokens_in_paged_kv_cache=cache_tokens)
     client.ask("What is the capital of France?")
-    return trial.run(client, requests, log_path)
+    return trace_run.run(client, requests, log_path)
 
 
 trials = {("guaranteed_no_evict", cache_tokens): no_evict, ("max_utilization", cache_tokens): utilization}
@@ -243,7 +245,7 @@ display(Markdown(summary))
 # prices, where do the seconds of the tightest cache go?
 
 # %% tags=["nbval-ignore-output"]
-from inflight.schedule import iteration_cost
+from inflight.engine import iteration_cost
 
 cost = iteration_cost(pd.concat([one.log for one in trials.values()]))
 rows = []
@@ -275,7 +277,7 @@ print(f"Fuller iterations save {saved:.1f} s, tokens computed twice cost {paid:.
 # 3. The smallest cache at which nobody is ever paused.
 
 # %% tags=["nbval-ignore-output"]
-from inflight import boards
+from inflight.notebook import boards
 
 board = boards.policies(server, requests, log_path)
 board
@@ -313,7 +315,7 @@ prompt_ids = words.encode(words.chat(long_prompt))
 print(f"a prompt of {len(prompt_ids)} tokens: {long_prompt[:60]} …")
 
 # %% tags=["nbval-ignore-output"]
-from inflight.interruption import interrupt
+from inflight.bench import interrupt
 
 ways = {"the whole prompt in one iteration": {"gpt_model_path": whole},
         "at most 256 tokens in an iteration": {"gpt_model_path": in_chunks, "enable_chunked_context": True}}
@@ -380,7 +382,7 @@ display(Markdown(summary))
 # in the iteration log, and in `/metrics` under the label `reused`.
 
 # %% tags=["nbval-ignore-output"]
-from inflight import telemetry
+from inflight.triton import telemetry
 
 ids = [words.encode(words.chat(question)) for question in questions]
 shared = next(place for place, tokens in enumerate(zip(*ids)) if len(set(tokens)) > 1)
@@ -435,7 +437,7 @@ page[page["name"] == "nv_trt_llm_kv_cache_block_metrics"].set_index("label")["va
 # the server goes on with what it had:
 
 # %%
-from inflight.errors import CourseError
+from inflight import CourseError
 
 
 def first_line(error):

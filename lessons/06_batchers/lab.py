@@ -19,10 +19,12 @@
 import tempfile
 from pathlib import Path
 
-from inflight import batching_trial, charts, repository, sequences, workload
-from inflight.grading import check
-from inflight.sequences import Step
-from inflight.server import Server
+from inflight.bench import batch_run, sequences, workload
+from inflight.notebook import charts
+from inflight.triton import repository
+from inflight.notebook import check
+from inflight.bench import Step
+from inflight.triton import Server
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "executions.jsonl"
@@ -73,8 +75,8 @@ every_17_ms = [17 * number for number in range(12)]
 for delay_ms in (0, 60):
     repository.edit(repo, "batch-cost", f"dynamic_batching {{ max_queue_delay_microseconds: {1000 * delay_ms} }}")
     server.load("batch-cost")
-    arrivals = batching_trial.at([arrival / 1000 for arrival in every_17_ms])
-    seen = batching_trial.run(server, "batch-cost", arrivals, log_path).executions["size"].tolist()
+    arrivals = batch_run.at([arrival / 1000 for arrival in every_17_ms])
+    seen = batch_run.run(server, "batch-cost", arrivals, log_path).executions["size"].tolist()
     print(f"delay {delay_ms:2} ms: yours {batch_sizes(every_17_ms, delay_ms, 8, 40, 4)}, Triton's {seen}")
 
 # %% [markdown]
@@ -115,11 +117,11 @@ settings = {"max_batch_size": 8, "dynamic_batching.max_queue_delay_microseconds"
 # 3 requests, the one with the lowest P95.
 
 # %% tags=["nbval-ignore-output"]
-load = batching_trial.at(workload.poisson(45, rate=30, seed=2))
+load = batch_run.at(workload.poisson(45, rate=30, seed=2))
 repository.edit(repo, "batch-cost", dynamic_batching=False)
 print(repository.edit(repo, "batch-cost", **settings))
 server.load("batch-cost")
-tries = [batching_trial.run(server, "batch-cost", load, log_path) for _ in range(3)]
+tries = [batch_run.run(server, "batch-cost", load, log_path) for _ in range(3)]
 best = min(tries, key=lambda outcome: (outcome.statistics.mean_batch < 3,
                                        outcome.requests["latency_ms"].quantile(0.95)))
 charts.show(charts.batches({"your settings": best}), charts.batches_summary({"your settings": best}))
@@ -195,14 +197,14 @@ else:
 # many of all that were sent Triton's statistics do not count: `"not counted"`.
 
 # %%
-def account(outcome: batching_trial.Outcome) -> dict[str, int] | None:
+def account(outcome: batch_run.Outcome) -> dict[str, int] | None:
     """What became of all the requests: answered, queue full, timed out; and how many are not counted."""
     # BEGIN SOLUTION
     # LAB: return None
     messages, counted = outcome.requests["message"], outcome.statistics.succeeded + outcome.statistics.failed
     return {"answered": int((messages == "").sum()),
-            "queue full": int((messages == batching_trial.QUEUE_FULL).sum()),
-            "timed out": int((messages == batching_trial.TIMED_OUT).sum()),
+            "queue full": int((messages == batch_run.QUEUE_FULL).sum()),
+            "timed out": int((messages == batch_run.TIMED_OUT).sum()),
             "not counted": len(messages) - counted}
     # END SOLUTION
 
@@ -217,13 +219,13 @@ check("6.4", account)
 policy = "default_queue_policy { max_queue_size: 32 default_timeout_microseconds: 100000 }"
 repository.edit(repo, "batch-cost", f"max_batch_size: 8 dynamic_batching {{ {policy} }}")
 server.load("batch-cost")
-flood = batching_trial.run(server, "batch-cost", batching_trial.at(workload.poisson(300, rate=600, seed=4)), log_path)
+flood = batch_run.run(server, "batch-cost", batch_run.at(workload.poisson(300, rate=600, seed=4)), log_path)
 print("sent:", len(flood.requests), "· your account:", account(flood))
 
 # %% [markdown]
 # <details><summary>Hint: two texts, two counters</summary>
 #
-# <code>batching_trial.QUEUE_FULL</code> and <code>batching_trial.TIMED_OUT</code> are the two messages. Triton has
+# <code>batch_run.QUEUE_FULL</code> and <code>batch_run.TIMED_OUT</code> are the two messages. Triton has
 # counted each request that it let into the queue once, under one of the two names.
 # </details>
 

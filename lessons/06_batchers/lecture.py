@@ -35,7 +35,7 @@
 # together, at most eight of them (`max_batch_size`). Twenty-four requests come, one every 10 ms. Commit yourself:
 
 # %% tags=["nbval-ignore-output"]
-from inflight import widgets
+from inflight.notebook import widgets
 
 guess = widgets.predict("In how many batches will the 24 requests be computed?", default=3)
 guess
@@ -50,8 +50,9 @@ guess
 import tempfile
 from pathlib import Path
 
-from inflight import batching_trial, repository
-from inflight.server import Server
+from inflight.bench import batch_run
+from inflight.triton import repository
+from inflight.triton import Server
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "executions.jsonl"
@@ -62,7 +63,7 @@ print("ready:", *repository.models(repo))
 
 # %% [markdown]
 # `repository.edit` takes a fragment of a `config.pbtxt`, puts it into the protobuf, and shows what changed.
-# `batching_trial.run` sends requests on a time line and tells what became of each. Both together are all that this
+# `batch_run.run` sends requests on a time line and tells what became of each. Both together are all that this
 # lesson needs:
 
 # %% tags=["nbval-ignore-output"]
@@ -70,10 +71,10 @@ def trial(fragment, arrivals):
     """Edit the config, have the running server load the model again, send, and wait for the last answer."""
     diff = repository.edit(repo, "batch-cost", fragment)
     server.load("batch-cost")
-    return diff, batching_trial.run(server, "batch-cost", arrivals, log_path)
+    return diff, batch_run.run(server, "batch-cost", arrivals, log_path)
 
 
-every_10_ms = batching_trial.at([0.010 * number for number in range(24)])
+every_10_ms = batch_run.at([0.010 * number for number in range(24)])
 _, alone = trial("", every_10_ms)
 diff, together = trial("dynamic_batching { }", every_10_ms)
 _, four = trial("max_batch_size: 4", every_10_ms)
@@ -88,7 +89,7 @@ print(diff)
 # %% tags=["nbval-ignore-output"]
 from IPython.display import Markdown, display
 
-from inflight import charts
+from inflight.notebook import charts
 
 
 def show(runs):
@@ -134,9 +135,9 @@ print(f"at most 4: {4 / (fixed_s + 4 * item_s):.0f} a second can be served, {rat
 # %% tags=["nbval-ignore-output"]
 import pandas as pd
 
-from inflight import workload
+from inflight.bench import workload
 
-light = batching_trial.at(workload.poisson(40, rate=30, seed=0))
+light = batch_run.at(workload.poisson(40, rate=30, seed=0))
 rows = []
 for delay_ms in (0, 25, 50, 100, 200):
     _, run = trial(f"max_batch_size: 8 dynamic_batching {{ max_queue_delay_microseconds: {1000 * delay_ms} }}", light)
@@ -169,7 +170,7 @@ display(Markdown(summary))
 # of the delay. Four requests trickle in; later, eight come in a bunch. Preferred: four. Which of the two groups gains?
 
 # %% tags=["nbval-ignore-output"]
-groups = batching_trial.at([0.015 * number for number in range(4)] + [0.4 + 0.003 * number for number in range(8)])
+groups = batch_run.at([0.015 * number for number in range(4)] + [0.4 + 0.003 * number for number in range(8)])
 _, delayed = trial("dynamic_batching { max_queue_delay_microseconds: 150000 }", groups)
 _, preferred = trial("dynamic_batching { max_queue_delay_microseconds: 150000 preferred_batch_size: [ 4 ] }", groups)
 show({"delay 150 ms": delayed, "and preferred size 4": preferred})
@@ -192,7 +193,7 @@ print(f"The last of the bunch had its answer after {last_ms['without']:.0f} ms, 
 # `preserve_ordering` holds an answer back until all before it have left. Who pays for that?
 
 # %% tags=["nbval-ignore-output"]
-uneven = [batching_trial.Arrival(0.010 * number, work=1 if number % 4 else 30) for number in range(12)]
+uneven = [batch_run.Arrival(0.010 * number, work=1 if number % 4 else 30) for number in range(12)]
 _, one = trial("max_batch_size: 2 dynamic_batching { }", uneven)
 _, two = trial("instance_group [ { count: 2 kind: KIND_CPU } ]", uneven)
 _, ordered = trial("dynamic_batching { preserve_ordering: true }", uneven)
@@ -214,8 +215,8 @@ for name, run in (("two instances", two), ("and preserve_ordering", ordered)):
 # is already waiting:
 
 # %% tags=["nbval-ignore-output"]
-crowd = batching_trial.at([0.002 * number for number in range(18)] + [0.110 + 0.020 * number for number in range(6)])
-urgent = batching_trial.at([0.060, 0.070, 0.080, 0.090], priority=1)
+crowd = batch_run.at([0.002 * number for number in range(18)] + [0.110 + 0.020 * number for number in range(6)])
+urgent = batch_run.at([0.060, 0.070, 0.080, 0.090], priority=1)
 _, equal = trial("max_batch_size: 4 dynamic_batching { }", [*crowd, *urgent])
 _, levels = trial("dynamic_batching { priority_levels: 2 default_priority_level: 2 }", [*crowd, *urgent])
 show({"no levels": equal, "two levels": levels})
@@ -237,7 +238,7 @@ for name, run in (("no levels", equal), ("two levels", levels)):
 # more. Which way loses the fewest?
 
 # %% tags=["nbval-ignore-output"]
-rush = batching_trial.at([0.004 * number for number in range(24)] + [0.12 + 0.030 * number for number in range(4)])
+rush = batch_run.at([0.004 * number for number in range(24)] + [0.12 + 0.030 * number for number in range(4)])
 policies = {"max_queue_size: 6": "max_queue_size: 6",
             "60 ms, then REJECT": "default_timeout_microseconds: 60000 timeout_action: REJECT",
             "60 ms, then DELAY": "default_timeout_microseconds: 60000 timeout_action: DELAY"}
@@ -260,10 +261,10 @@ for name, run in runs.items():
 # whose queue holds two. Who is rejected?
 
 # %% tags=["nbval-ignore-output"]
-impatient = [batching_trial.Arrival(one.at_s, timeout_us=30_000 * (number % 2)) for number, one in enumerate(rush)]
+impatient = [batch_run.Arrival(one.at_s, timeout_us=30_000 * (number % 2)) for number, one in enumerate(rush)]
 _, override = trial("dynamic_batching { default_queue_policy { default_timeout_microseconds: 400000 "
                     "allow_timeout_override: true } }", impatient)
-two_levels = [batching_trial.Arrival(one.at_s, priority=1 + number % 2) for number, one in enumerate(rush)]
+two_levels = [batch_run.Arrival(one.at_s, priority=1 + number % 2) for number, one in enumerate(rush)]
 _, short = trial("dynamic_batching { priority_levels: 2 default_priority_level: 2 "
                  "priority_queue_policy { key: 2 value { max_queue_size: 2 } } }", two_levels)
 for run, by in ((override, "timeout_us"), (short, "priority")):
@@ -277,13 +278,13 @@ for run, by in ((override, "timeout_us"), (short, "priority")):
 # within one, at a queue of 32:
 
 # %% tags=["nbval-ignore-output"]
-flood = batching_trial.at(workload.poisson(1000, rate=1000, seed=0))
+flood = batch_run.at(workload.poisson(1000, rate=1000, seed=0))
 rows = {}
 for name, policy in {"a queue of 32": "max_queue_size: 32",
                      "and 100 ms at most": "max_queue_size: 32 default_timeout_microseconds: 100000"}.items():
     _, run = trial(f"max_batch_size: 8 dynamic_batching {{ default_queue_policy {{ {policy} }} }}", flood)
-    rows[name] = [(run.requests["message"] == message).sum() for message in ("", batching_trial.QUEUE_FULL,
-                                                                             batching_trial.TIMED_OUT)]
+    rows[name] = [(run.requests["message"] == message).sum() for message in ("", batch_run.QUEUE_FULL,
+                                                                             batch_run.TIMED_OUT)]
 counts = pd.DataFrame.from_dict(rows, orient="index", columns=["answered", "queue full", "timed out"])
 summary = "; ".join(f"{name}: {row['answered']} answered + {row['queue full']} refused + {row['timed out']} timed out "
                     f"= {row.sum()}" for name, row in counts.iterrows()) + f". Sent: {len(flood)}."
@@ -304,10 +305,10 @@ display(Markdown(summary))
 # Most batches will hold fewer requests. What does that do to the largest batch, and to the latency?
 
 # %% tags=["nbval-ignore-output"]
-from inflight import custom_batching
-from inflight.errors import CourseError
+from inflight.triton import custom_batching
+from inflight import CourseError
 
-mixed = [batching_trial.Arrival(0.010 * number, work=(1, 9, 2, 5, 1, 7)[number % 6]) for number in range(18)]
+mixed = [batch_run.Arrival(0.010 * number, work=(1, 9, 2, 5, 1, 7)[number % 6]) for number in range(18)]
 closed = f"dynamic_batching {{ preferred_batch_size: {list(range(1, 9))} }}"
 _, by_number = trial(f"instance_group [ {{ count: 1 kind: KIND_CPU }} ] {closed}", mixed)
 try:
@@ -352,8 +353,8 @@ print(source[source.index("/* May this request join?"):source.index("/* The batc
 # not all in each. Does one that was silent come back to its place?
 
 # %% tags=["nbval-ignore-output"]
-from inflight import sequences
-from inflight.sequences import Step
+from inflight.bench import sequences
+from inflight.bench import Step
 
 rounds = ((1, 2, 3), (2, 3), (3, 1), (1, 2, 3))  # who speaks when; in the last round all say goodbye
 
@@ -423,7 +424,7 @@ print(sequences.send(server, [Step(1, value=1)])["message"].item())
 # 3. Two instances with "uneven work", then `preserve_ordering`.
 
 # %% tags=["nbval-ignore-output"]
-from inflight import batchers
+from inflight.triton import batchers
 
 custom_batching.uninstall(server, "batch-cost", "parameter")
 repository.edit(repo, "batch-cost", "dynamic_batching { max_queue_delay_microseconds: 50000 }")
@@ -431,7 +432,7 @@ names = [path for path in batchers.FIELDS if not path.startswith("sequence_batch
 widgets.ConfigEditor(repo, "batch-cost", server, names)
 
 # %% tags=["nbval-ignore-output"]
-from inflight import boards
+from inflight.notebook import boards
 
 board = boards.batchers(server, log_path)
 board.run()
@@ -454,11 +455,12 @@ charts.show(*board.frame)  # what the dashboard shows last, for those who read t
 # the cost of a batch first, size by size, predicts the gain from it, and then measures the gain.
 
 # %% tags=["nbval-ignore-output"]
-from inflight import batchers_bench, huggingface
+from inflight.bench import dynamic_batching
+from inflight.models import huggingface
 from inflight.checkpoint import fetch
 
 checkpoint_dir = huggingface.folder(fetch())
-real = batchers_bench.bench(checkpoint_dir, Path(workdir.name) / "bench", rounds=1, requests=48)
+real = dynamic_batching.bench(checkpoint_dir, Path(workdir.name) / "bench", rounds=1, requests=48)
 cost, predicted = real["cost"], real["predicted"]["dynamic_over_none"]
 gain = real["ratios"]["dynamic_over_none"]["median"]
 summary = (f"A batch of texts costs {cost['fixed_ms']:.1f} ms, and {cost['item_ms']:.1f} ms more for each text in it. "
@@ -487,12 +489,12 @@ charts.table(pd.DataFrame(real["rows"]))
 # brings it has it for x86-64 only; elsewhere you see a sentence in place of the table.
 
 # %% tags=["nbval-ignore-output"]
-from inflight import perf_analyzer
+from inflight.bench import perf_analyzer
 
 server.stop()
 repo = repository.assemble(repo, models=("text-embedding",), checkpoint_dir=checkpoint_dir)
 server = Server(repo).start()
-texts = perf_analyzer.text_data(list(batchers_bench.TEXTS))
+texts = perf_analyzer.text_data(list(dynamic_batching.TEXTS))
 columns = ["batching", "concurrency", "throughput", "latency_ms_mean", "latency_ms_p99", "queue_ms", "compute_ms"]
 tables = []
 try:
@@ -528,7 +530,7 @@ for none, dynamic in zip(*(table.itertuples() for table in tables)):
 # ```
 
 # %% tags=["nbval-ignore-output"]
-from inflight import model_analyzer
+from inflight.bench import model_analyzer
 
 try:
     found = model_analyzer.search(server, "text-embedding", texts, concurrency=(8,), instance_counts=(2,),
@@ -601,7 +603,7 @@ server.stop()
 repo = repository.assemble(repo, models=("batch-cost",), batch_cost_fixed_ms=40, batch_cost_item_ms=4,
                            batch_cost_max_batch_size=4, execution_log_path=log_path)
 server = Server(repo).start()
-burst = batching_trial.at([0.002 * number for number in range(20)])
+burst = batch_run.at([0.002 * number for number in range(20)])
 _, plain = trial("dynamic_batching { }", burst)
 _, levels = trial("dynamic_batching { priority_levels: 2 default_priority_level: 2 }", burst)
 show({"dynamic_batching { }": plain, "with priority levels": levels})

@@ -17,9 +17,11 @@
 import tempfile
 from pathlib import Path
 
-from inflight import gpt2_checkpoint, gpt2_client, repository, telemetry
-from inflight.grading import check
-from inflight.server import Server
+from inflight.bench import gpt2_client
+from inflight.models import gpt2_checkpoint
+from inflight.triton import repository, telemetry
+from inflight.notebook import check
+from inflight.triton import Server
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "passes.jsonl"
@@ -134,7 +136,7 @@ check("7.2", next_token)
 # Two lists in the cache, one for keys and one for values. Append first, then attend: a token sees itself.
 # </details>
 #
-# The course's own is in `inflight/gpt2.py`: the same idea, with one tensor of slots for all sequences instead of lists.
+# The course's own is in `inflight/models/gpt2.py`: the same idea, with one tensor of slots for all sequences instead of lists.
 #
 # ## Exercise 7.3 · Ten streams, four places
 #

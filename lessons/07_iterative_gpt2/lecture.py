@@ -31,7 +31,7 @@
 # end. In its other way of scheduling a request goes back into the queue after every token.
 
 # %% tags=["nbval-ignore-output"]
-from inflight import widgets
+from inflight.notebook import widgets
 
 guess = widgets.predict("A stream of 96 tokens runs, and a second prompt arrives. When does it get its first token?",
                         ["at once in both ways", "at once in one, after the first stream's last in the other",
@@ -47,8 +47,9 @@ guess
 import tempfile
 from pathlib import Path
 
-from inflight import gpt2_checkpoint, repository
-from inflight.repository import GPT2
+from inflight.models import gpt2_checkpoint
+from inflight.triton import repository
+from inflight.triton import GPT2
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "passes.jsonl"
@@ -72,8 +73,9 @@ for model in GPT2:
 # For a fair race `iterative-gpt2` first computes just as it does there; what ours does by default comes later.
 
 # %% tags=["nbval-ignore-output"]
-from inflight import gpt2_client, telemetry
-from inflight.server import Server
+from inflight.bench import gpt2_client
+from inflight.triton import telemetry
+from inflight.triton import Server
 
 server = Server(repo).start()
 server.load("iterative-gpt2", kv_cache="tutorial")
@@ -84,7 +86,7 @@ for model in GPT2:
 before = {model: telemetry.statistics(server.http_url, model) for model in GPT2}
 
 # %% tags=["nbval-ignore-output"]
-from inflight import charts
+from inflight.notebook import charts
 
 races, passes, empty = {}, {}, {}
 
@@ -198,7 +200,7 @@ with httpx.stream("POST", f"{server.http_url}/v2/models/iterative-gpt2/generate_
 # each pass. Count what that means for one answer, on paper and in the log:
 
 # %%
-from inflight import tokenizer
+from inflight.checkpoint import tokenizer
 
 words = tokenizer.load(gpt2_checkpoint.find("course-gpt2"))
 prompt, answer = len(words.encode(prompts[0])), 64
@@ -261,7 +263,7 @@ print(f"384 tokens: {without:.1f} s without a cache, {with_cache:.1f} s with one
 # %% tags=["nbval-ignore-output"]
 import pandas as pd
 
-from inflight import gpt2_race
+from inflight.bench import gpt2_race
 
 eight, rows = gpt2_race.prompts(8), []
 for model, kv_cache in (("simple-gpt2", ""), *(("iterative-gpt2", way) for way in ("tutorial", "off", "on"))):
@@ -283,13 +285,13 @@ charts.table(pd.DataFrame(rows, columns=["model", "kv_cache", "tokens a second",
 # `inflight bench gpt2` makes them on yours.
 
 # %%
-from inflight import gpt2_bench
+from inflight.bench import gpt2_serving
 
-recorded = gpt2_bench.results()
+recorded = gpt2_serving.results()
 charts.table(recorded[["machine", "cores", "checkpoint", "way", "tokens_per_s", "ms_per_token", "first_ms_max"]])
 
 # %%
-charts.table(gpt2_bench.results("ratios")[["checkpoint", "ratio", "median", "min", "max"]], decimals=2)
+charts.table(gpt2_serving.results("ratios")[["checkpoint", "ratio", "median", "min", "max"]], decimals=2)
 
 # %% [markdown]
 # - `kv_cache_over_recompute`: tokens a second against the tutorial's way, which differs in precision and padding too.
@@ -301,7 +303,7 @@ charts.table(gpt2_bench.results("ratios")[["checkpoint", "ratio", "median", "min
 # And one token of one stream, alone in a process, after so many tokens of text (in ms):
 
 # %%
-by_length = gpt2_bench.results("rows_by_length").pivot(index=["checkpoint", "length"], columns="way", values="ms")
+by_length = gpt2_serving.results("rows_by_length").pivot(index=["checkpoint", "length"], columns="way", values="ms")
 charts.table(by_length[["tutorial", "off", "on"]].reset_index())
 
 # %% [markdown]
@@ -313,7 +315,7 @@ charts.table(by_length[["tutorial", "off", "on"]].reset_index())
 # Four streams of 24 tokens, two places. How many passes will that take, and at which one does the fourth stream begin?
 
 # %% tags=["nbval-ignore-output"]
-from inflight.errors import CourseError
+from inflight import CourseError
 
 four = gpt2_race.prompts(4)
 
@@ -373,7 +375,7 @@ widgets.ConfigEditor(repo, "iterative-gpt2", server, fields)
 # 3. `kv_cache_slots` 2 and `when_full` `refuse`: what do the others hear, and when?
 
 # %% tags=["nbval-ignore-output"]
-from inflight import boards
+from inflight.notebook import boards
 
 board = boards.race(server)
 board.run()

@@ -6,7 +6,7 @@ from itertools import count
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight import triton_model
+from inflight.triton import python_model
 from inflight.errors import CourseError
 
 
@@ -14,14 +14,14 @@ class TritonPythonModel:
     """Input and outputs as in config.pbtxt, each with a leading batch dimension; a request may have several items."""
 
     def initialize(self, args):
-        self.parameters = triton_model.parameters(args)
+        self.parameters = python_model.parameters(args)
         self.instance = int(args["model_instance_name"].rpartition("_")[2])
         self.numbers = count(1)
-        self.log = triton_model.ExecutionLog(self.parameters["execution_log_path"])
+        self.log = python_model.ExecutionLog(self.parameters["execution_log_path"])
 
     def execute(self, requests):
         start_s, number = time.time(), next(self.numbers)
-        works = [triton_model.array(request, "work") for request in requests]
+        works = [python_model.array(request, "work") for request in requests]
         time.sleep(self._cost_ms(sum(map(self._units, works))) / 1000)
         self.log.write(instance=self.instance, execution=number, start_s=start_s, end_s=time.time(),
                        requests=[[request.request_id(), int(work.sum())] for request, work in zip(requests, works)])
@@ -36,7 +36,7 @@ class TritonPythonModel:
 
     def _response(self, number, place, work):
         if work.min() < 0:
-            return triton_model.error_response(CourseError(f"work is {work.min()}; it must be at least 0."))
+            return python_model.error_response(CourseError(f"work is {work.min()}; it must be at least 0."))
         places = np.arange(place, place + len(work))
         columns = {"instance": np.full_like(places, self.instance), "execution": np.full_like(places, number),
                    "place": places}

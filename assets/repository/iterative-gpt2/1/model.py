@@ -1,4 +1,4 @@
-"""GPT-2, a token at a time: after each, Triton puts the batch together anew. The KV cache is in inflight/gpt2.py."""
+"""GPT-2, a token at a time: after each, Triton puts the batch together anew. The KV cache is in inflight/models/gpt2.py."""
 
 import json
 import threading
@@ -10,7 +10,8 @@ from itertools import count
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight import gpt2, triton_model
+from inflight.models import gpt2
+from inflight.triton import python_model
 from inflight.errors import CourseError
 
 QUIET_S = 0.1  # more than Triton takes to release a request, or to come back with one, after an execution
@@ -38,17 +39,17 @@ class TritonPythonModel:
     """
 
     def initialize(self, args):
-        parameters = triton_model.parameters(args)
+        parameters = python_model.parameters(args)
         self.refuses = parameters["when_full"] == "refuse"
         self.model = gpt2.load(parameters["checkpoint_dir"], parameters["kv_cache"], parameters["dtype"],
                                parameters["kv_cache_slots"])
-        self.log, self.numbers = triton_model.ExecutionLog(parameters["iteration_log_path"]), count(1)
+        self.log, self.numbers = python_model.ExecutionLog(parameters["iteration_log_path"]), count(1)
         batching = json.loads(args["model_config"])["sequence_batching"]
         self.idle_s = int(batching["max_sequence_idle_microseconds"]) / 1e6
         self.states = {}  # correlation id -> State
         self.endings = []  # sender, and error if there is one, of sequences whose requests Triton is about to release
         self.executed_s = 0.0
-        self.gauges = triton_model.Gauges(args, {GAUGES: ("KV cache of iterative-gpt2", "kind")})
+        self.gauges = python_model.Gauges(args, {GAUGES: ("KV cache of iterative-gpt2", "kind")})
         self.shown_state = None
         self._show_state()
         self.lock, self.closing = threading.Lock(), threading.Event()
@@ -102,7 +103,7 @@ class TritonPythonModel:
     def _sequence(self, request):
         if _control(request, "end"):
             raise CourseError("The request says that its sequence ends with it: leave sequence_end out, the model ends it.")
-        return self.model.sequence(triton_model.prompt(request), json.loads(request.parameters() or "{}"))
+        return self.model.sequence(python_model.prompt(request), json.loads(request.parameters() or "{}"))
 
     def _forget_lost(self, now_s, unseen_s=0.0):
         """Forget sequences, unseen for so long, that will not come again.
@@ -114,7 +115,7 @@ class TritonPythonModel:
             unseen_now_s = now_s - state.last_seen_s
             if unseen_now_s > 2 * self.idle_s:
                 self._forget(number)
-                state.sender.send(triton_model.error_response(CourseError(
+                state.sender.send(python_model.error_response(CourseError(
                     f"The request was not computed for {self.idle_s * 1e6:,.0f} µs and was given up: send it again, or set "
                     "max_sequence_idle_microseconds higher.")), flags=FINAL)
             # No state is left of a sequence that had its final response, after which Triton crashes when it is asked.
@@ -176,7 +177,7 @@ class TritonPythonModel:
     def _send_endings(self):
         """Final responses of the execution before, whose requests are released when another one begins."""
         for sender, error in self.endings:
-            sender.send(error and triton_model.error_response(error), flags=FINAL)
+            sender.send(error and python_model.error_response(error), flags=FINAL)
         self.endings = []
 
     def _keep_house(self):
@@ -208,4 +209,4 @@ class TritonPythonModel:
 
 
 def _control(request, name):
-    return triton_model.scalar(request, name)
+    return python_model.scalar(request, name)

@@ -3,7 +3,8 @@
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight import huggingface, triton_model
+from inflight.models import huggingface
+from inflight.triton import python_model
 from inflight.errors import CourseError
 
 
@@ -14,18 +15,18 @@ class TritonPythonModel:
     """
 
     def initialize(self, args):
-        self.parameters = triton_model.parameters(args)
+        self.parameters = python_model.parameters(args)
         self.pipeline = huggingface.pipeline(self.parameters["checkpoint_dir"], self.parameters["tokenizer_dir"],
                                              self.parameters["dtype"])
 
     def execute(self, requests):
-        return [triton_model.answer(self._generate, request) for request in requests]
+        return [python_model.answer(self._generate, request) for request in requests]
 
     def _generate(self, request):
-        prompt = self._prompt(triton_model.prompt(request))
+        prompt = self._prompt(python_model.prompt(request))
         room = self._room(prompt)
-        max_tokens = triton_model.scalar(request, "max_tokens")
-        min_length = triton_model.scalar(request, "min_length", 0)
+        max_tokens = python_model.scalar(request, "max_tokens")
+        min_length = python_model.scalar(request, "min_length", 0)
         if max_tokens < 1:
             raise CourseError(f"max_tokens is {max_tokens}; it must be at least 1.")
         if min_length < 0:

@@ -3,7 +3,8 @@
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight import tokenizer, triton_model
+from inflight.checkpoint import tokenizer
+from inflight.triton import python_model
 
 
 class TritonPythonModel:
@@ -14,17 +15,17 @@ class TritonPythonModel:
     """
 
     def initialize(self, args):
-        self.parameters = triton_model.parameters(args)
+        self.parameters = python_model.parameters(args)
         self.tokenizer = tokenizer.load(self.parameters["tokenizer_dir"])
 
     def execute(self, requests):
-        return [triton_model.answer(self._text, request) for request in requests]
+        return [python_model.answer(self._text, request) for request in requests]
 
     def _text(self, request):
-        beams = triton_model.array(request, "TOKENS_BATCH")[0]
-        lengths = triton_model.array(request, "SEQUENCE_LENGTH").reshape(-1)
-        preceding = [token for token in triton_model.array(request, "PRECEDING_IDS", []).reshape(-1).tolist() if token >= 0]
-        is_final = bool(triton_model.array(request, "IS_FINAL", [True]).reshape(-1)[0])
+        beams = python_model.array(request, "TOKENS_BATCH")[0]
+        lengths = python_model.array(request, "SEQUENCE_LENGTH").reshape(-1)
+        preceding = [token for token in python_model.array(request, "PRECEDING_IDS", []).reshape(-1).tolist() if token >= 0]
+        is_final = bool(python_model.array(request, "IS_FINAL", [True]).reshape(-1)[0])
         texts = [
             self.tokenizer.decode_increment(preceding, ids[:length].tolist(), is_final, self.parameters["skip_special_tokens"])
             for ids, length in zip(beams, lengths)

@@ -3,38 +3,39 @@
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight import tokenizer, triton_model
+from inflight.checkpoint import tokenizer
+from inflight.triton import python_model
 
 
 class TritonPythonModel:
     """Inputs and outputs as in config.pbtxt, each with a leading batch dimension of 1."""
 
     def initialize(self, args):
-        self.parameters = triton_model.parameters(args)
+        self.parameters = python_model.parameters(args)
         self.tokenizer = tokenizer.load(self.parameters["tokenizer_dir"])
 
     def execute(self, requests):
-        return [triton_model.answer(self._tokenize, request) for request in requests]
+        return [python_model.answer(self._tokenize, request) for request in requests]
 
     def _tokenize(self, request):
-        text = triton_model.prompt(request, "QUERY")
+        text = python_model.prompt(request, "QUERY")
         if self.parameters["apply_chat_template"]:
             text = self.tokenizer.chat(text)
         ids = self.tokenizer.encode(text, self.parameters["add_special_tokens"])
         tensors = {
             "INPUT_ID": np.array([ids]),
             "REQUEST_INPUT_LEN": np.array([[len(ids)]]),
-            "REQUEST_OUTPUT_LEN": triton_model.array(request, "REQUEST_OUTPUT_LEN"),
+            "REQUEST_OUTPUT_LEN": python_model.array(request, "REQUEST_OUTPUT_LEN"),
             "BAD_WORDS_IDS": self._words(request, "BAD_WORDS_DICT", "bad_words"),
             "STOP_WORDS_IDS": self._words(request, "STOP_WORDS_DICT", "stop_words"),
-            "OUT_END_ID": triton_model.array(request, "END_ID", [[self.tokenizer.end_id]]),
-            "OUT_PAD_ID": triton_model.array(request, "PAD_ID", [[self.tokenizer.pad_id]]),
+            "OUT_END_ID": python_model.array(request, "END_ID", [[self.tokenizer.end_id]]),
+            "OUT_PAD_ID": python_model.array(request, "PAD_ID", [[self.tokenizer.pad_id]]),
         }
         return [pb_utils.Tensor(name, np.asarray(value, np.int32)) for name, value in tensors.items()]
 
     def _words(self, request, name, called) -> np.ndarray:
         """[1, 2, n]: token ids of all words in a row; below, the end of each word, then -1."""
-        texts = triton_model.texts(request, name, called)
+        texts = python_model.texts(request, name, called)
         words = [self.tokenizer.encode(text, add_special_tokens=False) for text in texts if text]
         ids = sum(words, [])
         ends = np.cumsum([len(word) for word in words]).tolist()

@@ -7,7 +7,7 @@ from itertools import count
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight import triton_model
+from inflight.triton import python_model
 
 CONTROLS = ("START", "END", "READY")
 
@@ -28,8 +28,8 @@ class TritonPythonModel:
     """
 
     def initialize(self, args):
-        parameters = triton_model.parameters(args)
-        self.log = triton_model.ExecutionLog(parameters["execution_log_path"])
+        parameters = python_model.parameters(args)
+        self.log = python_model.ExecutionLog(parameters["execution_log_path"])
         self.numbers = count(1)
         self.memories: dict[int, Memory] = {}
 
@@ -44,8 +44,8 @@ class TritonPythonModel:
 
     def _controls(self, request) -> tuple[int, dict[str, bool]]:
         """The request's correlation id, and which of the other controls are true."""
-        said = {name: bool(triton_model.scalar(request, name)) for name in CONTROLS}
-        return triton_model.scalar(request, "CORRID"), said
+        said = {name: bool(python_model.scalar(request, name)) for name in CONTROLS}
+        return python_model.scalar(request, "CORRID"), said
 
     def _step(self, request, corrid, said, number, place):
         if not said["READY"]:  # a place in the batch that no request has come for
@@ -53,8 +53,8 @@ class TritonPythonModel:
         if said["START"]:
             self.memories[corrid] = Memory()
         memory = self.memories[corrid]
-        memory.sum += triton_model.scalar(request, "value")
-        memory.texts += filter(None, triton_model.texts(request, "text", "text"))
+        memory.sum += python_model.scalar(request, "value")
+        memory.texts += filter(None, python_model.texts(request, "text", "text"))
         if said["END"]:
             del self.memories[corrid]
         return self._response(memory, " ".join(name for name in CONTROLS if said[name]), number, place)

@@ -7,7 +7,8 @@ from itertools import count
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight import gpt2, triton_model
+from inflight.models import gpt2
+from inflight.triton import python_model
 from inflight.errors import CourseError
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -17,9 +18,9 @@ class TritonPythonModel:
     """Input, output and request parameters as in config.pbtxt; one response a token."""
 
     def initialize(self, args):
-        parameters = triton_model.parameters(args)
+        parameters = python_model.parameters(args)
         self.model = gpt2.load(parameters["checkpoint_dir"], kv_cache="tutorial")
-        self.log = triton_model.ExecutionLog(parameters["iteration_log_path"])
+        self.log = python_model.ExecutionLog(parameters["iteration_log_path"])
         self.iterations, self.numbers = count(1), count(1)
 
     def execute(self, requests):
@@ -36,10 +37,10 @@ class TritonPythonModel:
         for request in requests:
             sender = request.get_response_sender()
             try:
-                sequence = self.model.sequence(triton_model.prompt(request), json.loads(request.parameters() or "{}"))
+                sequence = self.model.sequence(python_model.prompt(request), json.loads(request.parameters() or "{}"))
                 running.append((request, next(self.numbers), sequence, sender))
             except CourseError as error:
-                sender.send(triton_model.error_response(error), flags=FINAL)
+                sender.send(python_model.error_response(error), flags=FINAL)
         return running
 
     def _step(self, sequences) -> None:

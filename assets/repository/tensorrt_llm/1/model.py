@@ -1,14 +1,14 @@
-"""Between Triton's requests and the engine; the scheduling is in inflight/executor.py."""
+"""Between Triton's requests and the engine; the scheduling is in inflight/engine/executor.py."""
 
 import threading
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight import triton_model
+from inflight.triton import python_model
 from inflight.errors import CourseError
-from inflight.executor import Executor, ExecutorConfig, Request, Response
-from inflight.sampling import SamplingConfig
+from inflight.engine.executor import Executor, ExecutorConfig, Request, Response
+from inflight.engine.sampling import SamplingConfig
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 NUM_PRECEDING = 8
@@ -27,11 +27,11 @@ class TritonPythonModel:
     """
 
     def initialize(self, args):
-        self.parameters = triton_model.parameters(args)
-        self.decoupled = triton_model.is_decoupled(args)
+        self.parameters = python_model.parameters(args)
+        self.decoupled = python_model.is_decoupled(args)
         settings = {name: self.parameters[name] for name in ExecutorConfig.__dataclass_fields__ if name in self.parameters}
         self.executor = Executor(self.parameters["gpt_model_path"], ExecutorConfig(**settings))
-        self.metrics = triton_model.EngineMetrics(args, self.executor)
+        self.metrics = python_model.EngineMetrics(args, self.executor)
         self.running = {}  # executor's id -> (Triton's request id, response sender)
         self.lock = threading.Lock()
         self.closing = threading.Event()
@@ -49,7 +49,7 @@ class TritonPythonModel:
             try:
                 self._start(request, sender)
             except CourseError as error:
-                sender.send(triton_model.error_response(error), flags=FINAL)
+                sender.send(python_model.error_response(error), flags=FINAL)
         return None
 
     def finalize(self):
@@ -59,12 +59,12 @@ class TritonPythonModel:
             thread.join()
 
     def _start(self, request, sender):
-        if triton_model.scalar(request, "stop", False):
+        if python_model.scalar(request, "stop", False):
             self._stop(request.request_id())
             sender.send(pb_utils.InferenceResponse(self._tensors([], [], Response(0, [], True), _outputs(request))), flags=FINAL)
             return
         wanted = self._read(request)
-        exclude = triton_model.scalar(request, "exclude_input_in_output", self.parameters["exclude_input_in_output"])
+        exclude = python_model.scalar(request, "exclude_input_in_output", self.parameters["exclude_input_in_output"])
         prefix = [] if exclude or wanted.streaming else wanted.input_ids
         outputs, request_id = _outputs(request), request.request_id()
 
@@ -73,7 +73,7 @@ class TritonPythonModel:
                 with self.lock:
                     self.running.pop(response.request_id, None)
             if response.error:
-                message = triton_model.error_response(CourseError(response.error))
+                message = python_model.error_response(CourseError(response.error))
             else:
                 message = pb_utils.InferenceResponse(self._tensors(prefix, response.token_ids, response, outputs))
             sender.send(message, flags=FINAL if response.is_final else 0)
@@ -82,28 +82,28 @@ class TritonPythonModel:
             self.running[self.executor.enqueue_request(wanted, on_response)] = (request_id, sender)
 
     def _read(self, request) -> Request:
-        ids = triton_model.array(request, "input_ids")
+        ids = python_model.array(request, "input_ids")
         if ids.shape[0] != 1:
             raise CourseError(f"Expected batch dimension to be 1 for each request, got {ids.shape[0]}: send one prompt a request.")
-        length = triton_model.scalar(request, "input_lengths")
+        length = python_model.scalar(request, "input_lengths")
         if not 0 <= length <= ids.shape[1]:
             raise CourseError(f"input_lengths is {length}, but input_ids has {ids.shape[1]} tokens.")
-        if triton_model.scalar(request, "beam_width", 1) != 1:
+        if python_model.scalar(request, "beam_width", 1) != 1:
             raise CourseError("beam_width must be 1: this engine decodes one beam.")
-        streaming = triton_model.scalar(request, "streaming", False)
+        streaming = python_model.scalar(request, "streaming", False)
         if streaming and not self.decoupled:
             raise CourseError("Streaming is only supported if the model is deployed using decoupled mode: "
                               "set decoupled_mode to true, or leave out streaming.")
-        given = {field: triton_model.scalar(request, name) for name, field in SAMPLING.items()
-                 if triton_model.scalar(request, name) is not None}
-        end_id = triton_model.scalar(request, "end_id")
+        given = {field: python_model.scalar(request, name) for name, field in SAMPLING.items()
+                 if python_model.scalar(request, name) is not None}
+        end_id = python_model.scalar(request, "end_id")
         return Request(
             input_ids=ids[0, :length].tolist(),
-            request_output_len=triton_model.scalar(request, "request_output_len"),
+            request_output_len=python_model.scalar(request, "request_output_len"),
             end_id=None if end_id == -1 else end_id,
             stop_words=_words(request, "stop_words_list"), bad_words=_words(request, "bad_words_list"),
             sampling=SamplingConfig(**given), streaming=streaming,
-            return_log_probs=triton_model.scalar(request, "return_log_probs", False))
+            return_log_probs=python_model.scalar(request, "return_log_probs", False))
 
     def _tensors(self, prefix, token_ids, response, outputs):
         ids = prefix + token_ids
@@ -144,7 +144,7 @@ def _outputs(request) -> set:
 
 def _words(request, name) -> list[list[int]]:
     """Token sequences from their [1, 2, n] form: ids in a row; below, the end of each word, then -1."""
-    packed = triton_model.array(request, name)
+    packed = python_model.array(request, name)
     if packed is None:
         return []
     ids, ends = packed.reshape(2, -1).tolist()

@@ -4,7 +4,8 @@ import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 
-from inflight import embedding, triton_model
+from inflight.models import embedding
+from inflight.triton import python_model
 from inflight.errors import CourseError
 
 
@@ -12,7 +13,7 @@ class TritonPythonModel:
     """Input and output as in config.pbtxt, each with a leading batch dimension; a request may have several texts."""
 
     def initialize(self, args):
-        parameters = triton_model.parameters(args)
+        parameters = python_model.parameters(args)
         torch.set_num_threads(1)  # instance_group says how many cores work, and the others stay free for Triton
         self.model = embedding.Embedder(parameters["checkpoint_dir"], parameters["dtype"])
 
@@ -20,13 +21,13 @@ class TritonPythonModel:
         texts = [self._texts(request) for request in requests]
         good = [text for own in texts if not isinstance(own, CourseError) for text in own]
         rows = iter(self.model(good) if good else [])
-        return [triton_model.error_response(own) if isinstance(own, CourseError) else self._response(own, rows)
+        return [python_model.error_response(own) if isinstance(own, CourseError) else self._response(own, rows)
                 for own in texts]
 
     def _texts(self, request) -> list[list[int]] | CourseError:
         """Token ids of a request's texts; or what is wrong with them, which is no other request's fault."""
         try:
-            return [self.model.encode(text) for text in triton_model.texts(request, "text_input", "text_input")]
+            return [self.model.encode(text) for text in python_model.texts(request, "text_input", "text_input")]
         except CourseError as error:
             return error
 

@@ -1,0 +1,13 @@
+"""Benchmarks: requests sent on a time line, one row a request; ratios measured in one run."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submodules=["batch_run", "dynamic_batching", "gpt2_client", "gpt2_race", "gpt2_serving", "long_prompt", "model_analyzer", "perf_analyzer", "report", "request_path", "sequences", "trace_run", "workload"],
+    submod_attrs={
+        "compare": ["calibrate"],
+        "sequences": ["Step"],
+        "long_prompt": ["interrupt"],
+    },
+)

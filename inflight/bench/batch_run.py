@@ -1,0 +1,215 @@
+"""Send requests to a model on a time line, and tell what became of each: which batch it was in, or why it was rejected.
+
+    outcome = run(server, "batch-cost", at(workload.constant(20, rate=200)), log_path)
+    outcome.executions["size"].tolist()                     # [1, 5, 6, 8]
+    outcome.statistics.batches                              # the same, as Triton counts it
+
+For models like batch-cost: one input, `work`, and an execution log.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import tritonclient.grpc as triton
+
+from inflight import files
+from inflight.triton import telemetry
+from inflight.errors import CourseError
+from inflight.triton.server import Server
+from inflight.triton.telemetry import Statistics
+
+SILENCE_S = 60  # longest wait for the next answer
+# What Triton says of a request that a queue policy keeps from the model.
+QUEUE_FULL, TIMED_OUT = "Exceeds maximum queue size", "Request timeout expired"
+LINE = ("instance", "start_s", "end_s", "requests")
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A request to be sent.
+
+    Attributes
+    ----------
+    at_s : float
+        When, in seconds from the start.
+    work : int
+        Units of work in it.
+    priority : int
+        Its level, of which 1 is served first; 0: it names none.
+    timeout_us : int
+        Its own time-out in microseconds; 0: it names none.
+    """
+
+    at_s: float
+    work: int = 1
+    priority: int = 0
+    timeout_us: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of the requests. Times are in seconds since the first was sent, unless their name says otherwise.
+
+    Attributes
+    ----------
+    requests : DataFrame
+        One row a request, in the order of sending: `request` (from 1); `at_s`, `work`, `priority`, `timeout_us` of its
+        `Arrival`; `sent_s`, `answered_s`, `latency_ms`; `answer_order`, 1 for the first that came back; `outcome`,
+        "answered" or "rejected", and `message`, Triton's reason, blank without one; of an answered one `execution` (see
+        below), `place` among its batch's requests (from 0) and `queue_ms`, from sending to the start of its execution.
+    executions : DataFrame
+        One row a batch, in the order in which they began: `execution` (from 1), `instance`, `start_s`, `end_s`, `size`
+        (requests), `work` (units), `requests` (their numbers, in the order of the batch).
+    statistics : telemetry.Statistics
+        What Triton counts of this run. Requests that found the queue full are not in it, neither as succeeded nor as
+        failed.
+    """
+
+    requests: pd.DataFrame
+    executions: pd.DataFrame
+    statistics: Statistics
+
+
+def at(times: Sequence[float], **values) -> list[Arrival]:
+    """Equal requests at `times`, as of `workload.poisson(100, rate=50, seed=0)`; `values` as in `Arrival`."""
+    return [Arrival(at_s, **values) for at_s in times]
+
+
+def run(server: Server, model: str, arrivals: Sequence[Arrival], log_path: str | Path) -> Outcome:
+    """Send every request when it is due, and wait until each is answered or rejected.
+
+    One thread sends all, over one connection, in the order of their times. Triton reads with several: requests that
+    leave within a millisecond may reach its queue in another order.
+
+    Parameters
+    ----------
+    arrivals : sequence of Arrival
+    log_path : path
+        The model's `execution_log_path`.
+
+    Raises
+    ------
+    CourseError
+        There is no request; one was neither answered nor rejected, with the reason; nothing came back for SILENCE_S.
+    """
+    if not arrivals:
+        raise CourseError("There is no request to send: give at least one.")
+    arrivals = sorted(arrivals, key=lambda arrival: arrival.at_s)
+    before, log_start = telemetry.statistics(server.http_url, model), files.size(log_path)
+    with triton.InferenceServerClient(server.grpc_url) as connection:
+        connection.is_server_live()  # making the connection is no part of the first request
+        clock = _Clock()
+        requests = _sent(connection, model, arrivals, clock, answers := queue.SimpleQueue())
+        requests = requests.merge(_answered(server, model, answers, len(arrivals)), on="request")
+    requests["latency_ms"] = (requests["answered_s"] - requests["sent_s"]) * 1000
+    executions = _executions(log_path, log_start, clock.started_at)
+    requests = _located(requests, executions, log_path)
+    return Outcome(requests, executions, _statistics(server, model, before, requests))
+
+
+class _Clock:
+    """Seconds since it was made: on this process's clock, and as the log counts them, since 1970."""
+
+    def __init__(self):
+        self.started_at, self._zero_ns = time.time(), time.perf_counter_ns()
+
+    def __call__(self) -> float:
+        return (time.perf_counter_ns() - self._zero_ns) / 1e9
+
+
+# Sending --------------------------------------------------------------------------------------------------------------
+
+
+def _sent(connection, model: str, arrivals: list[Arrival], clock: _Clock, answers: queue.SimpleQueue) -> pd.DataFrame:
+    """Send all; `answers` gets the request's number, the time, and Triton's error or None, as each comes back."""
+    def done(number: int, result, error) -> None:
+        answers.put((number, clock(), error))
+
+    rows = []
+    for number, arrival in enumerate(arrivals, 1):
+        work = triton.InferInput("work", [1, 1], "INT32").set_data_from_numpy(np.array([[arrival.work]], np.int32))
+        time.sleep(max(0.0, arrival.at_s - clock()))
+        rows.append({"request": number, **asdict(arrival), "sent_s": clock()})
+        connection.async_infer(model, [work], partial(done, number), request_id=str(number), priority=arrival.priority,
+                               timeout=arrival.timeout_us or None)
+    return pd.DataFrame(rows)
+
+
+def _answered(server: Server, model: str, answers: queue.SimpleQueue, number: int) -> pd.DataFrame:
+    """Wait for all; one row a request, in the order in which they came back."""
+    rows = []
+    while len(rows) < number:
+        try:
+            request, answered_s, error = answers.get(timeout=SILENCE_S)
+        except queue.Empty:
+            raise CourseError(f"{number - len(rows)} of {number} requests to {model!r} had no answer; none came for "
+                              f"{SILENCE_S} s. See whether the model still works. Last lines of the server's log:\n"
+                              f"{server.log_tail()}") from None
+        message = error.message().removeprefix(f"[request id: {request}] ") if error else ""
+        if message not in ("", QUEUE_FULL, TIMED_OUT):
+            raise _failure(server, f"Request {request} to {model!r}", error.status() or "", message)
+        rows.append((request, answered_s, len(rows) + 1, "rejected" if message else "answered", message))
+    return pd.DataFrame(rows, columns=["request", "answered_s", "answer_order", "outcome", "message"])
+
+
+def _failure(server: Server, request: str, status: str, reason: str) -> CourseError:
+    if "UNAVAILABLE" in status and not reason.startswith("Request for unknown model"):
+        return CourseError("The server went away while requests were under way. Start it again. Last lines of its "
+                           f"log:\n{server.log_tail()}")
+    return CourseError(f"{request} was neither answered nor rejected: {reason.rstrip('.')}. Correct the request, or "
+                       "look at the server's log.")
+
+
+# What the model did ---------------------------------------------------------------------------------------------------
+
+
+def _executions(log_path: str | Path, start: int, started_at: float) -> pd.DataFrame:
+    """What was added to the log since it had `start` bytes, by start: its lines are in the order of their ends."""
+    try:
+        with open(log_path, "rb") as file:
+            file.seek(start)
+            lines = [json.loads(line) for line in file]
+        rows = [[line[name] for name in LINE] for line in lines]
+        table = pd.DataFrame(rows, columns=LINE).sort_values("start_s", ignore_index=True)
+        table["size"] = table["requests"].map(len)
+        table["work"] = table["requests"].map(lambda requests: sum(work for _, work in requests))
+        table["requests"] = table["requests"].map(lambda requests: [int(request) for request, _ in requests])
+    except FileNotFoundError:
+        raise CourseError(f"There is no execution log {log_path}. Set the model's execution_log_path to it.") from None
+    except (ValueError, TypeError, KeyError):
+        raise CourseError(f"{log_path} is not an execution log of these requests alone. Name the file that "
+                          "execution_log_path names, and let nobody else send.") from None
+    table[["start_s", "end_s"]] -= started_at
+    table.insert(0, "execution", range(1, len(table) + 1))
+    return table[["execution", "instance", "start_s", "end_s", "size", "work", "requests"]]
+
+
+def _located(requests: pd.DataFrame, executions: pd.DataFrame, log_path: str | Path) -> pd.DataFrame:
+    """`requests` with the batch that each was in."""
+    seats = executions.explode("requests").rename(columns={"requests": "request"})
+    seats["place"] = seats.groupby("execution").cumcount()
+    seats = seats[["request", "execution", "place", "start_s"]]
+    seats = seats.astype({"request": int, "execution": "Int64", "place": "Int64", "start_s": float})
+    requests = requests.merge(seats, on="request", how="left")
+    lost = requests["request"][(requests["outcome"] == "answered") & requests["execution"].isna()]
+    if len(lost):
+        raise CourseError(f"Request {lost.iloc[0]} was answered, but is not in the execution log {log_path}. Name the "
+                          "file that the model's execution_log_path names.")
+    requests["queue_ms"] = (requests.pop("start_s") - requests["sent_s"]) * 1000
+    return requests
+
+
+def _statistics(server: Server, model: str, before: Statistics, requests: pd.DataFrame) -> Statistics:
+    """What Triton counts of this run, as soon as it has counted it."""
+    counted = (requests["message"] != QUEUE_FULL).sum()
+    expected = before.succeeded + before.failed + counted
+    return telemetry.statistics_when(server.http_url, model, lambda now: now.succeeded + now.failed >= expected) - before

@@ -1,0 +1,205 @@
+"""What dynamic batching gains on a real model, beside what its cost per batch and per item says that it must gain.
+
+    result = bench(huggingface.folder(checkpoint.fetch()), workdir)
+    result["ratios"]["dynamic_over_none"]["median"], result["predicted"]["dynamic_over_none"]
+
+The load is closed: as many texts are under way as fill two batches. So while one batch is computed the next one waits
+already, and every batch is full. That makes the gain a matter of arithmetic: a full batch instead of as many single ones.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from inflight import machine
+from inflight.bench import load_generator
+from inflight.triton import repository, telemetry
+from inflight.errors import CourseError
+from inflight.triton.server import Server
+from inflight.triton.telemetry import Statistics
+
+MODEL = repository.EMBEDDING
+BATCHERS = {"none": False, "dynamic": True}
+# What people type into a search box: 4 to 8 tokens each.
+TEXTS = ("how tall is the eiffel tower", "cheap flights to lisbon", "best pasta near me", "what is a black hole",
+         "weather in paris tomorrow", "train from oslo to bergen", "how to boil an egg", "who wrote moby dick")
+WARM_UP_REQUESTS = 4
+REPEATS, BATCHES = 3, 6  # measurements of a batch size, of which the median counts, and batches of each
+TIMEOUT_S = 120
+
+Progress = Callable[[str, int, int], None]
+
+
+def bench(checkpoint_dir: str | Path, workdir: str | Path, rounds: int = 5, requests: int = 96, max_batch_size: int = 8,
+          dtype: str = "auto", progress: Progress = lambda what, done, total: None) -> dict:
+    """Throughput of text-embedding without and with dynamic batching, in turns, with a live reload before each.
+
+    Each round measures three things: what one batch of 1, 2, 4, … texts costs, from requests with so many texts that no
+    batcher puts together; and both batchers under the same load. From the cost alone follows the round's prediction.
+
+    Parameters
+    ----------
+    checkpoint_dir : path
+        Hugging Face folder with tokenizer.
+    workdir : path
+        Folder for the model repository.
+    rounds : int
+        Rounds that count; one before them warms up.
+    requests : int
+        Texts of a turn, one a request; `2 * max_batch_size` of them are under way at any time.
+    max_batch_size : int
+        Most texts in a batch.
+    dtype : str
+        Precision of the model, see `embedding.Embedder`.
+    progress : callable, optional
+        Called with what runs, and how many steps of all are done.
+
+    Returns
+    -------
+    dict
+        `machine`, `settings`; `rows`, one a batcher with medians over the rounds: texts_per_s, mean_batch, expected_batch;
+        `cost`, medians of `fixed_ms` a batch and `item_ms` a text, and `batch_ms` by batch size; `ratios` (median, min and
+        max over the rounds): `dynamic_over_none`, of throughput, and `measured_over_predicted`; `predicted`: the same
+        `dynamic_over_none` from the costs.
+
+    Raises
+    ------
+    CourseError
+        A number below 1, or a `max_batch_size` below 2, before anything starts; a request that failed.
+    """
+    check(rounds, requests, max_batch_size)
+    repo = repository.assemble(Path(workdir) / "repository", models=(MODEL,), checkpoint_dir=checkpoint_dir,
+                               embedding_max_batch_size=max_batch_size, embedding_dtype=dtype)
+    turns: list[dict] = []
+    with Server(repo) as server, triton.InferenceServerClient(server.grpc_url) as connection:
+        for number in range(rounds + 1):
+            def step(what: str, done: int, number: int = number) -> None:
+                progress(f"round {number} of {rounds}: {what}" if number else f"warm-up: {what}", 2 * number + done,
+                         2 * rounds + 2)
+
+            turn = _round(server, connection, requests, max_batch_size, list(BATCHERS)[:: 1 if number % 2 else -1], step)
+            turns += [turn] if number else []  # the first warms up
+    settings = {"requests": requests, "in_flight": 2 * max_batch_size, "max_batch_size": max_batch_size, "dtype": dtype,
+                "rounds": rounds, "warm_up_rounds": 1}
+    return {"machine": machine.describe(), "settings": settings, **_result(turns, requests, max_batch_size)}
+
+
+def check(rounds: int, requests: int, max_batch_size: int) -> None:
+    """Refuse what `bench` cannot do, with a CourseError."""
+    if rounds < 1:
+        raise CourseError(f"The number of rounds is {rounds}; it must be at least 1.")
+    if max_batch_size < 2:
+        raise CourseError(f"The max_batch_size is {max_batch_size}; with less than 2 there is nothing to batch.")
+    if requests < 2 * max_batch_size:
+        raise CourseError(f"{requests} requests cannot keep {2 * max_batch_size} under way: give at least so many, or a "
+                          "smaller max_batch_size.")
+
+
+def batch_costs(connection: triton.InferenceServerClient, max_batch_size: int) -> dict[int, float]:
+    """Milliseconds that a batch of 1, 2, 4, … `max_batch_size` texts takes when one follows the other: medians.
+
+    Each request is a batch: the model must have no batcher. Two are under way, so that the model is never idle, as under
+    load: after a pause a batch costs more.
+    """
+    sizes = sorted({2 ** power for power in range(max_batch_size.bit_length())} | {max_batch_size})
+    # Size by size in turns: when the machine gets slower for a while, all sizes get their part of it.
+    turns = [{size: _batch_ms(connection, size) for size in sizes} for _ in range(REPEATS)]
+    return {size: statistics.median(turn[size] for turn in turns) for size in sizes}
+
+
+def line(batch_ms: dict[int, float]) -> tuple[float, float]:
+    """The cost of a batch as (fixed_ms, item_ms): the line through `batch_ms` whose relative errors are least squares."""
+    sizes, cost = np.array(list(batch_ms)), np.array(list(batch_ms.values()))
+    item_ms, fixed_ms = np.polyfit(sizes, cost, 1, w=1 / cost)
+    return float(fixed_ms), float(item_ms)
+
+
+def expected_batches(requests: int, max_batch_size: int) -> list[int]:
+    """Batches of a closed load that fills two of them: the first text finds the model idle and goes alone; then full ones."""
+    full, rest = divmod(requests - 1, max_batch_size)
+    return [1] + [max_batch_size] * full + ([rest] if rest else [])
+
+
+def predicted_gain(fixed_ms: float, item_ms: float, requests: int, max_batch_size: int) -> float:
+    """Time of `requests` batches of one text over that of `expected_batches`."""
+    alone = requests * (fixed_ms + item_ms)
+    return alone / sum(fixed_ms + item_ms * size for size in expected_batches(requests, max_batch_size))
+
+
+# Measuring ------------------------------------------------------------------------------------------------------------
+
+
+def _round(server: Server, connection: triton.InferenceServerClient, requests: int, max_batch_size: int,
+           batchers: list[str], step: Callable[[str, int], None]) -> dict:
+    """Both batchers under load, and the cost of a batch while the model has none."""
+    turn = {}
+    for done, batcher in enumerate(batchers):
+        step(f"{batcher} under load", done)
+        server.load(MODEL, dynamic_batching=BATCHERS[batcher])
+        turn[batcher] = _loaded(server, connection, requests, 2 * max_batch_size)
+        if not BATCHERS[batcher]:
+            turn["batch_ms"] = batch_costs(connection, max_batch_size)
+    return turn
+
+
+def _loaded(server: Server, connection: triton.InferenceServerClient, requests: int, in_flight: int) -> dict[str, float]:
+    """One turn under load: what the clients saw and what Triton counted of it."""
+    load_generator.closed_loop(lambda number: embed(connection, _texts(number, 1)), WARM_UP_REQUESTS, 1)
+    before = _counted(server, WARM_UP_REQUESTS)
+    seconds = load_generator.closed_loop(lambda number: embed(connection, _texts(number, 1)), requests, in_flight)
+    done = _counted(server, WARM_UP_REQUESTS + requests) - before
+    return {"texts_per_s": requests / seconds, "mean_batch": done.mean_batch}
+
+
+def embed(connection: triton.InferenceServerClient, texts: list[str]) -> np.ndarray:
+    """Embeddings of texts, float32 [texts, width], in one request; CourseError with Triton's reason when there are none."""
+    data = np.array([[text.encode("utf-8")] for text in texts], np.object_)
+    tensor = triton.InferInput("text_input", list(data.shape), "BYTES").set_data_from_numpy(data)
+    try:
+        return connection.infer(MODEL, [tensor], client_timeout=TIMEOUT_S).as_numpy("embedding")
+    except InferenceServerException as error:
+        raise CourseError(f"{MODEL} did not answer: {error.message()}") from error
+
+
+def _batch_ms(connection: triton.InferenceServerClient, size: int) -> float:
+    seconds = load_generator.closed_loop(lambda number: embed(connection, _texts(number * size, size)), BATCHES, 2)
+    return seconds / BATCHES * 1000
+
+
+def _texts(first: int, number: int) -> list[str]:
+    return [TEXTS[index % len(TEXTS)] for index in range(first, first + number)]
+
+
+def _counted(server: Server, inferences: int) -> Statistics:
+    """Triton's statistics since the model was loaded, as soon as they have `inferences` texts."""
+    return telemetry.statistics_when(server.http_url, MODEL, lambda now: now.inferences >= inferences)
+
+
+# Results --------------------------------------------------------------------------------------------------------------
+
+
+def _result(turns: list[dict], requests: int, max_batch_size: int) -> dict:
+    """Rows, costs and ratios of all rounds; each round is compared with the prediction of its own cost."""
+    none, dynamic = ([turn[batcher]["texts_per_s"] for turn in turns] for batcher in BATCHERS)
+    lines = [line(turn["batch_ms"]) for turn in turns]
+    gains = [predicted_gain(*cost, requests, max_batch_size) for cost in lines]
+    measured = [one / other for one, other in zip(dynamic, none)]
+    expected = len(expected_batches(requests, max_batch_size))
+    return {
+        "rows": [{"batcher": batcher, **{name: statistics.median(turn[batcher][name] for turn in turns)
+                                         for name in ("texts_per_s", "mean_batch")},
+                  "expected_batch": requests / expected if BATCHERS[batcher] else 1.0} for batcher in BATCHERS],
+        "cost": {"fixed_ms": statistics.median(fixed for fixed, _ in lines),
+                 "item_ms": statistics.median(item for _, item in lines),
+                 "batch_ms": {size: statistics.median(turn["batch_ms"][size] for turn in turns)
+                              for size in turns[0]["batch_ms"]}},
+        "ratios": {"dynamic_over_none": load_generator.ratio(dynamic, none),
+                   "measured_over_predicted": load_generator.ratio(measured, gains)},
+        "predicted": {"dynamic_over_none": statistics.median(gains)},
+    }

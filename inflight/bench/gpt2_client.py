@@ -1,0 +1,185 @@
+"""Several streams at once from a GPT-2 model, one request each: every token with the time of its arrival.
+
+    tokens = []
+    for arrived in race("127.0.0.1:8001", "iterative-gpt2", ["Programming in", "Once upon"], max_tokens=32):
+        tokens += arrived
+    standings(table(tokens))
+
+Leave the loop early, or close the generator, and every request ends at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import tritonclient.grpc as triton
+
+from inflight.triton.client import Client, send
+from inflight.errors import CourseError
+
+LOOK_EVERY_S = 0.1  # the longest that a race keeps quiet
+
+
+class Token(NamedTuple):
+    """A token that arrived: of which stream, its number there (both from 1), seconds since the race began, its text."""
+
+    stream: int
+    token: int
+    time_s: float
+    text: str
+
+
+def race(url: str, model: str, prompts: Sequence[str], max_tokens: int, offsets_s: Sequence[float] | None = None,
+         ignore_eos: bool = True, timeout_s: float = 120) -> Iterator[list[Token]]:
+    """Send each prompt on a connection of its own, and follow all answers.
+
+    Parameters
+    ----------
+    url : str
+        "host:port" for gRPC.
+    model : str
+        `simple-gpt2`, `iterative-gpt2` or another with their tensors and request parameters.
+    max_tokens : int
+        Tokens of each answer.
+    offsets_s : sequence of float, optional
+        When each prompt is sent, in seconds since the race began; by default all at once.
+    ignore_eos : bool
+        Go on after the model's end token.
+    timeout_s : float
+        Longest time to wait for the next token of any stream.
+
+    Yields
+    ------
+    list of Token
+        What has arrived since the last time; at the latest every `LOOK_EVERY_S`, so it may be empty. All connections
+        are made before the race begins.
+
+    Raises
+    ------
+    CourseError
+        There is no prompt, or the offsets do not fit them; the server does not answer, refused a request, or died.
+    """
+    offsets = [0.0] * len(prompts) if offsets_s is None else list(offsets_s)
+    _check(url, prompts, max_tokens, offsets)
+    with Client(url, model, timeout_s) as client, client.errors(), contextlib.ExitStack() as stack:
+        arrived: queue.SimpleQueue = queue.SimpleQueue()
+        streams = [stack.enter_context(_Stream(url, number, arrived)) for number in range(1, len(prompts) + 1)]
+        started = heard = time.perf_counter()
+        waiting = sorted(zip(offsets, streams, prompts), key=lambda row: row[0], reverse=True)
+        while not all(stream.is_over for stream in streams):
+            now = time.perf_counter()
+            while waiting and waiting[-1][0] <= now - started:
+                _, stream, prompt = waiting.pop()
+                stream.send(model, prompt, max_tokens, ignore_eos)
+                heard = now
+            next_s = started + waiting[-1][0] - now if waiting else LOOK_EVERY_S
+            tokens = [token for event in _taken(arrived, min(next_s, LOOK_EVERY_S))
+                      for token in streams[event[0] - 1].tokens(*event[1:], started)]
+            if tokens:
+                heard = time.perf_counter()
+            elif not waiting and now - heard > timeout_s:
+                raise CourseError(f"No token from {url} within {timeout_s:g} s. Wait longer with timeout_s, or look at "
+                                  "the server's log.")
+            yield tokens
+
+
+def run(url: str, model: str, prompts: Sequence[str], max_tokens: int, offsets_s: Sequence[float] | None = None,
+        ignore_eos: bool = True) -> pd.DataFrame:
+    """A `race` to its end, as a `table`."""
+    whole = race(url, model, prompts, max_tokens, offsets_s, ignore_eos)
+    return table(token for arrived in whole for token in arrived)
+
+
+def table(tokens: Iterable[Token]) -> pd.DataFrame:
+    """One row a token in the order of their arrival: `stream`, `token` (both from 1), `time_s`, `text`."""
+    return pd.DataFrame(tokens, columns=Token._fields)
+
+
+def standings(tokens: pd.DataFrame) -> pd.DataFrame:
+    """One row a stream that has a token: `stream`, `tokens`, `first_s` and `last_s` since the race began, `text`.
+
+    Parameters
+    ----------
+    tokens : DataFrame
+        From `table`.
+    """
+    groups = tokens.groupby("stream")
+    return groups.agg(tokens=("token", "max"), first_s=("time_s", "min"), last_s=("time_s", "max"),
+                      text=("text", "".join)).reset_index()
+
+
+def costs(tokens: pd.DataFrame, prompt_tokens: int) -> pd.DataFrame:
+    """What each token of a stream that ran alone cost, the first left out: it waited for the prompt.
+
+    Returns
+    -------
+    DataFrame
+        One row a token: `length`, tokens of text before it; `ms`, since the token before it arrived.
+    """
+    ms = tokens["time_s"].diff().iloc[1:] * 1000
+    return pd.DataFrame({"length": prompt_tokens + tokens["token"].iloc[1:] - 1, "ms": ms}).reset_index(drop=True)
+
+
+class _Stream:
+    """A connection with one request. What arrives there is put into `arrived` with the stream's number and the time."""
+
+    def __init__(self, url: str, number: int, arrived: queue.SimpleQueue):
+        self.number, self.is_over = number, False
+        self._num_tokens = 0
+        self._arrived = arrived
+        self._connection = triton.InferenceServerClient(url)
+
+    def __enter__(self) -> _Stream:
+        try:
+            self._connection.is_server_live(client_timeout=5)  # connects now: that is no part of a measurement
+            self._connection.start_stream(
+                lambda result, error: self._arrived.put((self.number, time.perf_counter(), result, error)))
+        except BaseException:
+            self._connection.close()
+            raise
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._connection.stop_stream(cancel_requests=True)
+        self._connection.close()
+
+    def send(self, model: str, prompt: str, max_tokens: int, ignore_eos: bool) -> None:
+        send(self._connection, model, {"text_input": np.array([[prompt.encode("utf-8")]], np.object_)}, "",
+             enable_empty_final_response=True, parameters={"max_tokens": max_tokens, "ignore_eos": ignore_eos})
+
+    def tokens(self, arrived_at: float, result: triton.InferResult, error: Exception | None,
+               started: float) -> Iterator[Token]:
+        """The token, if there is one, of what arrived."""
+        if error is not None:
+            raise error
+        self.is_over = result.get_response().parameters["triton_final_response"].bool_param
+        piece = result.as_numpy("text_output")
+        if piece is not None:
+            self._num_tokens += 1
+            yield Token(self.number, self._num_tokens, arrived_at - started, piece.item().decode("utf-8"))
+
+
+def _taken(arrived: queue.SimpleQueue, timeout_s: float) -> Iterator[tuple]:
+    """Everything in a queue, after waiting so long for the first."""
+    with contextlib.suppress(queue.Empty):
+        yield arrived.get(timeout=max(0.0, timeout_s))
+        while True:
+            yield arrived.get_nowait()
+
+
+def _check(url: str, prompts: Sequence[str], max_tokens: int, offsets_s: list[float]) -> None:
+    if url.startswith(("http://", "https://")):
+        raise CourseError(f"A race goes over gRPC: give its host:port, not {url}.")
+    if not prompts:
+        raise CourseError("There is no prompt to send: give at least one.")
+    if max_tokens < 1:
+        raise CourseError(f"The number of tokens is {max_tokens}; it must be at least 1.")
+    if len(offsets_s) != len(prompts) or min(offsets_s) < 0:
+        raise CourseError(f"The offsets are {offsets_s}; there must be one of 0 s or more for each of the "
+                          f"{len(prompts)} prompts.")

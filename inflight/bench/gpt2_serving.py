@@ -1,0 +1,331 @@
+"""GPT-2 behind Triton, way by way in one run: batch after batch, recomputed at every token, with a KV cache.
+
+    result = bench(find("gpt2-124m-random"), workdir)
+    result["ratios"]["kv_cache_over_recompute"]["median"]
+
+Times belong to the machine they were taken on; ratios of ways that took turns in one run are what can be compared.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from inflight import machine
+from inflight.bench import gpt2_client, gpt2_race, load_generator
+from inflight.models import gpt2
+from inflight.triton import repository
+from inflight.errors import CourseError
+from inflight.paths import ASSETS
+from inflight.bench.gpt2_client import Token
+from inflight.triton.server import Server
+
+SIMPLE, ITERATIVE = repository.GPT2
+IN_PROCESS = "in process, KV cache"
+# Name of a way -> model, and its kv_cache. The tutorial's way is what simple-gpt2 does too: float32, nothing kept.
+SERVED = {
+    "simple": (SIMPLE, None),
+    "iterative, tutorial's way": (ITERATIVE, "tutorial"),
+    "iterative, no cache": (ITERATIVE, "off"),
+    "iterative, KV cache": (ITERATIVE, "on"),
+}
+_, TUTORIAL_WAY, NO_CACHE, KV_CACHE = SERVED
+
+# Ratio -> the way that the served KV cache is compared with.
+RATIOS = {"kv_cache_over_recompute": TUTORIAL_WAY, "kv_cache_over_recompute_same_dtype": NO_CACHE,
+          "kv_cache_over_in_process_loop": IN_PROCESS}
+
+WARM_UP_TOKENS = 4
+TIMEOUT_S = 600  # for a token: a large checkpoint that recomputes everything takes its time
+LENGTHS = (16, 256, 900)  # of the text that a token follows
+NUM_TOKEN_IDS = 200  # fewer than any tokenizer has
+REPEATS = 9  # tokens of which a cost is the median
+CPU_BUFFER_BYTES, GPU_BUFFER_BYTES = 2**29, 2**32  # much more than any cache holds
+BANDWIDTH_READS = 5
+
+RESULTS = ASSETS / "results"
+
+Progress = Callable[[str, int, int], None]
+
+
+# Ways in turns --------------------------------------------------------------------------------------------------------
+
+
+def bench(folder: str | Path, workdir: str | Path, streams: int = 8, tokens: int = 64, rounds: int = 3,
+          dtype: str = "bfloat16", progress: Progress = lambda what, done, total: None) -> dict:
+    """Every way of `SERVED`, and the same KV cache in a plain loop without a server, `rounds` times in one run.
+
+    All streams start at once, each with a prompt of a few words. Before its turn each way makes tokens that are not
+    counted: those with the KV cache all of them once, as a model just loaded is slower for a second; the slow ones
+    `WARM_UP_TOKENS` a stream. The order of the ways turns around from round to round.
+
+    Parameters
+    ----------
+    folder : path
+        Hugging Face folder of a GPT-2.
+    workdir : path
+        Folder for the model repository.
+    dtype : str
+        Precision of all ways but the tutorial's, which is float32.
+    progress : callable, optional
+        Called with what runs, and how much of all tokens is there.
+
+    Returns
+    -------
+    dict
+        `machine` and `settings`; `rows`, one a way, with medians over the rounds of what `figures` gives;
+        `rows_by_length`, see `cost_by_length`; `floor`, what reading the weights takes: `weight_mb`, `read_gb_per_s`,
+        `ms`; `ratios`, each with median, min and max over the rounds. Three are of tokens/s, the served KV cache over
+        another way; `kv_cache_over_bandwidth_floor` is its time per token over that of reading the weights.
+
+    Raises
+    ------
+    CourseError
+        A number is too small, or too large for the checkpoint, before a server starts; what `gpt2.load` and `Server`
+        raise.
+    """
+    prompts = gpt2_race.prompts(streams)
+    if tokens < 2 or rounds < 1:
+        raise CourseError(f"There are {tokens} tokens and {rounds} rounds: ask for at least 2 tokens and 1 round.")
+    model = gpt2.load(folder, "on", dtype, streams)
+    _sequences(model, prompts, tokens)  # refuses what is too long
+    repo = repository.assemble(Path(workdir) / "repository", models=repository.GPT2, gpt2_checkpoint_dir=folder,
+                               gpt2_dtype=dtype, gpt2_max_batch_size=max(8, streams), gpt2_kv_cache_slots=streams)
+    turns, bandwidths = [], []
+    progress("Starting Triton", 0, 1)
+    with Server(repo) as server:
+        for number in range(rounds):
+            bandwidths.append(read_bandwidth())
+            turns += _round(number, rounds, server, model, prompts, tokens, progress)
+    lengths = [length for length in LENGTHS if length + REPEATS <= model.positions]
+    del model
+    progress("Cost of a token by length", 1, 1)
+    costs = cost_by_length(folder, lengths, dtype=dtype)
+    settings = {"dtype": dtype, "streams": streams, "tokens": tokens, "rounds": rounds,
+                "warm_up_tokens": WARM_UP_TOKENS, "prompts": prompts}
+    return {"machine": machine.describe(), "settings": settings,
+            **_result(pd.DataFrame(turns), weight_bytes(folder, dtype), bandwidths),
+            "rows_by_length": costs.to_dict("records")}
+
+
+def figures(raced: pd.DataFrame) -> dict[str, float]:
+    """Figures of a race whose streams began at 0 s.
+
+    Parameters
+    ----------
+    raced : DataFrame
+        One row a token: see `gpt2_client.table`.
+
+    Returns
+    -------
+    dict
+        `tokens_per_s`, of all streams, until the last token; `ms_per_token`, the time from one token of a stream to its
+        next (mean of a stream, median of the streams); `first_ms` and `last_ms`, when a stream's first and last token
+        came (median of the streams), `first_ms_max` and `last_ms_max` (most).
+    """
+    streams = gpt2_client.standings(raced)
+    per_token_s = (streams["last_s"] - streams["first_s"]) / (streams["tokens"] - 1)
+    first_ms, last_ms = streams["first_s"] * 1000, streams["last_s"] * 1000
+    return {"tokens_per_s": len(raced) / streams["last_s"].max(), "ms_per_token": per_token_s.median() * 1000,
+            "first_ms": first_ms.median(), "first_ms_max": first_ms.max(),
+            "last_ms": last_ms.median(), "last_ms_max": last_ms.max()}
+
+
+def _round(number: int, rounds: int, server: Server, model: gpt2.Gpt2, prompts: list[str], tokens: int,
+           progress: Progress) -> Iterator[dict]:
+    """Each way once: its name and its figures."""
+    ways, each = [*SERVED, IN_PROCESS], len(prompts) * tokens
+    for turn, way in enumerate(ways[:: -1 if number % 2 else 1]):
+        what, before = f"Round {number + 1} of {rounds}: {way}", (number * len(ways) + turn) * each
+        progress(what, before, rounds * len(ways) * each)
+        if SERVED.get(way, (SIMPLE,))[0] == ITERATIVE:
+            server.load(ITERATIVE, kv_cache=SERVED[way][1])
+        list(_followed(way, server, model, prompts, tokens if way in (KV_CACHE, IN_PROCESS) else WARM_UP_TOKENS))
+        came: list[Token] = []
+        for arrived in _followed(way, server, model, prompts, tokens):
+            came += arrived
+            progress(what, before + len(came), rounds * len(ways) * each)
+        yield {"way": way, **figures(gpt2_client.table(came))}
+
+
+def _followed(way: str, server: Server, model: gpt2.Gpt2, prompts: list[str], tokens: int) -> Iterator[list[Token]]:
+    if way == IN_PROCESS:
+        return _loop(model, prompts, tokens)
+    return gpt2_client.race(server.grpc_url, SERVED[way][0], prompts, tokens, timeout_s=TIMEOUT_S)
+
+
+def _loop(model: gpt2.Gpt2, prompts: list[str], tokens: int) -> Iterator[list[Token]]:
+    """The plain loop: all sequences together, step by step."""
+    started = time.perf_counter()
+    sequences = _sequences(model, prompts, tokens)
+    for sequence in sequences:
+        model.join(sequence)
+    for number in range(1, tokens + 1):
+        model.step(sequences)
+        elapsed = time.perf_counter() - started
+        yield [Token(stream, number, elapsed, model.last_piece(sequence))
+               for stream, sequence in enumerate(sequences, 1)]
+    for sequence in sequences:
+        model.leave(sequence)
+
+
+def _sequences(model: gpt2.Gpt2, prompts: list[str], tokens: int) -> list[gpt2.Sequence]:
+    return [model.sequence(prompt, {"max_tokens": tokens, "ignore_eos": True}) for prompt in prompts]
+
+
+def _result(turns: pd.DataFrame, num_bytes: int, bandwidths: list[float]) -> dict:
+    """Rows, floor and ratios of all rounds."""
+    medians = turns.groupby("way").median().loc[[*SERVED, IN_PROCESS]].reset_index()
+    floors_ms = [num_bytes / bandwidth * 1000 for bandwidth in bandwidths]
+    measured = {way: rows for way, rows in turns.groupby("way")}
+    speeds = {way: rows["tokens_per_s"].tolist() for way, rows in measured.items()}
+    ratios = {name: load_generator.ratio(speeds[KV_CACHE], speeds[way]) for name, way in RATIOS.items()}
+    ratios["kv_cache_over_bandwidth_floor"] = load_generator.ratio(measured[KV_CACHE]["ms_per_token"].tolist(), floors_ms)
+    bandwidth = statistics.median(bandwidths)
+    floor = {"weight_mb": num_bytes / 1e6, "read_gb_per_s": bandwidth / 1e9, "ms": num_bytes / bandwidth * 1000}
+    return {"rows": medians.to_dict("records"), "floor": floor, "ratios": ratios}
+
+
+# The floor ------------------------------------------------------------------------------------------------------------
+
+
+def weight_bytes(folder: str | Path, dtype: str = "bfloat16") -> int:
+    """Bytes of weights that each forward pass reads: all of a GPT-2's but the embeddings of positions.
+
+    A block of width d and inner width i has 4 d² + 8 d in attention and norms, and 2 d i + i + d in the other two
+    matrices. The head has d for each token of the vocabulary; it is the embedding of tokens as well, of which a row a
+    token is read.
+    """
+    import torch
+    import transformers
+
+    config = transformers.GPT2Config.from_pretrained(folder, local_files_only=True)
+    width = config.n_embd
+    inner = config.n_inner or 4 * width
+    block = 4 * width**2 + 9 * width + 2 * width * inner + inner
+    return (config.n_layer * block + 2 * width + config.vocab_size * width) * getattr(torch, dtype).itemsize
+
+
+def read_bandwidth() -> float:
+    """Bytes a second that PyTorch reads from the memory of the GPU it sees, or of this machine with all its threads.
+
+    The sum of a buffer of float32 that is much larger than the caches, the fastest of `BANDWIDTH_READS` times.
+    """
+    import torch
+
+    device, size = ("cuda", GPU_BUFFER_BYTES) if torch.cuda.is_available() else ("cpu", CPU_BUFFER_BYTES)
+    buffer = torch.ones(size // 4, dtype=torch.float32, device=device)
+    buffer.sum().item()
+    times = []
+    for _ in range(BANDWIDTH_READS):
+        started = time.perf_counter()
+        buffer.sum().item()  # the item waits for the GPU
+        times.append(time.perf_counter() - started)
+    return size / min(times)
+
+
+# The cost of a token as the text grows --------------------------------------------------------------------------------
+
+
+def cost_by_length(folder: str | Path, lengths: Sequence[int] = LENGTHS, ways: Sequence[str] = gpt2.WAYS,
+                   repeats: int = REPEATS, dtype: str = "bfloat16") -> pd.DataFrame:
+    """What one token of one sequence costs after so many tokens of text, in this process, without a server.
+
+    Parameters
+    ----------
+    lengths : sequence of int
+        Tokens of the text before, at least 2.
+    ways : sequence of str
+        Of `gpt2.WAYS`; "tutorial" is in float32, the others in `dtype`.
+    repeats : int
+        The cost is the median of that of so many tokens, one after the other.
+
+    Returns
+    -------
+    DataFrame
+        One row a way and length: `way`, `length`, `ms`.
+
+    Raises
+    ------
+    CourseError
+        A length does not fit into the model; what `gpt2.load` raises.
+    """
+    rows = []
+    for way in ways:
+        model = gpt2.load(folder, way, dtype, num_slots=1)
+        rows += [(way, length, _cost_ms(model, length, repeats)) for length in lengths]
+    return pd.DataFrame(rows, columns=["way", "length", "ms"])
+
+
+def _cost_ms(model: gpt2.Gpt2, length: int, repeats: int) -> float:
+    if not 2 <= length <= model.positions - repeats:
+        raise CourseError(f"The length is {length}; with {repeats} tokens after it, it must be from 2 to "
+                          f"{model.positions - repeats}.")
+    # Any tokens: what they are changes no time. The first step fills the cache, and is not counted.
+    sequence = gpt2.Sequence([number % NUM_TOKEN_IDS for number in range(length - 1)], length - 1, repeats + 1, None)
+    model.join(sequence)
+    model.step([sequence])
+    times = []
+    while not sequence.is_finished:
+        started = time.perf_counter()
+        model.step([sequence])
+        times.append(time.perf_counter() - started)
+    model.leave(sequence)
+    return statistics.median(times) * 1000
+
+
+# Results that are kept ------------------------------------------------------------------------------------------------
+
+
+def result_path(checkpoint: str, facts: dict) -> Path:
+    """File in `RESULTS` for a checkpoint and a machine: its GPU if it has one, else its CPU.
+
+    Parameters
+    ----------
+    checkpoint : str
+        Its name.
+    facts : dict
+        From `machine.describe`.
+    """
+    return RESULTS / f"gpt2_{_safe(checkpoint)}_{_safe(_device(facts))}.json"
+
+
+def results(part: str = "rows") -> pd.DataFrame:
+    """What `inflight bench gpt2 --save` has kept in `RESULTS`, of all machines and checkpoints.
+
+    Parameters
+    ----------
+    part : str
+        "rows", "rows_by_length", or "ratios".
+
+    Returns
+    -------
+    DataFrame
+        `machine`, the `cores` of its CPU and `checkpoint`, then the columns of that part; a ratio has `ratio`, `median`,
+        `min`, `max`. Empty when nothing is kept.
+    """
+    tables = []
+    for path in sorted(RESULTS.glob("gpt2_*.json")):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        rows = result[part]
+        if part == "ratios":
+            rows = [{"ratio": name, **values} for name, values in rows.items()]
+        tables.append(pd.DataFrame(rows))
+        tables[-1].insert(0, "machine", _device(result["machine"]))
+        tables[-1].insert(1, "cores", result["machine"]["cores"])
+        tables[-1].insert(2, "checkpoint", result["settings"]["checkpoint"])
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["machine", "cores", "checkpoint"])
+
+
+def _device(facts: dict) -> str:
+    return (facts["gpu"] or facts["cpu"]).partition(",")[0]  # a GPU's memory follows its name
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")

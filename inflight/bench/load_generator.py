@@ -1,0 +1,370 @@
+"""Measure: a load of requests, one row a request; and different ways of serving in one run, as ratios.
+
+    run = load(sender(client), requests)        # requests from inflight.workload
+    run.requests["latency_ms"].mean()
+
+Times are shown, never judged: they belong to the machine they were taken on. Ratios of two ways that took turns in one run
+are what can be compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+
+import pandas as pd
+
+from inflight import machine
+from inflight.bench import workload
+from inflight.checkpoint import tokenizer
+from inflight.triton import repository
+from inflight.triton.client import Client
+from inflight.errors import CourseError
+from inflight.engine.executor import Executor, Request
+from inflight.triton.server import Server
+from inflight.bench.workload import TimedRequest
+
+NEVER = -1  # an end id that no token has: answers are exactly as long as asked for
+MOST_UNDER_WAY = 512  # threads of a run without a limit of its own
+
+COLUMNS = ["request", "sent_s", "first_s", "last_s", "input_len", "output_len", "max_tokens", "ttft_ms", "itl_ms",
+           "latency_ms", "error"]
+
+
+# A load of requests ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Timing:
+    """When one request was sent and answered, in nanoseconds of `time.perf_counter_ns`.
+
+    `first_ns` is the arrival of the first piece of a streamed answer, None for a whole one; `output_len` counts tokens.
+    """
+
+    sent_ns: int
+    first_ns: int | None
+    last_ns: int
+    output_len: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of a load.
+
+    Attributes
+    ----------
+    requests : DataFrame
+        One row a request, in the order of the list that was sent: `request` (its number in that list, from 0); `sent_s`,
+        `first_s`, `last_s` (seconds since the run's start); `input_len`, `output_len`, `max_tokens` (tokens); `ttft_ms`,
+        `itl_ms`, `latency_ms` (milliseconds); `error` (why there is no answer; blank if there is one). What is not known
+        is NaN: TTFT and ITL of a whole answer, ITL of a single token, times of a request that was not sent.
+    started_at : float
+        The run's start in seconds since 1970, as the timestamps of the iteration log.
+    stopped : str
+        Why the run ended before its last request, as a sentence; blank if it did not.
+    """
+
+    requests: pd.DataFrame
+    started_at: float
+    stopped: str = ""
+
+    @property
+    def answered(self) -> pd.DataFrame:
+        """The rows without an error."""
+        return self.requests[self.requests["error"] == ""]
+
+
+def exactly(request: TimedRequest, model: str) -> dict[str, int]:
+    """The option by which `model` makes an answer of `max_tokens` tokens and no fewer."""
+    return {"min_length": request.max_tokens} if model == repository.BASELINE else {"end_id": NEVER}
+
+
+class Sender:
+    """Sends requests to one text model and takes the times of each. May be called from several threads.
+
+    Every answer is made exactly as long as asked for: no token ends it early. So the tokens received are the request's
+    `max_tokens`, however many pieces a stream brings them in: a piece may hold two tokens, or back half a character.
+    Keep prompt and answer within the engine's `max_seq_len`, where every answer ends.
+
+    Parameters
+    ----------
+    client : Client
+        Owned by the sender from now on.
+    stream : bool
+        Ask for the answer in pieces, which gives TTFT and ITL. The model must be decoupled. Over gRPC every stream is a
+        connection of its own, and making it is part of TTFT; whole answers share the client's connection.
+    """
+
+    def __init__(self, client: Client, stream: bool = False):
+        self.client = client
+        self.stream = stream
+        self._aborted = False
+
+    def __call__(self, request: TimedRequest) -> Timing:
+        """Send `request` now and wait for the end of its answer; CourseError when there is none."""
+        try:
+            return self._timed(request, exactly(request, self.client.model))
+        except (CourseError, ValueError) as error:  # gRPC refuses what is sent over a closed connection with a ValueError
+            if self._aborted:
+                raise CourseError("The request was ended before its answer was there.") from error
+            raise
+
+    def _timed(self, request: TimedRequest, exact: dict) -> Timing:
+        sent = time.perf_counter_ns()
+        if not self.stream:
+            self.client.ask(request.text, request.max_tokens, **exact)
+            return Timing(sent, None, time.perf_counter_ns(), request.max_tokens)
+        first = last = None
+        for _ in self.client.stream(request.text, request.max_tokens, **exact):
+            last = time.perf_counter_ns()
+            first = first or last
+            if self._aborted:
+                raise CourseError("The request was ended before its answer was there.")
+        if first is None:
+            raise CourseError(f"{self.client.model} at {self.client.url} ended the stream without an answer.")
+        return Timing(sent, first, last, request.max_tokens)
+
+    def is_alive(self) -> bool:
+        """Whether the server still answers, and `abort` has not been called."""
+        with contextlib.suppress(ValueError):  # gRPC, of a connection that is closed
+            return self.client.is_ready()
+        return False
+
+    def abort(self) -> None:
+        """End what is under way: whole answers over gRPC at once, streams at their next piece, HTTP with its answer."""
+        self._aborted = True
+        self.client.close()
+
+    def __enter__(self) -> Sender:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.client.close()
+
+
+def sender(client: Client, model: str = "ensemble", stream: bool = False) -> Sender:
+    """A `Sender` to `model` on the server of `client`, which stays as it is."""
+    return Sender(Client(client.url, model, client.timeout_s), stream)
+
+
+def warm_up(send: Sender, requests: list[TimedRequest], number: int) -> None:
+    """Send `number` of `requests` at once, and again from the first if there are fewer; nothing is kept of them.
+
+    What an engine does once, at its first requests, is not part of a measurement then.
+
+    Raises
+    ------
+    CourseError
+        One of them failed, with its reason: so would the others.
+    """
+    run = load(send, list(islice(cycle(requests), number)), timed=False)
+    if len(run.answered) < number:
+        failed = run.requests[run.requests["error"] != ""].sort_values("last_s")  # the first is why the others did
+        raise CourseError(f"A warm-up request failed: {failed['error'].iloc[0]}")
+
+
+def load(send: Sender, requests: list[TimedRequest], concurrency: int | None = None,
+         progress: Callable[[int, int], None] = lambda done, total: None, timed: bool = True) -> Run:
+    """Send every request when it is due, and wait for all answers.
+
+    A request that finds `concurrency` others under way is sent when one of them has its answer. Latency counts from the
+    moment a request was sent, not from when it was due.
+
+    Parameters
+    ----------
+    send : Sender
+    requests : list of TimedRequest
+    concurrency : int, optional
+        Most requests under way at any time; by default `MOST_UNDER_WAY`.
+    progress : callable, optional
+        Called with the number of requests that are done, and of all, whenever one is.
+    timed : bool
+        Whether a request waits for its `at_s`; if not, all are due at the start.
+
+    Returns
+    -------
+    Run
+        Every request has its row: a failed one with its error and no tokens. When the server goes away, or at Ctrl-C,
+        the run ends at once; it says so in `stopped`, and keeps what came until then. No thread is left.
+
+    Raises
+    ------
+    CourseError
+        There is no request, or `concurrency` is below 1; nothing is sent then.
+    """
+    if not requests:
+        raise CourseError("There is no request to send: give at least one.")
+    if concurrency is not None and concurrency < 1:
+        raise CourseError(f"The concurrency is {concurrency}; it must be at least 1.")
+    number = min(len(requests), concurrency or MOST_UNDER_WAY)
+    run = _Load(send, requests, progress, timed)
+    with ThreadPoolExecutor(number) as pool:
+        try:
+            for worker in [pool.submit(run.work) for _ in range(number)]:
+                worker.result()
+        except KeyboardInterrupt:
+            run.stop("The benchmark was interrupted")
+        except BaseException:
+            run.stop("The benchmark failed")
+            raise
+    return run.result()
+
+
+class _Load:
+    """What the threads of one run share. Each takes the next request, waits until it is due, and sends it."""
+
+    def __init__(self, send: Sender, requests: list[TimedRequest], progress: Callable[[int, int], None], timed: bool):
+        self._send, self._requests, self._progress = send, requests, progress
+        self._due_s = [request.at_s if timed else 0.0 for request in requests]
+        self._next = iter(sorted(range(len(requests)), key=self._due_s.__getitem__))
+        self._rows: dict[int, dict] = {}
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._reason = ""
+        self._started_at, self._zero_ns = time.time(), time.perf_counter_ns()
+
+    def work(self) -> None:
+        while True:
+            with self._lock:
+                index = next(self._next, None)
+            if index is None or self._stopping.wait(max(0.0, self._due_s[index] - self._seconds(time.perf_counter_ns()))):
+                return
+            row = self._row(index)
+            with self._lock:
+                self._rows[index] = row
+                self._progress(len(self._rows), len(self._requests))
+
+    def stop(self, reason: str) -> None:
+        """Send nothing more, and end what is under way."""
+        with self._lock:
+            if self._stopping.is_set():
+                return
+            self._reason = reason
+            self._stopping.set()
+        self._send.abort()
+
+    def result(self) -> Run:
+        """Rows of all requests, also of those that were not sent."""
+        not_sent = f"Not sent: {self._reason}."
+        rows = [self._rows.get(index) or self._failed(index, float("nan"), float("nan"), not_sent)
+                for index in range(len(self._requests))]
+        table = pd.DataFrame(rows, columns=COLUMNS)
+        stopped = f"{self._reason} after {(table['error'] == '').sum()} of {len(table)} answers." if self._reason else ""
+        return Run(table, self._started_at, stopped)
+
+    def _row(self, index: int) -> dict:
+        request, sent = self._requests[index], time.perf_counter_ns()
+        try:
+            timing = self._send(request)
+        except CourseError as error:
+            ended = time.perf_counter_ns()
+            if not self._stopping.is_set() and not self._send.is_alive():
+                self.stop(f"The server at {self._send.client.url} went away")
+            return self._failed(index, self._seconds(sent), self._seconds(ended), str(error))
+        return {"request": index, "input_len": request.input_len, "max_tokens": request.max_tokens, **self._times(timing),
+                "output_len": timing.output_len, "error": ""}
+
+    def _times(self, timing: Timing) -> dict[str, float]:
+        latency_ms = (timing.last_ns - timing.sent_ns) / 1e6
+        times = {"sent_s": self._seconds(timing.sent_ns), "last_s": self._seconds(timing.last_ns), "latency_ms": latency_ms}
+        if timing.first_ns is not None:
+            ttft_ms = (timing.first_ns - timing.sent_ns) / 1e6
+            times |= {"first_s": self._seconds(timing.first_ns), "ttft_ms": ttft_ms}
+            if timing.output_len > 1:
+                times["itl_ms"] = (latency_ms - ttft_ms) / (timing.output_len - 1)
+        return times
+
+    def _failed(self, index: int, sent_s: float, ended_s: float, error: str) -> dict:
+        request = self._requests[index]
+        return {"request": index, "sent_s": sent_s, "last_s": ended_s, "input_len": request.input_len, "output_len": 0,
+                "max_tokens": request.max_tokens, "error": error}
+
+    def _seconds(self, ns: int) -> float:
+        return (ns - self._zero_ns) / 1e9
+
+
+# Ways of serving, in turns --------------------------------------------------------------------------------------------
+
+
+def tokens_per_s(executor: Executor, requests: list[Request]) -> float:
+    """Output tokens a second of the engine in process, when it is given all `requests` at once."""
+    started = time.perf_counter()
+    responses = executor.generate_all(requests)
+    return sum(len(response.token_ids) for response in responses) / (time.perf_counter() - started)
+
+
+def serving_tax(engine_dir: str | Path, workdir: str | Path, num_requests: int = 32, in_flight: int = 8, rounds: int = 5,
+                seed: int = 0, progress: Callable[[str], None] = lambda step: None) -> dict:
+    """Tokens/s through Triton over tokens/s of the engine alone in process: what serving costs.
+
+    Parameters
+    ----------
+    workdir : path
+        Folder for the model repository.
+    num_requests : int
+        Requests a round, the same for every way.
+    in_flight : int
+        How many are under way at any time.
+    rounds : int
+        Each round runs every way once; their order turns around from round to round. A round before them warms up
+        and is not counted.
+
+    Returns
+    -------
+    dict
+        `machine`, `settings`, `rows` (way, tokens_per_s by round) and `ratios` (median, min, max over the rounds).
+    """
+    text = tokenizer.load(engine_dir)
+    requests = workload.trace("mild", text, seed, num_requests)
+    prompts, lengths = [request.text for request in requests], [request.max_tokens for request in requests]
+    ids = [text.encode(text.chat(prompt)) for prompt in prompts]
+    repo = repository.assemble(Path(workdir) / "repository", engine_dir)
+    with Executor(engine_dir) as executor, Server(repo) as server, Client(server.grpc_url) as client:
+        ways = {
+            "engine in process": lambda i: executor.generate(Request(ids[i], lengths[i])),
+            "Triton, tensorrt_llm": lambda i: client.ask_tokens(ids[i], lengths[i], exclude_input_in_output=True),
+            "Triton, ensemble": lambda i: client.ask(prompts[i], lengths[i], end_id=NEVER),
+        }
+        speeds: dict[str, list[float]] = {name: [] for name in ways}
+        for number in range(rounds + 1):
+            for name in list(ways)[:: 1 if number % 2 else -1]:
+                progress(f"round {number} of {rounds}: {name}" if number else f"warm-up: {name}")
+                elapsed = closed_loop(ways[name], num_requests, in_flight)
+                if number:
+                    speeds[name].append(sum(lengths) / elapsed)
+    alone = speeds["engine in process"]
+    return {
+        "machine": machine.describe(),
+        "settings": {"num_requests": num_requests, "in_flight": in_flight, "rounds": rounds, "seed": seed,
+                     "output_tokens": sum(lengths), "warm_up_rounds": 1},
+        "rows": [{"way": name, **_spread("tokens_per_s", values)} for name, values in speeds.items()],
+        "ratios": {
+            "served_over_in_process": ratio(speeds["Triton, ensemble"], alone),
+            "served_tokens_over_in_process": ratio(speeds["Triton, tensorrt_llm"], alone),
+        },
+    }
+
+
+def closed_loop(send: Callable[[int], object], number: int, in_flight: int) -> float:
+    """Seconds for requests 0 … number − 1, `in_flight` of them at any time; an answer makes room for the next."""
+    with ThreadPoolExecutor(in_flight) as pool:
+        started = time.perf_counter()
+        list(pool.map(send, range(number)))
+        return time.perf_counter() - started
+
+
+def ratio(values: list[float], base: list[float]) -> dict[str, float]:
+    """Median, least and most of the ratios of `values` to `base`, round by round."""
+    ratios = [value / reference for value, reference in zip(values, base)]
+    return {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
+
+
+def _spread(name: str, values: list[float]) -> dict[str, float]:
+    return {f"{name}_median": statistics.median(values), f"{name}_min": min(values), f"{name}_max": max(values)}

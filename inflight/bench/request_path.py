@@ -1,0 +1,118 @@
+"""Where one request spends its time on its way from the client through the models and back.
+
+    path = measure(server, client, "iterations.jsonl", "What is the capital of France?", max_tokens=32)
+
+Three clocks are read: the client's, Triton's statistics of each model, and the engine's iteration log. Triton counts
+how long a model's part took, not when it began; and `tensorrt_llm` answers from a thread of its own, so that Triton's
+figure for it is the hand-over alone. Its work is taken from the iteration log, which has times of day.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import httpx
+import pandas as pd
+
+from inflight.triton import telemetry
+from inflight.triton.client import Answer, Client
+from inflight.errors import CourseError
+from inflight.triton.server import Server
+
+PARTS = ("preprocessing", "tensorrt_llm", "postprocessing")
+LANES = ("client", *PARTS)
+TIMEOUT_S = 10
+COLUMNS = ["lane", "what", "start_ms", "end_ms"]
+
+
+def measure(
+    server: Server, client: Client, iteration_log: str | Path, text: str, max_tokens: int
+) -> tuple[Answer, pd.DataFrame]:
+    """Send one streamed request and say what happened when.
+
+    Parameters
+    ----------
+    server : Server
+        Serves the pipeline, decoupled, and nothing else meanwhile; `iteration_log` is its `iteration_log_path`.
+
+    Returns
+    -------
+    Answer, DataFrame
+        The answer, and one row a step: `lane` (one of `LANES`), `what` ("travel", "text to tokens", "hand-over",
+        "prompt", "token", "tokens to text", "arrival"), `start_ms` and `end_ms` in milliseconds since the request was
+        sent. Durations are measured; "text to tokens" is placed before the engine's first iteration, each "tokens to
+        text" (of mean length) before the arrival of its piece.
+
+    Raises
+    ------
+    CourseError
+        The request failed, or the figures of other requests are mixed in.
+    """
+    before, sent = _statistics(server), time.time()
+    stream = client.stream(text, max_tokens)
+    for _ in stream:
+        pass
+    after, log = _wait_for_figures(server, iteration_log, before, sent)
+    if after["ensemble"][0] - before["ensemble"][0] != 1:
+        raise CourseError("Other requests ran at the same time. Measure again when the server has nothing else to do.")
+    spent = {
+        model: (after[model][1] - before[model][1]) / max(1, after[model][0] - before[model][0]) for model in PARTS
+    }
+    return stream.answer, pd.DataFrame(_steps(log, spent, stream.answer, sent), columns=COLUMNS)
+
+
+def first_word(path: pd.DataFrame) -> pd.DataFrame:
+    """What the time to the first word is made of: one row a stage, `stage` and `ms`; the sum is the TTFT."""
+    begins = path.groupby("what")["start_ms"].min()
+    moments = [0.0, *begins[["text to tokens", "hand-over", "prompt", "tokens to text", "arrival"]]]
+    stages = [
+        "connecting, client → Triton",
+        "preprocessing",
+        "hand-over to the engine",
+        "tensorrt_llm: the prompt",
+        "postprocessing, Triton → client",
+    ]
+    return pd.DataFrame({"stage": stages, "ms": [after - before for before, after in zip(moments, moments[1:])]})
+
+
+def _statistics(server: Server) -> dict[str, tuple[int, float]]:
+    """Model -> requests it has finished, and milliseconds they took in all, waiting in its queue included."""
+    rows = httpx.get(f"{server.http_url}/v2/models/stats", timeout=TIMEOUT_S).json()["model_stats"]
+    return {
+        row["name"]: (row["inference_stats"]["success"]["count"], row["inference_stats"]["success"]["ns"] / 1e6)
+        for row in rows
+    }
+
+
+def _wait_for_figures(
+    server: Server, iteration_log: str | Path, before: dict, sent: float
+) -> tuple[dict, pd.DataFrame]:
+    """Statistics and iterations of the request; both are written a moment after its last word has left."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        after, log = _statistics(server), telemetry.iterations(iteration_log)
+        log = log[log["timestamp"] >= sent]
+        if after["ensemble"][0] > before["ensemble"][0] and log["finished"].sum() > 0:
+            return after, log
+    raise CourseError(f"The server wrote no figures about the request within {TIMEOUT_S} s. Look at its log.")
+
+
+def _steps(log: pd.DataFrame, spent: dict, answer: Answer, sent: float) -> list[tuple]:
+    begins = ((log["timestamp"] - sent) * 1000).tolist()
+    engine = [(begin, begin + length) for begin, length in zip(begins, log["iteration_ms"])]
+    handed = max(0.0, engine[0][0] - spent["tensorrt_llm"])
+    tokenized = max(0.0, handed - spent["preprocessing"])
+    steps = [
+        ("client", "travel", 0.0, tokenized),
+        ("preprocessing", "text to tokens", tokenized, handed),
+        ("tensorrt_llm", "hand-over", handed, engine[0][0]),
+    ]
+    for (begin, end), context_tokens in zip(engine, log["context_tokens"]):
+        steps.append(("tensorrt_llm", "prompt" if context_tokens else "token", begin, end))
+    for arrival in (seconds * 1000 for seconds in answer.times_s):
+        steps.append(
+            ("postprocessing", "tokens to text", max(engine[0][0], arrival - spent["postprocessing"]), arrival)
+        )
+        steps.append(("client", "arrival", arrival, arrival))
+    return steps

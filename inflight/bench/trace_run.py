@@ -1,0 +1,112 @@
+"""One run of a trace against a running server: what its clients saw, and what its engine did."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from inflight import files
+from inflight.bench import load_generator, report
+from inflight.triton import telemetry
+from inflight.bench.load_generator import Run
+from inflight.triton.client import Client
+from inflight.errors import CourseError
+from inflight.bench.workload import TimedRequest
+
+LOOK_EVERY_S = 0.1  # how often `follow` reads the iteration log
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of a trace.
+
+    Attributes
+    ----------
+    run : load_generator.Run
+        What the clients saw.
+    log : DataFrame
+        One row an iteration: see `telemetry.iterations`; `iteration` counts from 1 on.
+        Empty for a model without an engine.
+    """
+
+    run: Run
+    log: pd.DataFrame
+
+    @property
+    def requests(self) -> pd.DataFrame:
+        """One row a request: see `load_generator.Run`."""
+        return self.run.requests
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Output tokens over the time from the first request sent to the last answer."""
+        return report.summary(self.run)["tokens_per_s"]
+
+    @property
+    def stays(self) -> pd.DataFrame:
+        """Who sat where: see `telemetry.seats`."""
+        return telemetry.seats(self.log)
+
+
+def run(client: Client, requests: list[TimedRequest], log_path: str | Path, model: str = "ensemble",
+        stream: bool = False) -> Trial:
+    """Send a trace and wait for all answers, each exactly as long as asked for.
+
+    Parameters
+    ----------
+    log_path : path
+        The engine's iteration log; the part of it that this run adds is read.
+    stream : bool
+        Ask for answers in pieces; see `load_generator.Sender`.
+
+    Raises
+    ------
+    CourseError
+        A request failed, with the first reason.
+    """
+    start = files.size(log_path)
+    with load_generator.sender(client, model, stream) as send:
+        whole = load_generator.load(send, requests)
+    return _whole(whole, model, _log(log_path, start))
+
+
+def follow(client: Client, requests: list[TimedRequest], log_path: str | Path, model: str = "ensemble",
+           stream: bool = False) -> Iterator[Trial]:
+    """As `run`, and tell meanwhile: yields what the engine has done so far, `requests` still empty; the last is whole.
+
+    For pictures, not for measurements: reading the log takes time from the engine. Closed early, as when a loop over it
+    is left, it ends the requests that are under way.
+    """
+    start, started_at = files.size(log_path), time.time()
+    with load_generator.sender(client, model, stream) as send, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(load_generator.load, send, requests)
+        try:
+            while not wait([running], timeout=LOOK_EVERY_S).done:
+                if files.size(log_path) > start:
+                    yield Trial(Run(pd.DataFrame(columns=load_generator.COLUMNS), started_at), _log(log_path, start))
+        finally:
+            if not running.done():
+                send.abort()
+    yield _whole(running.result(), model, _log(log_path, start))
+
+
+def _whole(run: Run, model: str, log: pd.DataFrame) -> Trial:
+    if run.stopped:
+        raise CourseError(f"{run.stopped} See that the server runs, and send the trace again.")
+    errors = run.requests["error"][run.requests["error"] != ""]
+    if len(errors):
+        raise CourseError(f"{len(errors)} of {len(run.requests)} requests to {model} failed, the first with: "
+                          f"{errors.iloc[0]}")
+    return Trial(run, log)
+
+
+def _log(log_path: str | Path, start: int) -> pd.DataFrame:
+    """What the engine has added to its log since it had `start` bytes, counted from 1 on; no log is an empty one."""
+    log = telemetry.iterations(log_path if Path(log_path).exists() else os.devnull, start)
+    return log.assign(iteration=range(1, len(log) + 1))

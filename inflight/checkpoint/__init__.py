@@ -1,0 +1,12 @@
+"""Checkpoints: weights and tokenizer on disk, verified by SHA-256."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submodules=["tokenizer"],
+    submod_attrs={
+        "sources": ["DEFAULT", "Checkpoint", "cache_dir", "cached_path", "fetch", "made_once"],
+        "weights": ["GgufFile"],
+    },
+)

@@ -1,0 +1,98 @@
+"""How many bytes an engine will take, before it is built: its weights, its KV cache, the users that fit into memory.
+
+sizing = Sizing(GgufFile(checkpoint.path), read(engine_dir).pretrained_config)
+sizing.weight_bytes(BuildConfig(quant_algo=None)), sizing.kv_bytes_per_token(BuildConfig())
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from inflight.engine.builder import BuildConfig, EngineInfo
+from inflight.errors import CourseError
+from inflight.checkpoint.weights import GGUF_FORMATS, GgufFile, bits
+
+# Bits that the engine stores for one weight, by the checkpoint's format: a 4- or 8-bit weight shares a float16 scale
+# and a zero point of its own width with the 31 others of its group.
+STORED_BITS = {"Q4_1": 4 + (16 + 4) / 32, "Q8_0": 8 + (16 + 8) / 32, "F16": 16}
+SCALE_BYTES = 8  # a float32 scale and a float32 zero point
+KINDS = ("feed-forward", "embedding", "attention", "norms")
+
+
+def kind(tensor: str) -> str:
+    """What a tensor of a GGUF file is for; one of `KINDS`."""
+    if "norm" in tensor:
+        return "norms"
+    if "attn" in tensor:
+        return "attention"
+    return "feed-forward" if "ffn" in tensor else "embedding"
+
+
+class Sizing:
+    """The arithmetic of one model's engines.
+
+    Parameters
+    ----------
+    source : GgufFile
+        The checkpoint.
+    model : dict
+        `pretrained_config` of any engine of this model.
+
+    Raises
+    ------
+    CourseError
+        The checkpoint has a format whose size in an engine is not known here.
+    """
+
+    def __init__(self, source: GgufFile, model: dict):
+        self.model = model
+        self._table, self._precision = source.tensor_table(), source.precision()
+        unknown = {row["format"] for row in self._table if len(row["shape"]) > 1} - set(STORED_BITS)
+        if unknown:
+            raise CourseError(
+                f"{source.path} has weights in the format {unknown.pop()}; sizes are known for "
+                f"{', '.join(STORED_BITS)}. Build the engine and look at its size instead."
+            )
+
+    def weights_by_kind(self, config: BuildConfig) -> pd.DataFrame:
+        """One row a kind of weight: `kind`, `tensors`, `parameters`, `bytes` in the engine."""
+        rows = pd.DataFrame(self._table)
+        rows["kind"] = rows["name"].map(kind)
+        rows["bytes"] = [row["parameters"] * self._bits(row, config.quant_algo) / 8 for row in self._table]
+        grouped = rows.groupby("kind").agg(
+            tensors=("name", "size"), parameters=("parameters", "sum"), bytes=("bytes", "sum")
+        )
+        return grouped.loc[[name for name in KINDS if name in grouped.index]].astype(int).reset_index()
+
+    def weight_bytes(self, config: BuildConfig) -> int:
+        return int(self.weights_by_kind(config)["bytes"].sum())
+
+    def kv_bytes_per_token(self, config: BuildConfig) -> int:
+        """Keys and values of one token, with the scales that an 8-bit cache needs."""
+        plain = EngineInfo(Path(), "", self.model, config).kv_cache_bytes_per_token
+        return plain + self.kv_scale_bytes_per_token(config)
+
+    def kv_scale_bytes_per_token(self, config: BuildConfig) -> int:
+        """An 8-bit cache has one scale for each channel of a block of keys, and one for each token's values."""
+        if config.kv_cache_quant_algo is None:
+            return 0
+        keys = self.model["head_size"] * SCALE_BYTES // config.tokens_per_block
+        return self.model["num_hidden_layers"] * self.model["num_key_value_heads"] * (keys + SCALE_BYTES)
+
+    def kv_bytes_per_user(self, config: BuildConfig, tokens: int) -> int:
+        """KV cache of one user with `tokens` tokens, in whole blocks."""
+        blocks = -(-tokens // config.tokens_per_block)
+        return blocks * config.tokens_per_block * self.kv_bytes_per_token(config)
+
+    def users(self, config: BuildConfig, tokens: int, memory_bytes: float) -> int:
+        """Users with `tokens` tokens each whose KV cache fits beside the weights into `memory_bytes`."""
+        return max(0, int((memory_bytes - self.weight_bytes(config)) // self.kv_bytes_per_user(config, tokens)))
+
+    def _bits(self, row: dict, quant_algo: str | None) -> float:
+        """Bits that a weight of tensor `row` has in the engine."""
+        if len(row["shape"]) == 1:
+            return 16 if quant_algo is None else 32
+        as_it_is = quant_algo == "auto" or bits(quant_algo) == self._precision
+        return STORED_BITS[row["format"] if as_it_is else GGUF_FORMATS[quant_algo].name]

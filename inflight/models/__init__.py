@@ -1,0 +1,10 @@
+"""Models that run without an engine: Hugging Face's pipeline, GPT-2, an embedding."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submodules=["embedding", "gpt2", "gpt2_checkpoint", "huggingface"],
+    submod_attrs={
+    },
+)

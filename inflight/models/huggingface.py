@@ -1,0 +1,148 @@
+"""The checkpoint as Hugging Face's libraries take it, for the baseline that has no engine.
+
+    generate = pipeline(folder(fetch()), dtype="float32")
+    generate("Once upon a time", max_new_tokens=16, do_sample=False)
+
+PyTorch and transformers are imported when they are needed: it takes them two seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from inflight import files
+from inflight.checkpoint import weights, tokenizer
+from inflight.checkpoint.sources import Checkpoint, cache_dir, made_once
+from inflight.errors import CourseError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, TextGenerationPipeline
+
+SIZES_FILE = "sizes.json"
+# Nothing is asked of the network, and nothing runs that a checkpoint brings along.
+LOCAL = {"local_files_only": True, "trust_remote_code": False}
+
+
+def folder(checkpoint: Checkpoint) -> Path:
+    """The checkpoint as a Hugging Face folder: config.json, model.safetensors, tokenizer.json and chat template.
+
+    A GGUF file is converted once, to bfloat16, and kept in the course's cache folder; for the course's model that takes
+    some 15 seconds and 270 MB. A Hugging Face folder is taken as it is.
+
+    Raises
+    ------
+    CourseError
+        The checkpoint cannot be converted, or the cache folder cannot be written or is full.
+    """
+    if checkpoint.format == "hf":
+        return Path(checkpoint.path).absolute()
+    target = cache_dir().absolute() / "huggingface" / f"{checkpoint.name}-{checkpoint.sha256[:12]}"
+    return made_once(target, lambda: _is_whole(target), lambda: _convert(checkpoint, target))
+
+
+def pipeline(checkpoint_dir: str | Path, tokenizer_dir: str | Path | None = None,
+             dtype: str = "bfloat16") -> TextGenerationPipeline:
+    """Hugging Face's text-generation pipeline, on the GPU if PyTorch sees one.
+
+    Parameters
+    ----------
+    checkpoint_dir : path
+        Hugging Face folder with safetensors weights.
+    tokenizer_dir : path, optional
+        Folder with tokenizer.json and chat template; by default the same.
+    dtype : str
+        Precision of weights and arithmetic: "bfloat16" or "float32".
+
+    Raises
+    ------
+    CourseError
+        A folder is not what it should be, or damaged.
+    """
+    import torch
+    import transformers
+    from safetensors import SafetensorError
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        with quiet():
+            model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint_dir, dtype=getattr(torch, dtype),
+                                                                      use_safetensors=True, **LOCAL)
+            text = transformers.AutoTokenizer.from_pretrained(tokenizer_dir or checkpoint_dir, **LOCAL)
+            return transformers.pipeline("text-generation", model=model, tokenizer=text, device=device)
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise CourseError(f"The checkpoint in {checkpoint_dir} cannot be loaded ({last_line(error)}). Remove that "
+                          "folder, then make it again: `inflight assemble --with-llama-python`.") from error
+
+
+def _convert(checkpoint: Checkpoint, target: Path) -> None:
+    """Write the Hugging Face folder of a GGUF file; nothing is at `target` until all of it is."""
+    path = Path(checkpoint.path).absolute()
+    try:
+        model = _dequantized(path)
+        text, settings = tokenizer.from_gguf(weights.GgufFile(path).metadata)
+    except (OSError, ValueError, KeyError, IndexError, RuntimeError) as error:
+        raise CourseError(f"The checkpoint {path} cannot be made a Hugging Face folder ({last_line(error)}). Give one "
+                          "of a Llama-family model, or fetch this one again: `inflight fetch`.") from error
+    with files.written_aside(target, "Hugging Face folder") as aside:
+        save(model, aside)
+        (aside / "tokenizer.json").write_text(text.to_str(), encoding="utf-8")
+        (aside / "tokenizer_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
+        sizes = {file.name: file.stat().st_size for file in sorted(aside.iterdir())}
+        (aside / SIZES_FILE).write_text(json.dumps(sizes, indent=2) + "\n", encoding="utf-8")
+        for file in aside.iterdir():  # safetensors lets only its owner read the file, but a class may share the cache
+            file.chmod(0o644)
+
+
+def _dequantized(path: Path) -> PreTrainedModel:
+    """The model of a GGUF file with every weight in bfloat16."""
+    import torch
+    import transformers
+
+    with quiet(), contextlib.redirect_stderr(io.StringIO()):  # one of the progress bars has no switch
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            path.parent, gguf_file=path.name, dtype=torch.bfloat16,
+            quantization_config=transformers.GgufConfig(dequantize=True), **LOCAL)
+
+
+def save(model: PreTrainedModel, aside: Path) -> None:
+    from safetensors import SafetensorError
+
+    try:
+        with quiet():
+            model.save_pretrained(aside)
+    except SafetensorError as error:  # what it calls a write that failed
+        raise OSError(str(error)) from error
+
+
+def _is_whole(target: Path) -> bool:
+    """Whether every file that was written is there, with the bytes it had."""
+    try:
+        sizes = json.loads((target / SIZES_FILE).read_text(encoding="utf-8"))
+        return all((target / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError):
+        return False
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without transformers' progress bars and advice, which a learner can do nothing about."""
+    from transformers.utils import logging
+
+    verbosity, had_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if had_bars:
+            logging.enable_progress_bar()
+
+
+def last_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[-1].rstrip(".")

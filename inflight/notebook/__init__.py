@@ -1,0 +1,11 @@
+"""What a notebook shows: figures, widgets, dashboards, and the checks of a lab."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submodules=["boards", "charts", "syllabus", "widgets"],
+    submod_attrs={
+        "grading": ["break_repository", "check"],
+    },
+)

@@ -1,0 +1,275 @@
+"""The dashboards of the course: what is set, what runs, and what is drawn of it meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import html
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import ipywidgets
+import pandas as pd
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from inflight import engine
+from inflight.bench import batch_run, gpt2_client, gpt2_race, trace_run, workload
+from inflight.checkpoint import tokenizer
+from inflight.notebook import charts
+from inflight.triton import repository, telemetry
+from inflight.triton.batchers import get_field
+from inflight.bench.batch_run import Arrival, Outcome, at
+from inflight.triton.client import Client
+from inflight.notebook.dashboard import Dashboard, Frame
+from inflight.engine.executor import BATCHING_TYPES, POLICIES, IterationStats
+from inflight.triton.server import Server
+from inflight.bench.workload import TimedRequest
+
+STYLE = {"description_width": "10em"}
+MAX_LANES = 8
+
+NO_ITERATION = pd.DataFrame(columns=[field.name for field in dataclasses.fields(IterationStats)])
+
+
+class _Runs:
+    """Runs one after the other on one server, each with other parameters; the one before stays to compare with."""
+
+    def __init__(self, server: Server, log_path: str | Path):
+        self._server, self._log_path = server, log_path
+        self._before: dict[str, pd.DataFrame] = {}
+
+    def next(self, title: str, requests: list[TimedRequest], **parameters) -> Iterator[dict[str, pd.DataFrame]]:
+        """Edit the engine's config, load it again, send `requests`; yield the iteration logs so far, by their title."""
+        before = {f"before: {name}": log for name, log in self._before.items()}
+        yield {**before, title: NO_ITERATION}
+        repository.edit(self._server.repo, "tensorrt_llm", **parameters)
+        self._server.load("tensorrt_llm")
+        with Client(self._server.grpc_url) as client:
+            for so_far in trace_run.follow(client, requests, self._log_path):
+                yield {**before, title: so_far.log}
+        self._before = {title: so_far.log}
+
+
+# Lesson 04: who sits where --------------------------------------------------------------------------------------------
+
+EQUAL = "equal"  # a trace in which nobody waits for anybody
+EQUAL_NUMBER, EQUAL_TOKENS = 24, 48
+
+
+def batching(server: Server, engine_dir: str | Path, log_path: str | Path) -> Dashboard:
+    """Choose batching type and trace: the config is edited, the model loaded again, and the seats drawn as they fill.
+
+    The run before stays above, on the same scale.
+
+    Parameters
+    ----------
+    server : Server
+        Runs, and serves `ensemble` on the engine in `engine_dir`.
+    log_path : path
+        Its iteration log.
+    """
+    seats = engine.read(engine_dir).build_config.max_batch_size
+    runs = _Runs(server, log_path)
+
+    def work(gpt_model_type: str, trace: str) -> Iterator[Frame]:
+        requests = _trace(trace, engine_dir)
+        for logs in runs.next(f"{gpt_model_type}, {trace}", requests, gpt_model_type=gpt_model_type):
+            stays = {title: telemetry.seats(log) for title, log in logs.items()}
+            yield Frame(charts.seat_map(stays, seats), charts.seat_map_summary(stays, seats))
+
+    return Dashboard({
+        "gpt_model_type": ipywidgets.Dropdown(options=BATCHING_TYPES, description="gpt_model_type", style=STYLE),
+        "trace": ipywidgets.Dropdown(options=["skewed", "mild", EQUAL], description="trace", style=STYLE),
+    }, work)
+
+
+def _trace(name: str, engine_dir: str | Path) -> list[TimedRequest]:
+    if name == EQUAL:
+        return [TimedRequest("Tell me a story about a bridge.", EQUAL_TOKENS, 0.0, 0)] * EQUAL_NUMBER
+    return workload.trace(name, tokenizer.load(engine_dir))
+
+
+# Lesson 05: who holds which blocks ------------------------------------------------------------------------------------
+
+
+def policies(server: Server, requests: list[TimedRequest], log_path: str | Path) -> Dashboard:
+    """Choose policy and size of the KV cache: the config is edited, the model loaded again, and the blocks drawn.
+
+    The run before stays above, on the same scale.
+
+    Parameters
+    ----------
+    server : Server
+        Runs, and serves `ensemble` on an engine whose `max_seq_len` is at most 1024.
+    requests : list of TimedRequest
+        What each run sends.
+    log_path : path
+        The engine's iteration log.
+    """
+    runs = _Runs(server, log_path)
+
+    def work(policy: str, cache_tokens: int) -> Iterator[Frame]:
+        for logs in runs.next(f"{policy}, {cache_tokens:,} tokens", requests, batch_scheduler_policy=policy,
+                              max_tokens_in_paged_kv_cache=cache_tokens):
+            yield Frame(charts.kv_blocks(logs), charts.kv_blocks_summary(logs))
+
+    look = {"style": {"description_width": "19em"}, "layout": {"width": "42em"}}
+    return Dashboard({
+        "policy": ipywidgets.Dropdown(options=POLICIES, value="max_utilization", description="batch_scheduler_policy",
+                                      **look),
+        "cache_tokens": ipywidgets.IntSlider(1280, 1024, 4096, 128, description="max_tokens_in_paged_kv_cache",
+                                             continuous_update=False, **look),
+    }, work)
+
+
+# Lesson 06: who is computed together ----------------------------------------------------------------------------------
+
+# What may arrive, by its name: few enough that a run without any batcher ends within a second or two.
+ARRIVALS = {
+    "one every 10 ms": at([0.010 * number for number in range(24)]),
+    "one every 60 ms": at([0.060 * number for number in range(16)]),
+    "all at once": at([0.0] * 20),
+    "at random, 60 a second": at(workload.poisson(24, rate=60, seed=0)),
+    "a crowd, then four urgent ones": [*at([0.002 * number for number in range(20)]),
+                                       *at([0.060, 0.070, 0.080, 0.090], priority=1)],
+    "uneven work": [Arrival(0.010 * number, work=1 if number % 4 else 20) for number in range(16)],
+}
+
+
+# Fields of the dynamic batcher, for the title of a picture.
+IN_SHORT = {"max_queue_delay_microseconds": "delay {} µs", "preferred_batch_size": "preferred {}",
+            "preserve_ordering": "in order", "priority_levels": "{} levels",
+            "default_queue_policy.max_queue_size": "queue {}",
+            "default_queue_policy.default_timeout_microseconds": "time-out {} µs"}
+
+
+def batchers(server: Server, log_path: str | Path) -> Dashboard:
+    """Choose what arrives at batch-cost: its config is read and loaded as it is now, and the batches are drawn.
+
+    The run before stays above, on the same scale.
+
+    Parameters
+    ----------
+    server : Server
+        Runs, and serves `batch-cost`.
+    log_path : path
+        Its execution log.
+    """
+    before: dict[str, Outcome] = {}
+
+    def work(arrivals: str) -> Iterator[Frame]:
+        config = repository.read_config(server.repo / repository.BATCH_COST / repository.CONFIG)
+        server.load(repository.BATCH_COST)
+        outcome = batch_run.run(server, repository.BATCH_COST, ARRIVALS[arrivals], log_path)
+        now = {f"now: {_batcher(config)}": outcome}
+        runs = {**{title.replace("now", "before", 1): run for title, run in before.items()}, **now}
+        yield Frame(charts.batches(runs), f"{arrivals}. {charts.batches_summary(runs)}")
+        before.clear()
+        before.update(now)
+
+    return Dashboard({"arrivals": ipywidgets.Dropdown(options=list(ARRIVALS), description="arrivals", style=STYLE,
+                                                      layout={"width": "26em"})}, work)
+
+
+def _batcher(config: ModelConfig) -> str:
+    """What a config says of batches, as short as a picture's title has to be."""
+    if not config.HasField("dynamic_batching"):
+        return "no batcher"
+    values = {name: get_field(config, f"dynamic_batching.{name}") for name in IN_SHORT}
+    words = [IN_SHORT[name].format(value) for name, value in values.items() if value]
+    return textwrap.shorten(", ".join([f"at most {config.max_batch_size}", *words]), 50, placeholder=" …")
+
+
+# Lesson 07: prompts that race for one model ---------------------------------------------------------------------------
+
+
+class Standing(NamedTuple):
+    """A race so far. Its table and its words are made when they are asked for: most standings are never drawn."""
+
+    model: str
+    arrived: list[gpt2_client.Token]
+
+    @property
+    def tokens(self) -> pd.DataFrame:
+        return gpt2_client.table(self.arrived)
+
+    @property
+    def alt(self) -> str:
+        return f"{self.model}: {gpt2_race.summary(self.tokens)}."
+
+
+class RaceBoard(Dashboard):
+    """A dashboard whose picture is a progress bar a stream, with the stream's text beside it.
+
+    Attributes
+    ----------
+    tokens : DataFrame
+        What the last run measured, one row a token: see `gpt2_client.table`.
+    lanes : VBox
+        A bar and a text for each stream.
+    """
+
+    def __init__(self, server: Server, models: tuple[str, ...], prompts: Sequence[str]):
+        self._server, self._prompts = server, prompts
+        wide = {"style": STYLE, "layout": {"width": "30em"}, "continuous_update": False}
+        self.lanes = ipywidgets.VBox()
+        super().__init__({
+            "model": ipywidgets.Dropdown(options=models, description="model", style=STYLE),
+            "streams": ipywidgets.IntSlider(2, 1, MAX_LANES, description="streams", **wide),
+            "offset_s": ipywidgets.FloatSlider(0.1, min=0, max=3, step=0.1, description="start offset (s)", **wide),
+            "max_tokens": ipywidgets.IntSlider(64, 8, 256, 8, description="max_tokens", **wide),
+        }, self._race)
+        self.children = [child if child is not self.picture else self.lanes for child in self.children]
+
+    @property
+    def tokens(self) -> pd.DataFrame:
+        return self.frame.tokens if self.frame else gpt2_client.table([])
+
+    def _race(self, model: str, streams: int, offset_s: float, max_tokens: int) -> Iterator[Standing]:
+        prompts = gpt2_race.prompts(streams, self._prompts)
+        self.frame, self.words.value = None, ""  # or a race that fails would seem to have measured the one before
+        self.lanes.children = [_lane(number, prompt, max_tokens) for number, prompt in enumerate(prompts, 1)]
+        standing = Standing(model, [])
+        racing = gpt2_client.race(self._server.grpc_url, model, prompts, max_tokens,
+                                  gpt2_race.offsets(streams, offset_s))
+        with contextlib.closing(racing):
+            for arrived in racing:
+                standing.arrived.extend(arrived)
+                yield standing
+
+    def _draw(self, frame: Standing) -> None:
+        for row in gpt2_client.standings(frame.tokens).itertuples():
+            bar, text = self.lanes.children[row.stream - 1].children
+            bar.value = row.tokens
+            text.value = _lane_text(self._prompts[(row.stream - 1) % len(self._prompts)], row.text)
+        self.words.value = html.escape(frame.alt)
+        self.frame = frame
+
+
+def race(server: Server, models: tuple[str, ...] = repository.GPT2,
+         prompts: Sequence[str] = gpt2_race.PROMPTS) -> RaceBoard:
+    """Choose model, number of streams and their start offset: the prompts race, and every token is seen as it comes.
+
+    Parameters
+    ----------
+    server : Server
+        Runs, and serves `models`.
+    models : tuple of str
+        Which to choose from; the first is the default.
+    prompts : sequence of str
+        One a stream, from the first again when there are more streams.
+    """
+    return RaceBoard(server, models, prompts)
+
+
+def _lane(number: int, prompt: str, max_tokens: int) -> ipywidgets.HBox:
+    bar = ipywidgets.IntProgress(0, 0, max_tokens, description=f"stream {number}",
+                                 layout={"width": "18em", "flex": "none"})
+    return ipywidgets.HBox([bar, ipywidgets.HTML(_lane_text(prompt, ""))])
+
+
+def _lane_text(prompt: str, answer: str) -> str:
+    text = f"{html.escape(prompt)}<b>{html.escape(answer)}</b>"
+    return f'<div style="white-space: pre-wrap; line-height: 1.4">{text}</div>'

@@ -1,0 +1,42 @@
+"""The course's pictures, one module a lesson.
+
+A figure function takes DataFrames and returns a plotly figure; `show(figure, alt)` puts it into a notebook as plotly
+(JupyterLab, the pages of `make course`), as a static SVG (pages that run no script) and as words.
+"""
+
+from inflight.notebook.charts.batchers import (
+    batch_cost,
+    batches,
+    batches_summary,
+    delay_sweep,
+    queue_outcomes,
+    sequence_places,
+)
+from inflight.notebook.charts.batching import (
+    against_the_baseline,
+    iteration_cost,
+    seat_map,
+    seat_map_summary,
+    who_pays,
+)
+from inflight.notebook.charts.display import show, table
+from inflight.notebook.charts.engine import engine_bytes, engine_bytes_summary
+from inflight.notebook.charts.iterative_gpt2 import (
+    cost_of_a_token,
+    cost_of_a_token_summary,
+    forward_passes,
+    forward_passes_summary,
+    race,
+    race_summary,
+)
+from inflight.notebook.charts.kv_cache import first_tokens, kv_blocks, kv_blocks_summary, policies, token_gaps
+from inflight.notebook.charts.repository import repository_map
+from inflight.notebook.charts.serve import token_timeline
+from inflight.notebook.charts.start_here import course_map, request_path, request_path_summary
+
+__all__ = ["against_the_baseline", "batch_cost", "batches", "batches_summary", "cost_of_a_token",
+           "cost_of_a_token_summary", "course_map", "delay_sweep", "engine_bytes", "engine_bytes_summary",
+           "first_tokens", "forward_passes", "forward_passes_summary", "iteration_cost", "kv_blocks",
+           "kv_blocks_summary", "policies", "queue_outcomes", "race", "race_summary", "repository_map", "request_path",
+           "request_path_summary", "seat_map", "seat_map_summary", "sequence_places", "show", "table", "token_gaps",
+           "token_timeline", "who_pays"]

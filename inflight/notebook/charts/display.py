@@ -1,0 +1,70 @@
+"""One look for every picture, and one way to show it wherever a notebook is read."""
+
+import html
+
+import pandas as pd
+import plotly.graph_objects as go
+import plotly.io as pio
+from IPython.display import HTML, display
+
+from inflight.errors import CourseError
+from inflight.notebook.palette import DECODE, FONT, GRID, HEIGHT, INK, MARGIN, PREFILL, REQUEST, WASTE
+from inflight.notebook.static_chart import static_svg
+
+_AXIS = {"gridcolor": GRID, "linecolor": INK, "zeroline": False, "automargin": True}
+pio.templates["course"] = go.layout.Template(
+    layout={
+        "font": {"family": FONT, "size": 14, "color": INK},
+        "colorway": [DECODE, PREFILL, *REQUEST, WASTE],
+        "paper_bgcolor": "white",
+        "plot_bgcolor": "white",
+        "margin": MARGIN,
+        "xaxis": _AXIS,
+        "yaxis": _AXIS,
+        "title": {"x": 0, "xref": "paper", "y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 10}},
+        "legend": {"orientation": "h", "x": 0, "yref": "container", "yanchor": "bottom", "traceorder": "normal"},
+    }
+)
+pio.templates.default = "course"
+
+
+def show(fig: go.Figure, alt: str) -> None:
+    """Display `fig` in the course's look: plotly, a static SVG and `alt` in one output.
+
+    Args:
+        alt: the picture in a sentence or two, for those who do not see it: what the axes are and what it shows.
+
+    Raises:
+        CourseError: `alt` is not a summary.
+        NotImplementedError: the static picture cannot draw a part of `fig`; names the part.
+    """
+    if len(alt.split()) < 6:
+        raise CourseError(f"show() got alt={alt!r}; say in a sentence what the picture shows, with its figures.")
+    fig = go.Figure(fig).update_layout(template="course")
+    height = fig.layout.height or HEIGHT
+    fig.update_layout(height=height)
+    if fig.layout.legend.y is None:  # between the title and the titles of subplots
+        fig.update_layout(legend_y=1 - 54 / height)
+    spec = fig.to_dict()
+    plotly = {"data": spec["data"], "layout": spec["layout"], "config": {"displaylogo": False, "responsive": True}}
+    bundle = {"application/vnd.plotly.v1+json": plotly, "image/svg+xml": static_svg(fig, alt), "text/plain": alt}
+    display(bundle, raw=True)
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+def table(frame: pd.DataFrame, decimals: int = 1) -> HTML:
+    """`frame` without its index: text to the left, numbers to the right, whole texts."""
+    def cell(tag: str, value: object, is_number: bool) -> str:
+        look = f"text-align: {'right' if is_number else 'left'}; vertical-align: top"
+        places = decimals if isinstance(value, float) else 0
+        text = f"{value:,.{places}f}" if is_number and tag == "td" else str(value)
+        return f'<{tag} style="{look}">{html.escape(text)}</{tag}>'
+
+    numeric = [pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes]
+    head = "".join(cell("th", name, number) for name, number in zip(frame.columns, numeric, strict=True))
+    rows = ["".join(cell("td", value, number) for value, number in zip(row, numeric, strict=True))
+            for row in frame.itertuples(index=False, name=None)]
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return HTML(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")

@@ -1,0 +1,203 @@
+"""Lesson 05: who holds which blocks, what a policy costs, what a long prompt does to others, what reuse saves."""
+
+from itertools import cycle
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from inflight.triton import telemetry
+from inflight.notebook.palette import DECODE, INK, PREFILL, REQUEST, WASTE, WASTE_TEXT
+
+HOLDERS = (DECODE, "#4C9DCC", "#99C7E0")  # shades of one meaning, so that neighbours in the stack are told apart
+PAUSED = REQUEST[3]
+POLICY = {"guaranteed_no_evict": REQUEST[0], "max_utilization": PAUSED}
+
+
+# Blocks × iterations --------------------------------------------------------------------------------------------------
+
+
+def kv_blocks(runs: dict[str, pd.DataFrame]) -> go.Figure:
+    """KV cache blocks × iterations, stacked by request; below, who has no seat. One panel a run, on one scale.
+
+    Parameters
+    ----------
+    runs : dict of str to DataFrame
+        By the panel's title: an iteration log (`telemetry.iterations`) whose iterations begin with 1.
+    """
+    fig, gap = go.Figure(), 0.13 if len(runs) > 1 else 0.0
+    end = max(max(len(log), 1) for log in runs.values())
+    most = max(_largest(log, "kv_blocks_max") for log in runs.values()) or 1
+    outside = max([4, *(int((log["waiting"] + log["paused"]).max()) for log in runs.values() if len(log))])
+    height = (1 - gap * (len(runs) - 1)) / len(runs)
+    for number, (title, log) in enumerate(runs.items()):
+        blocks, strip = "" if number == 0 else str(2 * number + 1), str(2 * number + 2)
+        bottom = max(0.0, 1 - number * (height + gap) - height)
+        middle, is_last = bottom + 0.3 * height, number == len(runs) - 1
+        x_axis = {"range": [0, end * 1.01], "showgrid": False}
+        fig.update_layout({
+            f"xaxis{blocks}": {**x_axis, "anchor": f"y{blocks}", "showticklabels": False},
+            f"yaxis{blocks}": {"anchor": f"x{blocks}", "domain": [middle, bottom + height], "range": [0, most * 1.04],
+                               "title": "KV cache blocks"},
+            f"xaxis{strip}": {**x_axis, "anchor": f"y{strip}", "title": "iteration" if is_last else None},
+            f"yaxis{strip}": {"anchor": f"x{strip}", "domain": [bottom, middle], "range": [outside * 1.05, 0],
+                              "title": "no seat"}})
+        if len(log):
+            _draw_holders(fig, log, {"xaxis": f"x{blocks}", "yaxis": f"y{blocks}"})
+            _draw_outside(fig, log, {"xaxis": f"x{strip}", "yaxis": f"y{strip}"})
+        fig.add_annotation(xref=f"x{blocks}", yref=f"y{blocks} domain", x=0, y=1, xanchor="left", yanchor="bottom",
+                           yshift=2, showarrow=False, text=f"<b>{title}</b> · {_in_short(log)}")
+    _draw_key(fig)
+    return fig.update_layout(height=110 + 250 * len(runs), showlegend=False, margin={"l": 70, "r": 16, "t": 62, "b": 56})
+
+
+def kv_blocks_summary(runs: dict[str, pd.DataFrame]) -> str:
+    """The picture of `kv_blocks` in a paragraph."""
+    parts = [f"{title}: {_in_short(log)}, at most {_largest(log, 'waiting')} waiting and {_largest(log, 'paused')} paused"
+             for title, log in runs.items()]
+    return f"KV cache blocks held by each request, iteration by iteration, and who has no seat. {'; '.join(parts)}."
+
+
+def _largest(log: pd.DataFrame, column: str) -> int:
+    return int(log[column].max()) if len(log) else 0
+
+
+def _in_short(log: pd.DataFrame) -> str:
+    if log.empty:
+        return "nothing yet"
+    used = 100 * (log["kv_blocks_used"] / log["kv_blocks_max"]).mean()
+    return f"{len(log):,} iterations, {used:.0f} % of {_largest(log, 'kv_blocks_max')} blocks in use on average"
+
+
+def _draw_holders(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
+    """An area for each request, the oldest at the bottom; an orange edge where a paused one is computed again."""
+    held = telemetry.shares(log).pivot(index="iteration", columns="request", values="blocks").reindex(log["iteration"])
+    held = held.fillna(0).astype(int)
+    upper = held.cumsum(axis=1)
+    edges: tuple[list, list] = [], []
+    for request, colour in zip(upper.columns, cycle(HOLDERS)):
+        top, own = upper[request].to_numpy(), held[request].to_numpy()
+        x, y = [], []
+        for number, (first, last) in enumerate(_stays(own)):
+            path = _steps(first, top[first:last]), _steps(first, (top - own)[first:last])
+            x += [*path[0][0], *path[1][0][::-1], None]
+            y += [*path[0][1], *path[1][1][::-1], None]
+            if number:
+                edges[0].extend([first, first, None])
+                edges[1].extend([int(top[first] - own[first]), int(top[first]), None])
+        fig.add_scatter(x=x, y=y, fill="toself", fillcolor=colour, mode="lines", line={"color": "white", "width": 0.6},
+                        hoverinfo="skip", **axes)
+    fig.add_scatter(x=edges[0] or [None], y=edges[1] or [None], mode="lines", line={"color": PREFILL, "width": 4},
+                    hoverinfo="skip", **axes)
+    ends, capacity = [0, len(log)], _largest(log, "kv_blocks_max")
+    fig.add_scatter(x=ends, y=[capacity] * 2, mode="lines", line={"color": INK, "width": 1.5, "dash": "dash"},
+                    hoverinfo="skip", **axes)
+
+
+def _stays(held: np.ndarray) -> list[tuple[int, int]]:
+    """From where to where (exclusive) a request holds blocks."""
+    changes = np.diff(np.concatenate(([0], held > 0, [0])).astype(int))
+    return list(zip(np.flatnonzero(changes == 1).tolist(), np.flatnonzero(changes == -1).tolist(), strict=True))
+
+
+def _steps(start: int, values: np.ndarray) -> tuple[list[int], list[int]]:
+    """Corners of a line that has one value an iteration and is drawn from `start` on."""
+    changes = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist()]
+    ends = [*changes[1:], len(values)]
+    x = [start + place for pair in zip(changes, ends, strict=True) for place in pair]
+    return x, [int(values[change]) for change in changes for _ in range(2)]
+
+
+def _draw_outside(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
+    """Paused requests, hatched, and below them the waiting ones."""
+    paused = log["paused"].to_numpy()
+    both = paused + log["waiting"].to_numpy()
+    for upper, lower, look in ((paused, both, {"fillcolor": WASTE}),
+                               (0 * paused, paused, {"fillpattern": {"shape": "/", "fgcolor": PAUSED, "bgcolor": "white"},
+                                                     "fillcolor": "white"})):  # fmt: skip
+        one, other = _steps(0, lower), _steps(0, upper)
+        fig.add_scatter(x=[*one[0], *other[0][::-1]], y=[*one[1], *other[1][::-1]], fill="toself", mode="lines",
+                        line={"color": look["fillcolor"], "width": 0}, hoverinfo="skip", **look, **axes)
+
+
+def _draw_key(fig: go.Figure) -> None:
+    """What the colours mean, in one line above the panels."""
+    words = ((0.0, "■ blocks of one request", DECODE), (0.3, "❙ computed again", "#A66E00"), (0.52, "▨ paused", PAUSED),
+             (0.66, "■ waiting", WASTE_TEXT), (0.8, "- - all blocks", INK))
+    for place, text, colour in words:
+        fig.add_annotation(xref="paper", yref="paper", x=place, y=1, xanchor="left", yanchor="bottom", yshift=30,
+                           text=text, showarrow=False, font={"color": colour})
+
+
+# What a policy costs --------------------------------------------------------------------------------------------------
+
+
+def policies(rows: pd.DataFrame) -> go.Figure:
+    """Tokens a second, and P99 of the latency, against the size of the KV cache, a line for each policy.
+
+    `rows` has `policy`, `cache` (tokens), `tokens_per_s` and `p99_s`.
+    """
+    fig = go.Figure()
+    for suffix, domain, column, title in (("", (0.57, 1.0), "tokens_per_s", "tokens a second"),
+                                          ("2", (0.0, 0.4), "p99_s", "P99 of latency (s)")):  # fmt: skip
+        for policy, group in rows.groupby("policy"):
+            fig.add_scatter(x=group["cache"].tolist(), y=group[column].tolist(), mode="lines+markers", name=policy,
+                            line={"color": POLICY[policy], "width": 3}, marker={"color": POLICY[policy], "size": 9},
+                            showlegend=not suffix, xaxis=f"x{suffix}", yaxis=f"y{suffix}")
+        caches, margin = rows["cache"], 0.08 * (rows["cache"].max() - rows["cache"].min())
+        fig.update_layout({
+            f"xaxis{suffix}": {"anchor": f"y{suffix}", "tickvals": sorted(set(caches)),
+                               "range": [caches.min() - margin, caches.max() + margin],
+                               "title": "max_tokens_in_paged_kv_cache" if suffix else None},
+            f"yaxis{suffix}": {"anchor": f"x{suffix}", "domain": domain, "title": title,
+                               "range": [0, rows[column].max() * 1.2]}})
+    return fig.update_layout(height=460, margin={"t": 50})
+
+
+# Chunked context ------------------------------------------------------------------------------------------------------
+
+
+def token_gaps(runs: dict[str, pd.DataFrame]) -> go.Figure:
+    """Inter-token latency of a reader while somebody's long prompt arrives, one panel a run on one scale.
+
+    Parameters
+    ----------
+    runs : dict of str to DataFrame
+        By the panel's title. One row a token: `time_s` from the moment the prompt was sent, `gap_ms` since the reader's
+        token before. See `interruption.interrupt`.
+    """
+    fig, gap = go.Figure(), 0.2
+    everything = pd.concat(runs.values())
+    start, end, most = everything["time_s"].min(), everything["time_s"].max(), everything["gap_ms"].max()
+    height = (1 - gap * (len(runs) - 1)) / len(runs)
+    for number, (title, rows) in enumerate(runs.items()):
+        suffix, top = "" if number == 0 else str(number + 1), 1 - number * (height + gap)
+        axes = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
+        fig.add_scatter(x=rows["time_s"].round(4).tolist(), y=rows["gap_ms"].round(2).tolist(), mode="markers",
+                        marker={"color": DECODE, "size": 5}, opacity=0.6, **axes)
+        fig.add_shape(type="line", xref=axes["xaxis"], yref=axes["yaxis"], x0=0, x1=0, y0=0, y1=most * 1.1,
+                      line={"color": PREFILL, "width": 3})
+        fig.add_annotation(xref=axes["xaxis"], yref=axes["yaxis"], x=0, y=most, text="the long prompt is sent", xshift=8,
+                           xanchor="left", yanchor="top", showarrow=False, font={"color": "#A66E00"})
+        fig.add_annotation(xref=axes["xaxis"], yref=f"{axes['yaxis']} domain", x=start, y=1, text=f"<b>{title}</b>",
+                           xanchor="left", yanchor="bottom", yshift=4, showarrow=False)
+        fig.update_layout({
+            f"xaxis{suffix}": {"anchor": f"y{suffix}", "range": [start, end * 1.02],
+                               "title": "time (s)" if number == len(runs) - 1 else None},
+            f"yaxis{suffix}": {"anchor": f"x{suffix}", "domain": [max(0.0, top - height), top], "title": "ITL (ms)",
+                               "range": [0, most * 1.1]}})
+    return fig.update_layout(height=90 + 190 * len(runs), showlegend=False, margin={"t": 34, "b": 56})
+
+
+# KV cache reuse -------------------------------------------------------------------------------------------------------
+
+
+def first_tokens(ttft_ms: pd.DataFrame) -> go.Figure:
+    """TTFT of users who come one after the other, a group of bars each; columns are the ways of serving (two)."""
+    fig = go.Figure()
+    users = [f"user {number}" for number in range(1, len(ttft_ms) + 1)]
+    for column, colour in zip(ttft_ms.columns, (WASTE, PREFILL), strict=True):
+        fig.add_bar(x=users, y=ttft_ms[column].tolist(), name=column, marker={"color": colour},
+                    text=[f"{value:.0f}" for value in ttft_ms[column]], textposition="outside")
+    fig.update_yaxes(title="TTFT (ms)", range=[0, float(ttft_ms.max().max()) * 1.12])
+    return fig.update_layout(barmode="group", height=340, margin={"t": 56, "b": 40})

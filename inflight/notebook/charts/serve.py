@@ -1,0 +1,61 @@
+"""Lesson 03: when the words arrive."""
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from inflight.notebook.palette import DECODE, INK, WASTE
+
+
+def token_timeline(pieces: pd.DataFrame) -> go.Figure:
+    """Answers on one time line: grey while there is nothing to read, a mark for each piece that arrives.
+
+    Args:
+        pieces: one row a piece: `case` (what its users share), `user`, `time_s` from sending the request. In one case
+            either each answer is one piece, given whole, or each is streamed; one case is a single user's stream.
+    """
+    fig, names, middles, top = go.Figure(), [], [], 0.0
+    for case, rows in pieces.groupby("case", sort=False):
+        users = [user["time_s"].tolist() for _, user in rows.groupby("user")]
+        places = [top - number for number in range(len(users))]
+        _draw_answers(fig, users, places)
+        if len(users) == 1 and len(users[0]) > 1:
+            _mark_latencies(fig, users[0], top)
+        names.append(case.replace(", ", ",<br>"))
+        middles.append((places[0] + places[-1]) / 2)
+        note = {"x": max(map(max, users)), "y": middles[-1], "text": _latencies(users), "xshift": 14}
+        fig.add_annotation(note, xanchor="left", showarrow=False, align="left")
+        top = places[-1] - 3.2
+    fig.update_xaxes(title="time since the request was sent (s)", range=[0, pieces["time_s"].max() * 1.25])
+    fig.update_yaxes(tickvals=middles, ticktext=names, range=[top + 2, 2.5], showgrid=False)
+    return fig.update_layout(height=580, showlegend=False, margin={"l": 110, "t": 16})
+
+
+def _draw_answers(fig: go.Figure, users: list[list[float]], places: list[float]) -> None:
+    for place, times in zip(places, users, strict=True):
+        line = {"color": WASTE, "width": 2}
+        fig.add_shape(type="line", x0=0, x1=times[0], y0=place, y1=place, line=line, layer="below")
+    points = [(round(time, 4), place) for place, times in zip(places, users, strict=True) for time in times]
+    is_whole = len(users[0]) == 1
+    marker = {"color": DECODE, "symbol": "square" if is_whole else "line-ns-open", "size": 10, "line": {"width": 1.6}}
+    fig.add_scatter(x=[x for x, _ in points], y=[y for _, y in points], mode="markers", marker=marker)
+
+
+def _mark_latencies(fig: go.Figure, times: list[float], place: float) -> None:
+    """TTFT and one ITL above the answer at `place`, end-to-end latency below it."""
+    middle = len(times) // 2
+    for name, start, end, side in (("TTFT", 0, times[0], 1), ("ITL", times[middle], times[middle + 1], 1),
+                                   ("end-to-end", 0, times[-1], -1)):  # fmt: skip
+        fig.add_shape(type="line", x0=start, x1=end, y0=place + side, y1=place + side, line={"color": INK, "width": 3})
+        anchor = {"yanchor": "bottom" if side > 0 else "top", "yshift": 2 * side}
+        fig.add_annotation(x=(start + end) / 2, y=place + side, text=name, showarrow=False, **anchor)
+
+
+def _latencies(users: list[list[float]]) -> str:
+    """What a user of the case sees: the median over its users."""
+    end_to_end = f"end-to-end {np.median([times[-1] for times in users]):.2f} s"
+    if len(users[0]) == 1:
+        return f"all at once<br>{end_to_end}"
+    gaps = np.concatenate([np.diff(times) for times in users])
+    first = f"TTFT {np.median([times[0] for times in users]) * 1000:.0f} ms"
+    return f"{first}<br>ITL {np.median(gaps) * 1000:.0f} ms<br>{end_to_end}"

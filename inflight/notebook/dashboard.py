@@ -1,0 +1,160 @@
+"""Controls, Run, Stop, and one picture that is redrawn while something runs.
+
+    def work(policy):                                       # a generator: what to show so far
+        for so_far in trial.follow(client, requests, log_path):
+            yield Frame(charts.seat_map(...), "8 seats, ...")
+
+    board = Dashboard({"policy": ipywidgets.Dropdown(options=POLICIES)}, work)
+
+The picture is SVG inside one HTML widget: a few kilobytes an update, no script in the page. A widget's state is not part
+of a stored notebook, so the cell after it shows the last picture once more: `charts.show(*board.frame)`.
+"""
+
+from __future__ import annotations
+
+import html
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import ipywidgets
+import plotly.graph_objects as go
+
+from inflight.errors import CourseError
+from inflight.notebook.static_chart import static_svg
+
+DRAW_EVERY_S = 0.1  # faster than that only makes a browser stutter
+
+
+class Frame(NamedTuple):
+    """A picture, and the picture in words."""
+
+    figure: go.Figure
+    alt: str
+
+
+class Dashboard(ipywidgets.VBox):
+    """Runs `work` in a thread of its own, and shows the newest of the frames that it yields.
+
+    Parameters
+    ----------
+    controls : dict of str to widget
+        By the name of the parameter of `work` that gets the widget's value. They are disabled while it runs.
+    work : callable
+        A generator function. It yields a `Frame` whenever there is news, at the very least every second: between two
+        frames it can be stopped. Closed early, it ends what it started.
+    clock : callable, optional
+        Seconds, as `time.monotonic`.
+
+    Attributes
+    ----------
+    run_button, stop_button : Button
+    picture, words, status : HTML
+        The last frame as SVG, its text, and what has happened.
+    frame : Frame or None
+        The last frame that was drawn.
+    """
+
+    def __init__(self, controls: dict[str, ipywidgets.ValueWidget], work: Callable[..., Iterator[Frame]],
+                 clock: Callable[[], float] = time.monotonic):
+        self.controls, self._work, self._clock = controls, work, clock
+        self.frame: Frame | None = None
+        self._stopping, self._thread, self._error = threading.Event(), None, None
+        self.run_button = ipywidgets.Button(description="Run", icon="play", button_style="primary")
+        self.stop_button = ipywidgets.Button(description="Stop", icon="stop", disabled=True)
+        self.picture, self.words, self.status = ipywidgets.HTML(), ipywidgets.HTML(), ipywidgets.HTML("Press Run.")
+        self.run_button.on_click(lambda _: self._start())
+        self.stop_button.on_click(lambda _: self.stop())
+        buttons = ipywidgets.HBox([self.run_button, self.stop_button, self.status])
+        super().__init__([*controls.values(), buttons, self.picture, self.words])
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name} = {control.value!r}" for name, control in self.controls.items())
+        shown = f"; it shows: {self.frame.alt}" if self.frame else "; nothing has run yet"
+        return f"Dashboard with buttons Run and Stop, {values}{shown}"
+
+    def run(self) -> Frame:
+        """Press Run and wait for the end: for a notebook that is executed unattended.
+
+        Returns
+        -------
+        Frame
+            The last one.
+
+        Raises
+        ------
+        Exception
+            What `work` raised; it is shown in the widget too.
+        """
+        self._start()
+        try:
+            self.wait()
+        except BaseException:  # an interrupt: nothing goes on behind it
+            self.stop()
+            self.wait()
+            raise
+        if self._error is not None:
+            raise self._error
+        return self.frame
+
+    def stop(self) -> None:
+        """Ask the run, if there is one, to end at its next frame."""
+        self._stopping.set()
+        self.stop_button.disabled = True
+
+    def wait(self) -> None:
+        """Wait until the run, if there is one, has ended."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _start(self) -> None:
+        if self.run_button.disabled:  # a second click that was on its way when the first arrived
+            return
+        self._set_running(True)
+        self._stopping.clear()
+        self._error, self.status.value = None, "Running …"
+        values = {name: control.value for name, control in self.controls.items()}
+        # The kernel hears the Stop button only when no callback runs: the work needs a thread of its own.
+        self._thread = threading.Thread(target=self._follow, args=(values,), name="dashboard", daemon=True)
+        self._thread.start()
+
+    def _set_running(self, running: bool) -> None:
+        self.run_button.disabled, self.stop_button.disabled = running, not running
+        for control in self.controls.values():
+            control.disabled = running
+
+    def _follow(self, values: dict) -> None:
+        try:
+            self._show(self._work(**values))
+            self.status.value = "<b>Stopped.</b>" if self._stopping.is_set() else "<b>Done.</b>"
+        except CourseError as error:
+            self._error, self.status.value = error, f"<b>Failed.</b> {html.escape(str(error))}"
+        except Exception as error:  # a thread's traceback would be seen by nobody
+            self._error = error
+            self.status.value = f"<b>Unexpected {type(error).__name__}.</b> {html.escape(str(error))}"
+        finally:
+            self._set_running(False)
+
+    def _show(self, frames: Iterator[Frame]) -> None:
+        """Draw the newest frame, but not too often; the last one in any case."""
+        drawn_at, late = float("-inf"), None
+        try:
+            for frame in frames:
+                late = frame
+                if self._clock() - drawn_at >= DRAW_EVERY_S:
+                    late = None
+                    self._draw(frame)
+                    drawn_at = self._clock()
+                if self._stopping.is_set():
+                    break
+        finally:
+            frames.close()
+            if late is not None:
+                self._stopping.wait(max(0.0, drawn_at + DRAW_EVERY_S - self._clock()))
+                self._draw(late)
+
+    def _draw(self, frame: Frame) -> None:
+        self.picture.value = static_svg(frame.figure, frame.alt)
+        self.words.value = html.escape(frame.alt)
+        self.frame = frame

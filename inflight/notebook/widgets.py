@@ -1,0 +1,377 @@
+"""Controls for notebooks: a value is changed, and what follows from it is shown at once.
+
+Every widget has a default, so that a notebook runs unattended; what goes wrong is shown inside the widget.
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import ipywidgets
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from inflight.engine import trtllm_commands
+from inflight.triton import batchers, repository
+from inflight.notebook.palette import DECODE, REQUEST
+from inflight.triton.client import Answer, Client
+from inflight.engine.builder import BuildConfig
+from inflight.errors import CourseError
+from inflight.triton.server import Server
+from inflight.engine.sizing import Sizing
+
+# Predict, before measuring --------------------------------------------------------------------------------------------
+
+
+class Prediction(ipywidgets.VBox):
+    """A question with a field for the answer; `value` is the option chosen or the number given."""
+
+    def __init__(self, question: str, field: ipywidgets.ValueWidget):
+        super().__init__([ipywidgets.HTML(f"<b>{html.escape(question)}</b>"), field])
+        self._field = field
+
+    @property
+    def value(self) -> str | float:
+        return self._field.value
+
+    def __repr__(self) -> str:
+        return f"Prediction: {self.value}"
+
+
+def predict(question: str, options: Sequence[str] | None = None, default: str | float = 0) -> Prediction:
+    """Ask for a commitment before the measurement: one of `options`, or a number when there are none."""
+    if options is None:
+        kind = ipywidgets.IntText if isinstance(default, int) else ipywidgets.FloatText
+        return Prediction(question, kind(value=default, layout={"width": "12em"}))
+    return Prediction(question, ipywidgets.RadioButtons(options=list(options), value=default,
+                                                        layout={"width": "auto"}))
+
+
+# Lesson 03: a playground ----------------------------------------------------------------------------------------------
+
+REDRAW_S = 0.1  # how often the page gets new text: faster than that only makes a browser stutter
+
+
+class Playground(ipywidgets.VBox):
+    """Asks a running server and shows the answer while it is made.
+
+    Parameters
+    ----------
+    client : Client
+        Of a server whose `ensemble` is decoupled.
+    """
+
+    def __init__(self, client: Client):
+        self._client = client
+        self._stopping, self._thread = threading.Event(), None
+        style = {"description_width": "7em"}
+        self.prompt = ipywidgets.Textarea("Write a short story about a lighthouse.", description="Prompt", style=style,
+                                          layout={"width": "95%", "height": "4em"})
+        self.max_tokens = ipywidgets.IntSlider(120, 1, 400, description="Max tokens", style=style)
+        self.temperature = ipywidgets.FloatSlider(0.7, min=0, max=2, step=0.1, description="Temperature", style=style)
+        self.top_k = ipywidgets.IntSlider(40, 1, 200, description="top_k", style=style)
+        self.run_button = ipywidgets.Button(description="Run", icon="play", button_style="primary")
+        self.stop_button = ipywidgets.Button(description="Stop", icon="stop", disabled=True)
+        self.text, self.status = ipywidgets.HTML(), ipywidgets.HTML("Press Run.")
+        self.run_button.on_click(self._run)
+        self.stop_button.on_click(self._stop)
+        buttons = ipywidgets.HBox([self.run_button, self.stop_button])
+        super().__init__([self.prompt, self.max_tokens, self.temperature, self.top_k, buttons, self.text, self.status])
+
+    def __repr__(self) -> str:
+        return (f"Playground: a prompt ({self.prompt.value!r}), sliders for max_tokens, temperature and top_k, buttons "
+                "Run and Stop; the answer appears as it is made.")
+
+    def wait(self) -> None:
+        """Wait until the answer that is being made, if any, has ended."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, _) -> None:
+        if self.run_button.disabled:  # a second click that was on its way when the first arrived
+            return
+        self.run_button.disabled, self.stop_button.disabled = True, False
+        self._stopping.clear()
+        self._show("")
+        self.status.value = "Waiting for the first token …"
+        # The kernel hears the Stop button only when no callback runs: the reading needs a thread of its own.
+        self._thread = threading.Thread(target=self._read, name="playground", daemon=True)
+        self._thread.start()
+
+    def _stop(self, _) -> None:
+        self._stopping.set()
+        self.stop_button.disabled = True
+
+    def _read(self) -> None:
+        try:
+            stream = self._client.stream(self.prompt.value, self.max_tokens.value, temperature=self.temperature.value,
+                                         top_k=self.top_k.value)
+            drawn_at = 0.0
+            for _ in stream:
+                if time.monotonic() - drawn_at >= REDRAW_S:
+                    self._show(stream.answer.text)
+                    drawn_at = time.monotonic()
+                if self._stopping.is_set():
+                    break
+            stream.cancel()
+            self._show(stream.answer.text)
+            self.status.value = self._summary(stream.answer)
+        except CourseError as error:
+            self.status.value = f"<b>No answer.</b> {html.escape(str(error))}"
+        finally:
+            self.run_button.disabled, self.stop_button.disabled = False, True
+
+    def _show(self, text: str) -> None:
+        look = f"white-space: pre-wrap; border-left: 4px solid {DECODE}; padding: 4px 12px; min-height: 1.5em"
+        self.text.value = f'<div aria-live="polite" style="{look}">{html.escape(text)}</div>'
+
+    def _summary(self, answer: Answer) -> str:
+        ended, count = "Stopped" if self._stopping.is_set() else "Done", len(answer.times_s)
+        return (f"<b>{ended}:</b> {count} pieces, TTFT {answer.time_to_first_s * 1000:.0f} ms, end-to-end "
+                f"{answer.latency_s:.2f} s, {count / answer.latency_s:.0f} tokens/s.")
+
+
+# Lesson 02: an editor for config.pbtxt --------------------------------------------------------------------------------
+
+
+class ConfigEditor(ipywidgets.VBox):
+    """Changes values in one model's config.pbtxt: allowed ones only, one click to apply, one to undo.
+
+    A value that the key does not take is refused before anything is written. When a server is given and runs, the model
+    is loaded again; if it cannot be, the file is put back as it was.
+
+    Parameters
+    ----------
+    repo : path
+        Model repository.
+    model : str
+        Name of a model with parameters that the course knows: see `repository.PARAMETERS`.
+    server : Server, optional
+        The server that serves `repo`.
+    names : sequence of str, optional
+        What to show: keys of the model's parameters, and paths of `batchers.FIELDS`; by default all its parameters.
+
+    Attributes
+    ----------
+    fields : dict of str to widget
+        By key or path; `value` is the text that would be written.
+    apply_button, undo_button : Button
+    status, diff : HTML
+        What has happened, and what Apply would change.
+
+    Raises
+    ------
+    CourseError
+        The model has no parameters to edit, or its file cannot be read.
+    """
+
+    def __init__(self, repo: str | Path, model: str, server: Server | None = None, names: Sequence[str] | None = None):
+        names = list(repository.PARAMETERS.get(model, {})) if names is None else names
+        if not names:
+            known = ", ".join(name for name, keys in repository.PARAMETERS.items() if keys)
+            raise CourseError(f"The editor knows no parameters of a model {model!r}. Name one of: {known}.")
+        self._path, self._model, self._server = Path(repo) / model / repository.CONFIG, model, server
+        self._specs = {name: repository.spec(model, name) for name in names}
+        self._config = repository.read_config(self._path)
+        self._undo_stack: list[ModelConfig] = []
+        self.apply_button = ipywidgets.Button(description="Apply", icon="check", button_style="primary")
+        self.undo_button = ipywidgets.Button(description="Undo", icon="undo")
+        self.status, self.diff = ipywidgets.HTML(), ipywidgets.HTML()
+        self.fields = {name: _parameter_field(spec, self._text(name)) for name, spec in self._specs.items()}
+        for field in self.fields.values():
+            field.observe(self._preview, "value")
+        self.apply_button.on_click(lambda _: self._run(self._apply))
+        self.undo_button.on_click(lambda _: self._run(self._undo))
+        rows = [_parameter_row(name, spec, self.fields[name]) for name, spec in self._specs.items()]
+        super().__init__([ipywidgets.HTML(f"<b>{html.escape(model)}/{repository.CONFIG}</b>"), *rows, self.diff,
+                          ipywidgets.HBox([self.apply_button, self.undo_button]), self.status])
+        self._preview()
+
+    def __repr__(self) -> str:
+        return f"ConfigEditor of {self._model}: a field each for {', '.join(self.fields)}; buttons Apply and Undo."
+
+    def _text(self, name: str) -> str:
+        return repository.get_value(self._config, name)
+
+    def _changes(self) -> dict[str, str]:
+        return {name: field.value for name, field in self.fields.items() if field.value != self._text(name)}
+
+    def _preview(self, _=None) -> None:
+        """Show what Apply would change, or why it may not."""
+        changed = ModelConfig()
+        changed.CopyFrom(self._config)
+        try:
+            for name, text in self._changes().items():
+                repository.set_value(changed, name, text)
+            batchers.check(changed)
+        except CourseError as error:
+            self.diff.value, self.apply_button.disabled = "", True
+            self.status.value = f"<b>Not allowed.</b> {html.escape(str(error))}"
+        else:
+            self.diff.value = _diff_html(repository.diff(self._config, changed))
+            self.apply_button.disabled, self.status.value = not self._changes(), ""
+        self.undo_button.disabled = not self._undo_stack
+
+    def _run(self, action) -> None:
+        """Do what a button says, with both buttons off meanwhile and every outcome told in the widget."""
+        if self.apply_button.disabled and self.undo_button.disabled:
+            return
+        self.apply_button.disabled = self.undo_button.disabled = True
+        self.status.value = "Writing, and loading the model …"
+        try:
+            outcome = action()
+            self._refresh()
+        except CourseError as error:  # the fields stay as they are, for the learner to correct
+            reason = str(error).partition("\nLast lines of the log:")[0]
+            outcome = f"<b>Refused; the file is as it was.</b> {html.escape(reason)}"
+        finally:
+            self._preview()
+        self.status.value = outcome
+
+    def _apply(self) -> str:
+        before = repository.read_config(self._path)
+        repository.edit(self._path.parents[1], self._model, **self._changes())
+        loaded = self._load_or_restore(before)
+        self._undo_stack.append(before)
+        return f"<b>Applied.</b> {loaded}"
+
+    def _undo(self) -> str:
+        before = repository.read_config(self._path)
+        repository.write_config(self._undo_stack[-1], self._path)
+        loaded = self._load_or_restore(before)
+        self._undo_stack.pop()
+        return f"<b>Undone.</b> {loaded}"
+
+    def _load_or_restore(self, before: ModelConfig) -> str:
+        if self._server is None:
+            return "The file is written."
+        if not self._server.is_alive():
+            return "The file is written. The server does not run: start it, and it reads the new file."
+        try:
+            self._server.load(self._model)
+        except CourseError:  # the server goes on with what it had loaded; file and server must agree
+            repository.write_config(before, self._path)
+            raise
+        return f"The server has loaded {html.escape(self._model)} again."
+
+    def _refresh(self) -> None:
+        """Fields as the file has it now."""
+        self._config = repository.read_config(self._path)
+        for name, field in self.fields.items():
+            _set_text(field, self._text(name))
+
+
+def _parameter_field(spec: repository.Parameter, text: str) -> ipywidgets.ValueWidget:
+    """A list of the allowed values where there are few, a line of text otherwise."""
+    values = {"bool": ["false", "true"], "choice": list(spec.choices)}.get(spec.kind)
+    if values is None:
+        return ipywidgets.Text(text, layout={"width": "20em"})
+    if not spec.required:
+        values.append("")
+    field = ipywidgets.Dropdown(options=[(value or "(blank)", value) for value in values], layout={"width": "20em"})
+    _set_text(field, text)
+    return field
+
+
+def _set_text(field: ipywidgets.ValueWidget, text: str) -> None:
+    """Show what the file has, even where it is none of the values offered."""
+    if isinstance(field, ipywidgets.Dropdown) and text not in [value for _, value in field.options]:
+        field.options = [*field.options, (text, text)]
+    field.value = text
+
+
+def _parameter_row(name: str, spec: repository.Parameter, field: ipywidgets.ValueWidget) -> ipywidgets.HBox:
+    label = ipywidgets.HTML(f"<code>{html.escape(name)}</code>", layout={"width": "20em"})
+    return ipywidgets.HBox([label, field, ipywidgets.HTML(html.escape(spec.help))])
+
+
+def _diff_html(diff: str) -> str:
+    """A unified diff without its two lines of file names, in colours; the signs say the same."""
+    colours = {"-": "#D55E00", "+": "#0072B2", "@": "#767676"}
+    lines = [f'<span style="color: {colours.get(line[:1], "inherit")}">{html.escape(line)}</span>'
+             for line in diff.splitlines()[2:]]
+    return f'<pre style="line-height: 1.3">{"<br>".join(lines)}</pre>' if lines else ""
+
+
+# Lesson 01: build options ---------------------------------------------------------------------------------------------
+
+NONE = "none"  # stands for None, which a drop-down list takes for "nothing chosen"
+
+
+class BuildOptions(ipywidgets.VBox):
+    """Build options, and what follows from them before anything is built: bytes, users, refusals, commands.
+
+    Parameters
+    ----------
+    sizing : Sizing
+        The arithmetic of the model.
+    memory_bytes : float
+        Memory that weights and KV cache may take.
+    """
+
+    def __init__(self, sizing: Sizing, memory_bytes: float):
+        self._sizing, self._memory_bytes = sizing, memory_bytes
+        style, wide = {"description_width": "11em"}, {"width": "24em"}
+        number = functools.partial(ipywidgets.BoundedIntText, min=0, max=1_000_000, style=style, layout=wide)
+        choice = functools.partial(ipywidgets.Dropdown, style=style, layout=wide)
+        self.fields = {
+            "max_batch_size": number(value=8), "max_input_len": number(value=1024), "max_seq_len": number(value=2048),
+            "max_num_tokens": number(value=2048), "max_beam_width": number(value=1),
+            "tokens_per_block": number(value=32),
+            "kv_cache_type": choice(options=["paged", "continuous", "disabled"]),
+            "dtype": choice(options=["float32", "bfloat16", "float16"]),
+            "quant_algo": choice(options=["auto", "W4A8", "W4A16", "W8A16", "W8A8", NONE]),
+            "kv_cache_quant_algo": choice(options=[NONE, "INT8", "FP8"]),
+        }
+        self.family = choice(options=["llama", "gpt"], description="commands for")
+        self.tp_size, self.pp_size = number(value=1, description="tp_size"), number(value=1, description="pp_size")
+        self.result, self.commands = ipywidgets.HTML(), ipywidgets.HTML()
+        for name, field in self.fields.items():
+            field.description = name
+        for field in (*self.fields.values(), self.family, self.tp_size, self.pp_size):
+            field.observe(self._update, "value")
+        left = ipywidgets.VBox(list(self.fields.values()))
+        lab = ipywidgets.VBox([ipywidgets.HBox([self.family, self.tp_size, self.pp_size]), self.commands])
+        folded = ipywidgets.Accordion([lab], titles=("The same with TensorRT-LLM",), selected_index=None)
+        super().__init__([ipywidgets.HBox([left, self.result]), folded])
+        self._update()
+
+    def __repr__(self) -> str:
+        return "BuildOptions: a field for each build option; bytes, users that fit, and refusals beside them."
+
+    def _update(self, _change=None) -> None:
+        try:
+            values = {name: field.value for name, field in self.fields.items()}
+            config = BuildConfig(**{name: None if value == NONE else value for name, value in values.items()})
+            self.result.value = self._plan(config)
+            self.commands.value = self._commands(config)
+        except CourseError as error:
+            self.result.value = (f'<div role="alert" style="border-left: 6px solid {REQUEST[3]}; padding: 4px 12px; '
+                                 f'max-width: 30em; line-height: 1.4"><b>Refused.</b> {html.escape(str(error))}</div>')
+            self.commands.value = "No commands for options that are refused."
+
+    def _plan(self, config: BuildConfig) -> str:
+        sizing, seats, length = self._sizing, config.max_batch_size, config.max_seq_len
+        weight_bytes, user_bytes = sizing.weight_bytes(config), sizing.kv_bytes_per_user(config, length)
+        users = sizing.users(config, length, self._memory_bytes)
+        rows = [("Weights", f"{weight_bytes / 1e6:,.1f} MB"),
+                ("KV cache of one token", f"{sizing.kv_bytes_per_token(config):,} bytes"),
+                (f"KV cache of one user, {length:,} tokens", f"{user_bytes / 1e6:,.1f} MB"),
+                (f"KV cache of all {seats} seats", f"{seats * user_bytes / 1e6:,.1f} MB"),
+                (f"Users that fit into {self._memory_bytes / 1e9:.1f} GB", f"{users:,}")]
+        cells = "".join(f'<tr><td style="padding: 2px 12px">{name}</td>'
+                        f'<td style="text-align: right"><b>{value}</b></td></tr>' for name, value in rows)
+        verdict = ("Memory is enough for every seat." if users >= seats else
+                   f"Too few for {seats} seats: users will wait with a seat free. Shorten max_seq_len or take INT8.")
+        return (f'<div style="border-left: 6px solid {DECODE}; padding: 4px 12px; line-height: 1.4">'
+                f'<table>{cells}</table>'
+                f'<div style="padding: 2px 12px">{verdict}</div></div>')
+
+    def _commands(self, config: BuildConfig) -> str:
+        given = trtllm_commands.commands(config, self.family.value, self.tp_size.value, self.pp_size.value)
+        return "".join(f"<b>{html.escape(title)}</b><pre style='line-height: 1.3'>{html.escape(text)}</pre>"
+                       for title, text in given.items())

@@ -1,0 +1,13 @@
+"""Triton: a model repository from templates, a server of it, a client, and what the server tells of itself."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submodules=["batchers", "custom_batching", "repository", "telemetry"],
+    submod_attrs={
+        "server": ["ModelState", "Server"],
+        "client": ["Answer", "Client", "Stream"],
+        "repository": ["GPT2"],
+    },
+)

@@ -1,0 +1,199 @@
+"""What the course's Python models share inside Triton: reading tensors, answering errors, exporting metrics.
+
+Imported by `model.py` files, which run in a process that Triton starts; `triton_python_backend_utils` exists only there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+import json
+import os
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from inflight.triton import repository
+from inflight.errors import CourseError
+from inflight.engine.executor import Executor
+
+# At a model's end its memory goes with the process. To look through PyTorch's objects first takes a second of CPU time,
+# which is that of the model that was loaded in its place.
+atexit.register(gc.freeze)
+
+
+def parameters(args: dict) -> dict:
+    """The model's parameters from its config.pbtxt, as Python values."""
+    config = json.loads(args["model_config"])
+    texts = {name: value["string_value"] for name, value in config["parameters"].items()}
+    return repository.typed_parameters(config["name"], texts)
+
+
+def is_decoupled(args: dict) -> bool:
+    return json.loads(args["model_config"]).get("model_transaction_policy", {}).get("decoupled", False)
+
+
+def array(request, name: str, default=None) -> np.ndarray | None:
+    """Input tensor `name` with its batch dimension, or `default` when the request does not have it."""
+    tensor = pb_utils.get_input_tensor_by_name(request, name)
+    if tensor is None:
+        return None if default is None else np.asarray(default)
+    return tensor.as_numpy()
+
+
+def scalar(request, name: str, default=None):
+    """The single value of input tensor `name`."""
+    tensor = pb_utils.get_input_tensor_by_name(request, name)
+    return default if tensor is None else tensor.as_numpy().reshape(-1)[0].item()
+
+
+def texts(request, name: str, called: str) -> list[str]:
+    """All texts of input tensor `name`, which clients know as `called`; none when the request does not have it.
+
+    Raises CourseError for bytes that are not UTF-8.
+    """
+    try:
+        return [item.decode("utf-8") for item in array(request, name, []).reshape(-1)]
+    except UnicodeDecodeError as error:
+        raise CourseError(f"{called} is not valid UTF-8 (byte {error.start}): send the text encoded as UTF-8.") from None
+
+
+def prompt(request, name: str = "text_input") -> str:
+    """The one text of a request; CourseError when there are more, or when it is empty."""
+    given = texts(request, name, "text_input")
+    if len(given) != 1:
+        raise CourseError(f"Expected batch dimension to be 1 for each request, got {len(given)}: send one prompt a "
+                          "request.")
+    if not given[0].strip():
+        raise CourseError("text_input is empty: send at least one character that is not a space.")
+    return given[0]
+
+
+def answer(function, request) -> pb_utils.InferenceResponse:
+    """Output tensors of `function(request)` as a response; a CourseError as the response's error."""
+    try:
+        return pb_utils.InferenceResponse(function(request))
+    except CourseError as error:
+        return error_response(error)
+
+
+def error_response(error: CourseError) -> pb_utils.InferenceResponse:
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), pb_utils.TritonError.INVALID_ARG))
+
+
+class ExecutionLog:
+    """One JSON line an execution, in a file that several instances of a model append to.
+
+    Parameters
+    ----------
+    path : str or None
+        None: nothing is written.
+
+    Raises
+    ------
+    CourseError
+        The file cannot be written.
+    """
+
+    def __init__(self, path: str | None):
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644) if path else None
+        except OSError as error:
+            raise CourseError(f"The execution log {path} cannot be written ({error.strerror}). Name another file.") from None
+
+    def write(self, **execution) -> None:
+        """Append a line; in one piece, so that lines of several instances do not mix."""
+        if self._file is not None:
+            os.write(self._file, (json.dumps(execution) + "\n").encode())
+
+
+class Gauges:
+    """A model's own figures at Triton's /metrics.
+
+    Parameters
+    ----------
+    args : dict
+        What Triton gives to `initialize`.
+    families : dict
+        Name of a family of gauges -> its description, and the label that tells its gauges apart.
+    """
+
+    def __init__(self, args: dict, families: dict[str, tuple[str, str]]):
+        self._model = {"model": args["model_name"], "version": args["model_version"]}
+        self._labels = {name: label for name, (_, label) in families.items()}
+        self._families = {name: _undying(pb_utils.MetricFamily(name=name, description=text, kind=pb_utils.MetricFamily.GAUGE))
+                          for name, (text, _) in families.items()}
+        self._gauges = {}
+
+    def show(self, family: str, values: dict[str, float]) -> None:
+        """Set the gauge of each label to its value; each takes a message to the server."""
+        for label, value in values.items():
+            if (family, label) not in self._gauges:
+                labels = {**self._model, self._labels[family]: label}
+                self._gauges[family, label] = _undying(self._families[family].Metric(labels=labels))
+            self._gauges[family, label].set(value)
+
+
+def _undying(metric):
+    """The same, which Python will not destroy.
+
+    Destroyed when the process ends, it has no server to tell any more and crashes. Destroyed in `finalize`, it takes the
+    figures away that a newer instance of the model has under the same name, and Triton 2.51 crashes.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(metric))
+    return metric
+
+
+class EngineMetrics:
+    """The engine's state at Triton's /metrics, under the names and labels of the TensorRT-LLM backend.
+
+    `update` writes the latest iteration's figures; it is called every `stats_check_period_ms`, so what lasts less may
+    not be seen.
+    """
+
+    FAMILIES = {
+        "nv_trt_llm_request_metrics": ("TRT LLM request metrics", "request_type"),
+        "nv_trt_llm_kv_cache_block_metrics": ("TRT LLM KV cache block metrics", "kv_cache_block_type"),
+        "nv_trt_llm_inflight_batcher_metrics": ("TRT LLM inflight_batcher-specific metrics",
+                                                "inflight_batcher_specific_metric"),
+        "nv_trt_llm_v1_metrics": ("TRT LLM v1-specific metrics", "v1_specific_metric"),
+        "nv_trt_llm_general_metrics": ("General TRT LLM metrics", "general_type"),
+    }
+
+    def __init__(self, args: dict, executor: Executor):
+        self._executor = executor
+        families = {name: family for name, family in self.FAMILIES.items() if name != self._other_batching}
+        self._gauges = Gauges(args, families)
+        self.update()
+
+    @property
+    def _other_batching(self) -> str:
+        """The family that belongs to the batching type that is not in use."""
+        is_static = self._executor.config.gpt_model_type == "V1"
+        return "nv_trt_llm_inflight_batcher_metrics" if is_static else "nv_trt_llm_v1_metrics"
+
+    def update(self) -> None:
+        for family, values in self._figures().items():
+            self._gauges.show(family, values)
+
+    def _figures(self) -> dict:
+        now = self._executor.snapshot()
+        figures = {
+            "nv_trt_llm_request_metrics": {
+                "active": now.active, "max": self._executor.build_config.max_batch_size, "scheduled": now.scheduled,
+                "context": sum(row[1] > 0 for row in now.requests), "waiting": now.waiting},
+            "nv_trt_llm_kv_cache_block_metrics": {
+                "max": now.kv_blocks_max, "free": now.kv_blocks_free, "used": now.kv_blocks_used,
+                "reused": now.kv_blocks_reused, "tokens_per": now.tokens_per_block, "fraction": now.kv_blocks_used / now.kv_blocks_max},
+            "nv_trt_llm_inflight_batcher_metrics": {
+                "total_context_tokens": now.context_tokens, "paused_requests": now.paused, "micro_batch_id": 0,
+                "generation_requests": sum(row[2] > 0 for row in now.requests)},
+            "nv_trt_llm_v1_metrics": {
+                "total_context_tokens": now.context_tokens, "total_generation_tokens": now.generation_tokens,
+                "empty_generation_slots": now.empty_seats},
+            "nv_trt_llm_general_metrics": {
+                "timestamp": int(now.timestamp * 1e6), "iteration_counter": now.iteration},
+        }
+        del figures[self._other_batching]
+        return figures

@@ -1,0 +1,369 @@
+"""A model repository in, a running Triton server out, on 127.0.0.1 and on free ports unless told.
+
+    with Server("repo") as server:
+        print(server.http_url, server.grpc_url)
+
+The `tritonserver` binary is the one inside the nvidia-pytriton wheel. Models are loaded one by one through the server's
+API (`--model-control-mode=explicit`), so that the state of each is known at any time and the reason of a failure at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import httpx
+from google.protobuf import json_format
+
+from inflight.triton import batchers, repository, supervisor
+from inflight.errors import CourseError
+
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 60
+LOAD_TIMEOUT_S = 300
+PORT_ATTEMPTS = 5
+LOG_LINES = 15
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """A row of the server's model table. `state` is READY, UNAVAILABLE, LOADING, UNLOADING or blank (never loaded)."""
+
+    name: str
+    version: str
+    state: str
+    reason: str
+
+
+class Server:
+    """A Triton server and its life: start, load, unload, stop. A context manager that starts and stops it.
+
+    Parameters
+    ----------
+    repo : path
+        Model repository. It is checked before anything starts.
+    http_port, grpc_port, metrics_port : int, optional
+        Ports on 127.0.0.1; a free one each unless named.
+    on_state : callable, optional
+        Called with a `ModelState` whenever the state of a model changes while starting.
+
+    Raises
+    ------
+    CourseError
+        When starting: the repository has a problem, a named port is in use, or a model cannot be loaded.
+    """
+
+    def __init__(self, repo: str | Path, *, http_port: int | None = None, grpc_port: int | None = None,
+                 metrics_port: int | None = None, on_state: Callable[[ModelState], None] | None = None):
+        self.repo = Path(repo).absolute()
+        self._named_ports = {"http": http_port, "grpc": grpc_port, "metrics": metrics_port}
+        self._ports: dict[str, int] = {}
+        self._on_state = on_state or (lambda state: None)
+        self._supervisor: subprocess.Popen | None = None
+        self._workdir: Path | None = None
+        self._shm_prefix = ""
+        self.pid: int | None = None
+
+    @property
+    def http_url(self) -> str:
+        return f"http://{HOST}:{self._ports['http']}"
+
+    @property
+    def grpc_url(self) -> str:
+        return f"{HOST}:{self._ports['grpc']}"
+
+    @property
+    def metrics_url(self) -> str:
+        return f"http://{HOST}:{self._ports['metrics']}/metrics"
+
+    @property
+    def backend_dir(self) -> Path:
+        """Folder of the Python backend that this server alone uses: links that go when it stops."""
+        if self._workdir is None:
+            raise CourseError("The server does not run, so it has no backend folder. Start it first.")
+        return self._workdir / "backends" / "python"
+
+    # Start and stop ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> Server:
+        """Start the server and load every model of the repository; returns when all are ready."""
+        if self.is_alive():
+            return self
+        problems = repository.check(self.repo)
+        if problems:
+            raise CourseError(f"The repository is not ready to be served: {problems[0]}")
+        try:
+            self._start_process()
+            self.load_all()
+        except BaseException:  # an interrupt too: nothing half-started is left
+            self.stop()
+            raise
+        return self
+
+    def _start_process(self) -> None:
+        """Start `tritonserver` until its API answers; with free ports, try others if somebody was faster."""
+        for _ in range(PORT_ATTEMPTS):
+            self._ports = _free_ports(self._named_ports)
+            self._launch()
+            if self._wait_until_live():
+                return
+            log = self.log_tail()
+            self.stop()
+            if "Address already in use" not in log and "failed to start" not in log.lower():
+                raise CourseError(f"tritonserver ended while starting. Its last lines:\n{log}")
+        raise CourseError("No free ports could be had for tritonserver. Name three with http_port, grpc_port and metrics_port.")
+
+    def _launch(self) -> None:
+        triton = _installation()
+        try:
+            self._workdir = Path(tempfile.mkdtemp(prefix="inflight-server-"))
+            _link_backend(triton, self._workdir / "backends")
+        except OSError as error:
+            raise CourseError(f"No folder for the server could be made in {tempfile.gettempdir()} ({error.strerror}). "
+                              "Make room there, or set TMPDIR.") from error
+        self._shm_prefix = f"inflight_{uuid.uuid4().hex[:12]}_"
+        command = [
+            str(triton / "bin" / "tritonserver"),
+            f"--model-repository={self.repo}", f"--backend-directory={self._workdir / 'backends'}",
+            "--model-control-mode=explicit", "--exit-timeout-secs=10", "--disable-auto-complete-config",
+            f"--http-address={HOST}", f"--http-port={self._ports['http']}",
+            f"--grpc-address={HOST}", f"--grpc-port={self._ports['grpc']}",
+            f"--metrics-address={HOST}", f"--metrics-port={self._ports['metrics']}",
+            f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
+        ]
+        self._supervisor = subprocess.Popen(
+            [sys.executable, "-S", supervisor.__file__, str(self._workdir), self._shm_prefix, *command],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment(triton), start_new_session=True)
+        self.pid = int(self._supervisor.stdout.readline())
+
+    def _wait_until_live(self) -> bool:
+        """True when the API answers, False when the process has ended."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while self.is_alive():
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(f"{self.http_url}/v2/health/live", timeout=1).status_code == 200:
+                    return self._owns_http_port()
+            if time.monotonic() > deadline:
+                raise CourseError(f"tritonserver did not answer within {START_TIMEOUT_S} s. Its last lines:\n{self.log_tail()}")
+            select.select([self._supervisor.stdout], [], [], 0.05)  # wakes at once when the server ends
+        return False
+
+    def _owns_http_port(self) -> bool:
+        """Whether it is this server that answers, and not one that took the port first."""
+        extensions = httpx.get(f"{self.http_url}/v2", timeout=5).json()
+        return extensions["name"] == "triton" and self.is_alive()
+
+    def is_alive(self) -> bool:
+        """Whether the server's process runs. The supervisor writes a second line when it has ended."""
+        if self._supervisor is None or self._supervisor.poll() is not None:
+            return False
+        return not select.select([self._supervisor.stdout], [], [], 0)[0]
+
+    def wait(self) -> None:
+        """Block until the server ends by itself, which is an error; an interrupt ends the waiting.
+
+        Raises
+        ------
+        CourseError
+            The server died, with the last lines of its log.
+        """
+        select.select([self._supervisor.stdout], [], [])
+        raise CourseError(f"tritonserver ended unexpectedly. Its last lines:\n{self.log_tail()}")
+
+    def stop(self) -> None:
+        """Stop the server and wait until nothing of it is left. May be called twice."""
+        if self._supervisor is None:
+            return
+        process, self._supervisor = self._supervisor, None
+        process.stdin.close()
+        process.stdout.read()
+        if process.wait() != 0 and self.pid is not None:  # the supervisor was killed itself: do its work
+            supervisor.clean_up(self.pid, self._shm_prefix)
+        process.stdout.close()
+        shutil.rmtree(self._workdir, ignore_errors=True)
+        self._workdir = self.pid = None
+
+    def __enter__(self) -> Server:
+        return self.start()
+
+    def __exit__(self, *_) -> None:
+        self.stop()
+
+    def log_tail(self, lines: int = LOG_LINES) -> str:
+        """The last lines of the server's log, without the notes about a missing GPU."""
+        path = self._workdir / "triton.log" if self._workdir else None
+        if path is None or not path.exists():
+            return ""
+        with open(path, "rb") as file:
+            file.seek(max(0, path.stat().st_size - 100_000))
+            text = file.read().decode("utf-8", "replace")
+        kept = [line for line in text.splitlines() if line.strip() and not _is_gpu_note(line)]
+        return "\n".join(kept[-lines:])
+
+    # Models -----------------------------------------------------------------------------------------------------------
+
+    def load_all(self) -> None:
+        """Load every model; an ensemble takes the models that it is made of along, side by side."""
+        names = repository.models(self.repo)
+        configs = {name: repository.read_config(self.repo / name / repository.CONFIG) for name in names}
+        parts = {step.model_name for config in configs.values() for step in config.ensemble_scheduling.step}
+        with ThreadPoolExecutor(max_workers=len(names)) as pool:
+            loads = [pool.submit(self._load, name, {}) for name in names if name not in parts]
+            self._report_until_done(loads)
+        failed = [row for row in self.models() if row.state != "READY" and row.reason]
+        if failed:
+            first = next((row for row in failed if row.name in parts), failed[0])  # the cause, before what it drags along
+            raise CourseError(f"The model {first.name!r} could not be loaded: {first.reason}\n"
+                              f"Last lines of the log:\n{self.log_tail()}")
+        for load in loads:
+            load.result()
+
+    def _report_until_done(self, loads: list[Future]) -> None:
+        """Tell `on_state` what changes while models load; return when all are loaded or one has failed."""
+        known: dict[str, ModelState] = {}
+        while True:
+            done = wait(loads, timeout=0.05).not_done == set()
+            for row in self.models():
+                if row.state and known.get(row.name) != row:
+                    known[row.name] = row
+                    self._on_state(row)
+            if done:
+                return
+
+    def load(self, model: str, **values) -> None:
+        """Load a model, or load it again from its files.
+
+        Parameters
+        ----------
+        model : str
+        **values
+            Values to override for this load only, as in `repository.edit`; the file stays as it is.
+
+        Raises
+        ------
+        CourseError
+            The model cannot be loaded, with Triton's reason; a wrong override, before anything happens.
+        """
+        config = repository.read_config(self.repo / model / repository.CONFIG)
+        for name, value in values.items():
+            repository.set_value(config, name, value)
+        batchers.check(config)
+        for problem in repository.batch_library_problems(self.repo / model, config):
+            raise CourseError(str(problem))
+        # Always with a config: told to load files that have not changed, Triton keeps an earlier override.
+        self._load(model, {"parameters": {"config": json_format.MessageToJson(config, preserving_proto_field_name=True)}})
+
+    def _load(self, model: str, body: dict) -> None:
+        answer = self._post(f"/v2/repository/models/{model}/load", body)
+        if answer.status_code != 200:
+            reason = _reason(answer.json().get("error", ""))
+            raise CourseError(f"The model {model!r} could not be loaded: {reason}\nLast lines of the log:\n{self.log_tail()}")
+
+    def unload(self, model: str) -> None:
+        """Unload a model and wait until it is gone."""
+        answer = self._post(f"/v2/repository/models/{model}/unload", {})
+        if answer.status_code != 200:
+            raise CourseError(f"The model {model!r} could not be unloaded: {answer.json().get('error', '')}")
+        deadline = time.monotonic() + LOAD_TIMEOUT_S
+        while any(row.name == model and row.state in ("READY", "UNLOADING") for row in self.models()):
+            if time.monotonic() > deadline:
+                raise CourseError(f"The model {model!r} still runs {LOAD_TIMEOUT_S} s after it was told to stop.")
+            select.select([self._supervisor.stdout], [], [], 0.05)
+
+    def models(self) -> list[ModelState]:
+        """State of each model of the repository, as in the table that Triton logs."""
+        rows = [ModelState(row["name"], row.get("version", "1"), row.get("state", ""), _reason(row.get("reason", "")))
+                for row in self._post("/v2/repository/index", {}).json()]
+        known = repository.models(self.repo)
+        return sorted(rows, key=lambda row: known.index(row.name) if row.name in known else len(known))
+
+    def _post(self, path: str, body: dict) -> httpx.Response:
+        if not self.is_alive():
+            raise CourseError(f"The server does not run. Start it first. Last lines of its log:\n{self.log_tail()}")
+        try:
+            return httpx.post(self.http_url + path, content=json.dumps(body), timeout=LOAD_TIMEOUT_S)
+        except httpx.TransportError as error:
+            raise CourseError(f"The server at {self.http_url} does not answer ({error or type(error).__name__}). Last lines of "
+                              f"its log:\n{self.log_tail()}") from error
+
+
+def _reason(text: str) -> str:
+    """Triton's reason without the traceback that Python models add: the sentence of a CourseError if there is one."""
+    for line in text.splitlines():
+        if "CourseError: " in line:
+            return line.split("CourseError: ", 1)[1].strip()
+    return " ".join(text.partition("\n\nAt:")[0].split())
+
+
+def _is_gpu_note(line: str) -> bool:
+    """Lines that only say that there is no GPU, which is no fault on this tier."""
+    return any(word in line for word in ("NVML", "nvml", "CUDA driver", "CudaDriver", "cuda_memory", "pinned memory",
+                                         "libcuda.so", "DCGM"))
+
+
+def _free_ports(named: dict[str, int | None]) -> dict[str, int]:
+    """A free port for each name: the one that is named, or any; all different, as each is held until all are found."""
+    with contextlib.ExitStack() as held:
+        probes = {name: held.enter_context(socket.socket()) for name in named}
+        return {name: _bound_port(probes[name], name, port) for name, port in named.items()}
+
+
+def _bound_port(probe: socket.socket, name: str, named: int | None) -> int:
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        probe.bind((HOST, named or 0))
+        probe.listen()  # or a second one could have the same
+    except OverflowError:
+        raise CourseError(f"The {name} port {named} is not a port number: name one between 1 and 65535.") from None
+    except OSError as error:
+        raise CourseError(f"The {name} port {named} cannot be used ({error.strerror}). Stop what uses it, name another "
+                          "port, or leave it out for a free one.") from None
+    return probe.getsockname()[1]
+
+
+def _installation() -> Path:
+    """Folder of the `tritonserver` that comes with the nvidia-pytriton wheel."""
+    spec = find_spec("pytriton")
+    folder = Path(spec.origin).parent / "tritonserver" if spec else None
+    if folder is None or not (folder / "bin" / "tritonserver").exists():
+        raise CourseError("There is no tritonserver here: install the course's requirements (`make course` does it).")
+    return folder
+
+
+def _link_backend(triton: Path, backends: Path) -> None:
+    """A backend folder for this Python, of links, so that nothing is written into site-packages."""
+    folder = backends / "python"
+    folder.mkdir(parents=True)
+    for file in (triton / "backends" / "python").iterdir():
+        (folder / file.name).symlink_to(file)
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    stub = triton / "python_backend_stubs" / version / "triton_python_backend_stub"
+    if not stub.exists():
+        raise CourseError(f"tritonserver has no Python backend for Python {version}. Use Python 3.11 or 3.12.")
+    (folder / stub.name).unlink(missing_ok=True)
+    (folder / stub.name).symlink_to(stub)
+
+
+def _environment(triton: Path) -> dict[str, str]:
+    """The server's environment: the libraries of the wheel and of this Python, and this Python first on the path.
+
+    The Python backend embeds an interpreter that takes its packages from where it finds `python3` on the path.
+    """
+    libraries = [triton.parent.parent / "nvidia_pytriton.libs", triton / "lib", sysconfig.get_config_var("LIBDIR")]
+    return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(map(str, libraries)),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]), "PYTHONUNBUFFERED": "1"}

@@ -1,0 +1,295 @@
+"""What a server says about itself, as tables: Triton's /metrics and the engine's iteration log.
+
+    now = metrics(httpx.get(server.metrics_url).text)       # one row a sample
+    done = statistics(server.http_url, "ensemble")          # what Triton counts of one model
+    log = iterations("iterations.jsonl")                    # one row an iteration
+    stays = seats(log)                                      # one row a request's stay on a seat
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import httpx
+import pandas as pd
+from prometheus_client.parser import text_string_to_metric_families
+
+from inflight.errors import CourseError
+from inflight.engine.executor import IterationStats
+
+COLUMNS = ["name", "model", "label", "value", "type"]
+METRICS_LAG_S = 5
+
+
+def metrics(text: str) -> pd.DataFrame:
+    """The samples of a /metrics page.
+
+    Parameters
+    ----------
+    text : str
+        The page, in Prometheus' text format.
+
+    Returns
+    -------
+    DataFrame
+        One row a sample: `name`; `model`, blank where the sample belongs to the whole server; `label`, the values of
+        its other labels but the version, as "active" for `request_type="active"`; `value`, in the unit of its name;
+        `type`, "counter" (only grows), "gauge" (goes up and down), "histogram" or "summary".
+
+    Raises
+    ------
+    CourseError
+        The text is not a metrics page.
+    """
+    try:
+        families = list(text_string_to_metric_families(text))
+    except (ValueError, KeyError, IndexError) as error:
+        raise CourseError(f"This is not a metrics page ({error}): read it from the server's metrics_url.") from None
+    rows = [_row(text, sample, family.type) for family in families for sample in family.samples]
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def metrics_with(url: str, label: str, value: float) -> pd.DataFrame:
+    """The samples of /metrics at `url` as soon as one with `label` has `value`: a page lags behind its engine.
+
+    An engine sets its gauges every `stats_check_period_ms`, and one that has just been loaded again shares them with
+    the one before for a moment.
+
+    Raises
+    ------
+    CourseError
+        It did not come to that within METRICS_LAG_S.
+    """
+    deadline = time.monotonic() + METRICS_LAG_S
+    while True:
+        page = metrics(httpx.get(url).text)
+        if (page.loc[page["label"] == label, "value"] == value).any():
+            return page
+        if time.monotonic() > deadline:
+            raise CourseError(f"No sample {label} of {url} came to {value:g} within {METRICS_LAG_S} s: look at the page.")
+        time.sleep(0.05)
+
+
+def _row(text: str, sample, kind: str) -> tuple:
+    # The parser gives every counter the ending that Prometheus recommends; Triton's own names have none.
+    name = sample.name if sample.name in text else sample.name.removesuffix("_total")
+    others = [value for label, value in sample.labels.items() if label not in ("model", "version")]
+    return name, sample.labels.get("model", ""), ", ".join(others), sample.value, kind
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What Triton counts of a model since it was loaded; `after - before` is what came between.
+
+    Attributes
+    ----------
+    inferences : int
+        Items computed; a request with four items counts four.
+    executions : int
+        Batches computed.
+    succeeded, failed : int
+        Requests answered, and refused or gone wrong, a time-out in the queue among them.
+    queue_ms, compute_ms : float
+        Time that all requests together waited, and were computed.
+    batches : Series of int
+        Executions by batch size.
+    """
+
+    inferences: int
+    executions: int
+    succeeded: int
+    failed: int
+    queue_ms: float
+    compute_ms: float
+    batches: pd.Series
+
+    def __sub__(self, before: Statistics) -> Statistics:
+        numbers = {field.name: getattr(self, field.name) - getattr(before, field.name)
+                   for field in fields(self) if field.name != "batches"}
+        batches = self.batches.sub(before.batches, fill_value=0).astype(int)
+        return Statistics(**numbers, batches=batches[batches > 0])
+
+    @property
+    def mean_batch(self) -> float:
+        """Items in a batch, on average."""
+        return self.inferences / self.executions
+
+
+def statistics(http_url: str, model: str) -> Statistics:
+    """Triton's statistics of a model; they lag behind its last answer by a moment.
+
+    Raises
+    ------
+    CourseError
+        The server does not know the model, or does not answer.
+    """
+    try:
+        answer = httpx.get(f"{http_url}/v2/models/{model}/stats")
+    except httpx.TransportError as error:
+        raise CourseError(f"The server at {http_url} does not answer ({error or type(error).__name__}). Start it.") from error
+    if answer.status_code != 200:
+        raise CourseError(f"There are no statistics of {model!r}: {answer.json().get('error', '')}.")
+    [row] = answer.json()["model_stats"]
+    kinds = row["inference_stats"]
+    batches = {batch["batch_size"]: batch["compute_infer"]["count"] for batch in row["batch_stats"]}
+    return Statistics(row["inference_count"], row["execution_count"], kinds["success"]["count"], kinds["fail"]["count"],
+                      kinds["queue"]["ns"] / 1e6, kinds["compute_infer"]["ns"] / 1e6,
+                      pd.Series(batches, name="executions", dtype=int).rename_axis("batch_size"))
+
+
+def statistics_when(http_url: str, model: str, is_enough: Callable[[Statistics], bool]) -> Statistics:
+    """Triton's statistics of a model as soon as they are enough; CourseError if they are not within METRICS_LAG_S."""
+    deadline = time.monotonic() + METRICS_LAG_S
+    while not is_enough(done := statistics(http_url, model)):
+        if time.monotonic() > deadline:
+            raise CourseError(f"Triton does not count all requests to {model!r}, even {METRICS_LAG_S} s later. Do not load "
+                              "the model while requests are under way, and run it again.")
+        time.sleep(0.01)
+    return done
+
+
+def iterations(path: str | Path, start: int = 0) -> pd.DataFrame:
+    """The iteration log that an engine writes when `iteration_log_path` is set.
+
+    Parameters
+    ----------
+    path : path
+    start : int
+        Read from this byte on: the size that the file had when what is wanted began.
+
+    Returns
+    -------
+    DataFrame
+        One row an iteration, columns as `executor.IterationStats`: `timestamp` in seconds since 1970, `iteration_ms` in
+        milliseconds, counts of requests, tokens and KV cache blocks. An engine that still writes may have the last line
+        half done; that line is left out.
+
+    Raises
+    ------
+    CourseError
+        There is no such file, or a line of it is not one of an iteration log.
+    """
+    return _read_log(path, start, [field.name for field in fields(IterationStats)])
+
+
+def executions(path: str | Path, start: int = 0) -> pd.DataFrame:
+    """The iteration log that a GPT-2 model writes when `iteration_log_path` is set.
+
+    Parameters
+    ----------
+    path, start
+        As for `iterations`.
+
+    Returns
+    -------
+    DataFrame
+        One row an execution in which something was computed: `timestamp` in seconds since 1970 at its start; `iteration`,
+        counted; `iteration_ms` until its tokens were known; `sequences`, a list of [sequence, whether it was new, slot of the
+        KV cache or None, tokens in all after it, tokens computed in it] of each sequence of the batch; `slots_used` while it
+        was computed, and `slots_max`; `waiting`, requests that no slot was free for; `empty_places` of the batch, which
+        Triton keeps for sequences that have no request now.
+
+    Raises
+    ------
+    CourseError
+        As `iterations`.
+    """
+    return _read_log(path, start, ["timestamp", "iteration", "iteration_ms", "sequences", "slots_used", "slots_max",
+                                   "waiting", "empty_places"])
+
+
+def _read_log(path: str | Path, start: int, columns: list[str]) -> pd.DataFrame:
+    """One row a finished line from byte `start` on."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(start)
+            lines = file.read().decode("utf-8").splitlines(keepends=True)
+    except OSError as error:
+        raise CourseError(f"The iteration log {path} cannot be read ({error.strerror}). Set iteration_log_path and "
+                          "send a request first.") from None
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if not line.endswith("\n"):
+            break
+        try:
+            row = json.loads(line)
+            rows.append([row[column] for column in columns])
+        except (ValueError, TypeError, KeyError):
+            raise CourseError(f"{path}, line {number} is not a line of an iteration log: name the file that "
+                              "iteration_log_path names.") from None
+    return pd.DataFrame(rows, columns=columns)
+
+
+def passes(log: pd.DataFrame) -> pd.DataFrame:
+    """Which sequence was in which forward pass of a GPT-2 model.
+
+    Parameters
+    ----------
+    log : DataFrame
+        From `executions`.
+
+    Returns
+    -------
+    DataFrame
+        One row a sequence and pass: `iteration`, from 1; `sequence`, from 1 in the order of their first pass;
+        `correlation_id`; `start`, whether it was new; `slot`; `length`, tokens of text after the pass; `computed`, tokens
+        that went through the model.
+    """
+    rows = [(number, *row) for number, sequences in enumerate(log["sequences"], 1) for row in sequences]
+    table = pd.DataFrame(rows, columns=["iteration", "correlation_id", "start", "slot", "length", "computed"])
+    table.insert(1, "sequence", pd.factorize(table["correlation_id"])[0] + 1)
+    return table
+
+
+def shares(log: pd.DataFrame) -> pd.DataFrame:
+    """What each request got of each iteration.
+
+    Parameters
+    ----------
+    log : DataFrame
+        From `iterations`.
+
+    Returns
+    -------
+    DataFrame
+        One row a request and iteration: `iteration`, `request`, `context` and `generation` (tokens), `blocks` (of KV
+        cache that it holds).
+    """
+    rows = [(row.iteration, *share) for row in log.itertuples() for share in row.requests]
+    return pd.DataFrame(rows, columns=["iteration", "request", "context", "generation", "blocks"])
+
+
+def seats(log: pd.DataFrame) -> pd.DataFrame:
+    """Which request sat where, and when.
+
+    A request takes the lowest free seat, keeps it until its last token, and gives it up while it is paused.
+
+    Returns
+    -------
+    DataFrame
+        One row a stay: `request`, `seat` (from 1), `first` and `last` iteration, `prompt_until` (the last iteration in
+        which its prompt, or what it had to compute again, was computed).
+    """
+    table = shares(log)
+    leaves = table.groupby("request")["iteration"].max().to_dict()
+    seated: dict[int, dict] = {}
+    stays = []
+    for row in log.itertuples():
+        for request in [*row.paused_ids, *(request for request in seated if leaves[request] < row.iteration)]:
+            seated.pop(request, None)
+        taken = {stay["seat"] for stay in seated.values()}
+        for request, context, _, _ in row.requests:
+            if request not in seated:
+                seat = next(number for number in range(1, len(taken) + 2) if number not in taken)
+                taken.add(seat)
+                seated[request] = {"request": request, "seat": seat, "first": row.iteration,
+                                   "prompt_until": row.iteration}
+                stays.append(seated[request])
+            seated[request]["last"] = row.iteration
+            if context:
+                seated[request]["prompt_until"] = row.iteration
+    return pd.DataFrame(stays, columns=["request", "seat", "first", "last", "prompt_until"])

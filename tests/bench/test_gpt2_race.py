@@ -1,0 +1,270 @@
+"""Streams that race for one GPT-2 model: client, command and widget, against a real server of a tiny model."""
+
+import contextlib
+import fcntl
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+
+import pandas as pd
+import pytest
+from engines import metric, wait_until
+from typer.testing import CliRunner
+
+from inflight.bench import gpt2_race
+from inflight.models import gpt2
+from inflight.notebook import boards
+from inflight.triton import repository
+from inflight.cli.commands import app
+from inflight.errors import CourseError
+from inflight.models.gpt2_checkpoint import SIZES, random_checkpoint
+from inflight.bench.gpt2_client import Token, race, standings, table
+from inflight.triton.repository import GPT2
+from inflight.triton.server import Server
+
+SIMPLE, ITERATIVE = GPT2
+PROMPTS = ["Programming in C++ is like", "One two"]
+LONG = SIZES["gpt2-tiny"]["n_positions"] - 28
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return random_checkpoint(tmp_path_factory.mktemp("gpt2") / "tiny", "gpt2-tiny")
+
+
+@pytest.fixture(scope="module")
+def server(folder, tmp_path_factory):
+    repo = repository.assemble(tmp_path_factory.mktemp("race") / "repo", models=GPT2, gpt2_checkpoint_dir=folder,
+                               gpt2_dtype="float32")
+    with Server(repo) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    """Text of the answers to `PROMPTS`, computed in this process."""
+    model = gpt2.load(folder, "tutorial")
+
+    def answers(length):
+        texts = []
+        for prompt in PROMPTS:
+            sequence = model.sequence(prompt, {"max_tokens": length, "ignore_eos": True})
+            texts.append("")
+            while not sequence.is_finished:
+                model.step([sequence])
+                texts[-1] += model.last_piece(sequence)
+        return texts
+
+    return answers
+
+
+def run(server, model, prompts=PROMPTS, max_tokens=32, **options):
+    return table([token for arrived in race(server.grpc_url, model, prompts, max_tokens, **options) for token in arrived])
+
+
+def is_idle(server):
+    return metric(server, "inflight_gpt2_kv_cache_slots", kind="sequences") == 0
+
+
+# The client -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", GPT2)
+def test_every_token_of_every_stream_is_there(server, expected, model):
+    tokens = run(server, model)
+    assert [group["token"].tolist() for _, group in tokens.groupby("stream")] == [list(range(1, 33))] * 2
+    assert all(group["time_s"].is_monotonic_increasing for _, group in tokens.groupby("stream"))
+    assert standings(tokens)["text"].tolist() == expected(32)
+    assert standings(tokens)["tokens"].tolist() == [32, 32]
+
+
+def test_the_simple_model_finishes_one_before_it_begins_the_other(server):
+    first, second = standings(run(server, SIMPLE, max_tokens=LONG, offsets_s=[0, 0.02])).itertuples()
+    assert 0 < first.first_s < first.last_s <= second.first_s
+
+
+def test_the_iterative_model_streams_both_at_once(server):
+    tokens = run(server, ITERATIVE, max_tokens=LONG)
+    first, second = standings(tokens).itertuples()
+    assert max(first.first_s, second.first_s) < min(first.last_s, second.last_s)
+
+
+def test_no_stream_starts_before_its_offset(server):
+    first, second = standings(run(server, ITERATIVE, max_tokens=4, offsets_s=[0.3, 0.0])).itertuples()
+    assert 0 < second.first_s and 0.3 <= first.first_s
+
+
+def test_who_leaves_the_race_ends_its_requests(server):
+    seen = []
+    for arrived in race(server.grpc_url, ITERATIVE, PROMPTS * 4, LONG):
+        seen += arrived
+        if seen:
+            break
+    wait_until(lambda: is_idle(server), "every sequence has ended")
+    assert len(seen) < 8 * LONG
+
+
+@pytest.mark.parametrize(("model", "prompts", "max_tokens", "offsets_s", "message"), [
+    (ITERATIVE, ["One", ""], 8, None, "text_input is empty: send at least one character."),
+    (SIMPLE, ["One"], 1000, None, "max_tokens is 1000, but the model has 128 positions"),
+    ("nothing", ["One"], 8, None, "Request for unknown model: 'nothing'"),
+    (ITERATIVE, [], 8, None, "There is no prompt to send"),
+    (ITERATIVE, ["One"], 0, None, "The number of tokens is 0; it must be at least 1."),
+    (ITERATIVE, ["One"], 8, [0, 1], r"The offsets are \[0, 1\]; there must be one of 0 s or more for each"),
+    (ITERATIVE, ["One"], 8, [-1], "one of 0 s or more"),
+])
+def test_what_is_refused_is_one_sentence(server, model, prompts, max_tokens, offsets_s, message):
+    with pytest.raises(CourseError, match=message):
+        run(server, model, prompts, max_tokens, offsets_s=offsets_s)
+    wait_until(lambda: is_idle(server), "the other streams have ended")
+
+
+@pytest.mark.parametrize(("url", "message"), [("127.0.0.1:9", "The server at 127.0.0.1:9 does not answer"),
+                                              ("http://127.0.0.1:9", "goes over gRPC: give its host:port")])
+def test_no_server_is_one_sentence(url, message):
+    with pytest.raises(CourseError, match=message):
+        list(race(url, ITERATIVE, PROMPTS, 8))
+
+
+def test_a_model_that_keeps_quiet_is_given_up(server):
+    with contextlib.closing(race(server.grpc_url, SIMPLE, PROMPTS[:1], LONG)) as first:
+        while not next(first):  # until the model is busy with it
+            pass
+        with pytest.raises(CourseError, match=r"No token from .* within 0.01 s. Wait longer with timeout_s"):
+            run(server, SIMPLE, PROMPTS[:1], 8, timeout_s=0.01)
+
+
+def test_a_table_without_tokens_has_its_columns():
+    assert table([]).columns.tolist() == ["stream", "token", "time_s", "text"]
+    assert standings(table([])).empty and gpt2_race.summary(table([])) == "no token"
+
+
+# The command ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_shows_both_races(server, expected):
+    result = CliRunner().invoke(app, ["gpt2", "race", *GPT2, "--url", server.grpc_url, "--tokens", "8", "--offset-s", "0",
+                                      "--prompt", PROMPTS[0], "--prompt", PROMPTS[1]])
+    assert result.exit_code == 0
+    for prompt, answer in zip(PROMPTS, expected(8)):
+        assert result.stdout.count(prompt + answer) == 2
+    assert result.stdout.count("stream 2: 8 tokens, the first after ") == 2
+
+
+def test_the_command_starts_a_server_for_the_occasion(folder):
+    result = CliRunner().invoke(app, ["gpt2", "race", ITERATIVE, "--checkpoint", str(folder), "--streams", "3", "--tokens",
+                                      "4", "--offset-s", "0"])
+    assert result.exit_code == 0 and "stream 3: 4 tokens" in result.stdout
+
+
+def test_a_terminal_gets_a_bar_for_each_stream(server):
+    terminal, of_process = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    command = [sys.executable, "-m", "inflight", "gpt2", "race", ITERATIVE, "--url", server.grpc_url, "--tokens", "8",
+               "--offset-s", "0"]
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=of_process, check=True, timeout=60)
+    shown = os.read(terminal, 100_000).decode()
+    assert all(f"{ITERATIVE}, stream {number}" in shown for number in (1, 2))
+    assert shown.count("8/8 tokens, ") >= 2 and "█" in shown
+    os.close(terminal)
+    os.close(of_process)
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["llama"], "The server for the occasion has no 'llama': name simple-gpt2 or iterative-gpt2"),
+    ([SIMPLE, "--streams", "0"], "The number of streams is 0; it must be from 1 to 64."),
+    ([SIMPLE, "--checkpoint", "gpt5"], "There is no GPT-2 checkpoint 'gpt5'"),
+])
+def test_a_wrong_value_is_one_sentence_before_anything_starts(arguments, message):
+    result = CliRunner().invoke(app, ["gpt2", "race", *arguments])
+    assert isinstance(result.exception, CourseError) and message in str(result.exception)
+
+
+# The widget -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def board(server):
+    return boards.race(server)
+
+
+def ready_again(board):
+    return not board.run_button.disabled and board.stop_button.disabled
+
+
+def test_the_board_runs_unattended_and_keeps_what_it_measured(board):
+    assert board.tokens.empty
+    board.controls["offset_s"].value = 0
+    standing = board.run()
+    assert standings(board.tokens)["tokens"].tolist() == [64, 64]
+    assert standing.alt.startswith("simple-gpt2: stream 1: 64 tokens, the first after") and standing.alt in repr(board)
+    assert [lane.children[0].value for lane in board.lanes.children] == [64, 64]
+    assert "Done" in board.status.value and ready_again(board)
+
+
+def test_its_controls_reach_the_race_and_its_lanes_show_prompt_and_answer(server):
+    board = boards.race(server, (ITERATIVE,), ["One < two"])
+    board.controls["streams"].value, board.controls["max_tokens"].value, board.controls["offset_s"].value = 3, 16, 0.1
+    board.run()
+    standing = standings(board.tokens)
+    assert standing["tokens"].tolist() == [16] * 3 and standing["first_s"].iloc[2] > 0.2
+    bar, text = board.lanes.children[2].children
+    assert (bar.value, bar.max) == (16, 16)
+    assert "One &lt; two<b>" in text.value and standing["text"].iloc[0][:5] in text.value
+
+
+# Ended early ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def slow_server(server):
+    """The same, and from here on iterative-gpt2 computes every history in full, so that a race takes a while."""
+    server.load(ITERATIVE, kv_cache="tutorial")
+    return server
+
+
+def test_ctrl_c_ends_the_race_and_frees_what_it_held(slow_server):
+    command = [sys.executable, "-m", "inflight", "gpt2", "race", ITERATIVE, "--url", slow_server.grpc_url, "--streams", "8",
+               "--tokens", str(LONG), "--offset-s", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: not is_idle(slow_server), "the race has begun")
+    process.send_signal(signal.SIGINT)
+    shown, errors = process.communicate(timeout=60)
+    assert process.returncode == 1 and "Traceback" not in errors
+    assert ITERATIVE in shown
+    assert errors.startswith("error: The race was interrupted after ") and errors.endswith(f" of {8 * LONG} tokens.\n")
+    wait_until(lambda: is_idle(slow_server), "every sequence has ended")
+    assert len(run(slow_server, ITERATIVE, max_tokens=4)) == 8
+
+
+def test_stop_ends_the_race_and_keeps_its_tokens(slow_server):
+    board = boards.race(slow_server, (ITERATIVE,))
+    board.controls["streams"].value, board.controls["max_tokens"].value, board.controls["offset_s"].value = 8, 104, 0
+    some = threading.Event()
+    board.words.observe(lambda _: some.set(), "value")
+    board.run_button.click()
+    assert some.wait(30)
+    board.stop_button.click()
+    board.wait()
+    assert "Stopped" in board.status.value and ready_again(board)
+    assert len(board.tokens) < 8 * 104 and isinstance(board.tokens, pd.DataFrame)
+    wait_until(lambda: is_idle(slow_server), "every sequence has ended")
+
+
+def test_a_server_that_dies_is_told_at_once_and_in_the_board(server):
+    """The last test here, as it takes the server along."""
+    with pytest.raises(CourseError, match="went away in the middle of a request"):
+        for arrived in race(server.grpc_url, ITERATIVE, PROMPTS, LONG):
+            if arrived:
+                os.kill(server.pid, signal.SIGKILL)
+    board = boards.race(server)
+    board.frame = boards.Standing(ITERATIVE, [Token(1, 1, 0.1, "of a race before")])
+    board.run_button.click()
+    board.wait()
+    assert "<b>Failed.</b> The server at" in board.status.value and ready_again(board)
+    assert board.tokens.empty and "nothing has run" in repr(board)

@@ -1,0 +1,169 @@
+"""The benchmark of the GPT-2 models, with a tiny one of random weights: what is measured, printed and kept."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import transformers
+from typer.testing import CliRunner
+
+from inflight.paths import COURSE
+from inflight.bench import gpt2_serving
+from inflight.models import gpt2
+from inflight.cli.bench import print_benchmark
+from inflight.cli.commands import app
+from inflight.errors import CourseError
+from inflight.bench.gpt2_serving import cost_by_length, figures, read_bandwidth, result_path, results, weight_bytes
+from inflight.models.gpt2_checkpoint import SIZES, random_checkpoint
+from inflight.bench.gpt2_client import Token, table
+
+STREAMS, TOKENS = 3, 6
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return random_checkpoint(tmp_path_factory.mktemp("gpt2") / "tiny", "gpt2-tiny")
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """An empty folder of results."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gpt2_serving, "RESULTS", tmp_path_factory.mktemp("results"))
+        yield gpt2_serving.RESULTS
+
+
+@pytest.fixture(scope="module")
+def result(folder, kept):
+    """What the command prints; it is kept too."""
+    ran = CliRunner().invoke(app, ["bench", "gpt2", "--checkpoint", str(folder), "--streams", str(STREAMS), "--tokens",
+                                   str(TOKENS), "--rounds", "1", "--save", "--json"])
+    assert ran.exit_code == 0, ran.exception
+    return json.loads(ran.stdout)
+
+
+# The run --------------------------------------------------------------------------------------------------------------
+
+
+def test_each_way_has_a_row_whose_figures_agree(result):
+    rows = pd.DataFrame(result["rows"]).set_index("way")
+    assert rows.index.tolist() == ["simple", "iterative, tutorial's way", "iterative, no cache",
+                                   "iterative, KV cache", "in process, KV cache"]
+    assert (rows > 0).all(axis=None)
+    assert (rows["first_ms_max"] < rows["last_ms"]).iloc[1:].all(), "all but the simple one stream side by side"
+
+
+def test_ratios_have_their_names_and_spread(result):
+    assert list(result["ratios"]) == ["kv_cache_over_recompute", "kv_cache_over_recompute_same_dtype",
+                                      "kv_cache_over_in_process_loop", "kv_cache_over_bandwidth_floor"]
+    for ratio in result["ratios"].values():
+        assert 0 < ratio["min"] <= ratio["median"] <= ratio["max"]
+    floor = result["floor"]
+    assert floor["ms"] == pytest.approx(floor["weight_mb"] / floor["read_gb_per_s"])
+
+
+def test_it_says_what_was_run_and_where(result, folder):
+    assert result["settings"] | {"checkpoint": "tiny", "streams": STREAMS, "tokens": TOKENS, "rounds": 1,
+                                 "dtype": "bfloat16"} == result["settings"]
+    assert len(set(result["settings"]["prompts"])) == STREAMS and result["machine"]["cores"] >= 1
+    assert str(folder.parent) not in json.dumps(result)
+    assert [(row["way"], row["length"]) for row in result["rows_by_length"]] == [(way, 16) for way in gpt2.WAYS]
+
+
+def test_without_json_it_is_two_tables(result, capsys):
+    print_benchmark(result, as_json=False)
+    shown = capsys.readouterr().out
+    parts = ["iterative, KV cache", "One token of one sequence", " tutorial ", "the floor: ", "kv_cache_over_recompute: "]
+    assert sorted(parts, key=shown.index) == parts
+
+
+def test_what_is_kept_is_found_again(result, kept):
+    [path] = kept.iterdir()
+    assert path == result_path("tiny", result["machine"]) and json.loads(path.read_text()) == result
+    assert path.name.startswith("gpt2_tiny_") and path.name.lower() == path.name and " " not in path.name
+    rows, lengths, ratios = results(), results("rows_by_length"), results("ratios")
+    assert rows["way"].tolist() == [row["way"] for row in result["rows"]]
+    assert lengths.columns.tolist() == ["machine", "cores", "checkpoint", "way", "length", "ms"]
+    assert ratios["ratio"].tolist() == list(result["ratios"])
+    assert set(rows["checkpoint"]) == {"tiny"} and set(rows["machine"]) == {result["machine"]["cpu"]}
+
+
+def test_nothing_kept_is_an_empty_table(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpt2_serving, "RESULTS", tmp_path)
+    assert results().empty
+
+
+def test_a_gpu_gives_the_file_its_name():
+    facts = {"gpu": "NVIDIA H200, 143771 MiB", "cpu": "AMD EPYC"}
+    assert result_path("gpt2-1.5b-random", facts).name == "gpt2_gpt2-1.5b-random_nvidia-h200.json"
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--streams", "0"], "The number of streams is 0; it must be from 1 to 64."),
+    (["--tokens", "1"], "There are 1 tokens and 3 rounds: ask for at least 2 tokens and 1 round."),
+    (["--rounds", "0"], "There are 64 tokens and 0 rounds"),
+    (["--tokens", "1000"], "max_tokens is 1000, but the model has 128 positions"),
+    (["--checkpoint", "gpt5"], "There is no GPT-2 checkpoint 'gpt5'"),
+])
+def test_a_wrong_value_is_one_sentence_before_anything_starts(folder, arguments, message):
+    ran = CliRunner().invoke(app, ["bench", "gpt2", "--checkpoint", str(folder), *arguments])
+    assert isinstance(ran.exception, CourseError) and message in str(ran.exception)
+
+
+def test_results_that_could_not_be_kept_are_refused_before_the_run(folder, monkeypatch, tmp_path):
+    monkeypatch.setattr(gpt2_serving, "RESULTS", tmp_path / "nowhere")
+    ran = CliRunner().invoke(app, ["bench", "gpt2", "--checkpoint", str(folder), "--save"])
+    assert isinstance(ran.exception, CourseError) and "Name a file in a folder that exists" in str(ran.exception)
+
+
+def test_the_script_is_whole():
+    script = COURSE / "assets" / "lab-gpu" / "bench_gpt2.sh"
+    subprocess.run(["bash", "-n", script], check=True)
+    assert script.stat().st_mode & 0o111
+
+
+# Figures --------------------------------------------------------------------------------------------------------------
+
+
+def test_figures_of_a_race():
+    tokens = table([Token(1, 1, 0.1, "a"), Token(2, 1, 0.3, "b"), Token(1, 2, 0.3, "c"), Token(1, 3, 0.5, "d"),
+                    Token(2, 2, 0.7, "e"), Token(2, 3, 0.8, "f")])
+    assert figures(tokens) == pytest.approx({
+        "tokens_per_s": 6 / 0.8, "ms_per_token": 225, "first_ms": 200, "first_ms_max": 300,
+        "last_ms": 650, "last_ms_max": 800})
+
+
+def test_the_bytes_are_those_of_all_weights_but_the_positions(folder, tmp_path):
+    model = transformers.GPT2LMHeadModel.from_pretrained(folder, local_files_only=True)
+    numbers = sum(weight.numel() for weight in model.parameters()) - model.transformer.wpe.weight.numel()
+    assert weight_bytes(folder, "float32") == 2 * weight_bytes(folder) == 4 * numbers
+    transformers.GPT2Config(**SIZES["gpt2-124m"]).save_pretrained(tmp_path)
+    assert weight_bytes(tmp_path) == pytest.approx(247e6, rel=0.01)
+
+
+def test_the_bandwidth_is_that_of_a_memory():
+    assert 1e8 < read_bandwidth() < 1e14
+
+
+def test_the_cost_of_a_token_by_way_and_length(folder):
+    costs = cost_by_length(folder, (8, 100), ("on", "tutorial"), repeats=3)
+    assert costs[["way", "length"]].values.tolist() == [["on", 8], ["on", 100], ["tutorial", 8], ["tutorial", 100]]
+    assert (costs["ms"] > 0).all()
+
+
+@pytest.mark.parametrize("length", [1, 126])
+def test_a_length_that_does_not_fit_is_refused(folder, length):
+    with pytest.raises(CourseError, match=rf"The length is {length}; with 3 tokens after it, it must be from 2 to 125."):
+        cost_by_length(folder, (length,), ("on",), repeats=3)
+
+
+def test_a_cost_is_that_of_the_tokens_after_the_length(folder, monkeypatch):
+    """Only those: the prompt, which fills the cache, is not part of it."""
+    model = gpt2.load(folder, "on", "float32", 1)
+    seen = []
+    step = model.step
+    monkeypatch.setattr(model, "step", lambda sequences: (seen.append(len(sequences[0].token_ids)), step(sequences)))
+    gpt2_serving._cost_ms(model, 20, 4)
+    assert seen == [19, 20, 21, 22, 23] and model.num_used_slots == 0

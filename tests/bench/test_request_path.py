@@ -1,0 +1,56 @@
+"""The parts of a request's path add up, and one real request gives them."""
+
+import pandas as pd
+import pytest
+
+from inflight.bench import request_path
+from inflight.engine import builder as engine
+from inflight.notebook import charts
+from inflight.triton import repository
+from inflight.checkpoint.sources import fetch
+from inflight.triton.client import Client
+from inflight.triton.server import Server
+from inflight.notebook.static_chart import static_svg
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("request_path")
+    repo = repository.assemble(
+        folder / "repository",
+        engine.cached(fetch()),
+        decoupled_mode=True,
+        iteration_log_path=folder / "iterations.jsonl",
+    )
+    with Server(repo) as server, Client(server.grpc_url) as client:
+        client.ask("Hello", max_tokens=2)
+        return request_path.measure(server, client, folder / "iterations.jsonl", "What is the capital of France?", 32)
+
+
+def test_every_stage_of_a_real_request_is_there(measured):
+    answer, path = measured
+    assert "Paris" in answer.text
+    assert set(path["lane"]) == set(request_path.LANES)
+    assert (path["end_ms"] >= path["start_ms"]).all()
+    assert (path["what"] == "arrival").sum() == len(answer.pieces)
+    assert (path["what"] == "prompt").sum() == 1
+
+
+def test_stages_add_up_to_the_time_to_the_first_word(measured):
+    answer, path = measured
+    stages = request_path.first_word(path)
+    assert stages["ms"].sum() == pytest.approx(answer.time_to_first_s * 1000)
+    assert (stages["ms"] >= 0).all()
+
+
+def test_the_picture_is_drawn_without_script_and_told_in_words(measured):
+    _, path = measured
+    summary = charts.request_path_summary(path, request_path.first_word(path))
+    assert "tensorrt_llm" in static_svg(charts.request_path(path), summary)
+    assert "first word" in summary
+
+
+def test_a_table_keeps_texts_whole_and_escapes_them():
+    text = "x" * 80 + "<b>"
+    shown = charts.table(pd.DataFrame({"text": [text], "number": [1234567]})).data
+    assert "x" * 80 + "&lt;b&gt;" in shown and "1,234,567" in shown

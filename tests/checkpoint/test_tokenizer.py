@@ -1,0 +1,119 @@
+"""Text to ids and back, against Hugging Face's own reading of the same files."""
+
+import json
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from inflight.checkpoint import tokenizer
+from inflight.errors import CourseError
+
+TEXTS = ["Hello, world!", "  two spaces,\ttab\nnewline  ", "in 2024 there were 1234567", "naïve café e\u0301",
+         "日本語のテキスト", "👩‍👩‍👧‍👦 🏳️‍🌈 🇫🇷", "עברית العربية", "<|im_start|>user\nhi<|im_end|>", "I'll we've DON'T", ""]
+text = st.text(max_size=40) | st.lists(st.sampled_from(TEXTS), max_size=3).map(" ".join)
+
+
+@pytest.fixture(scope="module")
+def ours(course_engine):
+    return tokenizer.load(course_engine)
+
+
+@pytest.fixture(scope="module")
+def theirs(course_engine):
+    return AutoTokenizer.from_pretrained(course_engine)
+
+
+@pytest.mark.parametrize("sentence", TEXTS)
+def test_ids_are_those_of_autotokenizer(ours, theirs, sentence):
+    assert ours.encode(sentence) == theirs.encode(sentence)
+
+
+@settings(derandomize=True, max_examples=100, deadline=None)
+@given(text)
+def test_any_text_has_the_ids_of_autotokenizer(ours, theirs, sentence):
+    assert ours.encode(sentence) == theirs.encode(sentence)
+
+
+@pytest.mark.parametrize("sentence", TEXTS)
+def test_text_comes_back(ours, sentence):
+    assert ours.decode(ours.encode(sentence), skip_special_tokens=False) == sentence
+
+
+def increments(ours, ids, cuts) -> list[str]:
+    """What a stream gives for `ids` cut at `cuts`, each piece with the 8 tokens before it, as the engine sends them."""
+    edges = [0, *sorted(cuts), len(ids)]
+    last = len(edges) - 2
+    return [ours.decode_increment(ids[max(0, start - 8):start], ids[start:end], is_final=index == last)
+            for index, (start, end) in enumerate(zip(edges, edges[1:]))]
+
+
+@settings(derandomize=True, max_examples=150, deadline=None)
+@given(text, st.data())
+def test_a_text_in_any_pieces_joins_to_the_whole(ours, sentence, data):
+    ids = ours.encode(sentence)
+    cuts = data.draw(st.lists(st.integers(0, len(ids)), max_size=10))
+    assert "".join(increments(ours, ids, cuts)) == ours.decode(ids)
+
+
+@settings(derandomize=True, max_examples=150, deadline=None)
+@given(st.lists(st.integers(0, 272), max_size=30))  # special tokens and single bytes: mostly no valid characters
+@example([218] * 12)  # twelve times the byte 0x80, which begins no character: more than the 8 tokens before a piece
+def test_tokens_that_are_no_text_join_to_the_whole_too(ours, ids):
+    assert "".join(increments(ours, ids, range(len(ids)))) == ours.decode(ids)
+
+
+@pytest.mark.parametrize("sentence", ["日本語", "🏳️‍🌈", "e\u0301"])
+def test_a_piece_never_holds_a_part_of_a_character(ours, sentence):
+    ids = ours.encode(sentence)
+    assert not any("\ufffd" in piece for piece in increments(ours, ids, range(len(ids))))
+
+
+def test_chat_is_the_template_of_the_model(ours, theirs):
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    expected = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert ours.chat("What is the capital of France?") == expected
+    assert expected.endswith("<|im_start|>assistant\n")
+
+
+def test_special_tokens(ours, theirs):
+    assert (ours.end_id, ours.pad_id, ours.vocab_size) == (theirs.eos_token_id, theirs.pad_token_id, len(theirs))
+
+
+def test_without_a_template_the_text_stays_as_it_is(ours):
+    assert tokenizer.ChatTokenizer(ours._tokenizer, {}).chat("Hi") == "Hi"
+
+
+def test_template_in_a_file_of_its_own(course_engine, tmp_path):
+    (tmp_path / "tokenizer.json").write_text((course_engine / "tokenizer.json").read_text())
+    (tmp_path / "chat_template.jinja").write_text("{{ messages[0]['content'] | upper }}")
+    assert tokenizer.load(tmp_path).chat("hi") == "HI"
+
+
+def test_a_template_cannot_reach_into_python(ours):
+    config = {"chat_template": "{{ messages.__class__.__mro__ }}"}
+    with pytest.raises(Exception, match="unsafe"):
+        tokenizer.ChatTokenizer(ours._tokenizer, config).chat("hi")
+
+
+def test_missing_tokenizer(tmp_path):
+    with pytest.raises(CourseError, match="has no tokenizer.json. Build the engine again"):
+        tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["{", json.dumps({"model": {}})])
+def test_broken_tokenizer(tmp_path, content):
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(CourseError, match="cannot be read"):
+        tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("metadata, message", [
+    ({"tokenizer.ggml.model": "llama"}, "of the kind 'llama'"),
+    ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "klingon", "tokenizer.ggml.tokens": ["a"],
+      "tokenizer.ggml.token_type": [1], "tokenizer.ggml.merges": []}, "by the rule 'klingon'"),
+])
+def test_a_gguf_tokenizer_that_the_course_does_not_know(metadata, message):
+    with pytest.raises(CourseError, match=message):
+        tokenizer.from_gguf(metadata)

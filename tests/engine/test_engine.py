@@ -1,0 +1,254 @@
+"""Building engines, and refusing what is not one."""
+
+import dataclasses
+import json
+import os
+import shutil
+
+import pytest
+from engines import SMALL_BUILD, SMALL_LAYERS, SMALL_VOCAB, build_small, start_build, wait_until
+from transformers import AutoTokenizer
+
+from inflight.engine import builder as engine
+from inflight.checkpoint.sources import fetch
+from inflight.engine.builder import BuildConfig
+from inflight.errors import CourseError
+from inflight.engine.executor import Executor, Request
+from inflight.engine.openvino_runner import PagedModel
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"max_batch_size": 0}, "max_batch_size is 0; give a whole number of at least 1"),
+    ({"max_batch_size": True}, "max_batch_size is True"),
+    ({"max_input_len": -1}, "max_input_len is -1"),
+    ({"max_seq_len": 1.5}, "max_seq_len is 1.5"),
+    ({"max_num_tokens": "many"}, "max_num_tokens is 'many'"),
+    ({"max_input_len": 2048}, r"max_input_len \(2048\) leaves no room for an answer in max_seq_len \(2048\)"),
+    ({"max_num_tokens": 4}, r"max_num_tokens \(4\) is less than one token for each of max_batch_size \(8\)"),
+    ({"max_beam_width": 4}, "max_beam_width can only be 1 in this engine: it decodes one beam"),
+    ({"kv_cache_type": "continuous"}, "kv_cache_type can only be 'paged' in this engine: in-flight batching"),
+    ({"tokens_per_block": 64}, "tokens_per_block can only be 32 in this engine: the CPU's paged-attention kernel"),
+    ({"remove_input_padding": False}, "remove_input_padding can only be True in this engine"),
+    ({"dtype": "float16"}, "dtype is 'float16'; this engine has 'float32', 'bfloat16'"),
+    ({"quant_algo": "FP8"}, "quant_algo is 'FP8'; this engine has 'auto', None, 'W8A16', 'W4A8', 'W4A16'"),
+    ({"kv_cache_quant_algo": "FP8"}, "kv_cache_quant_algo is 'FP8'; this engine has None, 'INT8'"),
+])
+def test_a_build_option_that_the_engine_has_not_is_refused_with_the_reason(options, message):
+    with pytest.raises(CourseError, match=f"^Build option {message}"):
+        BuildConfig(**options)
+
+
+def test_bfloat16_is_taken_exactly_where_the_cpu_has_it():
+    if engine.cpu_has_bfloat16():
+        assert BuildConfig(dtype="bfloat16").dtype == "bfloat16"
+    else:
+        with pytest.raises(CourseError, match="needs a CPU with bfloat16 arithmetic"):
+            BuildConfig(dtype="bfloat16")
+
+
+# What is built --------------------------------------------------------------------------------------------------------
+
+
+def test_files_of_an_engine(small_engine):
+    assert {file.name for file in small_engine.iterdir()} == {
+        "config.json", "openvino_model.xml", "openvino_model.bin", "tokenizer.json", "tokenizer_config.json",
+        "BUILD_WITH_TENSORRT_LLM.md"}
+    assert sorted(path.name for path in small_engine.parent.iterdir()) == ["engine"]  # nothing beside it
+
+
+def test_config_of_an_engine(small_engine, small_checkpoint):
+    content = json.loads((small_engine / "config.json").read_text())
+    assert content["version"] == engine.engine_version()
+    assert content["build_config"] == dataclasses.asdict(SMALL_BUILD)
+    model = content["pretrained_config"]
+    assert model["architecture"] == "LlamaForCausalLM"
+    assert model["checkpoint"] == {"name": small_checkpoint.name, "sha256": small_checkpoint.sha256}
+    assert (model["num_hidden_layers"], model["vocab_size"]) == (SMALL_LAYERS, SMALL_VOCAB)
+    assert (model["num_attention_heads"], model["num_key_value_heads"], model["head_size"]) == (9, 3, 64)
+    assert model["quantization"] == {"quant_algo": "W4A16", "kv_cache_quant_algo": None}
+    assert model["mapping"] == {"world_size": 1, "tp_size": 1, "pp_size": 1}
+
+
+def test_read_gives_what_was_built(small_engine, small_checkpoint):
+    info = engine.read(small_engine, small_checkpoint)
+    assert info.build_config == SMALL_BUILD
+    assert info.kv_cache_bytes_per_token == 2 * SMALL_LAYERS * 3 * 64 * 4
+
+
+def test_autotokenizer_opens_an_engine(course_engine):
+    tokenizer = AutoTokenizer.from_pretrained(course_engine)
+    assert tokenizer.decode(tokenizer.encode("Hello, world!")) == "Hello, world!"
+    assert (len(tokenizer), tokenizer.eos_token) == (49152, "<|im_end|>")
+
+
+@pytest.mark.parametrize("options", [
+    {"quant_algo": None}, {"quant_algo": "auto"}, {"quant_algo": "W8A16"}, {"quant_algo": "W4A8"},
+    {"kv_cache_quant_algo": "INT8"}], ids=str)
+def test_every_precision_runs(small_checkpoint, tmp_path, options):
+    folder = build_small(small_checkpoint, tmp_path / "engine", **options)
+    with Executor(folder) as executor:
+        assert len(executor.generate(Request([5, 6, 7], 8)).token_ids) == 8
+
+
+def test_fewer_bits_make_a_smaller_engine(small_checkpoint, tmp_path):
+    folders = [build_small(small_checkpoint, tmp_path / str(algo), quant_algo=algo)
+               for algo in (None, "W8A16", "W4A16")]
+    sizes = [(folder / "openvino_model.bin").stat().st_size for folder in folders]
+    assert sizes[0] > 1.8 * sizes[1] > 1.8 * 1.5 * sizes[2]
+
+
+def test_int8_cache_takes_less_memory(small_checkpoint, small_engine, tmp_path):
+    folder = build_small(small_checkpoint, tmp_path / "engine", kv_cache_quant_algo="INT8")
+    assert PagedModel(folder).block_bytes < PagedModel(small_engine).block_bytes / 2
+
+
+def test_a_build_replaces_the_engine_that_was_there(small_checkpoint, tmp_path):
+    build_small(small_checkpoint, tmp_path / "engine")
+    build_small(small_checkpoint, tmp_path / "engine", max_batch_size=2)
+    assert engine.read(tmp_path / "engine").build_config.max_batch_size == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["engine"]
+
+
+def test_cached_builds_once(small_checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path))
+    first = engine.cached(small_checkpoint, SMALL_BUILD)
+    built_at = (first / "config.json").stat().st_mtime_ns
+    assert engine.cached(small_checkpoint, SMALL_BUILD) == first
+    assert (first / "config.json").stat().st_mtime_ns == built_at
+    assert engine.cached(small_checkpoint, dataclasses.replace(SMALL_BUILD, max_batch_size=2)) != first
+
+
+def test_cached_builds_a_damaged_engine_again(small_checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path))
+    folder = engine.cached(small_checkpoint, SMALL_BUILD)
+    (folder / "openvino_model.bin").write_bytes(b"")
+    assert engine.read(engine.cached(small_checkpoint, SMALL_BUILD)).folder == folder
+
+
+# What is refused ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copied_engine(small_engine, tmp_path):
+    return shutil.copytree(small_engine, tmp_path / "engine")
+
+
+def change_config(folder, **changes) -> None:
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**content, **changes}))
+
+
+def test_no_engine(tmp_path):
+    with pytest.raises(CourseError, match="There is no engine at .*nowhere. Build one: `inflight build --output-dir"):
+        engine.read(tmp_path / "nowhere")
+
+
+def test_another_version_is_refused_with_both_named(copied_engine):
+    change_config(copied_engine, version="openvino 2025.1.0")
+    with pytest.raises(CourseError, match=f"was built by openvino 2025.1.0; this is {engine.engine_version()}"):
+        engine.read(copied_engine)
+
+
+def test_another_checkpoint_is_refused_with_both_named(small_engine, small_checkpoint, checkpoint):
+    with pytest.raises(CourseError) as caught:
+        engine.read(small_engine, checkpoint)
+    for built_or_wanted in (small_checkpoint, checkpoint):
+        assert f"{built_or_wanted.name} (sha256 {built_or_wanted.sha256[:12]}…)" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["openvino_model.bin", "openvino_model.xml", "tokenizer.json"])
+def test_a_truncated_file_is_refused(copied_engine, name):
+    size = (copied_engine / name).stat().st_size
+    os.truncate(copied_engine / name, size // 2)
+    with pytest.raises(CourseError, match=f"is damaged: {name} has {size // 2} bytes instead of {size}"):
+        Executor(copied_engine)
+
+
+def test_a_missing_file_is_refused(copied_engine):
+    (copied_engine / "openvino_model.bin").unlink()
+    with pytest.raises(CourseError, match="is damaged: openvino_model.bin is missing"):
+        engine.read(copied_engine)
+
+
+def test_a_graph_that_cannot_be_loaded_is_refused(copied_engine):
+    graph = copied_engine / "openvino_model.xml"
+    graph.write_bytes(b" " * graph.stat().st_size)
+    with pytest.raises(CourseError, match="cannot be loaded"):
+        Executor(copied_engine)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"version": 1, "pretrained_config": {}, "build_config": []}'])
+def test_a_config_that_is_none_is_refused(copied_engine, content):
+    (copied_engine / "config.json").write_text(content)
+    with pytest.raises(CourseError, match="is not an engine's config .*Build it again"):
+        engine.read(copied_engine)
+
+
+def test_a_folder_without_config_is_no_engine(copied_engine):
+    (copied_engine / "config.json").unlink()
+    with pytest.raises(CourseError, match="is not an engine: it has no config.json"):
+        engine.read(copied_engine)
+
+
+def test_a_build_spares_files_that_are_not_an_engine(small_checkpoint, tmp_path):
+    (tmp_path / "homework.txt").write_text("mine")
+    with pytest.raises(CourseError, match="holds files that are not an engine"):
+        build_small(small_checkpoint, tmp_path)
+    with pytest.raises(CourseError, match="is a file, not a folder"):
+        build_small(small_checkpoint, tmp_path / "homework.txt")
+    assert (tmp_path / "homework.txt").read_text() == "mine"
+
+
+# What goes wrong while building ---------------------------------------------------------------------------------------
+
+
+def test_a_build_killed_half_way_never_looks_like_an_engine(checkpoint, tmp_path):
+    folder = tmp_path / "engine"
+    process = start_build(checkpoint.path, folder)
+    wait_until(lambda: list(tmp_path.glob(".engine.*/tokenizer.json")) or folder.exists(), "the build begins")
+    process.kill()
+    process.communicate()
+    assert not folder.exists()
+    with pytest.raises(CourseError, match="There is no engine"):
+        engine.read(folder)
+    for leftover in tmp_path.iterdir():
+        with pytest.raises(CourseError, match="is not an engine"):
+            engine.read(leftover)
+
+
+def test_the_engine_that_was_there_survives_a_failing_build(small_checkpoint, tmp_path):
+    folder = build_small(small_checkpoint, tmp_path / "engine")
+    process = start_build(small_checkpoint.path, folder, largest_file=1_000_000)
+    output, _ = process.communicate()
+    assert process.returncode == 1, output
+    assert engine.read(folder).build_config == SMALL_BUILD
+
+
+@pytest.mark.parametrize("damage", ["truncated", "no magic", "wrong magic after it", "empty"])
+def test_corrupt_gguf(small_checkpoint, tmp_path, damage):
+    good = small_checkpoint.path.read_bytes()
+    content = {"truncated": good[:len(good) // 2], "no magic": b"\0" * 4096, "empty": b"",
+               "wrong magic after it": good[:4] + b"\xff" * 4096}[damage]
+    file = tmp_path / "corrupt.gguf"
+    file.write_bytes(content)
+    with pytest.raises(CourseError, match="corrupt.gguf"):
+        engine.build(fetch(str(file)), SMALL_BUILD, tmp_path / "engine")
+    assert [path.name for path in tmp_path.iterdir()] == ["corrupt.gguf"]
+
+
+def test_read_only_folder(small_checkpoint, tmp_path):
+    tmp_path.chmod(0o555)
+    process = start_build(small_checkpoint.path, tmp_path / "engine", as_root=False)
+    output, _ = process.communicate()
+    tmp_path.chmod(0o755)
+    assert f"CourseError: {tmp_path} cannot be written (Permission denied). Name a folder that can." in output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("largest_file", [10_000, 1_000_000])
+def test_full_disk(small_checkpoint, tmp_path, largest_file):
+    process = start_build(small_checkpoint.path, tmp_path / "engine", largest_file)
+    output, _ = process.communicate()
+    assert "CourseError: The engine could not be written to" in output
+    assert "Free some space there or name another folder, and try again." in output
+    assert list(tmp_path.iterdir()) == []

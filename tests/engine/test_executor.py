@@ -1,0 +1,574 @@
+"""The scheduler: whatever comes in, each request gets the tokens it would get alone, and gives back its blocks."""
+
+import json
+import logging
+import threading
+from dataclasses import asdict, dataclass, field
+
+import pytest
+from engines import SMALL_BUILD, SMALL_VOCAB, build_small, wait_until
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from inflight.checkpoint import tokenizer
+from inflight.errors import CourseError
+from inflight.engine.executor import (
+    BATCHING_TYPES,
+    POLICIES,
+    Executor,
+    ExecutorConfig,
+    IterationStats,
+    Request,
+    Response,
+)
+from inflight.engine.sampling import SamplingConfig
+
+MAX_OUTPUT = 32
+# Prompts of 1 to 48 tokens: within a cache block, at its edge, over it.
+PROMPTS = [[(7 * length + 31 * index) % SMALL_VOCAB for index in range(length)]
+           for length in (1, 2, 9, 20, 31, 32, 33, 40, 48)]
+TIGHT_CACHE = SMALL_BUILD.max_seq_len  # tokens: room for one longest request
+
+
+@pytest.fixture(scope="module")
+def alone(small_engine):
+    """Greedy tokens of each prompt when nothing else runs."""
+    with Executor(small_engine) as executor:
+        return [executor.generate(Request(prompt, MAX_OUTPUT)).token_ids for prompt in PROMPTS]
+
+
+@pytest.fixture(scope="module")
+def executor(small_engine):
+    with Executor(small_engine) as executor:
+        yield executor
+
+
+@dataclass
+class Receiver:
+    """Keeps the responses of one request."""
+
+    responses: list[Response] = field(default_factory=list)
+    done: threading.Event = field(default_factory=threading.Event)
+    on_token: object = None
+
+    def __call__(self, response: Response) -> None:
+        self.responses.append(response)
+        if response.is_final:
+            self.done.set()
+        elif self.on_token:
+            self.on_token(self)
+
+    @property
+    def tokens(self) -> list[int]:
+        return sum((response.token_ids for response in self.responses), [])
+
+    @property
+    def last(self) -> Response:
+        return self.responses[-1]
+
+    def wait(self):
+        assert self.done.wait(60), "no final response"
+        return self
+
+
+def send(executor: Executor, request: Request) -> Receiver:
+    receiver = Receiver()
+    executor.enqueue_request(request, receiver)
+    return receiver
+
+
+def is_idle(executor: Executor) -> bool:
+    return executor.snapshot().active == 0 and executor.blocks.num_used == 0
+
+
+# Any trace ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One request of a trace, which its client may end early."""
+
+    prompt: int
+    output_len: int
+    streaming: bool
+    ending: str | None  # "stop" or "cancel", by the client
+    end_after: int  # tokens
+
+
+arrivals = st.builds(
+    Arrival, prompt=st.integers(0, len(PROMPTS) - 1), output_len=st.integers(1, MAX_OUTPUT), streaming=st.booleans(),
+    ending=st.sampled_from([None, None, None, "stop", "cancel"]), end_after=st.integers(0, 12))
+
+
+def play(executor: Executor, trace: list[Arrival]) -> list[Receiver]:
+    """Send a trace; requests with an ending are ended at once, or, when they stream, after some tokens."""
+    static = executor.config.gpt_model_type == "V1"
+    receivers = []
+    for arrival in trace:
+        streams = arrival.streaming and not static
+        receiver = Receiver()
+        end = {"stop": executor.stop_request, "cancel": executor.cancel_request}.get(arrival.ending)
+        if end and streams and arrival.end_after:
+            receiver.on_token = (lambda r, end=end, n=arrival.end_after:
+                                 end(r.responses[0].request_id) if len(r.tokens) >= n else None)
+        request = Request(PROMPTS[arrival.prompt], arrival.output_len, streaming=streams)
+        number = executor.enqueue_request(request, receiver)
+        if end and receiver.on_token is None:
+            end(number)
+        receivers.append(receiver)
+    return [receiver.wait() for receiver in receivers]
+
+
+def check_answer(arrival: Arrival, receiver: Receiver, expected: list[int]) -> None:
+    expected = expected[:arrival.output_len]
+    assert [response.is_final for response in receiver.responses].count(True) == 1
+    assert receiver.last.is_final and receiver.last.error is None
+    reason = receiver.last.finish_reason
+    if reason == "length":
+        assert receiver.tokens == expected
+    else:
+        assert reason == {"stop": "stopped", "cancel": "cancelled"}[arrival.ending]
+        assert receiver.tokens == expected[:len(receiver.tokens)]
+    if arrival.ending is None:
+        assert reason == "length"
+    if reason == "cancelled":
+        assert receiver.last.token_ids == []
+
+
+def check_iterations(executor: Executor) -> None:
+    build = executor.build_config
+    for row in executor.iteration_stats:
+        assert row.scheduled + row.waiting + row.paused == row.active
+        assert min(row.scheduled, row.waiting, row.paused, row.empty_seats, row.finished) >= 0
+        assert row.scheduled == len(row.requests) <= build.max_batch_size
+        assert len({number for number, *_ in row.requests}) == row.scheduled
+        assert 0 < row.context_tokens + row.generation_tokens <= build.max_num_tokens
+        assert row.kv_blocks_used + row.kv_blocks_free == row.kv_blocks_max
+
+
+SETTINGS = {
+    f"{batching} {policy} {name}": ExecutorConfig(gpt_model_type=batching, batch_scheduler_policy=policy,
+                                                  max_tokens_in_paged_kv_cache=cache)
+    for batching in ("V1", "inflight_fused_batching") for policy in POLICIES
+    for name, cache in (("tight", TIGHT_CACHE), ("loose", None))
+} | {
+    f"inflight_fused_batching {policy} {name} reuse": ExecutorConfig(
+        batch_scheduler_policy=policy, max_tokens_in_paged_kv_cache=cache, enable_kv_cache_reuse=True)
+    for policy in POLICIES for name, cache in (("tight", TIGHT_CACHE), ("loose", None))
+}
+
+
+@pytest.fixture(scope="module", params=SETTINGS)
+def any_executor(request, small_engine):
+    with Executor(small_engine, SETTINGS[request.param]) as executor:
+        yield executor
+
+
+@settings(derandomize=True, max_examples=10, deadline=None, database=None)
+@given(trace=st.lists(arrivals, min_size=1, max_size=10))
+@example(trace=[Arrival(8, MAX_OUTPUT, True, None, 0)] * 10)  # more blocks than a tight cache has
+@example(trace=[Arrival(prompt, 20, False, None, 0) for prompt in range(len(PROMPTS))])
+def test_any_trace_gets_the_tokens_it_would_get_alone(any_executor, alone, trace):
+    any_executor.iteration_stats.clear()
+    for arrival, receiver in zip(trace, play(any_executor, trace)):
+        check_answer(arrival, receiver, alone[arrival.prompt])
+    wait_until(lambda: is_idle(any_executor), "seats and blocks are free")
+    check_iterations(any_executor)
+
+
+def test_a_prompt_that_begins_like_an_earlier_one_starts_from_its_blocks(small_engine, alone):
+    longest = PROMPTS.index(max(PROMPTS, key=len))
+    with Executor(small_engine, ExecutorConfig(enable_kv_cache_reuse=True)) as executor:
+        answers = [executor.generate(Request(PROMPTS[longest], 4)).token_ids for _ in range(2)]
+        rows = [row for row in executor.iteration_stats if row.context_tokens]
+    assert answers == [alone[longest][:4]] * 2
+    per_block = SMALL_BUILD.tokens_per_block
+    assert [row.context_tokens for row in rows] == [len(PROMPTS[longest]), len(PROMPTS[longest]) - per_block]
+    assert [row.kv_blocks_reused for row in rows] == [0, 1]
+
+
+def finish_order(executor: Executor, requests: list[Request]) -> list[int]:
+    """Positions of `requests` in the order in which they were answered."""
+    order: list[int] = []
+    everything = threading.Event()
+
+    def note(position):
+        def on_response(response):
+            if response.is_final:
+                order.append(position)
+                if len(order) == len(requests):
+                    everything.set()
+        return on_response
+
+    for position, request in enumerate(requests):
+        executor.enqueue_request(request, note(position))
+    assert everything.wait(60)
+    return order
+
+
+def test_in_flight_a_short_request_overtakes_the_long_one_it_sat_beside(executor):
+    order = finish_order(executor, [Request(PROMPTS[0], 40), Request(PROMPTS[0], 2), Request(PROMPTS[0], 20)])
+    assert order == [1, 2, 0]
+
+
+def test_static_a_batch_is_answered_together_and_nobody_joins_it(small_engine, monkeypatch):
+    with Executor(small_engine, ExecutorConfig(gpt_model_type="V1")) as executor:
+        requests = [Request(PROMPTS[0], length) for length in (20, 2, 9)]
+        assert finish_order(executor, requests) == [0, 1, 2]
+        late, forward = Receiver(), executor.model.forward
+
+        def another_arrives(chunks):
+            monkeypatch.setattr(executor.model, "forward", forward)
+            executor.enqueue_request(Request(PROMPTS[0], 2), late)
+            return forward(chunks)
+
+        executor.iteration_stats.clear()
+        monkeypatch.setattr(executor.model, "forward", another_arrives)
+        first = send(executor, Request(PROMPTS[0], 20)).wait().last.request_id
+        assert len(late.wait().tokens) == 2
+        batches = [[number for number, *_ in row.requests] for row in executor.iteration_stats]
+        assert batches[:20] == [[first]] * 20
+
+
+def test_max_utilization_pauses_and_no_evict_does_not(small_engine):
+    paused = {}
+    for policy in POLICIES:
+        config = ExecutorConfig(batch_scheduler_policy=policy, max_tokens_in_paged_kv_cache=TIGHT_CACHE)
+        with Executor(small_engine, config) as executor:
+            executor.generate_all([Request(PROMPTS[3], 32) for _ in range(3)])  # one block each, later two
+            paused[policy] = max(row.paused for row in executor.iteration_stats)
+    assert paused["max_utilization"] > 0 == paused["guaranteed_no_evict"]
+
+
+def test_a_waiting_request_does_not_overtake_a_paused_one(small_engine):
+    config = ExecutorConfig(batch_scheduler_policy="max_utilization", max_tokens_in_paged_kv_cache=TIGHT_CACHE)
+    with Executor(small_engine, config) as executor:
+        held = hold(executor)
+        # Three that take all three blocks, until the first needs another; one that would fit in what is left then.
+        receivers = [send(executor, Request(PROMPTS[3], 32)) for _ in range(3)] + [send(executor, Request([1], 2))]
+        held.set()
+        last = receivers[-1].wait().last.request_id
+        for receiver in receivers:
+            receiver.wait()
+        rows = list(executor.iteration_stats)
+    first = next(row for row in rows if last in [number for number, *_ in row.requests])
+    assert max(row.paused for row in rows) > 0 == first.paused
+
+
+def test_a_long_prompt_is_computed_in_parts(small_checkpoint, alone, tmp_path):
+    folder = build_small(small_checkpoint, tmp_path / "engine", max_num_tokens=16)
+    with pytest.raises(CourseError, match=r"\(48\) tokens does not fit into an iteration of max_num_tokens \(16\)"):
+        Executor(folder)
+    with Executor(folder, ExecutorConfig(enable_chunked_context=True)) as executor:
+        answers = executor.generate_all([Request(prompt, MAX_OUTPUT) for prompt in PROMPTS])
+        check_iterations(executor)
+    assert [answer.token_ids for answer in answers] == alone
+
+
+# Limits ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("request_, message", [
+    (Request([], 4), "The prompt is empty"),
+    (Request([1], 0), r"request_output_len \(max_tokens\) is 0; it must be at least 1"),
+    (Request([1], -5), "is -5; it must be at least 1"),
+    (Request([1] * 49, 4), r"Prompt length \(49\) exceeds maximum input length \(48\)"),
+    (Request([1, SMALL_VOCAB], 4), f"token id {SMALL_VOCAB}; this model's ids go from 0 to {SMALL_VOCAB - 1}"),
+    (Request([-1], 4), "input_ids has the token id -1"),
+    (Request([1], 4, stop_words=[[2], [99999]]), "stop_words_list has the token id 99999"),
+    (Request([1], 4, bad_words=[[-7]]), "bad_words_list has the token id -7"),
+], ids=lambda value: "" if isinstance(value, Request) else value[:20])
+def test_a_request_over_a_limit_is_refused(executor, request_, message):
+    with pytest.raises(CourseError, match=message):
+        executor.generate(request_)
+    assert len(executor.generate(Request([1], 4)).token_ids) == 4
+
+
+def test_an_answer_ends_at_max_seq_len(executor, caplog):
+    with caplog.at_level(logging.WARNING, "inflight.engine.executor"):
+        response = executor.generate(Request(PROMPTS[-1], 10**9))
+    assert len(response.token_ids) == SMALL_BUILD.max_seq_len - len(PROMPTS[-1])
+    assert "exceed max_seq_len (96): at most 48 tokens are made" in caplog.text
+
+
+def test_static_batching_cannot_stream(small_engine):
+    with Executor(small_engine, ExecutorConfig(gpt_model_type="V1")) as executor:
+        with pytest.raises(CourseError, match="Static batching .* cannot stream"):
+            executor.generate(Request([1], 4, streaming=True))
+
+
+def test_a_full_queue_refuses_and_goes_on(small_engine):
+    with Executor(small_engine, ExecutorConfig(max_queue_size=2)) as executor:
+        held = hold(executor)
+        seated = [send(executor, Request([1], 4)) for _ in range(2)]
+        with pytest.raises(CourseError, match=r"The queue is full: 2 requests wait \(max_queue_size\)"):
+            executor.enqueue_request(Request([1], 4), Receiver())
+        held.set()
+        assert all(len(receiver.wait().tokens) == 4 for receiver in seated)
+        assert len(executor.generate(Request([1], 4)).token_ids) == 4
+
+
+def hold(executor: Executor) -> threading.Event:
+    """Keep the engine's thread inside a callback, so that what is sent now stays waiting; until the event is set."""
+    go_on, inside = threading.Event(), threading.Event()
+
+    def on_response(response):
+        inside.set()
+        go_on.wait(60)
+
+    executor.enqueue_request(Request([1], 1), on_response)
+    assert inside.wait(60)
+    return go_on
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"gpt_model_type": "V2"}, "gpt_model_type is 'V2'; it must be V1, inflight_batching or inflight_fused_batching"),
+    ({"batch_scheduler_policy": "fair"}, "is 'fair'; it must be guaranteed_no_evict or max_utilization"),
+    ({"kv_cache_free_gpu_mem_fraction": 0}, "kv_cache_free_gpu_mem_fraction is 0; give a value above 0 and at most 1"),
+    ({"kv_cache_free_gpu_mem_fraction": 1.1}, "kv_cache_free_gpu_mem_fraction is 1.1"),
+])
+def test_a_wrong_setting_is_refused(options, message):
+    with pytest.raises(CourseError, match=message):
+        ExecutorConfig(**options)
+
+
+@pytest.mark.parametrize("options, limit", [
+    ({"max_tokens_in_paged_kv_cache": 95}, r"max_tokens_in_paged_kv_cache \(95\) gives 64 tokens"),
+    ({"kv_cache_free_gpu_mem_fraction": 1e-9}, r"kv_cache_free_gpu_mem_fraction \(1e-09\) gives 0 tokens"),
+])
+def test_a_cache_too_small_for_one_request_is_refused(small_engine, options, limit):
+    with pytest.raises(CourseError, match=f"{limit} of KV cache, too few for one request of max_seq_len: it needs 96"):
+        Executor(small_engine, ExecutorConfig(**options))
+
+
+def test_older_spelling_of_the_policy_is_taken_and_said(caplog):
+    with caplog.at_level(logging.WARNING, "inflight.engine.executor"):
+        config = ExecutorConfig(batch_scheduler_policy="guaranteed_completion")
+    assert config.batch_scheduler_policy == "guaranteed_no_evict"
+    assert "guaranteed_completion is an older spelling" in caplog.text
+
+
+def test_both_names_of_in_flight_batching_run_alike(small_engine, alone):
+    for name in BATCHING_TYPES[1:]:
+        with Executor(small_engine, ExecutorConfig(gpt_model_type=name)) as executor:
+            assert executor.generate(Request(PROMPTS[4], MAX_OUTPUT, streaming=True)).token_ids == alone[4]
+
+
+# What a request can ask for -------------------------------------------------------------------------------------------
+
+
+def test_a_stream_is_one_token_a_response_and_joins_to_the_whole(executor, alone):
+    receiver = send(executor, Request(PROMPTS[3], MAX_OUTPUT, streaming=True)).wait()
+    assert [len(response.token_ids) for response in receiver.responses] == [1] * MAX_OUTPUT
+    assert receiver.tokens == alone[3]
+    for position, response in enumerate(receiver.responses):
+        assert response.preceding_ids == alone[3][max(0, position - 8):position]
+
+
+def test_streamed_text_joins_to_the_whole(executor, small_engine):
+    text = tokenizer.load(small_engine)
+    receiver = send(executor, Request(PROMPTS[5], MAX_OUTPUT, streaming=True)).wait()
+    pieces = [text.decode_increment(r.preceding_ids, r.token_ids, r.is_final) for r in receiver.responses]
+    assert "".join(pieces) == text.decode(receiver.tokens)
+
+
+def first_time(tokens: list[int], position: int) -> int:
+    """The first position from `position` on whose token has not come before."""
+    return next(i for i in range(position, len(tokens)) if tokens[i] not in tokens[:i])
+
+
+@pytest.fixture(scope="module")
+def varied(alone):
+    """A prompt and its greedy answer in which tokens differ, so that there is something to end at."""
+    index = max(range(len(PROMPTS)), key=lambda i: len(set(alone[i])))
+    assert len(set(alone[index])) >= 4
+    return PROMPTS[index], alone[index]
+
+
+def test_the_end_token_ends_the_answer_and_is_not_in_it(executor, varied):
+    prompt, tokens = varied
+    position = first_time(tokens, 1)
+    response = executor.generate(Request(prompt, MAX_OUTPUT, end_id=tokens[position]))
+    assert (response.token_ids, response.finish_reason) == (tokens[:position], "end_id")
+
+
+def test_min_length_puts_the_end_off(executor, varied):
+    prompt, tokens = varied
+    response = executor.generate(Request(prompt, MAX_OUTPUT, end_id=tokens[0], sampling=SamplingConfig(min_length=5)))
+    assert len(response.token_ids) >= 5
+    assert tokens[0] not in response.token_ids[:5]
+
+
+def test_a_stop_word_ends_the_answer_and_is_in_it(executor, varied):
+    prompt, tokens = varied
+    position = first_time(tokens, 2)
+    word = tokens[position - 1:position + 1]
+    response = executor.generate(Request(prompt, MAX_OUTPUT, stop_words=[[tokens[0], SMALL_VOCAB - 1], word]))
+    assert (response.token_ids, response.finish_reason) == (tokens[:position + 1], "stop_words")
+
+
+def test_a_bad_word_does_not_appear(executor, varied):
+    prompt, tokens = varied
+    word = tokens[:2]
+    response = executor.generate(Request(prompt, MAX_OUTPUT, bad_words=[word]))
+    pairs = list(zip(response.token_ids, response.token_ids[1:]))
+    assert response.token_ids[0] == tokens[0]
+    assert tuple(word) not in pairs
+
+
+def test_sampling_is_repeatable_by_its_seed(executor):
+    def sampled(seed):
+        config = SamplingConfig(top_p=1.0, temperature=1.5, random_seed=seed)
+        return Request(PROMPTS[2], MAX_OUTPUT, sampling=config)
+
+    together = executor.generate_all([sampled(1), sampled(1), sampled(2)])
+    assert together[0].token_ids == together[1].token_ids != together[2].token_ids
+    assert executor.generate(sampled(1)).token_ids == together[0].token_ids
+
+
+def test_log_probs(executor, alone):
+    response = executor.generate(Request(PROMPTS[3], MAX_OUTPUT, return_log_probs=True))
+    assert response.token_ids == alone[3]
+    assert len(response.log_probs) == MAX_OUTPUT and max(response.log_probs) < 0
+    assert response.cum_log_prob == pytest.approx(sum(response.log_probs))
+    streamed = executor.generate(Request(PROMPTS[3], MAX_OUTPUT, return_log_probs=True, streaming=True))
+    assert streamed.log_probs == pytest.approx(response.log_probs)
+    assert executor.generate(Request(PROMPTS[3], 4)).log_probs == []
+
+
+def test_stop_gives_the_tokens_so_far(executor, alone):
+    receiver = Receiver(on_token=lambda r: executor.stop_request(r.last.request_id) if len(r.tokens) == 3 else None)
+    executor.enqueue_request(Request(PROMPTS[3], MAX_OUTPUT, streaming=True), receiver)
+    receiver.wait()
+    assert (receiver.tokens, receiver.last.finish_reason) == (alone[3][:3], "stopped")
+
+
+def test_a_waiting_request_can_be_stopped_and_cancelled(executor):
+    held = hold(executor)
+    receivers = [Receiver(), Receiver()]
+    stopped, cancelled = (executor.enqueue_request(Request([1], 4), receiver) for receiver in receivers)
+    executor.stop_request(stopped)
+    executor.cancel_request(cancelled)
+    held.set()
+    assert [receiver.wait().last.finish_reason for receiver in receivers] == ["stopped", "cancelled"]
+    assert [receiver.tokens for receiver in receivers] == [[], []]
+
+
+def test_ending_a_request_that_is_over_does_nothing(executor):
+    number = executor.generate(Request([1], 2)).request_id
+    executor.stop_request(number)
+    executor.cancel_request(10**6)
+    assert len(executor.generate(Request([1], 4)).token_ids) == 4
+
+
+# Trouble --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batching", ["V1", "inflight_fused_batching"])
+def test_a_failing_iteration_fails_those_in_flight_and_no_later_one(small_engine, alone, monkeypatch, batching):
+    with Executor(small_engine, ExecutorConfig(gpt_model_type=batching)) as executor:
+        forward = executor.model.forward
+        held = hold(executor)
+        receivers = [send(executor, Request(PROMPTS[i], MAX_OUTPUT)) for i in range(6)]  # four seated, two waiting
+
+        def fail_once(chunks):
+            monkeypatch.setattr(executor.model, "forward", forward)
+            raise RuntimeError("the cache caught fire")
+
+        monkeypatch.setattr(executor.model, "forward", fail_once)
+        held.set()
+        for receiver in receivers:
+            assert len(receiver.wait().responses) == 1
+            assert receiver.last.finish_reason == "error"
+            assert "failed: the cache caught fire" in receiver.last.error
+        assert executor.generate(Request(PROMPTS[3], MAX_OUTPUT)).token_ids == alone[3]
+        wait_until(lambda: is_idle(executor), "seats and blocks are free")
+
+
+def test_generate_raises_what_the_engine_failed_with(small_engine, monkeypatch):
+    with Executor(small_engine) as executor:
+        def fail(chunks):
+            raise RuntimeError("no more electrons")
+
+        monkeypatch.setattr(executor.model, "forward", fail)
+        with pytest.raises(CourseError, match="iteration 0 failed: no more electrons"):
+            executor.generate(Request([1], 4))
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_callback_that_raises_harms_nobody_else(executor, alone, streaming):
+    def explode(response):
+        raise ValueError("receiver is gone")
+
+    executor.enqueue_request(Request(PROMPTS[3], MAX_OUTPUT, streaming=streaming), explode)
+    assert executor.generate(Request(PROMPTS[4], MAX_OUTPUT)).token_ids == alone[4]
+    wait_until(lambda: is_idle(executor), "the request without a receiver has ended")
+
+
+def test_shutdown_ends_requests_in_flight_and_may_be_repeated(small_engine):
+    executor = Executor(small_engine)
+    held = hold(executor)
+    receivers = [send(executor, Request(PROMPTS[3], MAX_OUTPUT)) for _ in range(6)]
+    closer = threading.Thread(target=executor.shutdown)
+    closer.start()
+    wait_until(lambda: executor._closing, "shutdown has begun")
+    held.set()
+    closer.join(60)
+    assert not closer.is_alive()
+    assert {receiver.wait().last.error for receiver in receivers} == {"the engine was shut down"}
+    executor.shutdown()
+    with pytest.raises(CourseError, match="The engine is shut down and takes no more requests"):
+        executor.generate(Request([1], 4))
+
+
+def test_an_interrupted_or_refused_generate_all_leaves_nothing_running(executor):
+    with pytest.raises(CourseError, match="The prompt is empty"):
+        executor.generate_all([Request(PROMPTS[3], MAX_OUTPUT), Request([], 4)])
+    wait_until(lambda: is_idle(executor), "the first request was cancelled")
+
+
+def test_many_threads_may_enqueue(executor, alone):
+    answers: dict[int, bool] = {}
+
+    def ask(number):
+        for turn in range(3):
+            index = (number + turn) % len(PROMPTS)
+            response = executor.generate(Request(PROMPTS[index], MAX_OUTPUT))
+            answers[3 * number + turn] = response.token_ids == alone[index]
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert len(answers) == 36 and all(answers.values())
+
+
+# Statistics -----------------------------------------------------------------------------------------------------------
+
+
+def test_iteration_log_is_one_json_object_a_line(small_engine, tmp_path):
+    path = tmp_path / "iterations.jsonl"
+    with Executor(small_engine, ExecutorConfig(iteration_log_path=path)) as executor:
+        executor.generate_all([Request(PROMPTS[3], 6), Request(PROMPTS[6], 3)])
+    kept = [asdict(row) for row in executor.iteration_stats]
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert rows == kept
+    assert [row["iteration"] for row in rows] == list(range(1, len(rows) + 1))
+    assert set(rows[0]) == set(IterationStats.__dataclass_fields__)
+    assert sum(row["context_tokens"] for row in rows) == len(PROMPTS[3]) + len(PROMPTS[6])
+    assert sum(row["generation_tokens"] for row in rows) == 5 + 2  # the first token of each comes with its prompt
+    assert sum(row["finished"] for row in rows) == 2
+    assert all(row["kv_blocks_max"] == 12 and row["tokens_per_block"] == 32 for row in rows)
+
+
+def test_iteration_log_that_cannot_be_written(small_engine, tmp_path):
+    with pytest.raises(CourseError, match="The iteration log .* cannot be written"):
+        Executor(small_engine, ExecutorConfig(iteration_log_path=tmp_path / "nowhere" / "log"))
+
+
+def test_snapshot_of_an_idle_engine(executor):
+    wait_until(lambda: is_idle(executor), "nothing runs")
+    now = executor.snapshot()
+    assert (now.active, now.kv_blocks_used, now.kv_blocks_free) == (0, 0, now.kv_blocks_max)
+    assert now.empty_seats == SMALL_BUILD.max_batch_size

@@ -1,0 +1,70 @@
+"""Blocks: none is lost, none is shared by two that should not share it, a kept one holds what it is kept for."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inflight.engine.kv_cache import BlockManager
+
+TOKENS_PER_BLOCK = 4
+# Few tokens and lengths around a block's edge, so that prefixes often agree.
+prompts = st.lists(st.integers(0, 1), min_size=1, max_size=18)
+steps = st.lists(st.tuples(prompts, st.integers(0, 5)), min_size=1, max_size=40)
+
+
+class Sequence:
+    def __init__(self, tokens):
+        self.tokens, self.blocks = tokens, []
+
+
+def write(contents, sequence, start):
+    """What the model does: keys and values of each token from `start` on depend on all tokens up to it."""
+    for position in range(start, len(sequence.tokens)):
+        contents[sequence.blocks[position // TOKENS_PER_BLOCK], position % TOKENS_PER_BLOCK] = tuple(
+            sequence.tokens[:position + 1])
+
+
+@settings(derandomize=True, max_examples=200, deadline=None, database=None)
+@given(steps=steps)
+def test_a_sequence_always_reads_its_own_tokens(steps):
+    manager, contents, seated = BlockManager(8, TOKENS_PER_BLOCK), {}, []
+    for tokens, num_leaving in steps:
+        sequence = Sequence(tokens)
+        if manager.can_grow(sequence.blocks, len(tokens)):
+            start = manager.find(sequence.blocks, tokens)
+            assert start < len(tokens)
+            manager.grow(sequence.blocks, len(tokens))
+            write(contents, sequence, start)
+            manager.keep(sequence.blocks, tokens)
+            seated.append(sequence)
+        for other in seated:
+            for position in range(len(other.tokens)):
+                held = contents[other.blocks[position // TOKENS_PER_BLOCK], position % TOKENS_PER_BLOCK]
+                assert held == tuple(other.tokens[:position + 1])
+        assert manager.num_used == len({block for other in seated for block in other.blocks})
+        for _ in range(min(num_leaving, len(seated))):
+            manager.release(seated.pop(0).blocks)
+    for other in seated:
+        manager.release(other.blocks)
+    assert manager.num_free == 8
+
+
+def test_what_was_used_least_recently_is_given_up_first():
+    manager = BlockManager(3, TOKENS_PER_BLOCK)
+    for token in (1, 2):
+        blocks = []
+        manager.grow(blocks, TOKENS_PER_BLOCK)
+        manager.keep(blocks, [token] * TOKENS_PER_BLOCK)
+        manager.release(blocks)
+    grown = []
+    manager.grow(grown, 2 * TOKENS_PER_BLOCK)  # the blank block, then the older of the two kept ones
+    assert manager.find([], [1] * 5) == 0
+    assert manager.find([], [2] * 5) == TOKENS_PER_BLOCK
+    assert manager.num_reused == 1
+
+
+def test_the_last_token_is_always_computed():
+    manager, blocks = BlockManager(4, TOKENS_PER_BLOCK), []
+    manager.grow(blocks, 8)
+    manager.keep(blocks, list(range(8)))
+    assert manager.find([], list(range(8))) == 4
+    assert manager.find([], list(range(9))) == 8

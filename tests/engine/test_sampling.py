@@ -1,0 +1,124 @@
+"""One row of logits to a token, by numbers that can be checked by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from inflight.errors import CourseError
+from inflight.engine.sampling import Sampler, SamplingConfig, log_probability
+
+LOGITS = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))  # so that probabilities are these, in this order
+
+
+def shares(config: SamplingConfig, count: int = 4000) -> np.ndarray:
+    """How often each of the four tokens is chosen."""
+    sampler = Sampler(config)
+    tokens = [sampler.choose(LOGITS, [0], []) for _ in range(count)]
+    return np.bincount(tokens, minlength=4) / count
+
+
+@pytest.mark.parametrize("config", [
+    SamplingConfig(), SamplingConfig(top_k=1, temperature=5.0), SamplingConfig(temperature=0, top_p=0.9),
+], ids=["default", "top_k 1", "temperature 0"])
+def test_greedy(config):
+    assert config.is_greedy
+    assert Sampler(config).choose(LOGITS, [0], []) == 0
+
+
+@pytest.mark.parametrize("config, expected", [
+    (SamplingConfig(top_p=1.0), [0.5, 0.3, 0.15, 0.05]),
+    (SamplingConfig(top_k=4), [0.5, 0.3, 0.15, 0.05]),
+    (SamplingConfig(top_k=100), [0.5, 0.3, 0.15, 0.05]),
+    (SamplingConfig(top_k=2), [0.5 / 0.8, 0.3 / 0.8, 0, 0]),
+    (SamplingConfig(top_p=0.7), [0.5 / 0.8, 0.3 / 0.8, 0, 0]),
+    (SamplingConfig(top_p=0.3), [1, 0, 0, 0]),
+    (SamplingConfig(top_k=3, top_p=0.6), [0.5 / 0.8, 0.3 / 0.8, 0, 0]),
+    # temperature 0.5 squares the probabilities: 0.25, 0.09, 0.0225, 0.0025 of 0.365
+    (SamplingConfig(top_p=1.0, temperature=0.5), np.array([0.25, 0.09, 0.0225, 0.0025]) / 0.365),
+], ids=["all", "top_k 4", "top_k beyond", "top_k 2", "top_p 0.7", "top_p 0.3", "both", "temperature 0.5"])
+def test_shares_are_the_probabilities(config, expected):
+    assert shares(config) == pytest.approx(expected, abs=0.03)
+
+
+def test_order_of_the_vocabulary_does_not_matter():
+    sampler = Sampler(SamplingConfig(top_k=2))
+    assert {sampler.choose(LOGITS[::-1].copy(), [0], []) for _ in range(100)} == {2, 3}
+
+
+def test_same_seed_same_tokens():
+    logits = np.zeros(1000, np.float32)
+    runs = [[Sampler(SamplingConfig(top_p=1.0, random_seed=seed)).choose(logits, [0], [])] for seed in (7, 7, 8)]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def changed(config: SamplingConfig, logits, prompt, answer, **sampler) -> list[float]:
+    return Sampler(config, **sampler)._changed(np.array(logits, np.float64), prompt, answer).tolist()
+
+
+def test_repetition_penalty_divides_what_is_positive_and_multiplies_what_is_negative():
+    assert changed(SamplingConfig(repetition_penalty=2.0), [4, -4, 3, -3], [0, 1], []) == [2, -8, 3, -3]
+
+
+def test_repetition_penalty_counts_prompt_and_answer_once():
+    assert changed(SamplingConfig(repetition_penalty=2.0), [4, 4, 4, 4], [0, 0], [0, 1]) == [2, 2, 4, 4]
+
+
+def test_presence_penalty_is_taken_once_and_not_for_the_prompt():
+    assert changed(SamplingConfig(presence_penalty=1.5), [4, 4, 4, 4], [3], [0, 0, 1]) == [2.5, 2.5, 4, 4]
+
+
+def test_frequency_penalty_is_taken_for_each_occurrence():
+    assert changed(SamplingConfig(frequency_penalty=1.5), [4, 4, 4, 4], [3], [0, 0, 1]) == [1, 2.5, 4, 4]
+
+
+def test_penalties_together():
+    config = SamplingConfig(repetition_penalty=2.0, presence_penalty=1.0, frequency_penalty=0.5)
+    assert changed(config, [4, 4, 4], [2], [0, 0]) == [4 / 2 - 1 - 2 * 0.5, 4, 2]
+
+
+def test_a_penalty_changes_the_choice_and_leaves_the_logits_as_they_were():
+    logits = LOGITS.copy()
+    assert Sampler(SamplingConfig(frequency_penalty=1.0)).choose(logits, [3], [0]) == 1
+    assert np.array_equal(logits, LOGITS)
+
+
+def test_min_length_keeps_the_end_away_until_the_answer_is_long_enough():
+    sampler = Sampler(SamplingConfig(min_length=2), end_id=0)
+    assert [sampler.choose(LOGITS, [3], answer) for answer in ([], [1], [1, 1])] == [1, 1, 0]
+
+
+@pytest.mark.parametrize("answer, expected", [([], 0), ([1], 0), ([2], 0), ([1, 2], 1), ([0, 1, 2], 1), ([2, 1], 0)])
+def test_a_bad_word_of_several_tokens_is_kept_out_at_its_last(answer, expected):
+    assert Sampler(SamplingConfig(), bad_words=[[1, 2, 0]]).choose(LOGITS, [3], answer) == expected
+
+
+def test_bad_words_of_one_token():
+    assert Sampler(SamplingConfig(), bad_words=[[0], [1]]).choose(LOGITS, [3], []) == 2
+
+
+def test_a_bad_word_is_never_drawn():
+    sampler = Sampler(SamplingConfig(top_p=1.0), bad_words=[[0], [2]])
+    assert {sampler.choose(LOGITS, [3], []) for _ in range(300)} == {1, 3}
+
+
+def test_log_probability():
+    assert log_probability(LOGITS + 7, 1) == pytest.approx(math.log(0.3), abs=1e-6)
+
+
+@pytest.mark.parametrize("option, message", [
+    ({"temperature": math.nan}, "temperature is nan; give a finite number"),
+    ({"temperature": math.inf}, "temperature is inf; give a finite number"),
+    ({"top_p": math.nan}, "top_p is nan; give a finite number"),
+    ({"repetition_penalty": math.nan}, "repetition_penalty is nan; give a finite number"),
+    ({"presence_penalty": -math.inf}, "presence_penalty is -inf; give a finite number"),
+    ({"temperature": -1.0}, "temperature is -1.0; give a value of at least 0"),
+    ({"top_k": -1}, "top_k is -1; give a value of at least 0"),
+    ({"top_p": 1.5}, "top_p is 1.5; give a value of between 0 and 1"),
+    ({"min_length": -1}, "min_length is -1; give a value of at least 0"),
+    ({"random_seed": -1}, "random_seed is -1; give a value of at least 0"),
+    ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0; give a value above 0"),
+])
+def test_refused(option, message):
+    with pytest.raises(CourseError, match=message):
+        SamplingConfig(**option)

@@ -1,0 +1,91 @@
+"""The arithmetic of lesson 01 against engines that are really built, and the widget that shows it."""
+
+import pytest
+
+from inflight.engine import builder as engine
+from inflight.notebook import syllabus, widgets
+from inflight.checkpoint.sources import fetch
+from inflight.engine.builder import BuildConfig
+from inflight.errors import CourseError
+from inflight.engine.openvino_runner import PagedModel
+from inflight.engine.sizing import KINDS, Sizing, kind
+from inflight.checkpoint.weights import GgufFile
+
+
+@pytest.fixture(scope="module")
+def default_engine():
+    return engine.cached(fetch())
+
+
+@pytest.fixture(scope="module")
+def sizing(default_engine):
+    return Sizing(GgufFile(fetch().path), engine.read(default_engine).pretrained_config)
+
+
+def test_weights_are_predicted_to_a_thousandth(sizing, default_engine):
+    on_disk = (default_engine / engine.WEIGHTS_FILE).stat().st_size
+    assert sizing.weight_bytes(BuildConfig()) == pytest.approx(on_disk, rel=1e-3)
+
+
+def test_kv_cache_is_predicted_exactly_with_and_without_scales(sizing, default_engine):
+    int8 = BuildConfig(kv_cache_quant_algo="INT8")
+    for config, folder in ((BuildConfig(), default_engine), (int8, engine.cached(fetch(), int8))):
+        model = PagedModel(folder)
+        assert sizing.kv_bytes_per_token(config) * config.tokens_per_block == model.block_bytes
+
+
+def test_users_take_whole_blocks_and_the_weights_come_first(sizing):
+    config = BuildConfig()
+    one = sizing.kv_bytes_per_user(config, 33)
+    assert one == 2 * sizing.kv_bytes_per_user(config, 32)
+    memory = sizing.weight_bytes(config) + 3 * one
+    assert sizing.users(config, 33, memory) == 3
+    assert sizing.users(config, 33, memory - 1) == 2
+    assert sizing.users(config, 33, 0) == 0
+
+
+def test_every_tensor_has_a_kind_and_none_is_lost(sizing):
+    weights = sizing.weights_by_kind(BuildConfig())
+    assert tuple(weights["kind"]) == KINDS
+    assert weights["parameters"].sum() == sizing.model["num_parameters"]
+    assert kind("blk.0.attn_norm.weight") == "norms" and kind("token_embd.weight") == "embedding"
+
+
+def test_widget_shows_bytes_refusals_and_commands(sizing):
+    options = widgets.BuildOptions(sizing, memory_bytes=4e9)
+    assert "46,080 bytes" in options.result.value and "trtllm-build" in options.commands.value
+    options.fields["kv_cache_quant_algo"].value = "INT8"
+    assert "13,680 bytes" in options.result.value and "--int8_kv_cache" in options.commands.value
+    options.fields["max_batch_size"].value = 2000
+    assert "Too few for 2000 seats" in options.result.value
+    options.tp_size.value = 0
+    assert "Refused" in options.result.value and "tp_size" in options.result.value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("quant_algo", "W8A8"),
+        ("dtype", "float16"),
+        ("max_beam_width", 4),
+        ("kv_cache_type", "continuous"),
+        ("max_input_len", 4096),
+    ],
+)
+def test_widget_says_what_build_config_says(sizing, name, value):
+    options = widgets.BuildOptions(sizing, memory_bytes=4e9)
+    options.fields[name].value = value
+    with pytest.raises(CourseError) as refusal:
+        BuildConfig(**{name: value})
+    assert str(refusal.value)[:40].replace("'", "&#x27;") in options.result.value
+    options.fields[name].value = getattr(BuildConfig(), name)
+    assert "Refused" not in options.result.value
+
+
+def test_map_links_the_lessons_that_are_there():
+    lessons = syllabus.table().set_index("number")
+    assert lessons.loc["01", "link"] == "01_engine.ipynb"
+    assert all(
+        not row.link or (syllabus.ROOT / "lessons" / row.link.removesuffix(".ipynb")).is_dir()
+        for row in lessons.itertuples()
+    )

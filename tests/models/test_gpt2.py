@@ -1,0 +1,227 @@
+"""The GPT-2 with a KV cache of slots, against transformers' own `generate`."""
+
+import json
+import shutil
+
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inflight.checkpoint import sources as checkpoint
+from inflight.models import gpt2, huggingface
+from inflight.errors import CourseError
+from inflight.models.gpt2_checkpoint import SIZES, random_checkpoint
+
+POSITIONS = SIZES["gpt2-tiny"]["n_positions"]
+NUM_SLOTS = 4
+LENGTH = 24
+PARAMETERS = {"max_tokens": LENGTH, "ignore_eos": True}
+PROMPTS = ["One", "Programming in C++ is like", "a b c d e f g h i j k l m n o p", "One two", "word " * 60, "ünïcödé 日本 🎈"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return random_checkpoint(tmp_path_factory.mktemp("gpt2") / "tiny", "gpt2-tiny")
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return gpt2.load(folder, "on", "float32", NUM_SLOTS)
+
+
+@pytest.fixture(scope="module")
+def generated(folder, model):
+    """Prompt -> prompt and answer as tokens, by transformers."""
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    answers = {}
+    for prompt in PROMPTS:
+        ids = torch.tensor([model.sequence(prompt, PARAMETERS).token_ids])
+        answers[prompt] = theirs.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, eos_token_id=None,
+                                          max_new_tokens=LENGTH, pad_token_id=0)[0].tolist()
+    return answers
+
+
+def finish(model, sequence):
+    while not sequence.is_finished:
+        model.step([sequence])
+    return sequence.token_ids
+
+
+# Tokens ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", gpt2.WAYS)
+def test_each_way_gives_the_tokens_of_transformers(folder, generated, way):
+    model = gpt2.load(folder, way, "float32")
+    sequences = [model.sequence(prompt, PARAMETERS) for prompt in PROMPTS]
+    assert all(map(model.join, sequences))
+    for _ in range(LENGTH):
+        model.step(sequences)
+    assert [sequence.token_ids for sequence in sequences] == list(generated.values())
+
+
+def test_the_answers_tell_sequences_apart(generated):
+    """Or the tests here would pass with a cache that mixes them up."""
+    answers = [tuple(tokens[-LENGTH:]) for tokens in generated.values()]
+    assert len(set(answers)) == len(answers) and all(len(set(answer)) > LENGTH // 2 for answer in answers)
+
+
+EVENTS = st.lists(st.one_of(
+    st.tuples(st.just("join"), st.integers(0, len(PROMPTS) - 1)),
+    st.tuples(st.just("leave"), st.integers(0, NUM_SLOTS - 1)),
+    st.tuples(st.just("step"), st.integers(1, 2**NUM_SLOTS - 1)),  # a bit for each of those that are there
+), min_size=10, max_size=60)
+
+
+@settings(max_examples=60, deadline=None)
+@given(events=EVENTS)
+def test_whoever_joins_and_leaves_the_tokens_are_the_same(model, generated, events):
+    present = []  # prompt and sequence
+    for event, number in events:
+        if event == "join":
+            sequence = model.sequence(PROMPTS[number], PARAMETERS)
+            assert model.join(sequence) == (len(present) < NUM_SLOTS)
+            present += [(PROMPTS[number], sequence)] if sequence.slot is not None else []
+        elif event == "leave" and present:
+            model.leave(present.pop(number % len(present))[1])
+        elif event == "step":
+            chosen = [sequence for bit, (_, sequence) in enumerate(present) if number >> bit & 1]
+            if chosen:
+                model.step(chosen)
+        for prompt, sequence in present:
+            assert sequence.token_ids == generated[prompt][:len(sequence.token_ids)]
+        for _, sequence in [row for row in present if row[1].is_finished]:
+            model.leave(sequence)
+        present = [row for row in present if not row[1].is_finished]
+        assert model.num_used_slots == len(present) == len({sequence.slot for _, sequence in present})
+    for _, sequence in present:
+        model.leave(sequence)
+    assert model.num_used_slots == 0
+
+
+def test_bfloat16_is_close_to_float32(folder, generated):
+    """Near ties may go either way, so the first token of most prompts."""
+    model = gpt2.load(folder, "on", "bfloat16", len(PROMPTS))
+    sequences = [model.sequence(prompt, {"max_tokens": 2, "ignore_eos": True}) for prompt in PROMPTS]
+    assert all(map(model.join, sequences))
+    model.step(sequences)
+    same = [sequence.token_ids[-1] == generated[prompt][sequence.prompt_length]
+            for prompt, sequence in zip(PROMPTS, sequences)]
+    assert sum(same) >= len(PROMPTS) - 1
+
+
+@pytest.mark.parametrize("with_gelu", [False, True])
+@pytest.mark.parametrize("num_tokens", [1, gpt2.PACKED_FOR_TOKENS, 100])
+def test_a_packed_matrix_gives_what_linear_gives(monkeypatch, with_gelu, num_tokens):
+    torch.manual_seed(0)
+    weight, bias, x = torch.randn(96, 64), torch.randn(96), torch.randn(num_tokens, 64)
+    weight, bias, x = weight.bfloat16() / 8, bias.bfloat16(), x.bfloat16()
+    packed = gpt2._Linear(weight, bias, with_gelu)
+    monkeypatch.setattr(gpt2, "_can_pack", lambda weight: False)
+    plain = gpt2._Linear(weight, bias, with_gelu)
+    torch.testing.assert_close(packed(x), plain(x), rtol=0.02, atol=0.02)
+
+
+def test_without_the_packing_operators_there_is_no_packing(monkeypatch):
+    weight = torch.zeros(2, 2, dtype=torch.bfloat16)
+    assert not gpt2._can_pack(weight.float())
+    monkeypatch.setattr(torch.ops, "mkldnn", object())
+    assert not gpt2._can_pack(weight)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU computes in float16")
+def test_a_precision_that_a_cpu_cannot_do(folder):
+    with pytest.raises(CourseError, match="dtype is float16, which this computer's CPU does not .* use bfloat16 or float32"):
+        gpt2.load(folder, "on", "float16")
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_an_answer_may_fill_all_positions(model, prompt):
+    room = POSITIONS - model.sequence(prompt, PARAMETERS).prompt_length
+    sequence = model.sequence(prompt, {"max_tokens": room, "ignore_eos": True})
+    assert model.join(sequence)
+    assert len(finish(model, sequence)) == POSITIONS
+    model.leave(sequence)
+
+
+def test_the_pieces_joined_are_the_text(model, folder):
+    sequence = model.sequence(PROMPTS[-1], {"max_tokens": 60, "ignore_eos": True})
+    assert model.join(sequence)
+    pieces = []
+    while not sequence.is_finished:
+        model.step([sequence])
+        pieces.append(model.last_piece(sequence))
+    model.leave(sequence)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    assert len(pieces) == 60
+    assert PROMPTS[-1] + "".join(pieces) == theirs.decode(sequence.token_ids, clean_up_tokenization_spaces=False)
+
+
+def test_the_end_token_ends_the_answer_unless_it_is_ignored(folder, generated, tmp_path):
+    prompt = PROMPTS[1]
+    answer = generated[prompt][-LENGTH:]
+    ending = shutil.copytree(folder, tmp_path / "ending")
+    config = json.loads((ending / "config.json").read_text())
+    (ending / "config.json").write_text(json.dumps({**config, "eos_token_id": answer[4]}))
+    model = gpt2.load(ending, "on", "float32", 1)
+    for ignore_eos, length in ((False, answer.index(answer[4]) + 1), (True, LENGTH)):
+        sequence = model.sequence(prompt, {"max_tokens": LENGTH, "ignore_eos": ignore_eos})
+        assert model.join(sequence)
+        assert finish(model, sequence)[sequence.prompt_length:] == answer[:length]
+        model.leave(sequence)
+
+
+# Slots ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_cache_takes_nobody_until_somebody_leaves(model):
+    sequences = [model.sequence("One", PARAMETERS) for _ in range(NUM_SLOTS + 1)]
+    assert [model.join(sequence) for sequence in sequences] == [True] * NUM_SLOTS + [False]
+    model.leave(sequences[-1])
+    assert model.num_used_slots == NUM_SLOTS, "it had none"
+    model.leave(sequences[1])
+    model.leave(sequences[1])
+    assert model.num_used_slots == NUM_SLOTS - 1
+    assert model.join(sequences[-1]) and sequences[-1].slot == 1
+    for sequence in sequences:
+        model.leave(sequence)
+    assert model.num_used_slots == 0
+
+
+def test_a_cache_beyond_all_memory_is_one_sentence(folder):
+    with pytest.raises(CourseError, match="no memory for a KV cache of 1000000000000 slots: set kv_cache_slots lower"):
+        gpt2.load(folder, "on", "float32", 10**12)
+
+
+# What is refused ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text, parameters, message", [
+    ("", PARAMETERS, "text_input is empty"),
+    ("Hi", {}, r"no parameter max_tokens \(.*\) and no parameter ignore_eos \(true or false\)"),
+    ("Hi", {"max_tokens": True, "ignore_eos": True}, "max_tokens is True; it must be a whole number of at least 1"),
+    ("Hi", {"max_tokens": 2.5, "ignore_eos": True}, "max_tokens is 2.5; it must be"),
+    ("Hi", {"max_tokens": 4, "ignore_eos": 1}, "ignore_eos is 1; it must be true or false"),
+    ("Hi", {"max_tokens": POSITIONS, "ignore_eos": True}, rf"ask for at most {POSITIONS - 1} tokens"),
+    ("word " * POSITIONS, PARAMETERS, r"The prompt has \d+ tokens, but the model has 128 positions .* shorten the text"),
+])
+def test_requests_that_are_refused(model, text, parameters, message):
+    with pytest.raises(CourseError, match=message):
+        model.sequence(text, parameters)
+
+
+def test_checkpoints_that_are_refused(folder, tmp_path):
+    with pytest.raises(CourseError, match="is a 'llama', not a GPT-2"):
+        gpt2.load(huggingface.folder(checkpoint.fetch()))
+    with pytest.raises(CourseError, match="nothing cannot be loaded .* Make or fetch"):
+        gpt2.load(tmp_path / "nothing")
+    other = shutil.copytree(folder, tmp_path / "other")
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**config, "activation_function": "relu"}))
+    with pytest.raises(CourseError, match="activation_function = 'relu'; .* use kv_cache = tutorial"):
+        gpt2.load(other)
+    (other / "model.safetensors").write_bytes(b"cut short")
+    with pytest.raises(CourseError, match="other cannot be loaded"):
+        gpt2.load(other)

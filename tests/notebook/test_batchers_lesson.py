@@ -1,0 +1,179 @@
+"""Lesson 06's pictures and its dashboard."""
+
+import re
+
+import pandas as pd
+import pytest
+
+from inflight.bench import batch_run
+from inflight.notebook import boards, charts
+from inflight.triton import repository
+from inflight.bench.batch_run import Outcome
+from inflight.notebook.palette import DECODE, WASTE
+from inflight.triton.server import Server
+from inflight.notebook.static_chart import static_svg
+from inflight.triton.telemetry import Statistics
+
+NO_STATISTICS = Statistics(0, 0, 0, 0, 0.0, 0.0, pd.Series(dtype=int))
+
+
+def outcome(batches, requests=4, rejected=(), urgent=()):
+    """Requests that come every 10 ms; a batch is (instance, start_s, end_s, its requests)."""
+    table = pd.DataFrame([(number, *batch[:3], len(batch[3]), len(batch[3]), batch[3])
+                          for number, batch in enumerate(batches, 1)],
+                         columns=["execution", "instance", "start_s", "end_s", "size", "work", "requests"])
+    home = {request: row for row in table.itertuples() for request in row.requests}
+    rows = [{"request": number, "sent_s": 0.01 * number, "priority": int(number in urgent),
+             "answered_s": home[number].end_s + 0.001 if number in home else 0.01 * number + 0.02,
+             "outcome": "rejected" if number in rejected else "answered",
+             "execution": home[number].execution if number in home else None} for number in range(1, requests + 1)]
+    frame = pd.DataFrame(rows).astype({"execution": "Int64"})
+    frame["latency_ms"] = (frame["answered_s"] - frame["sent_s"]) * 1000
+    return Outcome(frame, table, NO_STATISTICS)
+
+
+TOGETHER = outcome([(0, 0.01, 0.05, [1]), (0, 0.05, 0.1, [2, 3, 4])])
+TWO_COPIES = outcome([(0, 0.05, 0.09, [1, 3]), (1, 0.06, 0.1, [2])], rejected=(4,), urgent=(3,))
+
+
+def traces(fig, **look):
+    return [trace for trace in fig.data if look.items() <= trace.to_plotly_json().items()]
+
+
+def corners(fig):
+    """Left, right, top and bottom of each box."""
+    boxes = [trace for trace in traces(fig, type="bar") if trace.text is None]
+    return [(base, base + x, y - width / 2, y + width / 2) for trace in boxes
+            for base, x, y, width in zip(trace.base, trace.x, trace.y, trace.width, strict=True)]
+
+
+# Batches --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_box_goes_around_the_requests_of_a_batch_from_its_start_to_its_end():
+    assert corners(charts.batches({"one": TOGETHER})) == [(10, 50, 0.55, 1.45), (50, 100, 1.55, 4.45)]
+
+
+def test_a_batch_whose_requests_are_not_neighbours_has_several_boxes():
+    assert sorted(corners(charts.batches({"one": TWO_COPIES}))) == [
+        (50, 90, 0.55, 1.45), (50, 90, 2.55, 3.45), (60, 100, 1.55, 2.45)]
+
+
+def test_waiting_is_grey_from_arrival_to_the_box_or_to_the_refusal():
+    [waits] = traces(charts.batches({"one": TWO_COPIES}), fillcolor=WASTE)
+    ends = {y: [x for x, row in zip(waits.x, waits.y) if row == y] for y in (0.55, 1.55, 2.55, 3.55)}
+    assert ends == {0.55: [10, 50], 1.55: [20, 60], 2.55: [30, 50], 3.55: [40, 60]}
+
+
+def test_neighbours_of_one_batch_wait_in_one_area():
+    [waits] = traces(charts.batches({"one": TOGETHER}), fillcolor=WASTE)
+    assert waits.x.count(None) == 1  # of the batch of three; the first request does not wait
+
+
+def test_an_answer_that_is_held_back_is_dotted():
+    late = outcome([(0, 0.01, 0.05, [1]), (1, 0.02, 0.03, [2])], requests=2)
+    late.requests["answered_s"] = [0.051, 0.052]
+    [dots] = [trace for trace in traces(charts.batches({"one": late}), mode="lines") if trace.line.dash == "dot"]
+    assert list(dots.x) == [30, 52, None] and list(dots.y) == [2, 2, None]
+
+
+def test_each_instance_has_a_lane_and_each_batch_its_size_in_it():
+    fig = charts.batches({"one": TWO_COPIES})
+    lanes = [trace for trace in traces(fig, type="bar") if trace.text]
+    assert [list(lane.text) for lane in lanes] == [["2"], ["1"]]
+    assert lanes[0].marker.color == DECODE != lanes[1].marker.color
+    assert list(fig.layout.yaxis2.ticktext) == ["model 0", "model 1"]
+
+
+def test_the_key_names_only_what_is_there():
+    def key(run):
+        return " ".join(note.text for note in charts.batches({"one": run}).layout.annotations)
+
+    assert "urgent" in key(TWO_COPIES) and "rejected" in key(TWO_COPIES)
+    assert all(word not in key(TOGETHER) for word in ("urgent", "✕", "later"))
+
+
+def test_runs_of_batches_share_one_scale_and_have_words():
+    runs = {"first": TOGETHER, "second": TWO_COPIES}
+    layout = charts.batches(runs).layout
+    assert layout.xaxis.range == layout.xaxis2.range == layout.xaxis3.range == layout.xaxis4.range
+    words = charts.batches_summary(runs)
+    assert "first: 4 requests in 2 batches" in words and "sizes 1, 3" in words
+    assert "second: 3 requests in 2 batches, 1 rejected" in words
+    assert len(static_svg(charts.batches(runs), words)) < 20_000
+
+
+def test_a_run_in_which_nobody_was_answered_can_be_drawn():
+    run = outcome([], requests=2, rejected=(1, 2))
+    assert "0 requests in 0 batches, 2 rejected" in charts.batches_summary({"none": run})
+    static_svg(charts.batches({"none": run}), "Two requests, and both are refused.")
+
+
+# The other pictures ---------------------------------------------------------------------------------------------------
+
+
+def test_the_sweep_has_its_budget_and_both_percentiles():
+    rows = pd.DataFrame({"delay_ms": [0, 50], "p50_ms": [60.0, 90.0], "p95_ms": [100.0, 160.0], "busy": [0.8, 0.4],
+                         "mean_batch": [1.2, 3.0]})
+    fig = charts.delay_sweep(rows, budget_ms=120)
+    assert [list(trace.y) for trace in fig.data] == [[100, 160], [60, 90], [80, 40]]
+    assert fig.layout.shapes[0].y0 == 120
+    static_svg(fig, "Latency and load against the queue delay.")
+
+
+def test_outcomes_are_stacked_to_all_requests():
+    counts = pd.DataFrame({"answered": [90, 60], "queue full": [10, 30], "timed out": [0, 10]}, index=["a", "b"])
+    fig = charts.queue_outcomes(counts)
+    assert [sum(trace.x[row] for trace in fig.data) for row in (0, 1)] == [100, 100]
+    assert fig.layout.barmode == "stack"
+    static_svg(fig, "Answered, refused and timed-out requests of two runs.")
+
+
+def test_a_batch_costs_a_line_beside_so_many_batches_of_one():
+    alone, line, points = charts.batch_cost({1: 15.0, 4: 24.0}, fixed_ms=12.0, item_ms=3.0).data
+    assert list(alone.y) == [0, 60] and list(line.y) == [12, 24] and list(points.y) == [15, 24]
+
+
+def test_a_sequence_has_one_colour_and_executions_are_counted_from_one():
+    rows = pd.DataFrame({"sequence": [7, 9, 7], "execution": [4, 4, 6], "place": [0, 1, 0]})
+    fig = charts.sequence_places({"direct": rows, "oldest": rows})
+    first = fig.data[0]
+    assert list(first.x) == [1, 1, 2] and list(first.y) == [0, 1, 0] and list(first.text) == ["7", "9", "7"]
+    assert first.marker.color[0] == first.marker.color[2] != first.marker.color[1]
+    static_svg(fig, "Two sequences at their places of two batches.")
+
+
+# The dashboard --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def log_path(tmp_path_factory):
+    return tmp_path_factory.mktemp("log") / "executions.jsonl"
+
+
+@pytest.fixture(scope="module")
+def server(log_path, tmp_path_factory):
+    repo = repository.assemble(tmp_path_factory.mktemp("board") / "repo", models=("batch-cost",),
+                               execution_log_path=log_path)
+    with Server(repo) as server:
+        yield server
+
+
+def test_the_board_draws_the_config_as_it_is_and_keeps_the_run_before(server, log_path):
+    board = boards.batchers(server, log_path)
+    board.controls["arrivals"].value = "all at once"
+    assert re.search(r"now: no batcher: 20 requests in 20 batches", board.run().alt)
+    repository.edit(server.repo, "batch-cost", "dynamic_batching { max_queue_delay_microseconds: 30000 }")
+    alt = board.run().alt
+    assert "before: no batcher: 20 requests in 20 batches" in alt
+    assert re.search(r"now: at most 8, delay 30000 µs: 20 requests in [34] batches", alt)
+    repository.edit(server.repo, "batch-cost", dynamic_batching=False)
+
+
+@pytest.mark.parametrize("arrivals", [name for name in boards.ARRIVALS if name != "all at once"])
+def test_every_choice_of_arrivals_is_answered(server, log_path, arrivals):
+    repository.edit(server.repo, "batch-cost", "dynamic_batching { }")
+    board = boards.batchers(server, log_path)
+    board.controls["arrivals"].value = arrivals
+    assert f"{len(boards.ARRIVALS[arrivals])} requests in" in board.run().alt
+    assert batch_run.QUEUE_FULL not in board.status.value

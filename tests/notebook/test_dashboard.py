@@ -1,0 +1,258 @@
+"""The dashboard without a browser: clicks go to the same handlers. Its clock is a list of times, so no test waits for one."""
+
+import itertools
+import threading
+
+import ipywidgets
+import plotly.graph_objects as go
+import pytest
+
+from inflight.bench import trace_run
+from inflight.notebook import boards
+from inflight.triton import repository, telemetry
+from inflight.triton.client import Client
+from inflight.notebook.dashboard import DRAW_EVERY_S, Dashboard, Frame
+from inflight.errors import CourseError
+from inflight.triton.server import Server
+from inflight.bench.workload import TimedRequest
+from tests.engines import active_requests, wait_until
+
+
+def frame(number):
+    return Frame(go.Figure(go.Bar(x=["frames"], y=[number])), f"Frame number {number} of a bar that grows.")
+
+
+def frames(count):
+    def work(**_):
+        for number in range(count):
+            yield frame(number)
+    return work
+
+
+def drawn(board):
+    """The numbers of the frames that the page gets from now on."""
+    numbers = []
+    board.words.observe(lambda change: numbers.append(int(change.new.split()[2])), "value")
+    return numbers
+
+
+def ready_again(board):
+    return not board.run_button.disabled and board.stop_button.disabled
+
+
+class Held:
+    """Work that yields a frame, then waits until the test lets it go on; it notes whether it was closed."""
+
+    def __init__(self):
+        self.calls, self.closed = [], 0
+        self.first_frame, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self, **values):
+        self.calls.append(values)
+        try:
+            for number in itertools.count():
+                yield frame(number)
+                self.first_frame.set()
+                self.go_on.wait(5)
+        finally:
+            self.closed += 1
+
+
+@pytest.fixture
+def held():
+    work = Held()
+    slider = ipywidgets.IntSlider(3, 1, 9)
+    board = Dashboard({"tokens": slider}, work)
+    yield board, work
+    board.stop()
+    work.go_on.set()
+    board.wait()
+
+
+def test_a_run_ends_with_the_last_frame_drawn():
+    board = Dashboard({}, frames(3))
+    assert board.run() == board.frame
+    assert board.words.value.startswith("Frame number 2") and "<svg" in board.picture.value
+    assert "Done" in board.status.value and ready_again(board)
+
+
+def test_the_controls_are_the_parameters_of_the_work_and_off_while_it_runs(held):
+    board, work = held
+    board.controls["tokens"].value = 5
+    board.run_button.click()
+    work.first_frame.wait(5)
+    assert work.calls == [{"tokens": 5}]
+    assert board.controls["tokens"].disabled and board.run_button.disabled and not board.stop_button.disabled
+    board.stop_button.click()
+    work.go_on.set()
+    board.wait()
+    assert not board.controls["tokens"].disabled and ready_again(board)
+
+
+def test_a_second_click_while_it_runs_does_nothing(held):
+    board, work = held
+    for _ in range(3):
+        board.run_button.click()
+    work.first_frame.wait(5)
+    board.run_button.click()
+    board.stop_button.click()
+    board.stop_button.click()
+    work.go_on.set()
+    board.wait()
+    assert len(work.calls) == 1 and work.closed == 1
+
+
+def test_stop_closes_the_work_and_keeps_the_picture(held):
+    board, work = held
+    board.run_button.click()
+    work.first_frame.wait(5)
+    board.stop_button.click()
+    work.go_on.set()
+    board.wait()
+    assert work.closed == 1 and "Stopped" in board.status.value
+    assert board.frame is not None and "<svg" in board.picture.value
+
+
+def test_it_runs_again_after_a_stop(held):
+    board, work = held
+    for runs in (1, 2):
+        work.first_frame.clear()
+        work.go_on.clear()
+        board.run_button.click()
+        work.first_frame.wait(5)
+        board.stop_button.click()
+        work.go_on.set()
+        board.wait()
+        assert len(work.calls) == runs and ready_again(board)
+
+
+@pytest.mark.parametrize(("error", "told"), [
+    (CourseError("The engine is <too> small. Take a larger one."), "<b>Failed.</b> The engine is &lt;too&gt; small."),
+    (KeyError("blocks"), "<b>Unexpected KeyError.</b>"),
+])
+def test_an_error_in_the_work_is_shown_and_not_lost(error, told):
+    def work():
+        yield frame(7)
+        raise error
+
+    board = Dashboard({}, work)
+    board.run_button.click()
+    board.wait()
+    assert told in board.status.value and ready_again(board)
+    assert board.frame.alt.startswith("Frame number 7")
+    with pytest.raises(type(error)):
+        board.run()
+
+
+def test_a_picture_that_cannot_be_drawn_is_told_and_the_work_closed():
+    closed = []
+
+    def work():
+        try:
+            yield Frame(go.Figure(go.Pie(values=[1])), "A pie, which no picture of the course is.")
+        finally:
+            closed.append(True)
+
+    board = Dashboard({}, work)
+    board.run_button.click()
+    board.wait()
+    assert "NotImplementedError" in board.status.value and closed == [True] and ready_again(board)
+
+
+def test_an_error_is_gone_after_the_next_run():
+    works = iter([frames(0), frames(1)])
+    failing = Dashboard({}, lambda: next(works)())
+    failing.run()
+    assert failing.frame is None
+    failing.run()
+    assert failing.frame.alt.startswith("Frame number 0") and "Done" in failing.status.value
+
+
+def test_no_more_than_ten_frames_a_second_are_drawn_and_the_last_always():
+    now = 0.0
+
+    def work():
+        nonlocal now
+        for number in range(101):
+            yield frame(number)
+            now += DRAW_EVERY_S / 8  # eighty frames a second
+
+    board = Dashboard({}, work, clock=lambda: now)
+    numbers = drawn(board)
+    board.run()
+    assert numbers[-1] == 100
+    assert all(later - earlier >= 8 for earlier, later in itertools.pairwise(numbers[:-1]))
+    assert len(numbers) >= 12
+
+
+def test_an_update_is_small():
+    board = Dashboard({}, frames(1))
+    board.run()
+    assert len(board.picture.value) < 10_000
+
+
+def test_what_it_is_can_be_read_without_a_page():
+    board = Dashboard({"tokens": ipywidgets.IntSlider(3, 1, 9)}, frames(1))
+    assert "tokens = 3" in repr(board) and "nothing has run" in repr(board)
+    board.run()
+    assert "Frame number 0" in repr(board)
+
+
+# With a real server ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def served(small_engine, tmp_path_factory):
+    """A server of the small model, and its iteration log."""
+    folder = tmp_path_factory.mktemp("served")
+    repo = repository.assemble(folder / "repo", small_engine, apply_chat_template=False,
+                               iteration_log_path=folder / "iterations.jsonl")
+    with Server(repo) as server:
+        yield server, folder / "iterations.jsonl"
+
+
+def trace(number, tokens=64):
+    return [TimedRequest("a b c", tokens, 0.0, 5)] * number
+
+
+def test_a_trace_is_followed_while_it_runs(served):
+    server, log_path = served
+    with Client(server.grpc_url) as client:
+        *_, whole = parts = list(trace_run.follow(client, trace(24), log_path))
+    lengths = [len(part.log) for part in parts]
+    assert lengths == sorted(lengths) and whole.log["iteration"].tolist() == list(range(1, lengths[-1] + 1))
+    assert all(part.requests.empty for part in parts[:-1])
+    assert whole.requests["output_len"].tolist() == [64] * 24
+
+
+def test_stop_ends_the_requests_in_the_engine_too(served):
+    server, log_path = served
+    before = len(telemetry.iterations(log_path))
+    with Client(server.grpc_url) as client:
+        board = Dashboard({}, lambda: (frame(len(part.log)) for part in trace_run.follow(client, trace(400), log_path)))
+        board.words.observe(lambda _: board.stop_button.click(), "value")
+        board.run()
+        assert "Stopped" in board.status.value
+        wait_until(lambda: active_requests(server) == 0, "no request is left in the engine")
+        assert len(telemetry.iterations(log_path)) - before < 400 * 64 / 4
+        assert trace_run.run(client, trace(1), log_path).requests["output_len"].sum() == 64
+
+
+def test_a_server_that_is_gone_is_told_in_a_sentence(served, tmp_path):
+    with Client("127.0.0.1:9") as client:
+        board = Dashboard({}, lambda: (frame(0) for _ in trace_run.follow(client, trace(2), tmp_path / "none.jsonl")))
+        board.run_button.click()
+        board.wait()
+    assert "went away after 0 of 2 answers" in board.status.value and ready_again(board)
+
+
+def test_the_board_of_lesson_05_edits_loads_runs_and_keeps_the_run_before(served):
+    server, log_path = served
+    board = boards.policies(server, trace(12), log_path)
+    for policy in ("max_utilization", "guaranteed_no_evict"):
+        board.controls["policy"].value = policy
+        frame = board.run()
+    config = repository.read_config(server.repo / "tensorrt_llm" / repository.CONFIG)
+    assert repository.get_parameter(config, "batch_scheduler_policy") == "guaranteed_no_evict"
+    assert "before: max_utilization, 1,280 tokens:" in frame.alt and "; guaranteed_no_evict, 1,280 tokens:" in frame.alt
+    assert len(board.picture.value) < 60_000

@@ -1,0 +1,157 @@
+"""The runner of the lectures: copies, pages without a network, and what it says when a cell fails."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+
+from inflight.notebook import execution
+from inflight.errors import CourseError
+from inflight.paths import COURSE
+
+SVG = '<svg xmlns="http://www.w3.org/2000/svg"></svg>'
+CHART = f"""from IPython.display import display
+figure = {{"data": [{{"type": "bar", "y": [1, 2], "name": "</script>"}}], "layout": {{}}, "config": {{}}}}
+bundle = {{"application/vnd.plotly.v1+json": figure, "image/svg+xml": '{SVG}', "text/plain": "two <bars>"}}
+display(bundle, raw=True)"""
+HEAD = """# Start here & now
+**10 minutes** · needs nothing
+
+Afterwards you will be *able to*:
+- ask a model
+- draw a request
+
+[Next](01_engine.ipynb#top), [the lab](../labs/01_engine.ipynb), [far](https://example.org/a)"""
+
+
+def write(folder, name, *cells):
+    """A notebook of one markdown cell and these code cells, without outputs."""
+    folder.mkdir(exist_ok=True)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(HEAD)])
+    notebook.cells += [nbformat.v4.new_code_cell(source) for source in cells]
+    nbformat.write(notebook, folder / f"{name}.ipynb")
+
+
+@pytest.fixture
+def notebooks(tmp_path):
+    folder = tmp_path / "notebooks"
+    write(folder, "00_start", "from pathlib import Path", CHART, "Path('00_start.ipynb').exists()")
+    write(folder, "01_engine", "from ipywidgets import IntSlider\nIntSlider(3)", "1 + 1")
+    return folder
+
+
+@pytest.fixture
+def ran(notebooks, tmp_path, capsys):
+    """The output folder, the table and what was printed."""
+    out = tmp_path / "build" / "course"
+    table = execution.run(None, out, notebooks)
+    return out, table, capsys.readouterr().out
+
+
+def test_every_notebook_gets_a_copy_a_page_and_a_row(ran):
+    out, table, printed = ran
+    assert list(table["notebook"]) == ["00_start", "01_engine"] and list(table["cells"]) == [3, 2]
+    assert (table["seconds"] > 0).all()
+    copy = nbformat.read(out / "00_start.ipynb", as_version=4)
+    assert copy.cells[3].outputs[0].data["text/plain"] == "True"  # it ran where its relative paths lead
+    pages = {f"{name}.{kind}" for name in ("00_start", "01_engine") for kind in ("ipynb", "html")}
+    assert {path.name for path in out.iterdir()} == pages | {"index.html", "plotly.min.js"}
+    assert "01_engine" in printed and str(out / "index.html") in printed
+
+
+def test_pages_fetch_nothing_and_draw_with_the_plotly_beside_them(ran):
+    out, _, _ = ran
+    page = (out / "00_start.html").read_text()
+    assert '<script src="plotly.min.js"></script>' in page
+    assert "Plotly.newPlot(" in page and 'aria-label="two &lt;bars&gt;"' in page
+    assert '"name": "<\\/script>"' in page and SVG not in page
+    for name in ("00_start.html", "01_engine.html", "index.html"):
+        assert not re.findall(r"<(?:script|link|img)[^>]*https?:", (out / name).read_text())
+
+
+def test_widgets_become_text(ran):
+    page = (ran[0] / "01_engine.html").read_text()
+    assert "open this lesson in JupyterLab" in page and "IntSlider(value=3)" in page
+    assert "vnd.jupyter.widget" not in page
+
+
+def test_links_lead_to_pages_and_to_the_clone(ran):
+    page = (ran[0] / "00_start.html").read_text()
+    assert 'href="01_engine.html#top"' in page
+    assert 'href="../../labs/01_engine.ipynb"' in page
+    assert 'href="https://example.org/a"' in page
+
+
+def test_the_index_is_a_table_of_contents(ran):
+    index = (ran[0] / "index.html").read_text()
+    assert '<a href="00_start.html"><strong>Start here &amp; now</strong></a>' in index
+    assert "Afterwards you will be able to: ask a model; draw a request" in index
+    assert "10 min" in index
+
+
+def test_lessons_are_chosen_by_number_or_name(notebooks, tmp_path):
+    assert list(execution.run(["01"], tmp_path / "out", notebooks)["notebook"]) == ["01_engine"]
+    found = sorted(notebooks.glob("*.ipynb"))
+    assert execution.select(found, ["01_engine", "00"]) == found
+    with pytest.raises(CourseError, match="No lesson '12'; the lessons are 00_start, 01_engine"):
+        execution.run(["12"], tmp_path / "out", notebooks)
+
+
+def test_no_notebooks_is_said(tmp_path):
+    with pytest.raises(CourseError, match="No notebooks in .*make notebooks"):
+        execution.run(None, tmp_path / "out", tmp_path)
+
+
+def test_a_failing_cell_is_named_and_the_copy_kept(tmp_path):
+    write(tmp_path / "notebooks", "00_start", "x = 1", "\nx / 0\nprint()", "x")
+    with pytest.raises(CourseError, match=r"00_start, cell \[2\] `x / 0` failed with ZeroDivisionError: division by"):
+        execution.run(None, tmp_path / "out", tmp_path / "notebooks")
+    assert "ZeroDivisionError" in (tmp_path / "out" / "00_start.ipynb").read_text()
+
+
+def test_a_notebook_that_exits_early_did_not_run(tmp_path):
+    write(tmp_path / "notebooks", "00_start", "import sys\nsys.exit(0)", "1")
+    with pytest.raises(CourseError, match=r"cell \[1\] `import sys` failed with SystemExit"):
+        execution.run(None, tmp_path / "out", tmp_path / "notebooks")
+
+
+def test_a_dead_kernel_is_named(tmp_path):
+    write(tmp_path / "notebooks", "00_start", "import os\nos._exit(3)")
+    with pytest.raises(CourseError, match=r"00_start, cell \[1\] `import os` failed with the kernel stopped"):
+        execution.run(None, tmp_path / "out", tmp_path / "notebooks")
+
+
+def test_a_page_that_would_need_a_network_is_refused(tmp_path):
+    source = "from IPython.display import HTML\nHTML('<script src=\"https://example.org/a.js\"></script>')"
+    write(tmp_path / "notebooks", "00_start", source)
+    with pytest.raises(CourseError, match="needs a network: <script"):
+        execution.run(None, tmp_path / "out", tmp_path / "notebooks")
+
+
+def test_interrupted_it_leaves_no_kernel(tmp_path):
+    started = tmp_path / "started"
+    source = f"import os, threading, pathlib\npathlib.Path({str(started)!r}).write_text(str(os.getpid()))\n"
+    write(tmp_path / "notebooks", "00_start", source + "threading.Event().wait()")
+    call = f"from inflight.notebook.execution import run; from pathlib import Path; p = Path({str(tmp_path)!r}); "
+    environment = {**os.environ, "PYTHONPATH": str(COURSE)}
+    command = [sys.executable, "-c", call + "run(None, p / 'out', p / 'notebooks')"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        kernel = wait_for_kernel(started, process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) != 0
+    assert psutil.wait_procs([kernel], timeout=10)[1] == []
+
+
+def wait_for_kernel(started, process):
+    """The kernel's process, once its cell runs."""
+    while process.poll() is None:
+        if started.exists() and started.read_text():
+            return psutil.Process(int(started.read_text()))
+        psutil.wait_procs([psutil.Process(process.pid)], timeout=0.1)
+    raise AssertionError("the runner ended before its cell ran")

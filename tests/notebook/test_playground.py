@@ -1,0 +1,77 @@
+"""The playground of lesson 03 without a browser: clicks go to the same handlers, and a real server answers."""
+
+import pytest
+
+from inflight.triton.client import Client
+from inflight.notebook.widgets import Playground
+
+
+@pytest.fixture
+def playground(streaming_server):
+    with Client(streaming_server.grpc_url) as client:
+        yield Playground(client)
+
+
+def ready_again(playground):
+    return not playground.run_button.disabled and playground.stop_button.disabled
+
+
+def test_run_shows_the_answer_and_its_times(streaming_server, playground):
+    playground.prompt.value = "What is the capital of France?"
+    playground.max_tokens.value, playground.top_k.value = 20, 1
+    playground.run_button.click()
+    playground.wait()
+    with Client(streaming_server.grpc_url) as client:
+        assert client.ask("What is the capital of France?", 20).text in playground.text.value
+    assert all(word in playground.status.value for word in ("Done", "TTFT", "end-to-end", "tokens/s"))
+    assert ready_again(playground)
+
+
+def test_the_sliders_reach_the_engine(playground):
+    playground.max_tokens.value = 5
+    playground.run_button.click()
+    playground.wait()
+    assert "5 pieces" in playground.status.value
+
+
+def test_a_second_click_while_an_answer_is_made_does_nothing(playground):
+    playground.max_tokens.value = 30
+    playground.run_button.click()
+    reading = playground._thread
+    playground.run_button.click()
+    assert playground._thread is reading
+    playground.wait()
+    assert ready_again(playground)
+
+
+def test_stop_ends_the_answer_and_keeps_what_was_read(playground):
+    playground.prompt.value, playground.max_tokens.value = "Tell me a very long story.", 400
+    shown = []
+    playground.text.observe(lambda change: (shown.append(change.new), playground.stop_button.click()), "value")
+    playground.run_button.click()
+    playground.wait()
+    count = int(playground.status.value.split("</b> ")[1].split()[0])
+    assert "Stopped" in playground.status.value and 1 <= count < 400
+    assert shown and ready_again(playground)
+
+
+def test_what_the_model_writes_is_shown_as_text_and_not_as_markup(playground):
+    playground._show("<b>bold</b> & more")
+    assert "&lt;b&gt;bold&lt;/b&gt; &amp; more" in playground.text.value
+
+
+def test_a_refused_request_is_told_in_a_sentence(playground):
+    playground.prompt.value = " "
+    playground.run_button.click()
+    playground.wait()
+    assert "text_input is empty" in playground.status.value
+    assert ready_again(playground)
+
+
+def test_a_server_that_is_gone_is_told_in_a_sentence():
+    with Client("127.0.0.1:9") as client:
+        playground = Playground(client)
+        playground.run_button.click()
+        playground.wait()
+    assert "does not answer" in playground.status.value and "Traceback" not in playground.status.value
+    assert ready_again(playground)

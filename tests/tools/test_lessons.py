@@ -1,0 +1,234 @@
+"""From a lesson's scripts to its three notebooks, and the gate that holds these to their source."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tools import lessons
+from inflight.paths import COURSE
+from inflight.errors import CourseError
+
+LECTURE = """# %% [markdown]
+# # Seats
+# 5 min. You will be able to count seats. See [the lab](../labs/01_seats.ipynb).
+
+# %% tags=["nbval-ignore-output"]
+import time
+time.time()
+
+# %%
+seats = 8
+print(seats)
+"""
+LAB = '''# %% [markdown]
+# # Seats, the lab
+
+# %%
+import os
+
+def empty(seats, guests):
+    """Seats that stay empty."""
+    # BEGIN SOLUTION
+    # LAB: answer = None
+    # LAB: return answer
+    answer = seats - guests % seats
+    return answer
+    # END SOLUTION
+
+# %%
+# BEGIN SOLUTION
+total_of_all_seats = 8
+# END SOLUTION
+print(os.environ["COURSE_STRICT"])
+
+# %% tags=["solution"]
+print("the tagged cell is hidden")
+'''
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A course of one lesson."""
+    folder = tmp_path / "lessons" / "01_seats"
+    folder.mkdir(parents=True)
+    (folder / "lecture.py").write_text(LECTURE)
+    (folder / "lab.py").write_text(LAB)
+    return tmp_path
+
+
+@pytest.fixture
+def built(root):
+    """The same, with notebooks written but nothing executed."""
+    lessons.build(root, execute_cells=False)
+    return root
+
+
+def read(root, kind):
+    return nbformat.read(root / kind / "01_seats.ipynb", as_version=4)
+
+
+def change(root, kind, edit):
+    """Let `edit` alter a notebook's JSON."""
+    path = root / kind / "01_seats.ipynb"
+    notebook = json.loads(path.read_text())
+    edit(notebook)
+    path.write_text(json.dumps(notebook))
+
+
+def executed(notebook):
+    for count, cell in enumerate((c for c in notebook["cells"] if c["cell_type"] == "code"), 1):
+        cell["execution_count"] = count
+
+
+def test_the_courses_own_notebooks_are_what_their_source_gives():
+    assert lessons.check(lessons.ROOT) == []
+
+
+def test_executing_keeps_outputs_and_nothing_that_differs_from_run_to_run(root):
+    paths = lessons.build(root)
+    assert [str(path.relative_to(root)) for path in paths] == [
+        f"{kind}/01_seats.ipynb" for kind in ("notebooks", "labs", "solutions")
+    ]
+    lecture, solution = read(root, "notebooks"), read(root, "solutions")
+    assert lecture.cells[2].outputs[0].text == "8\n"
+    assert solution.cells[2].outputs[0].text == "1\n"  # the checks of a solution raise
+    assert set(lecture.metadata) == {"kernelspec", "language_info"}
+    assert [dict(cell.metadata) for cell in lecture.cells] == [{}, {"tags": ["nbval-ignore-output"]}, {}]
+    assert lessons.check(root) == []
+    first = (root / "solutions/01_seats.ipynb").read_bytes()
+    lessons.build(root)
+    assert (root / "solutions/01_seats.ipynb").read_bytes() == first
+
+
+def test_nbval_accepts_a_built_notebook_and_rejects_a_changed_output(root):
+    lessons.build(root)
+    pytest_nbval = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval", "--nbval-current-env",
+                    "--nbval-cell-timeout=60", "notebooks"]  # fmt: skip
+    assert subprocess.run(pytest_nbval, cwd=root, capture_output=True).returncode == 0
+    change(root, "notebooks", lambda notebook: notebook["cells"][2]["outputs"][0].update(text=["9\n"]))
+    result = subprocess.run(pytest_nbval, cwd=root, capture_output=True, text=True)
+    assert result.returncode == 1 and "1 failed, 1 passed" in result.stdout
+
+
+def test_widget_views_become_text(root):
+    widget = "\n# %%\nfrom ipywidgets import IntSlider\nIntSlider(3)\n"
+    (root / "lessons/01_seats/lecture.py").write_text(LECTURE + widget)
+    lessons.build(root)
+    assert list(read(root, "notebooks").cells[3].outputs[0].data) == ["text/plain"]
+    assert "widgets" not in read(root, "notebooks").metadata
+
+
+def test_a_failing_cell_is_named(root):
+    (root / "lessons/01_seats/lecture.py").write_text(LECTURE + "\n# %%\nseats / 0\n")
+    with pytest.raises(CourseError, match=r"notebooks/01_seats, cell \[3\] `seats / 0` failed with ZeroDivisionError"):
+        lessons.build(root)
+
+
+def test_the_lab_has_what_the_learner_gets(built):
+    cells = [cell.source for cell in read(built, "labs").cells]
+    assert cells[1].endswith('"""Seats that stay empty."""\n    answer = None\n    return answer')
+    assert cells[2] == '...\nprint(os.environ["COURSE_STRICT"])'
+    assert len(cells) == 3
+
+
+def test_the_solution_has_the_answers_and_no_markers(built):
+    cells = [cell.source for cell in read(built, "solutions").cells]
+    assert cells[1].endswith("    answer = seats - guests % seats\n    return answer")
+    assert not any(marker in cell for cell in cells for marker in ("SOLUTION", "LAB:"))
+    assert cells[3] == 'print("the tagged cell is hidden")'
+
+
+def test_ids_are_stable_and_differ(built):
+    ids = [cell.id for kind in lessons.SCRIPTS for cell in read(built, kind).cells]
+    assert len(set(ids)) == len(ids)
+    before = (built / "labs/01_seats.ipynb").read_bytes()
+    lessons.build(built, execute_cells=False)
+    assert (built / "labs/01_seats.ipynb").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("lab", "line", "says"),
+    [
+        ("# %%\n# BEGIN SOLUTION\nx = 1\n", 2, "has no END SOLUTION"),
+        ("# %%\n# BEGIN SOLUTION\nx = 1\n# %%\n# END SOLUTION\n", 2, "has no END SOLUTION"),
+        ("# %%\nx = 1\n# END SOLUTION\n", 3, "END SOLUTION with no BEGIN SOLUTION"),
+        ("# %%\n# BEGIN SOLUTION\n# BEGIN SOLUTION\n# END SOLUTION\n", 3, "inside the one of line 2"),
+        ("# %%\n# LAB: x = None\n", 2, "LAB: with no BEGIN SOLUTION"),
+        ("# %% [markdown]\n# BEGIN SOLUTION\n# END SOLUTION\n", 2, "in a markdown cell"),
+    ],
+)
+def test_a_marker_out_of_place_is_named_with_its_line(root, lab, line, says):
+    (root / "lessons/01_seats/lab.py").write_text(lab)
+    with pytest.raises(CourseError) as error:
+        lessons.build(root, execute_cells=False)
+    assert f"lab.py, line {line}: " in str(error.value) and says in str(error.value)
+
+
+def test_an_unknown_lesson_is_refused(root):
+    with pytest.raises(CourseError, match="No lesson '07'; the lessons are 01_seats"):
+        lessons.build(root, execute_cells=False, lessons=["07"])
+
+
+def test_an_unrun_solution_fails_the_gate_though_nbval_would_pass_it(built):
+    problems = lessons.check(built)
+    assert [p.split(":")[0] for p in problems] == ["notebooks/01_seats.ipynb", "solutions/01_seats.ipynb"]
+    assert all("not run once from top to bottom" in problem for problem in problems)
+
+
+def add_markdown(text):
+    cell = {"cell_type": "markdown", "id": "m", "metadata": {}, "source": text}
+    return lambda notebook: notebook["cells"].append(cell)
+
+
+@pytest.mark.parametrize(
+    ("kind", "edit", "says"),
+    [
+        ("notebooks", lambda nb: nb["cells"][2].update(source="seats = 9"), "differs from lessons/01_seats/lecture.py"),
+        ("notebooks", lambda nb: nb["metadata"].update(widgets={}), "differs from"),
+        ("notebooks", lambda nb: nb["cells"][1].update(execution_count=7), "not run once from top to bottom"),
+        ("notebooks", add_markdown("see [this](../labs/02_none.ipynb)"), "link to ../labs/02_none.ipynb leads nowhere"),
+        ("notebooks", add_markdown("# Another"), "2 top headings"),
+        ("notebooks", add_markdown("### Deep"), "headings skip a level: [1, 3]"),
+        ("notebooks", add_markdown("x" * 400_000), "more than 400000"),
+        ("labs", lambda nb: nb["cells"][1].update(execution_count=1), "a lab has outputs"),
+        ("labs", add_markdown("try `answer = seats - guests % seats`"), "the answer `answer = seats - guests % seats`"),
+        ("labs", lambda nb: nb["cells"][2].update(source="# total_of_all_seats = 8"), "can be read in the lab"),
+    ],
+)
+def test_the_gate_names_what_is_wrong(built, kind, edit, says):
+    for folder in ("notebooks", "solutions"):
+        change(built, folder, executed)
+    assert lessons.check(built) == []
+    change(built, kind, edit)
+    assert any(problem.startswith(f"{kind}/01_seats.ipynb: ") and says in problem for problem in lessons.check(built))
+
+
+def test_the_gate_sees_errors_missing_notebooks_and_strays(built):
+    error = {"output_type": "error", "ename": "E", "evalue": "", "traceback": []}
+    change(built, "solutions", lambda notebook: notebook["cells"][1].update(outputs=[error]))
+    (built / "labs/01_seats.ipynb").rename(built / "labs/05_old.ipynb")
+    problems = "\n".join(lessons.check(built))
+    assert "solutions/01_seats.ipynb: a cell shows an error" in problems
+    assert "labs/01_seats.ipynb: missing" in problems
+    assert "labs/05_old.ipynb: no lesson gives it" in problems
+
+
+def test_links_in_code_are_not_links(built):
+    for folder in ("notebooks", "solutions"):
+        change(built, folder, executed)
+    text = "`[a](b.md)`\n```\n# [c](d.md)\n```\n[out](https://example.org) [up](#seats)"
+    change(built, "notebooks", add_markdown(text))
+    assert [problem for problem in lessons.check(built) if "differs" not in problem] == []
+
+
+@pytest.mark.parametrize(("arguments", "status"), [([], 2), (["sing"], 2), (["build", "99"], 1)])
+def test_the_command_line_reports_misuse(arguments, status):
+    environment = {**os.environ, "PYTHONPATH": str(COURSE)}
+    command = [sys.executable, "-m", "tools.lessons", *arguments]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.returncode == status and result.stderr and "Traceback" not in result.stderr

@@ -1,0 +1,328 @@
+"""The baseline without an engine: the checkpoint as a Hugging Face folder, and the pipeline behind Triton."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from engines import build_small, start_python
+
+from inflight.checkpoint import sources as checkpoints
+from inflight.checkpoint import weights, tokenizer
+from inflight.models import huggingface
+from inflight.triton import repository
+from inflight.triton.client import Client
+from inflight.errors import CourseError
+from inflight.triton.repository import BASELINE, PIPELINE, assemble, check
+from inflight.triton.server import Server
+from inflight.notebook.widgets import ConfigEditor
+
+MODELS = (*PIPELINE, BASELINE)
+PROMPTS = ["The capital of France is", "One, two, three,", "Once upon a time there was"]
+POSITIONS = 128  # of the model that is served; the checkpoint's own 8192 would take long to fill
+FOLDER_SCRIPT = """
+import resource, sys
+from inflight import checkpoint, huggingface
+from inflight.errors import CourseError
+source, largest_file = sys.argv[1], int(sys.argv[2])
+given = checkpoint.fetch(source)
+if largest_file:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
+try:
+    print(huggingface.folder(given))
+except CourseError as error:
+    sys.exit(f"CourseError: {error}")
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A cache folder of this file's own, in place of the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        home = tmp_path_factory.mktemp("home")
+        patch.setenv("INFLIGHT_HOME", str(home))
+        yield home
+
+
+@pytest.fixture(scope="module")
+def small_folder(small_checkpoint, home):
+    return huggingface.folder(small_checkpoint)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+# The checkpoint as a Hugging Face folder ------------------------------------------------------------------------------
+
+
+def test_the_folder_is_in_the_cache_and_made_once(small_checkpoint, small_folder, home):
+    assert small_folder == home / "huggingface" / f"small-{small_checkpoint.sha256[:12]}"
+    made = {path: path.stat().st_mtime_ns for path in small_folder.iterdir()}
+    assert {path.name for path in made} == {"config.json", "generation_config.json", "model.safetensors", "sizes.json",
+                                            "tokenizer.json", "tokenizer_config.json"}
+    assert all(path.stat().st_mode & 0o044 == 0o044 for path in made), "a class shares the cache"
+    assert huggingface.folder(small_checkpoint) == small_folder
+    assert {path: path.stat().st_mtime_ns for path in small_folder.iterdir()} == made
+    assert checkpoints.fetch(small_folder).format == "hf"
+
+
+def test_a_huggingface_folder_is_taken_as_it_is(small_folder):
+    before = contents(small_folder)
+    assert huggingface.folder(checkpoints.fetch(small_folder)) == small_folder
+    assert contents(small_folder) == before
+
+
+def test_the_weights_are_the_checkpoints_in_bfloat16(small_checkpoint, small_folder):
+    from safetensors import safe_open
+
+    source = {tensor.name: tensor.data for tensor in weights.GgufFile(small_checkpoint.path).reader.tensors}
+    with safe_open(small_folder / "model.safetensors", framework="pt") as tensors:
+        found = {name: tensors.get_tensor(name) for name in tensors.keys()}
+    assert {str(tensor.dtype) for tensor in found.values()} == {"torch.bfloat16"}
+    assert len(found) == len(source)
+    expected = source["blk.1.ffn_down.weight"].astype(np.float32)
+    np.testing.assert_allclose(found["model.layers.1.mlp.down_proj.weight"].float().numpy(), expected, rtol=2**-8)
+
+
+@pytest.mark.parametrize("text", ["Hello", "  two  spaces\n\n", "12345", "ünïcödé 日本 🎈",
+                                  "<|im_start|>user<|im_end|>", ""])
+def test_its_tokenizer_gives_the_engines_ids(small_folder, small_engine, text):
+    from transformers import AutoTokenizer
+
+    theirs, ours = AutoTokenizer.from_pretrained(small_folder, local_files_only=True), tokenizer.load(small_engine)
+    assert theirs(text)["input_ids"] == ours.encode(text)
+    asked = [{"role": "user", "content": text}]
+    chat = theirs.apply_chat_template(asked, add_generation_prompt=True)["input_ids"]
+    assert chat == ours.encode(ours.chat(text))
+    assert theirs.decode(chat, skip_special_tokens=True) == ours.decode(chat)
+    assert (theirs.eos_token_id, theirs.pad_token_id) == (ours.end_id, ours.pad_id)
+
+
+def cut_short(folder):
+    os.truncate(folder / "model.safetensors", 1000)
+
+
+def without_sizes(folder):
+    (folder / "sizes.json").write_text("{")
+
+
+@pytest.mark.parametrize("damage", [cut_short, without_sizes, lambda folder: (folder / "config.json").unlink()],
+                         ids=["cut short", "no sizes", "no config"])
+def test_a_damaged_folder_is_made_anew(small_checkpoint, small_folder, damage):
+    before = contents(small_folder)
+    damage(small_folder)
+    assert huggingface.folder(small_checkpoint) == small_folder
+    assert contents(small_folder) == before
+
+
+def test_two_at_once_make_one_folder(small_checkpoint, tmp_path):
+    environment = {**os.environ, "INFLIGHT_HOME": str(tmp_path)}
+    both = [start_python(FOLDER_SCRIPT, small_checkpoint.path, 0, env=environment) for _ in range(2)]
+    answers = [process.communicate()[0].split("\n")[-2] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    [made] = [path for path in (tmp_path / "huggingface").iterdir() if path.is_dir()]
+    assert answers == [str(made)] * 2
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(small_checkpoint, tmp_path):
+    environment = {**os.environ, "INFLIGHT_HOME": str(tmp_path)}
+    process = start_python(FOLDER_SCRIPT, small_checkpoint.path, 100_000, env=environment)
+    told = process.communicate()[0]
+    assert process.returncode == 1, told
+    assert f"CourseError: The Hugging Face folder could not be written to {tmp_path / 'huggingface'} (" in told
+    assert "Free some space" in told and "Traceback" not in told
+    assert [path.name for path in (tmp_path / "huggingface").iterdir() if path.is_dir()] == []
+
+
+def test_a_cache_that_cannot_be_written(small_checkpoint, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path / "file"))
+    with pytest.raises(CourseError, match="The cache folder .* cannot be written.*set INFLIGHT_HOME"):
+        huggingface.folder(small_checkpoint)
+
+
+def test_a_checkpoint_that_is_no_model_is_refused(tmp_path, home):
+    import gguf
+
+    writer = gguf.GGUFWriter(tmp_path / "strange.gguf", "strange")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(CourseError, match="strange.gguf cannot be made a Hugging Face folder"):
+        huggingface.folder(checkpoints.fetch(tmp_path / "strange.gguf"))
+    assert not list((home / "huggingface").glob("strange*/"))
+
+
+def test_a_folder_that_cannot_be_loaded(small_folder, tmp_path):
+    broken = shutil.copytree(small_folder, tmp_path / "broken")
+    cut_short(broken)
+    with pytest.raises(CourseError, match="broken cannot be loaded .* make it again"):
+        huggingface.pipeline(broken)
+
+
+def test_the_package_is_imported_without_torch():
+    script = "import sys, inflight.huggingface, inflight.cli; sys.exit(str({'torch', 'transformers'} & set(sys.modules)))"
+    assert start_python(script).communicate()[0].strip() == "set()"
+
+
+# The repository -------------------------------------------------------------------------------------------------------
+
+
+def test_the_baseline_is_there_only_when_asked_for(small_folder, tmp_path):
+    assert BASELINE not in repository.models(assemble(tmp_path / "without", "/engines/llama"))
+    repo = assemble(tmp_path / "with", "/engines/llama", MODELS, checkpoint_dir=small_folder, llama_dtype="float32")
+    assert repository.models(repo) == list(MODELS) and check(repo) == []
+    config = repository.read_config(repo / BASELINE / repository.CONFIG)
+    texts = {name: repository.get_parameter(config, name) for name in config.parameters}
+    assert texts == {"checkpoint_dir": str(small_folder), "tokenizer_dir": str(small_folder), "dtype": "float32",
+                     "apply_chat_template": "true"}
+
+
+@pytest.mark.parametrize("values, message", [
+    ({}, "llama-python/config.pbtxt: parameters.checkpoint_dir: It has no value. It must be a folder .*--with-llama-python"),
+    ({"checkpoint_dir": "/nowhere"}, "parameters.checkpoint_dir: It is '/nowhere'. It must be a folder with .*tensors"),
+    ({"llama_dtype": "float16"}, "parameters.dtype: It is 'float16'. It must be bfloat16 or float32"),
+])
+def test_what_assembling_refuses(small_folder, tmp_path, values, message):
+    folder = {"checkpoint_dir": small_folder} if "llama_dtype" in values else {}
+    with pytest.raises(CourseError, match=message):
+        assemble(tmp_path / "repo", "/engines/llama", MODELS, **folder, **values)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_line_adds_it(small_folder, small_engine, tmp_path):
+    command = [sys.executable, "-m", "inflight", "assemble", tmp_path / "repo", "--engine-dir", small_engine,
+               "--with-llama-python", "--set", f"checkpoint_dir={small_folder}"]
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert BASELINE in process.stdout and repository.models(tmp_path / "repo") == list(MODELS)
+
+
+def test_a_repository_that_exists_gets_no_baseline(tmp_path):
+    command = [sys.executable, "-m", "inflight", "serve", tmp_path, "--with-llama-python"]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 1 and "leave out --engine-dir, --set and --with-llama-python" in process.stderr
+
+
+def test_the_config_editor_knows_the_model(small_folder, tmp_path):
+    repo = assemble(tmp_path / "repo", "/engines/llama", MODELS, checkpoint_dir=small_folder)
+    editor = ConfigEditor(repo, BASELINE)
+    editor.fields["checkpoint_dir"].value = "/nowhere"
+    assert editor.apply_button.disabled and "a folder with *.safetensors in it" in editor.status.value
+    editor.fields["checkpoint_dir"].value = str(small_folder)
+    editor.fields["dtype"].value = "float32"
+    editor.apply_button.click()
+    config = repository.read_config(repo / BASELINE / repository.CONFIG)
+    assert repository.get_parameter(config, "dtype") == "float32" and "Applied" in editor.status.value
+
+
+# Behind Triton, beside the ensemble -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server(small_checkpoint, small_folder, tmp_path_factory):
+    """Ensemble and baseline with the same 16-bit weights: an engine of 4-bit ones rounds them once more."""
+    scratch = tmp_path_factory.mktemp("baseline")
+    short = shutil.copytree(small_folder, scratch / "checkpoint")
+    config = json.loads((short / "config.json").read_text())
+    (short / "config.json").write_text(json.dumps({**config, "max_position_embeddings": POSITIONS}))
+    engine = build_small(small_checkpoint, scratch / "engine", quant_algo=None)
+    repo = assemble(scratch / "repo", engine, MODELS, checkpoint_dir=short, llama_dtype="float32",
+                    apply_chat_template=False, decoupled_mode=True)
+    with Server(repo) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def baseline(server):
+    with Client(server.grpc_url, BASELINE) as client:
+        yield client
+
+
+def test_both_are_ready_in_one_server(server):
+    assert {row.name: row.state for row in server.models()} == dict.fromkeys(MODELS, "READY")
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_the_same_weights_give_the_same_answer(server, baseline, prompt):
+    with Client(server.grpc_url) as ensemble:
+        assert baseline.ask(prompt, 16, min_length=16).text == ensemble.ask(prompt, 16, min_length=16).text != ""
+
+
+def test_both_protocols_give_the_new_text_only(server, baseline):
+    texts = {client.ask(PROMPTS[0], 12).text for client in (baseline, Client(server.http_url, BASELINE))}
+    assert len(texts) == 1 and not texts.pop().startswith(PROMPTS[0])
+
+
+def exactly(client, prompt: str, length: int) -> str:
+    return client.ask(prompt, length, min_length=length).text
+
+
+@pytest.mark.parametrize("length", [1, 5, 40])
+def test_an_answer_is_as_long_as_asked_for(baseline, length):
+    """The first tokens of a longer answer are the shorter one."""
+    shorter, longer = exactly(baseline, PROMPTS[1], length), exactly(baseline, PROMPTS[1], length + 1)
+    assert longer.startswith(shorter) and len(longer) > len(shorter)
+    assert baseline.ask(PROMPTS[1], length, min_length=1000).text == shorter
+
+
+def test_an_answer_ends_with_the_models_positions(baseline, small_folder):
+    """The engine does likewise: an answer never grows beyond max_seq_len."""
+    prompt = "word " * 40
+    room = POSITIONS - len(tokenizer.load(small_folder).encode(prompt))
+    assert room > 1
+    all_of_it = exactly(baseline, prompt, 1000)
+    assert all_of_it == exactly(baseline, prompt, room) and len(all_of_it) > len(exactly(baseline, prompt, room - 1))
+
+
+def test_requests_at_once_are_answered_one_after_the_other(server, baseline):
+    alone = [baseline.ask(prompt, 8).text for prompt in PROMPTS]
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda prompt: baseline.ask(prompt, 8).text, PROMPTS * 4))
+    assert answers == alone * 4
+
+
+@pytest.mark.parametrize("text, options, message", [
+    ("", {}, "^text_input is empty: send at least one character"),
+    (" \n", {}, "^text_input is empty"),
+    (b"\xff\xfe", {}, r"^text_input is not valid UTF-8 \(byte 0\)"),
+    ("Hi", {"max_tokens": 0}, "^max_tokens is 0; it must be at least 1"),
+    ("Hi", {"max_tokens": -3}, "^max_tokens is -3; it must be at least 1"),
+    ("Hi", {"min_length": -1}, "^min_length is -1; give a value of at least 0"),
+    ("a " * POSITIONS, {}, rf"^Prompt length \(\d+\) leaves no room for an answer in the model's {POSITIONS} positions"),
+    ("Hi", {"temperature": 0.5}, "temperature"),
+], ids=["empty", "blank", "not text", "no tokens", "fewer", "negative", "too long", "no such input"])
+def test_what_is_refused_in_one_sentence(baseline, text, options, message):
+    with pytest.raises(CourseError, match=message) as refusal:
+        baseline.ask(text, **{"max_tokens": 4, **options})
+    assert "Traceback" not in str(refusal.value) and "\n" not in str(refusal.value)
+    assert baseline.ask(PROMPTS[0], 2, min_length=2).text != "", "the server goes on"
+
+
+def test_a_batch_is_refused(server, baseline):
+    tensors = []
+    for name, kind, values in (("text_input", "BYTES", np.array([[b"a"], [b"b"]], np.object_)),
+                               ("max_tokens", "INT32", np.array([[4], [4]], np.int32))):
+        tensors.append(triton.InferInput(name, values.shape, kind).set_data_from_numpy(values))
+    with (triton.InferenceServerClient(server.grpc_url) as connection,
+          pytest.raises(triton.InferenceServerException, match="Expected batch dimension to be 1 .*, got 2")):
+        connection.infer(BASELINE, tensors)
+    assert baseline.is_ready()
+
+
+def test_a_checkpoint_that_is_gone_is_told_and_the_others_go_on(server):
+    folder = server.repo.parent / "checkpoint"
+    folder.rename(folder.with_name("moved"))
+    try:
+        with pytest.raises(CourseError, match="'llama-python' could not be loaded: .*checkpoint_dir: .*makes one"):
+            server.load(BASELINE)
+        with Client(server.grpc_url) as ensemble:
+            assert ensemble.ask(PROMPTS[0], 4, min_length=4).text != ""
+    finally:
+        folder.with_name("moved").rename(folder)
+        server.load(BASELINE)

@@ -1,0 +1,270 @@
+"""The sequence batcher: who keeps a place, who waits, what the model is told, and what a client must not forget."""
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from engines import wait_until
+
+from inflight.bench import sequences
+from inflight.triton import repository
+from inflight.errors import CourseError
+from inflight.triton.repository import RUNNING_SUM as MODEL
+from inflight.bench.sequences import Step, send
+from inflight.triton.server import Server
+
+PLACES = 4
+IDLE = "sequence_batching.max_sequence_idle_microseconds"
+CANDIDATES = "sequence_batching.oldest.max_candidate_sequences"
+OLDEST = {"sequence_batching.oldest.preferred_batch_size": str(PLACES),
+          "sequence_batching.oldest.max_queue_delay_microseconds": 300_000}
+SOON_US, LATE_US = 300_000, 60_000_000
+NO_START = ("inference request for sequence {} to model 'running-sum' must specify the START flag on the first request "
+            "of the sequence")
+
+# Keeps its state with Triton instead of in the model: what it is given, and one more.
+COUNTER = "counter"
+COUNTER_CONFIG = """
+backend: "python"
+max_batch_size: 1
+input [ { name: "value"  data_type: TYPE_INT32  dims: [ 1 ] } ]
+output [ { name: "seen"       data_type: TYPE_INT32  dims: [ 1 ] },
+         { name: "state_out"  data_type: TYPE_INT32  dims: [ 1 ] } ]
+instance_group [ { count: 1  kind: KIND_CPU } ]
+sequence_batching {
+  state [ { input_name: "state_in"  output_name: "state_out"  data_type: TYPE_INT32  dims: [ 1 ]
+            initial_state { name: "zero"  data_type: TYPE_INT32  dims: [ 1 ]  zero_data: true } } ]
+}
+"""
+COUNTER_MODEL = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        states = [pb_utils.get_input_tensor_by_name(request, "state_in").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("seen", state), pb_utils.Tensor("state_out", state + 1)])
+                for state in states]
+"""
+
+
+@pytest.fixture(scope="module")
+def log_path(tmp_path_factory):
+    return tmp_path_factory.mktemp("log") / "executions.jsonl"
+
+
+@pytest.fixture(scope="module")
+def server(log_path, tmp_path_factory):
+    repo = repository.assemble(
+        tmp_path_factory.mktemp("sequences") / "repo", models=(MODEL,), execution_log_path=log_path,
+        running_sum_max_batch_size=PLACES, running_sum_max_sequence_idle_microseconds=LATE_US)
+    (repo / COUNTER / "1").mkdir(parents=True)
+    (repo / COUNTER / repository.CONFIG).write_text(COUNTER_CONFIG)
+    (repo / COUNTER / "1" / "model.py").write_text(COUNTER_MODEL)
+    with Server(repo) as server:
+        yield server
+
+
+@pytest.fixture
+def load(server, log_path):
+    """Load the model with values of its batcher, and forget the executions before."""
+    def load(**values):
+        server.load(MODEL, **values)
+        log_path.write_text("")
+
+    return load
+
+
+def talks(ids, length):
+    """Sequences of `length` steps, in turns; step n of sequence i has the value 100 i + n."""
+    return [Step(i, 100 * i + n, f"{i}.{n}", start=n == 0, end=n == length - 1) for n in range(length) for i in ids]
+
+
+def starts(*ids):
+    return [Step(i, start=True) for i in ids]
+
+
+def ends(*ids):
+    return [Step(i, end=True) for i in ids]
+
+
+# What belongs together ------------------------------------------------------------------------------------------------
+
+
+def test_each_sequence_has_a_sum_and_a_memory_of_its_own(server, load):
+    load()
+    answers = send(server, talks([1, 2, 3], 4))
+    assert set(answers["outcome"]) == {"answered"}
+    for number, rows in answers.groupby("sequence"):
+        assert rows["sum"].tolist() == np.cumsum([100 * number + n for n in range(4)]).tolist()
+        assert rows["memory"].tolist() == ["\n".join(f"{number}.{n}" for n in range(last + 1)) for last in range(4)]
+        assert rows["controls"].tolist() == ["START READY", "READY", "READY", "END READY"]
+        assert rows["execution"].is_monotonic_increasing and rows["execution"].is_unique
+
+
+def test_a_sequence_outlives_the_call_and_is_over_at_its_end(server, load):
+    load()
+    assert send(server, [Step(7, 1, "Who are you?", start=True)])["sum"].tolist() == [1]
+    later = send(server, [Step(7, 2), Step(7, 3, "Ünïcödé 日本", end=True)])
+    assert later["sum"].tolist() == [3, 6] and later["memory"].iloc[-1] == "Who are you?\nÜnïcödé 日本"
+    again = send(server, [Step(7, 5, start=True, end=True)])
+    assert again[["sum", "memory", "controls"]].values.tolist() == [[5, "", "START END READY"]]
+
+
+# Direct ---------------------------------------------------------------------------------------------------------------
+
+
+def test_direct_gives_a_sequence_one_place_for_its_life(server, load, log_path):
+    load()
+    answers = send(server, talks(range(1, PLACES + 1), 5))
+    assert (answers.groupby("sequence")["place"].nunique() == 1).all()
+    assert set(answers["place"]) == set(range(PLACES))
+    log = sequences.executions(log_path)
+    seen = log[log["ready"]].merge(answers, on=["execution", "sequence"], suffixes=("_log", ""))
+    assert len(seen) == len(answers) and (seen["place_log"] == seen["place"]).all()
+    assert (seen["start_log"] == seen["start"]).all() and (seen["end_log"] == seen["end"]).all()
+
+
+def test_a_place_that_nobody_came_for_is_not_ready(server, load, log_path):
+    load()
+    places = send(server, starts(11, 12, 13)).set_index("sequence")["place"]
+    last = places.idxmax()
+    before = sequences.executions(log_path)["execution"].max()
+    send(server, [Step(int(last), 1)])
+    log = sequences.executions(log_path)
+    rows = log[log["execution"] > before]
+    assert rows["place"].tolist() == [0, 1, 2]  # the places below it come along, empty
+    assert rows["ready"].tolist() == [False, False, True]
+    assert rows["sequence"].tolist() == [0, 0, last]
+
+
+def test_direct_waits_for_the_other_sequences_of_its_batch(server, load, log_path):
+    load(**{"sequence_batching.direct.max_queue_delay_microseconds": 5_000_000,
+            "sequence_batching.direct.minimum_slot_utilization": 1})
+    answers = send(server, talks(range(1, PLACES + 1), 3))
+    assert answers.groupby("execution").size().tolist() == [PLACES] * 3
+    assert sequences.executions(log_path)["ready"].all()
+
+
+def test_more_sequences_than_places_wait_for_an_end(server, load):
+    load()
+    answers = send(server, [*starts(1, 2, 3, 4), *talks([5], 2), *ends(3)])
+    freed = answers[answers["sequence"] == 3].iloc[-1]
+    waited = answers[answers["sequence"] == 5]
+    assert set(answers["outcome"]) == {"answered"}
+    assert set(waited["place"]) == {freed["place"]} and waited["execution"].min() > freed["execution"]
+    assert set(send(server, ends(1, 2, 4))["outcome"]) == {"answered"}
+
+
+# Oldest ---------------------------------------------------------------------------------------------------------------
+
+
+def test_oldest_has_more_sequences_begun_than_a_batch_has_places(server, load, log_path):
+    load(**{CANDIDATES: 8}, **OLDEST)
+    answers = send(server, talks(range(1, 9), 3))
+    firsts = answers.groupby("sequence")["execution"].min()
+    assert firsts.max() < answers.loc[answers["end"], "execution"].min()  # all are begun before one is over
+    log = sequences.executions(log_path)
+    assert log["ready"].all()  # a batch is made of requests, not of places
+    assert not log.duplicated(["execution", "sequence"]).any()
+    batches = log.groupby("execution")["sequence"].agg(frozenset)
+    assert batches.map(len).max() > 1
+    assert answers.groupby("sequence")["sum"].last().to_dict() == {i: 300 * i + 3 for i in range(1, 9)}
+
+
+def test_a_batch_of_oldest_mixes_those_that_have_come(server, load):
+    """With other company than before: nobody has a place of their own."""
+    load(**{CANDIDATES: 8}, **OLDEST)
+    send(server, starts(1, 2, 3, 4))
+    company = send(server, [Step(4, 1), Step(2, 1)])
+    assert company["execution"].nunique() == 1 and company["place"].tolist() == [0, 1]
+    company = send(server, [Step(1, 1), Step(4, 1), Step(3, 1)])
+    assert company["execution"].nunique() == 1 and company["place"].tolist() == [0, 1, 2]
+
+
+def test_oldest_begins_no_more_than_its_candidates(server, load):
+    load(**{CANDIDATES: 2})
+    answers = send(server, talks([1, 2, 3], 3))
+    over = answers[answers["end"]].set_index("sequence")["execution"]
+    third = answers.loc[answers["sequence"] == 3, "execution"]
+    assert third.min() > min(over[1], over[2])
+    assert answers["sum"].iloc[-1] == 3 * 300 + 3
+
+
+# What a client forgets ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", [{}, {CANDIDATES: PLACES}], ids=["direct", "oldest"])
+def test_a_forgotten_end_holds_the_place_until_the_idle_time_out(server, load, strategy):
+    load(**{IDLE: SOON_US}, **strategy)
+    answers = send(server, [*starts(1, 2, 3, 4), Step(5, start=True, end=True)])
+    assert set(answers["outcome"]) == {"answered"}
+    assert answers["execution"].iloc[-1] > answers["execution"].iloc[:-1].max()
+    gone = send(server, [Step(1, 1)])
+    assert gone["outcome"].tolist() == ["refused"] and gone["sum"].isna().all()
+    assert gone["message"].tolist() == [NO_START.format(1)]
+
+
+def test_a_forgotten_start_is_refused(server, load, log_path):
+    load()
+    answers = send(server, [Step(21, 1), Step(22, 5, start=True), Step(21, 2, end=True), Step(22, 5, end=True)])
+    assert answers["outcome"].tolist() == ["refused", "answered", "refused", "answered"]
+    assert answers["message"].iloc[0] == NO_START.format(21)
+    assert answers["sum"].dropna().tolist() == [5, 10]
+    assert 21 not in set(sequences.executions(log_path)["sequence"])
+
+
+def test_a_second_start_begins_the_sequence_anew(server, load):
+    load()
+    answers = send(server, [Step(31, 1, "old", start=True), Step(31, 2, "new", start=True), Step(31, 3, end=True)])
+    assert answers["sum"].tolist() == [1, 2, 5] and answers["memory"].iloc[-1] == "new"
+    assert "sequence 31 for model 'running-sum' has a conflict. The previous sequence did not end" in server.log_tail()
+
+
+def test_a_request_without_a_correlation_id_is_refused(server, load):
+    load()
+    [message] = send(server, [Step(0, 1, start=True)])["message"]
+    assert message == "inference request to model 'running-sum' must specify a non-zero or non-empty correlation ID"
+
+
+def test_a_model_that_is_loaded_anew_has_forgotten(server, load):
+    load()
+    assert send(server, [Step(41, 1, start=True), Step(41, 1)])["sum"].tolist() == [1, 2]
+    load(max_batch_size=PLACES + 1)
+    assert send(server, [Step(41, 1)])["message"].tolist() == [NO_START.format(41)]
+
+
+def test_what_cannot_be_sent_or_read_is_told(server, log_path):
+    with pytest.raises(CourseError, match="There is no step to send"):
+        send(server, [])
+    with pytest.raises(CourseError, match="The value 2147483648 of sequence 1 has more than 32 bits"):
+        send(server, [Step(1, start=True), Step(1, 2**31)])
+    assert set(send(server, starts(1), model="other")["outcome"]) == {"refused"}
+    with pytest.raises(CourseError, match="executions.jsonl.none cannot be read"):
+        sequences.executions(f"{log_path}.none")
+
+
+# Implicit state -------------------------------------------------------------------------------------------------------
+
+
+def test_the_python_backend_gets_an_implicit_state_but_cannot_change_it(server):
+    """Triton hands the state to the model as an input; what the model answers is not kept, and nobody says so."""
+    value = triton.InferInput("value", [1, 1], "INT32").set_data_from_numpy(np.zeros((1, 1), np.int32))
+    with triton.InferenceServerClient(server.grpc_url) as connection:
+        answers = [connection.infer(COUNTER, [value], sequence_id=1, sequence_start=n == 0, sequence_end=n == 2)
+                   for n in range(3)]
+    assert [answer.as_numpy("state_out").item() for answer in answers] == [1, 1, 1]
+    assert [answer.as_numpy("seen").item() for answer in answers] == [0, 0, 0]  # 0, 1, 2 if it were kept
+
+
+def test_a_server_that_goes_away_is_told(server, load, log_path):
+    """The last test: it takes the server away from the others."""
+    load()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(send, server, [*starts(1, 2, 3, 4), Step(5, start=True, end=True)])
+        wait_until(lambda: set(sequences.executions(log_path)["sequence"]) >= {1, 2, 3, 4}, "four are begun")
+        os.kill(server.pid, signal.SIGKILL)
+        with pytest.raises(CourseError, match="The server at .* went away before the last answer"):
+            waiting.result()

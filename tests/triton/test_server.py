@@ -1,0 +1,290 @@
+"""A server's life: started, looked at, changed while it runs, stopped, and never left behind."""
+
+import os
+import signal
+import socket
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+from engines import how_it_ends, metric, model_process, start_python, wait_until
+
+from inflight.triton import repository
+from inflight.triton.client import Client
+from inflight.errors import CourseError
+from inflight.triton.repository import PIPELINE
+from inflight.triton.server import ModelState, Server
+
+
+@pytest.fixture(scope="module")
+def server(small_engine, tmp_path_factory):
+    """A server of the small model that the tests of this file share; each leaves all models ready."""
+    repo = repository.assemble(tmp_path_factory.mktemp("shared") / "repo", small_engine, decoupled_mode=True,
+                               apply_chat_template=False)
+    states: list[ModelState] = []
+    with Server(repo, on_state=states.append) as server:
+        server.states_seen = states
+        yield server
+
+
+def states(server: Server) -> dict[str, str]:
+    return {row.name: row.state for row in server.models()}
+
+
+def is_open(url: str) -> bool:
+    host, port = url.removeprefix("http://").partition("/")[0].split(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
+
+
+@dataclass(frozen=True)
+class Traces:
+    """Where a running server would leave something behind."""
+
+    processes: list[psutil.Process]
+    shm_prefix: str
+    workdir: Path
+
+    @classmethod
+    def of(cls, pid: int) -> "Traces":
+        server = psutil.Process(pid)
+        options = dict(argument.partition("=")[::2] for argument in server.cmdline()[1:])
+        prefix = options["--backend-config"].rpartition("=")[2]
+        assert prefix.startswith("inflight_")
+        return cls([server, server.parent(), *server.children(recursive=True)], prefix,
+                   Path(options["--backend-directory"]).parent)
+
+    def found(self) -> list[str]:
+        """What is left of it."""
+        files = [*Path("/dev/shm").glob(f"{self.shm_prefix}*"), self.workdir]
+        alive = [f"process {p.pid}" for p in self.processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        return alive + [str(file) for file in files if file.exists()]
+
+
+# Start and look -------------------------------------------------------------------------------------------------------
+
+
+def test_all_models_become_ready_and_are_reported(server):
+    assert states(server) == dict.fromkeys(PIPELINE, "READY")
+    assert [row.name for row in server.models()] == list(PIPELINE)
+    assert {(row.name, row.state) for row in server.states_seen} >= {(name, "READY") for name in PIPELINE}
+    assert server.is_alive() and server.start() is server
+
+
+def test_it_listens_on_the_loopback_only(server):
+    ports = {connection.laddr for connection in psutil.Process(server.pid).net_connections("inet")
+             if connection.status == psutil.CONN_LISTEN}
+    assert {address.ip.removeprefix("::ffff:") for address in ports} == {"127.0.0.1"}
+    opened = {f"127.0.0.1:{address.port}" for address in ports}
+    assert opened >= {server.grpc_url, server.http_url.removeprefix("http://")}
+
+
+def test_metrics_have_the_names_of_the_tensorrt_llm_backend(server):
+    Client(server.grpc_url).ask("Hello", max_tokens=3)
+    labels = {"model": "tensorrt_llm", "version": "1"}
+    for kind in ("active", "max", "scheduled", "context", "waiting"):
+        assert metric(server, "nv_trt_llm_request_metrics", request_type=kind, **labels) >= 0
+    for kind in ("max", "free", "used", "tokens_per", "fraction"):
+        assert metric(server, "nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type=kind, **labels) >= 0
+    for kind in ("total_context_tokens", "generation_requests", "paused_requests", "micro_batch_id"):
+        family = "nv_trt_llm_inflight_batcher_metrics"
+        assert metric(server, family, inflight_batcher_specific_metric=kind, **labels) >= 0
+    for kind in ("timestamp", "iteration_counter"):
+        assert metric(server, "nv_trt_llm_general_metrics", general_type=kind, **labels) > 0
+    assert metric(server, "nv_trt_llm_request_metrics", request_type="max") == 4
+    assert metric(server, "nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="tokens_per") == 32
+    with pytest.raises(LookupError):  # static batching's family is there when it is in use
+        metric(server, "nv_trt_llm_v1_metrics")
+
+
+# Change while it runs -------------------------------------------------------------------------------------------------
+
+
+def test_load_with_an_override(server):
+    before = (server.repo / "tensorrt_llm" / "config.pbtxt").read_bytes()
+    server.load("tensorrt_llm", gpt_model_type="V1")
+    try:
+        assert states(server)["tensorrt_llm"] == "READY"
+        assert metric(server, "nv_trt_llm_v1_metrics", v1_specific_metric="empty_generation_slots") == 4
+        with pytest.raises(CourseError, match="Static batching .* cannot stream"):
+            Client(server.grpc_url).stream("Hello", max_tokens=3).read()
+        assert (server.repo / "tensorrt_llm" / "config.pbtxt").read_bytes() == before
+    finally:
+        server.load("tensorrt_llm")
+    assert Client(server.grpc_url).stream("Hello", max_tokens=3).read().pieces
+
+
+def test_a_wrong_override_is_refused_before_anything_happens(server):
+    with pytest.raises(CourseError, match="parameters.gpt_model_type: It is 'V9'. It must be V1"):
+        server.load("tensorrt_llm", gpt_model_type="V9")
+    with pytest.raises(CourseError, match="This key is unknown"):
+        server.load("tensorrt_llm", gpt_modell_type="V1")
+    assert states(server)["tensorrt_llm"] == "READY"
+
+
+def test_an_override_that_the_model_refuses_gives_its_sentence_and_the_server_goes_on(server):
+    with pytest.raises(CourseError) as caught:
+        server.load("tensorrt_llm", max_tokens_in_paged_kv_cache=32)
+    message = str(caught.value)
+    assert "'tensorrt_llm' could not be loaded: max_tokens_in_paged_kv_cache (32) gives 32 tokens of KV" in message
+    assert "Last lines of the log:" in message
+    server.load("tensorrt_llm")
+    assert Client(server.grpc_url).ask("Hello", max_tokens=3).pieces
+
+
+def test_unload_and_load(server):
+    server.unload("postprocessing")
+    assert states(server)["postprocessing"] == "UNAVAILABLE"
+    with pytest.raises(CourseError):
+        Client(server.grpc_url).ask("Hello", max_tokens=3)
+    server.load("postprocessing")
+    server.load("ensemble")
+    assert states(server) == dict.fromkeys(PIPELINE, "READY")
+    assert Client(server.grpc_url).ask("Hello", max_tokens=3).pieces
+
+
+def test_an_engine_that_is_unloaded_ends_in_order(server):
+    assert how_it_ends(model_process(server, "tensorrt_llm").pid, lambda: server.unload("tensorrt_llm")) == 0
+    server.load("tensorrt_llm")
+    server.load("ensemble")
+    assert states(server) == dict.fromkeys(PIPELINE, "READY")
+
+
+def test_a_model_that_does_not_exist(server):
+    with pytest.raises(CourseError, match="llama"):
+        server.load("llama")
+
+
+# Failing to start -----------------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_fails_gives_its_own_sentence_and_nothing_is_left(small_repo, tmp_path):
+    repository.edit(small_repo, "tensorrt_llm", gpt_model_path=tmp_path / "nowhere")
+    traces = []
+    server = Server(small_repo, on_state=lambda state: traces.append(Traces.of(server.pid)))
+    with pytest.raises(CourseError) as caught:
+        server.start()
+    message = str(caught.value)
+    assert f"'tensorrt_llm' could not be loaded: There is no engine at {tmp_path / 'nowhere'}. Build one" in message
+    assert "Last lines of the log:" in message
+    assert traces and traces[0].found() == []
+
+
+def test_a_model_with_a_bug_gives_its_error(small_repo):
+    (small_repo / "preprocessing" / "1" / "model.py").write_text("raise ZeroDivisionError('a bug of mine')\n")
+    with pytest.raises(CourseError, match="The model 'preprocessing' could not be loaded: .*a bug of mine"):
+        Server(small_repo).start()
+
+
+def test_a_repository_with_a_problem_is_not_served(small_repo):
+    (small_repo / "tensorrt_llm" / "1" / "model.py").unlink()
+    server = Server(small_repo)
+    with pytest.raises(CourseError, match="The repository is not ready to be served: .*The Python model is missing"):
+        server.start()
+    assert not server.is_alive()
+
+
+def test_a_port_named_twice(small_repo):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(CourseError, match=rf"The grpc port {port} cannot be used \(Address already in use\)"):
+        Server(small_repo, http_port=port, grpc_port=port).start()
+
+
+@pytest.mark.parametrize("name", ["http", "grpc", "metrics"])
+def test_a_named_port_in_use(small_repo, name):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(CourseError, match=rf"The {name} port {port} cannot be used \(Address already in use\)"):
+            Server(small_repo, **{f"{name}_port": port}).start()
+
+
+def test_a_port_that_is_none(small_repo):
+    with pytest.raises(CourseError, match="The http port 70000 is not a port number: name one between 1 and 65535"):
+        Server(small_repo, http_port=70000).start()
+
+
+# Stopping -------------------------------------------------------------------------------------------------------------
+
+
+def test_two_servers_side_by_side_stop_and_leave_nothing(small_repo, server):
+    second = Server(small_repo).start()
+    urls = [second.http_url, second.grpc_url, second.metrics_url]
+    assert not {server.http_url, server.grpc_url, server.metrics_url} & set(urls)
+    for one in (server, second):
+        assert Client(one.grpc_url).ask("Hello", max_tokens=3).pieces
+    traces = Traces.of(second.pid)
+    assert len(traces.found()) > 3
+    second.stop()
+    second.stop()
+    assert traces.found() == [] and not any(map(is_open, urls))
+    assert not second.is_alive() and second.pid is None
+    assert Client(server.grpc_url).ask("Hello", max_tokens=3).pieces
+
+
+def test_what_a_stopped_server_says(small_repo):
+    with pytest.raises(CourseError, match="The server does not run. Start it first"):
+        Server(small_repo).models()
+
+
+def test_an_interrupt_while_loading_leaves_nothing(small_repo):
+    traces = []
+
+    def interrupt(state):
+        traces.append(Traces.of(server.pid))
+        raise KeyboardInterrupt
+
+    server = Server(small_repo, on_state=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        server.start()
+    assert traces[0].found() == []
+
+
+SERVE_SCRIPT = """
+import sys
+from inflight.triton.server import Server
+server = Server(sys.argv[1]).start()
+print(server.pid, server.http_url, server.grpc_url, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_when_whoever_started_it_dies_nothing_is_left(small_repo, number):
+    owner = start_python(SERVE_SCRIPT, small_repo, stdin=subprocess.PIPE)
+    pid, *urls = owner.stdout.readline().split()
+    traces = Traces.of(int(pid))
+    assert all(map(is_open, urls)) and len(traces.found()) > 3
+    owner.send_signal(number)
+    owner.communicate()
+    wait_until(lambda: not traces.found(), "processes, shared memory and folder are gone")
+    assert not any(map(is_open, urls))
+
+
+def test_when_its_supervisor_is_killed_the_server_ends_too(small_repo):
+    server = Server(small_repo).start()
+    traces = Traces.of(server.pid)
+    try:
+        psutil.Process(server.pid).parent().kill()
+        wait_until(lambda: not server.is_alive(), "the server is known to be dead")
+    finally:
+        server.stop()
+    wait_until(lambda: not traces.found(), "processes, shared memory and folder are gone")
+
+
+def test_a_killed_server_is_noticed_and_may_be_started_again(small_repo):
+    server = Server(small_repo).start()
+    try:
+        os.kill(server.pid, signal.SIGKILL)
+        wait_until(lambda: not server.is_alive(), "the server is known to be dead")
+        with pytest.raises(CourseError, match="The server does not run"):
+            server.models()
+        server.start()
+        assert states(server) == dict.fromkeys(PIPELINE, "READY")
+    finally:
+        server.stop()

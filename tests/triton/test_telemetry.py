@@ -1,0 +1,127 @@
+"""Prometheus text and iteration logs become tables; what is neither is refused in one sentence."""
+
+import dataclasses
+import http.server
+import json
+import threading
+
+import pytest
+
+from inflight.errors import CourseError
+from inflight.engine.executor import IterationStats
+from inflight.triton import telemetry
+from inflight.triton.telemetry import COLUMNS, iterations, metrics, metrics_with, seats, shares
+
+PAGE = """\
+# HELP nv_inference_request_success Number of successful inference requests, all batch sizes
+# TYPE nv_inference_request_success counter
+nv_inference_request_success{model="ensemble",version="1"} 3
+nv_inference_request_success{model="tensorrt_llm",version="1"} 5
+# HELP nv_trt_llm_request_metrics TRT LLM request metrics
+# TYPE nv_trt_llm_request_metrics gauge
+nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="active",version="1"} 2
+nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="waiting",version="1"} 0
+# HELP nv_cpu_utilization CPU utilization rate [0.0 - 1.0]
+# TYPE nv_cpu_utilization gauge
+nv_cpu_utilization 0.5
+"""
+
+ITERATION = IterationStats(
+    iteration=1, timestamp=1e9, iteration_ms=9.5, active=2, scheduled=1, waiting=1, paused=0, context_tokens=30,
+    generation_tokens=0, kv_blocks_used=1, kv_blocks_free=7, kv_blocks_max=8, kv_blocks_reused=0, tokens_per_block=32,
+    finished=0, empty_seats=7, requests=[[1, 30, 0, 1]], paused_ids=[])
+
+
+def log_line(**changes) -> str:
+    return json.dumps(dataclasses.asdict(dataclasses.replace(ITERATION, **changes))) + "\n"
+
+
+def test_each_sample_is_a_row_with_its_model_its_own_label_and_its_kind():
+    table = metrics(PAGE)
+    assert list(table.columns) == COLUMNS
+    assert table.values.tolist() == [
+        ["nv_inference_request_success", "ensemble", "", 3.0, "counter"],
+        ["nv_inference_request_success", "tensorrt_llm", "", 5.0, "counter"],
+        ["nv_trt_llm_request_metrics", "tensorrt_llm", "active", 2.0, "gauge"],
+        ["nv_trt_llm_request_metrics", "tensorrt_llm", "waiting", 0.0, "gauge"],
+        ["nv_cpu_utilization", "", "", 0.5, "gauge"],
+    ]
+
+
+def test_a_page_without_samples_gives_an_empty_table_with_the_same_columns():
+    assert metrics("").empty and list(metrics("").columns) == COLUMNS
+
+
+@pytest.fixture
+def metrics_url():
+    """A page whose active requests count up from 0, one a reading."""
+    class Handler(http.server.BaseHTTPRequestHandler):
+        readings = 0
+
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(PAGE.replace('"active",version="1"} 2', f'"active",version="1"}} {self.readings}').encode())
+            Handler.readings += 1
+
+        def log_message(self, *_):
+            """Nothing: a test's output is for its failures."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/metrics"
+        server.shutdown()
+
+
+def test_a_page_that_lags_behind_is_read_again(metrics_url, monkeypatch):
+    page = metrics_with(metrics_url, "active", 3)
+    assert page.set_index("label").loc["active", "value"] == 3
+    monkeypatch.setattr(telemetry, "METRICS_LAG_S", 0)
+    with pytest.raises(CourseError, match="No sample active of .* came to -1 within 0 s: look at the page"):
+        metrics_with(metrics_url, "active", -1)
+
+
+@pytest.mark.parametrize("text", ["<html>not found</html>", 'nv_x{model="a"} many\n'])
+def test_what_is_not_a_metrics_page_is_refused(text):
+    with pytest.raises(CourseError, match="not a metrics page.*metrics_url"):
+        metrics(text)
+
+
+def test_the_log_has_a_row_an_iteration_and_the_fields_of_the_executor(tmp_path):
+    (tmp_path / "log").write_text(log_line() + log_line(iteration=2, context_tokens=0, generation_tokens=1))
+    table = iterations(tmp_path / "log")
+    assert list(table.columns) == [field.name for field in dataclasses.fields(IterationStats)]
+    assert table["iteration"].tolist() == [1, 2]
+    assert table["requests"].tolist()[0] == [[1, 30, 0, 1]]
+    assert table["context_tokens"].sum() + table["generation_tokens"].sum() == 31
+
+
+def test_a_line_that_is_still_being_written_is_left_out(tmp_path):
+    (tmp_path / "log").write_text(log_line() + log_line(iteration=2)[:40])
+    assert iterations(tmp_path / "log")["iteration"].tolist() == [1]
+
+
+def test_an_engine_that_has_done_nothing_gives_an_empty_table(tmp_path):
+    (tmp_path / "log").touch()
+    assert iterations(tmp_path / "log").empty
+
+
+def test_a_missing_log_and_a_file_that_is_no_log_are_refused(tmp_path):
+    with pytest.raises(CourseError, match="No such file.*iteration_log_path"):
+        iterations(tmp_path / "nothing")
+    (tmp_path / "other").write_text(log_line() + '{"iteration": 2}\n')
+    with pytest.raises(CourseError, match="line 2 is not a line of an iteration log"):
+        iterations(tmp_path / "other")
+
+
+def test_a_seat_is_kept_to_the_last_token_and_given_up_in_a_pause(tmp_path):
+    first, second, third = [1, 30, 0, 1], [2, 20, 0, 1], [3, 10, 0, 1]
+    rows = [([first, second], []), ([[1, 0, 1, 1]], []), ([[1, 0, 1, 1], [2, 0, 1, 1]], []), ([[1, 0, 1, 1]], [2]),
+            ([[1, 0, 1, 1], third], [2]), ([[3, 0, 1, 1], [2, 22, 0, 1]], [])]
+    log = tmp_path / "log"
+    log.write_text("".join(log_line(iteration=number, requests=requests, paused_ids=paused)
+                           for number, (requests, paused) in enumerate(rows, 1)))
+    assert seats(iterations(log)).values.tolist() == [
+        [1, 1, 1, 5, 1], [2, 2, 1, 3, 1], [3, 2, 5, 6, 5], [2, 1, 6, 6, 6]]
+    table = shares(iterations(log))
+    assert table[table["request"] == 2].values.tolist() == [[1, 2, 20, 0, 1], [3, 2, 0, 1, 1], [6, 2, 22, 0, 1]]

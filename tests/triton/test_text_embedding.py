@@ -1,0 +1,158 @@
+"""The checkpoint as a model of embeddings, in process and behind Triton."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from inflight.bench import dynamic_batching, perf_analyzer
+from inflight.models import huggingface
+from inflight.triton import repository, telemetry
+from inflight.models.embedding import Embedder
+from inflight.errors import CourseError
+from inflight.triton.repository import EMBEDDING
+from inflight.triton.server import Server
+
+TEXTS = ["how tall is it", "a much longer text about the tower that everybody knows", "pasta", "how tall is the tower"]
+
+
+@pytest.fixture(scope="module")
+def folder(small_checkpoint, tmp_path_factory):
+    """The small checkpoint as a Hugging Face folder, in a cache of this file's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INFLIGHT_HOME", str(tmp_path_factory.mktemp("home")))
+        yield huggingface.folder(small_checkpoint)
+
+
+@pytest.fixture(scope="module")
+def embedder(folder):
+    return Embedder(folder, "float32")
+
+
+@pytest.fixture(scope="module")
+def server(folder, tmp_path_factory):
+    repo = repository.assemble(tmp_path_factory.mktemp("served") / "repo", models=(EMBEDDING,), checkpoint_dir=folder,
+                               embedding_dtype="float32")
+    with Server(repo) as server:
+        yield server
+
+
+@pytest.fixture
+def connection(server):
+    with triton.InferenceServerClient(server.grpc_url) as connection:
+        yield connection
+
+
+def by_hand(folder, text):
+    """Mean of the last hidden states, by the libraries' own classes."""
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    ids = AutoTokenizer.from_pretrained(folder, local_files_only=True)(text, return_tensors="pt")["input_ids"]
+    with torch.inference_mode():
+        states = AutoModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True)(ids).last_hidden_state
+    mean = states[0].mean(0).numpy()
+    return mean / np.linalg.norm(mean)
+
+
+# In process -----------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_the_mean_of_the_last_hidden_states(folder, embedder):
+    [vector] = embedder([embedder.encode(TEXTS[1])])
+    assert vector.shape == (embedder.width,) and vector.dtype == np.float32
+    np.testing.assert_allclose(vector, by_hand(folder, TEXTS[1]), atol=1e-6)
+
+
+def test_an_embedding_does_not_depend_on_its_company(embedder):
+    encoded = [embedder.encode(text) for text in TEXTS]
+    assert len({len(ids) for ids in encoded}) > 2, "some of them are padded"
+    together = embedder(encoded)
+    alone = np.concatenate([embedder([ids]) for ids in encoded])
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+    np.testing.assert_allclose(embedder(encoded[::-1])[::-1], alone, atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, rtol=1e-5)
+
+
+def test_bfloat16_is_near_float32(folder, embedder):
+    encoded = [embedder.encode(text) for text in TEXTS]
+    near = Embedder(folder, "bfloat16")(encoded)
+    assert ((near * embedder(encoded)).sum(1) > 0.99).all()
+    assert Embedder(folder).dtype in ("bfloat16", "float32")
+
+
+@pytest.mark.parametrize(("text", "message"), [("  ", "text_input is empty"), ("word " * 9000, "positions: shorten")])
+def test_a_text_that_cannot_be_computed(embedder, text, message):
+    with pytest.raises(CourseError, match=message):
+        embedder.encode(text)
+
+
+# Behind Triton --------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_may_have_several_texts(connection, embedder):
+    served = dynamic_batching.embed(connection, TEXTS)
+    np.testing.assert_allclose(served, embedder([embedder.encode(text) for text in TEXTS]), atol=1e-5)
+
+
+def test_requests_that_share_a_batch_get_their_own_rows(server, connection, embedder):
+    server.load(EMBEDDING, **{"dynamic_batching.max_queue_delay_microseconds": 5_000_000,
+                              "dynamic_batching.preferred_batch_size": 4})
+    before = telemetry.statistics(server.http_url, EMBEDDING)
+    results = together(connection, TEXTS)
+    done = telemetry.statistics(server.http_url, EMBEDDING) - before
+    assert done.batches.to_dict() == {4: 1}
+    np.testing.assert_allclose(np.concatenate(results), embedder([embedder.encode(text) for text in TEXTS]), atol=1e-5)
+
+
+def test_a_bad_request_does_no_harm_to_the_others_of_its_batch(server, connection, embedder):
+    server.load(EMBEDDING, **{"dynamic_batching.max_queue_delay_microseconds": 5_000_000,
+                              "dynamic_batching.preferred_batch_size": 4})
+    good, empty, strange, last = together(connection, ["pasta", " ", b"\xff", "how tall is it"])
+    assert "text_input is empty" in str(empty) and "not valid UTF-8" in str(strange)
+    np.testing.assert_allclose(good, embedder([embedder.encode("pasta")]), atol=1e-5)
+    np.testing.assert_allclose(last, embedder([embedder.encode("how tall is it")]), atol=1e-5)
+
+
+def together(connection, texts):
+    """Embeddings or errors of requests that are under way at the same moment, in their order."""
+    with ThreadPoolExecutor(len(texts)) as pool:
+        return list(pool.map(lambda text: outcome(connection, text), texts))
+
+
+def outcome(connection, text):
+    data = np.array([[text if isinstance(text, bytes) else text.encode()]], np.object_)
+    tensor = triton.InferInput("text_input", [1, 1], "BYTES").set_data_from_numpy(data)
+    try:
+        return connection.infer(EMBEDDING, [tensor]).as_numpy("embedding")
+    except InferenceServerException as error:
+        return error
+
+
+def test_the_performance_analyzer_sweeps_it(server):
+    server.load(EMBEDDING, dynamic_batching=True, max_batch_size=4)
+    table = perf_analyzer.sweep(server.grpc_url, EMBEDDING, perf_analyzer.text_data(TEXTS), (1, 8), requests=40)
+    assert table["concurrency"].tolist() == [1, 8]
+    assert (table["throughput"] > 0).all()
+    assert (table["latency_ms_p50"] <= table["latency_ms_p99"]).all()
+    assert table["queue_ms"][0] < table["queue_ms"][1], "who is alone does not wait"
+    assert telemetry.statistics(server.http_url, EMBEDDING).batches.index.max() <= 4
+
+
+@pytest.mark.parametrize("concurrency", [(), (0,), (1, 41)])
+def test_a_sweep_that_cannot_be_is_refused(concurrency):
+    with pytest.raises(CourseError, match="with 40 requests each must be from 1 to 40"):
+        perf_analyzer.sweep("127.0.0.1:9", EMBEDDING, perf_analyzer.text_data(TEXTS), concurrency, requests=40)
+
+
+def test_a_report_that_cannot_be_read_is_one_sentence(tmp_path):
+    (tmp_path / "report.csv").write_text("Concurrency\n1\n")
+    with pytest.raises(CourseError, match="left no report that can be read"):
+        perf_analyzer.read_report(tmp_path / "report.csv")
+
+
+def test_a_checkpoint_that_is_not_there_is_found_before_the_server_starts(tmp_path):
+    with pytest.raises(CourseError, match="checkpoint_dir"):
+        repository.assemble(tmp_path / "repo", models=(EMBEDDING,), checkpoint_dir=tmp_path / "nothing")

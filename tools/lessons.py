@@ -1,0 +1,275 @@
+"""Makes the notebooks from `lessons/` and holds them to their source: the only way an .ipynb of the course changes.
+
+    python -m tools.lessons build [NN …]     write notebooks/, labs/ and solutions/
+    python -m tools.lessons build --sources [NN …]    the same, keeping the outputs that are stored: nothing is run
+    python -m tools.lessons check            compare what is committed with what the source gives
+    python -m tools.lessons test [args …]    every test, then every notebook, in one pytest run
+
+`lessons/NN_topic/lecture.py` and `lab.py` are jupytext percent scripts. In a lab, the tag `solution` keeps a cell from
+the learner; inside a cell, what stands between these two lines is replaced by its `# LAB:` lines, or by `...`:
+
+    # BEGIN SOLUTION
+    # LAB: answer = None
+    answer = 2 * layers * heads
+    # END SOLUTION
+"""
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbformat import NotebookNode
+
+from inflight.notebook.execution import WIDGET_MIME, execute, select
+from inflight.errors import CourseError
+
+ROOT = Path(__file__).resolve().parent.parent
+# Each kind of notebook, by the folder it goes to: the script it is made from.
+SCRIPTS = {"notebooks": "lecture.py", "labs": "lab.py", "solutions": "lab.py"}
+METADATA = {
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+    "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
+}
+MAX_BYTES = 400_000
+CELL_TIMEOUT = 180  # seconds; nbval does not notice a dead kernel sooner
+MARKER = re.compile(r"\s*# (BEGIN SOLUTION|END SOLUTION|LAB:).*")
+REGION = re.compile(r"^([ \t]*)# BEGIN SOLUTION\n(.*?)^[ \t]*# END SOLUTION$", re.M | re.S)
+
+
+def build(
+    root: Path, execute_cells: bool = True, lessons: list[str] | None = None, keep_outputs: bool = False
+) -> list[Path]:
+    """Write the notebooks of every lesson, or of those whose number or name is in `lessons`; return their paths.
+
+    Lectures and solutions are executed in their own folder (unless `execute_cells` is False), labs never are. With
+    `keep_outputs` they get the stored notebook's outputs instead: for a change that no output shows, such as a new name.
+
+    Raises:
+        CourseError: no such lesson, a marker out of place (file and line), a cell that fails, or, with `keep_outputs`,
+            code cells that came or went.
+    """
+    written = []
+    for folder in _folders(root, lessons):
+        for kind in _kinds(folder):
+            notebook, path = source(folder, kind), root / kind / f"{folder.name}.ipynb"
+            path.parent.mkdir(exist_ok=True)
+            if keep_outputs and kind != "labs":
+                notebook = _cleaned(_with_stored_outputs(notebook, path))
+            elif execute_cells and kind != "labs":
+                notebook = _cleaned(execute(notebook, f"{kind}/{folder.name}", path.parent))
+            path.write_text(nbformat.writes(notebook).rstrip() + "\n", encoding="utf-8")
+            written.append(path)
+    return written
+
+
+def _with_stored_outputs(notebook: NotebookNode, path: Path) -> NotebookNode:
+    """`notebook` with the outputs of the one stored at `path`, code cell by code cell."""
+    stored = nbformat.read(path, as_version=4) if path.exists() else nbformat.v4.new_notebook()
+    given, kept = ([cell for cell in book.cells if cell.cell_type == "code"] for book in (notebook, stored))
+    if len(given) != len(kept):
+        raise CourseError(
+            f"{path} has {len(kept)} code cells and its source now {len(given)}: what they show must be made anew. "
+            "Run `make notebooks`."
+        )
+    for cell, old in zip(given, kept, strict=True):
+        cell.outputs, cell.execution_count = old.outputs, old.execution_count
+    return notebook
+
+
+def source(folder: Path, kind: str) -> NotebookNode:
+    """The notebook of `kind` ("notebooks", "labs", "solutions") that the lesson in `folder` gives, without outputs."""
+    script = folder / SCRIPTS[kind]
+    text = script.read_text(encoding="utf-8")
+    _check_markers(script, text)
+    cells = jupytext.reads(text, fmt="py:percent").cells
+    if kind == "labs":
+        cells = [cell for cell in cells if not _is_solution(cell)]
+    notebook = nbformat.v4.new_notebook(metadata=nbformat.from_dict(METADATA), nbformat_minor=5)
+    for index, cell in enumerate(cells):
+        if cell.cell_type == "code":
+            cell.source = REGION.sub(_for_learner if kind == "labs" else _for_teacher, cell.source)
+        # The same place in the same lesson keeps its id, so that a rebuild changes only what changed.
+        cell.id = hashlib.sha256(f"{folder.name}/{kind}/{index}".encode()).hexdigest()[:8]
+        notebook.cells.append(cell)
+    return notebook
+
+
+def check(root: Path) -> list[str]:
+    """What is wrong with the committed notebooks, one sentence each; empty when they are what their source gives.
+
+    Raises:
+        CourseError: there is no lesson, or a marker is out of place.
+    """
+    problems, expected = [], set()
+    for folder in _folders(root, None):
+        for kind in _kinds(folder):
+            path = root / kind / f"{folder.name}.ipynb"
+            expected.add(path)
+            problems += [f"{kind}/{path.name}: {problem}" for problem in _problems(path, folder, kind)]
+    strays = {path for kind in SCRIPTS for path in (root / kind).glob("*.ipynb")} - expected
+    return problems + [f"{path.parent.name}/{path.name}: no lesson gives it; delete it" for path in sorted(strays)]
+
+
+def test(arguments: list[str]) -> int:
+    """Run pytest over tests/, then nbval over lectures and solutions, in one process; return its exit status.
+
+    `arguments` go to pytest; paths among them replace the default ones.
+    """
+    paths = [] if any((ROOT / a.split("::")[0]).exists() for a in arguments) else ["tests", "notebooks", "solutions"]
+    nbval = f"--nbval --nbval-current-env --nbval-cell-timeout={CELL_TIMEOUT}"
+    nbval += " --nbval-sanitize-with=tests/nbval_sanitize.cfg"
+    command = [sys.executable, "-m", "pytest", *paths, *nbval.split(), *arguments]
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, "COURSE_STRICT": "1"}).returncode
+
+
+def _folders(root: Path, lessons: list[str] | None) -> list[Path]:
+    found = sorted(path for path in (root / "lessons").glob("[0-9][0-9]_*") if path.is_dir())
+    if not found:
+        raise CourseError(f"No lesson in {root / 'lessons'}; run this in a clone of the course.")
+    return select(found, lessons)
+
+
+def _kinds(folder: Path) -> list[str]:
+    return [kind for kind, script in SCRIPTS.items() if (folder / script).exists()]
+
+
+def _check_markers(script: Path, text: str) -> None:
+    """Raise CourseError for a marker that is nested, unclosed, unopened, or not inside one code cell."""
+    opened, cell = 0, "# %%"
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("# %%"):
+            if opened:
+                break
+            cell = line
+            continue
+        marker = MARKER.fullmatch(line)
+        if not marker:
+            continue
+        where = f"{script}, line {number}:"
+        if "[markdown]" in cell:
+            raise CourseError(f"{where} a solution marker in a markdown cell; tag the cell instead.")
+        if marker[1] == "BEGIN SOLUTION":
+            if opened:
+                raise CourseError(f"{where} BEGIN SOLUTION inside the one of line {opened}; end that first.")
+            opened = number
+        elif not opened:
+            raise CourseError(f"{where} {marker[1]} with no BEGIN SOLUTION before it; add one, or drop it.")
+        elif marker[1] == "END SOLUTION":
+            opened = 0
+    if opened:
+        raise CourseError(f"{script}, line {opened}: BEGIN SOLUTION has no END SOLUTION in its cell; add one.")
+
+
+def _is_solution(cell: NotebookNode) -> bool:
+    return "solution" in cell.metadata.get("tags", [])
+
+
+def _for_learner(region: re.Match) -> str:
+    given = re.findall(r"^[ \t]*# LAB: ?(.*)$", region[2], re.M) or ["..."]
+    return "\n".join(region[1] + line for line in given)
+
+
+def _for_teacher(region: re.Match) -> str:
+    return "\n".join(line for line in region[2].rstrip("\n").split("\n") if not MARKER.fullmatch(line))
+
+
+def _cleaned(notebook: NotebookNode) -> NotebookNode:
+    """The executed notebook without what differs from run to run: timing, and widgets that no kernel backs."""
+    notebook.metadata = nbformat.from_dict(METADATA)
+    for cell in notebook.cells:
+        cell.metadata = nbformat.from_dict({"tags": cell.metadata.tags} if cell.metadata.get("tags") else {})
+        for output in cell.get("outputs", []):
+            # The widget's text stays; its view would read "model not found" in a fresh JupyterLab.
+            output.get("data", {}).pop(WIDGET_MIME, None)
+    return notebook
+
+
+def _problems(path: Path, folder: Path, kind: str) -> Iterator[str]:
+    if not path.exists():
+        yield "missing; run `make notebooks`"
+        return
+    notebook, expected = nbformat.read(path, as_version=4), source(folder, kind)
+    if _sources(notebook) != _sources(expected) or "widgets" in notebook.metadata:
+        yield f"differs from lessons/{folder.name}/{SCRIPTS[kind]}; run `make notebooks`"
+    if path.stat().st_size > MAX_BYTES:
+        yield f"{path.stat().st_size} bytes, more than {MAX_BYTES}; show less"
+    yield from _execution_problems(notebook, kind)
+    if kind == "labs":
+        yield from _leaks(notebook, folder)
+    yield from _prose_problems(notebook, path.parent)
+
+
+def _sources(notebook: NotebookNode) -> list[tuple]:
+    return [(cell.id, cell.cell_type, cell.source, cell.metadata.get("tags", [])) for cell in notebook.cells]
+
+
+def _execution_problems(notebook: NotebookNode, kind: str) -> Iterator[str]:
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    counts = [cell.execution_count for cell in code]
+    if kind == "labs":
+        if any(counts) or any(cell.outputs for cell in code):
+            yield "a lab has outputs; run `make notebooks`"
+    elif counts != list(range(1, len(code) + 1)):
+        yield f"not run once from top to bottom: its cells carry {counts}; run `make notebooks`"
+    if any(output.output_type == "error" for cell in code for output in cell.outputs):
+        yield "a cell shows an error; catch it and print its message"
+
+
+def _leaks(lab: NotebookNode, folder: Path) -> Iterator[str]:
+    """Lines of the answers, long enough to be one, that a learner could read in the lab."""
+    text = (folder / SCRIPTS["labs"]).read_text(encoding="utf-8")
+    answers, given = set(), set()
+    for cell in jupytext.reads(text, fmt="py:percent").cells:
+        hidden = cell.source if _is_solution(cell) else "\n".join(m[2] for m in REGION.finditer(cell.source))
+        answers.update(line.strip() for line in hidden.splitlines() if not MARKER.fullmatch(line))
+        if cell.cell_type == "code" and not _is_solution(cell):
+            given.update(line.strip() for line in REGION.sub(_for_learner, cell.source).splitlines())
+    shown = "\n".join(cell.source for cell in lab.cells)
+    for line in sorted(line for line in answers - given if len(line) >= 12 and line in shown):
+        yield f"the answer `{line}` can be read in the lab"
+
+
+def _prose_problems(notebook: NotebookNode, base: Path) -> Iterator[str]:
+    markdown = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    prose = re.sub(r"^(```|~~~).*?^\1|`[^`\n]*`", "", markdown, flags=re.M | re.S)
+    levels = [len(mark) for mark in re.findall(r"^(#{1,6}) ", prose, re.M)]
+    if levels.count(1) != 1 or levels[0] != 1:
+        yield f"{levels.count(1)} top headings; a notebook opens with its only one"
+    if any(deeper > level + 1 for level, deeper in zip(levels, levels[1:], strict=False)):
+        yield f"headings skip a level: {levels}"
+    targets = re.findall(r"\]\(([^)\s]+)|(?:href|src)=[\"']([^\"']+)", prose)
+    for link in sorted({"".join(target).split("#")[0] for target in targets}):
+        if link and not re.match(r"[a-z]+:", link) and not (base / link).exists():
+            yield f"the link to {link} leads nowhere"
+
+
+def main(arguments: list[str]) -> int:
+    """The three commands of the module's docstring; returns the exit status."""
+    command, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
+    try:
+        if command == "build":
+            keep = "--sources" in rest
+            written = build(ROOT, lessons=[name for name in rest if name != "--sources"], keep_outputs=keep)
+            print(*(path.relative_to(ROOT) for path in written), sep="\n")
+            return 0
+        if command == "check":
+            problems = check(ROOT)
+            print(*problems or ["The notebooks are what their source gives."], sep="\n")
+            return 1 if problems else 0
+        if command == "test":
+            return test(rest)
+    except CourseError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print("Usage: python -m tools.lessons build [--sources] [NN …] | check | test [pytest arguments]", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
