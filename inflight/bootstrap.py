@@ -45,19 +45,23 @@ def unsupported(facts):
     if facts["system"] == "Darwin":
         return "macOS has no Triton Inference Server: {}, for example in Docker Desktop or on Binder.".format(CONTAINER)
     if facts["system"] == "Windows":
-        return ("Windows has no Triton Inference Server: install WSL 2 with Ubuntu 22.04 or newer, "
-                "and run this inside it.")
+        return (
+            "Windows has no Triton Inference Server: install WSL 2 with Ubuntu 22.04 or newer, and run this inside it."
+        )
     if facts["system"] != "Linux":
         return "{} has no Triton Inference Server: {}.".format(facts["system"], CONTAINER)
     if facts["machine"] not in MACHINES:
         return "There is no Triton wheel for this CPU ({}): the course needs 64-bit {}, so {} on such a CPU.".format(
-            facts["machine"], " or ".join(MACHINES), CONTAINER)
+            facts["machine"], " or ".join(MACHINES), CONTAINER
+        )
     if facts["glibc"] is None:
         return "This Linux has no glibc (Alpine and others use musl), and Triton needs {}.{} or newer: {}.".format(
-            *GLIBC + (CONTAINER,))
+            *GLIBC + (CONTAINER,)
+        )
     if facts["glibc"] < GLIBC:
         return "This Linux has glibc {}.{}, and Triton needs {}.{} or newer: {}.".format(
-            *facts["glibc"] + GLIBC + (CONTAINER,))
+            *facts["glibc"] + GLIBC + (CONTAINER,)
+        )
     return None
 
 
@@ -88,13 +92,18 @@ def choose_python(candidates):
         without_venv = without_venv or (command, facts[0])
     if without_venv:
         command, version = without_venv
-        raise SetupError("Python {1}.{2} ({0}) has no venv module: install it (on Debian and Ubuntu: "
-                         "sudo apt install python{1}.{2}-venv), then run the command again.".format(command, *version))
+        raise SetupError(
+            "Python {1}.{2} ({0}) has no venv module: install it (on Debian and Ubuntu: "
+            "sudo apt install python{1}.{2}-venv), then run the command again.".format(command, *version)
+        )
     found = ["{}.{}".format(*facts[0]) for _, facts in candidates if facts]
-    raise SetupError("The course needs Python 3.11 or 3.12, and here is {}: install one of them (on Debian 12: sudo "
-                     "apt install python3.11-venv; on Ubuntu 24.04: sudo apt install python3.12-venv; or conda env "
-                     "create -f environment.yml), then run the command again.".format(
-                         "Python " + ", ".join(found) if found else "none"))
+    raise SetupError(
+        "The course needs Python 3.11 or 3.12, and here is {}: install one of them (on Debian 12: sudo "
+        "apt install python3.11-venv; on Ubuntu 24.04: sudo apt install python3.12-venv; or conda env "
+        "create -f environment.yml), then run the command again.".format(
+            "Python " + ", ".join(found) if found else "none"
+        )
+    )
 
 
 def find_python():
@@ -139,10 +148,15 @@ def why_pip_failed(log):
     """One sentence for the end of a failed pip run, from its output."""
     if re.search(r"No space left on device|Disk quota exceeded|Errno (28|122)\b", log):
         return "The disk became full while packages were installed: free 5 GB, then run the command again."
-    if re.search(r"name resolution|NewConnectionError|NameResolutionError|Connection refused|Network is unreachable|"
-                 r"ConnectTimeout|Read timed out|Connection aborted|ProxyError", log):
-        return ("The package index cannot be reached: connect this machine to the network (or set PIP_INDEX_URL to "
-                "your mirror), then run the command again.")
+    if re.search(
+        r"name resolution|NewConnectionError|NameResolutionError|Connection refused|Network is unreachable|"
+        r"ConnectTimeout|Read timed out|Connection aborted|ProxyError",
+        log,
+    ):
+        return (
+            "The package index cannot be reached: connect this machine to the network (or set PIP_INDEX_URL to "
+            "your mirror), then run the command again."
+        )
     errors = re.findall(r"^ERROR: (.+)$", log, re.MULTILINE)
     reason = errors[-1].rstrip(".") if errors else "no reason given"
     return "pip could not install the packages ({}): its full output is in .venv/setup.log.".format(reason)
@@ -187,8 +201,14 @@ def run_pip(root, venv, arguments, total):
     command = [os.path.join(venv, "bin", "python"), "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     environment["PIP_USER"] = "0"
-    pip = subprocess.Popen(command + arguments, cwd=root, env=environment, stdout=subprocess.PIPE,
-                           stderr=subprocess.STDOUT, universal_newlines=True)
+    pip = subprocess.Popen(
+        command + arguments,
+        cwd=root,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        universal_newlines=True,
+    )
     try:
         output = follow(pip, os.path.join(venv, "setup.log"), total)
     finally:
@@ -251,8 +271,10 @@ def main():
         sys.stderr.write("error: {}\n".format(error))
         return 2
     except OSError as error:
-        sys.stderr.write("error: .venv cannot be made in {} ({}): make room there and check that you may write to it, "
-                         "then run the command again.\n".format(ROOT, error.strerror))
+        sys.stderr.write(
+            "error: .venv cannot be made in {} ({}): make room there and check that you may write to it, "
+            "then run the command again.\n".format(ROOT, error.strerror)
+        )
         return 2
     except KeyboardInterrupt:
         sys.stderr.write("\nInterrupted: run the command again, and set-up starts over.\n")

@@ -30,8 +30,10 @@ def written_aside(folder: Path, what: str) -> Iterator[Path]:
             shutil.rmtree(folder)
         os.replace(aside, folder)
     except OSError as error:
-        raise CourseError(f"The {what} could not be written to {folder.parent} ({error.strerror or error}). "
-                          "Free some space there or name another folder, and try again.") from error
+        raise CourseError(
+            f"The {what} could not be written to {folder.parent} ({error.strerror or error}). "
+            "Free some space there or name another folder, and try again."
+        ) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 

@@ -58,7 +58,10 @@ def describe() -> dict:
         "python": platform.python_version(),
         "versions": {
             "tritonserver": TRITON_VERSION,
-            **{name.replace("-", "_"): _version(name) for name in ("openvino", "openvino-genai", "tritonclient", "torch")},
+            **{
+                name.replace("-", "_"): _version(name)
+                for name in ("openvino", "openvino-genai", "tritonclient", "torch")
+            },
         },
     }
 
@@ -91,13 +94,27 @@ def _platform_checks() -> list[Check]:
     instead = bootstrap.CONTAINER
     return [
         _check("operating system", "Linux", _os_name(), facts["system"] == "Linux", instead),
-        _check("CPU", " or ".join(bootstrap.MACHINES), f"{facts['machine']}, {_cpu_model()}",
-               facts["machine"] in bootstrap.MACHINES, instead),
-        _check("glibc", "{}.{} or newer".format(*bootstrap.GLIBC),
-               "{}.{}".format(*glibc) if glibc else "another C library",
-               glibc is not None and glibc >= bootstrap.GLIBC, instead),
-        _check("Python", "3.11 or 3.12", platform.python_version(), sys.version_info[:2] in bootstrap.PYTHONS,
-               "install Python 3.11 or 3.12, then run make again"),
+        _check(
+            "CPU",
+            " or ".join(bootstrap.MACHINES),
+            f"{facts['machine']}, {_cpu_model()}",
+            facts["machine"] in bootstrap.MACHINES,
+            instead,
+        ),
+        _check(
+            "glibc",
+            "{}.{} or newer".format(*bootstrap.GLIBC),
+            "{}.{}".format(*glibc) if glibc else "another C library",
+            glibc is not None and glibc >= bootstrap.GLIBC,
+            instead,
+        ),
+        _check(
+            "Python",
+            "3.11 or 3.12",
+            platform.python_version(),
+            sys.version_info[:2] in bootstrap.PYTHONS,
+            "install Python 3.11 or 3.12, then run make again",
+        ),
     ]
 
 
@@ -107,22 +124,51 @@ def _resource_checks() -> list[Check]:
     disk = shutil.disk_usage(_existing(cache_dir())).free / GIB
     shm = shutil.disk_usage("/dev/shm").free / MIB if Path("/dev/shm").is_dir() else 0
     return [
-        _check("cores", "2 or more", str(cores), cores >= 2, "expect half the speed, or give this machine two cores",
-               required=False),
-        _check("memory", f"{MIN_MEMORY_GIB} GiB", f"{memory:.1f} GiB", memory >= MIN_MEMORY_GIB,
-               "use a larger machine, or raise the memory limit of the container"),
-        _check("free disk", f"{MIN_DISK_GIB} GiB in {_short(cache_dir())}", f"{disk:.1f} GiB", disk >= MIN_DISK_GIB,
-               "free some, or set INFLIGHT_HOME to a folder on a larger disk"),
-        _check("free /dev/shm", f"{MIN_SHM_MIB} MiB", f"{shm:.0f} MiB", shm >= MIN_SHM_MIB,
-               "remove stale files in /dev/shm; in a container, start it with --shm-size=256m"),
+        _check(
+            "cores",
+            "2 or more",
+            str(cores),
+            cores >= 2,
+            "expect half the speed, or give this machine two cores",
+            required=False,
+        ),
+        _check(
+            "memory",
+            f"{MIN_MEMORY_GIB} GiB",
+            f"{memory:.1f} GiB",
+            memory >= MIN_MEMORY_GIB,
+            "use a larger machine, or raise the memory limit of the container",
+        ),
+        _check(
+            "free disk",
+            f"{MIN_DISK_GIB} GiB in {_short(cache_dir())}",
+            f"{disk:.1f} GiB",
+            disk >= MIN_DISK_GIB,
+            "free some, or set INFLIGHT_HOME to a folder on a larger disk",
+        ),
+        _check(
+            "free /dev/shm",
+            f"{MIN_SHM_MIB} MiB",
+            f"{shm:.0f} MiB",
+            shm >= MIN_SHM_MIB,
+            "remove stale files in /dev/shm; in a container, start it with --shm-size=256m",
+        ),
     ]
 
 
 def _port_checks() -> list[Check]:
     taken = [str(port) for port in PORTS if not _port_is_free(port)]
     have = f"taken: {', '.join(taken)}" if taken else "free"
-    return [_check("ports", "8000 to 8002 free, or any others", have, not taken,
-                   "nothing to do: the course takes free ports unless you name one", required=False)]
+    return [
+        _check(
+            "ports",
+            "8000 to 8002 free, or any others",
+            have,
+            not taken,
+            "nothing to do: the course takes free ports unless you name one",
+            required=False,
+        )
+    ]
 
 
 def _accelerator_checks() -> list[Check]:
@@ -138,8 +184,14 @@ def _accelerator_checks() -> list[Check]:
 def _model_check() -> Check:
     path = cached_path()
     # Only its presence: whoever uses the file verifies its hash.
-    return _check("model", f"{DEFAULT} in the cache", _short(path) if path.exists() else "not cached", path.exists(),
-                  "inflight fetch (or nothing: it is fetched when first used)", required=False)
+    return _check(
+        "model",
+        f"{DEFAULT} in the cache",
+        _short(path) if path.exists() else "not cached",
+        path.exists(),
+        "inflight fetch (or nothing: it is fetched when first used)",
+        required=False,
+    )
 
 
 def _short(path: Path) -> str:

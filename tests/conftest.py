@@ -6,10 +6,17 @@ import signal
 
 import psutil
 import pytest
-from engines import (  # noqa: F401: fixtures for every test file
-    checkpoint, course_engine, small_checkpoint, small_engine, small_repo, streaming_server, whole_server,
-)
 from nbval.plugin import IPyNbCell
+
+from engines import (  # noqa: F401  fixtures for every test file
+    checkpoint,
+    course_engine,
+    small_checkpoint,
+    small_engine,
+    small_repo,
+    streaming_server,
+    whole_server,
+)
 
 SERVER_PROCESSES = ("tritonserver", "triton_python_backend_stub")
 MARK = "INFLIGHT_TEST_RUN"

@@ -23,9 +23,9 @@ import pytest
 from inflight.checkpoint import sources as checkpoints
 from inflight.checkpoint import weights
 from inflight.engine import builder as engine
+from inflight.engine.builder import BuildConfig
 from inflight.triton import repository
 from inflight.triton.client import Client
-from inflight.engine.builder import BuildConfig
 from inflight.triton.server import Server
 
 SMALL_LAYERS = 3
@@ -47,7 +47,7 @@ def write_small_gguf(source: weights.GgufFile, target: Path) -> Path:
         "llama.vocab_size": SMALL_VOCAB,
         "tokenizer.ggml.tokens": source.metadata["tokenizer.ggml.tokens"][:SMALL_VOCAB],
         "tokenizer.ggml.token_type": source.metadata["tokenizer.ggml.token_type"][:SMALL_VOCAB],
-        "tokenizer.ggml.merges": source.metadata["tokenizer.ggml.merges"][:SMALL_VOCAB - SPECIAL_AND_BYTES],
+        "tokenizer.ggml.merges": source.metadata["tokenizer.ggml.merges"][: SMALL_VOCAB - SPECIAL_AND_BYTES],
     }
     writer = gguf.GGUFWriter(target, "llama")
     for field in source.reader.fields.values():
@@ -140,8 +140,11 @@ def metric(server: Server, family: str, **labels) -> float:
 
 def model_process(server: Server, model: str) -> psutil.Process:
     """The process that runs a model; that of an earlier load may still be ending."""
-    found = [child for child in psutil.Process(server.pid).children(recursive=True)
-             if child.status() != psutil.STATUS_ZOMBIE and any(f"/{model}/" in argument for argument in child.cmdline())]
+    found = [
+        child
+        for child in psutil.Process(server.pid).children(recursive=True)
+        if child.status() != psutil.STATUS_ZOMBIE and any(f"/{model}/" in argument for argument in child.cmdline())
+    ]
     return max(found, key=lambda child: child.create_time())
 
 

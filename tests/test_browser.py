@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import nbformat
 import pytest
@@ -18,11 +17,20 @@ from inflight.paths import COURSE
 ROOT = COURSE
 LECTURES = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-             "--disable-component-update", "--disable-sync"]
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 # Cells that are not on the screen are drawn too, and nothing asks whether there may be news, over the picture.
-SETTINGS = {"notebook-extension/tracker": '{"windowingMode": "none"}',
-            "apputils-extension/notification": '{"fetchNews": "false", "checkForUpdates": false}'}
+SETTINGS = {
+    "notebook-extension/tracker": '{"windowingMode": "none"}',
+    "apputils-extension/notification": '{"fetchNews": "false", "checkForUpdates": false}',
+}
 SMALL_LAPTOP = {"width": 1366, "height": 1000}
 RUN_TIMEOUT_MS = 120_000
 KERNEL_IS_IDLE = """() => {
@@ -93,15 +101,28 @@ def lab(tmp_path_factory):
     lecture = nbformat.read(folder / "notebooks" / LECTURES[0], as_version=4)
     # With a lecture's metadata, which names its kernel: else JupyterLab asks for one.
     cells = [nbformat.v4.new_code_cell(source) for source in (SET_UP, *WIDGETS.values())]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=lecture.metadata), folder / "notebooks" / WIDGET_NOTEBOOK)
+    nbformat.write(
+        nbformat.v4.new_notebook(cells=cells, metadata=lecture.metadata), folder / "notebooks" / WIDGET_NOTEBOOK
+    )
     for name, settings in SETTINGS.items():
         file = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
         file.parent.mkdir(parents=True)
         file.write_text(settings)
     port, token = free_port(), secrets.token_hex(16)
-    command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", f"--ServerApp.port={port}",
-               "--ServerApp.ip=127.0.0.1", f"--IdentityProvider.token={token}", "--LabApp.expose_app_in_browser=True",
-               f"--ServerApp.root_dir={folder}", f"--LabApp.user_settings_dir={folder / 'settings'}"]
+    command = [
+        sys.executable,
+        "-m",
+        "jupyter",
+        "lab",
+        "--no-browser",
+        "--allow-root",
+        f"--ServerApp.port={port}",
+        "--ServerApp.ip=127.0.0.1",
+        f"--IdentityProvider.token={token}",
+        "--LabApp.expose_app_in_browser=True",
+        f"--ServerApp.root_dir={folder}",
+        f"--LabApp.user_settings_dir={folder / 'settings'}",
+    ]
     log = open(folder / "jupyter.log", "w+")
     environment = {**os.environ, "JUPYTER_CONFIG_DIR": str(folder)}
     process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
@@ -122,8 +143,14 @@ def browser():
 def open_page(browser, url):
     """A page on `url`, as soon as the server is up, and the requests it makes to other hosts."""
     page, outside = browser.new_page(viewport=SMALL_LAPTOP), []
-    page.on("request", lambda request: outside.append(request.url)
-            if not request.url.startswith(("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:")) else None)
+    page.on(
+        "request",
+        lambda request: (
+            outside.append(request.url)
+            if not request.url.startswith(("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:"))
+            else None
+        ),
+    )
     for _ in range(120):
         try:
             page.goto(url)
@@ -138,7 +165,9 @@ def open_page(browser, url):
 
 def run_all(page):
     page.wait_for_function(KERNEL_IS_IDLE, timeout=60_000)
-    page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")  # its promise is not awaited
+    page.evaluate(
+        "() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }"
+    )  # its promise is not awaited
     page.wait_for_function(ALL_HAVE_RUN, timeout=RUN_TIMEOUT_MS)
     page.wait_for_function(KERNEL_IS_IDLE, timeout=60_000)
 
@@ -188,7 +217,9 @@ def test_a_lecture_is_shown_whole(lab, browser, name):
     page, outside = open_page(browser, lab.format(name=name))
     stored = nbformat.read(ROOT / "notebooks" / name, as_version=4).cells
     num_outputs = sum(len(cell.get("outputs", [])) for cell in stored)
-    page.wait_for_function(f"document.querySelectorAll('.jp-OutputArea-output').length >= {num_outputs}", timeout=60_000)
+    page.wait_for_function(
+        f"document.querySelectorAll('.jp-OutputArea-output').length >= {num_outputs}", timeout=60_000
+    )
     assert_whole(page, outside)
     page.close()
 
@@ -198,7 +229,9 @@ def test_a_lecture_is_shown_whole(lab, browser, name):
 
 def test_every_widget_of_the_lectures_is_used_here():
     call = re.compile(r"\b(?:widgets|boards)\.\w+(?=\()")
-    lectures = {name for path in (ROOT / "lessons").glob("*/lecture.py") for name in call.findall(path.read_text("utf-8"))}
+    lectures = {
+        name for path in (ROOT / "lessons").glob("*/lecture.py") for name in call.findall(path.read_text("utf-8"))
+    }
     assert lectures and lectures <= set(call.findall("\n".join(WIDGETS.values())))
 
 
@@ -253,7 +286,9 @@ def test_flip_the_batching_type_run_and_the_picture_changes(outputs):
     assert "before: V1, mild" in seen[1] and "inflight_fused_batching, mild" in seen[1]
 
 
-@pytest.mark.parametrize("name, shown", [("policies", "max_utilization, 1,280 tokens"), ("batchers", "now: no batcher")])
+@pytest.mark.parametrize(
+    "name, shown", [("policies", "max_utilization, 1,280 tokens"), ("batchers", "now: no batcher")]
+)
 def test_run_and_see_the_picture(outputs, name, shown):
     run_board(outputs[name])
     assert shown in outputs[name].locator("svg[role=img]").text_content()

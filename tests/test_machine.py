@@ -24,8 +24,21 @@ def fake_command(folder, name: str, script: str) -> None:
 
 def test_the_table_covers_what_the_course_needs():
     names = [check.name for check in machine.checks()]
-    assert names == ["operating system", "CPU", "glibc", "Python", "cores", "memory", "free disk", "free /dev/shm",
-                     "ports", "GPU", "container runtime", "tier", "model"]
+    assert names == [
+        "operating system",
+        "CPU",
+        "glibc",
+        "Python",
+        "cores",
+        "memory",
+        "free disk",
+        "free /dev/shm",
+        "ports",
+        "GPU",
+        "container runtime",
+        "tier",
+        "model",
+    ]
 
 
 def test_a_row_that_is_not_ok_has_a_one_line_fix_and_no_other_has(monkeypatch, tmp_path):

@@ -13,8 +13,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from inflight.paths import COURSE
 from inflight import bootstrap
+from inflight.paths import COURSE
 
 ROOT = COURSE
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -25,10 +25,18 @@ LINUX = {"system": "Linux", "machine": "x86_64", "glibc": (2, 36)}
 
 def locked(python: str) -> dict[str, str]:
     """Name -> version of what requirements.txt installs with this Python on Linux."""
-    environment = {"python_version": python, "python_full_version": python + ".9", "sys_platform": "linux",
-                   "platform_machine": "x86_64", "implementation_name": "cpython"}
-    return {canonicalize_name(line.name): str(line.specifier).removeprefix("==")
-            for line in LOCK if line.marker is None or line.marker.evaluate(environment)}
+    environment = {
+        "python_version": python,
+        "python_full_version": python + ".9",
+        "sys_platform": "linux",
+        "platform_machine": "x86_64",
+        "implementation_name": "cpython",
+    }
+    return {
+        canonicalize_name(line.name): str(line.specifier).removeprefix("==")
+        for line in LOCK
+        if line.marker is None or line.marker.evaluate(environment)
+    }
 
 
 @pytest.mark.parametrize("python", ["3.11", "3.12"])
@@ -52,7 +60,13 @@ def test_the_python_range_is_the_same_everywhere():
 
 
 def test_committed_files_name_no_package_index():
-    files = ("requirements.txt", "environment.yml", "pyproject.toml", "inflight/bootstrap.py", "inflight/checkpoint/sources.py")
+    files = (
+        "requirements.txt",
+        "environment.yml",
+        "pyproject.toml",
+        "inflight/bootstrap.py",
+        "inflight/checkpoint/sources.py",
+    )
     for name in files:
         text = (ROOT / name).read_text()
         assert not re.search(r"--(extra-)?index-url|https?://\w", text), name
@@ -62,8 +76,9 @@ def test_requirements_hold_everything_that_its_packages_ask_for():
     """Set-up installs without resolving, so what is installed must already be a full answer."""
     pins = locked("{}.{}".format(*sys.version_info))
     uv = PROJECT["tool"]["uv"]  # uv leaves out the latter; what they need in turn is not there either
-    replaced = {canonicalize_name(Requirement(line).name)
-                for line in uv["override-dependencies"] + uv["exclude-dependencies"]}
+    replaced = {
+        canonicalize_name(Requirement(line).name) for line in uv["override-dependencies"] + uv["exclude-dependencies"]
+    }
     extras = {canonicalize_name(r.name): r.extras for r in map(Requirement, PROJECT["project"]["dependencies"])}
     for name in pins:
         try:
@@ -73,8 +88,9 @@ def test_requirements_hold_everything_that_its_packages_ask_for():
         for need in wanted:
             chosen = {"", *extras.get(name, ())}
             needed = canonicalize_name(need.name)
-            if needed in (*replaced, "setuptools") or need.marker and not any(
-                    need.marker.evaluate({"extra": extra}) for extra in chosen):
+            if needed in (*replaced, "setuptools") or (
+                need.marker and not any(need.marker.evaluate({"extra": extra}) for extra in chosen)
+            ):
                 continue
             assert needed in pins and need.specifier.contains(pins[needed]), f"{name} needs {need}"
 
@@ -83,15 +99,18 @@ def test_this_machine_is_supported():
     assert bootstrap.unsupported(bootstrap.machine_facts()) is None
 
 
-@pytest.mark.parametrize("facts, says", [
-    ({"system": "Darwin"}, "macOS"),
-    ({"system": "Windows"}, "WSL 2"),
-    ({"system": "FreeBSD"}, "FreeBSD"),
-    ({"machine": "riscv64"}, "riscv64"),
-    ({"machine": "32-bit x86_64"}, "64-bit"),
-    ({"glibc": None}, "musl"),
-    ({"glibc": (2, 31)}, "glibc 2.31"),
-])
+@pytest.mark.parametrize(
+    "facts, says",
+    [
+        ({"system": "Darwin"}, "macOS"),
+        ({"system": "Windows"}, "WSL 2"),
+        ({"system": "FreeBSD"}, "FreeBSD"),
+        ({"machine": "riscv64"}, "riscv64"),
+        ({"machine": "32-bit x86_64"}, "64-bit"),
+        ({"glibc": None}, "musl"),
+        ({"glibc": (2, 31)}, "glibc 2.31"),
+    ],
+)
 def test_an_unfit_machine_gets_one_sentence_with_what_to_do(facts, says):
     sentence = bootstrap.unsupported({**LINUX, **facts})
     assert says in sentence
@@ -105,16 +124,23 @@ def test_a_fit_machine_gets_none(facts):
 
 
 def test_the_first_python_in_the_range_with_venv_is_taken():
-    candidates = [("python3", ((3, 13), True)), ("broken", None), ("python3.12", ((3, 12), False)),
-                  ("python3.11", ((3, 11), True))]
+    candidates = [
+        ("python3", ((3, 13), True)),
+        ("broken", None),
+        ("python3.12", ((3, 12), False)),
+        ("python3.11", ((3, 11), True)),
+    ]
     assert bootstrap.choose_python(candidates) == "python3.11"
 
 
-@pytest.mark.parametrize("candidates, says", [
-    ([("python3", ((3, 13), True))], "here is Python 3.13"),
-    ([("python3", ((3, 9), False)), ("python3.12", None)], "here is Python 3.9"),
-    ([("python3", ((3, 12), False))], "apt install python3.12-venv"),
-])
+@pytest.mark.parametrize(
+    "candidates, says",
+    [
+        ([("python3", ((3, 13), True))], "here is Python 3.13"),
+        ([("python3", ((3, 9), False)), ("python3.12", None)], "here is Python 3.9"),
+        ([("python3", ((3, 12), False))], "apt install python3.12-venv"),
+    ],
+)
 def test_without_a_usable_python_the_sentence_says_what_to_install(candidates, says):
     with pytest.raises(bootstrap.SetupError, match=says) as caught:
         bootstrap.choose_python(candidates)
@@ -136,12 +162,15 @@ def test_bootstrap_parses_on_an_old_python():
     ast.parse((ROOT / "inflight" / "bootstrap.py").read_text(), feature_version=(3, 6))
 
 
-@pytest.mark.parametrize("log, says", [
-    ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "disk became full"),
-    ("WARNING: NewConnectionError('Temporary failure in name resolution')\nERROR: No match", "cannot be reached"),
-    ("Collecting x\nERROR: THESE PACKAGES DO NOT MATCH THE HASHES.", "THESE PACKAGES DO NOT MATCH THE HASHES"),
-    ("", "no reason given"),
-])
+@pytest.mark.parametrize(
+    "log, says",
+    [
+        ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "disk became full"),
+        ("WARNING: NewConnectionError('Temporary failure in name resolution')\nERROR: No match", "cannot be reached"),
+        ("Collecting x\nERROR: THESE PACKAGES DO NOT MATCH THE HASHES.", "THESE PACKAGES DO NOT MATCH THE HASHES"),
+        ("", "no reason given"),
+    ],
+)
 def test_a_failed_pip_run_becomes_one_sentence(log, says):
     sentence = bootstrap.why_pip_failed(log)
     assert says in sentence and "\n" not in sentence

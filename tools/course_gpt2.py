@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING
 
 from inflight import checkpoint, engine, files, machine
 from inflight.checkpoint import tokenizer
-from inflight.models import huggingface
 from inflight.engine.builder import BuildConfig
-from inflight.errors import CourseError
 from inflight.engine.executor import Executor, Request
+from inflight.engine.sampling import SamplingConfig
+from inflight.errors import CourseError
+from inflight.models import huggingface
 from inflight.models.gpt2_checkpoint import CHECKPOINTS, COURSE
 from tools.mini_dataset import PLAIN, distinct_4_grams
-from inflight.engine.sampling import SamplingConfig
 
 if TYPE_CHECKING:
     import torch
@@ -84,60 +84,353 @@ STAGES = (Stage(1300, 100, 1650, 1.0, False), Stage(300, 10, 300, 0.3, True))
 # Text -----------------------------------------------------------------------------------------------------------------
 
 LANGUAGES = (
-    "C", "C++", "Python", "Java", "JavaScript", "Rust", "Go", "Ruby", "Haskell", "Lisp", "Fortran", "assembly language",
-    "Swift", "Kotlin", "Perl", "SQL",
+    "C",
+    "C++",
+    "Python",
+    "Java",
+    "JavaScript",
+    "Rust",
+    "Go",
+    "Ruby",
+    "Haskell",
+    "Lisp",
+    "Fortran",
+    "assembly language",
+    "Swift",
+    "Kotlin",
+    "Perl",
+    "SQL",
 )
 COMPUTING = (
-    "a computer", "a compiler", "an interpreter", "a database", "a web server", "a web browser", "an operating system",
-    "a computer network", "the internet", "a router", "a firewall", "a password", "an algorithm", "a sorting algorithm",
-    "a search engine", "a variable in a program", "a loop in a program", "a function in a program", "a pointer",
-    "an array", "a linked list", "a hash table", "a stack", "a queue", "a binary tree", "a graph",
-    "a class in a program", "recursion", "debugging a program", "testing software", "writing documentation",
-    "reading other people's code", "version control", "open source software", "a bug in a program", "a GPU", "a CPU",
-    "computer memory", "a hard disk", "a cache", "virtual memory", "a process", "a thread", "a lock", "a deadlock",
-    "parallel computing", "cloud computing", "a data center", "a load balancer", "a message queue", "batching requests",
-    "serving many users at once", "in-flight batching", "streaming tokens", "latency", "throughput", "a benchmark",
-    "a language model", "a neural network", "machine learning", "training a model", "a token", "an embedding",
-    "attention in a language model", "a KV cache", "quantization", "a prompt", "a chatbot", "speech recognition",
-    "image recognition", "a robot", "a spreadsheet", "a text editor", "a keyboard", "a printer", "a mobile phone",
-    "an app", "a website", "an email", "encryption", "a backup", "a container", "a virtual machine", "a server",
-    "a client", "a request to a server", "a scheduler", "a timeout", "a log file", "a script", "a library of functions",
-    "an interface", "an error message", "a file system", "a folder", "compression", "a computer virus", "a video game",
-    "a graphics card", "a programmer",
+    "a computer",
+    "a compiler",
+    "an interpreter",
+    "a database",
+    "a web server",
+    "a web browser",
+    "an operating system",
+    "a computer network",
+    "the internet",
+    "a router",
+    "a firewall",
+    "a password",
+    "an algorithm",
+    "a sorting algorithm",
+    "a search engine",
+    "a variable in a program",
+    "a loop in a program",
+    "a function in a program",
+    "a pointer",
+    "an array",
+    "a linked list",
+    "a hash table",
+    "a stack",
+    "a queue",
+    "a binary tree",
+    "a graph",
+    "a class in a program",
+    "recursion",
+    "debugging a program",
+    "testing software",
+    "writing documentation",
+    "reading other people's code",
+    "version control",
+    "open source software",
+    "a bug in a program",
+    "a GPU",
+    "a CPU",
+    "computer memory",
+    "a hard disk",
+    "a cache",
+    "virtual memory",
+    "a process",
+    "a thread",
+    "a lock",
+    "a deadlock",
+    "parallel computing",
+    "cloud computing",
+    "a data center",
+    "a load balancer",
+    "a message queue",
+    "batching requests",
+    "serving many users at once",
+    "in-flight batching",
+    "streaming tokens",
+    "latency",
+    "throughput",
+    "a benchmark",
+    "a language model",
+    "a neural network",
+    "machine learning",
+    "training a model",
+    "a token",
+    "an embedding",
+    "attention in a language model",
+    "a KV cache",
+    "quantization",
+    "a prompt",
+    "a chatbot",
+    "speech recognition",
+    "image recognition",
+    "a robot",
+    "a spreadsheet",
+    "a text editor",
+    "a keyboard",
+    "a printer",
+    "a mobile phone",
+    "an app",
+    "a website",
+    "an email",
+    "encryption",
+    "a backup",
+    "a container",
+    "a virtual machine",
+    "a server",
+    "a client",
+    "a request to a server",
+    "a scheduler",
+    "a timeout",
+    "a log file",
+    "a script",
+    "a library of functions",
+    "an interface",
+    "an error message",
+    "a file system",
+    "a folder",
+    "compression",
+    "a computer virus",
+    "a video game",
+    "a graphics card",
+    "a programmer",
 )
 EVERYDAY = (
-    "baking bread", "cooking soup", "a kitchen", "a restaurant", "a good recipe", "a cup of tea", "a cup of coffee",
-    "a chocolate cake", "an apple", "a banana", "cheese", "salt", "sugar", "rice", "pizza", "pasta", "a salad", "honey",
-    "breakfast", "a picnic", "a farmers' market", "a garden", "a rose", "a sunflower", "an oak tree", "a forest",
-    "a river", "a lake", "the ocean", "a mountain", "a desert", "an island", "a beach", "a volcano", "a cave",
-    "a valley", "a glacier", "rain", "snow", "wind", "a cloud", "a thunderstorm", "a rainbow", "fog", "spring",
-    "summer", "autumn", "winter", "the sun", "the moon", "a star", "a planet", "the solar system", "gravity", "light",
-    "sound", "electricity", "a magnet", "water", "ice", "fire", "air", "the human brain", "the heart", "sleep",
-    "a dream", "memory", "laughter", "friendship", "a family", "a neighbor", "a teacher", "a student", "a school",
-    "a library", "a book", "a poem", "a dictionary", "a newspaper", "a letter", "a story", "a song", "a piano",
-    "a guitar", "a violin", "a drum", "an orchestra", "jazz", "dancing", "singing in a choir", "painting a picture",
-    "drawing", "taking photographs", "a museum", "a theater", "a movie", "playing chess", "playing football",
-    "playing tennis", "swimming", "running a marathon", "riding a bicycle", "hiking", "sailing", "fishing", "skiing",
-    "yoga", "a team", "a coach", "a puzzle", "a board game", "a kite", "a toy", "a doll", "a dog", "a cat", "a horse",
-    "a cow", "a sheep", "an elephant", "a lion", "a bear", "a fox", "a rabbit", "a mouse", "a bird", "an owl",
-    "a penguin", "a fish", "a whale", "a dolphin", "a frog", "a turtle", "a snake", "a spider", "an ant", "a bee",
-    "a butterfly", "a city", "a village", "a street", "a bridge", "a house", "a window", "a door", "a roof", "a chair",
-    "a table", "a lamp", "a clock", "a mirror", "a key", "an umbrella", "a pair of shoes", "a coat", "a map",
-    "a compass", "a train", "a bus", "a car", "a ship", "an airplane", "a bicycle", "an elevator", "a traffic light",
-    "an airport", "a train station", "a post office", "a hospital", "a doctor", "a bank", "money", "a shop",
-    "a factory", "a hammer", "a nail", "a machine", "a wheel", "an engine", "a windmill", "a lighthouse", "a telescope",
-    "a microscope", "mathematics", "geometry", "statistics", "physics", "chemistry", "biology", "history", "geography",
-    "astronomy", "learning a language", "learning to swim", "reading a book", "writing a letter", "growing vegetables",
-    "moving to a new city", "time", "luck", "patience", "courage", "kindness", "honesty", "a promise",
-    "a good question", "a mistake", "a plan", "hard work", "a holiday", "a birthday party", "a long journey",
-    "a surprise", "a secret", "silence", "a good night's sleep",
+    "baking bread",
+    "cooking soup",
+    "a kitchen",
+    "a restaurant",
+    "a good recipe",
+    "a cup of tea",
+    "a cup of coffee",
+    "a chocolate cake",
+    "an apple",
+    "a banana",
+    "cheese",
+    "salt",
+    "sugar",
+    "rice",
+    "pizza",
+    "pasta",
+    "a salad",
+    "honey",
+    "breakfast",
+    "a picnic",
+    "a farmers' market",
+    "a garden",
+    "a rose",
+    "a sunflower",
+    "an oak tree",
+    "a forest",
+    "a river",
+    "a lake",
+    "the ocean",
+    "a mountain",
+    "a desert",
+    "an island",
+    "a beach",
+    "a volcano",
+    "a cave",
+    "a valley",
+    "a glacier",
+    "rain",
+    "snow",
+    "wind",
+    "a cloud",
+    "a thunderstorm",
+    "a rainbow",
+    "fog",
+    "spring",
+    "summer",
+    "autumn",
+    "winter",
+    "the sun",
+    "the moon",
+    "a star",
+    "a planet",
+    "the solar system",
+    "gravity",
+    "light",
+    "sound",
+    "electricity",
+    "a magnet",
+    "water",
+    "ice",
+    "fire",
+    "air",
+    "the human brain",
+    "the heart",
+    "sleep",
+    "a dream",
+    "memory",
+    "laughter",
+    "friendship",
+    "a family",
+    "a neighbor",
+    "a teacher",
+    "a student",
+    "a school",
+    "a library",
+    "a book",
+    "a poem",
+    "a dictionary",
+    "a newspaper",
+    "a letter",
+    "a story",
+    "a song",
+    "a piano",
+    "a guitar",
+    "a violin",
+    "a drum",
+    "an orchestra",
+    "jazz",
+    "dancing",
+    "singing in a choir",
+    "painting a picture",
+    "drawing",
+    "taking photographs",
+    "a museum",
+    "a theater",
+    "a movie",
+    "playing chess",
+    "playing football",
+    "playing tennis",
+    "swimming",
+    "running a marathon",
+    "riding a bicycle",
+    "hiking",
+    "sailing",
+    "fishing",
+    "skiing",
+    "yoga",
+    "a team",
+    "a coach",
+    "a puzzle",
+    "a board game",
+    "a kite",
+    "a toy",
+    "a doll",
+    "a dog",
+    "a cat",
+    "a horse",
+    "a cow",
+    "a sheep",
+    "an elephant",
+    "a lion",
+    "a bear",
+    "a fox",
+    "a rabbit",
+    "a mouse",
+    "a bird",
+    "an owl",
+    "a penguin",
+    "a fish",
+    "a whale",
+    "a dolphin",
+    "a frog",
+    "a turtle",
+    "a snake",
+    "a spider",
+    "an ant",
+    "a bee",
+    "a butterfly",
+    "a city",
+    "a village",
+    "a street",
+    "a bridge",
+    "a house",
+    "a window",
+    "a door",
+    "a roof",
+    "a chair",
+    "a table",
+    "a lamp",
+    "a clock",
+    "a mirror",
+    "a key",
+    "an umbrella",
+    "a pair of shoes",
+    "a coat",
+    "a map",
+    "a compass",
+    "a train",
+    "a bus",
+    "a car",
+    "a ship",
+    "an airplane",
+    "a bicycle",
+    "an elevator",
+    "a traffic light",
+    "an airport",
+    "a train station",
+    "a post office",
+    "a hospital",
+    "a doctor",
+    "a bank",
+    "money",
+    "a shop",
+    "a factory",
+    "a hammer",
+    "a nail",
+    "a machine",
+    "a wheel",
+    "an engine",
+    "a windmill",
+    "a lighthouse",
+    "a telescope",
+    "a microscope",
+    "mathematics",
+    "geometry",
+    "statistics",
+    "physics",
+    "chemistry",
+    "biology",
+    "history",
+    "geography",
+    "astronomy",
+    "learning a language",
+    "learning to swim",
+    "reading a book",
+    "writing a letter",
+    "growing vegetables",
+    "moving to a new city",
+    "time",
+    "luck",
+    "patience",
+    "courage",
+    "kindness",
+    "honesty",
+    "a promise",
+    "a good question",
+    "a mistake",
+    "a plan",
+    "hard work",
+    "a holiday",
+    "a birthday party",
+    "a long journey",
+    "a surprise",
+    "a secret",
+    "silence",
+    "a good night's sleep",
 )
 # How a text is asked for, and how it begins; {x} is a topic, {X} the same at the beginning of a sentence.
 PATTERNS = (
-    ("Explain {x} by comparing it with something from everyday life. Write one paragraph of short, plain sentences.",
-     "{X} is like"),
-    ("Compare {x} with something that everyone knows, and say why they are alike. Use short, plain sentences.",
-     "{X} is like"),
+    (
+        "Explain {x} by comparing it with something from everyday life. Write one paragraph of short, plain sentences.",
+        "{X} is like",
+    ),
+    (
+        "Compare {x} with something that everyone knows, and say why they are alike. Use short, plain sentences.",
+        "{X} is like",
+    ),
     ("Explain to a child what {x} is like. Use a few short, plain sentences.", "{X} is a bit like"),
     ("What is {x}? Explain it to a beginner in one paragraph of short, plain sentences.", "{X} is"),
     ("Describe {x} in one paragraph of short, plain sentences.", "{X} is"),
@@ -147,40 +440,142 @@ PATTERNS = (
     ("Tell me how you learned about {x}. Use a few plain sentences.", "When I first heard about {x}, I"),
 )
 HEROES = (
-    "a little girl", "an old man", "a young programmer", "a curious cat", "a small robot", "a brave mouse",
-    "a lonely giant", "a clever fox", "a king", "a queen", "a fisherman", "a baker", "a shy boy", "a wise owl",
-    "a farmer", "a friendly dragon", "a sailor", "a tired teacher", "a busy bee", "a painter", "a tiny computer",
-    "a slow turtle", "a gardener", "a musician", "two brothers", "three friends", "a grandmother", "a clockmaker",
-    "a traveler", "a bird", "a bear", "a young scientist",
+    "a little girl",
+    "an old man",
+    "a young programmer",
+    "a curious cat",
+    "a small robot",
+    "a brave mouse",
+    "a lonely giant",
+    "a clever fox",
+    "a king",
+    "a queen",
+    "a fisherman",
+    "a baker",
+    "a shy boy",
+    "a wise owl",
+    "a farmer",
+    "a friendly dragon",
+    "a sailor",
+    "a tired teacher",
+    "a busy bee",
+    "a painter",
+    "a tiny computer",
+    "a slow turtle",
+    "a gardener",
+    "a musician",
+    "two brothers",
+    "three friends",
+    "a grandmother",
+    "a clockmaker",
+    "a traveler",
+    "a bird",
+    "a bear",
+    "a young scientist",
 )
 PLACES = (
-    "in a small village", "near the sea", "in a big city", "in a deep forest", "on a high mountain",
-    "in a quiet library", "by a river", "on a small island", "in a busy market", "in a house with a blue door",
+    "in a small village",
+    "near the sea",
+    "in a big city",
+    "in a deep forest",
+    "on a high mountain",
+    "in a quiet library",
+    "by a river",
+    "on a small island",
+    "in a busy market",
+    "in a house with a blue door",
 )
-STORY = ("Write a short, simple story about {hero} {place}, in one paragraph with a happy end.",
-         "Once upon a time, there {was} {hero} {place}")
+STORY = (
+    "Write a short, simple story about {hero} {place}, in one paragraph with a happy end.",
+    "Once upon a time, there {was} {hero} {place}",
+)
 CAPITALS = {
-    "France": "Paris", "Germany": "Berlin", "Italy": "Rome", "Spain": "Madrid", "Portugal": "Lisbon",
-    "Greece": "Athens", "Austria": "Vienna", "Poland": "Warsaw", "Sweden": "Stockholm", "Norway": "Oslo",
-    "Denmark": "Copenhagen", "Finland": "Helsinki", "Ireland": "Dublin", "England": "London", "Scotland": "Edinburgh",
-    "Belgium": "Brussels", "the Netherlands": "Amsterdam", "Hungary": "Budapest", "Russia": "Moscow",
-    "Turkey": "Ankara", "Egypt": "Cairo", "Kenya": "Nairobi", "Morocco": "Rabat", "India": "New Delhi",
-    "China": "Beijing", "Japan": "Tokyo", "Thailand": "Bangkok", "Vietnam": "Hanoi", "Indonesia": "Jakarta",
-    "Australia": "Canberra", "New Zealand": "Wellington", "Canada": "Ottawa", "the United States": "Washington",
-    "Mexico": "Mexico City", "Cuba": "Havana", "Brazil": "Brasilia", "Argentina": "Buenos Aires", "Chile": "Santiago",
-    "Peru": "Lima", "Colombia": "Bogota",
+    "France": "Paris",
+    "Germany": "Berlin",
+    "Italy": "Rome",
+    "Spain": "Madrid",
+    "Portugal": "Lisbon",
+    "Greece": "Athens",
+    "Austria": "Vienna",
+    "Poland": "Warsaw",
+    "Sweden": "Stockholm",
+    "Norway": "Oslo",
+    "Denmark": "Copenhagen",
+    "Finland": "Helsinki",
+    "Ireland": "Dublin",
+    "England": "London",
+    "Scotland": "Edinburgh",
+    "Belgium": "Brussels",
+    "the Netherlands": "Amsterdam",
+    "Hungary": "Budapest",
+    "Russia": "Moscow",
+    "Turkey": "Ankara",
+    "Egypt": "Cairo",
+    "Kenya": "Nairobi",
+    "Morocco": "Rabat",
+    "India": "New Delhi",
+    "China": "Beijing",
+    "Japan": "Tokyo",
+    "Thailand": "Bangkok",
+    "Vietnam": "Hanoi",
+    "Indonesia": "Jakarta",
+    "Australia": "Canberra",
+    "New Zealand": "Wellington",
+    "Canada": "Ottawa",
+    "the United States": "Washington",
+    "Mexico": "Mexico City",
+    "Cuba": "Havana",
+    "Brazil": "Brasilia",
+    "Argentina": "Buenos Aires",
+    "Chile": "Santiago",
+    "Peru": "Lima",
+    "Colombia": "Bogota",
 }
-CAPITAL = ("Describe the capital of {country} in one paragraph of short, plain sentences.",
-           "The capital of {country} is {city}")
+CAPITAL = (
+    "Describe the capital of {country} in one paragraph of short, plain sentences.",
+    "The capital of {country} is {city}",
+)
 GOALS = (
-    "serve many users at once", "answer many requests at the same time", "make a program faster",
-    "find a bug in a program", "train a language model", "build a website", "learn to program", "write good code",
-    "keep a password safe", "store a lot of data", "share a computer with others", "use less memory", "test a program",
-    "send a message", "bake a good cake", "cook a simple meal", "grow tomatoes", "learn a new language",
-    "play the piano well", "stay healthy", "sleep well", "save money", "make new friends", "write a good story",
-    "prepare for an exam", "plan a long journey", "win a game of chess", "run a restaurant", "keep a kitchen clean",
-    "take a good photograph", "train a dog", "fix a bicycle", "read a map", "teach a class", "solve a hard problem",
-    "build a house", "cross a river", "cool a room", "save energy", "keep a secret",
+    "serve many users at once",
+    "answer many requests at the same time",
+    "make a program faster",
+    "find a bug in a program",
+    "train a language model",
+    "build a website",
+    "learn to program",
+    "write good code",
+    "keep a password safe",
+    "store a lot of data",
+    "share a computer with others",
+    "use less memory",
+    "test a program",
+    "send a message",
+    "bake a good cake",
+    "cook a simple meal",
+    "grow tomatoes",
+    "learn a new language",
+    "play the piano well",
+    "stay healthy",
+    "sleep well",
+    "save money",
+    "make new friends",
+    "write a good story",
+    "prepare for an exam",
+    "plan a long journey",
+    "win a game of chess",
+    "run a restaurant",
+    "keep a kitchen clean",
+    "take a good photograph",
+    "train a dog",
+    "fix a bicycle",
+    "read a map",
+    "teach a class",
+    "solve a hard problem",
+    "build a house",
+    "cross a river",
+    "cool a room",
+    "save energy",
+    "keep a secret",
 )
 GOAL = ("How does one {goal}? Answer in one paragraph of short, plain sentences.", "To {goal},")
 
@@ -206,13 +601,17 @@ def prompts(number: int = NUM_PROMPTS) -> list[Prompt]:
 def _questions() -> list[tuple[str, str]]:
     """Every question once, with the beginning of its answer."""
     languages = [f"programming in {language}" for language in LANGUAGES]
-    pairs = [(question.format(x=topic), begun.format(x=topic, X=topic[0].upper() + topic[1:]))
-             for topic in (*languages, *COMPUTING, *EVERYDAY) for question, begun in PATTERNS]
+    pairs = [
+        (question.format(x=topic), begun.format(x=topic, X=topic[0].upper() + topic[1:]))
+        for topic in (*languages, *COMPUTING, *EVERYDAY)
+        for question, begun in PATTERNS
+    ]
     for hero in HEROES:
         was = "were" if hero.startswith(("two", "three")) else "was"
         pairs += [tuple(part.format(hero=hero, place=place, was=was) for part in STORY) for place in PLACES]
-    pairs += 3 * [tuple(part.format(country=country, city=city) for part in CAPITAL)
-                  for country, city in CAPITALS.items()]
+    pairs += 3 * [
+        tuple(part.format(country=country, city=city) for part in CAPITAL) for country, city in CAPITALS.items()
+    ]
     pairs += 3 * [tuple(part.format(goal=goal) for part in GOAL) for goal in GOALS]
     return pairs
 
@@ -231,7 +630,7 @@ def write_text() -> None:
     author, wanted = tokenizer.load(folder), prompts()
     with Executor(folder) as executor, open(path, "a", encoding="utf-8") as file:
         for start in range(done, len(wanted), CHUNK):
-            part = wanted[start:start + CHUNK]
+            part = wanted[start : start + CHUNK]
             responses = executor.generate_all([_request(author, prompt) for prompt in part])
             answers = [prompt.begun + author.decode(response.token_ids) for prompt, response in zip(part, responses)]
             file.writelines(" ".join(answer.split()) + "\n" for answer in answers)
@@ -240,10 +639,16 @@ def write_text() -> None:
 
 
 def _request(author: tokenizer.ChatTokenizer, prompt: Prompt) -> Request:
-    sampling = SamplingConfig(temperature=0.6, top_k=50, top_p=0.9, repetition_penalty=1.05, min_length=MIN_TOKENS,
-                              random_seed=prompt.seed)
-    return Request(author.encode(author.chat(prompt.question) + prompt.begun), MAX_TOKENS, author.end_id,
-                   stop_words=[author.encode("\n"), author.encode("\n\n")], sampling=sampling)
+    sampling = SamplingConfig(
+        temperature=0.6, top_k=50, top_p=0.9, repetition_penalty=1.05, min_length=MIN_TOKENS, random_seed=prompt.seed
+    )
+    return Request(
+        author.encode(author.chat(prompt.question) + prompt.begun),
+        MAX_TOKENS,
+        author.end_id,
+        stop_words=[author.encode("\n"), author.encode("\n\n")],
+        sampling=sampling,
+    )
 
 
 # What is good of it ---------------------------------------------------------------------------------------------------
@@ -252,14 +657,16 @@ def _request(author: tokenizer.ChatTokenizer, prompt: Prompt) -> Request:
 UNSUITABLE = re.compile(
     r"\b(kill\w*|dead|death\w*|die[ds]?|dying|murder\w*|crim\w+|guns?|wars?|weapon\w*|violen\w+|blood\w*|drugs?|"
     r"alcohol\w*|beer|wine|sex\w*|rape\w*|abus\w+|rac(?:ial|is)\w*|slave\w*|religio\w+|church\w*|god|politic\w+|"
-    r"suicid\w*|terror\w*|victim\w*|cancer\w*|hate\w*|naked|hell)\b", re.IGNORECASE)
+    r"suicid\w*|terror\w*|victim\w*|cancer\w*|hate\w*|naked|hell)\b",
+    re.IGNORECASE,
+)
 
 
 def cleaned(line: str) -> str | None:
     """The whole sentences of an answer in plain ASCII, or None if they are few, repeat themselves or had better go."""
     line = line.translate(PLAIN)
     ends = [match.end() for match in re.finditer(r"[.!?]\"?(?= |$)", line)]
-    text = line[:ends[-1]] if ends else ""
+    text = line[: ends[-1]] if ends else ""
     is_prose = re.fullmatch(r"[A-Za-z0-9 ,;:.!?'\"()/&%$+-]+", text) and not UNSUITABLE.search(text)
     if not is_prose or len(text.split()) < MIN_WORDS or distinct_4_grams(text) < MIN_DISTINCT:
         return None
@@ -271,8 +678,10 @@ def split(lines: list[str]) -> tuple[list[str], list[str]]:
     texts = [(prompt.begun, text) for prompt, line in zip(prompts(len(lines)), lines) if (text := cleaned(line))]
     beginnings = sorted({begun for begun, _ in texts})
     held_out = set(random.Random(SEED).sample(beginnings, round(HELD_OUT * len(beginnings))))
-    return ([text for begun, text in texts if begun not in held_out],
-            [text for begun, text in texts if begun in held_out])
+    return (
+        [text for begun, text in texts if begun not in held_out],
+        [text for begun, text in texts if begun in held_out],
+    )
 
 
 # Tokenizer and model --------------------------------------------------------------------------------------------------
@@ -285,8 +694,12 @@ def train_tokenizer(texts: list[str]) -> Tokenizer:
     text = Tokenizer(models.BPE())
     text.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     text.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=VOCABULARY, special_tokens=[END], show_progress=False,
-                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=[END],
+        show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
     text.train_from_iterator(texts, trainer)
     return text
 
@@ -302,8 +715,16 @@ def new_model() -> GPT2LMHeadModel:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(SEED)
-    config = GPT2Config(vocab_size=VOCABULARY, n_positions=POSITIONS, bos_token_id=0, eos_token_id=0, attn_pdrop=0.0,
-                        embd_pdrop=0.0, resid_pdrop=0.1, **SHAPE)
+    config = GPT2Config(
+        vocab_size=VOCABULARY,
+        n_positions=POSITIONS,
+        bos_token_id=0,
+        eos_token_id=0,
+        attn_pdrop=0.0,
+        embd_pdrop=0.0,
+        resid_pdrop=0.1,
+        **SHAPE,
+    )
     model = GPT2LMHeadModel(config)
     for block in model.transformer.h:
         block.mlp.act = torch.nn.GELU(approximate="tanh")  # what gelu_new computes, in a quarter of its time
@@ -323,7 +744,7 @@ def rows(texts: list[list[int]], length: int, choose: random.Random) -> Iterator
         for ids in choose.sample(texts, len(texts)):
             row += ids
             if len(row) > length:
-                yield row[:length + 1]
+                yield row[: length + 1]
                 row = []
 
 
@@ -364,7 +785,7 @@ def held_out_loss(model: GPT2LMHeadModel, texts: list[list[int]]) -> float:
     model.eval()
     with torch.inference_mode():
         for start in range(0, len(texts), HELD_OUT_ROWS):
-            part = [torch.tensor(ids) for ids in texts[start:start + HELD_OUT_ROWS]]
+            part = [torch.tensor(ids) for ids in texts[start : start + HELD_OUT_ROWS]]
             num_predicted = sum(len(ids) - 1 for ids in part)
             total += num_predicted * loss(model, pad_sequence(part, batch_first=True, padding_value=PADDING)).item()
     model.train(was_training)
@@ -384,9 +805,14 @@ def fit(model: GPT2LMHeadModel, data: Data) -> list[dict]:
             for schedule in schedules:
                 schedule.step()
             if len(losses) % STEPS_PER_POINT == 0:
-                curve.append({"step": len(losses), "tokens": len(losses) * TOKENS_PER_STEP,
-                              "loss": round(sum(losses[-STEPS_PER_POINT:]) / STEPS_PER_POINT, 4),
-                              "held_out_loss": round(held_out_loss(model, data.held_out_ids), 4)})
+                curve.append(
+                    {
+                        "step": len(losses),
+                        "tokens": len(losses) * TOKENS_PER_STEP,
+                        "loss": round(sum(losses[-STEPS_PER_POINT:]) / STEPS_PER_POINT, 4),
+                        "held_out_loss": round(held_out_loss(model, data.held_out_ids), 4),
+                    }
+                )
                 print(curve[-1], flush=True)
     return curve
 
@@ -416,8 +842,10 @@ def _optimizers(model: GPT2LMHeadModel) -> list[torch.optim.Optimizer]:
     matrices = [parameter for parameter in model.transformer.h.parameters() if parameter.ndim == 2]
     chosen = {id(parameter) for parameter in matrices}
     others = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
-    return [torch.optim.Muon(matrices, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(others, lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0)]
+    return [
+        torch.optim.Muon(matrices, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
 
 
 # The folder -----------------------------------------------------------------------------------------------------------
@@ -458,12 +886,24 @@ def write_checkpoint(model: GPT2LMHeadModel, data: Data, curve: list[dict]) -> N
     figures = {
         "seed": SEED,
         "machine": machine.describe(),
-        "text": {"prompts": NUM_PROMPTS, "texts": len(data.texts), "tokens": sum(map(len, data.ids)),
-                 "held_out_texts": len(data.held_out), "held_out_tokens": sum(map(len, data.held_out_ids))},
+        "text": {
+            "prompts": NUM_PROMPTS,
+            "texts": len(data.texts),
+            "tokens": sum(map(len, data.ids)),
+            "held_out_texts": len(data.held_out),
+            "held_out_tokens": sum(map(len, data.held_out_ids)),
+        },
         "hyperparameters": {
-            **SHAPE, "vocabulary": VOCABULARY, "parameters": model.num_parameters(), "tokens_per_step": TOKENS_PER_STEP,
-            "row": ROW, "long_row": LONG_ROW, "learning_rate": LEARNING_RATE, "weight_decay": WEIGHT_DECAY,
-            "stages": [dataclasses.asdict(stage) for stage in STAGES]},
+            **SHAPE,
+            "vocabulary": VOCABULARY,
+            "parameters": model.num_parameters(),
+            "tokens_per_step": TOKENS_PER_STEP,
+            "row": ROW,
+            "long_row": LONG_ROW,
+            "learning_rate": LEARNING_RATE,
+            "weight_decay": WEIGHT_DECAY,
+            "stages": [dataclasses.asdict(stage) for stage in STAGES],
+        },
         "curve": curve,
         "held_out_loss": round(final, 4),
         "held_out_perplexity": round(math.exp(final), 2),
@@ -475,9 +915,15 @@ def write_checkpoint(model: GPT2LMHeadModel, data: Data, curve: list[dict]) -> N
 def _write_folder(model: GPT2LMHeadModel, data: Data, figures: dict) -> None:
     import torch
 
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": END, "eos_token": END, "unk_token": END,
-                "model_max_length": POSITIONS, "clean_up_tokenization_spaces": False,
-                "model_input_names": ["input_ids", "attention_mask"]}  # GPT-2 would add token types to its embeddings
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": END,
+        "eos_token": END,
+        "unk_token": END,
+        "model_max_length": POSITIONS,
+        "clean_up_tokenization_spaces": False,
+        "model_input_names": ["input_ids", "attention_mask"],
+    }  # GPT-2 would add token types to its embeddings
     with files.written_aside(FOLDER, "checkpoint") as aside, huggingface.quiet():
         model.to(torch.bfloat16).save_pretrained(aside)
         data.tokenizer.save(str(aside / "tokenizer.json"))

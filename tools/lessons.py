@@ -26,8 +26,8 @@ import jupytext
 import nbformat
 from nbformat import NotebookNode
 
-from inflight.notebook.execution import WIDGET_MIME, execute, select
 from inflight.errors import CourseError
+from inflight.notebook.execution import WIDGET_MIME, execute, select
 
 ROOT = Path(__file__).resolve().parent.parent
 # Each kind of notebook, by the folder it goes to: the script it is made from.
@@ -50,7 +50,8 @@ def build(
     Lectures and solutions are executed in their own folder (unless `execute_cells` is False), labs never are. With
     `keep_outputs` they get the stored notebook's outputs instead: for a change that no output shows, such as a new name.
 
-    Raises:
+    Raises
+    ------
         CourseError: no such lesson, a marker out of place (file and line), a cell that fails, or, with `keep_outputs`,
             code cells that came or went.
     """
@@ -103,7 +104,8 @@ def source(folder: Path, kind: str) -> NotebookNode:
 def check(root: Path) -> list[str]:
     """What is wrong with the committed notebooks, one sentence each; empty when they are what their source gives.
 
-    Raises:
+    Raises
+    ------
         CourseError: there is no lesson, or a marker is out of place.
     """
     problems, expected = [], set()

@@ -1,6 +1,6 @@
 """Make mini_cnn_eval.json: small news articles and their summaries, by the course's own model.
 
-    python -m inflight.mini_dataset
+    python -m tools.mini_dataset
 
 Nothing is fetched but the model. This script writes the first sentence of each paragraph, which keeps a small model on its
 subject; the model goes on, sentences that read badly are left out, and more are drawn with other seeds. How many words an
@@ -16,11 +16,11 @@ import re
 from dataclasses import dataclass
 
 from inflight import checkpoint, engine
+from inflight.bench.workload import MINI_CNN_EVAL, Record, write_dataset
 from inflight.checkpoint import tokenizer
 from inflight.engine.builder import BuildConfig
 from inflight.engine.executor import Executor, Request
 from inflight.engine.sampling import SamplingConfig
-from inflight.bench.workload import MINI_CNN_EVAL, Record, write_dataset
 
 NUM_RECORDS = 100
 INSTRUCTION = "Summarize the following news article:"
@@ -35,22 +35,79 @@ CLOSE_ENOUGH = 0.85  # of the words a text is to have: whole sentences rarely co
 LONGEST_WORD = 18  # letters; what is longer is no word
 MIN_DISTINCT = 0.97  # of the 4-grams of a text: less is a model that repeats itself
 
-TOWNS = ("Elmford", "Harrow Bay", "Larkton", "Westmere", "Dunhollow", "Briar Lake", "Oxley Green", "Millbrook", "Fernhill",
-         "Ashdown Cross", "Pinewick", "Marlow Bridge", "Copperfield", "Saltmarsh", "Thornbury", "Hazelwood", "Greystone",
-         "Willow Bend", "Kingsmead", "Redwater")
+TOWNS = (
+    "Elmford",
+    "Harrow Bay",
+    "Larkton",
+    "Westmere",
+    "Dunhollow",
+    "Briar Lake",
+    "Oxley Green",
+    "Millbrook",
+    "Fernhill",
+    "Ashdown Cross",
+    "Pinewick",
+    "Marlow Bridge",
+    "Copperfield",
+    "Saltmarsh",
+    "Thornbury",
+    "Hazelwood",
+    "Greystone",
+    "Willow Bend",
+    "Kingsmead",
+    "Redwater",
+)
 TOPICS = (
-    "the new footbridge over the river", "the community garden", "the junior chess club", "the bakery on the corner",
-    "the map room of the library", "the old clock tower", "the little steam railway", "the beekeeping course",
-    "the weather station on the hill", "the weekly farmers' market", "the lighthouse museum", "the town orchestra",
-    "the new bicycle path", "the apple orchard", "the amateur astronomy club", "the ferry across the lake",
-    "the wooden windmill", "the school's vegetable garden", "the knitting circle", "the kite festival",
-    "the repair workshop", "the model railway exhibition", "the butterfly meadow", "the evening choir",
-    "the restored carousel", "the rowing club", "the mobile library", "the pottery studio", "the flower show",
-    "the bird watching tower", "the open-air cinema", "the tree planting day", "the toy museum", "the skating rink",
-    "the stone arch bridge", "the rose garden", "the walking trail along the coast", "the cheese fair",
-    "the puppet theater", "the duck pond", "the book exchange at the station", "the sailing school",
-    "the photography exhibition", "the tram line to the beach", "the swimming pool", "the soup kitchen garden",
-    "the lantern parade", "the village band", "the botanical greenhouse", "the pumpkin contest",
+    "the new footbridge over the river",
+    "the community garden",
+    "the junior chess club",
+    "the bakery on the corner",
+    "the map room of the library",
+    "the old clock tower",
+    "the little steam railway",
+    "the beekeeping course",
+    "the weather station on the hill",
+    "the weekly farmers' market",
+    "the lighthouse museum",
+    "the town orchestra",
+    "the new bicycle path",
+    "the apple orchard",
+    "the amateur astronomy club",
+    "the ferry across the lake",
+    "the wooden windmill",
+    "the school's vegetable garden",
+    "the knitting circle",
+    "the kite festival",
+    "the repair workshop",
+    "the model railway exhibition",
+    "the butterfly meadow",
+    "the evening choir",
+    "the restored carousel",
+    "the rowing club",
+    "the mobile library",
+    "the pottery studio",
+    "the flower show",
+    "the bird watching tower",
+    "the open-air cinema",
+    "the tree planting day",
+    "the toy museum",
+    "the skating rink",
+    "the stone arch bridge",
+    "the rose garden",
+    "the walking trail along the coast",
+    "the cheese fair",
+    "the puppet theater",
+    "the duck pond",
+    "the book exchange at the station",
+    "the sailing school",
+    "the photography exhibition",
+    "the tram line to the beach",
+    "the swimming pool",
+    "the soup kitchen garden",
+    "the lantern parade",
+    "the village band",
+    "the botanical greenhouse",
+    "the pumpkin contest",
 )
 LEADS = (
     "Residents of {town} gathered on Saturday to celebrate {topic}.",
@@ -61,18 +118,31 @@ LEADS = (
     "After months of preparation, {topic} in {town} drew a large crowd on Friday.",
 )
 OPENINGS = (
-    "The idea came up many years ago.", "Volunteers have done most of the work.", "Visitors found plenty to see.",
-    "Families arrived early in the morning, and many stayed all day.", "The weather was kind as well.",
-    "The town council has promised its support.", "Local shops have noticed the difference.",
-    "Children were especially curious.", "Not everything went smoothly at first.",
-    "Neighbors have helped in many small ways.", "The costs were shared by the town and its residents.",
-    "Older residents remember how it used to be.", "The local school has joined in as well.",
-    "A group of students prepared a small exhibition.", "Music was part of the day, too.",
-    "Those who could not come can still take part.", "The organizers had worked on every detail.",
-    "Much of the material came from nearby.", "More is planned for next year.", "The next event will take place in spring.",
+    "The idea came up many years ago.",
+    "Volunteers have done most of the work.",
+    "Visitors found plenty to see.",
+    "Families arrived early in the morning, and many stayed all day.",
+    "The weather was kind as well.",
+    "The town council has promised its support.",
+    "Local shops have noticed the difference.",
+    "Children were especially curious.",
+    "Not everything went smoothly at first.",
+    "Neighbors have helped in many small ways.",
+    "The costs were shared by the town and its residents.",
+    "Older residents remember how it used to be.",
+    "The local school has joined in as well.",
+    "A group of students prepared a small exhibition.",
+    "Music was part of the day, too.",
+    "Those who could not come can still take part.",
+    "The organizers had worked on every detail.",
+    "Much of the material came from nearby.",
+    "More is planned for next year.",
+    "The next event will take place in spring.",
 )
-CALENDAR = ("Monday Tuesday Wednesday Thursday Friday Saturday Sunday January February March April May June July August "
-            "September October November December Christmas Easter")
+CALENDAR = (
+    "Monday Tuesday Wednesday Thursday Friday Saturday Sunday January February March April May June July August "
+    "September October November December Christmas Easter"
+)
 # First and second person, which news do without; persons of whom nothing was said before; words about the text itself;
 # and subjects that an example should not touch.
 UNWANTED = re.compile(
@@ -80,7 +150,9 @@ UNWANTED = re.compile(
     r"kill\w*|dead|death\w*|die[ds]?|dying|fallen|murder\w*|crim\w+|police|arrest\w*|shoplift\w*|guns?|wars?|weapon\w*|"
     r"attack\w*|violen\w+|blood\w*|drugs?|alcohol\w*|sex\w*|rape\w*|abus\w+|racis\w*|slave\w*|religio\w+|church\w*|god|"
     r"politic\w+|suicid\w*|terror\w*|victim\w*|pandemic|disease\w*|cancer\w*|medical|hate\w*|naked|hell|fires?|destroy\w*|"
-    r"explo\w+|demolish\w*)\b", re.IGNORECASE)
+    r"explo\w+|demolish\w*)\b",
+    re.IGNORECASE,
+)
 PLAIN = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "–": "-", "—": "-"})
 
 
@@ -120,8 +192,13 @@ class Writer:
 
     def request(self, question: str, begun: str, max_tokens: int, seed: int) -> Request:
         sampling = SamplingConfig(temperature=0.7, top_p=0.9, repetition_penalty=1.05, random_seed=seed)
-        return Request(self._text.encode(self._text.chat(question) + begun), max_tokens, self._text.end_id,
-                       stop_words=self._paragraph_ends, sampling=sampling)
+        return Request(
+            self._text.encode(self._text.chat(question) + begun),
+            max_tokens,
+            self._text.end_id,
+            stop_words=self._paragraph_ends,
+            sampling=sampling,
+        )
 
     def write(self, requests: list[Request]) -> list[str]:
         return [self._text.decode(response.token_ids) for response in self._executor.generate_all(requests)]
@@ -149,17 +226,24 @@ def plan(number: int, seed: int) -> list[Draft]:
     drafts = []
     for index in range(number):
         topic, town = TOPICS[index % len(TOPICS)], choose.choice(TOWNS)
-        drafts.append(Draft(topic, town, _length(choose, ARTICLE_WORDS, ARTICLE_LIMITS),
-                            _length(choose, SUMMARY_WORDS, SUMMARY_LIMITS),
-                            choose.choice(LEADS).format(town=town, topic=topic),
-                            choose.sample(OPENINGS, len(OPENINGS)), seed=1000 * index))
+        drafts.append(
+            Draft(
+                topic,
+                town,
+                _length(choose, ARTICLE_WORDS, ARTICLE_LIMITS),
+                _length(choose, SUMMARY_WORDS, SUMMARY_LIMITS),
+                choose.choice(LEADS).format(town=town, topic=topic),
+                choose.sample(OPENINGS, len(OPENINGS)),
+                seed=1000 * index,
+            )
+        )
     return drafts
 
 
 def _length(choose: random.Random, mean: float, limits: tuple[int, int]) -> int:
     """Words, log-normal: of mean `mean`, for the mean is exp(mu + sigma² / 2)."""
     while True:
-        words = round(mean * choose.lognormvariate(-SPREAD**2 / 2, SPREAD))
+        words = round(mean * choose.lognormvariate(-(SPREAD**2) / 2, SPREAD))
         if limits[0] <= words <= limits[1]:
             return words
 
@@ -168,7 +252,9 @@ def _add_paragraphs(drafts: list[Draft], writer: Writer) -> None:
     """Write for each draft as many paragraphs as it seems to lack, each from its own first sentence."""
     paragraphs = []  # (draft, first sentence, request)
     for draft in drafts:
-        question = f"Write a local newspaper article about {draft.topic} in the town of {draft.town}. Use plain paragraphs."
+        question = (
+            f"Write a local newspaper article about {draft.topic} in the town of {draft.town}. Use plain paragraphs."
+        )
         wanted = math.ceil((draft.article_words - _num_words(draft.article)) / PARAGRAPH_WORDS)
         if not draft.article:
             paragraphs.append((draft, draft.lead, writer.request(question, draft.lead, MAX_TOKENS, draft.next_seed())))
@@ -206,8 +292,11 @@ def with_good_sentences(begun: str, text: str, draft: Draft, max_words: int) -> 
     paragraph = text.strip().split("\n")[0].translate(PLAIN)
     for sentence in re.findall(r"[^.!?]+[.!?]+", paragraph):
         longer = f"{begun} {sentence.strip()}".strip()
-        if _num_words(begun) < max_words and _reads_well(sentence.strip(), draft) and (
-                distinct_4_grams(longer) >= MIN_DISTINCT):
+        if (
+            _num_words(begun) < max_words
+            and _reads_well(sentence.strip(), draft)
+            and (distinct_4_grams(longer) >= MIN_DISTINCT)
+        ):
             begun = longer
     return begun
 

@@ -4,7 +4,21 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules=["batch_run", "dynamic_batching", "gpt2_client", "gpt2_race", "gpt2_serving", "long_prompt", "model_analyzer", "perf_analyzer", "report", "request_path", "sequences", "trace_run", "workload"],
+    submodules=[
+        "batch_run",
+        "dynamic_batching",
+        "gpt2_client",
+        "gpt2_race",
+        "gpt2_serving",
+        "long_prompt",
+        "model_analyzer",
+        "perf_analyzer",
+        "report",
+        "request_path",
+        "sequences",
+        "trace_run",
+        "workload",
+    ],
     submod_attrs={
         "compare": ["calibrate"],
         "sequences": ["Step"],

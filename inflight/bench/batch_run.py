@@ -22,8 +22,8 @@ import pandas as pd
 import tritonclient.grpc as triton
 
 from inflight import files
-from inflight.triton import telemetry
 from inflight.errors import CourseError
+from inflight.triton import telemetry
 from inflight.triton.server import Server
 from inflight.triton.telemetry import Statistics
 
@@ -131,6 +131,7 @@ class _Clock:
 
 def _sent(connection, model: str, arrivals: list[Arrival], clock: _Clock, answers: queue.SimpleQueue) -> pd.DataFrame:
     """Send all; `answers` gets the request's number, the time, and Triton's error or None, as each comes back."""
+
     def done(number: int, result, error) -> None:
         answers.put((number, clock(), error))
 
@@ -139,8 +140,14 @@ def _sent(connection, model: str, arrivals: list[Arrival], clock: _Clock, answer
         work = triton.InferInput("work", [1, 1], "INT32").set_data_from_numpy(np.array([[arrival.work]], np.int32))
         time.sleep(max(0.0, arrival.at_s - clock()))
         rows.append({"request": number, **asdict(arrival), "sent_s": clock()})
-        connection.async_infer(model, [work], partial(done, number), request_id=str(number), priority=arrival.priority,
-                               timeout=arrival.timeout_us or None)
+        connection.async_infer(
+            model,
+            [work],
+            partial(done, number),
+            request_id=str(number),
+            priority=arrival.priority,
+            timeout=arrival.timeout_us or None,
+        )
     return pd.DataFrame(rows)
 
 
@@ -151,9 +158,11 @@ def _answered(server: Server, model: str, answers: queue.SimpleQueue, number: in
         try:
             request, answered_s, error = answers.get(timeout=SILENCE_S)
         except queue.Empty:
-            raise CourseError(f"{number - len(rows)} of {number} requests to {model!r} had no answer; none came for "
-                              f"{SILENCE_S} s. See whether the model still works. Last lines of the server's log:\n"
-                              f"{server.log_tail()}") from None
+            raise CourseError(
+                f"{number - len(rows)} of {number} requests to {model!r} had no answer; none came for "
+                f"{SILENCE_S} s. See whether the model still works. Last lines of the server's log:\n"
+                f"{server.log_tail()}"
+            ) from None
         message = error.message().removeprefix(f"[request id: {request}] ") if error else ""
         if message not in ("", QUEUE_FULL, TIMED_OUT):
             raise _failure(server, f"Request {request} to {model!r}", error.status() or "", message)
@@ -163,10 +172,14 @@ def _answered(server: Server, model: str, answers: queue.SimpleQueue, number: in
 
 def _failure(server: Server, request: str, status: str, reason: str) -> CourseError:
     if "UNAVAILABLE" in status and not reason.startswith("Request for unknown model"):
-        return CourseError("The server went away while requests were under way. Start it again. Last lines of its "
-                           f"log:\n{server.log_tail()}")
-    return CourseError(f"{request} was neither answered nor rejected: {reason.rstrip('.')}. Correct the request, or "
-                       "look at the server's log.")
+        return CourseError(
+            "The server went away while requests were under way. Start it again. Last lines of its "
+            f"log:\n{server.log_tail()}"
+        )
+    return CourseError(
+        f"{request} was neither answered nor rejected: {reason.rstrip('.')}. Correct the request, or "
+        "look at the server's log."
+    )
 
 
 # What the model did ---------------------------------------------------------------------------------------------------
@@ -186,8 +199,10 @@ def _executions(log_path: str | Path, start: int, started_at: float) -> pd.DataF
     except FileNotFoundError:
         raise CourseError(f"There is no execution log {log_path}. Set the model's execution_log_path to it.") from None
     except (ValueError, TypeError, KeyError):
-        raise CourseError(f"{log_path} is not an execution log of these requests alone. Name the file that "
-                          "execution_log_path names, and let nobody else send.") from None
+        raise CourseError(
+            f"{log_path} is not an execution log of these requests alone. Name the file that "
+            "execution_log_path names, and let nobody else send."
+        ) from None
     table[["start_s", "end_s"]] -= started_at
     table.insert(0, "execution", range(1, len(table) + 1))
     return table[["execution", "instance", "start_s", "end_s", "size", "work", "requests"]]
@@ -202,8 +217,10 @@ def _located(requests: pd.DataFrame, executions: pd.DataFrame, log_path: str | P
     requests = requests.merge(seats, on="request", how="left")
     lost = requests["request"][(requests["outcome"] == "answered") & requests["execution"].isna()]
     if len(lost):
-        raise CourseError(f"Request {lost.iloc[0]} was answered, but is not in the execution log {log_path}. Name the "
-                          "file that the model's execution_log_path names.")
+        raise CourseError(
+            f"Request {lost.iloc[0]} was answered, but is not in the execution log {log_path}. Name the "
+            "file that the model's execution_log_path names."
+        )
     requests["queue_ms"] = (requests.pop("start_s") - requests["sent_s"]) * 1000
     return requests
 
@@ -212,4 +229,6 @@ def _statistics(server: Server, model: str, before: Statistics, requests: pd.Dat
     """What Triton counts of this run, as soon as it has counted it."""
     counted = (requests["message"] != QUEUE_FULL).sum()
     expected = before.succeeded + before.failed + counted
-    return telemetry.statistics_when(server.http_url, model, lambda now: now.succeeded + now.failed >= expected) - before
+    return (
+        telemetry.statistics_when(server.http_url, model, lambda now: now.succeeded + now.failed >= expected) - before
+    )

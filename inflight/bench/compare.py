@@ -17,23 +17,31 @@ import pandas as pd
 
 from inflight import engine, machine
 from inflight.bench import load_generator, report, trace_run
-from inflight.checkpoint import tokenizer
-from inflight.triton import repository
-from inflight.triton.client import Client
-from inflight.errors import CourseError
-from inflight.engine.executor import BATCHING_TYPES, POLICIES, Executor, ExecutorConfig, Request
-from inflight.engine.prediction import IterationCost, iteration_cost, schedule
-from inflight.triton.server import Server
 from inflight.bench.trace_run import Trial
 from inflight.bench.workload import TimedRequest
+from inflight.checkpoint import tokenizer
+from inflight.engine.executor import BATCHING_TYPES, POLICIES, Executor, ExecutorConfig, Request
+from inflight.engine.prediction import IterationCost, iteration_cost, schedule
+from inflight.errors import CourseError
+from inflight.triton import repository
+from inflight.triton.client import Client
+from inflight.triton.server import Server
 
 MODELS = ("ensemble", repository.BASELINE)
 WARM_UP_TOKENS = 8
 
 
-def compare(first: str, second: str, engine_dir: str | Path, requests: list[TimedRequest], workdir: str | Path,
-            policy: str = "guaranteed_no_evict", rounds: int = 5, checkpoint_dir: str | Path | None = None,
-            progress: Callable[[str], None] = lambda step: None) -> dict:
+def compare(
+    first: str,
+    second: str,
+    engine_dir: str | Path,
+    requests: list[TimedRequest],
+    workdir: str | Path,
+    policy: str = "guaranteed_no_evict",
+    rounds: int = 5,
+    checkpoint_dir: str | Path | None = None,
+    progress: Callable[[str], None] = lambda step: None,
+) -> dict:
     """Run `first` and `second` on one trace in turns, after one round that is not counted.
 
     Parameters
@@ -66,9 +74,16 @@ def compare(first: str, second: str, engine_dir: str | Path, requests: list[Time
     log_path = Path(workdir) / "iterations.jsonl"
     with_python = repository.BASELINE in (first, second)
     repo = repository.assemble(
-        Path(workdir) / "repository", engine_dir, batch_scheduler_policy=policy, iteration_log_path=log_path,
-        **({"models": (*repository.PIPELINE, repository.BASELINE), "checkpoint_dir": checkpoint_dir} if with_python
-           else {}))
+        Path(workdir) / "repository",
+        engine_dir,
+        batch_scheduler_policy=policy,
+        iteration_log_path=log_path,
+        **(
+            {"models": (*repository.PIPELINE, repository.BASELINE), "checkpoint_dir": checkpoint_dir}
+            if with_python
+            else {}
+        ),
+    )
     trials: dict[str, list[Trial]] = {first: [], second: []}
     alone = []
     with Server(repo) as server, Client(server.grpc_url) as client:
@@ -86,14 +101,21 @@ def compare(first: str, second: str, engine_dir: str | Path, requests: list[Time
             _switch(server, "inflight_fused_batching", policy)
             calibration += calibrate(client, requests, seats, log_path, progress)
     result = _result(trials, alone)
-    settings = {"requests": len(requests), "output_tokens": sum(request.max_tokens for request in requests),
-                "policy": policy, "max_batch_size": seats, "rounds": rounds, "warm_up_rounds": 1}
+    settings = {
+        "requests": len(requests),
+        "output_tokens": sum(request.max_tokens for request in requests),
+        "policy": policy,
+        "max_batch_size": seats,
+        "rounds": rounds,
+        "warm_up_rounds": 1,
+    }
     if batching:
         result["predicted"] = predicted(requests, seats, (first, second), iteration_cost(pd.concat(calibration)))
         for name in ("throughput", "mean_latency"):
             expected = result["predicted"][name]
             result["ratios"][f"{name}_measured_over_predicted"] = {
-                key: value / expected for key, value in result["ratios"][name].items()}
+                key: value / expected for key, value in result["ratios"][name].items()
+            }
     return {"machine": machine.describe(), "settings": settings, **result}
 
 
@@ -110,10 +132,14 @@ def predicted(requests: list[TimedRequest], seats: int, types: tuple[str, str], 
     plans = [schedule(lengths, seats, name) for name in types]
     seconds = [cost.seconds(plan, prompt_tokens) for plan in plans]
     latencies = [cost.latencies_s(plan, prompt_tokens).mean() for plan in plans]
-    return {"throughput": seconds[0] / seconds[1], "mean_latency": latencies[1] / latencies[0],
-            "seconds": dict(zip(types, seconds)), "answers_ms": cost.answers_ms.round(2).to_dict(),
-            "prompt_token_ms": round(cost.prompt_token_ms, 3),
-            "iterations": {name: len(plan.iterations) for name, plan in zip(types, plans)}}
+    return {
+        "throughput": seconds[0] / seconds[1],
+        "mean_latency": latencies[1] / latencies[0],
+        "seconds": dict(zip(types, seconds)),
+        "answers_ms": cost.answers_ms.round(2).to_dict(),
+        "prompt_token_ms": round(cost.prompt_token_ms, 3),
+        "iterations": {name: len(plan.iterations) for name, plan in zip(types, plans)},
+    }
 
 
 def check(first: str, second: str, policy: str, rounds: int) -> None:
@@ -130,8 +156,9 @@ def check(first: str, second: str, policy: str, rounds: int) -> None:
         raise CourseError(f"The number of rounds is {rounds}; it must be at least 1.")
 
 
-def _turn(server: Server, client: Client, name: str, policy: str, requests: list[TimedRequest],
-          log_path: Path) -> Trial:
+def _turn(
+    server: Server, client: Client, name: str, policy: str, requests: list[TimedRequest], log_path: Path
+) -> Trial:
     """One run of the trace one way."""
     if name in BATCHING_TYPES:
         _switch(server, name, policy)
@@ -144,8 +171,13 @@ def _switch(server: Server, gpt_model_type: str, policy: str) -> None:
     server.load("tensorrt_llm", gpt_model_type=gpt_model_type, batch_scheduler_policy=policy)
 
 
-def calibrate(client: Client, requests: list[TimedRequest], seats: int, log_path: str | Path,
-              progress: Callable[[str], None] = lambda step: None) -> list[pd.DataFrame]:
+def calibrate(
+    client: Client,
+    requests: list[TimedRequest],
+    seats: int,
+    log_path: str | Path,
+    progress: Callable[[str], None] = lambda step: None,
+) -> list[pd.DataFrame]:
     """Iteration logs of 1, 2, … `seats` requests at once, for `schedule.iteration_cost`; the engine must batch in flight.
 
     An iteration costs more the longer the texts in it are: each answer's whole past is read. So these requests have a
@@ -175,14 +207,21 @@ def _result(trials: dict[str, list[Trial]], alone: list[float]) -> dict:
     first, second = trials
     figures = {name: pd.DataFrame([report.summary(one.run) for one in turns]) for name, turns in trials.items()}
     columns = {"throughput": "tokens_per_s", "mean_latency": "latency_ms_mean", "p99_latency": "latency_ms_p99"}
-    ratios = {name: load_generator.ratio(figures[second][column].tolist(), figures[first][column].tolist())
-              for name, column in columns.items()}
-    rows = [{"way": name, "tokens_per_s": median(figures[name]["tokens_per_s"]),
-             "mean_latency_ms": median(figures[name]["latency_ms_mean"]),
-             "p99_latency_ms": median(figures[name]["latency_ms_p99"]),
-             "iterations": median(len(one.log) for one in turns) or None,  # the baseline has none
-             "most_in_an_iteration": max(int(one.log["scheduled"].max()) if len(one.log) else 1 for one in turns)}
-            for name, turns in trials.items()]
+    ratios = {
+        name: load_generator.ratio(figures[second][column].tolist(), figures[first][column].tolist())
+        for name, column in columns.items()
+    }
+    rows = [
+        {
+            "way": name,
+            "tokens_per_s": median(figures[name]["tokens_per_s"]),
+            "mean_latency_ms": median(figures[name]["latency_ms_mean"]),
+            "p99_latency_ms": median(figures[name]["latency_ms_p99"]),
+            "iterations": median(len(one.log) for one in turns) or None,  # the baseline has none
+            "most_in_an_iteration": max(int(one.log["scheduled"].max()) if len(one.log) else 1 for one in turns),
+        }
+        for name, turns in trials.items()
+    ]
     if alone:
         rows.append({**dict.fromkeys(rows[0]), "way": f"{second}, in process", "tokens_per_s": median(alone)})
         ratios["served_over_in_process"] = load_generator.ratio(figures[second]["tokens_per_s"].tolist(), alone)

@@ -19,16 +19,24 @@ from tritonclient.utils import InferenceServerException
 
 from inflight import machine
 from inflight.bench import load_generator
-from inflight.triton import repository, telemetry
 from inflight.errors import CourseError
+from inflight.triton import repository, telemetry
 from inflight.triton.server import Server
 from inflight.triton.telemetry import Statistics
 
 MODEL = repository.EMBEDDING
 BATCHERS = {"none": False, "dynamic": True}
 # What people type into a search box: 4 to 8 tokens each.
-TEXTS = ("how tall is the eiffel tower", "cheap flights to lisbon", "best pasta near me", "what is a black hole",
-         "weather in paris tomorrow", "train from oslo to bergen", "how to boil an egg", "who wrote moby dick")
+TEXTS = (
+    "how tall is the eiffel tower",
+    "cheap flights to lisbon",
+    "best pasta near me",
+    "what is a black hole",
+    "weather in paris tomorrow",
+    "train from oslo to bergen",
+    "how to boil an egg",
+    "who wrote moby dick",
+)
 WARM_UP_REQUESTS = 4
 REPEATS, BATCHES = 3, 6  # measurements of a batch size, of which the median counts, and batches of each
 TIMEOUT_S = 120
@@ -36,8 +44,15 @@ TIMEOUT_S = 120
 Progress = Callable[[str, int, int], None]
 
 
-def bench(checkpoint_dir: str | Path, workdir: str | Path, rounds: int = 5, requests: int = 96, max_batch_size: int = 8,
-          dtype: str = "auto", progress: Progress = lambda what, done, total: None) -> dict:
+def bench(
+    checkpoint_dir: str | Path,
+    workdir: str | Path,
+    rounds: int = 5,
+    requests: int = 96,
+    max_batch_size: int = 8,
+    dtype: str = "auto",
+    progress: Progress = lambda what, done, total: None,
+) -> dict:
     """Throughput of text-embedding without and with dynamic batching, in turns, with a live reload before each.
 
     Each round measures three things: what one batch of 1, 2, 4, … texts costs, from requests with so many texts that no
@@ -74,19 +89,36 @@ def bench(checkpoint_dir: str | Path, workdir: str | Path, rounds: int = 5, requ
         A number below 1, or a `max_batch_size` below 2, before anything starts; a request that failed.
     """
     check(rounds, requests, max_batch_size)
-    repo = repository.assemble(Path(workdir) / "repository", models=(MODEL,), checkpoint_dir=checkpoint_dir,
-                               embedding_max_batch_size=max_batch_size, embedding_dtype=dtype)
+    repo = repository.assemble(
+        Path(workdir) / "repository",
+        models=(MODEL,),
+        checkpoint_dir=checkpoint_dir,
+        embedding_max_batch_size=max_batch_size,
+        embedding_dtype=dtype,
+    )
     turns: list[dict] = []
     with Server(repo) as server, triton.InferenceServerClient(server.grpc_url) as connection:
         for number in range(rounds + 1):
-            def step(what: str, done: int, number: int = number) -> None:
-                progress(f"round {number} of {rounds}: {what}" if number else f"warm-up: {what}", 2 * number + done,
-                         2 * rounds + 2)
 
-            turn = _round(server, connection, requests, max_batch_size, list(BATCHERS)[:: 1 if number % 2 else -1], step)
+            def step(what: str, done: int, number: int = number) -> None:
+                progress(
+                    f"round {number} of {rounds}: {what}" if number else f"warm-up: {what}",
+                    2 * number + done,
+                    2 * rounds + 2,
+                )
+
+            turn = _round(
+                server, connection, requests, max_batch_size, list(BATCHERS)[:: 1 if number % 2 else -1], step
+            )
             turns += [turn] if number else []  # the first warms up
-    settings = {"requests": requests, "in_flight": 2 * max_batch_size, "max_batch_size": max_batch_size, "dtype": dtype,
-                "rounds": rounds, "warm_up_rounds": 1}
+    settings = {
+        "requests": requests,
+        "in_flight": 2 * max_batch_size,
+        "max_batch_size": max_batch_size,
+        "dtype": dtype,
+        "rounds": rounds,
+        "warm_up_rounds": 1,
+    }
     return {"machine": machine.describe(), "settings": settings, **_result(turns, requests, max_batch_size)}
 
 
@@ -97,8 +129,10 @@ def check(rounds: int, requests: int, max_batch_size: int) -> None:
     if max_batch_size < 2:
         raise CourseError(f"The max_batch_size is {max_batch_size}; with less than 2 there is nothing to batch.")
     if requests < 2 * max_batch_size:
-        raise CourseError(f"{requests} requests cannot keep {2 * max_batch_size} under way: give at least so many, or a "
-                          "smaller max_batch_size.")
+        raise CourseError(
+            f"{requests} requests cannot keep {2 * max_batch_size} under way: give at least so many, or a "
+            "smaller max_batch_size."
+        )
 
 
 def batch_costs(connection: triton.InferenceServerClient, max_batch_size: int) -> dict[int, float]:
@@ -107,7 +141,7 @@ def batch_costs(connection: triton.InferenceServerClient, max_batch_size: int) -
     Each request is a batch: the model must have no batcher. Two are under way, so that the model is never idle, as under
     load: after a pause a batch costs more.
     """
-    sizes = sorted({2 ** power for power in range(max_batch_size.bit_length())} | {max_batch_size})
+    sizes = sorted({2**power for power in range(max_batch_size.bit_length())} | {max_batch_size})
     # Size by size in turns: when the machine gets slower for a while, all sizes get their part of it.
     turns = [{size: _batch_ms(connection, size) for size in sizes} for _ in range(REPEATS)]
     return {size: statistics.median(turn[size] for turn in turns) for size in sizes}
@@ -135,8 +169,14 @@ def predicted_gain(fixed_ms: float, item_ms: float, requests: int, max_batch_siz
 # Measuring ------------------------------------------------------------------------------------------------------------
 
 
-def _round(server: Server, connection: triton.InferenceServerClient, requests: int, max_batch_size: int,
-           batchers: list[str], step: Callable[[str, int], None]) -> dict:
+def _round(
+    server: Server,
+    connection: triton.InferenceServerClient,
+    requests: int,
+    max_batch_size: int,
+    batchers: list[str],
+    step: Callable[[str, int], None],
+) -> dict:
     """Both batchers under load, and the cost of a batch while the model has none."""
     turn = {}
     for done, batcher in enumerate(batchers):
@@ -148,7 +188,9 @@ def _round(server: Server, connection: triton.InferenceServerClient, requests: i
     return turn
 
 
-def _loaded(server: Server, connection: triton.InferenceServerClient, requests: int, in_flight: int) -> dict[str, float]:
+def _loaded(
+    server: Server, connection: triton.InferenceServerClient, requests: int, in_flight: int
+) -> dict[str, float]:
     """One turn under load: what the clients saw and what Triton counted of it."""
     load_generator.closed_loop(lambda number: embed(connection, _texts(number, 1)), WARM_UP_REQUESTS, 1)
     before = _counted(server, WARM_UP_REQUESTS)
@@ -192,14 +234,27 @@ def _result(turns: list[dict], requests: int, max_batch_size: int) -> dict:
     measured = [one / other for one, other in zip(dynamic, none)]
     expected = len(expected_batches(requests, max_batch_size))
     return {
-        "rows": [{"batcher": batcher, **{name: statistics.median(turn[batcher][name] for turn in turns)
-                                         for name in ("texts_per_s", "mean_batch")},
-                  "expected_batch": requests / expected if BATCHERS[batcher] else 1.0} for batcher in BATCHERS],
-        "cost": {"fixed_ms": statistics.median(fixed for fixed, _ in lines),
-                 "item_ms": statistics.median(item for _, item in lines),
-                 "batch_ms": {size: statistics.median(turn["batch_ms"][size] for turn in turns)
-                              for size in turns[0]["batch_ms"]}},
-        "ratios": {"dynamic_over_none": load_generator.ratio(dynamic, none),
-                   "measured_over_predicted": load_generator.ratio(measured, gains)},
+        "rows": [
+            {
+                "batcher": batcher,
+                **{
+                    name: statistics.median(turn[batcher][name] for turn in turns)
+                    for name in ("texts_per_s", "mean_batch")
+                },
+                "expected_batch": requests / expected if BATCHERS[batcher] else 1.0,
+            }
+            for batcher in BATCHERS
+        ],
+        "cost": {
+            "fixed_ms": statistics.median(fixed for fixed, _ in lines),
+            "item_ms": statistics.median(item for _, item in lines),
+            "batch_ms": {
+                size: statistics.median(turn["batch_ms"][size] for turn in turns) for size in turns[0]["batch_ms"]
+            },
+        },
+        "ratios": {
+            "dynamic_over_none": load_generator.ratio(dynamic, none),
+            "measured_over_predicted": load_generator.ratio(measured, gains),
+        },
         "predicted": {"dynamic_over_none": statistics.median(gains)},
     }

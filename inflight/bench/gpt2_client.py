@@ -20,8 +20,8 @@ import numpy as np
 import pandas as pd
 import tritonclient.grpc as triton
 
-from inflight.triton.client import Client, send
 from inflight.errors import CourseError
+from inflight.triton.client import Client, send
 
 LOOK_EVERY_S = 0.1  # the longest that a race keeps quiet
 
@@ -35,8 +35,15 @@ class Token(NamedTuple):
     text: str
 
 
-def race(url: str, model: str, prompts: Sequence[str], max_tokens: int, offsets_s: Sequence[float] | None = None,
-         ignore_eos: bool = True, timeout_s: float = 120) -> Iterator[list[Token]]:
+def race(
+    url: str,
+    model: str,
+    prompts: Sequence[str],
+    max_tokens: int,
+    offsets_s: Sequence[float] | None = None,
+    ignore_eos: bool = True,
+    timeout_s: float = 120,
+) -> Iterator[list[Token]]:
     """Send each prompt on a connection of its own, and follow all answers.
 
     Parameters
@@ -79,18 +86,29 @@ def race(url: str, model: str, prompts: Sequence[str], max_tokens: int, offsets_
                 stream.send(model, prompt, max_tokens, ignore_eos)
                 heard = now
             next_s = started + waiting[-1][0] - now if waiting else LOOK_EVERY_S
-            tokens = [token for event in _taken(arrived, min(next_s, LOOK_EVERY_S))
-                      for token in streams[event[0] - 1].tokens(*event[1:], started)]
+            tokens = [
+                token
+                for event in _taken(arrived, min(next_s, LOOK_EVERY_S))
+                for token in streams[event[0] - 1].tokens(*event[1:], started)
+            ]
             if tokens:
                 heard = time.perf_counter()
             elif not waiting and now - heard > timeout_s:
-                raise CourseError(f"No token from {url} within {timeout_s:g} s. Wait longer with timeout_s, or look at "
-                                  "the server's log.")
+                raise CourseError(
+                    f"No token from {url} within {timeout_s:g} s. Wait longer with timeout_s, or look at "
+                    "the server's log."
+                )
             yield tokens
 
 
-def run(url: str, model: str, prompts: Sequence[str], max_tokens: int, offsets_s: Sequence[float] | None = None,
-        ignore_eos: bool = True) -> pd.DataFrame:
+def run(
+    url: str,
+    model: str,
+    prompts: Sequence[str],
+    max_tokens: int,
+    offsets_s: Sequence[float] | None = None,
+    ignore_eos: bool = True,
+) -> pd.DataFrame:
     """A `race` to its end, as a `table`."""
     whole = race(url, model, prompts, max_tokens, offsets_s, ignore_eos)
     return table(token for arrived in whole for token in arrived)
@@ -110,8 +128,9 @@ def standings(tokens: pd.DataFrame) -> pd.DataFrame:
         From `table`.
     """
     groups = tokens.groupby("stream")
-    return groups.agg(tokens=("token", "max"), first_s=("time_s", "min"), last_s=("time_s", "max"),
-                      text=("text", "".join)).reset_index()
+    return groups.agg(
+        tokens=("token", "max"), first_s=("time_s", "min"), last_s=("time_s", "max"), text=("text", "".join)
+    ).reset_index()
 
 
 def costs(tokens: pd.DataFrame, prompt_tokens: int) -> pd.DataFrame:
@@ -139,7 +158,8 @@ class _Stream:
         try:
             self._connection.is_server_live(client_timeout=5)  # connects now: that is no part of a measurement
             self._connection.start_stream(
-                lambda result, error: self._arrived.put((self.number, time.perf_counter(), result, error)))
+                lambda result, error: self._arrived.put((self.number, time.perf_counter(), result, error))
+            )
         except BaseException:
             self._connection.close()
             raise
@@ -150,11 +170,18 @@ class _Stream:
         self._connection.close()
 
     def send(self, model: str, prompt: str, max_tokens: int, ignore_eos: bool) -> None:
-        send(self._connection, model, {"text_input": np.array([[prompt.encode("utf-8")]], np.object_)}, "",
-             enable_empty_final_response=True, parameters={"max_tokens": max_tokens, "ignore_eos": ignore_eos})
+        send(
+            self._connection,
+            model,
+            {"text_input": np.array([[prompt.encode("utf-8")]], np.object_)},
+            "",
+            enable_empty_final_response=True,
+            parameters={"max_tokens": max_tokens, "ignore_eos": ignore_eos},
+        )
 
-    def tokens(self, arrived_at: float, result: triton.InferResult, error: Exception | None,
-               started: float) -> Iterator[Token]:
+    def tokens(
+        self, arrived_at: float, result: triton.InferResult, error: Exception | None, started: float
+    ) -> Iterator[Token]:
         """The token, if there is one, of what arrived."""
         if error is not None:
             raise error
@@ -181,5 +208,6 @@ def _check(url: str, prompts: Sequence[str], max_tokens: int, offsets_s: list[fl
     if max_tokens < 1:
         raise CourseError(f"The number of tokens is {max_tokens}; it must be at least 1.")
     if len(offsets_s) != len(prompts) or min(offsets_s) < 0:
-        raise CourseError(f"The offsets are {offsets_s}; there must be one of 0 s or more for each of the "
-                          f"{len(prompts)} prompts.")
+        raise CourseError(
+            f"The offsets are {offsets_s}; there must be one of 0 s or more for each of the {len(prompts)} prompts."
+        )

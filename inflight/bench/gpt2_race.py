@@ -1,7 +1,7 @@
 """Prompts that race for one GPT-2 model, shown in a terminal while they do.
 
-    tokens, interrupted = with_bars("127.0.0.1:8001", "iterative-gpt2", prompts(2), max_tokens=64, offset_s=0.1)
-    print(summary(tokens))
+tokens, interrupted = with_bars("127.0.0.1:8001", "iterative-gpt2", prompts(2), max_tokens=64, offset_s=0.1)
+print(summary(tokens))
 """
 
 from __future__ import annotations
@@ -18,9 +18,16 @@ from inflight.bench import gpt2_client
 from inflight.errors import CourseError
 
 MAX_STREAMS = 64
-PROMPTS = ("Programming in C++ is like", "Once upon a time there was", "The best way to learn a language is",
-           "In the middle of the night", "A model repository is a folder", "My favourite food is",
-           "To make a program faster,", "The weather in the mountains")
+PROMPTS = (
+    "Programming in C++ is like",
+    "Once upon a time there was",
+    "The best way to learn a language is",
+    "In the middle of the night",
+    "A model repository is a folder",
+    "My favourite food is",
+    "To make a program faster,",
+    "The weather in the mountains",
+)
 BAR = "{desc} {bar} {n_fmt:>4}/{total_fmt} tokens{postfix}"
 
 
@@ -39,8 +46,9 @@ def offsets(streams: int, offset_s: float) -> list[float]:
     return [number * offset_s for number in range(streams)]
 
 
-def with_bars(url: str, model: str, prompts: Sequence[str], max_tokens: int,
-              offset_s: float) -> tuple[pd.DataFrame, bool]:
+def with_bars(
+    url: str, model: str, prompts: Sequence[str], max_tokens: int, offset_s: float
+) -> tuple[pd.DataFrame, bool]:
     """A race with a progress bar for each stream, on stderr if that is a terminal.
 
     Returns
@@ -58,8 +66,10 @@ def with_bars(url: str, model: str, prompts: Sequence[str], max_tokens: int,
     tokens: list[gpt2_client.Token] = []
     racing = gpt2_client.race(url, model, prompts, max_tokens, offsets(len(prompts), offset_s))
     with contextlib.ExitStack() as stack:
-        bars = [stack.enter_context(_bar(f"{model}, stream {number}", max_tokens, number - 1))
-                for number in range(1, len(prompts) + 1)]
+        bars = [
+            stack.enter_context(_bar(f"{model}, stream {number}", max_tokens, number - 1))
+            for number in range(1, len(prompts) + 1)
+        ]
         stack.enter_context(contextlib.closing(racing))
         try:
             for arrived in racing:
@@ -75,11 +85,15 @@ def with_bars(url: str, model: str, prompts: Sequence[str], max_tokens: int,
 
 def summary(tokens: pd.DataFrame) -> str:
     """First and last token of each stream, in a line."""
-    parts = [f"stream {row.stream}: {row.tokens} tokens, the first after {row.first_s:.2f} s, the last after "
-             f"{row.last_s:.2f} s" for row in gpt2_client.standings(tokens).itertuples()]
+    parts = [
+        f"stream {row.stream}: {row.tokens} tokens, the first after {row.first_s:.2f} s, the last after "
+        f"{row.last_s:.2f} s"
+        for row in gpt2_client.standings(tokens).itertuples()
+    ]
     return "; ".join(parts) or "no token"
 
 
 def _bar(title: str, total: int, position: int) -> tqdm:
-    return tqdm(desc=title, total=total, bar_format=BAR, position=position, file=sys.stderr, disable=None,
-                dynamic_ncols=True)
+    return tqdm(
+        desc=title, total=total, bar_format=BAR, position=position, file=sys.stderr, disable=None, dynamic_ncols=True
+    )

@@ -19,11 +19,11 @@ import pandas as pd
 
 from inflight import machine
 from inflight.bench import gpt2_client, gpt2_race, load_generator
-from inflight.models import gpt2
-from inflight.triton import repository
-from inflight.errors import CourseError
-from inflight.paths import ASSETS
 from inflight.bench.gpt2_client import Token
+from inflight.errors import CourseError
+from inflight.models import gpt2
+from inflight.paths import ASSETS
+from inflight.triton import repository
 from inflight.triton.server import Server
 
 SIMPLE, ITERATIVE = repository.GPT2
@@ -38,8 +38,11 @@ SERVED = {
 _, TUTORIAL_WAY, NO_CACHE, KV_CACHE = SERVED
 
 # Ratio -> the way that the served KV cache is compared with.
-RATIOS = {"kv_cache_over_recompute": TUTORIAL_WAY, "kv_cache_over_recompute_same_dtype": NO_CACHE,
-          "kv_cache_over_in_process_loop": IN_PROCESS}
+RATIOS = {
+    "kv_cache_over_recompute": TUTORIAL_WAY,
+    "kv_cache_over_recompute_same_dtype": NO_CACHE,
+    "kv_cache_over_in_process_loop": IN_PROCESS,
+}
 
 WARM_UP_TOKENS = 4
 TIMEOUT_S = 600  # for a token: a large checkpoint that recomputes everything takes its time
@@ -57,8 +60,15 @@ Progress = Callable[[str, int, int], None]
 # Ways in turns --------------------------------------------------------------------------------------------------------
 
 
-def bench(folder: str | Path, workdir: str | Path, streams: int = 8, tokens: int = 64, rounds: int = 3,
-          dtype: str = "bfloat16", progress: Progress = lambda what, done, total: None) -> dict:
+def bench(
+    folder: str | Path,
+    workdir: str | Path,
+    streams: int = 8,
+    tokens: int = 64,
+    rounds: int = 3,
+    dtype: str = "bfloat16",
+    progress: Progress = lambda what, done, total: None,
+) -> dict:
     """Every way of `SERVED`, and the same KV cache in a plain loop without a server, `rounds` times in one run.
 
     All streams start at once, each with a prompt of a few words. Before its turn each way makes tokens that are not
@@ -95,8 +105,14 @@ def bench(folder: str | Path, workdir: str | Path, streams: int = 8, tokens: int
         raise CourseError(f"There are {tokens} tokens and {rounds} rounds: ask for at least 2 tokens and 1 round.")
     model = gpt2.load(folder, "on", dtype, streams)
     _sequences(model, prompts, tokens)  # refuses what is too long
-    repo = repository.assemble(Path(workdir) / "repository", models=repository.GPT2, gpt2_checkpoint_dir=folder,
-                               gpt2_dtype=dtype, gpt2_max_batch_size=max(8, streams), gpt2_kv_cache_slots=streams)
+    repo = repository.assemble(
+        Path(workdir) / "repository",
+        models=repository.GPT2,
+        gpt2_checkpoint_dir=folder,
+        gpt2_dtype=dtype,
+        gpt2_max_batch_size=max(8, streams),
+        gpt2_kv_cache_slots=streams,
+    )
     turns, bandwidths = [], []
     progress("Starting Triton", 0, 1)
     with Server(repo) as server:
@@ -107,11 +123,20 @@ def bench(folder: str | Path, workdir: str | Path, streams: int = 8, tokens: int
     del model
     progress("Cost of a token by length", 1, 1)
     costs = cost_by_length(folder, lengths, dtype=dtype)
-    settings = {"dtype": dtype, "streams": streams, "tokens": tokens, "rounds": rounds,
-                "warm_up_tokens": WARM_UP_TOKENS, "prompts": prompts}
-    return {"machine": machine.describe(), "settings": settings,
-            **_result(pd.DataFrame(turns), weight_bytes(folder, dtype), bandwidths),
-            "rows_by_length": costs.to_dict("records")}
+    settings = {
+        "dtype": dtype,
+        "streams": streams,
+        "tokens": tokens,
+        "rounds": rounds,
+        "warm_up_tokens": WARM_UP_TOKENS,
+        "prompts": prompts,
+    }
+    return {
+        "machine": machine.describe(),
+        "settings": settings,
+        **_result(pd.DataFrame(turns), weight_bytes(folder, dtype), bandwidths),
+        "rows_by_length": costs.to_dict("records"),
+    }
 
 
 def figures(raced: pd.DataFrame) -> dict[str, float]:
@@ -132,13 +157,19 @@ def figures(raced: pd.DataFrame) -> dict[str, float]:
     streams = gpt2_client.standings(raced)
     per_token_s = (streams["last_s"] - streams["first_s"]) / (streams["tokens"] - 1)
     first_ms, last_ms = streams["first_s"] * 1000, streams["last_s"] * 1000
-    return {"tokens_per_s": len(raced) / streams["last_s"].max(), "ms_per_token": per_token_s.median() * 1000,
-            "first_ms": first_ms.median(), "first_ms_max": first_ms.max(),
-            "last_ms": last_ms.median(), "last_ms_max": last_ms.max()}
+    return {
+        "tokens_per_s": len(raced) / streams["last_s"].max(),
+        "ms_per_token": per_token_s.median() * 1000,
+        "first_ms": first_ms.median(),
+        "first_ms_max": first_ms.max(),
+        "last_ms": last_ms.median(),
+        "last_ms_max": last_ms.max(),
+    }
 
 
-def _round(number: int, rounds: int, server: Server, model: gpt2.Gpt2, prompts: list[str], tokens: int,
-           progress: Progress) -> Iterator[dict]:
+def _round(
+    number: int, rounds: int, server: Server, model: gpt2.Gpt2, prompts: list[str], tokens: int, progress: Progress
+) -> Iterator[dict]:
     """Each way once: its name and its figures."""
     ways, each = [*SERVED, IN_PROCESS], len(prompts) * tokens
     for turn, way in enumerate(ways[:: -1 if number % 2 else 1]):
@@ -169,8 +200,9 @@ def _loop(model: gpt2.Gpt2, prompts: list[str], tokens: int) -> Iterator[list[To
     for number in range(1, tokens + 1):
         model.step(sequences)
         elapsed = time.perf_counter() - started
-        yield [Token(stream, number, elapsed, model.last_piece(sequence))
-               for stream, sequence in enumerate(sequences, 1)]
+        yield [
+            Token(stream, number, elapsed, model.last_piece(sequence)) for stream, sequence in enumerate(sequences, 1)
+        ]
     for sequence in sequences:
         model.leave(sequence)
 
@@ -186,7 +218,9 @@ def _result(turns: pd.DataFrame, num_bytes: int, bandwidths: list[float]) -> dic
     measured = {way: rows for way, rows in turns.groupby("way")}
     speeds = {way: rows["tokens_per_s"].tolist() for way, rows in measured.items()}
     ratios = {name: load_generator.ratio(speeds[KV_CACHE], speeds[way]) for name, way in RATIOS.items()}
-    ratios["kv_cache_over_bandwidth_floor"] = load_generator.ratio(measured[KV_CACHE]["ms_per_token"].tolist(), floors_ms)
+    ratios["kv_cache_over_bandwidth_floor"] = load_generator.ratio(
+        measured[KV_CACHE]["ms_per_token"].tolist(), floors_ms
+    )
     bandwidth = statistics.median(bandwidths)
     floor = {"weight_mb": num_bytes / 1e6, "read_gb_per_s": bandwidth / 1e9, "ms": num_bytes / bandwidth * 1000}
     return {"rows": medians.to_dict("records"), "floor": floor, "ratios": ratios}
@@ -233,8 +267,13 @@ def read_bandwidth() -> float:
 # The cost of a token as the text grows --------------------------------------------------------------------------------
 
 
-def cost_by_length(folder: str | Path, lengths: Sequence[int] = LENGTHS, ways: Sequence[str] = gpt2.WAYS,
-                   repeats: int = REPEATS, dtype: str = "bfloat16") -> pd.DataFrame:
+def cost_by_length(
+    folder: str | Path,
+    lengths: Sequence[int] = LENGTHS,
+    ways: Sequence[str] = gpt2.WAYS,
+    repeats: int = REPEATS,
+    dtype: str = "bfloat16",
+) -> pd.DataFrame:
     """What one token of one sequence costs after so many tokens of text, in this process, without a server.
 
     Parameters
@@ -265,8 +304,9 @@ def cost_by_length(folder: str | Path, lengths: Sequence[int] = LENGTHS, ways: S
 
 def _cost_ms(model: gpt2.Gpt2, length: int, repeats: int) -> float:
     if not 2 <= length <= model.positions - repeats:
-        raise CourseError(f"The length is {length}; with {repeats} tokens after it, it must be from 2 to "
-                          f"{model.positions - repeats}.")
+        raise CourseError(
+            f"The length is {length}; with {repeats} tokens after it, it must be from 2 to {model.positions - repeats}."
+        )
     # Any tokens: what they are changes no time. The first step fills the cache, and is not counted.
     sequence = gpt2.Sequence([number % NUM_TOKEN_IDS for number in range(length - 1)], length - 1, repeats + 1, None)
     model.join(sequence)

@@ -23,19 +23,30 @@ import pandas as pd
 
 from inflight import machine
 from inflight.bench import workload
+from inflight.bench.workload import TimedRequest
 from inflight.checkpoint import tokenizer
+from inflight.engine.executor import Executor, Request
+from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.client import Client
-from inflight.errors import CourseError
-from inflight.engine.executor import Executor, Request
 from inflight.triton.server import Server
-from inflight.bench.workload import TimedRequest
 
 NEVER = -1  # an end id that no token has: answers are exactly as long as asked for
 MOST_UNDER_WAY = 512  # threads of a run without a limit of its own
 
-COLUMNS = ["request", "sent_s", "first_s", "last_s", "input_len", "output_len", "max_tokens", "ttft_ms", "itl_ms",
-           "latency_ms", "error"]
+COLUMNS = [
+    "request",
+    "sent_s",
+    "first_s",
+    "last_s",
+    "input_len",
+    "output_len",
+    "max_tokens",
+    "ttft_ms",
+    "itl_ms",
+    "latency_ms",
+    "error",
+]
 
 
 # A load of requests ---------------------------------------------------------------------------------------------------
@@ -111,7 +122,10 @@ class Sender:
         """Send `request` now and wait for the end of its answer; CourseError when there is none."""
         try:
             return self._timed(request, exactly(request, self.client.model))
-        except (CourseError, ValueError) as error:  # gRPC refuses what is sent over a closed connection with a ValueError
+        except (
+            CourseError,
+            ValueError,
+        ) as error:  # gRPC refuses what is sent over a closed connection with a ValueError
             if self._aborted:
                 raise CourseError("The request was ended before its answer was there.") from error
             raise
@@ -170,8 +184,13 @@ def warm_up(send: Sender, requests: list[TimedRequest], number: int) -> None:
         raise CourseError(f"A warm-up request failed: {failed['error'].iloc[0]}")
 
 
-def load(send: Sender, requests: list[TimedRequest], concurrency: int | None = None,
-         progress: Callable[[int, int], None] = lambda done, total: None, timed: bool = True) -> Run:
+def load(
+    send: Sender,
+    requests: list[TimedRequest],
+    concurrency: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    timed: bool = True,
+) -> Run:
     """Send every request when it is due, and wait for all answers.
 
     A request that finds `concurrency` others under way is sent when one of them has its answer. Latency counts from the
@@ -234,7 +253,9 @@ class _Load:
         while True:
             with self._lock:
                 index = next(self._next, None)
-            if index is None or self._stopping.wait(max(0.0, self._due_s[index] - self._seconds(time.perf_counter_ns()))):
+            if index is None or self._stopping.wait(
+                max(0.0, self._due_s[index] - self._seconds(time.perf_counter_ns()))
+            ):
                 return
             row = self._row(index)
             with self._lock:
@@ -253,10 +274,14 @@ class _Load:
     def result(self) -> Run:
         """Rows of all requests, also of those that were not sent."""
         not_sent = f"Not sent: {self._reason}."
-        rows = [self._rows.get(index) or self._failed(index, float("nan"), float("nan"), not_sent)
-                for index in range(len(self._requests))]
+        rows = [
+            self._rows.get(index) or self._failed(index, float("nan"), float("nan"), not_sent)
+            for index in range(len(self._requests))
+        ]
         table = pd.DataFrame(rows, columns=COLUMNS)
-        stopped = f"{self._reason} after {(table['error'] == '').sum()} of {len(table)} answers." if self._reason else ""
+        stopped = (
+            f"{self._reason} after {(table['error'] == '').sum()} of {len(table)} answers." if self._reason else ""
+        )
         return Run(table, self._started_at, stopped)
 
     def _row(self, index: int) -> dict:
@@ -268,12 +293,22 @@ class _Load:
             if not self._stopping.is_set() and not self._send.is_alive():
                 self.stop(f"The server at {self._send.client.url} went away")
             return self._failed(index, self._seconds(sent), self._seconds(ended), str(error))
-        return {"request": index, "input_len": request.input_len, "max_tokens": request.max_tokens, **self._times(timing),
-                "output_len": timing.output_len, "error": ""}
+        return {
+            "request": index,
+            "input_len": request.input_len,
+            "max_tokens": request.max_tokens,
+            **self._times(timing),
+            "output_len": timing.output_len,
+            "error": "",
+        }
 
     def _times(self, timing: Timing) -> dict[str, float]:
         latency_ms = (timing.last_ns - timing.sent_ns) / 1e6
-        times = {"sent_s": self._seconds(timing.sent_ns), "last_s": self._seconds(timing.last_ns), "latency_ms": latency_ms}
+        times = {
+            "sent_s": self._seconds(timing.sent_ns),
+            "last_s": self._seconds(timing.last_ns),
+            "latency_ms": latency_ms,
+        }
         if timing.first_ns is not None:
             ttft_ms = (timing.first_ns - timing.sent_ns) / 1e6
             times |= {"first_s": self._seconds(timing.first_ns), "ttft_ms": ttft_ms}
@@ -283,8 +318,15 @@ class _Load:
 
     def _failed(self, index: int, sent_s: float, ended_s: float, error: str) -> dict:
         request = self._requests[index]
-        return {"request": index, "sent_s": sent_s, "last_s": ended_s, "input_len": request.input_len, "output_len": 0,
-                "max_tokens": request.max_tokens, "error": error}
+        return {
+            "request": index,
+            "sent_s": sent_s,
+            "last_s": ended_s,
+            "input_len": request.input_len,
+            "output_len": 0,
+            "max_tokens": request.max_tokens,
+            "error": error,
+        }
 
     def _seconds(self, ns: int) -> float:
         return (ns - self._zero_ns) / 1e9
@@ -300,8 +342,15 @@ def tokens_per_s(executor: Executor, requests: list[Request]) -> float:
     return sum(len(response.token_ids) for response in responses) / (time.perf_counter() - started)
 
 
-def serving_tax(engine_dir: str | Path, workdir: str | Path, num_requests: int = 32, in_flight: int = 8, rounds: int = 5,
-                seed: int = 0, progress: Callable[[str], None] = lambda step: None) -> dict:
+def serving_tax(
+    engine_dir: str | Path,
+    workdir: str | Path,
+    num_requests: int = 32,
+    in_flight: int = 8,
+    rounds: int = 5,
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda step: None,
+) -> dict:
     """Tokens/s through Triton over tokens/s of the engine alone in process: what serving costs.
 
     Parameters
@@ -342,8 +391,14 @@ def serving_tax(engine_dir: str | Path, workdir: str | Path, num_requests: int =
     alone = speeds["engine in process"]
     return {
         "machine": machine.describe(),
-        "settings": {"num_requests": num_requests, "in_flight": in_flight, "rounds": rounds, "seed": seed,
-                     "output_tokens": sum(lengths), "warm_up_rounds": 1},
+        "settings": {
+            "num_requests": num_requests,
+            "in_flight": in_flight,
+            "rounds": rounds,
+            "seed": seed,
+            "output_tokens": sum(lengths),
+            "warm_up_rounds": 1,
+        },
         "rows": [{"way": name, **_spread("tokens_per_s", values)} for name, values in speeds.items()],
         "ratios": {
             "served_over_in_process": ratio(speeds["Triton, ensemble"], alone),

@@ -1,7 +1,7 @@
 """Readers in the middle of their streams, and somebody's long prompt that arrives: what do the readers feel?
 
-    gaps, newcomer = interrupt(client, prompt_ids)
-    gaps["gap_ms"].max(), newcomer.time_to_first_s
+gaps, newcomer = interrupt(client, prompt_ids)
+gaps["gap_ms"].max(), newcomer.time_to_first_s
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ QUIET_TOKENS = 40  # what every reader has read when the prompt is sent
 READERS_PROMPT_TOKENS = 16
 
 
-def interrupt(client: Client, prompt_ids: list[int], readers: int = 7, tokens: int = 140) -> tuple[pd.DataFrame, Answer]:
+def interrupt(
+    client: Client, prompt_ids: list[int], readers: int = 7, tokens: int = 140
+) -> tuple[pd.DataFrame, Answer]:
     """Send a prompt to a decoupled engine while others read.
 
     Parameters
@@ -63,6 +65,9 @@ def interrupt(client: Client, prompt_ids: list[int], readers: int = 7, tokens: i
             quiet.acquire()
         sent = time.perf_counter()
         newcomer = client.stream_tokens(prompt_ids, 4, end_id=-1).read()
-    rows = [(reader, after - sent, (after - before) * 1000) for reader, times in enumerate(reading)
-            for before, after in zip(times.result(), times.result()[1:])]
+    rows = [
+        (reader, after - sent, (after - before) * 1000)
+        for reader, times in enumerate(reading)
+        for before, after in zip(times.result(), times.result()[1:])
+    ]
     return pd.DataFrame(rows, columns=["reader", "time_s", "gap_ms"]), newcomer

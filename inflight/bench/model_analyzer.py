@@ -29,21 +29,23 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight import files
 from inflight.bench import perf_analyzer
-from inflight.triton import repository
 from inflight.checkpoint.sources import cache_dir, made_once
 from inflight.errors import CourseError
 from inflight.paths import ASSETS
+from inflight.triton import repository
 from inflight.triton.server import Server
 
 REQUIREMENTS = ASSETS / "model-analyzer" / "requirements.txt"
 RUN_TIMEOUT_S = 300  # for one run of the Performance Analyzer
 SERVER_RETRIES = 5  # one a second
 # What it is asked for -> its heading and our name.
-FIELDS = {"perf_throughput": ("Throughput (infer/sec)", "throughput"),
-          "perf_latency_avg": ("Avg Latency (ms)", "latency_ms_mean"),
-          "perf_latency_p99": ("p99 Latency (ms)", "latency_ms_p99"),
-          "perf_server_queue": ("Server Queue time (ms)", "queue_ms"),
-          "perf_server_compute_infer": ("Server Compute Infer time (ms)", "compute_ms")}
+FIELDS = {
+    "perf_throughput": ("Throughput (infer/sec)", "throughput"),
+    "perf_latency_avg": ("Avg Latency (ms)", "latency_ms_mean"),
+    "perf_latency_p99": ("p99 Latency (ms)", "latency_ms_p99"),
+    "perf_server_queue": ("Server Queue time (ms)", "queue_ms"),
+    "perf_server_compute_infer": ("Server Compute Infer time (ms)", "compute_ms"),
+}
 
 
 @dataclass(frozen=True)
@@ -92,22 +94,50 @@ def _install(target: Path) -> None:
 
 
 def _run_pip(folder: Path) -> None:
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", "--no-compile",
-               "--retries", "1", "--disable-pip-version-check", "--target", str(folder), "-r", str(REQUIREMENTS)]
-    done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--no-compile",
+        "--retries",
+        "1",
+        "--disable-pip-version-check",
+        "--target",
+        str(folder),
+        "-r",
+        str(REQUIREMENTS),
+    ]
+    done = subprocess.run(
+        command, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
+    )
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
-        raise CourseError(f"The Model Analyzer could not be installed ({said[-1] if said else 'pip said nothing'}). Connect to "
-                          "the network and try again, or go on without it: `inflight bench batchers` needs none.")
+        raise CourseError(
+            f"The Model Analyzer could not be installed ({said[-1] if said else 'pip said nothing'}). Connect to "
+            "the network and try again, or go on without it: `inflight bench batchers` needs none."
+        )
 
 
 # Searching ------------------------------------------------------------------------------------------------------------
 
 
-def search(server: Server, model: str, input_data: dict, concurrency: Sequence[int] = (8,),
-           instance_counts: Sequence[int] = (1,), max_queue_delays_us: Sequence[int] = (0,),
-           preferred_batch_sizes: Sequence[Sequence[int]] = (), latency_budget_ms: int | None = None, requests: int = 60,
-           progress: Callable[[str], None] = lambda step: None) -> Search:
+def search(
+    server: Server,
+    model: str,
+    input_data: dict,
+    concurrency: Sequence[int] = (8,),
+    instance_counts: Sequence[int] = (1,),
+    max_queue_delays_us: Sequence[int] = (0,),
+    preferred_batch_sizes: Sequence[Sequence[int]] = (),
+    latency_budget_ms: int | None = None,
+    requests: int = 60,
+    progress: Callable[[str], None] = lambda step: None,
+) -> Search:
     """Measure the model as it is, then with dynamic batching in every combination of what is given.
 
     Parameters
@@ -138,7 +168,9 @@ def search(server: Server, model: str, input_data: dict, concurrency: Sequence[i
         and cannot be, or failed, with its own reason.
     """
     if not all((concurrency, instance_counts, max_queue_delays_us)) or requests < 1:
-        raise CourseError("There is nothing to measure: give at least one concurrency, instance count, delay and request.")
+        raise CourseError(
+            "There is nothing to measure: give at least one concurrency, instance count, delay and request."
+        )
     if model not in (names := [row.name for row in server.models()]):
         raise CourseError(f"The server has no model {model!r}. It has: {', '.join(names)}.")
     binary = perf_analyzer.find()  # before the packages, which are of no use without it
@@ -150,8 +182,10 @@ def search(server: Server, model: str, input_data: dict, concurrency: Sequence[i
         batching = {"max_queue_delay_microseconds": list(max_queue_delays_us)}
         if preferred_batch_sizes:
             batching["preferred_batch_size"] = [list(sizes) for sizes in preferred_batch_sizes]
-        parameters = {"dynamic_batching": batching, "instance_group": [
-            [{"count": count, "kind": "KIND_CPU"}] for count in instance_counts]}
+        parameters = {
+            "dynamic_batching": batching,
+            "instance_group": [[{"count": count, "kind": "KIND_CPU"}] for count in instance_counts],
+        }
         settings = _settings(server, model, folder, list(concurrency), parameters, latency_budget_ms, requests)
         (folder / "settings.yaml").write_text(yaml.safe_dump(settings))
         try:
@@ -172,23 +206,44 @@ def _write_perf_analyzer(folder: Path, binary: Path) -> None:
     program.chmod(0o755)
 
 
-def _settings(server: Server, model: str, folder: Path, concurrency: list[int], parameters: dict,
-              latency_budget_ms: int | None, requests: int) -> dict:
+def _settings(
+    server: Server,
+    model: str,
+    folder: Path,
+    concurrency: list[int],
+    parameters: dict,
+    latency_budget_ms: int | None,
+    requests: int,
+) -> dict:
     """What its command `profile` reads; paths are relative to `folder` where it would not take blanks in them."""
     budget = {} if latency_budget_ms is None else {"constraints": {"perf_latency_p99": {"max": latency_budget_ms}}}
     return {
-        "triton_launch_mode": "remote", "triton_http_endpoint": server.http_url.removeprefix("http://"),
-        "triton_grpc_endpoint": server.grpc_url, "triton_metrics_url": server.metrics_url,
-        "model_repository": str(server.repo), "output_model_repository_path": str(folder / "configurations"),
-        "checkpoint_directory": str(folder / "checkpoints"), "export_path": str(folder / "export"),
+        "triton_launch_mode": "remote",
+        "triton_http_endpoint": server.http_url.removeprefix("http://"),
+        "triton_grpc_endpoint": server.grpc_url,
+        "triton_metrics_url": server.metrics_url,
+        "model_repository": str(server.repo),
+        "output_model_repository_path": str(folder / "configurations"),
+        "checkpoint_directory": str(folder / "checkpoints"),
+        "export_path": str(folder / "export"),
         # Without a GPU there is nothing to watch on the server beyond what the Performance Analyzer measures.
-        "gpus": [], "duration_seconds": 1, "skip_detailed_reports": True, "client_max_retries": SERVER_RETRIES,
+        "gpus": [],
+        "duration_seconds": 1,
+        "skip_detailed_reports": True,
+        "client_max_retries": SERVER_RETRIES,
         "inference_output_fields": ["concurrency", "model_config_path", "satisfies_constraints", *FIELDS],
-        "perf_analyzer_path": str(folder / "perf_analyzer"), "perf_analyzer_timeout": RUN_TIMEOUT_S,
+        "perf_analyzer_path": str(folder / "perf_analyzer"),
+        "perf_analyzer_timeout": RUN_TIMEOUT_S,
         "perf_analyzer_cpu_util": 100 * (os.cpu_count() or 1),
         "perf_analyzer_flags": {"input-data": "input.json", **perf_analyzer.windows(requests)},
-        "profile_models": {model: {"cpu_only": True, "parameters": {"concurrency": concurrency},
-                                   "model_config_parameters": parameters, **budget}},
+        "profile_models": {
+            model: {
+                "cpu_only": True,
+                "parameters": {"concurrency": concurrency},
+                "model_config_parameters": parameters,
+                **budget,
+            }
+        },
     }
 
 
@@ -198,8 +253,16 @@ def _run(folder: Path, packages: Path, progress: Callable[[str], None]) -> None:
     # It looks for GPUs by itself, and for libraries to watch them with, which come with none of its packages.
     variables = {**os.environ, "PYTHONPATH": str(packages), "CUDA_VISIBLE_DEVICES": "", "MPLBACKEND": "agg"}
     command = [sys.executable, "-m", "model_analyzer.entrypoint", "profile", "-f", "settings.yaml"]
-    process = subprocess.Popen(command, cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, text=True, errors="replace")
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
     last_line = ""
     try:
         for line in process.stdout:
@@ -211,8 +274,10 @@ def _run(folder: Path, packages: Path, progress: Callable[[str], None]) -> None:
         _end(process)
     if status:
         reason = _perf_analyzer_error(folder) or last_line.rpartition("Exception: ")[2].rpartition("an error: ")[2]
-        raise CourseError(f"The Model Analyzer failed: {reason.rstrip('.')}. See that the server's model answers such requests, "
-                          "and search again.")
+        raise CourseError(
+            f"The Model Analyzer failed: {reason.rstrip('.')}. See that the server's model answers such requests, "
+            "and search again."
+        )
 
 
 def _end(process: subprocess.Popen) -> None:
@@ -236,8 +301,9 @@ def _read(folder: Path, model: str) -> Search:
         rows = [_row(folder, model, row) for row in measured.to_dict("records")]
         table = pd.DataFrame(rows).sort_values(["within_budget", "throughput"], ascending=False, ignore_index=True)
     except (OSError, ValueError, LookupError) as error:
-        raise CourseError(f"The Model Analyzer left no results that can be read ({type(error).__name__}: {error}). Search "
-                          "again.") from None
+        raise CourseError(
+            f"The Model Analyzer left no results that can be read ({type(error).__name__}: {error}). Search again."
+        ) from None
     best = repository.read_config(_config(folder, f"{model}_config_{table['config'][0]}"))
     summary = folder / "export" / "reports" / "summaries" / model / "result_summary.html"
     return Search(table, _fragment(best, "dynamic_batching", "instance_group"), summary.read_text())
@@ -247,10 +313,15 @@ def _row(folder: Path, model: str, measured: dict) -> dict:
     """One of its measurements by our names."""
     name = measured["Model Config Path"]
     config = repository.read_config(_config(folder, name))
-    return {"config": name.removeprefix(f"{model}_config_"), "batching": _fragment(config, "dynamic_batching"),
-            "instances": int(repository.get_value(config, "instance_group.count") or 1), "max_batch_size": config.max_batch_size,
-            "concurrency": int(measured["Concurrency"]), **{ours: measured[theirs] for theirs, ours in FIELDS.values()},
-            "within_budget": measured["Satisfies Constraints"] == "Yes"}
+    return {
+        "config": name.removeprefix(f"{model}_config_"),
+        "batching": _fragment(config, "dynamic_batching"),
+        "instances": int(repository.get_value(config, "instance_group.count") or 1),
+        "max_batch_size": config.max_batch_size,
+        "concurrency": int(measured["Concurrency"]),
+        **{ours: measured[theirs] for theirs, ours in FIELDS.values()},
+        "within_budget": measured["Satisfies Constraints"] == "Yes",
+    }
 
 
 def _config(folder: Path, name: str) -> Path:

@@ -20,9 +20,9 @@ from pathlib import Path
 import pandas as pd
 
 from inflight.bench.load_generator import COLUMNS, Run, exactly
-from inflight.triton.client import Client
-from inflight.errors import CourseError
 from inflight.bench.workload import TimedRequest
+from inflight.errors import CourseError
+from inflight.triton.client import Client
 
 # Libraries that the binary wants, and the names under which another wheel carries them.
 LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
@@ -30,8 +30,9 @@ TIMEOUT_S = 1800
 WINDOWS = 3  # that the Performance Analyzer measures, each of as many requests, before it compares them
 
 
-def run(url: str, requests: list[TimedRequest], concurrency: int = 8, model: str = "ensemble",
-        timeout_s: float = TIMEOUT_S) -> Run:
+def run(
+    url: str, requests: list[TimedRequest], concurrency: int = 8, model: str = "ensemble", timeout_s: float = TIMEOUT_S
+) -> Run:
     """Let the Performance Analyzer send `requests`, so many at any time, in an order of its own.
 
     A closed loop over gRPC: the requests' times play no part. It streams if the model is decoupled, which gives TTFT and
@@ -66,9 +67,23 @@ def run(url: str, requests: list[TimedRequest], concurrency: int = 8, model: str
     with tempfile.TemporaryDirectory(prefix="inflight-perf-analyzer-") as scratch:
         folder = Path(scratch)
         (folder / "input.json").write_text(json.dumps(input_data(requests, model, streams)))
-        command = [str(binary), "-m", model, "-i", "grpc", "-u", url, "--input-data", str(folder / "input.json"),
-                   "--concurrency-range", str(concurrency), "--request-count", str(len(requests)),
-                   "--profile-export-file", str(folder / "profile.json")]
+        command = [
+            str(binary),
+            "-m",
+            model,
+            "-i",
+            "grpc",
+            "-u",
+            url,
+            "--input-data",
+            str(folder / "input.json"),
+            "--concurrency-range",
+            str(concurrency),
+            "--request-count",
+            str(len(requests)),
+            "--profile-export-file",
+            str(folder / "profile.json"),
+        ]
         _execute([*command, "--streaming"] if streams else command, environment(folder), timeout_s)
         return read(folder / "profile.json", requests, streams)
 
@@ -78,8 +93,9 @@ def check(requests: list[TimedRequest], concurrency: int, url: str | None = None
     if not requests:
         raise CourseError("There is no request to send: give at least one.")
     if not 1 <= concurrency <= len(requests):
-        raise CourseError(f"The concurrency is {concurrency}; with {len(requests)} requests it must be from 1 to "
-                          f"{len(requests)}.")
+        raise CourseError(
+            f"The concurrency is {concurrency}; with {len(requests)} requests it must be from 1 to {len(requests)}."
+        )
     if url is not None and url.startswith(("http://", "https://")):
         raise CourseError(f"{url} is an HTTP address: name the server's gRPC port as host:port.")
 
@@ -93,20 +109,33 @@ def find() -> Path:
         This is no x86-64 Linux, or the wheel has none.
     """
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-        raise CourseError(f"The Performance Analyzer of the tritonclient wheel runs on x86-64 Linux only, and this is "
-                          f"{platform.machine()} {platform.system()}: measure with `inflight bench load`.")
+        raise CourseError(
+            f"The Performance Analyzer of the tritonclient wheel runs on x86-64 Linux only, and this is "
+            f"{platform.machine()} {platform.system()}: measure with `inflight bench load`."
+        )
     path = next((Path(file.locate()) for file in _files("tritonclient") if file.name == "perf_analyzer"), None)
     if path is None or not path.exists():
-        raise CourseError("The installed tritonclient has no perf_analyzer: install the course's requirements "
-                          "(`make course` does it), or measure with `inflight bench load`.")
+        raise CourseError(
+            "The installed tritonclient has no perf_analyzer: install the course's requirements "
+            "(`make course` does it), or measure with `inflight bench load`."
+        )
     return path.resolve()
 
 
 def input_data(requests: list[TimedRequest], model: str, streams: bool) -> dict:
     """The requests in the format of `--input-data`: one set of `model`'s input tensors each."""
     stream = {"stream": [True]} if streams else {}
-    return {"data": [{"text_input": [request.text], "max_tokens": [request.max_tokens], **stream,
-                      **{name: [value] for name, value in exactly(request, model).items()}} for request in requests]}
+    return {
+        "data": [
+            {
+                "text_input": [request.text],
+                "max_tokens": [request.max_tokens],
+                **stream,
+                **{name: [value] for name, value in exactly(request, model).items()},
+            }
+            for request in requests
+        ]
+    }
 
 
 def text_data(texts: list[str]) -> dict:
@@ -120,12 +149,16 @@ def windows(requests: int) -> dict[str, str | int]:
     With --request-count it counts the time until it next looks, once a second, whether all are answered. And few requests
     vary: without so wide a limit it would measure again and again until they do not.
     """
-    return {"measurement-mode": "count_windows", "measurement-request-count": -(-requests // WINDOWS),
-            "stability-percentage": 999}
+    return {
+        "measurement-mode": "count_windows",
+        "measurement-request-count": -(-requests // WINDOWS),
+        "stability-percentage": 999,
+    }
 
 
-def sweep(url: str, model: str, data: dict, concurrency: Sequence[int], requests: int = 96,
-          timeout_s: float = TIMEOUT_S) -> pd.DataFrame:
+def sweep(
+    url: str, model: str, data: dict, concurrency: Sequence[int], requests: int = 96, timeout_s: float = TIMEOUT_S
+) -> pd.DataFrame:
     """Throughput and latency of any model that answers a request once, by the number of requests under way.
 
     Parameters
@@ -154,7 +187,9 @@ def sweep(url: str, model: str, data: dict, concurrency: Sequence[int], requests
         As `run`.
     """
     if not concurrency or not 1 <= min(concurrency) <= max(concurrency) <= requests:
-        raise CourseError(f"The concurrency is {list(concurrency)}; with {requests} requests each must be from 1 to {requests}.")
+        raise CourseError(
+            f"The concurrency is {list(concurrency)}; with {requests} requests each must be from 1 to {requests}."
+        )
     binary = find()
     with tempfile.TemporaryDirectory(prefix="inflight-perf-analyzer-") as scratch:
         folder = Path(scratch)
@@ -162,9 +197,23 @@ def sweep(url: str, model: str, data: dict, concurrency: Sequence[int], requests
         variables = environment(folder)
         rows = []
         for number in concurrency:
-            command = [str(binary), "-m", model, "-i", "grpc", "-u", url, "--input-data", str(folder / "input.json"),
-                       "--concurrency-range", str(number), *(f"--{flag}={value}" for flag, value in windows(requests).items()),
-                       "-f", str(folder / "report.csv"), "--verbose-csv"]
+            command = [
+                str(binary),
+                "-m",
+                model,
+                "-i",
+                "grpc",
+                "-u",
+                url,
+                "--input-data",
+                str(folder / "input.json"),
+                "--concurrency-range",
+                str(number),
+                *(f"--{flag}={value}" for flag, value in windows(requests).items()),
+                "-f",
+                str(folder / "report.csv"),
+                "--verbose-csv",
+            ]
             _execute(command, variables, timeout_s)
             rows.append(read_report(folder / "report.csv"))
     return pd.DataFrame(rows)
@@ -174,13 +223,19 @@ def read_report(path: Path) -> dict[str, float]:
     """The one row of a report (`-f`, with `--verbose-csv`), by the names of `sweep`; CourseError when it is not such a report."""
     try:
         [row] = pd.read_csv(path).to_dict("records")
-        return {"concurrency": int(row["Concurrency"]), "throughput": row["Inferences/Second"],
-                "latency_ms_mean": row["Avg latency"] / 1000,
-                **{f"latency_ms_p{part}": row[f"p{part} latency"] / 1000 for part in (50, 90, 99)},
-                "queue_ms": row["Server Queue"] / 1000, "compute_ms": row["Server Compute Infer"] / 1000}
+        return {
+            "concurrency": int(row["Concurrency"]),
+            "throughput": row["Inferences/Second"],
+            "latency_ms_mean": row["Avg latency"] / 1000,
+            **{f"latency_ms_p{part}": row[f"p{part} latency"] / 1000 for part in (50, 90, 99)},
+            "queue_ms": row["Server Queue"] / 1000,
+            "compute_ms": row["Server Compute Infer"] / 1000,
+        }
     except (OSError, ValueError, LookupError) as error:
-        raise CourseError(f"The Performance Analyzer left no report that can be read ({type(error).__name__}: {error}). "
-                          "Measure with `inflight bench load`.") from None
+        raise CourseError(
+            f"The Performance Analyzer left no report that can be read ({type(error).__name__}: {error}). "
+            "Measure with `inflight bench load`."
+        ) from None
 
 
 def read(profile: Path, requests: list[TimedRequest], streams: bool) -> Run:
@@ -195,11 +250,15 @@ def read(profile: Path, requests: list[TimedRequest], streams: bool) -> Run:
     try:
         measured = json.loads(profile.read_text())["experiments"][0]["requests"]
         zero = min(one["timestamp"] for one in measured)
-        rows = [_row(number, one, zero, lengths, streams)
-                for number, one in enumerate(sorted(measured, key=lambda one: one["timestamp"]))]
+        rows = [
+            _row(number, one, zero, lengths, streams)
+            for number, one in enumerate(sorted(measured, key=lambda one: one["timestamp"]))
+        ]
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise CourseError(f"The Performance Analyzer left no measurements that can be read ({type(error).__name__}: {error}). "
-                          "Measure with `inflight bench load`.") from None
+        raise CourseError(
+            f"The Performance Analyzer left no measurements that can be read ({type(error).__name__}: {error}). "
+            "Measure with `inflight bench load`."
+        ) from None
     return Run(pd.DataFrame(rows, columns=COLUMNS), started_at=zero / 1e9)
 
 
@@ -207,7 +266,13 @@ def _row(number: int, measured: dict, zero: int, lengths: dict, streams: bool) -
     given, arrived = measured["request_inputs"], measured["response_timestamps"]
     length, input_len = given["max_tokens"], lengths[given["text_input"], given["max_tokens"]]
     sent = measured["timestamp"]
-    row = {"request": number, "sent_s": (sent - zero) / 1e9, "input_len": input_len, "max_tokens": length, "output_len": 0}
+    row = {
+        "request": number,
+        "sent_s": (sent - zero) / 1e9,
+        "input_len": input_len,
+        "max_tokens": length,
+        "output_len": 0,
+    }
     if not arrived:
         return {**row, "last_s": row["sent_s"], "error": "The Performance Analyzer got no response."}
     first_ms, latency_ms = (arrived[0] - sent) / 1e6, (arrived[-1] - sent) / 1e6
@@ -221,17 +286,29 @@ def _row(number: int, measured: dict, zero: int, lengths: dict, streams: bool) -
 
 def _execute(command: list[str], variables: dict[str, str], timeout_s: float) -> None:
     try:
-        done = subprocess.run(command, check=False, env=variables, stdin=subprocess.DEVNULL, capture_output=True,
-                              text=True, errors="replace", timeout=timeout_s)
+        done = subprocess.run(
+            command,
+            check=False,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+        )
     except subprocess.TimeoutExpired:
-        raise CourseError(f"The Performance Analyzer was not done after {timeout_s:.0f} s and was ended: give it fewer "
-                          "requests.") from None
+        raise CourseError(
+            f"The Performance Analyzer was not done after {timeout_s:.0f} s and was ended: give it fewer requests."
+        ) from None
     except OSError as error:
-        raise CourseError(f"The Performance Analyzer cannot be started ({error.strerror}): measure with `inflight bench "
-                          "load`.") from None
+        raise CourseError(
+            f"The Performance Analyzer cannot be started ({error.strerror}): measure with `inflight bench load`."
+        ) from None
     if done.returncode:
-        raise CourseError(f"The Performance Analyzer failed: {_reason(done.stderr or done.stdout, done.returncode)}. Measure "
-                          "with `inflight bench load` to see whether it is the server.")
+        raise CourseError(
+            f"The Performance Analyzer failed: {_reason(done.stderr or done.stdout, done.returncode)}. Measure "
+            "with `inflight bench load` to see whether it is the server."
+        )
 
 
 def _reason(text: str, status: int) -> str:
@@ -246,12 +323,16 @@ def environment(folder: Path) -> dict[str, str]:
 
     Raises CourseError when the nvidia-pytriton wheel, which carries them, is not there or has others.
     """
-    carried = {file.name: Path(file.locate()) for file in _files("nvidia-pytriton") if "nvidia_pytriton.libs" in file.parts}
+    carried = {
+        file.name: Path(file.locate()) for file in _files("nvidia-pytriton") if "nvidia_pytriton.libs" in file.parts
+    }
     for wanted, pattern in LIBRARIES.items():
         path = next((path for name, path in carried.items() if Path(name).match(pattern)), None)
         if path is None:
-            raise CourseError(f"The Performance Analyzer misses {wanted}, which the nvidia-pytriton wheel carries: install "
-                              "the course's requirements (`make course` does it).")
+            raise CourseError(
+                f"The Performance Analyzer misses {wanted}, which the nvidia-pytriton wheel carries: install "
+                "the course's requirements (`make course` does it)."
+            )
         (folder / wanted).symlink_to(path.resolve())
     libraries = [str(folder), *sorted({str(path.parent.resolve()) for path in carried.values()})]
     return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(libraries)}

@@ -1,8 +1,8 @@
 """What a benchmark leaves behind: figures, a row a request, a line of statistics, a trace to look at.
 
-    figures = summary(run)
-    write(Path("run.csv"), requests_csv(run))
-    write(Path("run.json"), json.dumps(trace(run)))     # open it at ui.perfetto.dev
+figures = summary(run)
+write(Path("run.csv"), requests_csv(run))
+write(Path("run.json"), json.dumps(trace(run)))     # open it at ui.perfetto.dev
 """
 
 from __future__ import annotations
@@ -24,10 +24,16 @@ PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 # Column of the classic client's statistics -> key of `summary`.
 OP_STATS = {
-    "Requests/Sec": "requests_per_s", "OP tokens/sec": "tokens_per_s", "Avg. latency (ms)": "latency_ms_mean",
-    "P99 latency (ms)": "latency_ms_p99", "P90 latency (ms)": "latency_ms_p90",
-    "Avg. Input tokens per request": "input_len_mean", "Avg. Output tokens per request": "output_len_mean",
-    "Avg. InFlight requests": "in_flight_mean", "Total latency (ms)": "total_latency_ms", "Total requests": "requests",
+    "Requests/Sec": "requests_per_s",
+    "OP tokens/sec": "tokens_per_s",
+    "Avg. latency (ms)": "latency_ms_mean",
+    "P99 latency (ms)": "latency_ms_p99",
+    "P90 latency (ms)": "latency_ms_p90",
+    "Avg. Input tokens per request": "input_len_mean",
+    "Avg. Output tokens per request": "output_len_mean",
+    "Avg. InFlight requests": "in_flight_mean",
+    "Total latency (ms)": "total_latency_ms",
+    "Total requests": "requests",
 }
 
 REQUESTS, ENGINE = 1, 2  # processes of the trace
@@ -52,10 +58,14 @@ def summary(run: Run) -> dict[str, float | None]:
     rows = run.answered
     total_s = rows["last_s"].max() - rows["sent_s"].min()
     figures = {
-        "requests": len(rows), "errors": len(run.requests) - len(rows), "total_latency_ms": total_s * 1000,
-        "requests_per_s": len(rows) / total_s, "tokens_per_s": rows["output_len"].sum() / total_s,
+        "requests": len(rows),
+        "errors": len(run.requests) - len(rows),
+        "total_latency_ms": total_s * 1000,
+        "requests_per_s": len(rows) / total_s,
+        "tokens_per_s": rows["output_len"].sum() / total_s,
         "in_flight_mean": rows["latency_ms"].sum() / 1000 / total_s,
-        "input_len_mean": rows["input_len"].mean(), "output_len_mean": rows["output_len"].mean(),
+        "input_len_mean": rows["input_len"].mean(),
+        "output_len_mean": rows["output_len"].mean(),
     }
     for name in TIMES:
         values = rows[name].astype(float)
@@ -72,12 +82,21 @@ def _number(value: float) -> float | None:
 
 def labelled(figures: dict) -> dict[str, str]:
     """`summary`'s figures as a table shows them: what it is and its unit → the number as text, "-" if there is none."""
-    plain = {"requests": "requests answered", "errors": "errors", "requests_per_s": "requests/s",
-             "tokens_per_s": "output tokens/s", "input_len_mean": "input tokens, mean",
-             "output_len_mean": "output tokens, mean", "in_flight_mean": "in flight, average",
-             "total_latency_ms": "total latency (ms)"}
-    times = {f"{name}_{key}": f"{title}, {key if key == 'mean' else key.upper()} (ms)"
-             for name, title in TIMES.items() for key in ("mean", *PERCENTILES)}
+    plain = {
+        "requests": "requests answered",
+        "errors": "errors",
+        "requests_per_s": "requests/s",
+        "tokens_per_s": "output tokens/s",
+        "input_len_mean": "input tokens, mean",
+        "output_len_mean": "output tokens, mean",
+        "in_flight_mean": "in flight, average",
+        "total_latency_ms": "total latency (ms)",
+    }
+    times = {
+        f"{name}_{key}": f"{title}, {key if key == 'mean' else key.upper()} (ms)"
+        for name, title in TIMES.items()
+        for key in ("mean", *PERCENTILES)
+    }
     return {title: _text(figures[name]) for name, title in {**plain, **times}.items()}
 
 
@@ -92,7 +111,9 @@ def result(runs: dict[str, Run], settings: dict) -> dict:
 
     A run that ended early says why in its row's `stopped`.
     """
-    rows = [{"way": name, **summary(run), **({"stopped": run.stopped} if run.stopped else {})} for name, run in runs.items()]
+    rows = [
+        {"way": name, **summary(run), **({"stopped": run.stopped} if run.stopped else {})} for name, run in runs.items()
+    ]
     return {"machine": machine.describe(), "settings": settings, "rows": rows, "ratios": {}}
 
 
@@ -142,7 +163,9 @@ def check_op_stats(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise CourseError(f"{path} cannot be read as statistics ({error}). Name another file.") from None
     if text and text.splitlines()[0] != ",".join(OP_STATS):
-        raise CourseError(f"{path} is a table with other columns than these statistics. Name another file, or a new one.")
+        raise CourseError(
+            f"{path} is a table with other columns than these statistics. Name another file, or a new one."
+        )
     return text if not text or text.endswith("\n") else text + "\n"
 
 
@@ -176,8 +199,10 @@ def trace(run: Run, iterations: pd.DataFrame | None = None) -> dict:
 
 
 def _names(pid: int, name: str) -> list[dict]:
-    return [{"name": "process_name", "ph": "M", "pid": pid, "args": {"name": name}},
-            {"name": "process_sort_index", "ph": "M", "pid": pid, "args": {"sort_index": pid}}]
+    return [
+        {"name": "process_name", "ph": "M", "pid": pid, "args": {"name": name}},
+        {"name": "process_sort_index", "ph": "M", "pid": pid, "args": {"sort_index": pid}},
+    ]
 
 
 def _thread_name(pid: int, tid: int, name: str) -> dict:
@@ -189,7 +214,7 @@ def _request_events(rows: pd.DataFrame) -> list[dict]:
     for row in rows.sort_values("sent_s").itertuples():
         sent, last = _us(row.sent_s), _us(row.last_s)
         track = next((number for number, end in enumerate(ends) if end <= sent), len(ends))
-        ends[track:track + 1] = [last]
+        ends[track : track + 1] = [last]
         events += _slices(row, sent, last, track + 1)
         changes += [(sent, 1), (last, -1)]
     events += [_thread_name(REQUESTS, number, f"requests {number:03}") for number in range(1, len(ends) + 1)]
@@ -202,8 +227,10 @@ def _slices(row, sent: int, last: int, tid: int) -> list[dict]:
     events = [_slice(REQUESTS, tid, f"req_{row.request}", "batch", sent, last, args)]
     if not math.isnan(row.first_s):
         first = _us(row.first_s)
-        events += [_slice(REQUESTS, tid, "waiting and prefill", "prefill", sent, first, {"ttft_ms": round(row.ttft_ms, 3)}),
-                   _slice(REQUESTS, tid, "decode", "decode", first, last, {"tokens": int(row.output_len) - 1})]
+        events += [
+            _slice(REQUESTS, tid, "waiting and prefill", "prefill", sent, first, {"ttft_ms": round(row.ttft_ms, 3)}),
+            _slice(REQUESTS, tid, "decode", "decode", first, last, {"tokens": int(row.output_len) - 1}),
+        ]
     return events
 
 
@@ -222,17 +249,32 @@ def _engine_events(run: Run, iterations: pd.DataFrame) -> list[dict]:
     for row, start, limit in zip(log.itertuples(), starts, [*starts[1:], math.inf]):
         # The wall clock of the log may be adjusted a little meanwhile; iterations follow each other all the same.
         end = max(start, min(start + round(row.iteration_ms * 1000), limit))
-        args = {"scheduled": int(row.scheduled), "context_tokens": int(row.context_tokens),
-                "generation_tokens": int(row.generation_tokens), "finished": int(row.finished)}
+        args = {
+            "scheduled": int(row.scheduled),
+            "context_tokens": int(row.context_tokens),
+            "generation_tokens": int(row.generation_tokens),
+            "finished": int(row.finished),
+        }
         events.append(_slice(ENGINE, 1, f"iteration {row.iteration}", "iteration", start, end, args))
-        events += [_counter(ENGINE, name, start, {"requests": int(getattr(row, name))})
-                   for name in ("scheduled", "waiting", "paused")]
+        events += [
+            _counter(ENGINE, name, start, {"requests": int(getattr(row, name))})
+            for name in ("scheduled", "waiting", "paused")
+        ]
         events.append(_counter(ENGINE, "KV cache blocks used", start, {"blocks": int(row.kv_blocks_used)}))
     return events
 
 
 def _slice(pid: int, tid: int, name: str, category: str, start: int, end: int, args: dict) -> dict:
-    return {"name": name, "cat": category, "ph": "X", "ts": start, "dur": end - start, "pid": pid, "tid": tid, "args": args}
+    return {
+        "name": name,
+        "cat": category,
+        "ph": "X",
+        "ts": start,
+        "dur": end - start,
+        "pid": pid,
+        "tid": tid,
+        "args": args,
+    }
 
 
 def _counter(pid: int, name: str, ts: int, values: dict[str, int]) -> dict:
@@ -260,7 +302,9 @@ def check_writable(*paths: Path) -> None:
         with _writing(path):
             files.new_file_beside(path).unlink()
     if len({path.absolute() for path in paths}) < len(paths):
-        raise CourseError(f"One file is named for two of the results ({', '.join(map(str, paths))}): name one for each.")
+        raise CourseError(
+            f"One file is named for two of the results ({', '.join(map(str, paths))}): name one for each."
+        )
 
 
 def write(path: Path, text: str) -> None:
@@ -281,4 +325,6 @@ def _writing(path: Path):
         yield
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         reason = getattr(error, "strerror", None) or error
-        raise CourseError(f"{path} cannot be written ({reason}). Name a file in a folder that exists and has room.") from None
+        raise CourseError(
+            f"{path} cannot be written ({reason}). Name a file in a folder that exists and has room."
+        ) from None

@@ -15,9 +15,9 @@ from pathlib import Path
 import httpx
 import pandas as pd
 
+from inflight.errors import CourseError
 from inflight.triton import telemetry
 from inflight.triton.client import Answer, Client
-from inflight.errors import CourseError
 from inflight.triton.server import Server
 
 PARTS = ("preprocessing", "tensorrt_llm", "postprocessing")

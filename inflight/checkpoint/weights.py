@@ -48,8 +48,13 @@ class GgufFile:
     def tensor_table(self) -> list[dict]:
         """One row a tensor: `name`, `shape` (numpy order), `format`, `parameters`, `bytes`."""
         return [
-            {"name": t.name, "shape": tuple(int(n) for n in reversed(t.shape)), "format": t.tensor_type.name,
-             "parameters": int(t.n_elements), "bytes": int(t.n_bytes)}
+            {
+                "name": t.name,
+                "shape": tuple(int(n) for n in reversed(t.shape)),
+                "format": t.tensor_type.name,
+                "parameters": int(t.n_elements),
+                "bytes": int(t.n_bytes),
+            }
             for t in self.reader.tensors
         ]
 

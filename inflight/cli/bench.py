@@ -7,7 +7,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -15,21 +15,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from inflight import engine
+from inflight.bench import compare as ways
 from inflight.bench import load_generator, perf_analyzer, report, workload
+from inflight.bench.load_generator import Run, Sender
+from inflight.bench.workload import TimedRequest
 from inflight.checkpoint import tokenizer
+from inflight.checkpoint.sources import DEFAULT
+from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.cli import terminal
+from inflight.cli.terminal import ENGINE_DIR, console, progress_console
+from inflight.engine.builder import BuildConfig
+from inflight.engine.executor import BATCHING_TYPES, POLICIES
+from inflight.errors import CourseError
 from inflight.models import huggingface
 from inflight.triton import repository, telemetry
-from inflight.bench import compare as ways
-from inflight.bench.load_generator import Run, Sender
-from inflight.checkpoint.sources import DEFAULT
 from inflight.triton.client import Client
-from inflight.engine.builder import BuildConfig
-from inflight.errors import CourseError
-from inflight.engine.executor import BATCHING_TYPES, POLICIES
-from inflight.cli.terminal import ENGINE_DIR, console, progress_console
-from inflight.checkpoint.tokenizer import ChatTokenizer
-from inflight.bench.workload import TimedRequest
 
 ARRIVALS = ("all-at-once", "constant", "poisson", "recorded")
 
@@ -49,7 +49,7 @@ def serving_tax(
     requests: Annotated[int, typer.Option(help="Requests a round.")] = 32,
     in_flight: Annotated[int, typer.Option(help="Requests under way at any time.")] = 8,
     rounds: Annotated[int, typer.Option(help="Rounds that count.")] = 5,
-    engine_dir: Annotated[Optional[Path], ENGINE_DIR] = None,
+    engine_dir: Annotated[Path | None, ENGINE_DIR] = None,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Tokens/s through Triton over tokens/s of the engine alone in process.
@@ -57,31 +57,41 @@ def serving_tax(
     Example: [bold]inflight bench serving-tax --json[/]
     """
     folder = engine_dir or terminal.cached_engine()
-    with tempfile.TemporaryDirectory(prefix="inflight-bench-") as scratch, progress_console.status("Starting") as status:
+    with (
+        tempfile.TemporaryDirectory(prefix="inflight-bench-") as scratch,
+        progress_console.status("Starting") as status,
+    ):
         result = load_generator.serving_tax(folder, scratch, requests, in_flight, rounds, progress=status.update)
     print_benchmark(result, as_json)
 
 
 @bench.command()
 def load(
-    url: Annotated[Optional[str], URL] = None,
+    url: Annotated[str | None, URL] = None,
     model: Annotated[str, typer.Option(help="The text model to ask.")] = "ensemble",
     dataset: Annotated[str, DATASET] = "dataset",
-    num_requests: Annotated[Optional[int], NUM_REQUESTS] = None,
-    arrivals: Annotated[Optional[str], typer.Option(help=f"{', '.join(ARRIVALS)}; by default all at once.")] = None,
-    rate: Annotated[Optional[float], typer.Option(help="Requests a second, for constant and poisson.")] = None,
-    recorded: Annotated[Optional[Path], typer.Option(help="CSV of an earlier run: its times and lengths once more.")] = None,
-    output_lengths: Annotated[str, typer.Option(help="dataset, normal:MEAN,STDEV or histogram:8=6,16=2,256=1.")] = "dataset",
-    concurrency: Annotated[Optional[int], typer.Option(help="Most requests under way at any time; by default "
-                                                             f"{load_generator.MOST_UNDER_WAY}.")] = None,
+    num_requests: Annotated[int | None, NUM_REQUESTS] = None,
+    arrivals: Annotated[str | None, typer.Option(help=f"{', '.join(ARRIVALS)}; by default all at once.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Requests a second, for constant and poisson.")] = None,
+    recorded: Annotated[
+        Path | None, typer.Option(help="CSV of an earlier run: its times and lengths once more.")
+    ] = None,
+    output_lengths: Annotated[
+        str, typer.Option(help="dataset, normal:MEAN,STDEV or histogram:8=6,16=2,256=1.")
+    ] = "dataset",
+    concurrency: Annotated[
+        int | None,
+        typer.Option(help=f"Most requests under way at any time; by default {load_generator.MOST_UNDER_WAY}."),
+    ] = None,
     stream: Annotated[bool, STREAM] = False,
-    warm_up: Annotated[Optional[int], WARM_UP] = None,
+    warm_up: Annotated[int | None, WARM_UP] = None,
     seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
-    engine_dir: Annotated[Optional[Path], ENGINE_DIR] = None,
-    csv: Annotated[Optional[Path], typer.Option(help="File for one line a request.")] = None,
-    op_stats_csv: Annotated[Optional[Path], typer.Option(help="File to which a line of statistics is added, unless the run "
-                                                              "ends early.")] = None,
-    perfetto: Annotated[Optional[Path], typer.Option(help="File for a trace that ui.perfetto.dev opens.")] = None,
+    engine_dir: Annotated[Path | None, ENGINE_DIR] = None,
+    csv: Annotated[Path | None, typer.Option(help="File for one line a request.")] = None,
+    op_stats_csv: Annotated[
+        Path | None, typer.Option(help="File to which a line of statistics is added, unless the run ends early.")
+    ] = None,
+    perfetto: Annotated[Path | None, typer.Option(help="File for a trace that ui.perfetto.dev opens.")] = None,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Send many requests, and show throughput, TTFT, ITL and latency.
@@ -105,10 +115,20 @@ def load(
         _warm(send, requests, warm_up)
         run = _run(send, requests, concurrency)
         iterations = telemetry.iterations(log) if log is not None and log.exists() else None
-    settings = {"url": url, "model": model, "dataset": None if recorded else dataset, "requests": len(requests),
-                "arrivals": arrivals, "rate": rate, "recorded": recorded and str(recorded),
-                "output_lengths": None if recorded else output_lengths, "concurrency": concurrency, "stream": stream, "warm_up_requests": warm_up,
-                "seed": seed}
+    settings = {
+        "url": url,
+        "model": model,
+        "dataset": None if recorded else dataset,
+        "requests": len(requests),
+        "arrivals": arrivals,
+        "rate": rate,
+        "recorded": recorded and str(recorded),
+        "output_lengths": None if recorded else output_lengths,
+        "concurrency": concurrency,
+        "stream": stream,
+        "warm_up_requests": warm_up,
+        "seed": seed,
+    }
     _print_runs({"bench load": run}, settings, as_json)
     files.write(run, iterations)
     _report_trouble(run, files)
@@ -119,7 +139,7 @@ def compare(
     first: Annotated[str, WAY],
     second: Annotated[str, WAY],
     dataset: Annotated[str, DATASET] = "skewed",
-    num_requests: Annotated[Optional[int], NUM_REQUESTS] = None,
+    num_requests: Annotated[int | None, NUM_REQUESTS] = None,
     policy: Annotated[str, typer.Option(help=f"{' or '.join(POLICIES)}.")] = POLICIES[0],
     max_batch_size: Annotated[int, typer.Option(help="Seats of the engine.")] = BuildConfig.max_batch_size,
     rounds: Annotated[int, typer.Option(help="Rounds that count; one before them warms up.")] = 5,
@@ -139,23 +159,28 @@ def compare(
     build = engine.read(engine_dir).build_config
     requests = _requests(dataset, num_requests, tokenizer.load(engine_dir), build, seed)
     _check_fit(requests, build)
-    with tempfile.TemporaryDirectory(prefix="inflight-bench-") as scratch, progress_console.status("Starting") as status:
-        result = ways.compare(first, second, engine_dir, requests, scratch, policy, rounds, checkpoint_dir, status.update)
+    with (
+        tempfile.TemporaryDirectory(prefix="inflight-bench-") as scratch,
+        progress_console.status("Starting") as status,
+    ):
+        result = ways.compare(
+            first, second, engine_dir, requests, scratch, policy, rounds, checkpoint_dir, status.update
+        )
     result["settings"] |= {"dataset": dataset, "seed": seed}
     print_benchmark(result, as_json)
 
 
 @bench.command("perf-analyzer")
 def perf_analyzer_command(
-    url: Annotated[Optional[str], typer.Option(help="host:port (gRPC); by default a server for the occasion.")] = None,
+    url: Annotated[str | None, typer.Option(help="host:port (gRPC); by default a server for the occasion.")] = None,
     model: Annotated[str, typer.Option(help="The text model to ask.")] = "ensemble",
     dataset: Annotated[str, DATASET] = "mild",
-    num_requests: Annotated[Optional[int], NUM_REQUESTS] = None,
+    num_requests: Annotated[int | None, NUM_REQUESTS] = None,
     concurrency: Annotated[int, typer.Option(help="Requests under way at any time.")] = 8,
     stream: Annotated[bool, STREAM] = False,
-    warm_up: Annotated[Optional[int], WARM_UP] = None,
+    warm_up: Annotated[int | None, WARM_UP] = None,
     seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
-    engine_dir: Annotated[Optional[Path], ENGINE_DIR] = None,
+    engine_dir: Annotated[Path | None, ENGINE_DIR] = None,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Triton's Performance Analyzer and `bench load`, one after the other, on the same requests and the same server.
@@ -172,15 +197,25 @@ def perf_analyzer_command(
     warm_up = _warm_up(warm_up, build)
     with _target(url, model, engine_dir, stream) as (send, _):
         if url is not None and send.client.is_decoupled() != stream:
-            raise CourseError(f"{model} at {url} {'does not stream: leave out' if stream else 'is decoupled: add'} --stream.")
+            raise CourseError(
+                f"{model} at {url} {'does not stream: leave out' if stream else 'is decoupled: add'} --stream."
+            )
         _warm(send, requests, warm_up)
         run = _run(send, requests, concurrency)
         if not run.stopped:
             with progress_console.status("Performance Analyzer"):
                 theirs = perf_analyzer.run(send.client.url, requests, concurrency, model)
     runs = {"bench load": run} if run.stopped else {"bench load": run, "perf_analyzer": theirs}
-    settings = {"url": url, "model": model, "dataset": dataset, "requests": len(requests), "concurrency": concurrency,
-                "stream": stream, "warm_up_requests": warm_up, "seed": seed}
+    settings = {
+        "url": url,
+        "model": model,
+        "dataset": dataset,
+        "requests": len(requests),
+        "concurrency": concurrency,
+        "stream": stream,
+        "warm_up_requests": warm_up,
+        "seed": seed,
+    }
     _print_runs(runs, settings, as_json)
     _report_trouble(run, _Files())
 
@@ -216,7 +251,10 @@ def gpt2_command(
         report.check_writable(path)
     with progress_console.status(f"Preparing the checkpoint {checkpoint}"):
         folder = gpt2_checkpoint.find(checkpoint)
-    with tempfile.TemporaryDirectory(prefix="inflight-bench-") as scratch, _progress("Loading the checkpoint") as progress:
+    with (
+        tempfile.TemporaryDirectory(prefix="inflight-bench-") as scratch,
+        _progress("Loading the checkpoint") as progress,
+    ):
         result = gpt2_serving.bench(folder, scratch, streams, tokens, rounds, progress=progress)
     result["settings"]["checkpoint"] = Path(checkpoint).name
     print_benchmark(result, as_json)
@@ -247,28 +285,38 @@ def batchers_command(
     print_benchmark(result, as_json)
     if not as_json:
         cost = result["cost"]
-        console.print(f"A batch costs {cost['fixed_ms']:.1f} ms and {cost['item_ms']:.1f} ms for each text in it.", highlight=False)
+        console.print(
+            f"A batch costs {cost['fixed_ms']:.1f} ms and {cost['item_ms']:.1f} ms for each text in it.",
+            highlight=False,
+        )
 
 
 # Requests -------------------------------------------------------------------------------------------------------------
 
 
-def _requests(dataset: str, number: int | None, text: ChatTokenizer, build: BuildConfig, seed: int) -> list[TimedRequest]:
+def _requests(
+    dataset: str, number: int | None, text: ChatTokenizer, build: BuildConfig, seed: int
+) -> list[TimedRequest]:
     """The first requests of a named trace or a dataset, all at once."""
     if dataset in workload.TRACES:
         return workload.trace(dataset, text, seed, number)
     path = workload.MINI_CNN_EVAL if dataset == "dataset" else Path(dataset)
     requests = workload.from_dataset(workload.read_dataset(path), text, build.max_input_len)
     if requests.num_dropped:
-        progress_console.print(f"{requests.num_dropped} prompts of {path} are longer than the engine's max_input_len "
-                               f"({build.max_input_len} tokens) and are left out.", highlight=False)
+        progress_console.print(
+            f"{requests.num_dropped} prompts of {path} are longer than the engine's max_input_len "
+            f"({build.max_input_len} tokens) and are left out.",
+            highlight=False,
+        )
     return _first(requests, number, f"The dataset {path}")
 
 
 def _first(requests: list[TimedRequest], number: int | None, source: str) -> list[TimedRequest]:
     if number is not None and not 1 <= number <= len(requests):
-        raise CourseError(f"{source} has {len(requests)} requests and --requests asks for {number}: name a number from 1 to "
-                          f"{len(requests)}.")
+        raise CourseError(
+            f"{source} has {len(requests)} requests and --requests asks for {number}: name a number from 1 to "
+            f"{len(requests)}."
+        )
     return requests[:number]
 
 
@@ -283,12 +331,16 @@ def _with_lengths(requests: list[TimedRequest], spec: str, seed: int) -> list[Ti
             lengths = workload.normal_lengths(len(requests), mean, stdev, seed)
         elif kind == "histogram":
             pairs = [pair.split("=") for pair in values.split(",")]
-            lengths = workload.histogram_lengths({int(length): int(times) for length, times in pairs}, len(requests), seed)
+            lengths = workload.histogram_lengths(
+                {int(length): int(times) for length, times in pairs}, len(requests), seed
+            )
         else:
             raise ValueError(kind)
     except ValueError:
-        raise CourseError(f"--output-lengths {spec}: write dataset, normal:MEAN,STDEV as normal:60,20, or histogram with "
-                          "LENGTH=TIMES as histogram:8=6,16=2,256=1.") from None
+        raise CourseError(
+            f"--output-lengths {spec}: write dataset, normal:MEAN,STDEV as normal:60,20, or histogram with "
+            "LENGTH=TIMES as histogram:8=6,16=2,256=1."
+        ) from None
     return workload.with_lengths(requests, lengths)
 
 
@@ -302,8 +354,9 @@ def _arrivals(name: str | None, rate: float | None, recorded: Path | None, outpu
     if recorded is not None and output_lengths != "dataset":
         raise CourseError("A recorded run has lengths of its own: leave out --output-lengths, or --recorded.")
     if (name in ("constant", "poisson")) != (rate is not None):
-        raise CourseError("--rate belongs to --arrivals constant or poisson, and they need it: requests a second, such as "
-                          "--rate 4.")
+        raise CourseError(
+            "--rate belongs to --arrivals constant or poisson, and they need it: requests a second, such as --rate 4."
+        )
     return name
 
 
@@ -323,9 +376,11 @@ def _check_fit(requests: list[TimedRequest], build: BuildConfig) -> None:
     """An answer that reaches the engine's `max_seq_len` ends there, and would be counted as longer than it is."""
     for number, request in enumerate(requests):
         if request.input_len + request.max_tokens > build.max_seq_len:
-            raise CourseError(f"Request {number} has {request.input_len} tokens and asks for {request.max_tokens} more, but the "
-                              f"engine's max_seq_len is {build.max_seq_len}: ask for shorter answers, or build an engine "
-                              "with a larger one.")
+            raise CourseError(
+                f"Request {number} has {request.input_len} tokens and asks for {request.max_tokens} more, but the "
+                f"engine's max_seq_len is {build.max_seq_len}: ask for shorter answers, or build an engine "
+                "with a larger one."
+            )
 
 
 # Runs -----------------------------------------------------------------------------------------------------------------
@@ -333,8 +388,9 @@ def _check_fit(requests: list[TimedRequest], build: BuildConfig) -> None:
 
 def _check_target(url: str | None, model: str) -> None:
     if url is None and model != "ensemble":
-        raise CourseError(f"The server for the occasion has no {model}: name a running server with --url, or leave out "
-                          "--model.")
+        raise CourseError(
+            f"The server for the occasion has no {model}: name a running server with --url, or leave out --model."
+        )
 
 
 @contextlib.contextmanager
@@ -346,7 +402,9 @@ def _target(url: str | None, model: str, engine_dir: Path, stream: bool) -> Iter
         return
     with tempfile.TemporaryDirectory(prefix="inflight-bench-") as scratch:
         log = Path(scratch) / "iterations.jsonl"
-        repo = repository.assemble(Path(scratch) / "repository", engine_dir, decoupled_mode=stream, iteration_log_path=log)
+        repo = repository.assemble(
+            Path(scratch) / "repository", engine_dir, decoupled_mode=stream, iteration_log_path=log
+        )
         with terminal.server(repo) as server, Sender(Client(server.grpc_url, model), stream) as send:
             yield send, log
 
@@ -399,7 +457,9 @@ def _report_trouble(run: Run, files: _Files) -> None:
         raise CourseError(f"{run.stopped} {kept}")
     failed = run.requests[run.requests["error"] != ""]
     if len(failed):
-        raise CourseError(f"{len(failed)} of {len(run.requests)} requests failed, the first with: {failed['error'].iloc[0]}")
+        raise CourseError(
+            f"{len(failed)} of {len(run.requests)} requests failed, the first with: {failed['error'].iloc[0]}"
+        )
 
 
 # Printing -------------------------------------------------------------------------------------------------------------
@@ -414,12 +474,18 @@ def print_benchmark(result: dict, as_json: bool) -> None:
     if "rows_by_length" in result:
         _print_rows(result["rows_by_length"], "One token of one sequence, in process")
     if "floor" in result:
-        console.print("the floor: {weight_mb:.0f} MB of weights, read at {read_gb_per_s:.1f} GB/s, take {ms:.1f} ms".format(
-            **result["floor"]), highlight=False)
+        console.print(
+            "the floor: {weight_mb:.0f} MB of weights, read at {read_gb_per_s:.1f} GB/s, take {ms:.1f} ms".format(
+                **result["floor"]
+            ),
+            highlight=False,
+        )
     expected = result.get("predicted", {})
     for name, ratio in result["ratios"].items():
         beside = f", predicted {expected[name]:.2f}" if name in expected else ""
-        console.print(f"{name}: {ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f}){beside}", highlight=False)
+        console.print(
+            f"{name}: {ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f}){beside}", highlight=False
+        )
     _print_machine(result["machine"])
 
 
@@ -456,6 +522,13 @@ def _print_runs(runs: dict[str, Run], settings: dict, as_json: bool) -> None:
 
 
 def _print_machine(facts: dict) -> None:
-    parts = [facts["cpu"], f"{facts['cores']} cores", f"{facts['memory_gib']} GiB", facts["gpu"] or "no GPU", facts["os"],
-             f"Python {facts['python']}", *(f"{name} {version}" for name, version in facts["versions"].items())]
+    parts = [
+        facts["cpu"],
+        f"{facts['cores']} cores",
+        f"{facts['memory_gib']} GiB",
+        facts["gpu"] or "no GPU",
+        facts["os"],
+        f"Python {facts['python']}",
+        *(f"{name} {version}" for name, version in facts["versions"].items()),
+    ]
     console.print(escape("on " + ", ".join(parts)), highlight=False)

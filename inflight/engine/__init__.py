@@ -10,7 +10,15 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submodules=["trtllm_commands"],
     submod_attrs={
         "builder": ["BuildConfig", "EngineInfo", "build", "cached", "cpu_has_bfloat16", "engine_version", "read"],
-        "executor": ["BATCHING_TYPES", "POLICIES", "Executor", "ExecutorConfig", "IterationStats", "Request", "Response"],
+        "executor": [
+            "BATCHING_TYPES",
+            "POLICIES",
+            "Executor",
+            "ExecutorConfig",
+            "IterationStats",
+            "Request",
+            "Response",
+        ],
         "sampling": ["SamplingConfig"],
         "sizing": ["Sizing"],
         "prediction": ["IterationCost", "iteration_cost", "schedule"],

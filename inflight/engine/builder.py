@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inflight import files
-from inflight.checkpoint import weights, tokenizer
-from inflight.engine import trtllm_commands
+from inflight.checkpoint import tokenizer, weights
 from inflight.checkpoint.sources import Checkpoint, cache_dir, made_once
+from inflight.engine import trtllm_commands
 from inflight.errors import CourseError
 
 MODEL_FILE = "openvino_model.xml"
@@ -90,20 +90,29 @@ def _problems(config: BuildConfig):
             yield f"{name} is {value!r}; give a whole number of at least 1."
             return
     if config.max_input_len >= config.max_seq_len:
-        yield (f"max_input_len ({config.max_input_len}) leaves no room for an answer in max_seq_len "
-               f"({config.max_seq_len}); make max_seq_len larger.")
+        yield (
+            f"max_input_len ({config.max_input_len}) leaves no room for an answer in max_seq_len "
+            f"({config.max_seq_len}); make max_seq_len larger."
+        )
     if config.max_num_tokens < config.max_batch_size:
-        yield (f"max_num_tokens ({config.max_num_tokens}) is less than one token for each of max_batch_size "
-               f"({config.max_batch_size}) sequences; make it at least that.")
-    fixed = {"max_beam_width": (1, "it decodes one beam; use sampling instead"),
-             "kv_cache_type": ("paged", "in-flight batching needs pages, and the kernel has no other"),
-             "tokens_per_block": (TOKENS_PER_BLOCK, "the CPU's paged-attention kernel fixes it"),
-             "remove_input_padding": (True, "its kernel takes packed rows only")}
+        yield (
+            f"max_num_tokens ({config.max_num_tokens}) is less than one token for each of max_batch_size "
+            f"({config.max_batch_size}) sequences; make it at least that."
+        )
+    fixed = {
+        "max_beam_width": (1, "it decodes one beam; use sampling instead"),
+        "kv_cache_type": ("paged", "in-flight batching needs pages, and the kernel has no other"),
+        "tokens_per_block": (TOKENS_PER_BLOCK, "the CPU's paged-attention kernel fixes it"),
+        "remove_input_padding": (True, "its kernel takes packed rows only"),
+    }
     for name, (value, reason) in fixed.items():
         if getattr(config, name) != value:
             yield f"{name} can only be {value!r} in this engine: {reason}."
-    choices = {"dtype": ("float32", "bfloat16"), "quant_algo": ("auto", *weights.GGUF_FORMATS),
-               "kv_cache_quant_algo": (None, "INT8")}
+    choices = {
+        "dtype": ("float32", "bfloat16"),
+        "quant_algo": ("auto", *weights.GGUF_FORMATS),
+        "kv_cache_quant_algo": (None, "INT8"),
+    }
     for name, allowed in choices.items():
         if getattr(config, name) not in allowed:
             yield f"{name} is {getattr(config, name)!r}; this engine has {', '.join(map(repr, allowed))}."
@@ -173,7 +182,8 @@ def read(folder: str | Path, checkpoint: Checkpoint | None = None) -> EngineInfo
     if checkpoint is not None and built_from["sha256"] != checkpoint.sha256:
         raise CourseError(
             f"The engine in {folder} was built from {built_from['name']} (sha256 {built_from['sha256'][:12]}…), not from "
-            f"{checkpoint.name} (sha256 {checkpoint.sha256[:12]}…). Build one for it in another folder.")
+            f"{checkpoint.name} (sha256 {checkpoint.sha256[:12]}…). Build one for it in another folder."
+        )
     for name, size in content["files"].items():
         actual = (folder / name).stat().st_size if (folder / name).exists() else None
         if actual != size:
@@ -205,8 +215,12 @@ def build(checkpoint: Checkpoint, config: BuildConfig, folder: str | Path) -> Pa
         resolved = dataclasses.replace(config, quant_algo=pretrained["quantization"]["quant_algo"])
         (aside / COMMANDS_FILE).write_text(trtllm_commands.as_markdown(resolved), encoding="utf-8")
         sizes = {file.name: file.stat().st_size for file in sorted(aside.iterdir())}
-        content = {"version": engine_version(), "pretrained_config": pretrained,
-                   "build_config": dataclasses.asdict(config), "files": sizes}
+        content = {
+            "version": engine_version(),
+            "pretrained_config": pretrained,
+            "build_config": dataclasses.asdict(config),
+            "files": sizes,
+        }
         (aside / CONFIG_FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return folder
 
@@ -235,8 +249,10 @@ def _compile(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
             (aside / "tokenizer_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
         _convert(gguf_file, aside)
     except (ValueError, KeyError, IndexError, RuntimeError) as error:
-        raise CourseError(f"The checkpoint {checkpoint.path} cannot be read ({str(error).strip().splitlines()[-1]}). "
-                          "Fetch it again: `inflight fetch`.") from error
+        raise CourseError(
+            f"The checkpoint {checkpoint.path} cannot be read ({str(error).strip().splitlines()[-1]}). "
+            "Fetch it again: `inflight fetch`."
+        ) from error
     finally:
         gguf_file.unlink(missing_ok=True)
     return _pretrained_config(checkpoint, config, quant_algo, source)
@@ -261,11 +277,12 @@ def _convert(gguf_file: Path, aside: Path) -> None:
             file.unlink()
 
 
-def _pretrained_config(checkpoint: Checkpoint, config: BuildConfig, quant_algo: str | None,
-                       source: weights.GgufFile) -> dict:
+def _pretrained_config(
+    checkpoint: Checkpoint, config: BuildConfig, quant_algo: str | None, source: weights.GgufFile
+) -> dict:
     metadata = source.metadata
     architecture = metadata["general.architecture"]
-    value = lambda key: metadata[f"{architecture}.{key}"]  # noqa: E731
+    value = lambda key: metadata[f"{architecture}.{key}"]
     heads, hidden = value("attention.head_count"), value("embedding_length")
     return {
         "architecture": {"llama": "LlamaForCausalLM"}.get(architecture, architecture),

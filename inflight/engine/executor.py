@@ -25,10 +25,10 @@ from pathlib import Path
 
 import psutil
 
-from inflight.errors import CourseError
 from inflight.engine.kv_cache import BlockManager
 from inflight.engine.openvino_runner import Chunk, PagedModel
 from inflight.engine.sampling import Sampler, SamplingConfig, log_probability
+from inflight.errors import CourseError
 
 log = logging.getLogger("inflight.engine.executor")
 
@@ -73,17 +73,23 @@ class ExecutorConfig:
 
     def __post_init__(self):
         if self.gpt_model_type not in BATCHING_TYPES:
-            raise CourseError(f"gpt_model_type is {self.gpt_model_type!r}; it must be V1, inflight_batching or "
-                              "inflight_fused_batching.")
+            raise CourseError(
+                f"gpt_model_type is {self.gpt_model_type!r}; it must be V1, inflight_batching or "
+                "inflight_fused_batching."
+            )
         if self.batch_scheduler_policy == "guaranteed_completion":
             log.warning("batch_scheduler_policy guaranteed_completion is an older spelling: using guaranteed_no_evict.")
             object.__setattr__(self, "batch_scheduler_policy", "guaranteed_no_evict")
         if self.batch_scheduler_policy not in POLICIES:
-            raise CourseError(f"batch_scheduler_policy is {self.batch_scheduler_policy!r}; it must be "
-                              "guaranteed_no_evict or max_utilization.")
+            raise CourseError(
+                f"batch_scheduler_policy is {self.batch_scheduler_policy!r}; it must be "
+                "guaranteed_no_evict or max_utilization."
+            )
         if not 0 < self.kv_cache_free_gpu_mem_fraction <= 1:
-            raise CourseError(f"kv_cache_free_gpu_mem_fraction is {self.kv_cache_free_gpu_mem_fraction}; give a value "
-                              "above 0 and at most 1.")
+            raise CourseError(
+                f"kv_cache_free_gpu_mem_fraction is {self.kv_cache_free_gpu_mem_fraction}; give a value "
+                "above 0 and at most 1."
+            )
 
 
 @dataclass(frozen=True)
@@ -201,7 +207,7 @@ class _Sequence:
         if token == self.request.end_id:
             return "end_id"
         self.answer.append(token)
-        if any(self.answer[-len(word):] == word for word in self.request.stop_words):
+        if any(self.answer[-len(word) :] == word for word in self.request.stop_words):
             return "stop_words"
         return "length" if len(self.answer) >= self.request.request_output_len else None
 
@@ -224,10 +230,15 @@ class Executor:
         self.config = config or ExecutorConfig()
         self.model = PagedModel(engine_dir)
         self.build_config = self.model.info.build_config
-        if self.build_config.max_num_tokens < self.build_config.max_input_len and not self.config.enable_chunked_context:
-            raise CourseError(f"A prompt of max_input_len ({self.build_config.max_input_len}) tokens does not fit into an "
-                              f"iteration of max_num_tokens ({self.build_config.max_num_tokens}): set "
-                              "enable_chunked_context, or build the engine with a larger max_num_tokens.")
+        if (
+            self.build_config.max_num_tokens < self.build_config.max_input_len
+            and not self.config.enable_chunked_context
+        ):
+            raise CourseError(
+                f"A prompt of max_input_len ({self.build_config.max_input_len}) tokens does not fit into an "
+                f"iteration of max_num_tokens ({self.build_config.max_num_tokens}): set "
+                "enable_chunked_context, or build the engine with a larger max_num_tokens."
+            )
         self.blocks = BlockManager(self._num_blocks(), self.build_config.tokens_per_block)
         self.model.allocate_kv_cache(self.blocks.num_blocks)
         self.iteration_stats: deque[IterationStats] = deque(maxlen=1000)
@@ -310,7 +321,7 @@ class Executor:
             if not self._has_blocks(sequence, chunks):
                 continue
             budget -= num_new
-            new_ids = sequence.tokens[sequence.num_cached:sequence.num_cached + num_new]
+            new_ids = sequence.tokens[sequence.num_cached : sequence.num_cached + num_new]
             chunks[sequence] = Chunk(new_ids, sequence.num_cached, sequence.blocks)
         return chunks
 
@@ -334,7 +345,7 @@ class Executor:
         for (sequence, chunk), row in zip(chunks.items(), logits):
             sequence.num_cached += len(chunk.token_ids)
             if self.config.enable_kv_cache_reuse:
-                self.blocks.keep(sequence.blocks, sequence.tokens[:sequence.num_cached])
+                self.blocks.keep(sequence.blocks, sequence.tokens[: sequence.num_cached])
             if sequence.num_pending:
                 continue
             token = sequence.sampler.choose(row, sequence.request.input_ids, sequence.answer)
@@ -370,12 +381,17 @@ class Executor:
     def _respond(self, sequence: _Sequence, error: str | None = None) -> None:
         """Put the tokens that were not handed over yet into the outbox."""
         cancelled = sequence.finish_reason == "cancelled"
-        new = [] if cancelled else sequence.answer[sequence.num_sent:]
+        new = [] if cancelled else sequence.answer[sequence.num_sent :]
         response = Response(
-            request_id=sequence.id, token_ids=new, is_final=sequence.finish_reason is not None,
-            finish_reason=sequence.finish_reason, error=error,
-            log_probs=sequence.log_probs[sequence.num_sent:], cum_log_prob=sum(sequence.log_probs),
-            preceding_ids=sequence.answer[max(0, sequence.num_sent - 8):sequence.num_sent])
+            request_id=sequence.id,
+            token_ids=new,
+            is_final=sequence.finish_reason is not None,
+            finish_reason=sequence.finish_reason,
+            error=error,
+            log_probs=sequence.log_probs[sequence.num_sent :],
+            cum_log_prob=sum(sequence.log_probs),
+            preceding_ids=sequence.answer[max(0, sequence.num_sent - 8) : sequence.num_sent],
+        )
         sequence.num_sent = len(sequence.answer)
         self._outbox.append((sequence, response))
 
@@ -464,6 +480,7 @@ class Executor:
                 parts[index].append(response)
                 if response.is_final:
                     done.release()
+
             return on_response
 
         ids = []
@@ -506,22 +523,38 @@ class Executor:
         if length == 0:
             raise CourseError("The prompt is empty: it needs at least one token.")
         if request.request_output_len < 1:
-            raise CourseError(f"request_output_len (max_tokens) is {request.request_output_len}; it must be at least 1.")
+            raise CourseError(
+                f"request_output_len (max_tokens) is {request.request_output_len}; it must be at least 1."
+            )
         if length > limits.max_input_len:
-            raise CourseError(f"Prompt length ({length}) exceeds maximum input length ({limits.max_input_len}): shorten "
-                              "the prompt, or build the engine with a larger max_input_len.")
-        for name, ids in (("input_ids", request.input_ids), ("stop_words_list", sum(request.stop_words, [])),
-                          ("bad_words_list", sum(request.bad_words, []))):
+            raise CourseError(
+                f"Prompt length ({length}) exceeds maximum input length ({limits.max_input_len}): shorten "
+                "the prompt, or build the engine with a larger max_input_len."
+            )
+        for name, ids in (
+            ("input_ids", request.input_ids),
+            ("stop_words_list", sum(request.stop_words, [])),
+            ("bad_words_list", sum(request.bad_words, [])),
+        ):
             wrong = [token for token in ids if not 0 <= token < vocab_size]
             if wrong:
-                raise CourseError(f"{name} has the token id {wrong[0]}; this model's ids go from 0 to {vocab_size - 1}.")
+                raise CourseError(
+                    f"{name} has the token id {wrong[0]}; this model's ids go from 0 to {vocab_size - 1}."
+                )
         if request.streaming and self.config.gpt_model_type == "V1":
-            raise CourseError("Static batching (gpt_model_type V1) gives whole answers and cannot stream: leave out "
-                              "streaming, or use inflight_fused_batching.")
+            raise CourseError(
+                "Static batching (gpt_model_type V1) gives whole answers and cannot stream: leave out "
+                "streaming, or use inflight_fused_batching."
+            )
         room = limits.max_seq_len - length
         if request.request_output_len > room:
-            log.warning("prompt (%d) + request_output_len (%d) exceed max_seq_len (%d): at most %d tokens are made",
-                        length, request.request_output_len, limits.max_seq_len, room)
+            log.warning(
+                "prompt (%d) + request_output_len (%d) exceed max_seq_len (%d): at most %d tokens are made",
+                length,
+                request.request_output_len,
+                limits.max_seq_len,
+                room,
+            )
             request = Request(**{**_fields(request), "request_output_len": room})
         return request
 
@@ -529,8 +562,9 @@ class Executor:
         """KV cache blocks: the least of what is allowed, what memory has, and what full seats could ever use."""
         config, build = self.config, self.build_config
         per_sequence = -(-build.max_seq_len // build.tokens_per_block)
-        by_memory = int(psutil.virtual_memory().available * config.kv_cache_free_gpu_mem_fraction
-                        // self.model.block_bytes)
+        by_memory = int(
+            psutil.virtual_memory().available * config.kv_cache_free_gpu_mem_fraction // self.model.block_bytes
+        )
         num_blocks = min(per_sequence * build.max_batch_size, by_memory)
         limit = f"kv_cache_free_gpu_mem_fraction ({config.kv_cache_free_gpu_mem_fraction})"
         if config.max_tokens_in_paged_kv_cache is not None:
@@ -541,7 +575,8 @@ class Executor:
             raise CourseError(
                 f"{limit} gives {max(num_blocks, 0) * build.tokens_per_block} tokens of KV cache, too few for one request of "
                 f"max_seq_len: it needs {per_sequence * build.tokens_per_block}. Raise it, or build the engine with a "
-                "smaller max_seq_len.")
+                "smaller max_seq_len."
+            )
         return num_blocks
 
     def _record(self, started: tuple[float, float], chunks: dict[_Sequence, Chunk], num_finished: int) -> None:
@@ -558,13 +593,25 @@ class Executor:
             active = len(self._sequences) + num_finished
         self._iteration += 1
         stats = IterationStats(
-            iteration=self._iteration, timestamp=started[0], iteration_ms=(time.perf_counter() - started[1]) * 1000,
-            active=active, scheduled=len(chunks), waiting=waiting, paused=len(paused_ids),
-            context_tokens=sum(row[1] for row in rows), generation_tokens=sum(row[2] for row in rows),
-            kv_blocks_used=self.blocks.num_used, kv_blocks_free=self.blocks.num_free,
-            kv_blocks_max=self.blocks.num_blocks, kv_blocks_reused=self.blocks.num_reused,
-            tokens_per_block=self.blocks.tokens_per_block, finished=num_finished,
-            empty_seats=self.build_config.max_batch_size - len(chunks), requests=rows, paused_ids=paused_ids)
+            iteration=self._iteration,
+            timestamp=started[0],
+            iteration_ms=(time.perf_counter() - started[1]) * 1000,
+            active=active,
+            scheduled=len(chunks),
+            waiting=waiting,
+            paused=len(paused_ids),
+            context_tokens=sum(row[1] for row in rows),
+            generation_tokens=sum(row[2] for row in rows),
+            kv_blocks_used=self.blocks.num_used,
+            kv_blocks_free=self.blocks.num_free,
+            kv_blocks_max=self.blocks.num_blocks,
+            kv_blocks_reused=self.blocks.num_reused,
+            tokens_per_block=self.blocks.tokens_per_block,
+            finished=num_finished,
+            empty_seats=self.build_config.max_batch_size - len(chunks),
+            requests=rows,
+            paused_ids=paused_ids,
+        )
         self.iteration_stats.append(stats)
         if self._log_file:
             try:
@@ -580,11 +627,25 @@ class Executor:
                 return self.iteration_stats[-1]
             timestamp = self.iteration_stats[-1].timestamp if self.iteration_stats else time.time()
             return IterationStats(
-                iteration=self._iteration, timestamp=timestamp, iteration_ms=0.0, active=0, scheduled=0, waiting=0,
-                paused=0, context_tokens=0, generation_tokens=0, kv_blocks_used=0,
-                kv_blocks_free=self.blocks.num_blocks, kv_blocks_max=self.blocks.num_blocks,
-                kv_blocks_reused=self.blocks.num_reused, tokens_per_block=self.blocks.tokens_per_block, finished=0,
-                empty_seats=self.build_config.max_batch_size, requests=[], paused_ids=[])
+                iteration=self._iteration,
+                timestamp=timestamp,
+                iteration_ms=0.0,
+                active=0,
+                scheduled=0,
+                waiting=0,
+                paused=0,
+                context_tokens=0,
+                generation_tokens=0,
+                kv_blocks_used=0,
+                kv_blocks_free=self.blocks.num_blocks,
+                kv_blocks_max=self.blocks.num_blocks,
+                kv_blocks_reused=self.blocks.num_reused,
+                tokens_per_block=self.blocks.tokens_per_block,
+                finished=0,
+                empty_seats=self.build_config.max_batch_size,
+                requests=[],
+                paused_ids=[],
+            )
 
     def _open_log(self):
         if self.config.iteration_log_path is None:
@@ -592,8 +653,10 @@ class Executor:
         try:
             return open(self.config.iteration_log_path, "a", encoding="utf-8", buffering=1)
         except OSError as error:
-            raise CourseError(f"The iteration log {self.config.iteration_log_path} cannot be written "
-                              f"({error.strerror}). Name another file.") from error
+            raise CourseError(
+                f"The iteration log {self.config.iteration_log_path} cannot be written "
+                f"({error.strerror}). Name another file."
+            ) from error
 
 
 def _fields(request: Request) -> dict:
@@ -603,5 +666,12 @@ def _fields(request: Request) -> dict:
 def _joined(responses: list[Response]) -> Response:
     """The responses of one request as one."""
     last = responses[-1]
-    return Response(last.request_id, sum((r.token_ids for r in responses), []), True, last.finish_reason, None,
-                    sum((r.log_probs for r in responses), []), last.cum_log_prob)
+    return Response(
+        last.request_id,
+        sum((r.token_ids for r in responses), []),
+        True,
+        last.finish_reason,
+        None,
+        sum((r.log_probs for r in responses), []),
+        last.cum_log_prob,
+    )

@@ -95,7 +95,7 @@ class BlockManager:
 
     def _prefix(self, token_ids: list[int], index: int) -> bytes:
         """All tokens up to the end of block `index`: keys and values depend on every token before them."""
-        return array("i", token_ids[:(index + 1) * self.tokens_per_block]).tobytes()
+        return array("i", token_ids[: (index + 1) * self.tokens_per_block]).tobytes()
 
     def _forget_least_recent(self) -> int:
         block = next(iter(self._idle))

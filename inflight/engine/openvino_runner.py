@@ -77,13 +77,16 @@ class PagedModel:
             _keep_last_tokens(graph)
             self._compiled = core.compile_model(graph, "CPU", properties)
         except RuntimeError as error:
-            raise CourseError(f"The engine in {self.info.folder} cannot be loaded "
-                              f"({str(error).strip().splitlines()[-1]}). Build it again: `inflight build`.") from error
+            raise CourseError(
+                f"The engine in {self.info.folder} cannot be loaded "
+                f"({str(error).strip().splitlines()[-1]}). Build it again: `inflight build`."
+            ) from error
         self._request = self._compiled.create_infer_request()
         # [blocks, KV heads, tokens_per_block (+ scales), head size (+ scales)] for each layer's keys and values
         self._cache_ports = {
             port.get_any_name(): (port.element_type, [dim.get_length() for dim in list(port.partial_shape)[1:]])
-            for port in self._compiled.inputs if port.get_any_name().startswith(("key_cache.", "value_cache."))
+            for port in self._compiled.inputs
+            if port.get_any_name().startswith(("key_cache.", "value_cache."))
         }
         self.block_bytes = sum(kind.size * int(np.prod(shape)) for kind, shape in self._cache_ports.values())
 
@@ -109,7 +112,7 @@ class PagedModel:
         past = np.array([chunk.num_past for chunk in chunks], np.int32)
         begins = np.concatenate([[0], np.cumsum(lengths)])
         tokens_per_block = self.info.build_config.tokens_per_block
-        used_blocks = [chunk.blocks[:-(-(p + n) // tokens_per_block)] for chunk, p, n in zip(chunks, past, lengths)]
+        used_blocks = [chunk.blocks[: -(-(p + n) // tokens_per_block)] for chunk, p, n in zip(chunks, past, lengths)]
         inputs = {
             "input_ids": np.concatenate([chunk.token_ids for chunk in chunks]).astype(np.int64),
             "position_ids": np.concatenate([np.arange(p, p + n) for p, n in zip(past, lengths)]).astype(np.int64),

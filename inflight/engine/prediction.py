@@ -66,7 +66,7 @@ def schedule(lengths: list[int], seats: int, gpt_model_type: str, at_the_start: 
             start, group = max(free_from), waiting[:seats] if stays else waiting[:at_the_start]
             stays += [(request, seat, start, start + length - 1) for seat, (request, length) in enumerate(group, 1)]
             free_from = [start + max(length for _, length in group)] * seats
-            waiting = waiting[len(group):]
+            waiting = waiting[len(group) :]
         else:
             request, length = waiting.pop(0)
             start = max(min(free_from), 1 if len(stays) < at_the_start else 2)
@@ -136,8 +136,9 @@ def iteration_cost(log: pd.DataFrame) -> IterationCost:
     missing = sorted(set(range(1, int(answers.max()) + 1)) - set(cost.index))
     if missing or pure.all():
         lack = f"iterations with {missing[0]} answers and no prompt" if missing else "prompts"
-        raise CourseError(f"The iteration log has no {lack}: run 1, 2, ... requests at once, each of 16 tokens or "
-                          "more.")
+        raise CourseError(
+            f"The iteration log has no {lack}: run 1, 2, ... requests at once, each of 16 tokens or more."
+        )
     cost[0] = 0.0
     beyond = (lasted - answers.map(cost))[~pure]
     return IterationCost(cost.sort_index(), float((beyond / log["context_tokens"][~pure]).median()))

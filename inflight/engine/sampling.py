@@ -47,8 +47,13 @@ class SamplingConfig:
         for name in ("temperature", "top_p", "repetition_penalty", "presence_penalty", "frequency_penalty"):
             if not math.isfinite(getattr(self, name)):
                 raise CourseError(f"{name} is {getattr(self, name)}; give a finite number.")
-        for name, low, high in (("temperature", 0, math.inf), ("top_k", 0, math.inf), ("top_p", 0, 1),
-                                ("min_length", 0, math.inf), ("random_seed", 0, math.inf)):
+        for name, low, high in (
+            ("temperature", 0, math.inf),
+            ("top_k", 0, math.inf),
+            ("top_p", 0, 1),
+            ("min_length", 0, math.inf),
+            ("random_seed", 0, math.inf),
+        ):
             if not low <= getattr(self, name) <= high:
                 limits = f"at least {low}" if high == math.inf else f"between {low} and {high}"
                 raise CourseError(f"{name} is {getattr(self, name)}; give a value of {limits}.")
@@ -113,7 +118,7 @@ class Sampler:
         if len(answer) < config.min_length and self.end_id is not None:
             logits[self.end_id] = -np.inf
         for *beginning, last in self.bad_words:
-            if not beginning or answer[-len(beginning):] == beginning:
+            if not beginning or answer[-len(beginning) :] == beginning:
                 logits[last] = -np.inf
         return logits
 

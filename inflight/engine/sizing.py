@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from inflight.checkpoint.weights import GGUF_FORMATS, GgufFile, bits
 from inflight.engine.builder import BuildConfig, EngineInfo
 from inflight.errors import CourseError
-from inflight.checkpoint.weights import GGUF_FORMATS, GgufFile, bits
 
 # Bits that the engine stores for one weight, by the checkpoint's format: a 4- or 8-bit weight shares a float16 scale
 # and a zero point of its own width with the 31 others of its group.

@@ -5,6 +5,5 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submodules=["embedding", "gpt2", "gpt2_checkpoint", "huggingface"],
-    submod_attrs={
-    },
+    submod_attrs={},
 )

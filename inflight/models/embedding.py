@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from inflight import engine
-from inflight.models import huggingface
 from inflight.errors import CourseError
+from inflight.models import huggingface
 
 
 class Embedder:

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inflight.checkpoint import tokenizer
-from inflight.models import huggingface
 from inflight.errors import CourseError
+from inflight.models import huggingface
 
 if TYPE_CHECKING:
     import torch
@@ -112,16 +112,20 @@ class Gpt2:
         if not ids:
             raise CourseError("text_input is empty: send at least one character.")
         if len(ids) >= self.positions:
-            raise CourseError(f"The prompt has {len(ids)} tokens, but the model has {self.positions} positions for prompt "
-                              "and answer: shorten the text.")
+            raise CourseError(
+                f"The prompt has {len(ids)} tokens, but the model has {self.positions} positions for prompt "
+                "and answer: shorten the text."
+            )
         if len(ids) + max_tokens > self.positions:
-            raise CourseError(f"The prompt has {len(ids)} tokens and max_tokens is {max_tokens}, but the model has "
-                              f"{self.positions} positions: ask for at most {self.positions - len(ids)} tokens.")
+            raise CourseError(
+                f"The prompt has {len(ids)} tokens and max_tokens is {max_tokens}, but the model has "
+                f"{self.positions} positions: ask for at most {self.positions - len(ids)} tokens."
+            )
         return Sequence(ids, len(ids), max_tokens, None if ignore_eos else self._end_id)
 
     def last_piece(self, sequence: Sequence) -> str:
         """The text that the last token adds; blank while a character's bytes are not all there."""
-        before, last = sequence.token_ids[-NUM_PRECEDING - 1:-1], sequence.token_ids[-1:]
+        before, last = sequence.token_ids[-NUM_PRECEDING - 1 : -1], sequence.token_ids[-1:]
         return self._tokenizer.decode_increment(before, last, sequence.is_finished, skip_special_tokens=False)
 
     def join(self, sequence: Sequence) -> bool:
@@ -164,8 +168,9 @@ def _read_parameters(parameters: dict) -> tuple[int, bool]:
     wanted = {"max_tokens": "a whole number of at least 1", "ignore_eos": "true or false"}
     missing = [f"{name} ({what})" for name, what in wanted.items() if name not in parameters]
     if missing:
-        raise CourseError(f"The request has no parameter {' and no parameter '.join(missing)}: send it as a request "
-                          "parameter.")
+        raise CourseError(
+            f"The request has no parameter {' and no parameter '.join(missing)}: send it as a request parameter."
+        )
     max_tokens, ignore_eos = parameters["max_tokens"], parameters["ignore_eos"]
     if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
         raise CourseError(f"max_tokens is {max_tokens!r}; it must be {wanted['max_tokens']}.")
@@ -182,18 +187,25 @@ def _pretrained(folder: str | Path, dtype: str):
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if dtype not in DTYPES[device]:
-        raise CourseError(f"dtype is {dtype}, which this computer's {DEVICE_NAMES[device]} does not compute GPT-2 in: use "
-                          f"{' or '.join(DTYPES[device])}.")
+        raise CourseError(
+            f"dtype is {dtype}, which this computer's {DEVICE_NAMES[device]} does not compute GPT-2 in: use "
+            f"{' or '.join(DTYPES[device])}."
+        )
     try:
         config = transformers.AutoConfig.from_pretrained(folder, **huggingface.LOCAL)
         if config.model_type != "gpt2":
-            raise CourseError(f"The checkpoint in {folder} is a {config.model_type!r}, not a GPT-2: name a folder with one.")
+            raise CourseError(
+                f"The checkpoint in {folder} is a {config.model_type!r}, not a GPT-2: name a folder with one."
+            )
         with huggingface.quiet():
-            model = transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=getattr(torch, dtype), use_safetensors=True,
-                                                                 **huggingface.LOCAL)
+            model = transformers.GPT2LMHeadModel.from_pretrained(
+                folder, dtype=getattr(torch, dtype), use_safetensors=True, **huggingface.LOCAL
+            )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise CourseError(f"The checkpoint in {folder} cannot be loaded ({huggingface.last_line(error)}). Make or fetch that "
-                          "folder again.") from error
+        raise CourseError(
+            f"The checkpoint in {folder} cannot be loaded ({huggingface.last_line(error)}). Make or fetch that "
+            "folder again."
+        ) from error
     return model.to(device).eval()
 
 
@@ -215,8 +227,13 @@ class TutorialGpt2(Gpt2):
         mask = [[0] * pads + [1] * (longest - pads) for pads in padding]
         device = self._model.device
         with torch.inference_mode():
-            answers = self._model.generate(torch.tensor(ids, device=device), max_new_tokens=1, do_sample=False,
-                                           attention_mask=torch.tensor(mask, device=device), pad_token_id=self._end_id)
+            answers = self._model.generate(
+                torch.tensor(ids, device=device),
+                max_new_tokens=1,
+                do_sample=False,
+                attention_mask=torch.tensor(mask, device=device),
+                pad_token_id=self._end_id,
+            )
         for sequence, token in zip(sequences, answers[:, -1].tolist()):
             sequence.token_ids.append(token)
 
@@ -275,7 +292,9 @@ class SlotGpt2(Gpt2):
         from torch.nn.functional import layer_norm
 
         weights = self._weights
-        batch = _Batch(sequences, weights.num_heads, self.positions, weights.embeddings.device, weights.embeddings.dtype)
+        batch = _Batch(
+            sequences, weights.num_heads, self.positions, weights.embeddings.device, weights.embeddings.dtype
+        )
         x = weights.embeddings[batch.ids] + weights.positions[batch.positions]
         for number, layer in enumerate(weights.layers):
             normed = layer_norm(x, x.shape[-1:], *layer.norm_1, weights.epsilon)
@@ -303,7 +322,7 @@ class SlotGpt2(Gpt2):
         for start, end, slot in batch.whole:
             own = projected[start:end].permute(1, 2, 0, 3)[:, None]  # [3, 1, heads, tokens, head_dim]
             if slot is not None:
-                self._cache[layer, :, slot, :, :end - start] = own[1:, 0]
+                self._cache[layer, :, slot, :, : end - start] = own[1:, 0]
             parts.append(scaled_dot_product_attention(*own, is_causal=True)[0].transpose(0, 1))
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
@@ -317,7 +336,9 @@ class SlotGpt2(Gpt2):
         try:
             return torch.zeros(shape, dtype=weights.embeddings.dtype, device=weights.embeddings.device)
         except RuntimeError as error:  # out of memory, under two names
-            raise CourseError(f"There is no memory for a KV cache of {self.num_slots} slots: set kv_cache_slots lower.") from error
+            raise CourseError(
+                f"There is no memory for a KV cache of {self.num_slots} slots: set kv_cache_slots lower."
+            ) from error
 
 
 class _Batch:
@@ -334,7 +355,7 @@ class _Batch:
         ids, positions = [], []
         self.whole, last = [], []
         for sequence in sequences:
-            new, start = sequence.token_ids[sequence.num_cached:], len(ids)
+            new, start = sequence.token_ids[sequence.num_cached :], len(ids)
             ids += new
             positions += range(sequence.num_cached, len(sequence.token_ids))
             last.append(len(ids) - 1)
@@ -349,13 +370,13 @@ class _Batch:
             first = decoding[0].slot
             are_neighbours = decoding[-1].slot - first == len(decoding) - 1
             self._rows = slice(first, first + len(decoding)) if are_neighbours else self.slots
-            hidden = torch.arange(self._longest, device=device) > self.positions[:len(decoding), None]
+            hidden = torch.arange(self._longest, device=device) > self.positions[: len(decoding), None]
             mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
             self.mask = mask.repeat_interleave(num_heads, 0)[:, :, None]
 
     def rows(self, cache: torch.Tensor) -> torch.Tensor:
         """The slots' keys and values up to the longest sequence: a view when they lie side by side, else a copy."""
-        return cache[:, self._rows, :, :self._longest]
+        return cache[:, self._rows, :, : self._longest]
 
 
 @dataclass
@@ -381,9 +402,16 @@ class _Weights:
         self.head = _Linear(model.lm_head.weight)
         self.norm = _pair(body.ln_f)
         self.layers = [
-            _Layer(_pair(block.ln_1), _turned(block.attn.c_attn), _turned(block.attn.c_proj),
-                   _pair(block.ln_2), _turned(block.mlp.c_fc, with_gelu=True), _turned(block.mlp.c_proj))
-            for block in body.h]
+            _Layer(
+                _pair(block.ln_1),
+                _turned(block.attn.c_attn),
+                _turned(block.attn.c_proj),
+                _pair(block.ln_2),
+                _turned(block.mlp.c_fc, with_gelu=True),
+                _turned(block.mlp.c_proj),
+            )
+            for block in body.h
+        ]
 
 
 class _Linear:
@@ -417,9 +445,12 @@ def _can_pack(weight: torch.Tensor) -> bool:
     import torch
 
     operators = ("_is_mkldnn_bf16_supported", "_reorder_linear_weight", "_linear_pointwise")
-    return (weight.device.type == "cpu" and weight.dtype == torch.bfloat16
-            and all(hasattr(torch.ops.mkldnn, name) for name in operators)
-            and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return (
+        weight.device.type == "cpu"
+        and weight.dtype == torch.bfloat16
+        and all(hasattr(torch.ops.mkldnn, name) for name in operators)
+        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    )
 
 
 def _attend_with_one_token(query, keys, values, mask) -> torch.Tensor:
@@ -440,15 +471,20 @@ def _pair(module) -> tuple:
 
 
 def _turned(module, with_gelu: bool = False) -> _Linear:
-    """transformers' Conv1D, whose weight is [in, out]."""
+    """Transformers' Conv1D, whose weight is [in, out]."""
     return _Linear(module.weight.detach().T.contiguous(), module.bias.detach(), with_gelu)
 
 
 def _check_options(config) -> None:
     """Refuse what `SlotGpt2` would compute wrongly."""
-    wanted = {"activation_function": ("gelu_new", "gelu_pytorch_tanh"), "scale_attn_weights": (True,),
-              "scale_attn_by_inverse_layer_idx": (False,)}
+    wanted = {
+        "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+        "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+    }
     for name, allowed in wanted.items():
         if getattr(config, name) not in allowed:
-            raise CourseError(f"The checkpoint's config.json has {name} = {getattr(config, name)!r}; the course computes "
-                              f"GPT-2 with {allowed[0]!r} only: use kv_cache = tutorial, or another checkpoint.")
+            raise CourseError(
+                f"The checkpoint's config.json has {name} = {getattr(config, name)!r}; the course computes "
+                f"GPT-2 with {allowed[0]!r} only: use kv_cache = tutorial, or another checkpoint."
+            )

@@ -1,6 +1,6 @@
 """GPT-2 checkpoints by name: the course's own, random weights for timing, a folder, or one of the Hugging Face hub.
 
-    model = gpt2.load(find("course-gpt2"))
+model = gpt2.load(find("course-gpt2"))
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from inflight import checkpoint, files
 from inflight.checkpoint import tokenizer
-from inflight.models import huggingface
 from inflight.errors import CourseError
+from inflight.models import huggingface
 from inflight.paths import ASSETS
 
 COURSE = "course-gpt2"
@@ -48,8 +48,10 @@ def find(name: str | Path = COURSE) -> Path:
         return _cached_random(text)
     is_id = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", text) and not path.exists()
     if text not in HUB and not path.is_dir() and not is_id:
-        raise CourseError(f"There is no GPT-2 checkpoint {text!r}: name one of {', '.join((COURSE, *RANDOM, *HUB))}, a "
-                          "Hugging Face folder that exists, or an owner/name of its hub.")
+        raise CourseError(
+            f"There is no GPT-2 checkpoint {text!r}: name one of {', '.join((COURSE, *RANDOM, *HUB))}, a "
+            "Hugging Face folder that exists, or an owner/name of its hub."
+        )
     return checkpoint.fetch(path if path.is_dir() else HUB.get(text, text)).path.absolute()
 
 
@@ -86,8 +88,10 @@ def random_checkpoint(folder: str | Path, size: str = "gpt2-124m", seed: int = 0
 def _course_checkpoint() -> Path:
     folder = CHECKPOINTS / COURSE
     if not (folder / "config.json").exists():
-        raise CourseError(f"There is no checkpoint in {folder}, where the course has its own GPT-2: check the "
-                          "repository out again, or name another checkpoint, such as gpt2-124m-random.")
+        raise CourseError(
+            f"There is no checkpoint in {folder}, where the course has its own GPT-2: check the "
+            "repository out again, or name another checkpoint, such as gpt2-124m-random."
+        )
     return folder
 
 

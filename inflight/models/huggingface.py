@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inflight import files
-from inflight.checkpoint import weights, tokenizer
+from inflight.checkpoint import tokenizer, weights
 from inflight.checkpoint.sources import Checkpoint, cache_dir, made_once
 from inflight.errors import CourseError
 
@@ -45,8 +45,9 @@ def folder(checkpoint: Checkpoint) -> Path:
     return made_once(target, lambda: _is_whole(target), lambda: _convert(checkpoint, target))
 
 
-def pipeline(checkpoint_dir: str | Path, tokenizer_dir: str | Path | None = None,
-             dtype: str = "bfloat16") -> TextGenerationPipeline:
+def pipeline(
+    checkpoint_dir: str | Path, tokenizer_dir: str | Path | None = None, dtype: str = "bfloat16"
+) -> TextGenerationPipeline:
     """Hugging Face's text-generation pipeline, on the GPU if PyTorch sees one.
 
     Parameters
@@ -70,13 +71,16 @@ def pipeline(checkpoint_dir: str | Path, tokenizer_dir: str | Path | None = None
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         with quiet():
-            model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint_dir, dtype=getattr(torch, dtype),
-                                                                      use_safetensors=True, **LOCAL)
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                checkpoint_dir, dtype=getattr(torch, dtype), use_safetensors=True, **LOCAL
+            )
             text = transformers.AutoTokenizer.from_pretrained(tokenizer_dir or checkpoint_dir, **LOCAL)
             return transformers.pipeline("text-generation", model=model, tokenizer=text, device=device)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise CourseError(f"The checkpoint in {checkpoint_dir} cannot be loaded ({last_line(error)}). Remove that "
-                          "folder, then make it again: `inflight assemble --with-llama-python`.") from error
+        raise CourseError(
+            f"The checkpoint in {checkpoint_dir} cannot be loaded ({last_line(error)}). Remove that "
+            "folder, then make it again: `inflight assemble --with-llama-python`."
+        ) from error
 
 
 def _convert(checkpoint: Checkpoint, target: Path) -> None:
@@ -86,8 +90,10 @@ def _convert(checkpoint: Checkpoint, target: Path) -> None:
         model = _dequantized(path)
         text, settings = tokenizer.from_gguf(weights.GgufFile(path).metadata)
     except (OSError, ValueError, KeyError, IndexError, RuntimeError) as error:
-        raise CourseError(f"The checkpoint {path} cannot be made a Hugging Face folder ({last_line(error)}). Give one "
-                          "of a Llama-family model, or fetch this one again: `inflight fetch`.") from error
+        raise CourseError(
+            f"The checkpoint {path} cannot be made a Hugging Face folder ({last_line(error)}). Give one "
+            "of a Llama-family model, or fetch this one again: `inflight fetch`."
+        ) from error
     with files.written_aside(target, "Hugging Face folder") as aside:
         save(model, aside)
         (aside / "tokenizer.json").write_text(text.to_str(), encoding="utf-8")
@@ -105,8 +111,12 @@ def _dequantized(path: Path) -> PreTrainedModel:
 
     with quiet(), contextlib.redirect_stderr(io.StringIO()):  # one of the progress bars has no switch
         return transformers.AutoModelForCausalLM.from_pretrained(
-            path.parent, gguf_file=path.name, dtype=torch.bfloat16,
-            quantization_config=transformers.GgufConfig(dequantize=True), **LOCAL)
+            path.parent,
+            gguf_file=path.name,
+            dtype=torch.bfloat16,
+            quantization_config=transformers.GgufConfig(dequantize=True),
+            **LOCAL,
+        )
 
 
 def save(model: PreTrainedModel, aside: Path) -> None:

@@ -16,16 +16,16 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight import engine
 from inflight.bench import batch_run, gpt2_client, gpt2_race, trace_run, workload
+from inflight.bench.batch_run import Arrival, Outcome, at
+from inflight.bench.workload import TimedRequest
 from inflight.checkpoint import tokenizer
+from inflight.engine.executor import BATCHING_TYPES, POLICIES, IterationStats
 from inflight.notebook import charts
+from inflight.notebook.dashboard import Dashboard, Frame
 from inflight.triton import repository, telemetry
 from inflight.triton.batchers import get_field
-from inflight.bench.batch_run import Arrival, Outcome, at
 from inflight.triton.client import Client
-from inflight.notebook.dashboard import Dashboard, Frame
-from inflight.engine.executor import BATCHING_TYPES, POLICIES, IterationStats
 from inflight.triton.server import Server
-from inflight.bench.workload import TimedRequest
 
 STYLE = {"description_width": "10em"}
 MAX_LANES = 8
@@ -79,10 +79,13 @@ def batching(server: Server, engine_dir: str | Path, log_path: str | Path) -> Da
             stays = {title: telemetry.seats(log) for title, log in logs.items()}
             yield Frame(charts.seat_map(stays, seats), charts.seat_map_summary(stays, seats))
 
-    return Dashboard({
-        "gpt_model_type": ipywidgets.Dropdown(options=BATCHING_TYPES, description="gpt_model_type", style=STYLE),
-        "trace": ipywidgets.Dropdown(options=["skewed", "mild", EQUAL], description="trace", style=STYLE),
-    }, work)
+    return Dashboard(
+        {
+            "gpt_model_type": ipywidgets.Dropdown(options=BATCHING_TYPES, description="gpt_model_type", style=STYLE),
+            "trace": ipywidgets.Dropdown(options=["skewed", "mild", EQUAL], description="trace", style=STYLE),
+        },
+        work,
+    )
 
 
 def _trace(name: str, engine_dir: str | Path) -> list[TimedRequest]:
@@ -111,17 +114,26 @@ def policies(server: Server, requests: list[TimedRequest], log_path: str | Path)
     runs = _Runs(server, log_path)
 
     def work(policy: str, cache_tokens: int) -> Iterator[Frame]:
-        for logs in runs.next(f"{policy}, {cache_tokens:,} tokens", requests, batch_scheduler_policy=policy,
-                              max_tokens_in_paged_kv_cache=cache_tokens):
+        for logs in runs.next(
+            f"{policy}, {cache_tokens:,} tokens",
+            requests,
+            batch_scheduler_policy=policy,
+            max_tokens_in_paged_kv_cache=cache_tokens,
+        ):
             yield Frame(charts.kv_blocks(logs), charts.kv_blocks_summary(logs))
 
     look = {"style": {"description_width": "19em"}, "layout": {"width": "42em"}}
-    return Dashboard({
-        "policy": ipywidgets.Dropdown(options=POLICIES, value="max_utilization", description="batch_scheduler_policy",
-                                      **look),
-        "cache_tokens": ipywidgets.IntSlider(1280, 1024, 4096, 128, description="max_tokens_in_paged_kv_cache",
-                                             continuous_update=False, **look),
-    }, work)
+    return Dashboard(
+        {
+            "policy": ipywidgets.Dropdown(
+                options=POLICIES, value="max_utilization", description="batch_scheduler_policy", **look
+            ),
+            "cache_tokens": ipywidgets.IntSlider(
+                1280, 1024, 4096, 128, description="max_tokens_in_paged_kv_cache", continuous_update=False, **look
+            ),
+        },
+        work,
+    )
 
 
 # Lesson 06: who is computed together ----------------------------------------------------------------------------------
@@ -132,17 +144,23 @@ ARRIVALS = {
     "one every 60 ms": at([0.060 * number for number in range(16)]),
     "all at once": at([0.0] * 20),
     "at random, 60 a second": at(workload.poisson(24, rate=60, seed=0)),
-    "a crowd, then four urgent ones": [*at([0.002 * number for number in range(20)]),
-                                       *at([0.060, 0.070, 0.080, 0.090], priority=1)],
+    "a crowd, then four urgent ones": [
+        *at([0.002 * number for number in range(20)]),
+        *at([0.060, 0.070, 0.080, 0.090], priority=1),
+    ],
     "uneven work": [Arrival(0.010 * number, work=1 if number % 4 else 20) for number in range(16)],
 }
 
 
 # Fields of the dynamic batcher, for the title of a picture.
-IN_SHORT = {"max_queue_delay_microseconds": "delay {} µs", "preferred_batch_size": "preferred {}",
-            "preserve_ordering": "in order", "priority_levels": "{} levels",
-            "default_queue_policy.max_queue_size": "queue {}",
-            "default_queue_policy.default_timeout_microseconds": "time-out {} µs"}
+IN_SHORT = {
+    "max_queue_delay_microseconds": "delay {} µs",
+    "preferred_batch_size": "preferred {}",
+    "preserve_ordering": "in order",
+    "priority_levels": "{} levels",
+    "default_queue_policy.max_queue_size": "queue {}",
+    "default_queue_policy.default_timeout_microseconds": "time-out {} µs",
+}
 
 
 def batchers(server: Server, log_path: str | Path) -> Dashboard:
@@ -169,8 +187,14 @@ def batchers(server: Server, log_path: str | Path) -> Dashboard:
         before.clear()
         before.update(now)
 
-    return Dashboard({"arrivals": ipywidgets.Dropdown(options=list(ARRIVALS), description="arrivals", style=STYLE,
-                                                      layout={"width": "26em"})}, work)
+    return Dashboard(
+        {
+            "arrivals": ipywidgets.Dropdown(
+                options=list(ARRIVALS), description="arrivals", style=STYLE, layout={"width": "26em"}
+            )
+        },
+        work,
+    )
 
 
 def _batcher(config: ModelConfig) -> str:
@@ -215,12 +239,15 @@ class RaceBoard(Dashboard):
         self._server, self._prompts = server, prompts
         wide = {"style": STYLE, "layout": {"width": "30em"}, "continuous_update": False}
         self.lanes = ipywidgets.VBox()
-        super().__init__({
-            "model": ipywidgets.Dropdown(options=models, description="model", style=STYLE),
-            "streams": ipywidgets.IntSlider(2, 1, MAX_LANES, description="streams", **wide),
-            "offset_s": ipywidgets.FloatSlider(0.1, min=0, max=3, step=0.1, description="start offset (s)", **wide),
-            "max_tokens": ipywidgets.IntSlider(64, 8, 256, 8, description="max_tokens", **wide),
-        }, self._race)
+        super().__init__(
+            {
+                "model": ipywidgets.Dropdown(options=models, description="model", style=STYLE),
+                "streams": ipywidgets.IntSlider(2, 1, MAX_LANES, description="streams", **wide),
+                "offset_s": ipywidgets.FloatSlider(0.1, min=0, max=3, step=0.1, description="start offset (s)", **wide),
+                "max_tokens": ipywidgets.IntSlider(64, 8, 256, 8, description="max_tokens", **wide),
+            },
+            self._race,
+        )
         self.children = [child if child is not self.picture else self.lanes for child in self.children]
 
     @property
@@ -232,8 +259,9 @@ class RaceBoard(Dashboard):
         self.frame, self.words.value = None, ""  # or a race that fails would seem to have measured the one before
         self.lanes.children = [_lane(number, prompt, max_tokens) for number, prompt in enumerate(prompts, 1)]
         standing = Standing(model, [])
-        racing = gpt2_client.race(self._server.grpc_url, model, prompts, max_tokens,
-                                  gpt2_race.offsets(streams, offset_s))
+        racing = gpt2_client.race(
+            self._server.grpc_url, model, prompts, max_tokens, gpt2_race.offsets(streams, offset_s)
+        )
         with contextlib.closing(racing):
             for arrived in racing:
                 standing.arrived.extend(arrived)
@@ -248,8 +276,9 @@ class RaceBoard(Dashboard):
         self.frame = frame
 
 
-def race(server: Server, models: tuple[str, ...] = repository.GPT2,
-         prompts: Sequence[str] = gpt2_race.PROMPTS) -> RaceBoard:
+def race(
+    server: Server, models: tuple[str, ...] = repository.GPT2, prompts: Sequence[str] = gpt2_race.PROMPTS
+) -> RaceBoard:
     """Choose model, number of streams and their start offset: the prompts race, and every token is seen as it comes.
 
     Parameters
@@ -265,8 +294,9 @@ def race(server: Server, models: tuple[str, ...] = repository.GPT2,
 
 
 def _lane(number: int, prompt: str, max_tokens: int) -> ipywidgets.HBox:
-    bar = ipywidgets.IntProgress(0, 0, max_tokens, description=f"stream {number}",
-                                 layout={"width": "18em", "flex": "none"})
+    bar = ipywidgets.IntProgress(
+        0, 0, max_tokens, description=f"stream {number}", layout={"width": "18em", "flex": "none"}
+    )
     return ipywidgets.HBox([bar, ipywidgets.HTML(_lane_text(prompt, ""))])
 
 

@@ -56,8 +56,12 @@ class Dashboard(ipywidgets.VBox):
         The last frame that was drawn.
     """
 
-    def __init__(self, controls: dict[str, ipywidgets.ValueWidget], work: Callable[..., Iterator[Frame]],
-                 clock: Callable[[], float] = time.monotonic):
+    def __init__(
+        self,
+        controls: dict[str, ipywidgets.ValueWidget],
+        work: Callable[..., Iterator[Frame]],
+        clock: Callable[[], float] = time.monotonic,
+    ):
         self.controls, self._work, self._clock = controls, work, clock
         self.frame: Frame | None = None
         self._stopping, self._thread, self._error = threading.Event(), None, None

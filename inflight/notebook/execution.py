@@ -79,10 +79,12 @@ def run(lessons: list[str] | None, out: Path, notebooks: Path = NOTEBOOKS) -> pd
         out: receives NN_topic.ipynb, NN_topic.html, index.html and one plotly.min.js.
         notebooks: where the lectures are; each runs with this folder as its working directory.
 
-    Returns:
+    Returns
+    -------
         One row a notebook: `notebook`, `cells` (code cells), `seconds`.
 
-    Raises:
+    Raises
+    ------
         CourseError: no such lesson, or a cell failed: then its notebook's partial copy is in `out`.
     """
     found = sorted(notebooks.glob("[0-9][0-9]_*.ipynb"))
@@ -123,7 +125,8 @@ def execute(
         output: where the copy goes, also when a cell fails; None writes none.
         on_cell: called as each code cell starts.
 
-    Raises:
+    Raises
+    ------
         CourseError: a cell raised or the kernel died; names notebook, cell number, its first line and the error.
     """
     started: list[str] = []

@@ -19,16 +19,16 @@ import numpy as np
 import pandas as pd
 
 from inflight import engine
-from inflight.triton import repository
 from inflight.bench.batch_run import QUEUE_FULL, TIMED_OUT, Outcome
 from inflight.checkpoint.sources import fetch
-from inflight.triton.client import Answer, Stream
+from inflight.checkpoint.weights import GgufFile
 from inflight.engine.builder import BuildConfig
-from inflight.errors import CourseError
 from inflight.engine.prediction import schedule
 from inflight.engine.sizing import Sizing
+from inflight.errors import CourseError
+from inflight.triton import repository
+from inflight.triton.client import Answer, Stream
 from inflight.triton.telemetry import Statistics
-from inflight.checkpoint.weights import GgufFile
 
 NOT_YET = "not done yet"  # what a grader returns when it sees that the learner has not begun
 
@@ -73,7 +73,8 @@ def check(exercise: str, answer: object) -> Result:
 
     An answer that is, or that holds, None or `...` counts as not begun.
 
-    Raises:
+    Raises
+    ------
         CourseError: only with COURSE_STRICT=1, when the answer is not right.
     """
     result = Result(exercise, NOT_YET) if untouched(answer) else _grade(exercise, answer)
@@ -238,7 +239,8 @@ _FAULTS = (
 def break_repository(repo: Path) -> Path:
     """Put the faults of exercise 2.2 into a repository in good order, and return its path.
 
-    Raises:
+    Raises
+    ------
         CourseError: the repository was changed before, so that a fault does not fit.
     """
     for model, intact, faulty in _FAULTS:
@@ -314,8 +316,9 @@ def _extended(repo: Path) -> str | None:
 
 def _iterations_of(lengths: list[int], seats: int) -> tuple[int, int]:
     """Iterations of requests that all wait from the start: static, in flight."""
-    static, in_flight = (len(schedule(lengths, seats, kind, at_the_start=seats).iterations)
-                         for kind in ("V1", "inflight_fused_batching"))
+    static, in_flight = (
+        len(schedule(lengths, seats, kind, at_the_start=seats).iterations) for kind in ("V1", "inflight_fused_batching")
+    )
     return static, in_flight
 
 
@@ -344,8 +347,10 @@ def _wasted(wasted: Callable) -> str | None:
         if got is None:
             return NOT_YET
         if not math.isclose(got, 1 - sum(scheduled) / (len(scheduled) * seats), abs_tol=1e-9):
-            return (f"For scheduled = {scheduled} and {seats} seats you have {got:.3f}. How many seats were there in all "
-                    "iterations together, and how many of them computed something?")
+            return (
+                f"For scheduled = {scheduled} and {seats} seats you have {got:.3f}. How many seats were there in all "
+                "iterations together, and how many of them computed something?"
+            )
     return None
 
 
@@ -403,7 +408,9 @@ def _price(price: Callable) -> str | None:
             if name not in got:
                 return f"The key {name!r} is missing."
             if got[name] != value:
-                return f"With this log, {name} is not {got[name]}: {log.to_dict('list')}, prompts {prompt_tokens} tokens."
+                return (
+                    f"With this log, {name} is not {got[name]}: {log.to_dict('list')}, prompts {prompt_tokens} tokens."
+                )
     return None
 
 
@@ -442,7 +449,7 @@ def _sizes_on_paper(arrivals_ms: list[float], delay_ms: float, most: int, fixed_
         full_ms = waiting[most - 1] if len(waiting) >= most else math.inf
         leaves_ms = max(free_ms, min(waiting[0] + delay_ms, full_ms))
         sizes.append(sum(arrival <= leaves_ms for arrival in waiting[:most]))
-        del waiting[:sizes[-1]]
+        del waiting[: sizes[-1]]
         free_ms = leaves_ms + fixed_ms + item_ms * sizes[-1]
     return sizes
 
@@ -451,15 +458,23 @@ def _sizes_on_paper(arrivals_ms: list[float], delay_ms: float, most: int, fixed_
 def _batch_sizes(sizes: Callable) -> str | None:
     choose = random.Random(6)
     cases = [
-        (([0, 10, 21, 32, 43], 0, 8, 40, 4), "Without a delay the first leaves alone; the next batch is what came meanwhile."),
+        (
+            ([0, 10, 21, 32, 43], 0, 8, 40, 4),
+            "Without a delay the first leaves alone; the next batch is what came meanwhile.",
+        ),
         ((list(range(12)), 0, 4, 40, 4), "No batch holds more than max_batch_size; the rest waits for the next."),
         (([0, 30, 70, 300], 100, 8, 40, 4), "A delay counts from the arrival of the oldest one that waits."),
         ((list(range(8)), 1000, 8, 40, 4), "A full batch does not wait for the delay."),
-        (([0, 5, 50], 20, 8, 100, 4), "Who has waited long enough still waits for the model: it computes one batch at a time."),
+        (
+            ([0, 5, 50], 20, 8, 100, 4),
+            "Who has waited long enough still waits for the model: it computes one batch at a time.",
+        ),
     ]
     for _ in range(20):
         arrivals_ms = [number + 0.5 for number in sorted(choose.sample(range(600), 24))]
-        cases.append(((arrivals_ms, choose.choice((0, 33, 77)), choose.choice((2, 4, 8)), 40, 4), "Play it event by event."))
+        cases.append(
+            ((arrivals_ms, choose.choice((0, 33, 77)), choose.choice((2, 4, 8)), 40, 4), "Play it event by event.")
+        )
     for case, hint in cases:
         got, right = sizes(*case), _sizes_on_paper(*case)
         if got is None:
@@ -467,7 +482,9 @@ def _batch_sizes(sizes: Callable) -> str | None:
         if list(got) != right:
             arrivals_ms, delay_ms, most, *_ = case
             shown = ", ".join(f"{value:g}" for value in arrivals_ms[:6]) + (", …" if len(arrivals_ms) > 6 else "")
-            return f"Arrivals at {shown} ms, delay {delay_ms} ms, at most {most}: your function says {list(got)}. {hint}"
+            return (
+                f"Arrivals at {shown} ms, delay {delay_ms} ms, at most {most}: your function says {list(got)}. {hint}"
+            )
     return None
 
 
@@ -512,10 +529,17 @@ def _steps(steps: Callable) -> str | None:
 def _flood(messages: list[str]) -> Outcome:
     """A run whose requests came back with these messages, and what Triton counts of it: in batches of two."""
     answered, refused = messages.count(""), messages.count(QUEUE_FULL)
-    requests = pd.DataFrame({"request": range(1, len(messages) + 1), "latency_ms": 50.0, "message": messages,
-                             "outcome": ["rejected" if message else "answered" for message in messages]})
-    counted = Statistics(answered, -(-answered // 2), answered, len(messages) - answered - refused, 0.0, 0.0,
-                         pd.Series(dtype=int))
+    requests = pd.DataFrame(
+        {
+            "request": range(1, len(messages) + 1),
+            "latency_ms": 50.0,
+            "message": messages,
+            "outcome": ["rejected" if message else "answered" for message in messages],
+        }
+    )
+    counted = Statistics(
+        answered, -(-answered // 2), answered, len(messages) - answered - refused, 0.0, 0.0, pd.Series(dtype=int)
+    )
     return Outcome(requests, pd.DataFrame({"size": [2] * counted.executions}), counted)
 
 
@@ -553,9 +577,11 @@ def _tokens_computed(answer: tuple[Callable, Callable, Callable]) -> str | None:
     choose = random.Random(7)
     for _ in range(20):
         prompts, length = choose.choices(range(1, 60), k=choose.randrange(1, 5)), choose.randrange(1, 40)
-        right = (sum(len(prompts) * (max(prompts) + before) for before in range(length)),
-                 sum(prompt + before for prompt in prompts for before in range(length)),
-                 sum(prompt + length - 1 for prompt in prompts))
+        right = (
+            sum(len(prompts) * (max(prompts) + before) for before in range(length)),
+            sum(prompt + before for prompt in prompts for before in range(length)),
+            sum(prompt + length - 1 for prompt in prompts),
+        )
         for way, function, wanted in zip(("padded", "without a cache", "with a cache"), answer, right, strict=True):
             got = function(list(prompts), length)
             if got is None:
@@ -583,7 +609,7 @@ def _cached_attention(next_token: Callable) -> str | None:
                 return NOT_YET
             if len(calls) > 3:
                 return f"Token {place + 1} took {len(calls)} projections; one query, one key and one value are enough."
-            past = text[:place + 1]
+            past = text[: place + 1]
             weights = np.exp((past @ matrices[1]) @ (text[place] @ matrices[0]) / 2)  # 2: root of the key's 4 numbers
             right = weights / weights.sum() @ (past @ matrices[2])
             if np.shape(got) != right.shape or not np.allclose(got, right):

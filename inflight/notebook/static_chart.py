@@ -19,7 +19,8 @@ from inflight.notebook.palette import DECODE, FONT, GRID, HEIGHT, INK, MARGIN, P
 def static_svg(fig: go.Figure, alt: str) -> str:
     """`fig` as SVG text: bars, lines, areas, markers, texts, rect and line shapes, annotations, legend, subplots.
 
-    Raises:
+    Raises
+    ------
         NotImplementedError: `fig` uses something else; the message names it, as `trace.fill`.
     """
     spec = fig.to_dict()
@@ -43,10 +44,46 @@ KNOWN = {
     "shape": "x0 x1 y0 y1 xref yref fillcolor opacity line layer",
     "annotation": "x y xref yref text showarrow ax ay xanchor yanchor font xshift yshift",
 }
-QUIET = """type xaxis yaxis uid visible hoverinfo hovertext hovertemplate hoverlabel hovermode customdata legendgroup
-legendrank uirevision offsetgroup alignmentgroup cliponaxis insidetextanchor textangle constraintext dragmode anchor
-matches zeroline gridcolor linecolor automargin fixedrange font plot_bgcolor paper_bgcolor align arrowhead arrowcolor
-arrowwidth ticks tickfont showline""".split()
+QUIET = [
+    "type",
+    "xaxis",
+    "yaxis",
+    "uid",
+    "visible",
+    "hoverinfo",
+    "hovertext",
+    "hovertemplate",
+    "hoverlabel",
+    "hovermode",
+    "customdata",
+    "legendgroup",
+    "legendrank",
+    "uirevision",
+    "offsetgroup",
+    "alignmentgroup",
+    "cliponaxis",
+    "insidetextanchor",
+    "textangle",
+    "constraintext",
+    "dragmode",
+    "anchor",
+    "matches",
+    "zeroline",
+    "gridcolor",
+    "linecolor",
+    "automargin",
+    "fixedrange",
+    "font",
+    "plot_bgcolor",
+    "paper_bgcolor",
+    "align",
+    "arrowhead",
+    "arrowcolor",
+    "arrowwidth",
+    "ticks",
+    "tickfont",
+    "showline",
+]
 DASHES = {"solid": "none", "dot": "2 3", "dash": "8 5", "dashdot": "8 4 2 4", "longdash": "14 6"}
 # Paths of one marker: its middle x, y, its radius r, its sides.
 _DISC = "M{left},{y} a{r},{r} 0 1,0 {d},0 a{r},{r} 0 1,0 -{d},0"
@@ -167,7 +204,7 @@ class _Picture:
         names = {trace.get(k + "axis", k) for trace in traces for k in "xy"} | set(specs) | {"x", "y"}
         self.axes = {name: self._axis(name[0], specs.get(name, {})) for name in sorted(names)}
         self.bars, self.ends = [trace for trace in traces if trace["type"] == "bar"], {}
-        for trace, colour in zip(traces, itertools.cycle([DECODE, PREFILL, *REQUEST, WASTE])):  # noqa: B905
+        for trace, colour in zip(traces, itertools.cycle([DECODE, PREFILL, *REQUEST, WASTE])):
             self._read(trace, colour)
 
     def svg(self, alt: str) -> str:
@@ -262,7 +299,7 @@ class _Picture:
             self.marks += [(self._draw_line, axes, run, style, opacity) for run in _runs(points)]
         texts = _list(trace.get("text", ""), len(points))
         sizes = _list(marker.get("size", 7), len(points))
-        for point, text, size, fill in zip(points, texts, sizes, itertools.chain([colour], colours)):  # noqa: B905
+        for point, text, size, fill in zip(points, texts, sizes, itertools.chain([colour], colours)):
             if point and "markers" in mode:
                 symbol = _one_of("marker.symbol", marker.get("symbol", "circle"), SYMBOLS)
                 self.marks.append((self._draw_marker, axes, point, symbol, size, fill, marker.get("opacity", opacity)))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import pandas as pd
 
 from inflight.paths import COURSE
-
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,13 @@ import ipywidgets
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight.engine import trtllm_commands
-from inflight.triton import batchers, repository
-from inflight.notebook.palette import DECODE, REQUEST
-from inflight.triton.client import Answer, Client
 from inflight.engine.builder import BuildConfig
-from inflight.errors import CourseError
-from inflight.triton.server import Server
 from inflight.engine.sizing import Sizing
+from inflight.errors import CourseError
+from inflight.notebook.palette import DECODE, REQUEST
+from inflight.triton import batchers, repository
+from inflight.triton.client import Answer, Client
+from inflight.triton.server import Server
 
 # Predict, before measuring --------------------------------------------------------------------------------------------
 
@@ -47,8 +47,7 @@ def predict(question: str, options: Sequence[str] | None = None, default: str | 
     if options is None:
         kind = ipywidgets.IntText if isinstance(default, int) else ipywidgets.FloatText
         return Prediction(question, kind(value=default, layout={"width": "12em"}))
-    return Prediction(question, ipywidgets.RadioButtons(options=list(options), value=default,
-                                                        layout={"width": "auto"}))
+    return Prediction(question, ipywidgets.RadioButtons(options=list(options), value=default, layout={"width": "auto"}))
 
 
 # Lesson 03: a playground ----------------------------------------------------------------------------------------------
@@ -69,8 +68,12 @@ class Playground(ipywidgets.VBox):
         self._client = client
         self._stopping, self._thread = threading.Event(), None
         style = {"description_width": "7em"}
-        self.prompt = ipywidgets.Textarea("Write a short story about a lighthouse.", description="Prompt", style=style,
-                                          layout={"width": "95%", "height": "4em"})
+        self.prompt = ipywidgets.Textarea(
+            "Write a short story about a lighthouse.",
+            description="Prompt",
+            style=style,
+            layout={"width": "95%", "height": "4em"},
+        )
         self.max_tokens = ipywidgets.IntSlider(120, 1, 400, description="Max tokens", style=style)
         self.temperature = ipywidgets.FloatSlider(0.7, min=0, max=2, step=0.1, description="Temperature", style=style)
         self.top_k = ipywidgets.IntSlider(40, 1, 200, description="top_k", style=style)
@@ -83,8 +86,10 @@ class Playground(ipywidgets.VBox):
         super().__init__([self.prompt, self.max_tokens, self.temperature, self.top_k, buttons, self.text, self.status])
 
     def __repr__(self) -> str:
-        return (f"Playground: a prompt ({self.prompt.value!r}), sliders for max_tokens, temperature and top_k, buttons "
-                "Run and Stop; the answer appears as it is made.")
+        return (
+            f"Playground: a prompt ({self.prompt.value!r}), sliders for max_tokens, temperature and top_k, buttons "
+            "Run and Stop; the answer appears as it is made."
+        )
 
     def wait(self) -> None:
         """Wait until the answer that is being made, if any, has ended."""
@@ -108,8 +113,9 @@ class Playground(ipywidgets.VBox):
 
     def _read(self) -> None:
         try:
-            stream = self._client.stream(self.prompt.value, self.max_tokens.value, temperature=self.temperature.value,
-                                         top_k=self.top_k.value)
+            stream = self._client.stream(
+                self.prompt.value, self.max_tokens.value, temperature=self.temperature.value, top_k=self.top_k.value
+            )
             drawn_at = 0.0
             for _ in stream:
                 if time.monotonic() - drawn_at >= REDRAW_S:
@@ -131,8 +137,10 @@ class Playground(ipywidgets.VBox):
 
     def _summary(self, answer: Answer) -> str:
         ended, count = "Stopped" if self._stopping.is_set() else "Done", len(answer.times_s)
-        return (f"<b>{ended}:</b> {count} pieces, TTFT {answer.time_to_first_s * 1000:.0f} ms, end-to-end "
-                f"{answer.latency_s:.2f} s, {count / answer.latency_s:.0f} tokens/s.")
+        return (
+            f"<b>{ended}:</b> {count} pieces, TTFT {answer.time_to_first_s * 1000:.0f} ms, end-to-end "
+            f"{answer.latency_s:.2f} s, {count / answer.latency_s:.0f} tokens/s."
+        )
 
 
 # Lesson 02: an editor for config.pbtxt --------------------------------------------------------------------------------
@@ -187,8 +195,15 @@ class ConfigEditor(ipywidgets.VBox):
         self.apply_button.on_click(lambda _: self._run(self._apply))
         self.undo_button.on_click(lambda _: self._run(self._undo))
         rows = [_parameter_row(name, spec, self.fields[name]) for name, spec in self._specs.items()]
-        super().__init__([ipywidgets.HTML(f"<b>{html.escape(model)}/{repository.CONFIG}</b>"), *rows, self.diff,
-                          ipywidgets.HBox([self.apply_button, self.undo_button]), self.status])
+        super().__init__(
+            [
+                ipywidgets.HTML(f"<b>{html.escape(model)}/{repository.CONFIG}</b>"),
+                *rows,
+                self.diff,
+                ipywidgets.HBox([self.apply_button, self.undo_button]),
+                self.status,
+            ]
+        )
         self._preview()
 
     def __repr__(self) -> str:
@@ -292,8 +307,10 @@ def _parameter_row(name: str, spec: repository.Parameter, field: ipywidgets.Valu
 def _diff_html(diff: str) -> str:
     """A unified diff without its two lines of file names, in colours; the signs say the same."""
     colours = {"-": "#D55E00", "+": "#0072B2", "@": "#767676"}
-    lines = [f'<span style="color: {colours.get(line[:1], "inherit")}">{html.escape(line)}</span>'
-             for line in diff.splitlines()[2:]]
+    lines = [
+        f'<span style="color: {colours.get(line[:1], "inherit")}">{html.escape(line)}</span>'
+        for line in diff.splitlines()[2:]
+    ]
     return f'<pre style="line-height: 1.3">{"<br>".join(lines)}</pre>' if lines else ""
 
 
@@ -319,8 +336,11 @@ class BuildOptions(ipywidgets.VBox):
         number = functools.partial(ipywidgets.BoundedIntText, min=0, max=1_000_000, style=style, layout=wide)
         choice = functools.partial(ipywidgets.Dropdown, style=style, layout=wide)
         self.fields = {
-            "max_batch_size": number(value=8), "max_input_len": number(value=1024), "max_seq_len": number(value=2048),
-            "max_num_tokens": number(value=2048), "max_beam_width": number(value=1),
+            "max_batch_size": number(value=8),
+            "max_input_len": number(value=1024),
+            "max_seq_len": number(value=2048),
+            "max_num_tokens": number(value=2048),
+            "max_beam_width": number(value=1),
             "tokens_per_block": number(value=32),
             "kv_cache_type": choice(options=["paged", "continuous", "disabled"]),
             "dtype": choice(options=["float32", "bfloat16", "float16"]),
@@ -350,28 +370,41 @@ class BuildOptions(ipywidgets.VBox):
             self.result.value = self._plan(config)
             self.commands.value = self._commands(config)
         except CourseError as error:
-            self.result.value = (f'<div role="alert" style="border-left: 6px solid {REQUEST[3]}; padding: 4px 12px; '
-                                 f'max-width: 30em; line-height: 1.4"><b>Refused.</b> {html.escape(str(error))}</div>')
+            self.result.value = (
+                f'<div role="alert" style="border-left: 6px solid {REQUEST[3]}; padding: 4px 12px; '
+                f'max-width: 30em; line-height: 1.4"><b>Refused.</b> {html.escape(str(error))}</div>'
+            )
             self.commands.value = "No commands for options that are refused."
 
     def _plan(self, config: BuildConfig) -> str:
         sizing, seats, length = self._sizing, config.max_batch_size, config.max_seq_len
         weight_bytes, user_bytes = sizing.weight_bytes(config), sizing.kv_bytes_per_user(config, length)
         users = sizing.users(config, length, self._memory_bytes)
-        rows = [("Weights", f"{weight_bytes / 1e6:,.1f} MB"),
-                ("KV cache of one token", f"{sizing.kv_bytes_per_token(config):,} bytes"),
-                (f"KV cache of one user, {length:,} tokens", f"{user_bytes / 1e6:,.1f} MB"),
-                (f"KV cache of all {seats} seats", f"{seats * user_bytes / 1e6:,.1f} MB"),
-                (f"Users that fit into {self._memory_bytes / 1e9:.1f} GB", f"{users:,}")]
-        cells = "".join(f'<tr><td style="padding: 2px 12px">{name}</td>'
-                        f'<td style="text-align: right"><b>{value}</b></td></tr>' for name, value in rows)
-        verdict = ("Memory is enough for every seat." if users >= seats else
-                   f"Too few for {seats} seats: users will wait with a seat free. Shorten max_seq_len or take INT8.")
-        return (f'<div style="border-left: 6px solid {DECODE}; padding: 4px 12px; line-height: 1.4">'
-                f'<table>{cells}</table>'
-                f'<div style="padding: 2px 12px">{verdict}</div></div>')
+        rows = [
+            ("Weights", f"{weight_bytes / 1e6:,.1f} MB"),
+            ("KV cache of one token", f"{sizing.kv_bytes_per_token(config):,} bytes"),
+            (f"KV cache of one user, {length:,} tokens", f"{user_bytes / 1e6:,.1f} MB"),
+            (f"KV cache of all {seats} seats", f"{seats * user_bytes / 1e6:,.1f} MB"),
+            (f"Users that fit into {self._memory_bytes / 1e9:.1f} GB", f"{users:,}"),
+        ]
+        cells = "".join(
+            f'<tr><td style="padding: 2px 12px">{name}</td><td style="text-align: right"><b>{value}</b></td></tr>'
+            for name, value in rows
+        )
+        verdict = (
+            "Memory is enough for every seat."
+            if users >= seats
+            else f"Too few for {seats} seats: users will wait with a seat free. Shorten max_seq_len or take INT8."
+        )
+        return (
+            f'<div style="border-left: 6px solid {DECODE}; padding: 4px 12px; line-height: 1.4">'
+            f"<table>{cells}</table>"
+            f'<div style="padding: 2px 12px">{verdict}</div></div>'
+        )
 
     def _commands(self, config: BuildConfig) -> str:
         given = trtllm_commands.commands(config, self.family.value, self.tp_size.value, self.pp_size.value)
-        return "".join(f"<b>{html.escape(title)}</b><pre style='line-height: 1.3'>{html.escape(text)}</pre>"
-                       for title, text in given.items())
+        return "".join(
+            f"<b>{html.escape(title)}</b><pre style='line-height: 1.3'>{html.escape(text)}</pre>"
+            for title, text in given.items()
+        )

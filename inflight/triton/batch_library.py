@@ -15,9 +15,13 @@ from inflight.triton.parameter import Problem
 
 FILE_NAME = "batchstrategy.so"  # in the model's version folder, its own, or its backend's
 PARAMETER = "TRITON_BATCH_STRATEGY_PATH"  # or anywhere, when this parameter of the model names it
-FUNCTIONS = ("TRITONBACKEND_ModelBatcherInitialize", "TRITONBACKEND_ModelBatcherFinalize",
-             "TRITONBACKEND_ModelBatchInitialize", "TRITONBACKEND_ModelBatchIncludeRequest",
-             "TRITONBACKEND_ModelBatchFinalize")
+FUNCTIONS = (
+    "TRITONBACKEND_ModelBatcherInitialize",
+    "TRITONBACKEND_ModelBatcherFinalize",
+    "TRITONBACKEND_ModelBatchInitialize",
+    "TRITONBACKEND_ModelBatchIncludeRequest",
+    "TRITONBACKEND_ModelBatchFinalize",
+)
 
 # ELF, the format of programs and libraries: https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html
 ELF_64_LITTLE_ENDIAN = b"\x7fELF\x02\x01"
@@ -35,15 +39,28 @@ def check(path: str | Path) -> Problem | None:
     try:
         exported = symbols(path)
     except OSError as error:
-        return Problem(str(path), "library", f"The batching library {path} cannot be read ({error.strerror}).",
-                       "Build it (`custom_batching.build`), or name the file that is there.")
+        return Problem(
+            str(path),
+            "library",
+            f"The batching library {path} cannot be read ({error.strerror}).",
+            "Build it (`custom_batching.build`), or name the file that is there.",
+        )
     except ValueError as error:
-        return Problem(str(path), "library", f"{path} is not a shared library of this machine ({error}).",
-                       "Build it from its C source: `custom_batching.build`.")
+        return Problem(
+            str(path),
+            "library",
+            f"{path} is not a shared library of this machine ({error}).",
+            "Build it from its C source: `custom_batching.build`.",
+        )
     missing = [name for name in FUNCTIONS if name not in exported]
     if missing:
-        return Problem(str(path), "library", f"The batching library {path} does not define all required custom "
-                       f"batching functions: {', '.join(missing)}.", "Write what is missing and build it again.")
+        return Problem(
+            str(path),
+            "library",
+            f"The batching library {path} does not define all required custom "
+            f"batching functions: {', '.join(missing)}.",
+            "Write what is missing and build it again.",
+        )
     return None
 
 
@@ -85,7 +102,7 @@ def _symbols(data: bytes) -> set[str]:
 
 
 def _text(data: bytes, begin: int) -> str:
-    return data[begin:data.index(b"\0", begin)].decode("utf-8", "replace")
+    return data[begin : data.index(b"\0", begin)].decode("utf-8", "replace")
 
 
 def _machine() -> int:

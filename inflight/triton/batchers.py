@@ -12,7 +12,11 @@ from __future__ import annotations
 
 from google.protobuf.descriptor import FieldDescriptor
 from tritonclient.grpc.model_config_pb2 import (
-    DataType, ModelConfig, ModelDynamicBatching, ModelQueuePolicy, ModelSequenceBatching,
+    DataType,
+    ModelConfig,
+    ModelDynamicBatching,
+    ModelQueuePolicy,
+    ModelSequenceBatching,
 )
 
 from inflight.errors import CourseError
@@ -28,23 +32,34 @@ FIELDS: dict[str, Parameter] = {
     "dynamic_batching.preserve_ordering": Parameter("bool", False, "Answer in the order of arrival."),
     "dynamic_batching.priority_levels": Parameter("int", None, "Number of levels; 1 is served first.", low=0),
     "dynamic_batching.default_priority_level": Parameter("int", None, "Level of a request that names none.", low=0),
-    "dynamic_batching.default_queue_policy.max_queue_size": Parameter("int", None, "Most that wait; 0: no limit.", low=0),
+    "dynamic_batching.default_queue_policy.max_queue_size": Parameter(
+        "int", None, "Most that wait; 0: no limit.", low=0
+    ),
     "dynamic_batching.default_queue_policy.default_timeout_microseconds": Parameter(
-        "int", None, "Longest wait in the queue; 0: no limit.", low=0),
+        "int", None, "Longest wait in the queue; 0: no limit.", low=0
+    ),
     "dynamic_batching.default_queue_policy.timeout_action": Parameter(
-        "choice", "REJECT", "What becomes of a request that waited longer.", ("REJECT", "DELAY")),
+        "choice", "REJECT", "What becomes of a request that waited longer.", ("REJECT", "DELAY")
+    ),
     "dynamic_batching.default_queue_policy.allow_timeout_override": Parameter(
-        "bool", False, "Let a request name a shorter time-out of its own."),
+        "bool", False, "Let a request name a shorter time-out of its own."
+    ),
     "sequence_batching.max_sequence_idle_microseconds": Parameter(
-        "int", None, "A sequence without a request for so long is given up.", low=0),
+        "int", None, "A sequence without a request for so long is given up.", low=0
+    ),
     "sequence_batching.direct.max_queue_delay_microseconds": Parameter(
-        "int", None, "Longest wait for the other sequences of the batch.", low=0),
+        "int", None, "Longest wait for the other sequences of the batch.", low=0
+    ),
     "sequence_batching.direct.minimum_slot_utilization": Parameter(
-        "float", None, "Part of the batch's places that need no longer wait.", low=0, high=1),
+        "float", None, "Part of the batch's places that need no longer wait.", low=0, high=1
+    ),
     "sequence_batching.oldest.max_candidate_sequences": Parameter("int", None, "Most sequences that are begun.", low=1),
-    "sequence_batching.oldest.preferred_batch_size": Parameter("ints", None, "Sizes that need not wait any longer.", low=1),
+    "sequence_batching.oldest.preferred_batch_size": Parameter(
+        "ints", None, "Sizes that need not wait any longer.", low=1
+    ),
     "sequence_batching.oldest.max_queue_delay_microseconds": Parameter(
-        "int", None, "Longest wait for more requests.", low=0),
+        "int", None, "Longest wait for more requests.", low=0
+    ),
 }
 
 
@@ -150,9 +165,15 @@ def _dynamic_problems(config: ModelConfig) -> list[tuple[str, str, str]]:
     if batcher.priority_levels:
         named = [(f"{path}.default_priority_level", batcher.default_priority_level)]
         named += [(f"{path}.priority_queue_policy", level) for level in sorted(batcher.priority_queue_policy)]
-        found += [(field, f"It names level {level}.",
-                   f"It must be one of the priority levels, 1 to {batcher.priority_levels}.")
-                  for field, level in named if not 1 <= level <= batcher.priority_levels]
+        found += [
+            (
+                field,
+                f"It names level {level}.",
+                f"It must be one of the priority levels, 1 to {batcher.priority_levels}.",
+            )
+            for field, level in named
+            if not 1 <= level <= batcher.priority_levels
+        ]
     return found + (_order_problems(batcher, path) if batcher.preserve_ordering else [])
 
 
@@ -160,25 +181,42 @@ def _order_problems(batcher: ModelDynamicBatching, path: str) -> list[tuple[str,
     """What changes the order of requests, and so cannot be where it is to be preserved."""
     found = []
     if batcher.priority_levels > 1:
-        found.append((f"{path}.preserve_ordering",
-                      f"There are {batcher.priority_levels} priority levels, which change the order of requests.",
-                      "With it there may be only one priority level: take them out, or preserve_ordering."))
+        found.append(
+            (
+                f"{path}.preserve_ordering",
+                f"There are {batcher.priority_levels} priority levels, which change the order of requests.",
+                "With it there may be only one priority level: take them out, or preserve_ordering.",
+            )
+        )
     policies = {f"{path}.default_queue_policy": batcher.default_queue_policy}
-    policies |= {f"{path}.priority_queue_policy[{level}]": policy
-                 for level, policy in sorted(batcher.priority_queue_policy.items())}
-    return found + [(f"{field}.timeout_action", "DELAY changes the order of requests.",
-                     "It must be REJECT, or take preserve_ordering out.")
-                    for field, policy in policies.items()
-                    if policy.timeout_action == ModelQueuePolicy.DELAY and policy.default_timeout_microseconds]
+    policies |= {
+        f"{path}.priority_queue_policy[{level}]": policy
+        for level, policy in sorted(batcher.priority_queue_policy.items())
+    }
+    return found + [
+        (
+            f"{field}.timeout_action",
+            "DELAY changes the order of requests.",
+            "It must be REJECT, or take preserve_ordering out.",
+        )
+        for field, policy in policies.items()
+        if policy.timeout_action == ModelQueuePolicy.DELAY and policy.default_timeout_microseconds
+    ]
 
 
 def _sequence_problems(config: ModelConfig) -> list[tuple[str, str, str]]:
     batcher, path = config.sequence_batching, "sequence_batching"
-    found = _size_problems(f"{path}.oldest.preferred_batch_size", batcher.oldest.preferred_batch_size,
-                           config.max_batch_size)
+    found = _size_problems(
+        f"{path}.oldest.preferred_batch_size", batcher.oldest.preferred_batch_size, config.max_batch_size
+    )
     if not 0 <= batcher.direct.minimum_slot_utilization <= 1:
-        found.append((f"{path}.direct.minimum_slot_utilization", f"It is {batcher.direct.minimum_slot_utilization:g}.",
-                      "It must be at least 0 and at most 1."))
+        found.append(
+            (
+                f"{path}.direct.minimum_slot_utilization",
+                f"It is {batcher.direct.minimum_slot_utilization:g}.",
+                "It must be at least 0 and at most 1.",
+            )
+        )
     seen = set()
     for control_input in batcher.control_input:
         for control in control_input.control:
@@ -200,12 +238,20 @@ def _control_problems(kind: str, control: _CONTROL) -> list[tuple[str, str]]:
         if given:
             return [(f"{kind} has {', '.join(given)}, but is not true or false.", "Take that out.")]
         if DataType.Name(control.data_type) not in _CORRID_TYPES:
-            return [(f"{kind} has the data_type {DataType.Name(control.data_type)}.",
-                     f"It must be {', '.join(_CORRID_TYPES[:-1])} or {_CORRID_TYPES[-1]}.")]
+            return [
+                (
+                    f"{kind} has the data_type {DataType.Name(control.data_type)}.",
+                    f"It must be {', '.join(_CORRID_TYPES[:-1])} or {_CORRID_TYPES[-1]}.",
+                )
+            ]
         return []
     if len(given) != 1:
-        return [(f"{kind} has {' and '.join(given) or 'no values for false and true'}.",
-                 f"It must have one of {', '.join(values)}.")]
+        return [
+            (
+                f"{kind} has {' and '.join(given) or 'no values for false and true'}.",
+                f"It must have one of {', '.join(values)}.",
+            )
+        ]
     [(name, number)] = given.items()
     return [] if number == 2 else [(f"{kind} has {name} of length {number}.", "It must have exactly 2 values.")]
 

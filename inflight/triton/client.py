@@ -33,16 +33,34 @@ STOP_TIMEOUT_S = 5
 
 # Options of a text request: the ensemble's optional inputs and their types.
 TEXT_OPTIONS = {
-    "temperature": np.float32, "top_k": np.int32, "top_p": np.float32, "repetition_penalty": np.float32,
-    "presence_penalty": np.float32, "frequency_penalty": np.float32, "min_length": np.int32, "random_seed": np.uint64,
-    "end_id": np.int32, "stop_words": np.object_, "bad_words": np.object_, "return_log_probs": np.bool_,
-    "exclude_input_in_output": np.bool_, "beam_width": np.int32,
+    "temperature": np.float32,
+    "top_k": np.int32,
+    "top_p": np.float32,
+    "repetition_penalty": np.float32,
+    "presence_penalty": np.float32,
+    "frequency_penalty": np.float32,
+    "min_length": np.int32,
+    "random_seed": np.uint64,
+    "end_id": np.int32,
+    "stop_words": np.object_,
+    "bad_words": np.object_,
+    "return_log_probs": np.bool_,
+    "exclude_input_in_output": np.bool_,
+    "beam_width": np.int32,
 }
 # The same for a token request: the engine's optional inputs.
 TOKEN_OPTIONS = {
-    "temperature": np.float32, "runtime_top_k": np.int32, "runtime_top_p": np.float32, "repetition_penalty": np.float32,
-    "presence_penalty": np.float32, "frequency_penalty": np.float32, "min_length": np.int32, "random_seed": np.uint64,
-    "end_id": np.int32, "return_log_probs": np.bool_, "exclude_input_in_output": np.bool_,
+    "temperature": np.float32,
+    "runtime_top_k": np.int32,
+    "runtime_top_p": np.float32,
+    "repetition_penalty": np.float32,
+    "presence_penalty": np.float32,
+    "frequency_penalty": np.float32,
+    "min_length": np.int32,
+    "random_seed": np.uint64,
+    "end_id": np.int32,
+    "return_log_probs": np.bool_,
+    "exclude_input_in_output": np.bool_,
 }
 
 
@@ -171,8 +189,11 @@ class Client:
     def stream(self, text: str, max_tokens: int = 64, stop_after_s: float | None = None, **options) -> Stream:
         """Ask for an answer in pieces, as they are made. The model must be decoupled. Parameters as `ask`."""
         inputs = {"text_input": text, "max_tokens": max_tokens, **options, "stream": True}
-        pieces = (self._stream_http(inputs) if self._http
-                  else self._stream_grpc(self.model, _arrays(inputs, TEXT_OPTIONS), _text))
+        pieces = (
+            self._stream_http(inputs)
+            if self._http
+            else self._stream_grpc(self.model, _arrays(inputs, TEXT_OPTIONS), _text)
+        )
         return Stream(pieces, stop_after_s)
 
     # Tokens -----------------------------------------------------------------------------------------------------------
@@ -181,8 +202,9 @@ class Client:
         """Ask the engine itself for the whole answer to `input_ids`; options as in `TOKEN_OPTIONS`. gRPC only."""
         return self._ask_grpc(ENGINE, _token_inputs(input_ids, request_output_len, options), _token_ids)
 
-    def stream_tokens(self, input_ids: list[int], request_output_len: int, stop_after_s: float | None = None,
-                      **options) -> Stream:
+    def stream_tokens(
+        self, input_ids: list[int], request_output_len: int, stop_after_s: float | None = None, **options
+    ) -> Stream:
         """Ask the engine itself for tokens as they are made. gRPC only.
 
         With `stop_after_s`, a second request with the same id and `stop` true ends the first: the engine's own way to
@@ -252,7 +274,9 @@ class Client:
         else:
             with self.errors():
                 try:
-                    result = self._grpc.infer(model, _tensors(arrays), request_id=request_id, client_timeout=self.timeout_s)
+                    result = self._grpc.infer(
+                        model, _tensors(arrays), request_id=request_id, client_timeout=self.timeout_s
+                    )
                 except InferenceServerException as error:
                     # Nobody waits any longer: the time is up, or `close` was called meanwhile.
                     if re.search("DEADLINE_EXCEEDED|CANCELLED", error.status() or "") and model != ENGINE:
@@ -261,7 +285,9 @@ class Client:
                 pieces = [read(result)]
         return Answer(pieces, [time.perf_counter() - started] * len(pieces))
 
-    def _stream_grpc(self, model: str, arrays: dict[str, np.ndarray], read, stop_after_s: float | None = None) -> Iterator:
+    def _stream_grpc(
+        self, model: str, arrays: dict[str, np.ndarray], read, stop_after_s: float | None = None
+    ) -> Iterator:
         """Yield pieces until the server says that the last has been sent."""
         arrived: queue.SimpleQueue = queue.SimpleQueue()
         connection, request_id, is_over = triton.InferenceServerClient(self.url), uuid.uuid4().hex, False
@@ -277,8 +303,10 @@ class Client:
                         result, error = arrived.get(timeout=wait_s)
                     except queue.Empty:
                         if stop_at is None:
-                            raise CourseError(f"No answer from {self.url} within {self.timeout_s} s. Wait longer with "
-                                              "timeout_s, or look at the server's log.") from None
+                            raise CourseError(
+                                f"No answer from {self.url} within {self.timeout_s} s. Wait longer with "
+                                "timeout_s, or look at the server's log."
+                            ) from None
                         stop_at = None
                         send(connection, model, _stop_arrays(), request_id)
                         num_unfinished += 1
@@ -312,15 +340,19 @@ class Client:
     def _sentence(self, error: InferenceServerException) -> str:
         status, message = error.status() or "", error.message()
         if "DEADLINE_EXCEEDED" in status:
-            return (f"No answer from {self.url} within {self.timeout_s} s. Wait longer with timeout_s, or look at the "
-                    "server's log.")
+            return (
+                f"No answer from {self.url} within {self.timeout_s} s. Wait longer with timeout_s, or look at the "
+                "server's log."
+            )
         if "UNAVAILABLE" in status and not message.startswith(("Request for unknown", "in ensemble")):
             return self._unreachable()
         return _clean(message)
 
     def _unreachable(self) -> str:
-        return (f"The server at {self.url} does not answer, or went away in the middle of a request. Start it "
-                "(`inflight serve`) and check the port.")
+        return (
+            f"The server at {self.url} does not answer, or went away in the middle of a request. Start it "
+            "(`inflight serve`) and check the port."
+        )
 
     # HTTP -------------------------------------------------------------------------------------------------------------
 
@@ -328,8 +360,11 @@ class Client:
         started, request_id = time.perf_counter(), uuid.uuid4().hex
         with self._errors_http():
             try:
-                answer = httpx.post(f"{self.url}/v2/models/{self.model}/generate", content=_json(inputs, request_id),
-                                    timeout=self.timeout_s)
+                answer = httpx.post(
+                    f"{self.url}/v2/models/{self.model}/generate",
+                    content=_json(inputs, request_id),
+                    timeout=self.timeout_s,
+                )
             except httpx.TimeoutException:
                 self._stop_in_engine_http(request_id)
                 raise
@@ -339,9 +374,15 @@ class Client:
     def _stream_http(self, inputs: dict) -> Iterator[str]:
         request_id, is_over = uuid.uuid4().hex, False
         try:
-            with self._errors_http(), httpx.stream(
-                    "POST", f"{self.url}/v2/models/{self.model}/generate_stream", content=_json(inputs, request_id),
-                    timeout=self.timeout_s) as response:
+            with (
+                self._errors_http(),
+                httpx.stream(
+                    "POST",
+                    f"{self.url}/v2/models/{self.model}/generate_stream",
+                    content=_json(inputs, request_id),
+                    timeout=self.timeout_s,
+                ) as response,
+            ):
                 if response.status_code != 200:
                     is_over = True
                     response.read()
@@ -358,16 +399,21 @@ class Client:
         """As `_stop_in_engine`. A server that is gone has nothing left to stop."""
         stop = {name: array.item() for name, array in _stop_arrays().items()}
         with contextlib.suppress(httpx.TransportError):
-            httpx.post(f"{self.url}/v2/models/{ENGINE}/generate_stream", content=json.dumps({**stop, "id": request_id}),
-                       timeout=STOP_TIMEOUT_S)
+            httpx.post(
+                f"{self.url}/v2/models/{ENGINE}/generate_stream",
+                content=json.dumps({**stop, "id": request_id}),
+                timeout=STOP_TIMEOUT_S,
+            )
 
     @contextlib.contextmanager
     def _errors_http(self):
         try:
             yield
         except httpx.TimeoutException as error:
-            raise CourseError(f"No answer from {self.url} within {self.timeout_s} s. Wait longer with timeout_s, or look at "
-                              "the server's log.") from error
+            raise CourseError(
+                f"No answer from {self.url} within {self.timeout_s} s. Wait longer with timeout_s, or look at "
+                "the server's log."
+            ) from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise CourseError(self._unreachable()) from error
 
@@ -382,9 +428,19 @@ def _arrays(inputs: dict, options: dict) -> dict[str, np.ndarray]:
 
 
 def _token_inputs(input_ids: list[int], request_output_len: int, options: dict) -> dict[str, np.ndarray]:
-    inputs = {"input_ids": input_ids, "input_lengths": len(input_ids), "request_output_len": request_output_len, **options}
-    types = {"input_ids": np.int32, "input_lengths": np.int32, "request_output_len": np.int32, "streaming": np.bool_,
-             **TOKEN_OPTIONS}
+    inputs = {
+        "input_ids": input_ids,
+        "input_lengths": len(input_ids),
+        "request_output_len": request_output_len,
+        **options,
+    }
+    types = {
+        "input_ids": np.int32,
+        "input_lengths": np.int32,
+        "request_output_len": np.int32,
+        "streaming": np.bool_,
+        **TOKEN_OPTIONS,
+    }
     return {name: _array(name, value, types) for name, value in inputs.items()}
 
 
@@ -394,12 +450,16 @@ def _array(name: str, value, types: dict) -> np.ndarray:
     values = value if isinstance(value, (list, tuple)) else [value]
     try:
         if types[name] is np.object_:
-            return np.array([[item if isinstance(item, bytes) else item.encode("utf-8") for item in values]], np.object_)
+            return np.array(
+                [[item if isinstance(item, bytes) else item.encode("utf-8") for item in values]], np.object_
+            )
         if issubclass(types[name], np.integer):
             _check_whole(values, np.iinfo(types[name]))
         return np.array([values], types[name])
     except (ValueError, OverflowError, AttributeError, TypeError) as error:
-        raise CourseError(f"{name} is {value!r}, which cannot be sent as {np.dtype(types[name]).name} ({error}).") from None
+        raise CourseError(
+            f"{name} is {value!r}, which cannot be sent as {np.dtype(types[name]).name} ({error})."
+        ) from None
 
 
 def _check_whole(values: list, limits: np.iinfo) -> None:
@@ -416,8 +476,9 @@ def _tensors(arrays: dict[str, np.ndarray]) -> list[triton.InferInput]:
     return tensors
 
 
-def send(connection: triton.InferenceServerClient, model: str, arrays: dict[str, np.ndarray], request_id: str,
-         **options) -> None:
+def send(
+    connection: triton.InferenceServerClient, model: str, arrays: dict[str, np.ndarray], request_id: str, **options
+) -> None:
     """Send a request on the connection's stream."""
     # A stream that is broken refuses; by then its callback has got the error that broke it, which says more.
     with contextlib.suppress(InferenceServerException):

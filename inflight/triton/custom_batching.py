@@ -21,9 +21,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from inflight import files
-from inflight.triton import batch_library, repository
 from inflight.errors import CourseError
 from inflight.paths import ASSETS
+from inflight.triton import batch_library, repository
 from inflight.triton.server import Server
 
 SOURCES = ASSETS / "batching"
@@ -78,8 +78,10 @@ def compiler() -> list[str]:
         return [found]
     if find_spec("ziglang"):
         return [sys.executable, "-m", "ziglang", "cc"]
-    raise CourseError("There is no C compiler on this machine: install one, such as gcc, or run `pip install ziglang`, "
-                      "which brings one.")
+    raise CourseError(
+        "There is no C compiler on this machine: install one, such as gcc, or run `pip install ziglang`, "
+        "which brings one."
+    )
 
 
 def _compiler_reason(source: Path, output: str) -> str:

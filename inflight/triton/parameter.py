@@ -58,13 +58,17 @@ class Parameter:
         if self.kind == "ints":
             return [self._number(part.strip()) for part in text.strip("[]").split(",")]
         if self.kind == "folder" and not (text and any(Path(text).glob(self.holds))):
-            raise ValueError(f"a folder with {self.holds} in it" + (f"; `{self.made_by}` makes one" if self.made_by else ""))
+            raise ValueError(
+                f"a folder with {self.holds} in it" + (f"; `{self.made_by}` makes one" if self.made_by else "")
+            )
         if not text:
             raise ValueError("a path")
         return text
 
     def _number(self, text: str):
-        wanted = {"int": "a whole number", "ints": "whole numbers with commas between them, each"}.get(self.kind, "a number")
+        wanted = {"int": "a whole number", "ints": "whole numbers with commas between them, each"}.get(
+            self.kind, "a number"
+        )
         if self.low is not None:
             wanted += f" of at least {self.low:g}"
         if self.high is not None:

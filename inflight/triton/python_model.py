@@ -14,9 +14,9 @@ import os
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight.triton import repository
-from inflight.errors import CourseError
 from inflight.engine.executor import Executor
+from inflight.errors import CourseError
+from inflight.triton import repository
 
 # At a model's end its memory goes with the process. To look through PyTorch's objects first takes a second of CPU time,
 # which is that of the model that was loaded in its place.
@@ -56,15 +56,18 @@ def texts(request, name: str, called: str) -> list[str]:
     try:
         return [item.decode("utf-8") for item in array(request, name, []).reshape(-1)]
     except UnicodeDecodeError as error:
-        raise CourseError(f"{called} is not valid UTF-8 (byte {error.start}): send the text encoded as UTF-8.") from None
+        raise CourseError(
+            f"{called} is not valid UTF-8 (byte {error.start}): send the text encoded as UTF-8."
+        ) from None
 
 
 def prompt(request, name: str = "text_input") -> str:
     """The one text of a request; CourseError when there are more, or when it is empty."""
     given = texts(request, name, "text_input")
     if len(given) != 1:
-        raise CourseError(f"Expected batch dimension to be 1 for each request, got {len(given)}: send one prompt a "
-                          "request.")
+        raise CourseError(
+            f"Expected batch dimension to be 1 for each request, got {len(given)}: send one prompt a request."
+        )
     if not given[0].strip():
         raise CourseError("text_input is empty: send at least one character that is not a space.")
     return given[0]
@@ -100,7 +103,9 @@ class ExecutionLog:
         try:
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644) if path else None
         except OSError as error:
-            raise CourseError(f"The execution log {path} cannot be written ({error.strerror}). Name another file.") from None
+            raise CourseError(
+                f"The execution log {path} cannot be written ({error.strerror}). Name another file."
+            ) from None
 
     def write(self, **execution) -> None:
         """Append a line; in one piece, so that lines of several instances do not mix."""
@@ -122,8 +127,10 @@ class Gauges:
     def __init__(self, args: dict, families: dict[str, tuple[str, str]]):
         self._model = {"model": args["model_name"], "version": args["model_version"]}
         self._labels = {name: label for name, (_, label) in families.items()}
-        self._families = {name: _undying(pb_utils.MetricFamily(name=name, description=text, kind=pb_utils.MetricFamily.GAUGE))
-                          for name, (text, _) in families.items()}
+        self._families = {
+            name: _undying(pb_utils.MetricFamily(name=name, description=text, kind=pb_utils.MetricFamily.GAUGE))
+            for name, (text, _) in families.items()
+        }
         self._gauges = {}
 
     def show(self, family: str, values: dict[str, float]) -> None:
@@ -155,8 +162,10 @@ class EngineMetrics:
     FAMILIES = {
         "nv_trt_llm_request_metrics": ("TRT LLM request metrics", "request_type"),
         "nv_trt_llm_kv_cache_block_metrics": ("TRT LLM KV cache block metrics", "kv_cache_block_type"),
-        "nv_trt_llm_inflight_batcher_metrics": ("TRT LLM inflight_batcher-specific metrics",
-                                                "inflight_batcher_specific_metric"),
+        "nv_trt_llm_inflight_batcher_metrics": (
+            "TRT LLM inflight_batcher-specific metrics",
+            "inflight_batcher_specific_metric",
+        ),
         "nv_trt_llm_v1_metrics": ("TRT LLM v1-specific metrics", "v1_specific_metric"),
         "nv_trt_llm_general_metrics": ("General TRT LLM metrics", "general_type"),
     }
@@ -181,19 +190,32 @@ class EngineMetrics:
         now = self._executor.snapshot()
         figures = {
             "nv_trt_llm_request_metrics": {
-                "active": now.active, "max": self._executor.build_config.max_batch_size, "scheduled": now.scheduled,
-                "context": sum(row[1] > 0 for row in now.requests), "waiting": now.waiting},
+                "active": now.active,
+                "max": self._executor.build_config.max_batch_size,
+                "scheduled": now.scheduled,
+                "context": sum(row[1] > 0 for row in now.requests),
+                "waiting": now.waiting,
+            },
             "nv_trt_llm_kv_cache_block_metrics": {
-                "max": now.kv_blocks_max, "free": now.kv_blocks_free, "used": now.kv_blocks_used,
-                "reused": now.kv_blocks_reused, "tokens_per": now.tokens_per_block, "fraction": now.kv_blocks_used / now.kv_blocks_max},
+                "max": now.kv_blocks_max,
+                "free": now.kv_blocks_free,
+                "used": now.kv_blocks_used,
+                "reused": now.kv_blocks_reused,
+                "tokens_per": now.tokens_per_block,
+                "fraction": now.kv_blocks_used / now.kv_blocks_max,
+            },
             "nv_trt_llm_inflight_batcher_metrics": {
-                "total_context_tokens": now.context_tokens, "paused_requests": now.paused, "micro_batch_id": 0,
-                "generation_requests": sum(row[2] > 0 for row in now.requests)},
+                "total_context_tokens": now.context_tokens,
+                "paused_requests": now.paused,
+                "micro_batch_id": 0,
+                "generation_requests": sum(row[2] > 0 for row in now.requests),
+            },
             "nv_trt_llm_v1_metrics": {
-                "total_context_tokens": now.context_tokens, "total_generation_tokens": now.generation_tokens,
-                "empty_generation_slots": now.empty_seats},
-            "nv_trt_llm_general_metrics": {
-                "timestamp": int(now.timestamp * 1e6), "iteration_counter": now.iteration},
+                "total_context_tokens": now.context_tokens,
+                "total_generation_tokens": now.generation_tokens,
+                "empty_generation_slots": now.empty_seats,
+            },
+            "nv_trt_llm_general_metrics": {"timestamp": int(now.timestamp * 1e6), "iteration_counter": now.iteration},
         }
         del figures[self._other_batching]
         return figures

@@ -23,10 +23,10 @@ from google.protobuf import text_encoding, text_format
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from inflight import files
-from inflight.triton import batch_library, batchers
+from inflight.engine.executor import BATCHING_TYPES, POLICIES
 from inflight.errors import CourseError
 from inflight.paths import ASSETS
-from inflight.engine.executor import BATCHING_TYPES, POLICIES
+from inflight.triton import batch_library, batchers
 from inflight.triton.parameter import Parameter, Problem
 
 TEMPLATES = ASSETS / "repository"
@@ -42,23 +42,35 @@ EMBEDDING = "text-embedding"  # the checkpoint as a model that gains from batche
 
 
 _TOKENIZER = {"tokenizer_dir": Parameter("path", None, "Folder with tokenizer.json.", required=True)}
-_CHAT_TEMPLATE = {"apply_chat_template": Parameter("bool", False,
-                                                   "Put the text into the model's chat template as one user turn.")}
+_CHAT_TEMPLATE = {
+    "apply_chat_template": Parameter("bool", False, "Put the text into the model's chat template as one user turn.")
+}
 _MAKES_BASELINE = "inflight assemble --with-llama-python"
-_GPT2_CHECKPOINT = {"checkpoint_dir": Parameter("folder", None, "Hugging Face folder of a GPT-2, with its tokenizer.",
-                                                holds="*.safetensors", required=True)}
+_GPT2_CHECKPOINT = {
+    "checkpoint_dir": Parameter(
+        "folder", None, "Hugging Face folder of a GPT-2, with its tokenizer.", holds="*.safetensors", required=True
+    )
+}
 _ITERATION_LOG = {"iteration_log_path": Parameter("path", None, "File for one JSON line an iteration; blank: none.")}
 _EXECUTION_LOG = {"execution_log_path": Parameter("path", None, "File for one JSON line an execution; blank: none.")}
 PARAMETERS: dict[str, dict[str, Parameter]] = {
     "tensorrt_llm": {
         "gpt_model_path": Parameter("path", None, "Engine folder.", required=True),
-        "gpt_model_type": Parameter("choice", None, "V1: static batching; the others: in-flight batching.",
-                                    (*BATCHING_TYPES,), required=True),
-        "batch_scheduler_policy": Parameter("choice", "guaranteed_no_evict", "What happens when KV blocks are short.",
-                                            (*POLICIES, "guaranteed_completion")),
-        "max_tokens_in_paged_kv_cache": Parameter("int", None, "Most tokens in the KV cache; blank: no such limit.", low=1),
-        "kv_cache_free_gpu_mem_fraction": Parameter("float", 0.9, "Most of the free memory that the KV cache takes.",
-                                                    low=0, high=1),
+        "gpt_model_type": Parameter(
+            "choice", None, "V1: static batching; the others: in-flight batching.", (*BATCHING_TYPES,), required=True
+        ),
+        "batch_scheduler_policy": Parameter(
+            "choice",
+            "guaranteed_no_evict",
+            "What happens when KV blocks are short.",
+            (*POLICIES, "guaranteed_completion"),
+        ),
+        "max_tokens_in_paged_kv_cache": Parameter(
+            "int", None, "Most tokens in the KV cache; blank: no such limit.", low=1
+        ),
+        "kv_cache_free_gpu_mem_fraction": Parameter(
+            "float", 0.9, "Most of the free memory that the KV cache takes.", low=0, high=1
+        ),
         "enable_kv_cache_reuse": Parameter("bool", False, "Keep the KV blocks of prompts for later ones."),
         "enable_chunked_context": Parameter("bool", False, "Compute a long prompt in parts."),
         "exclude_input_in_output": Parameter("bool", False, "Leave the prompt out of output_ids."),
@@ -79,20 +91,37 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
     },
     "ensemble": {},
     BASELINE: {
-        "checkpoint_dir": Parameter("folder", None, "Hugging Face folder of the model.", holds="*.safetensors",
-                                    made_by=_MAKES_BASELINE, required=True),
-        "tokenizer_dir": Parameter("folder", None, "Folder with tokenizer.json.", holds="tokenizer.json",
-                                   made_by=_MAKES_BASELINE, required=True),
+        "checkpoint_dir": Parameter(
+            "folder",
+            None,
+            "Hugging Face folder of the model.",
+            holds="*.safetensors",
+            made_by=_MAKES_BASELINE,
+            required=True,
+        ),
+        "tokenizer_dir": Parameter(
+            "folder",
+            None,
+            "Folder with tokenizer.json.",
+            holds="tokenizer.json",
+            made_by=_MAKES_BASELINE,
+            required=True,
+        ),
         "dtype": Parameter("choice", "bfloat16", "Precision of weights and arithmetic.", ("bfloat16", "float32")),
         **_CHAT_TEMPLATE,
     },
     "simple-gpt2": {**_GPT2_CHECKPOINT, **_ITERATION_LOG},
     "iterative-gpt2": {
         **_GPT2_CHECKPOINT,
-        "dtype": Parameter("choice", "bfloat16", "Precision of weights, cache and arithmetic.",
-                           ("bfloat16", "float16", "float32")),
-        "kv_cache": Parameter("choice", "on", "off: compute every history again; tutorial: so, in float32, by generate.",
-                              ("on", "off", "tutorial")),
+        "dtype": Parameter(
+            "choice", "bfloat16", "Precision of weights, cache and arithmetic.", ("bfloat16", "float16", "float32")
+        ),
+        "kv_cache": Parameter(
+            "choice",
+            "on",
+            "off: compute every history again; tutorial: so, in float32, by generate.",
+            ("on", "off", "tutorial"),
+        ),
         "kv_cache_slots": Parameter("int", 8, "Sequences that the KV cache holds.", low=1),
         "when_full": Parameter("choice", "wait", "What a request does when every slot is taken.", ("wait", "refuse")),
         **_ITERATION_LOG,
@@ -106,10 +135,19 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
     },
     RUNNING_SUM: _EXECUTION_LOG,
     EMBEDDING: {
-        "checkpoint_dir": Parameter("folder", None, "Hugging Face folder of the model, with its tokenizer.",
-                                    holds="*.safetensors", required=True),
-        "dtype": Parameter("choice", "auto", "Precision of weights and arithmetic; auto: the faster one here.",
-                           ("auto", "bfloat16", "float32")),
+        "checkpoint_dir": Parameter(
+            "folder",
+            None,
+            "Hugging Face folder of the model, with its tokenizer.",
+            holds="*.safetensors",
+            required=True,
+        ),
+        "dtype": Parameter(
+            "choice",
+            "auto",
+            "Precision of weights and arithmetic; auto: the faster one here.",
+            ("auto", "bfloat16", "float32"),
+        ),
     },
 }
 
@@ -190,11 +228,11 @@ def parse(text: str, file: str = CONFIG) -> ModelConfig:
 
 
 def _parse_reason(error: str, text: str) -> str:
-    """protobuf's complaint, in a sentence that says what to do."""
+    """Protobuf's complaint, in a sentence that says what to do."""
     place = re.match(r"(\d+):(\d+) : ", error)
     where = f"line {place[1]}, column {place[2]}: " if place else ""
     line = text.splitlines()[int(place[1]) - 1] if place and int(place[1]) <= len(text.splitlines()) else ""
-    field = re.search(r"(\w+)\s*:[\s\[]*$", line[:int(place[2]) - 1]) if place else None
+    field = re.search(r"(\w+)\s*:[\s\[]*$", line[: int(place[2]) - 1]) if place else None
     where += f"{field[1]}: " if field else ""
     variable = _VARIABLE.search(line)
     if variable:
@@ -210,7 +248,9 @@ def _parse_reason(error: str, text: str) -> str:
     value = re.search(r'Enum type "([\w.]+)" has no value named (\w+)', error)
     if value:
         names = ModelConfig.DESCRIPTOR.file.pool.FindEnumTypeByName(value[1]).values_by_name
-        return f"{where}there is no {value[1].rpartition('.')[2]} {value[2]}, only {', '.join(names)}. Correct this line."
+        return (
+            f"{where}there is no {value[1].rpartition('.')[2]} {value[2]}, only {', '.join(names)}. Correct this line."
+        )
     reason = error.split(" : ", 1)[-1].splitlines()[0].strip(".'")
     return f"{where}{reason.rpartition(chr(39) + ': ')[2]}. Correct this line."
 
@@ -235,7 +275,9 @@ def write_config(config: ModelConfig, path: str | Path) -> None:
     try:
         files.replace_text(path, to_text(config))
     except OSError as error:
-        raise CourseError(f"{path} cannot be written ({error.strerror}). Make room or make the folder writable.") from error
+        raise CourseError(
+            f"{path} cannot be written ({error.strerror}). Make room or make the folder writable."
+        ) from error
 
 
 def get_parameter(config: ModelConfig, name: str) -> str:
@@ -332,6 +374,7 @@ def fill(template: str, values: dict[str, Any], file: str = CONFIG) -> ModelConf
     A variable inside quotes takes any text, escaped; one outside takes a number, true, false or a name in capitals. So no
     value can become a second field, as it can with `sed`.
     """
+
     def literal(match: re.Match) -> str:
         name = match[1]
         if name not in values:
@@ -347,8 +390,13 @@ def fill(template: str, values: dict[str, Any], file: str = CONFIG) -> ModelConf
     return parse(_VARIABLE.sub(literal, template), file)
 
 
-def assemble(target: str | Path, engine_dir: str | Path | None = None, models: tuple[str, ...] = PIPELINE,
-             templates: Path = TEMPLATES, **values) -> Path:
+def assemble(
+    target: str | Path,
+    engine_dir: str | Path | None = None,
+    models: tuple[str, ...] = PIPELINE,
+    templates: Path = TEMPLATES,
+    **values,
+) -> Path:
     """Make a model repository from the templates.
 
     Parameters
@@ -370,8 +418,10 @@ def assemble(target: str | Path, engine_dir: str | Path | None = None, models: t
     unknown = sorted(set(values) - set(DEFAULTS))
     if unknown:
         near = difflib.get_close_matches(unknown[0], DEFAULTS, 1)
-        raise CourseError(f"The templates have no variable {unknown[0]!r}. "
-                          + (f"Did you mean {near[0]!r}?" if near else f"They have: {', '.join(DEFAULTS)}."))
+        raise CourseError(
+            f"The templates have no variable {unknown[0]!r}. "
+            + (f"Did you mean {near[0]!r}?" if near else f"They have: {', '.join(DEFAULTS)}.")
+        )
     if engine_dir is not None:
         engine_dir = Path(engine_dir).absolute()
         values = {"tokenizer_dir": engine_dir, **values, "engine_dir": engine_dir}
@@ -429,7 +479,9 @@ def check(repo: str | Path) -> list[Problem]:
     for name, config in configs.items():
         problems += _model_problems(repo, name, config)
     for name, config in configs.items():
-        if config.platform == "ensemble" and len(configs) == len(models(repo)):  # steps can be judged when all can be read
+        if config.platform == "ensemble" and len(configs) == len(
+            models(repo)
+        ):  # steps can be judged when all can be read
             problems += _ensemble_problems(str(repo / name / CONFIG), config, configs)
     return problems
 
@@ -438,16 +490,22 @@ def _model_problems(repo: Path, name: str, config: ModelConfig) -> list[Problem]
     file = str(repo / name / CONFIG)
     problems = []
     if config.name and config.name != name:
-        problems.append(Problem(file, "name", f"It is {config.name!r}, but the folder is {name!r}.", "Make them equal."))
+        problems.append(
+            Problem(file, "name", f"It is {config.name!r}, but the folder is {name!r}.", "Make them equal.")
+        )
     versions = [path for path in (repo / name).iterdir() if path.is_dir() and path.name.isdigit()]
     if not versions:
         problems.append(Problem(str(repo / name), "1/", "There is no version folder.", "Make one named 1."))
     elif config.backend == "python" and not any((path / "model.py").exists() for path in versions):
-        problems.append(Problem(str(versions[0]), "model.py", "The Python model is missing.", "Put its model.py there."))
+        problems.append(
+            Problem(str(versions[0]), "model.py", "The Python model is missing.", "Put its model.py there.")
+        )
     for kind, tensors in (("input", config.input), ("output", config.output)):
         for tensor in tensors:
             if tensor.data_type == DataType.TYPE_INVALID:
-                problems.append(Problem(file, f"{kind} {tensor.name}", "It has no data_type.", "Add one, such as TYPE_INT32."))
+                problems.append(
+                    Problem(file, f"{kind} {tensor.name}", "It has no data_type.", "Add one, such as TYPE_INT32.")
+                )
     problems += [Problem(file, p.field, p.message, p.fix) for p in batchers.problems(config)]
     if name in PARAMETERS:
         texts = {key: value.string_value for key, value in config.parameters.items()}
@@ -546,10 +604,14 @@ def _ensemble_problems(file: str, config: ModelConfig, configs: dict[str, ModelC
         model = configs[step.model_name]
         problems += _step_problems(file, field, step, model, available)
         outputs = {tensor.name: tensor for tensor in model.output}
-        available |= {shared: (step.model_name, outputs[own]) for own, shared in step.output_map.items() if own in outputs}
+        available |= {
+            shared: (step.model_name, outputs[own]) for own, shared in step.output_map.items() if own in outputs
+        }
     for tensor in config.output:
         if tensor.name not in available:
-            problems.append(Problem(file, f"output {tensor.name}", "No step produces it.", "Add it to a step's output_map."))
+            problems.append(
+                Problem(file, f"output {tensor.name}", "No step produces it.", "Add it to a step's output_map.")
+            )
         else:
             source, produced = available[tensor.name]
             problems += _fit_problems(file, f"output {tensor.name}", source, produced, tensor)
@@ -562,11 +624,16 @@ def _loose_ends(file: str, config: ModelConfig) -> list[Problem]:
     taken = {shared for step in steps for shared in step.input_map.values()} | {tensor.name for tensor in config.output}
     seen: set[str] = set()
     made = [(f"input {tensor.name}", tensor.name) for tensor in config.input]
-    made += [(f"ensemble_scheduling.step[{index}] ({step.model_name}).output_map", shared)
-             for index, step in enumerate(steps) for shared in step.output_map.values()]
+    made += [
+        (f"ensemble_scheduling.step[{index}] ({step.model_name}).output_map", shared)
+        for index, step in enumerate(steps)
+        for shared in step.output_map.values()
+    ]
     for field, name in made:
         if name in seen:
-            problems.append(Problem(file, field, f"{name!r} is already the name of another tensor.", "Give it one of its own."))
+            problems.append(
+                Problem(file, field, f"{name!r} is already the name of another tensor.", "Give it one of its own.")
+            )
         elif name not in taken:
             fix = "Name it in a step's input_map or among the ensemble's outputs, or leave it out."
             problems.append(Problem(file, field, f"No step and no output takes {name!r}.", fix))
@@ -576,8 +643,10 @@ def _loose_ends(file: str, config: ModelConfig) -> list[Problem]:
 
 def _step_problems(file: str, field: str, step, model: ModelConfig, available: dict) -> list[Problem]:
     problems = []
-    sides = (("input_map", step.input_map, {t.name: t for t in model.input}),
-             ("output_map", step.output_map, {t.name: t for t in model.output}))
+    sides = (
+        ("input_map", step.input_map, {t.name: t for t in model.input}),
+        ("output_map", step.output_map, {t.name: t for t in model.output}),
+    )
     for side, mapping, tensors in sides:
         for own in mapping:
             if own not in tensors:
@@ -607,11 +676,24 @@ def _fit_problems(file: str, field: str, source: str, given, wanted) -> list[Pro
     """Type and shape of a tensor against what takes it; -1 fits any length."""
     if given.data_type != wanted.data_type:
         names = [DataType.Name(tensor.data_type) for tensor in (given, wanted)]
-        return [Problem(file, field, f"{source} gives {given.name} as {names[0]}, but {wanted.name} is {names[1]}.",
-                        "Make the types equal.")]
-    fits = len(given.dims) == len(wanted.dims) and all(-1 in pair or pair[0] == pair[1]
-                                                       for pair in zip(given.dims, wanted.dims))
+        return [
+            Problem(
+                file,
+                field,
+                f"{source} gives {given.name} as {names[0]}, but {wanted.name} is {names[1]}.",
+                "Make the types equal.",
+            )
+        ]
+    fits = len(given.dims) == len(wanted.dims) and all(
+        -1 in pair or pair[0] == pair[1] for pair in zip(given.dims, wanted.dims)
+    )
     if not fits:
-        return [Problem(file, field, f"{source} gives {given.name} with dims {list(given.dims)}, but {wanted.name} has "
-                        f"{list(wanted.dims)}.", "Make the shapes fit.")]
+        return [
+            Problem(
+                file,
+                field,
+                f"{source} gives {given.name} with dims {list(given.dims)}, but {wanted.name} has {list(wanted.dims)}.",
+                "Make the shapes fit.",
+            )
+        ]
     return []

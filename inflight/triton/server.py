@@ -30,8 +30,8 @@ from pathlib import Path
 import httpx
 from google.protobuf import json_format
 
-from inflight.triton import batchers, repository, supervisor
 from inflight.errors import CourseError
+from inflight.triton import batchers, repository, supervisor
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60
@@ -68,8 +68,15 @@ class Server:
         When starting: the repository has a problem, a named port is in use, or a model cannot be loaded.
     """
 
-    def __init__(self, repo: str | Path, *, http_port: int | None = None, grpc_port: int | None = None,
-                 metrics_port: int | None = None, on_state: Callable[[ModelState], None] | None = None):
+    def __init__(
+        self,
+        repo: str | Path,
+        *,
+        http_port: int | None = None,
+        grpc_port: int | None = None,
+        metrics_port: int | None = None,
+        on_state: Callable[[ModelState], None] | None = None,
+    ):
         self.repo = Path(repo).absolute()
         self._named_ports = {"http": http_port, "grpc": grpc_port, "metrics": metrics_port}
         self._ports: dict[str, int] = {}
@@ -126,7 +133,9 @@ class Server:
             self.stop()
             if "Address already in use" not in log and "failed to start" not in log.lower():
                 raise CourseError(f"tritonserver ended while starting. Its last lines:\n{log}")
-        raise CourseError("No free ports could be had for tritonserver. Name three with http_port, grpc_port and metrics_port.")
+        raise CourseError(
+            "No free ports could be had for tritonserver. Name three with http_port, grpc_port and metrics_port."
+        )
 
     def _launch(self) -> None:
         triton = _installation()
@@ -134,21 +143,33 @@ class Server:
             self._workdir = Path(tempfile.mkdtemp(prefix="inflight-server-"))
             _link_backend(triton, self._workdir / "backends")
         except OSError as error:
-            raise CourseError(f"No folder for the server could be made in {tempfile.gettempdir()} ({error.strerror}). "
-                              "Make room there, or set TMPDIR.") from error
+            raise CourseError(
+                f"No folder for the server could be made in {tempfile.gettempdir()} ({error.strerror}). "
+                "Make room there, or set TMPDIR."
+            ) from error
         self._shm_prefix = f"inflight_{uuid.uuid4().hex[:12]}_"
         command = [
             str(triton / "bin" / "tritonserver"),
-            f"--model-repository={self.repo}", f"--backend-directory={self._workdir / 'backends'}",
-            "--model-control-mode=explicit", "--exit-timeout-secs=10", "--disable-auto-complete-config",
-            f"--http-address={HOST}", f"--http-port={self._ports['http']}",
-            f"--grpc-address={HOST}", f"--grpc-port={self._ports['grpc']}",
-            f"--metrics-address={HOST}", f"--metrics-port={self._ports['metrics']}",
+            f"--model-repository={self.repo}",
+            f"--backend-directory={self._workdir / 'backends'}",
+            "--model-control-mode=explicit",
+            "--exit-timeout-secs=10",
+            "--disable-auto-complete-config",
+            f"--http-address={HOST}",
+            f"--http-port={self._ports['http']}",
+            f"--grpc-address={HOST}",
+            f"--grpc-port={self._ports['grpc']}",
+            f"--metrics-address={HOST}",
+            f"--metrics-port={self._ports['metrics']}",
             f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
         ]
         self._supervisor = subprocess.Popen(
             [sys.executable, "-S", supervisor.__file__, str(self._workdir), self._shm_prefix, *command],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment(triton), start_new_session=True)
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=_environment(triton),
+            start_new_session=True,
+        )
         self.pid = int(self._supervisor.stdout.readline())
 
     def _wait_until_live(self) -> bool:
@@ -159,7 +180,9 @@ class Server:
                 if httpx.get(f"{self.http_url}/v2/health/live", timeout=1).status_code == 200:
                     return self._owns_http_port()
             if time.monotonic() > deadline:
-                raise CourseError(f"tritonserver did not answer within {START_TIMEOUT_S} s. Its last lines:\n{self.log_tail()}")
+                raise CourseError(
+                    f"tritonserver did not answer within {START_TIMEOUT_S} s. Its last lines:\n{self.log_tail()}"
+                )
             select.select([self._supervisor.stdout], [], [], 0.05)  # wakes at once when the server ends
         return False
 
@@ -227,9 +250,13 @@ class Server:
             self._report_until_done(loads)
         failed = [row for row in self.models() if row.state != "READY" and row.reason]
         if failed:
-            first = next((row for row in failed if row.name in parts), failed[0])  # the cause, before what it drags along
-            raise CourseError(f"The model {first.name!r} could not be loaded: {first.reason}\n"
-                              f"Last lines of the log:\n{self.log_tail()}")
+            first = next(
+                (row for row in failed if row.name in parts), failed[0]
+            )  # the cause, before what it drags along
+            raise CourseError(
+                f"The model {first.name!r} could not be loaded: {first.reason}\n"
+                f"Last lines of the log:\n{self.log_tail()}"
+            )
         for load in loads:
             load.result()
 
@@ -266,13 +293,17 @@ class Server:
         for problem in repository.batch_library_problems(self.repo / model, config):
             raise CourseError(str(problem))
         # Always with a config: told to load files that have not changed, Triton keeps an earlier override.
-        self._load(model, {"parameters": {"config": json_format.MessageToJson(config, preserving_proto_field_name=True)}})
+        self._load(
+            model, {"parameters": {"config": json_format.MessageToJson(config, preserving_proto_field_name=True)}}
+        )
 
     def _load(self, model: str, body: dict) -> None:
         answer = self._post(f"/v2/repository/models/{model}/load", body)
         if answer.status_code != 200:
             reason = _reason(answer.json().get("error", ""))
-            raise CourseError(f"The model {model!r} could not be loaded: {reason}\nLast lines of the log:\n{self.log_tail()}")
+            raise CourseError(
+                f"The model {model!r} could not be loaded: {reason}\nLast lines of the log:\n{self.log_tail()}"
+            )
 
     def unload(self, model: str) -> None:
         """Unload a model and wait until it is gone."""
@@ -287,8 +318,10 @@ class Server:
 
     def models(self) -> list[ModelState]:
         """State of each model of the repository, as in the table that Triton logs."""
-        rows = [ModelState(row["name"], row.get("version", "1"), row.get("state", ""), _reason(row.get("reason", "")))
-                for row in self._post("/v2/repository/index", {}).json()]
+        rows = [
+            ModelState(row["name"], row.get("version", "1"), row.get("state", ""), _reason(row.get("reason", "")))
+            for row in self._post("/v2/repository/index", {}).json()
+        ]
         known = repository.models(self.repo)
         return sorted(rows, key=lambda row: known.index(row.name) if row.name in known else len(known))
 
@@ -298,8 +331,10 @@ class Server:
         try:
             return httpx.post(self.http_url + path, content=json.dumps(body), timeout=LOAD_TIMEOUT_S)
         except httpx.TransportError as error:
-            raise CourseError(f"The server at {self.http_url} does not answer ({error or type(error).__name__}). Last lines of "
-                              f"its log:\n{self.log_tail()}") from error
+            raise CourseError(
+                f"The server at {self.http_url} does not answer ({error or type(error).__name__}). Last lines of "
+                f"its log:\n{self.log_tail()}"
+            ) from error
 
 
 def _reason(text: str) -> str:
@@ -312,8 +347,10 @@ def _reason(text: str) -> str:
 
 def _is_gpu_note(line: str) -> bool:
     """Lines that only say that there is no GPU, which is no fault on this tier."""
-    return any(word in line for word in ("NVML", "nvml", "CUDA driver", "CudaDriver", "cuda_memory", "pinned memory",
-                                         "libcuda.so", "DCGM"))
+    return any(
+        word in line
+        for word in ("NVML", "nvml", "CUDA driver", "CudaDriver", "cuda_memory", "pinned memory", "libcuda.so", "DCGM")
+    )
 
 
 def _free_ports(named: dict[str, int | None]) -> dict[str, int]:
@@ -331,8 +368,10 @@ def _bound_port(probe: socket.socket, name: str, named: int | None) -> int:
     except OverflowError:
         raise CourseError(f"The {name} port {named} is not a port number: name one between 1 and 65535.") from None
     except OSError as error:
-        raise CourseError(f"The {name} port {named} cannot be used ({error.strerror}). Stop what uses it, name another "
-                          "port, or leave it out for a free one.") from None
+        raise CourseError(
+            f"The {name} port {named} cannot be used ({error.strerror}). Stop what uses it, name another "
+            "port, or leave it out for a free one."
+        ) from None
     return probe.getsockname()[1]
 
 
@@ -365,5 +404,9 @@ def _environment(triton: Path) -> dict[str, str]:
     The Python backend embeds an interpreter that takes its packages from where it finds `python3` on the path.
     """
     libraries = [triton.parent.parent / "nvidia_pytriton.libs", triton / "lib", sysconfig.get_config_var("LIBDIR")]
-    return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(map(str, libraries)),
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]), "PYTHONUNBUFFERED": "1"}
+    return {
+        **os.environ,
+        "LD_LIBRARY_PATH": os.pathsep.join(map(str, libraries)),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+        "PYTHONUNBUFFERED": "1",
+    }

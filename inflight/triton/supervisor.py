@@ -37,8 +37,14 @@ def main(workdir: str, shm_prefix: str, command: list[str]) -> int:
     for name in IGNORED:
         signal.signal(name, signal.SIG_IGN)  # only the closed pipe ends it, so that cleaning up is never cut short
     with open(Path(workdir) / "triton.log", "ab") as log:
-        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                                  start_new_session=True, preexec_fn=_prepare_server)
+        server = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_prepare_server,
+        )
     print(server.pid, flush=True)
     try:
         _wait_for_end(server)

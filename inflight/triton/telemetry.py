@@ -1,9 +1,9 @@
 """What a server says about itself, as tables: Triton's /metrics and the engine's iteration log.
 
-    now = metrics(httpx.get(server.metrics_url).text)       # one row a sample
-    done = statistics(server.http_url, "ensemble")          # what Triton counts of one model
-    log = iterations("iterations.jsonl")                    # one row an iteration
-    stays = seats(log)                                      # one row a request's stay on a seat
+now = metrics(httpx.get(server.metrics_url).text)       # one row a sample
+done = statistics(server.http_url, "ensemble")          # what Triton counts of one model
+log = iterations("iterations.jsonl")                    # one row an iteration
+stays = seats(log)                                      # one row a request's stay on a seat
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import httpx
 import pandas as pd
 from prometheus_client.parser import text_string_to_metric_families
 
-from inflight.errors import CourseError
 from inflight.engine.executor import IterationStats
+from inflight.errors import CourseError
 
 COLUMNS = ["name", "model", "label", "value", "type"]
 METRICS_LAG_S = 5
@@ -70,7 +70,9 @@ def metrics_with(url: str, label: str, value: float) -> pd.DataFrame:
         if (page.loc[page["label"] == label, "value"] == value).any():
             return page
         if time.monotonic() > deadline:
-            raise CourseError(f"No sample {label} of {url} came to {value:g} within {METRICS_LAG_S} s: look at the page.")
+            raise CourseError(
+                f"No sample {label} of {url} came to {value:g} within {METRICS_LAG_S} s: look at the page."
+            )
         time.sleep(0.05)
 
 
@@ -108,8 +110,11 @@ class Statistics:
     batches: pd.Series
 
     def __sub__(self, before: Statistics) -> Statistics:
-        numbers = {field.name: getattr(self, field.name) - getattr(before, field.name)
-                   for field in fields(self) if field.name != "batches"}
+        numbers = {
+            field.name: getattr(self, field.name) - getattr(before, field.name)
+            for field in fields(self)
+            if field.name != "batches"
+        }
         batches = self.batches.sub(before.batches, fill_value=0).astype(int)
         return Statistics(**numbers, batches=batches[batches > 0])
 
@@ -130,15 +135,23 @@ def statistics(http_url: str, model: str) -> Statistics:
     try:
         answer = httpx.get(f"{http_url}/v2/models/{model}/stats")
     except httpx.TransportError as error:
-        raise CourseError(f"The server at {http_url} does not answer ({error or type(error).__name__}). Start it.") from error
+        raise CourseError(
+            f"The server at {http_url} does not answer ({error or type(error).__name__}). Start it."
+        ) from error
     if answer.status_code != 200:
         raise CourseError(f"There are no statistics of {model!r}: {answer.json().get('error', '')}.")
     [row] = answer.json()["model_stats"]
     kinds = row["inference_stats"]
     batches = {batch["batch_size"]: batch["compute_infer"]["count"] for batch in row["batch_stats"]}
-    return Statistics(row["inference_count"], row["execution_count"], kinds["success"]["count"], kinds["fail"]["count"],
-                      kinds["queue"]["ns"] / 1e6, kinds["compute_infer"]["ns"] / 1e6,
-                      pd.Series(batches, name="executions", dtype=int).rename_axis("batch_size"))
+    return Statistics(
+        row["inference_count"],
+        row["execution_count"],
+        kinds["success"]["count"],
+        kinds["fail"]["count"],
+        kinds["queue"]["ns"] / 1e6,
+        kinds["compute_infer"]["ns"] / 1e6,
+        pd.Series(batches, name="executions", dtype=int).rename_axis("batch_size"),
+    )
 
 
 def statistics_when(http_url: str, model: str, is_enough: Callable[[Statistics], bool]) -> Statistics:
@@ -146,8 +159,10 @@ def statistics_when(http_url: str, model: str, is_enough: Callable[[Statistics],
     deadline = time.monotonic() + METRICS_LAG_S
     while not is_enough(done := statistics(http_url, model)):
         if time.monotonic() > deadline:
-            raise CourseError(f"Triton does not count all requests to {model!r}, even {METRICS_LAG_S} s later. Do not load "
-                              "the model while requests are under way, and run it again.")
+            raise CourseError(
+                f"Triton does not count all requests to {model!r}, even {METRICS_LAG_S} s later. Do not load "
+                "the model while requests are under way, and run it again."
+            )
         time.sleep(0.01)
     return done
 
@@ -198,8 +213,11 @@ def executions(path: str | Path, start: int = 0) -> pd.DataFrame:
     CourseError
         As `iterations`.
     """
-    return _read_log(path, start, ["timestamp", "iteration", "iteration_ms", "sequences", "slots_used", "slots_max",
-                                   "waiting", "empty_places"])
+    return _read_log(
+        path,
+        start,
+        ["timestamp", "iteration", "iteration_ms", "sequences", "slots_used", "slots_max", "waiting", "empty_places"],
+    )
 
 
 def _read_log(path: str | Path, start: int, columns: list[str]) -> pd.DataFrame:
@@ -209,8 +227,10 @@ def _read_log(path: str | Path, start: int, columns: list[str]) -> pd.DataFrame:
             file.seek(start)
             lines = file.read().decode("utf-8").splitlines(keepends=True)
     except OSError as error:
-        raise CourseError(f"The iteration log {path} cannot be read ({error.strerror}). Set iteration_log_path and "
-                          "send a request first.") from None
+        raise CourseError(
+            f"The iteration log {path} cannot be read ({error.strerror}). Set iteration_log_path and "
+            "send a request first."
+        ) from None
     rows = []
     for number, line in enumerate(lines, 1):
         if not line.endswith("\n"):
@@ -219,8 +239,9 @@ def _read_log(path: str | Path, start: int, columns: list[str]) -> pd.DataFrame:
             row = json.loads(line)
             rows.append([row[column] for column in columns])
         except (ValueError, TypeError, KeyError):
-            raise CourseError(f"{path}, line {number} is not a line of an iteration log: name the file that "
-                              "iteration_log_path names.") from None
+            raise CourseError(
+                f"{path}, line {number} is not a line of an iteration log: name the file that iteration_log_path names."
+            ) from None
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -286,8 +307,12 @@ def seats(log: pd.DataFrame) -> pd.DataFrame:
             if request not in seated:
                 seat = next(number for number in range(1, len(taken) + 2) if number not in taken)
                 taken.add(seat)
-                seated[request] = {"request": request, "seat": seat, "first": row.iteration,
-                                   "prompt_until": row.iteration}
+                seated[request] = {
+                    "request": request,
+                    "seat": seat,
+                    "first": row.iteration,
+                    "prompt_until": row.iteration,
+                }
                 stays.append(seated[request])
             seated[request]["last"] = row.iteration
             if context:

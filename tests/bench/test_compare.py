@@ -4,22 +4,29 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from engines import build_small
 
 from inflight.bench import trace_run, workload
-from inflight.checkpoint import tokenizer
-from inflight.triton.client import Client
 from inflight.bench.compare import compare, predicted
-from inflight.errors import CourseError
-from inflight.engine.prediction import IterationCost
 from inflight.bench.workload import TimedRequest
+from inflight.checkpoint import tokenizer
+from inflight.engine.prediction import IterationCost
+from inflight.errors import CourseError
+from inflight.triton.client import Client
+
+from engines import build_small
 
 
 @pytest.fixture(scope="module")
 def engine_dir(small_checkpoint, tmp_path_factory):
     """The small model with room for the chat template, which its few tokens make long."""
-    return build_small(small_checkpoint, tmp_path_factory.mktemp("compare") / "engine", max_batch_size=8,
-                       max_input_len=512, max_seq_len=1024, max_num_tokens=4096)
+    return build_small(
+        small_checkpoint,
+        tmp_path_factory.mktemp("compare") / "engine",
+        max_batch_size=8,
+        max_input_len=512,
+        max_seq_len=1024,
+        max_num_tokens=4096,
+    )
 
 
 def test_a_prediction_takes_lengths_and_costs_only():
@@ -39,24 +46,38 @@ def test_both_types_serve_the_trace_and_no_iteration_holds_more_than_the_seats(e
     result = compare("V1", "inflight_fused_batching", engine_dir, mild, tmp_path, rounds=1, progress=steps.append)
     static, in_flight, alone = result["rows"]
     assert [static["way"], in_flight["way"], alone["way"]] == [
-        "V1", "inflight_fused_batching", "inflight_fused_batching, in process"]
+        "V1",
+        "inflight_fused_batching",
+        "inflight_fused_batching, in process",
+    ]
     assert static["most_in_an_iteration"] == in_flight["most_in_an_iteration"] == 8
     assert static["iterations"] >= in_flight["iterations"] >= sum(request.max_tokens for request in mild) / 8
     assert result["predicted"]["iterations"]["V1"] > result["predicted"]["iterations"]["inflight_fused_batching"]
     assert set(result["ratios"]) == {
-        "throughput", "mean_latency", "p99_latency", "served_over_in_process", "throughput_measured_over_predicted",
-        "mean_latency_measured_over_predicted"}
+        "throughput",
+        "mean_latency",
+        "p99_latency",
+        "served_over_in_process",
+        "throughput_measured_over_predicted",
+        "mean_latency_measured_over_predicted",
+    }
     assert result["settings"]["requests"] == 32 and result["machine"]["cores"] >= 1
     assert "round 1 of 1: engine in process" in steps
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (("V1", "V2"), "no way of serving called 'V2' to compare. There are: V1, inflight_batching, inflight_fused_batch"),
-    (("V1", "V1"), "Both sides are V1: name two different ones"),
-    (("V1", "inflight_batching", {"policy": "fair"}), "must be guaranteed_no_evict or max_utilization"),
-    (("V1", "inflight_batching", {"rounds": 0}), "The number of rounds is 0; it must be at least 1."),
-    (("llama-python", "ensemble", {}), "checkpoint_dir"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (
+            ("V1", "V2"),
+            "no way of serving called 'V2' to compare. There are: V1, inflight_batching, inflight_fused_batch",
+        ),
+        (("V1", "V1"), "Both sides are V1: name two different ones"),
+        (("V1", "inflight_batching", {"policy": "fair"}), "must be guaranteed_no_evict or max_utilization"),
+        (("V1", "inflight_batching", {"rounds": 0}), "The number of rounds is 0; it must be at least 1."),
+        (("llama-python", "ensemble", {}), "checkpoint_dir"),
+    ],
+)
 def test_what_cannot_be_compared_is_refused_before_anything_starts(engine_dir, tmp_path, arguments, message):
     first, second, *options = arguments
     with pytest.raises(CourseError, match=message):

@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from inflight.bench import dynamic_batching
-from inflight.models import huggingface
 from inflight.cli.commands import app
 from inflight.errors import CourseError
+from inflight.models import huggingface
 
 REQUESTS, LARGEST = 32, 4
 
@@ -20,8 +20,15 @@ def result(small_checkpoint, tmp_path_factory):
         patch.setenv("INFLIGHT_HOME", str(tmp_path_factory.mktemp("home")))
         folder = huggingface.folder(small_checkpoint)
     told = []
-    result = dynamic_batching.bench(folder, tmp_path_factory.mktemp("work"), rounds=1, requests=REQUESTS,
-                                  max_batch_size=LARGEST, dtype="float32", progress=lambda *step: told.append(step))
+    result = dynamic_batching.bench(
+        folder,
+        tmp_path_factory.mktemp("work"),
+        rounds=1,
+        requests=REQUESTS,
+        max_batch_size=LARGEST,
+        dtype="float32",
+        progress=lambda *step: told.append(step),
+    )
     return {**result, "told": told}
 
 
@@ -38,11 +45,14 @@ def test_batches_of_a_load_that_fills_two(requests, batches):
     assert dynamic_batching.expected_batches(requests, 8) == batches
 
 
-@pytest.mark.parametrize(("fixed_ms", "item_ms", "gain"), [
-    (20, 0, 17 / 3),  # a batch costs what one text costs: as many times fewer batches
-    (0, 5, 1.0),  # only texts cost: nothing to gain
-    (20, 5, 17 * 25 / (25 + 60 + 60)),
-])
+@pytest.mark.parametrize(
+    ("fixed_ms", "item_ms", "gain"),
+    [
+        (20, 0, 17 / 3),  # a batch costs what one text costs: as many times fewer batches
+        (0, 5, 1.0),  # only texts cost: nothing to gain
+        (20, 5, 17 * 25 / (25 + 60 + 60)),
+    ],
+)
 def test_the_gain_by_hand(fixed_ms, item_ms, gain):
     assert dynamic_batching.predicted_gain(fixed_ms, item_ms, 17, 8) == pytest.approx(gain)
 
@@ -65,7 +75,10 @@ def test_it_gains_what_its_batches_promise(result):
 def test_it_tells_where_it_is(result):
     assert [done for _, done, _ in result["told"]] == list(range(4))
     assert {total for *_, total in result["told"]} == {4}
-    assert Counter(what.rpartition(": ")[2] for what, *_ in result["told"]) == {"none under load": 2, "dynamic under load": 2}
+    assert Counter(what.rpartition(": ")[2] for what, *_ in result["told"]) == {
+        "none under load": 2,
+        "dynamic under load": 2,
+    }
     assert result["told"][-1][0].startswith("round 1 of 1: ")
 
 
@@ -74,11 +87,14 @@ def test_it_is_one_json_object(result):
     assert json.loads(json.dumps(kept))["settings"]["in_flight"] == 2 * LARGEST
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    (["--rounds", "0"], "rounds is 0; it must be at least 1"),
-    (["--max-batch-size", "1"], "with less than 2 there is nothing to batch"),
-    (["--requests", "10"], "10 requests cannot keep 16 under way"),
-])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--rounds", "0"], "rounds is 0; it must be at least 1"),
+        (["--max-batch-size", "1"], "with less than 2 there is nothing to batch"),
+        (["--requests", "10"], "10 requests cannot keep 16 under way"),
+    ],
+)
 def test_what_the_command_cannot_do_is_refused(options, message):
     result = CliRunner().invoke(app, ["bench", "batchers", *options])
     assert isinstance(result.exception, CourseError) and message in str(result.exception)

@@ -13,19 +13,20 @@ import threading
 
 import pandas as pd
 import pytest
-from engines import metric, wait_until
 from typer.testing import CliRunner
 
 from inflight.bench import gpt2_race
-from inflight.models import gpt2
-from inflight.notebook import boards
-from inflight.triton import repository
+from inflight.bench.gpt2_client import Token, race, standings, table
 from inflight.cli.commands import app
 from inflight.errors import CourseError
+from inflight.models import gpt2
 from inflight.models.gpt2_checkpoint import SIZES, random_checkpoint
-from inflight.bench.gpt2_client import Token, race, standings, table
+from inflight.notebook import boards
+from inflight.triton import repository
 from inflight.triton.repository import GPT2
 from inflight.triton.server import Server
+
+from engines import metric, wait_until
 
 SIMPLE, ITERATIVE = GPT2
 PROMPTS = ["Programming in C++ is like", "One two"]
@@ -39,8 +40,9 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(folder, tmp_path_factory):
-    repo = repository.assemble(tmp_path_factory.mktemp("race") / "repo", models=GPT2, gpt2_checkpoint_dir=folder,
-                               gpt2_dtype="float32")
+    repo = repository.assemble(
+        tmp_path_factory.mktemp("race") / "repo", models=GPT2, gpt2_checkpoint_dir=folder, gpt2_dtype="float32"
+    )
     with Server(repo) as server:
         yield server
 
@@ -64,7 +66,9 @@ def expected(folder):
 
 
 def run(server, model, prompts=PROMPTS, max_tokens=32, **options):
-    return table([token for arrived in race(server.grpc_url, model, prompts, max_tokens, **options) for token in arrived])
+    return table(
+        [token for arrived in race(server.grpc_url, model, prompts, max_tokens, **options) for token in arrived]
+    )
 
 
 def is_idle(server):
@@ -96,7 +100,7 @@ def test_the_iterative_model_streams_both_at_once(server):
 
 def test_no_stream_starts_before_its_offset(server):
     first, second = standings(run(server, ITERATIVE, max_tokens=4, offsets_s=[0.3, 0.0])).itertuples()
-    assert 0 < second.first_s and 0.3 <= first.first_s
+    assert second.first_s > 0 and first.first_s >= 0.3
 
 
 def test_who_leaves_the_race_ends_its_requests(server):
@@ -109,23 +113,31 @@ def test_who_leaves_the_race_ends_its_requests(server):
     assert len(seen) < 8 * LONG
 
 
-@pytest.mark.parametrize(("model", "prompts", "max_tokens", "offsets_s", "message"), [
-    (ITERATIVE, ["One", ""], 8, None, "text_input is empty: send at least one character."),
-    (SIMPLE, ["One"], 1000, None, "max_tokens is 1000, but the model has 128 positions"),
-    ("nothing", ["One"], 8, None, "Request for unknown model: 'nothing'"),
-    (ITERATIVE, [], 8, None, "There is no prompt to send"),
-    (ITERATIVE, ["One"], 0, None, "The number of tokens is 0; it must be at least 1."),
-    (ITERATIVE, ["One"], 8, [0, 1], r"The offsets are \[0, 1\]; there must be one of 0 s or more for each"),
-    (ITERATIVE, ["One"], 8, [-1], "one of 0 s or more"),
-])
+@pytest.mark.parametrize(
+    ("model", "prompts", "max_tokens", "offsets_s", "message"),
+    [
+        (ITERATIVE, ["One", ""], 8, None, "text_input is empty: send at least one character."),
+        (SIMPLE, ["One"], 1000, None, "max_tokens is 1000, but the model has 128 positions"),
+        ("nothing", ["One"], 8, None, "Request for unknown model: 'nothing'"),
+        (ITERATIVE, [], 8, None, "There is no prompt to send"),
+        (ITERATIVE, ["One"], 0, None, "The number of tokens is 0; it must be at least 1."),
+        (ITERATIVE, ["One"], 8, [0, 1], r"The offsets are \[0, 1\]; there must be one of 0 s or more for each"),
+        (ITERATIVE, ["One"], 8, [-1], "one of 0 s or more"),
+    ],
+)
 def test_what_is_refused_is_one_sentence(server, model, prompts, max_tokens, offsets_s, message):
     with pytest.raises(CourseError, match=message):
         run(server, model, prompts, max_tokens, offsets_s=offsets_s)
     wait_until(lambda: is_idle(server), "the other streams have ended")
 
 
-@pytest.mark.parametrize(("url", "message"), [("127.0.0.1:9", "The server at 127.0.0.1:9 does not answer"),
-                                              ("http://127.0.0.1:9", "goes over gRPC: give its host:port")])
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("127.0.0.1:9", "The server at 127.0.0.1:9 does not answer"),
+        ("http://127.0.0.1:9", "goes over gRPC: give its host:port"),
+    ],
+)
 def test_no_server_is_one_sentence(url, message):
     with pytest.raises(CourseError, match=message):
         list(race(url, ITERATIVE, PROMPTS, 8))
@@ -148,8 +160,24 @@ def test_a_table_without_tokens_has_its_columns():
 
 
 def test_the_command_shows_both_races(server, expected):
-    result = CliRunner().invoke(app, ["gpt2", "race", *GPT2, "--url", server.grpc_url, "--tokens", "8", "--offset-s", "0",
-                                      "--prompt", PROMPTS[0], "--prompt", PROMPTS[1]])
+    result = CliRunner().invoke(
+        app,
+        [
+            "gpt2",
+            "race",
+            *GPT2,
+            "--url",
+            server.grpc_url,
+            "--tokens",
+            "8",
+            "--offset-s",
+            "0",
+            "--prompt",
+            PROMPTS[0],
+            "--prompt",
+            PROMPTS[1],
+        ],
+    )
     assert result.exit_code == 0
     for prompt, answer in zip(PROMPTS, expected(8)):
         assert result.stdout.count(prompt + answer) == 2
@@ -157,16 +185,30 @@ def test_the_command_shows_both_races(server, expected):
 
 
 def test_the_command_starts_a_server_for_the_occasion(folder):
-    result = CliRunner().invoke(app, ["gpt2", "race", ITERATIVE, "--checkpoint", str(folder), "--streams", "3", "--tokens",
-                                      "4", "--offset-s", "0"])
+    result = CliRunner().invoke(
+        app,
+        ["gpt2", "race", ITERATIVE, "--checkpoint", str(folder), "--streams", "3", "--tokens", "4", "--offset-s", "0"],
+    )
     assert result.exit_code == 0 and "stream 3: 4 tokens" in result.stdout
 
 
 def test_a_terminal_gets_a_bar_for_each_stream(server):
     terminal, of_process = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    command = [sys.executable, "-m", "inflight", "gpt2", "race", ITERATIVE, "--url", server.grpc_url, "--tokens", "8",
-               "--offset-s", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "inflight",
+        "gpt2",
+        "race",
+        ITERATIVE,
+        "--url",
+        server.grpc_url,
+        "--tokens",
+        "8",
+        "--offset-s",
+        "0",
+    ]
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=of_process, check=True, timeout=60)
     shown = os.read(terminal, 100_000).decode()
     assert all(f"{ITERATIVE}, stream {number}" in shown for number in (1, 2))
@@ -175,11 +217,14 @@ def test_a_terminal_gets_a_bar_for_each_stream(server):
     os.close(of_process)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (["llama"], "The server for the occasion has no 'llama': name simple-gpt2 or iterative-gpt2"),
-    ([SIMPLE, "--streams", "0"], "The number of streams is 0; it must be from 1 to 64."),
-    ([SIMPLE, "--checkpoint", "gpt5"], "There is no GPT-2 checkpoint 'gpt5'"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["llama"], "The server for the occasion has no 'llama': name simple-gpt2 or iterative-gpt2"),
+        ([SIMPLE, "--streams", "0"], "The number of streams is 0; it must be from 1 to 64."),
+        ([SIMPLE, "--checkpoint", "gpt5"], "There is no GPT-2 checkpoint 'gpt5'"),
+    ],
+)
 def test_a_wrong_value_is_one_sentence_before_anything_starts(arguments, message):
     result = CliRunner().invoke(app, ["gpt2", "race", *arguments])
     assert isinstance(result.exception, CourseError) and message in str(result.exception)
@@ -229,8 +274,22 @@ def slow_server(server):
 
 
 def test_ctrl_c_ends_the_race_and_frees_what_it_held(slow_server):
-    command = [sys.executable, "-m", "inflight", "gpt2", "race", ITERATIVE, "--url", slow_server.grpc_url, "--streams", "8",
-               "--tokens", str(LONG), "--offset-s", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "inflight",
+        "gpt2",
+        "race",
+        ITERATIVE,
+        "--url",
+        slow_server.grpc_url,
+        "--streams",
+        "8",
+        "--tokens",
+        str(LONG),
+        "--offset-s",
+        "0",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: not is_idle(slow_server), "the race has begun")
     process.send_signal(signal.SIGINT)

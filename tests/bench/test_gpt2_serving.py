@@ -2,22 +2,21 @@
 
 import json
 import subprocess
-from pathlib import Path
 
 import pandas as pd
 import pytest
 import transformers
 from typer.testing import CliRunner
 
-from inflight.paths import COURSE
 from inflight.bench import gpt2_serving
-from inflight.models import gpt2
+from inflight.bench.gpt2_client import Token, table
+from inflight.bench.gpt2_serving import cost_by_length, figures, read_bandwidth, result_path, results, weight_bytes
 from inflight.cli.bench import print_benchmark
 from inflight.cli.commands import app
 from inflight.errors import CourseError
-from inflight.bench.gpt2_serving import cost_by_length, figures, read_bandwidth, result_path, results, weight_bytes
+from inflight.models import gpt2
 from inflight.models.gpt2_checkpoint import SIZES, random_checkpoint
-from inflight.bench.gpt2_client import Token, table
+from inflight.paths import COURSE
 
 STREAMS, TOKENS = 3, 6
 
@@ -38,8 +37,23 @@ def kept(tmp_path_factory):
 @pytest.fixture(scope="module")
 def result(folder, kept):
     """What the command prints; it is kept too."""
-    ran = CliRunner().invoke(app, ["bench", "gpt2", "--checkpoint", str(folder), "--streams", str(STREAMS), "--tokens",
-                                   str(TOKENS), "--rounds", "1", "--save", "--json"])
+    ran = CliRunner().invoke(
+        app,
+        [
+            "bench",
+            "gpt2",
+            "--checkpoint",
+            str(folder),
+            "--streams",
+            str(STREAMS),
+            "--tokens",
+            str(TOKENS),
+            "--rounds",
+            "1",
+            "--save",
+            "--json",
+        ],
+    )
     assert ran.exit_code == 0, ran.exception
     return json.loads(ran.stdout)
 
@@ -49,15 +63,24 @@ def result(folder, kept):
 
 def test_each_way_has_a_row_whose_figures_agree(result):
     rows = pd.DataFrame(result["rows"]).set_index("way")
-    assert rows.index.tolist() == ["simple", "iterative, tutorial's way", "iterative, no cache",
-                                   "iterative, KV cache", "in process, KV cache"]
+    assert rows.index.tolist() == [
+        "simple",
+        "iterative, tutorial's way",
+        "iterative, no cache",
+        "iterative, KV cache",
+        "in process, KV cache",
+    ]
     assert (rows > 0).all(axis=None)
     assert (rows["first_ms_max"] < rows["last_ms"]).iloc[1:].all(), "all but the simple one stream side by side"
 
 
 def test_ratios_have_their_names_and_spread(result):
-    assert list(result["ratios"]) == ["kv_cache_over_recompute", "kv_cache_over_recompute_same_dtype",
-                                      "kv_cache_over_in_process_loop", "kv_cache_over_bandwidth_floor"]
+    assert list(result["ratios"]) == [
+        "kv_cache_over_recompute",
+        "kv_cache_over_recompute_same_dtype",
+        "kv_cache_over_in_process_loop",
+        "kv_cache_over_bandwidth_floor",
+    ]
     for ratio in result["ratios"].values():
         assert 0 < ratio["min"] <= ratio["median"] <= ratio["max"]
     floor = result["floor"]
@@ -65,8 +88,11 @@ def test_ratios_have_their_names_and_spread(result):
 
 
 def test_it_says_what_was_run_and_where(result, folder):
-    assert result["settings"] | {"checkpoint": "tiny", "streams": STREAMS, "tokens": TOKENS, "rounds": 1,
-                                 "dtype": "bfloat16"} == result["settings"]
+    assert (
+        result["settings"]
+        | {"checkpoint": "tiny", "streams": STREAMS, "tokens": TOKENS, "rounds": 1, "dtype": "bfloat16"}
+        == result["settings"]
+    )
     assert len(set(result["settings"]["prompts"])) == STREAMS and result["machine"]["cores"] >= 1
     assert str(folder.parent) not in json.dumps(result)
     assert [(row["way"], row["length"]) for row in result["rows_by_length"]] == [(way, 16) for way in gpt2.WAYS]
@@ -75,7 +101,13 @@ def test_it_says_what_was_run_and_where(result, folder):
 def test_without_json_it_is_two_tables(result, capsys):
     print_benchmark(result, as_json=False)
     shown = capsys.readouterr().out
-    parts = ["iterative, KV cache", "One token of one sequence", " tutorial ", "the floor: ", "kv_cache_over_recompute: "]
+    parts = [
+        "iterative, KV cache",
+        "One token of one sequence",
+        " tutorial ",
+        "the floor: ",
+        "kv_cache_over_recompute: ",
+    ]
     assert sorted(parts, key=shown.index) == parts
 
 
@@ -100,13 +132,16 @@ def test_a_gpu_gives_the_file_its_name():
     assert result_path("gpt2-1.5b-random", facts).name == "gpt2_gpt2-1.5b-random_nvidia-h200.json"
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (["--streams", "0"], "The number of streams is 0; it must be from 1 to 64."),
-    (["--tokens", "1"], "There are 1 tokens and 3 rounds: ask for at least 2 tokens and 1 round."),
-    (["--rounds", "0"], "There are 64 tokens and 0 rounds"),
-    (["--tokens", "1000"], "max_tokens is 1000, but the model has 128 positions"),
-    (["--checkpoint", "gpt5"], "There is no GPT-2 checkpoint 'gpt5'"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--streams", "0"], "The number of streams is 0; it must be from 1 to 64."),
+        (["--tokens", "1"], "There are 1 tokens and 3 rounds: ask for at least 2 tokens and 1 round."),
+        (["--rounds", "0"], "There are 64 tokens and 0 rounds"),
+        (["--tokens", "1000"], "max_tokens is 1000, but the model has 128 positions"),
+        (["--checkpoint", "gpt5"], "There is no GPT-2 checkpoint 'gpt5'"),
+    ],
+)
 def test_a_wrong_value_is_one_sentence_before_anything_starts(folder, arguments, message):
     ran = CliRunner().invoke(app, ["bench", "gpt2", "--checkpoint", str(folder), *arguments])
     assert isinstance(ran.exception, CourseError) and message in str(ran.exception)
@@ -128,11 +163,26 @@ def test_the_script_is_whole():
 
 
 def test_figures_of_a_race():
-    tokens = table([Token(1, 1, 0.1, "a"), Token(2, 1, 0.3, "b"), Token(1, 2, 0.3, "c"), Token(1, 3, 0.5, "d"),
-                    Token(2, 2, 0.7, "e"), Token(2, 3, 0.8, "f")])
-    assert figures(tokens) == pytest.approx({
-        "tokens_per_s": 6 / 0.8, "ms_per_token": 225, "first_ms": 200, "first_ms_max": 300,
-        "last_ms": 650, "last_ms_max": 800})
+    tokens = table(
+        [
+            Token(1, 1, 0.1, "a"),
+            Token(2, 1, 0.3, "b"),
+            Token(1, 2, 0.3, "c"),
+            Token(1, 3, 0.5, "d"),
+            Token(2, 2, 0.7, "e"),
+            Token(2, 3, 0.8, "f"),
+        ]
+    )
+    assert figures(tokens) == pytest.approx(
+        {
+            "tokens_per_s": 6 / 0.8,
+            "ms_per_token": 225,
+            "first_ms": 200,
+            "first_ms_max": 300,
+            "last_ms": 650,
+            "last_ms_max": 800,
+        }
+    )
 
 
 def test_the_bytes_are_those_of_all_weights_but_the_positions(folder, tmp_path):
@@ -155,7 +205,9 @@ def test_the_cost_of_a_token_by_way_and_length(folder):
 
 @pytest.mark.parametrize("length", [1, 126])
 def test_a_length_that_does_not_fit_is_refused(folder, length):
-    with pytest.raises(CourseError, match=rf"The length is {length}; with 3 tokens after it, it must be from 2 to 125."):
+    with pytest.raises(
+        CourseError, match=rf"The length is {length}; with 3 tokens after it, it must be from 2 to 125."
+    ):
         cost_by_length(folder, (length,), ("on",), repeats=3)
 
 

@@ -10,18 +10,19 @@ import threading
 
 import pandas as pd
 import pytest
-from engines import build_small, metric, wait_until
 from test_report import check_schema
 from typer.testing import CliRunner
 
 from inflight.bench import load_generator
-from inflight.triton import repository, telemetry
 from inflight.bench.load_generator import COLUMNS, Sender
-from inflight.cli.commands import app
-from inflight.triton.client import Client
-from inflight.errors import CourseError
-from inflight.triton.server import Server
 from inflight.bench.workload import TimedRequest
+from inflight.cli.commands import app
+from inflight.errors import CourseError
+from inflight.triton import repository, telemetry
+from inflight.triton.client import Client
+from inflight.triton.server import Server
+
+from engines import build_small, metric, wait_until
 
 LENGTHS = (1, 2, 3, 5, 8, 13)
 NEVER_DUE = 3600.0
@@ -38,8 +39,13 @@ def served(small_engine, tmp_path_factory):
     try:
         for decoupled in (False, True):
             log = folder / f"{decoupled}.jsonl"
-            repo = repository.assemble(folder / str(decoupled), small_engine, decoupled_mode=decoupled,
-                                       apply_chat_template=False, iteration_log_path=log)
+            repo = repository.assemble(
+                folder / str(decoupled),
+                small_engine,
+                decoupled_mode=decoupled,
+                apply_chat_template=False,
+                iteration_log_path=log,
+            )
             servers[decoupled] = Server(repo).start(), log
         yield servers
     finally:
@@ -96,7 +102,9 @@ def test_every_request_has_its_row(whole):
     assert table["request"].tolist() == list(range(20))
     assert table["output_len"].tolist() == table["max_tokens"].tolist() == [LENGTHS[i % 6] for i in range(20)]
     assert table[["first_s", "ttft_ms", "itl_ms"]].isna().all(axis=None)
-    assert (table["latency_ms"] / 1000).tolist() == pytest.approx((table["last_s"] - table["sent_s"]).tolist(), abs=1e-6)
+    assert (table["latency_ms"] / 1000).tolist() == pytest.approx(
+        (table["last_s"] - table["sent_s"]).tolist(), abs=1e-6
+    )
     assert done == [(number, 20) for number in range(1, 21)]
     assert (run.stopped, set(table["error"])) == ("", {""})
 
@@ -207,8 +215,10 @@ def test_nothing_to_send_and_no_concurrency_are_refused(whole):
 
 
 def test_a_warm_up_that_fails_says_why(served):
-    with (Sender(Client(served[False][0].grpc_url), stream=True) as send,
-          pytest.raises(CourseError, match="A warm-up request failed: .*decoupled")):
+    with (
+        Sender(Client(served[False][0].grpc_url), stream=True) as send,
+        pytest.raises(CourseError, match="A warm-up request failed: .*decoupled"),
+    ):
         load_generator.warm_up(send, requests(2), 2)
 
 
@@ -239,8 +249,11 @@ def test_an_interrupt_ends_the_run_and_what_came_is_kept(served, stream):
         run = load_generator.load(send, load, progress=interrupt_after_five)
     assert 5 <= len(run.answered) < 36
     assert run.stopped == f"The benchmark was interrupted after {len(run.answered)} of 36 answers."
-    assert set(run.requests["error"]) <= {"", "The request was ended before its answer was there.",
-                                          "Not sent: The benchmark was interrupted."}
+    assert set(run.requests["error"]) <= {
+        "",
+        "The request was ended before its answer was there.",
+        "Not sent: The benchmark was interrupted.",
+    }
 
 
 # The command ----------------------------------------------------------------------------------------------------------
@@ -255,9 +268,30 @@ def bench_load(*arguments):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_command_prints_figures_and_writes_every_file(served, small_engine, tmp_path, stream):
-    files = ["--csv", tmp_path / "run.csv", "--op-stats-csv", tmp_path / "stats.csv", "--perfetto", tmp_path / "run.json"]
-    result = bench_load("--url", served[stream][0].grpc_url, "--engine-dir", small_engine, *SHORT, *files, "--requests", 9,
-                        "--arrivals", "poisson", "--rate", 100, *(["--stream"] if stream else []), "--json")
+    files = [
+        "--csv",
+        tmp_path / "run.csv",
+        "--op-stats-csv",
+        tmp_path / "stats.csv",
+        "--perfetto",
+        tmp_path / "run.json",
+    ]
+    result = bench_load(
+        "--url",
+        served[stream][0].grpc_url,
+        "--engine-dir",
+        small_engine,
+        *SHORT,
+        *files,
+        "--requests",
+        9,
+        "--arrivals",
+        "poisson",
+        "--rate",
+        100,
+        *(["--stream"] if stream else []),
+        "--json",
+    )
     assert result.exit_code == 0, result.exception
     printed = json.loads(result.stdout)
     assert printed["rows"][0]["requests"] == 9
@@ -272,8 +306,16 @@ def test_the_command_prints_figures_and_writes_every_file(served, small_engine, 
 def test_the_command_starts_a_server_of_its_own_and_shows_its_engine(small_checkpoint, tmp_path):
     # The chat template takes many of the small model's tokens, so its prompts must be allowed more of them.
     engine_dir = build_small(small_checkpoint, tmp_path / "engine", max_input_len=64)
-    result = bench_load("--engine-dir", engine_dir, "--recorded", recording(tmp_path), "--perfetto", tmp_path / "run.json",
-                        "--warm-up", 1)
+    result = bench_load(
+        "--engine-dir",
+        engine_dir,
+        "--recorded",
+        recording(tmp_path),
+        "--perfetto",
+        tmp_path / "run.json",
+        "--warm-up",
+        1,
+    )
     assert result.exit_code == 0, result.exception
     assert "output tokens/s" in result.stdout and "TTFT" not in result.stdout
     assert "1 warm-up requests went before" in result.stdout
@@ -290,9 +332,28 @@ def recording(folder):
 
 
 def test_the_command_says_where_the_results_are_when_the_server_goes_away(mortal_server, small_engine, tmp_path):
-    command = [sys.executable, "-m", "inflight", "bench", "load", "--url", mortal_server.grpc_url, "--engine-dir",
-               str(small_engine), *SHORT, "--warm-up", "0", "--arrivals", "constant", "--rate", "4", "--csv",
-               str(tmp_path / "run.csv"), "--op-stats-csv", str(tmp_path / "stats.csv")]
+    command = [
+        sys.executable,
+        "-m",
+        "inflight",
+        "bench",
+        "load",
+        "--url",
+        mortal_server.grpc_url,
+        "--engine-dir",
+        str(small_engine),
+        *SHORT,
+        "--warm-up",
+        "0",
+        "--arrivals",
+        "constant",
+        "--rate",
+        "4",
+        "--csv",
+        str(tmp_path / "run.csv"),
+        "--op-stats-csv",
+        str(tmp_path / "stats.csv"),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: num_answered(mortal_server) >= 3, "three requests are answered")
     os.kill(mortal_server.pid, signal.SIGKILL)
@@ -301,16 +362,34 @@ def test_the_command_says_where_the_results_are_when_the_server_goes_away(mortal
     table = pd.read_csv(tmp_path / "run.csv")
     kept = table["error"].isna().sum()
     assert len(table) == 32 and 2 <= kept < 32
-    assert errors.strip() == (f"error: The server at {mortal_server.grpc_url} went away after {kept} of 32 answers. "
-                              f"They are in {tmp_path / 'run.csv'}.")
+    assert errors.strip() == (
+        f"error: The server at {mortal_server.grpc_url} went away after {kept} of 32 answers. "
+        f"They are in {tmp_path / 'run.csv'}."
+    )
     assert not (tmp_path / "stats.csv").exists()  # figures of half a run belong in no statistics
 
 
 def test_ctrl_c_ends_the_command_with_what_it_has(served, small_engine, tmp_path):
     server = served[False][0]
     before = num_answered(server)
-    command = [sys.executable, "-m", "inflight", "bench", "load", "--url", server.grpc_url, "--engine-dir",
-               str(small_engine), *SHORT, "--warm-up", "0", "--arrivals", "constant", "--rate", "4"]
+    command = [
+        sys.executable,
+        "-m",
+        "inflight",
+        "bench",
+        "load",
+        "--url",
+        server.grpc_url,
+        "--engine-dir",
+        str(small_engine),
+        *SHORT,
+        "--warm-up",
+        "0",
+        "--arrivals",
+        "constant",
+        "--rate",
+        "4",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: num_answered(server) >= before + 3, "three requests are answered")
     process.send_signal(signal.SIGINT)
@@ -322,36 +401,62 @@ def test_ctrl_c_ends_the_command_with_what_it_has(served, small_engine, tmp_path
 
 
 def test_failed_requests_are_told_after_the_figures(served, small_engine):
-    result = bench_load("--url", served[False][0].grpc_url, "--engine-dir", small_engine, "--warm-up", 0,
-                        "--dataset", "mild", "--output-lengths", "histogram:4=1", "--model", "nothing")
+    result = bench_load(
+        "--url",
+        served[False][0].grpc_url,
+        "--engine-dir",
+        small_engine,
+        "--warm-up",
+        0,
+        "--dataset",
+        "mild",
+        "--output-lengths",
+        "histogram:4=1",
+        "--model",
+        "nothing",
+    )
     assert "requests answered" in result.stdout
-    assert str(result.exception).startswith("32 of 32 requests failed, the first with: Request for unknown model: 'nothing'")
+    assert str(result.exception).startswith(
+        "32 of 32 requests failed, the first with: Request for unknown model: 'nothing'"
+    )
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (["--csv", "/nowhere/run.csv"], r"^/nowhere/run\.csv cannot be written \(No such file or directory\)\. Name a file"),
-    (["--op-stats-csv", "/"], r"^/ is a folder"),
-    (["--op-stats-csv", __file__], r"is a table with other columns"),
-    (["--csv", "a.csv", "--perfetto", "./a.csv"], r"^One file is named for two"),
-    (["--arrivals", "sometimes"], r"^--arrivals is 'sometimes'; it must be one of all-at-once, constant, poisson, recorded"),
-    (["--arrivals", "poisson"], r"^--rate belongs to --arrivals constant or poisson"),
-    (["--rate", "3"], r"^--rate belongs to --arrivals constant or poisson"),
-    (["--arrivals", "constant", "--rate", "0"], r"^The rate is 0\.0 requests a second"),
-    (["--arrivals", "recorded"], r"^--arrivals recorded and --recorded FILE belong together"),
-    (["--arrivals", "constant", "--rate", "1", "--recorded", "a.csv"], r"belong together"),
-    (["--recorded", "/nowhere.csv"], r"^The recorded run /nowhere\.csv cannot be read"),
-    (["--recorded", "a.csv", "--output-lengths", "normal:8,1"], r"^A recorded run has lengths of its own"),
-    (["--dataset", "/nowhere.json"], r"nowhere\.json"),
-    (["--requests", "0"], r"^The number of requests is 0"),
-    (["--output-lengths", "long"], r"^--output-lengths long: write dataset, normal:MEAN,STDEV"),
-    (["--output-lengths", "normal:60"], r"^--output-lengths normal:60: write"),
-    (["--output-lengths", "normal:nan,1"], r"^Output lengths of mean nan"),
-    (["--output-lengths", "histogram:8=x"], r"^--output-lengths histogram:8=x: write"),
-    (["--output-lengths", "histogram:0=1"], r"length must be at least 1"),
-    (["--output-lengths", "histogram:1000=1"], r"^Request 0 has 62 tokens and asks for 1000 more, but the engine's max_seq_len"),
-    (["--output-lengths", "histogram:8=1", "--warm-up", "-1"], r"^--warm-up is -1"),
-    (["--model", "llama-python"], r"^The server for the occasion has no llama-python"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--csv", "/nowhere/run.csv"],
+            r"^/nowhere/run\.csv cannot be written \(No such file or directory\)\. Name a file",
+        ),
+        (["--op-stats-csv", "/"], r"^/ is a folder"),
+        (["--op-stats-csv", __file__], r"is a table with other columns"),
+        (["--csv", "a.csv", "--perfetto", "./a.csv"], r"^One file is named for two"),
+        (
+            ["--arrivals", "sometimes"],
+            r"^--arrivals is 'sometimes'; it must be one of all-at-once, constant, poisson, recorded",
+        ),
+        (["--arrivals", "poisson"], r"^--rate belongs to --arrivals constant or poisson"),
+        (["--rate", "3"], r"^--rate belongs to --arrivals constant or poisson"),
+        (["--arrivals", "constant", "--rate", "0"], r"^The rate is 0\.0 requests a second"),
+        (["--arrivals", "recorded"], r"^--arrivals recorded and --recorded FILE belong together"),
+        (["--arrivals", "constant", "--rate", "1", "--recorded", "a.csv"], r"belong together"),
+        (["--recorded", "/nowhere.csv"], r"^The recorded run /nowhere\.csv cannot be read"),
+        (["--recorded", "a.csv", "--output-lengths", "normal:8,1"], r"^A recorded run has lengths of its own"),
+        (["--dataset", "/nowhere.json"], r"nowhere\.json"),
+        (["--requests", "0"], r"^The number of requests is 0"),
+        (["--output-lengths", "long"], r"^--output-lengths long: write dataset, normal:MEAN,STDEV"),
+        (["--output-lengths", "normal:60"], r"^--output-lengths normal:60: write"),
+        (["--output-lengths", "normal:nan,1"], r"^Output lengths of mean nan"),
+        (["--output-lengths", "histogram:8=x"], r"^--output-lengths histogram:8=x: write"),
+        (["--output-lengths", "histogram:0=1"], r"length must be at least 1"),
+        (
+            ["--output-lengths", "histogram:1000=1"],
+            r"^Request 0 has 62 tokens and asks for 1000 more, but the engine's max_seq_len",
+        ),
+        (["--output-lengths", "histogram:8=1", "--warm-up", "-1"], r"^--warm-up is -1"),
+        (["--model", "llama-python"], r"^The server for the occasion has no llama-python"),
+    ],
+)
 def test_a_wrong_value_is_one_sentence_before_anything_starts(small_engine, arguments, message):
     if "--dataset" not in arguments:
         arguments = [*arguments, "--dataset", "mild"]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from inflight.triton.client import Client
-from inflight.errors import CourseError
 from inflight.bench.long_prompt import QUIET_TOKENS, interrupt
+from inflight.errors import CourseError
+from inflight.triton.client import Client
 from inflight.triton.server import Server
 
 PROMPT = list(range(5, 45))

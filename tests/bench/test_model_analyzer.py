@@ -7,9 +7,9 @@ import pytest
 import tritonclient.grpc as triton
 
 from inflight.bench import dynamic_batching, model_analyzer, perf_analyzer
+from inflight.errors import CourseError
 from inflight.models import huggingface
 from inflight.triton import repository, telemetry
-from inflight.errors import CourseError
 from inflight.triton.repository import EMBEDDING
 from inflight.triton.server import Server
 
@@ -30,8 +30,12 @@ def server(small_checkpoint, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("INFLIGHT_HOME", str(tmp_path_factory.mktemp("home")))
         folder = huggingface.folder(small_checkpoint)
-    repo = repository.assemble(tmp_path_factory.mktemp("served") / "repo", models=(EMBEDDING,), checkpoint_dir=folder,
-                               embedding_dtype="float32")
+    repo = repository.assemble(
+        tmp_path_factory.mktemp("served") / "repo",
+        models=(EMBEDDING,),
+        checkpoint_dir=folder,
+        embedding_dtype="float32",
+    )
     with Server(repo) as server:
         yield server
 
@@ -43,8 +47,16 @@ def connect(server):
 def test_it_searches_and_leaves_the_model_as_it_was(installed, server):
     told = []
     before = (server.repo / EMBEDDING / repository.CONFIG).read_text()
-    found = model_analyzer.search(server, EMBEDDING, DATA, concurrency=(16,), max_queue_delays_us=(500,),
-                                  latency_budget_ms=BUDGET_MS, requests=48, progress=told.append)
+    found = model_analyzer.search(
+        server,
+        EMBEDDING,
+        DATA,
+        concurrency=(16,),
+        max_queue_delays_us=(500,),
+        latency_budget_ms=BUDGET_MS,
+        requests=48,
+        progress=told.append,
+    )
     assert told == [f"{EMBEDDING}_config_{name}: concurrency=16" for name in ("default", "0")]
     table = found.table.set_index("config")
     assert table["batching"].to_dict() == {"default": "", "0": "dynamic_batching { max_queue_delay_microseconds: 500 }"}
@@ -84,8 +96,9 @@ def test_a_server_that_does_not_run_is_one_sentence(tmp_path):
         model_analyzer.search(Server(tmp_path), EMBEDDING, DATA)
 
 
-@pytest.mark.parametrize("nothing", [{"concurrency": ()}, {"instance_counts": ()}, {"max_queue_delays_us": ()},
-                                     {"requests": 0}])
+@pytest.mark.parametrize(
+    "nothing", [{"concurrency": ()}, {"instance_counts": ()}, {"max_queue_delays_us": ()}, {"requests": 0}]
+)
 def test_a_search_of_nothing_is_refused(nothing):
     with pytest.raises(CourseError, match="There is nothing to measure"):
         model_analyzer.search(None, EMBEDDING, DATA, **nothing)
@@ -103,6 +116,7 @@ def test_without_a_network_it_is_one_sentence_and_nothing_is_left(tmp_path, monk
 def test_its_pins_agree_with_the_course(installed):
     """What it imports is its own where it has its own, and the course's server does not see it."""
     script = "import numba, tritonclient, model_analyzer; print(numba.__file__, tritonclient.__file__, sep='|')"
-    paths = subprocess.run([sys.executable, "-c", script], env={"PYTHONPATH": str(installed)}, capture_output=True, text=True,
-                           check=True).stdout.split("|")
+    paths = subprocess.run(
+        [sys.executable, "-c", script], env={"PYTHONPATH": str(installed)}, capture_output=True, text=True, check=True
+    ).stdout.split("|")
     assert paths[0].startswith(str(installed)) and not paths[1].startswith(str(installed))

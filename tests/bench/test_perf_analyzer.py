@@ -5,15 +5,16 @@ import platform
 import stat
 
 import pytest
-from engines import build_small
 from typer.testing import CliRunner
 
 from inflight.bench import perf_analyzer, report
-from inflight.triton import repository
+from inflight.bench.workload import TimedRequest
 from inflight.cli.commands import app
 from inflight.errors import CourseError
+from inflight.triton import repository
 from inflight.triton.server import Server
-from inflight.bench.workload import TimedRequest
+
+from engines import build_small
 
 LENGTHS = (1, 3, 6)
 REQUESTS = [TimedRequest(f"Hi {index}", LENGTHS[index % 3], 0.0, 3 + index) for index in range(9)]
@@ -27,8 +28,9 @@ def engine_dir(small_checkpoint, tmp_path_factory):
 
 @pytest.fixture(scope="module", params=[False, True], ids=["whole", "streaming"])
 def served(request, engine_dir, tmp_path_factory):
-    repo = repository.assemble(tmp_path_factory.mktemp("served") / "repo", engine_dir, decoupled_mode=request.param,
-                               apply_chat_template=False)
+    repo = repository.assemble(
+        tmp_path_factory.mktemp("served") / "repo", engine_dir, decoupled_mode=request.param, apply_chat_template=False
+    )
     with Server(repo) as server:
         yield server, request.param
 
@@ -54,8 +56,21 @@ def command(served, engine_dir, tmp_path):
     """`bench perf-analyzer` on four short records."""
     records = [{"input": f"Hi {number}", "instruction": "b", "output": "word " * number} for number in range(1, 5)]
     (tmp_path / "dataset.json").write_text(json.dumps(records))
-    return ["bench", "perf-analyzer", "--url", served[0].grpc_url, "--engine-dir", str(engine_dir), "--dataset",
-            str(tmp_path / "dataset.json"), "--concurrency", "2", "--warm-up", "1", "--json"]
+    return [
+        "bench",
+        "perf-analyzer",
+        "--url",
+        served[0].grpc_url,
+        "--engine-dir",
+        str(engine_dir),
+        "--dataset",
+        str(tmp_path / "dataset.json"),
+        "--concurrency",
+        "2",
+        "--warm-up",
+        "1",
+        "--json",
+    ]
 
 
 def test_the_command_puts_it_beside_the_load_of_the_course(served, command):
@@ -74,7 +89,9 @@ def test_the_command_puts_it_beside_the_load_of_the_course(served, command):
 def test_the_command_wants_stream_to_fit_the_server(served, command):
     streams = served[1]
     result = CliRunner().invoke(app, [*command, *([] if streams else ["--stream"])])
-    assert str(result.exception).endswith("is decoupled: add --stream." if streams else "does not stream: leave out --stream.")
+    assert str(result.exception).endswith(
+        "is decoupled: add --stream." if streams else "does not stream: leave out --stream."
+    )
 
 
 def test_what_it_says_of_a_failure_is_in_the_error(served):
@@ -95,12 +112,15 @@ def test_a_server_that_is_not_there_is_one_sentence():
         perf_analyzer.run("127.0.0.1:9", REQUESTS)
 
 
-@pytest.mark.parametrize(("requests", "concurrency", "url", "message"), [
-    ([], 1, "127.0.0.1:1", "no request to send"),
-    (REQUESTS, 0, "127.0.0.1:1", "concurrency is 0; with 9 requests it must be from 1 to 9"),
-    (REQUESTS, 10, "127.0.0.1:1", "concurrency is 10; with 9"),
-    (REQUESTS, 1, "http://127.0.0.1:1", "HTTP address: name the server's gRPC port"),
-])
+@pytest.mark.parametrize(
+    ("requests", "concurrency", "url", "message"),
+    [
+        ([], 1, "127.0.0.1:1", "no request to send"),
+        (REQUESTS, 0, "127.0.0.1:1", "concurrency is 0; with 9 requests it must be from 1 to 9"),
+        (REQUESTS, 10, "127.0.0.1:1", "concurrency is 10; with 9"),
+        (REQUESTS, 1, "http://127.0.0.1:1", "HTTP address: name the server's gRPC port"),
+    ],
+)
 def test_what_it_cannot_do_is_refused(requests, concurrency, url, message):
     with pytest.raises(CourseError, match=message):
         perf_analyzer.run(url, requests, concurrency)
@@ -131,10 +151,13 @@ def test_on_another_processor_it_is_one_sentence(monkeypatch):
     assert isinstance(result.exception, CourseError)
 
 
-@pytest.mark.parametrize(("name", "call"), [
-    ("tritonclient", lambda folder: perf_analyzer.find()),
-    ("nvidia-pytriton", perf_analyzer.environment),
-])
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("tritonclient", lambda folder: perf_analyzer.find()),
+        ("nvidia-pytriton", perf_analyzer.environment),
+    ],
+)
 def test_a_wheel_without_its_files_is_one_sentence(monkeypatch, tmp_path, name, call):
     monkeypatch.setattr(perf_analyzer, "files", lambda distribution: [] if distribution == name else None)
     with pytest.raises(CourseError, match="install the course's requirements"):
@@ -176,8 +199,16 @@ def test_times_of_an_export_by_hand(tmp_path):
     assert report.summary(run)["errors"] == 1
 
 
-@pytest.mark.parametrize("content", ["", "{}", '{"experiments": []}', '{"experiments": [{"requests": []}]}',
-                                     '{"experiments": [{"requests": [{"timestamp": 1}]}]}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{}",
+        '{"experiments": []}',
+        '{"experiments": [{"requests": []}]}',
+        '{"experiments": [{"requests": [{"timestamp": 1}]}]}',
+    ],
+)
 def test_an_export_that_cannot_be_read_is_one_sentence(tmp_path, content):
     (tmp_path / "profile.json").write_text(content)
     with pytest.raises(CourseError, match="left no measurements that can be read"):

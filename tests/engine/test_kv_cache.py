@@ -20,7 +20,8 @@ def write(contents, sequence, start):
     """What the model does: keys and values of each token from `start` on depend on all tokens up to it."""
     for position in range(start, len(sequence.tokens)):
         contents[sequence.blocks[position // TOKENS_PER_BLOCK], position % TOKENS_PER_BLOCK] = tuple(
-            sequence.tokens[:position + 1])
+            sequence.tokens[: position + 1]
+        )
 
 
 @settings(derandomize=True, max_examples=200, deadline=None, database=None)
@@ -39,7 +40,7 @@ def test_a_sequence_always_reads_its_own_tokens(steps):
         for other in seated:
             for position in range(len(other.tokens)):
                 held = contents[other.blocks[position // TOKENS_PER_BLOCK], position % TOKENS_PER_BLOCK]
-                assert held == tuple(other.tokens[:position + 1])
+                assert held == tuple(other.tokens[: position + 1])
         assert manager.num_used == len({block for other in seated for block in other.blocks})
         for _ in range(min(num_leaving, len(seated))):
             manager.release(seated.pop(0).blocks)

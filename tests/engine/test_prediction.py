@@ -5,8 +5,8 @@ import random
 import pandas as pd
 import pytest
 
-from inflight.errors import CourseError
 from inflight.engine.prediction import IterationCost, iteration_cost, schedule
+from inflight.errors import CourseError
 
 COST = IterationCost(pd.Series({0: 0.0, 1: 10.0, 2: 12.0}), prompt_token_ms=0.5)
 
@@ -14,7 +14,11 @@ COST = IterationCost(pd.Series({0: 0.0, 1: 10.0, 2: 12.0}), prompt_token_ms=0.5)
 def test_static_takes_the_longest_of_each_batch():
     plan = schedule([4, 2, 3, 1], seats=2, gpt_model_type="V1", at_the_start=2)
     assert plan.stays[["seat", "first", "last", "answered"]].values.tolist() == [
-        [1, 1, 4, 4], [2, 1, 2, 4], [1, 5, 7, 7], [2, 5, 5, 7]]
+        [1, 1, 4, 4],
+        [2, 1, 2, 4],
+        [1, 5, 7, 7],
+        [2, 5, 5, 7],
+    ]
     assert plan.iterations["answers"].tolist() == [0, 2, 1, 1, 0, 1, 1]
     assert plan.iterations["prompts"].tolist() == [2, 0, 0, 0, 2, 0, 0]
     assert plan.occupancy == 10 / 14
@@ -30,7 +34,11 @@ def test_the_first_batch_is_whoever_is_there_when_the_idle_engine_begins():
 def test_in_flight_a_seat_is_taken_as_it_gets_free():
     plan = schedule([4, 2, 3, 1], seats=2, gpt_model_type="inflight_fused_batching", at_the_start=2)
     assert plan.stays[["seat", "first", "last", "answered"]].values.tolist() == [
-        [1, 1, 4, 4], [2, 1, 2, 2], [2, 3, 5, 5], [1, 5, 5, 5]]
+        [1, 1, 4, 4],
+        [2, 1, 2, 2],
+        [2, 3, 5, 5],
+        [1, 5, 5, 5],
+    ]
     assert len(plan.iterations) == 5 and plan.occupancy == 1.0
 
 
@@ -66,8 +74,11 @@ def log_of(*iterations):
 
 
 def test_the_cost_is_read_from_a_log():
-    cost = iteration_cost(log_of((20, 40, 0, 0), (10, 0, 1, 0), (11, 0, 1, 0), (60, 0, 1, 0), (30, 38, 1, 0),
-                                 (12, 0, 2, 0), (12, 0, 2, 2)))
+    cost = iteration_cost(
+        log_of(
+            (20, 40, 0, 0), (10, 0, 1, 0), (11, 0, 1, 0), (60, 0, 1, 0), (30, 38, 1, 0), (12, 0, 2, 0), (12, 0, 2, 2)
+        )
+    )
     assert cost.answers_ms.round(6).tolist() == [0.0, 11.0, 11.75]  # 12 from start to start, 11.5 where one has left
     assert round(cost.prompt_token_ms, 6) == 0.5
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from inflight.errors import CourseError
 from inflight.engine.sampling import Sampler, SamplingConfig, log_probability
+from inflight.errors import CourseError
 
 LOGITS = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))  # so that probabilities are these, in this order
 
@@ -18,25 +18,35 @@ def shares(config: SamplingConfig, count: int = 4000) -> np.ndarray:
     return np.bincount(tokens, minlength=4) / count
 
 
-@pytest.mark.parametrize("config", [
-    SamplingConfig(), SamplingConfig(top_k=1, temperature=5.0), SamplingConfig(temperature=0, top_p=0.9),
-], ids=["default", "top_k 1", "temperature 0"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        SamplingConfig(),
+        SamplingConfig(top_k=1, temperature=5.0),
+        SamplingConfig(temperature=0, top_p=0.9),
+    ],
+    ids=["default", "top_k 1", "temperature 0"],
+)
 def test_greedy(config):
     assert config.is_greedy
     assert Sampler(config).choose(LOGITS, [0], []) == 0
 
 
-@pytest.mark.parametrize("config, expected", [
-    (SamplingConfig(top_p=1.0), [0.5, 0.3, 0.15, 0.05]),
-    (SamplingConfig(top_k=4), [0.5, 0.3, 0.15, 0.05]),
-    (SamplingConfig(top_k=100), [0.5, 0.3, 0.15, 0.05]),
-    (SamplingConfig(top_k=2), [0.5 / 0.8, 0.3 / 0.8, 0, 0]),
-    (SamplingConfig(top_p=0.7), [0.5 / 0.8, 0.3 / 0.8, 0, 0]),
-    (SamplingConfig(top_p=0.3), [1, 0, 0, 0]),
-    (SamplingConfig(top_k=3, top_p=0.6), [0.5 / 0.8, 0.3 / 0.8, 0, 0]),
-    # temperature 0.5 squares the probabilities: 0.25, 0.09, 0.0225, 0.0025 of 0.365
-    (SamplingConfig(top_p=1.0, temperature=0.5), np.array([0.25, 0.09, 0.0225, 0.0025]) / 0.365),
-], ids=["all", "top_k 4", "top_k beyond", "top_k 2", "top_p 0.7", "top_p 0.3", "both", "temperature 0.5"])
+@pytest.mark.parametrize(
+    "config, expected",
+    [
+        (SamplingConfig(top_p=1.0), [0.5, 0.3, 0.15, 0.05]),
+        (SamplingConfig(top_k=4), [0.5, 0.3, 0.15, 0.05]),
+        (SamplingConfig(top_k=100), [0.5, 0.3, 0.15, 0.05]),
+        (SamplingConfig(top_k=2), [0.5 / 0.8, 0.3 / 0.8, 0, 0]),
+        (SamplingConfig(top_p=0.7), [0.5 / 0.8, 0.3 / 0.8, 0, 0]),
+        (SamplingConfig(top_p=0.3), [1, 0, 0, 0]),
+        (SamplingConfig(top_k=3, top_p=0.6), [0.5 / 0.8, 0.3 / 0.8, 0, 0]),
+        # temperature 0.5 squares the probabilities: 0.25, 0.09, 0.0225, 0.0025 of 0.365
+        (SamplingConfig(top_p=1.0, temperature=0.5), np.array([0.25, 0.09, 0.0225, 0.0025]) / 0.365),
+    ],
+    ids=["all", "top_k 4", "top_k beyond", "top_k 2", "top_p 0.7", "top_p 0.3", "both", "temperature 0.5"],
+)
 def test_shares_are_the_probabilities(config, expected):
     assert shares(config) == pytest.approx(expected, abs=0.03)
 
@@ -106,19 +116,22 @@ def test_log_probability():
     assert log_probability(LOGITS + 7, 1) == pytest.approx(math.log(0.3), abs=1e-6)
 
 
-@pytest.mark.parametrize("option, message", [
-    ({"temperature": math.nan}, "temperature is nan; give a finite number"),
-    ({"temperature": math.inf}, "temperature is inf; give a finite number"),
-    ({"top_p": math.nan}, "top_p is nan; give a finite number"),
-    ({"repetition_penalty": math.nan}, "repetition_penalty is nan; give a finite number"),
-    ({"presence_penalty": -math.inf}, "presence_penalty is -inf; give a finite number"),
-    ({"temperature": -1.0}, "temperature is -1.0; give a value of at least 0"),
-    ({"top_k": -1}, "top_k is -1; give a value of at least 0"),
-    ({"top_p": 1.5}, "top_p is 1.5; give a value of between 0 and 1"),
-    ({"min_length": -1}, "min_length is -1; give a value of at least 0"),
-    ({"random_seed": -1}, "random_seed is -1; give a value of at least 0"),
-    ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0; give a value above 0"),
-])
+@pytest.mark.parametrize(
+    "option, message",
+    [
+        ({"temperature": math.nan}, "temperature is nan; give a finite number"),
+        ({"temperature": math.inf}, "temperature is inf; give a finite number"),
+        ({"top_p": math.nan}, "top_p is nan; give a finite number"),
+        ({"repetition_penalty": math.nan}, "repetition_penalty is nan; give a finite number"),
+        ({"presence_penalty": -math.inf}, "presence_penalty is -inf; give a finite number"),
+        ({"temperature": -1.0}, "temperature is -1.0; give a value of at least 0"),
+        ({"top_k": -1}, "top_k is -1; give a value of at least 0"),
+        ({"top_p": 1.5}, "top_p is 1.5; give a value of between 0 and 1"),
+        ({"min_length": -1}, "min_length is -1; give a value of at least 0"),
+        ({"random_seed": -1}, "random_seed is -1; give a value of at least 0"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0; give a value above 0"),
+    ],
+)
 def test_refused(option, message):
     with pytest.raises(CourseError, match=message):
         SamplingConfig(**option)

@@ -2,14 +2,14 @@
 
 import pytest
 
-from inflight.engine import builder as engine
-from inflight.notebook import syllabus, widgets
 from inflight.checkpoint.sources import fetch
+from inflight.checkpoint.weights import GgufFile
+from inflight.engine import builder as engine
 from inflight.engine.builder import BuildConfig
-from inflight.errors import CourseError
 from inflight.engine.openvino_runner import PagedModel
 from inflight.engine.sizing import KINDS, Sizing, kind
-from inflight.checkpoint.weights import GgufFile
+from inflight.errors import CourseError
+from inflight.notebook import syllabus, widgets
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import shlex
 import pytest
 
 from inflight.engine.builder import BuildConfig
-from inflight.errors import CourseError
 from inflight.engine.trtllm_commands import COLUMNS, FAMILIES, GENERATIONS, as_markdown, commands, flags
+from inflight.errors import CourseError
 
 CONFIG = BuildConfig(max_batch_size=16, max_input_len=512, max_seq_len=1536, max_num_tokens=4096, quant_algo="W8A16")
 

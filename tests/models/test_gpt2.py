@@ -10,15 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inflight.checkpoint import sources as checkpoint
-from inflight.models import gpt2, huggingface
 from inflight.errors import CourseError
+from inflight.models import gpt2, huggingface
 from inflight.models.gpt2_checkpoint import SIZES, random_checkpoint
 
 POSITIONS = SIZES["gpt2-tiny"]["n_positions"]
 NUM_SLOTS = 4
 LENGTH = 24
 PARAMETERS = {"max_tokens": LENGTH, "ignore_eos": True}
-PROMPTS = ["One", "Programming in C++ is like", "a b c d e f g h i j k l m n o p", "One two", "word " * 60, "ünïcödé 日本 🎈"]
+PROMPTS = [
+    "One",
+    "Programming in C++ is like",
+    "a b c d e f g h i j k l m n o p",
+    "One two",
+    "word " * 60,
+    "ünïcödé 日本 🎈",
+]
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +45,14 @@ def generated(folder, model):
     answers = {}
     for prompt in PROMPTS:
         ids = torch.tensor([model.sequence(prompt, PARAMETERS).token_ids])
-        answers[prompt] = theirs.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, eos_token_id=None,
-                                          max_new_tokens=LENGTH, pad_token_id=0)[0].tolist()
+        answers[prompt] = theirs.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            eos_token_id=None,
+            max_new_tokens=LENGTH,
+            pad_token_id=0,
+        )[0].tolist()
     return answers
 
 
@@ -68,11 +81,15 @@ def test_the_answers_tell_sequences_apart(generated):
     assert len(set(answers)) == len(answers) and all(len(set(answer)) > LENGTH // 2 for answer in answers)
 
 
-EVENTS = st.lists(st.one_of(
-    st.tuples(st.just("join"), st.integers(0, len(PROMPTS) - 1)),
-    st.tuples(st.just("leave"), st.integers(0, NUM_SLOTS - 1)),
-    st.tuples(st.just("step"), st.integers(1, 2**NUM_SLOTS - 1)),  # a bit for each of those that are there
-), min_size=10, max_size=60)
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("join"), st.integers(0, len(PROMPTS) - 1)),
+        st.tuples(st.just("leave"), st.integers(0, NUM_SLOTS - 1)),
+        st.tuples(st.just("step"), st.integers(1, 2**NUM_SLOTS - 1)),  # a bit for each of those that are there
+    ),
+    min_size=10,
+    max_size=60,
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -91,7 +108,7 @@ def test_whoever_joins_and_leaves_the_tokens_are_the_same(model, generated, even
             if chosen:
                 model.step(chosen)
         for prompt, sequence in present:
-            assert sequence.token_ids == generated[prompt][:len(sequence.token_ids)]
+            assert sequence.token_ids == generated[prompt][: len(sequence.token_ids)]
         for _, sequence in [row for row in present if row[1].is_finished]:
             model.leave(sequence)
         present = [row for row in present if not row[1].is_finished]
@@ -107,8 +124,10 @@ def test_bfloat16_is_close_to_float32(folder, generated):
     sequences = [model.sequence(prompt, {"max_tokens": 2, "ignore_eos": True}) for prompt in PROMPTS]
     assert all(map(model.join, sequences))
     model.step(sequences)
-    same = [sequence.token_ids[-1] == generated[prompt][sequence.prompt_length]
-            for prompt, sequence in zip(PROMPTS, sequences)]
+    same = [
+        sequence.token_ids[-1] == generated[prompt][sequence.prompt_length]
+        for prompt, sequence in zip(PROMPTS, sequences)
+    ]
     assert sum(same) >= len(PROMPTS) - 1
 
 
@@ -133,7 +152,9 @@ def test_without_the_packing_operators_there_is_no_packing(monkeypatch):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU computes in float16")
 def test_a_precision_that_a_cpu_cannot_do(folder):
-    with pytest.raises(CourseError, match="dtype is float16, which this computer's CPU does not .* use bfloat16 or float32"):
+    with pytest.raises(
+        CourseError, match="dtype is float16, which this computer's CPU does not .* use bfloat16 or float32"
+    ):
         gpt2.load(folder, "on", "float16")
 
 
@@ -169,7 +190,7 @@ def test_the_end_token_ends_the_answer_unless_it_is_ignored(folder, generated, t
     for ignore_eos, length in ((False, answer.index(answer[4]) + 1), (True, LENGTH)):
         sequence = model.sequence(prompt, {"max_tokens": LENGTH, "ignore_eos": ignore_eos})
         assert model.join(sequence)
-        assert finish(model, sequence)[sequence.prompt_length:] == answer[:length]
+        assert finish(model, sequence)[sequence.prompt_length :] == answer[:length]
         model.leave(sequence)
 
 
@@ -198,15 +219,22 @@ def test_a_cache_beyond_all_memory_is_one_sentence(folder):
 # What is refused ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text, parameters, message", [
-    ("", PARAMETERS, "text_input is empty"),
-    ("Hi", {}, r"no parameter max_tokens \(.*\) and no parameter ignore_eos \(true or false\)"),
-    ("Hi", {"max_tokens": True, "ignore_eos": True}, "max_tokens is True; it must be a whole number of at least 1"),
-    ("Hi", {"max_tokens": 2.5, "ignore_eos": True}, "max_tokens is 2.5; it must be"),
-    ("Hi", {"max_tokens": 4, "ignore_eos": 1}, "ignore_eos is 1; it must be true or false"),
-    ("Hi", {"max_tokens": POSITIONS, "ignore_eos": True}, rf"ask for at most {POSITIONS - 1} tokens"),
-    ("word " * POSITIONS, PARAMETERS, r"The prompt has \d+ tokens, but the model has 128 positions .* shorten the text"),
-])
+@pytest.mark.parametrize(
+    "text, parameters, message",
+    [
+        ("", PARAMETERS, "text_input is empty"),
+        ("Hi", {}, r"no parameter max_tokens \(.*\) and no parameter ignore_eos \(true or false\)"),
+        ("Hi", {"max_tokens": True, "ignore_eos": True}, "max_tokens is True; it must be a whole number of at least 1"),
+        ("Hi", {"max_tokens": 2.5, "ignore_eos": True}, "max_tokens is 2.5; it must be"),
+        ("Hi", {"max_tokens": 4, "ignore_eos": 1}, "ignore_eos is 1; it must be true or false"),
+        ("Hi", {"max_tokens": POSITIONS, "ignore_eos": True}, rf"ask for at most {POSITIONS - 1} tokens"),
+        (
+            "word " * POSITIONS,
+            PARAMETERS,
+            r"The prompt has \d+ tokens, but the model has 128 positions .* shorten the text",
+        ),
+    ],
+)
 def test_requests_that_are_refused(model, text, parameters, message):
     with pytest.raises(CourseError, match=message):
         model.sequence(text, parameters)

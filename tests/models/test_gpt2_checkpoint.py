@@ -8,8 +8,8 @@ import pytest
 import transformers
 
 from inflight.checkpoint import sources as checkpoint
-from inflight.models import gpt2_checkpoint
 from inflight.errors import CourseError
+from inflight.models import gpt2_checkpoint
 from inflight.models.gpt2_checkpoint import COURSE, SIZES, find, random_checkpoint
 
 TINY = "gpt2-tiny-random"
@@ -74,8 +74,12 @@ def test_the_courses_own_is_in_the_repository_or_missed_in_a_sentence(monkeypatc
 @pytest.mark.parametrize("name", ["gpt2", "owner/name"])
 def test_the_original_without_the_hub_is_one_sentence(name, tmp_path):
     script = f"from inflight.models.gpt2_checkpoint import find\nfind({name!r})"
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
-                            env={**os.environ, "HF_HUB_OFFLINE": "1", "INFLIGHT_HOME": str(tmp_path)})
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "INFLIGHT_HOME": str(tmp_path)},
+    )
     hub = gpt2_checkpoint.HUB.get(name, name)
     assert f"CourseError: The model {hub} cannot be fetched from the Hugging Face hub" in result.stderr
 

@@ -6,12 +6,12 @@ import pandas as pd
 import pytest
 
 from inflight.bench import batch_run
-from inflight.notebook import boards, charts
-from inflight.triton import repository
 from inflight.bench.batch_run import Outcome
+from inflight.notebook import boards, charts
 from inflight.notebook.palette import DECODE, WASTE
-from inflight.triton.server import Server
 from inflight.notebook.static_chart import static_svg
+from inflight.triton import repository
+from inflight.triton.server import Server
 from inflight.triton.telemetry import Statistics
 
 NO_STATISTICS = Statistics(0, 0, 0, 0, 0.0, 0.0, pd.Series(dtype=int))
@@ -19,14 +19,22 @@ NO_STATISTICS = Statistics(0, 0, 0, 0, 0.0, 0.0, pd.Series(dtype=int))
 
 def outcome(batches, requests=4, rejected=(), urgent=()):
     """Requests that come every 10 ms; a batch is (instance, start_s, end_s, its requests)."""
-    table = pd.DataFrame([(number, *batch[:3], len(batch[3]), len(batch[3]), batch[3])
-                          for number, batch in enumerate(batches, 1)],
-                         columns=["execution", "instance", "start_s", "end_s", "size", "work", "requests"])
+    table = pd.DataFrame(
+        [(number, *batch[:3], len(batch[3]), len(batch[3]), batch[3]) for number, batch in enumerate(batches, 1)],
+        columns=["execution", "instance", "start_s", "end_s", "size", "work", "requests"],
+    )
     home = {request: row for row in table.itertuples() for request in row.requests}
-    rows = [{"request": number, "sent_s": 0.01 * number, "priority": int(number in urgent),
-             "answered_s": home[number].end_s + 0.001 if number in home else 0.01 * number + 0.02,
-             "outcome": "rejected" if number in rejected else "answered",
-             "execution": home[number].execution if number in home else None} for number in range(1, requests + 1)]
+    rows = [
+        {
+            "request": number,
+            "sent_s": 0.01 * number,
+            "priority": int(number in urgent),
+            "answered_s": home[number].end_s + 0.001 if number in home else 0.01 * number + 0.02,
+            "outcome": "rejected" if number in rejected else "answered",
+            "execution": home[number].execution if number in home else None,
+        }
+        for number in range(1, requests + 1)
+    ]
     frame = pd.DataFrame(rows).astype({"execution": "Int64"})
     frame["latency_ms"] = (frame["answered_s"] - frame["sent_s"]) * 1000
     return Outcome(frame, table, NO_STATISTICS)
@@ -43,8 +51,11 @@ def traces(fig, **look):
 def corners(fig):
     """Left, right, top and bottom of each box."""
     boxes = [trace for trace in traces(fig, type="bar") if trace.text is None]
-    return [(base, base + x, y - width / 2, y + width / 2) for trace in boxes
-            for base, x, y, width in zip(trace.base, trace.x, trace.y, trace.width, strict=True)]
+    return [
+        (base, base + x, y - width / 2, y + width / 2)
+        for trace in boxes
+        for base, x, y, width in zip(trace.base, trace.x, trace.y, trace.width, strict=True)
+    ]
 
 
 # Batches --------------------------------------------------------------------------------------------------------------
@@ -56,7 +67,10 @@ def test_a_box_goes_around_the_requests_of_a_batch_from_its_start_to_its_end():
 
 def test_a_batch_whose_requests_are_not_neighbours_has_several_boxes():
     assert sorted(corners(charts.batches({"one": TWO_COPIES}))) == [
-        (50, 90, 0.55, 1.45), (50, 90, 2.55, 3.45), (60, 100, 1.55, 2.45)]
+        (50, 90, 0.55, 1.45),
+        (50, 90, 2.55, 3.45),
+        (60, 100, 1.55, 2.45),
+    ]
 
 
 def test_waiting_is_grey_from_arrival_to_the_box_or_to_the_refusal():
@@ -113,8 +127,15 @@ def test_a_run_in_which_nobody_was_answered_can_be_drawn():
 
 
 def test_the_sweep_has_its_budget_and_both_percentiles():
-    rows = pd.DataFrame({"delay_ms": [0, 50], "p50_ms": [60.0, 90.0], "p95_ms": [100.0, 160.0], "busy": [0.8, 0.4],
-                         "mean_batch": [1.2, 3.0]})
+    rows = pd.DataFrame(
+        {
+            "delay_ms": [0, 50],
+            "p50_ms": [60.0, 90.0],
+            "p95_ms": [100.0, 160.0],
+            "busy": [0.8, 0.4],
+            "mean_batch": [1.2, 3.0],
+        }
+    )
     fig = charts.delay_sweep(rows, budget_ms=120)
     assert [list(trace.y) for trace in fig.data] == [[100, 160], [60, 90], [80, 40]]
     assert fig.layout.shapes[0].y0 == 120
@@ -153,8 +174,9 @@ def log_path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(log_path, tmp_path_factory):
-    repo = repository.assemble(tmp_path_factory.mktemp("board") / "repo", models=("batch-cost",),
-                               execution_log_path=log_path)
+    repo = repository.assemble(
+        tmp_path_factory.mktemp("board") / "repo", models=("batch-cost",), execution_log_path=log_path
+    )
     with Server(repo) as server:
         yield server
 

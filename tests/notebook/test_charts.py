@@ -11,8 +11,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from plotly.subplots import make_subplots
 
-from inflight.notebook.charts import kv_blocks, kv_blocks_summary, show
 from inflight.errors import CourseError
+from inflight.notebook.charts import kv_blocks, kv_blocks_summary, show
 from inflight.notebook.palette import DECODE, MARGIN, PREFILL, REQUEST, WASTE
 from inflight.notebook.static_chart import static_svg
 
@@ -150,9 +150,13 @@ def test_shapes_lie_on_axes_and_paper():
     fig.add_vrect(x0=5, x1=10, fillcolor=WASTE)
     fig.add_hline(y=5, line_dash="dash")
     (rect,) = bars(fig)
-    assert rect["width"] == pytest.approx((760 - 70 - 24) / 2) and rect["height"] == pytest.approx(420 - MARGIN["t"] - MARGIN["b"])
+    assert rect["width"] == pytest.approx((760 - 70 - 24) / 2) and rect["height"] == pytest.approx(
+        420 - MARGIN["t"] - MARGIN["b"]
+    )
     line = next(line for line in drawn(fig, "line") if line.get("stroke-dasharray") == "8 5")
-    assert line["y1"] == line["y2"] and float(line["y1"]) == pytest.approx(MARGIN["t"] + (420 - MARGIN["t"] - MARGIN["b"]) / 2)
+    assert line["y1"] == line["y2"] and float(line["y1"]) == pytest.approx(
+        MARGIN["t"] + (420 - MARGIN["t"] - MARGIN["b"]) / 2
+    )
 
 
 def test_subplots_keep_to_their_place():
@@ -190,8 +194,15 @@ def test_what_it_cannot_draw_is_refused_by_name(fig, names):
 
 def iteration(number, requests, paused=(), waiting=0):
     used = sum(row[3] for row in requests)
-    return {"iteration": number, "requests": requests, "paused_ids": list(paused), "paused": len(paused),
-            "waiting": waiting, "kv_blocks_used": used, "kv_blocks_max": 8}
+    return {
+        "iteration": number,
+        "requests": requests,
+        "paused_ids": list(paused),
+        "paused": len(paused),
+        "waiting": waiting,
+        "kv_blocks_used": used,
+        "kv_blocks_max": 8,
+    }
 
 
 PAUSES = pd.DataFrame([  # the second request is paused in the third iteration, and comes back in the fifth

@@ -8,13 +8,13 @@ import plotly.graph_objects as go
 import pytest
 
 from inflight.bench import trace_run
+from inflight.bench.workload import TimedRequest
+from inflight.errors import CourseError
 from inflight.notebook import boards
+from inflight.notebook.dashboard import DRAW_EVERY_S, Dashboard, Frame
 from inflight.triton import repository, telemetry
 from inflight.triton.client import Client
-from inflight.notebook.dashboard import DRAW_EVERY_S, Dashboard, Frame
-from inflight.errors import CourseError
 from inflight.triton.server import Server
-from inflight.bench.workload import TimedRequest
 from tests.engines import active_requests, wait_until
 
 
@@ -26,6 +26,7 @@ def frames(count):
     def work(**_):
         for number in range(count):
             yield frame(number)
+
     return work
 
 
@@ -126,10 +127,16 @@ def test_it_runs_again_after_a_stop(held):
         assert len(work.calls) == runs and ready_again(board)
 
 
-@pytest.mark.parametrize(("error", "told"), [
-    (CourseError("The engine is <too> small. Take a larger one."), "<b>Failed.</b> The engine is &lt;too&gt; small."),
-    (KeyError("blocks"), "<b>Unexpected KeyError.</b>"),
-])
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            CourseError("The engine is <too> small. Take a larger one."),
+            "<b>Failed.</b> The engine is &lt;too&gt; small.",
+        ),
+        (KeyError("blocks"), "<b>Unexpected KeyError.</b>"),
+    ],
+)
 def test_an_error_in_the_work_is_shown_and_not_lost(error, told):
     def work():
         yield frame(7)
@@ -205,8 +212,9 @@ def test_what_it_is_can_be_read_without_a_page():
 def served(small_engine, tmp_path_factory):
     """A server of the small model, and its iteration log."""
     folder = tmp_path_factory.mktemp("served")
-    repo = repository.assemble(folder / "repo", small_engine, apply_chat_template=False,
-                               iteration_log_path=folder / "iterations.jsonl")
+    repo = repository.assemble(
+        folder / "repo", small_engine, apply_chat_template=False, iteration_log_path=folder / "iterations.jsonl"
+    )
     with Server(repo) as server:
         yield server, folder / "iterations.jsonl"
 

@@ -5,14 +5,13 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import nbformat
 import psutil
 import pytest
 
-from inflight.notebook import execution
 from inflight.errors import CourseError
+from inflight.notebook import execution
 from inflight.paths import COURSE
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg"></svg>'

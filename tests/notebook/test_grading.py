@@ -2,9 +2,8 @@
 
 import pytest
 
-from inflight.paths import COURSE
-from inflight.notebook import grading
 from inflight.errors import CourseError
+from inflight.notebook import grading
 from inflight.notebook.grading import NOT_YET, check, grades
 
 

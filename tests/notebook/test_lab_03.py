@@ -2,7 +2,6 @@
 
 import pytest
 
-from inflight.paths import COURSE
 from inflight.notebook.grading import check
 
 
@@ -14,8 +13,12 @@ def as_in_a_lab(monkeypatch):
 
 def right_felt(times_s):
     gaps = len(times_s) - 1
-    return {"ttft_ms": times_s[0] * 1000, "itl_ms": (times_s[-1] - times_s[0]) / gaps * 1000 if gaps else None,
-            "end_to_end_ms": times_s[-1] * 1000, "tokens_per_s": len(times_s) / times_s[-1]}
+    return {
+        "ttft_ms": times_s[0] * 1000,
+        "itl_ms": (times_s[-1] - times_s[0]) / gaps * 1000 if gaps else None,
+        "end_to_end_ms": times_s[-1] * 1000,
+        "tokens_per_s": len(times_s) / times_s[-1],
+    }
 
 
 def until(stream, word):
@@ -41,16 +44,23 @@ def test_another_right_way_is_done(exercise, answer):
     assert check(exercise, answer).status == "done"
 
 
-@pytest.mark.parametrize(("exercise", "answer", "hint"), [
-    ("3.1", lambda times_s: {"ttft_ms": times_s[0]}, "ttft_ms is 0.25. Look at its unit"),
-    ("3.1", lambda times_s: {**right_felt(times_s), "itl_ms": times_s[-1] / len(times_s) * 1000}, "itl_ms is 200"),
-    ("3.1", lambda times_s: {**right_felt(times_s), "itl_ms": right_felt(times_s)["itl_ms"] or 0}, "has no gaps"),
-    ("3.1", lambda times_s: {"itl_ms": 1}, "'ttft_ms' is missing"),
-    ("3.2", lambda stream, word: "".join(stream), "your function returned 'The city is Paris. It lies'"),
-    ("3.2", lambda stream, word: until(iter(list(stream)), word), "the request was not ended"),
-    ("3.3", (fit, "ITL"), "which column grows more"),
-    ("3.3", (lambda table, ttft, itl: table["readers"].max(), "TTFT"), "readers fit into this table, and you say 16"),
-])
+@pytest.mark.parametrize(
+    ("exercise", "answer", "hint"),
+    [
+        ("3.1", lambda times_s: {"ttft_ms": times_s[0]}, "ttft_ms is 0.25. Look at its unit"),
+        ("3.1", lambda times_s: {**right_felt(times_s), "itl_ms": times_s[-1] / len(times_s) * 1000}, "itl_ms is 200"),
+        ("3.1", lambda times_s: {**right_felt(times_s), "itl_ms": right_felt(times_s)["itl_ms"] or 0}, "has no gaps"),
+        ("3.1", lambda times_s: {"itl_ms": 1}, "'ttft_ms' is missing"),
+        ("3.2", lambda stream, word: "".join(stream), "your function returned 'The city is Paris. It lies'"),
+        ("3.2", lambda stream, word: until(iter(list(stream)), word), "the request was not ended"),
+        ("3.3", (fit, "ITL"), "which column grows more"),
+        (
+            "3.3",
+            (lambda table, ttft, itl: table["readers"].max(), "TTFT"),
+            "readers fit into this table, and you say 16",
+        ),
+    ],
+)
 def test_a_wrong_answer_gets_its_hint(exercise, answer, hint):
     result = check(exercise, answer)
     assert result.status == "wrong"

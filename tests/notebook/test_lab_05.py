@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from inflight.paths import COURSE
 from inflight.notebook.grading import check
 
 ADVICE = {"captions": "guaranteed_no_evict", "labels": "max_utilization"}
@@ -22,7 +21,11 @@ def right_blocks(prompt, answer, size):
 
 def right_price(log, prompt_tokens):
     held_back = log[(log.waiting > 0) & (log.empty_seats > 0)]
-    return {"twice": log.context_tokens.sum() - prompt_tokens, "most_paused": log.paused.max(), "held_back": len(held_back)}
+    return {
+        "twice": log.context_tokens.sum() - prompt_tokens,
+        "most_paused": log.paused.max(),
+        "held_back": len(held_back),
+    }
 
 
 def right_cache(lengths, seats, size, longest):
@@ -30,34 +33,65 @@ def right_cache(lengths, seats, size, longest):
     return size * max(sum(whole[-seats:]), math.ceil(longest / size))
 
 
-@pytest.mark.parametrize(("exercise", "answer"), [
-    ("5.1", right_blocks), ("5.2", right_price), ("5.3", (right_cache, ADVICE)),
-])
+@pytest.mark.parametrize(
+    ("exercise", "answer"),
+    [
+        ("5.1", right_blocks),
+        ("5.2", right_price),
+        ("5.3", (right_cache, ADVICE)),
+    ],
+)
 def test_another_right_way_is_done(exercise, answer):
     assert check(exercise, answer).status == "done"
 
 
-@pytest.mark.parametrize(("exercise", "answer", "hint"), [
-    ("5.1", lambda prompt, answer, size: (prompt // size, (prompt + answer) // size), "Round up"),
-    ("5.1", lambda prompt, answer, size: (math.ceil(prompt / size), math.ceil(prompt / size) + math.ceil(answer / size)),
-     "only once"),
-    ("5.2", lambda log, prompts: {**right_price(log, prompts), "twice": log.context_tokens.sum()}, "twice is not"),
-    ("5.2", lambda log, prompts: {**right_price(log, prompts), "held_back": (log.waiting > 0).sum()}, "held_back is not"),
-    ("5.2", lambda log, prompts: {"twice": log.context_tokens.sum() - prompts}, "'most_paused' is missing"),
-    ("5.3", (lambda lengths, seats, size, longest: right_cache(lengths[:1], seats, size, longest), ADVICE), "may have to wait"),
-    ("5.3", (lambda lengths, seats, size, longest: right_cache(lengths, 99, size, longest), ADVICE), "is enough"),
-    ("5.3", (lambda lengths, seats, size, longest: right_cache(lengths, seats, size, 32), ADVICE), "refuses to load"),
-    ("5.3", (right_cache, {**ADVICE, "labels": "guaranteed_no_evict"}), "'labels'"),
-])
+@pytest.mark.parametrize(
+    ("exercise", "answer", "hint"),
+    [
+        ("5.1", lambda prompt, answer, size: (prompt // size, (prompt + answer) // size), "Round up"),
+        (
+            "5.1",
+            lambda prompt, answer, size: (
+                math.ceil(prompt / size),
+                math.ceil(prompt / size) + math.ceil(answer / size),
+            ),
+            "only once",
+        ),
+        ("5.2", lambda log, prompts: {**right_price(log, prompts), "twice": log.context_tokens.sum()}, "twice is not"),
+        (
+            "5.2",
+            lambda log, prompts: {**right_price(log, prompts), "held_back": (log.waiting > 0).sum()},
+            "held_back is not",
+        ),
+        ("5.2", lambda log, prompts: {"twice": log.context_tokens.sum() - prompts}, "'most_paused' is missing"),
+        (
+            "5.3",
+            (lambda lengths, seats, size, longest: right_cache(lengths[:1], seats, size, longest), ADVICE),
+            "may have to wait",
+        ),
+        ("5.3", (lambda lengths, seats, size, longest: right_cache(lengths, 99, size, longest), ADVICE), "is enough"),
+        (
+            "5.3",
+            (lambda lengths, seats, size, longest: right_cache(lengths, seats, size, 32), ADVICE),
+            "refuses to load",
+        ),
+        ("5.3", (right_cache, {**ADVICE, "labels": "guaranteed_no_evict"}), "'labels'"),
+    ],
+)
 def test_a_mistake_is_told_by_its_cause(exercise, answer, hint):
     result = check(exercise, answer)
     assert result.status == "wrong" and hint in result.hint
 
 
-@pytest.mark.parametrize(("exercise", "answer"), [
-    ("5.1", lambda *_: None), ("5.2", lambda *_: None),
-    ("5.3", (lambda *_: None, {"captions": None, "labels": None})),
-    ("5.3", (right_cache, {"captions": None, "labels": None})), ("5.3", (lambda *_: None, ADVICE)),
-])
+@pytest.mark.parametrize(
+    ("exercise", "answer"),
+    [
+        ("5.1", lambda *_: None),
+        ("5.2", lambda *_: None),
+        ("5.3", (lambda *_: None, {"captions": None, "labels": None})),
+        ("5.3", (right_cache, {"captions": None, "labels": None})),
+        ("5.3", (lambda *_: None, ADVICE)),
+    ],
+)
 def test_an_untouched_exercise_is_not_done_yet(exercise, answer):
     assert check(exercise, answer).status == "not done yet"

@@ -5,10 +5,9 @@ import dataclasses
 import pandas as pd
 import pytest
 
-from inflight.paths import COURSE
 from inflight.bench.batch_run import QUEUE_FULL, TIMED_OUT, Outcome
-from inflight.notebook.grading import check
 from inflight.bench.sequences import Step
+from inflight.notebook.grading import check
 from inflight.triton.telemetry import Statistics
 
 SETTINGS = {"dynamic_batching.max_queue_delay_microseconds": 110_000}
@@ -61,8 +60,12 @@ def right_steps(messages):
 
 def right_account(outcome):
     kinds = outcome.requests["message"].value_counts()
-    return {"answered": kinds.get("", 0), "queue full": kinds.get(QUEUE_FULL, 0), "timed out": kinds.get(TIMED_OUT, 0),
-            "not counted": len(outcome.requests) - outcome.statistics.succeeded - outcome.statistics.failed}
+    return {
+        "answered": kinds.get("", 0),
+        "queue full": kinds.get(QUEUE_FULL, 0),
+        "timed out": kinds.get(TIMED_OUT, 0),
+        "not counted": len(outcome.requests) - outcome.statistics.succeeded - outcome.statistics.failed,
+    }
 
 
 def wrong_account(name, make):
@@ -74,42 +77,63 @@ def without(name):
     return lambda messages: [dataclasses.replace(step, **{name: False}) for step in right_steps(messages)]
 
 
-@pytest.mark.parametrize(("exercise", "answer"), [
-    ("6.1", right_sizes), ("6.2", (SETTINGS, outcome([150] * 45, 3.8))), ("6.3", right_steps),
-    ("6.4", right_account),
-])
+@pytest.mark.parametrize(
+    ("exercise", "answer"),
+    [
+        ("6.1", right_sizes),
+        ("6.2", (SETTINGS, outcome([150] * 45, 3.8))),
+        ("6.3", right_steps),
+        ("6.4", right_account),
+    ],
+)
 def test_another_right_way_is_done(exercise, answer):
     assert check(exercise, answer).status == "done"
 
 
-@pytest.mark.parametrize(("exercise", "answer", "hint"), [
-    ("6.1", lambda arrivals, *_: [1] * len(arrivals), "what came meanwhile"),
-    ("6.1", changed(max_batch_size=99), "No batch holds more"),
-    ("6.1", changed(delay_ms=0), "counts from the arrival of the oldest"),
-    ("6.1", changed(fixed_ms=0, item_ms=0), "what came meanwhile"),
-    ("6.2", (SETTINGS, outcome([60] * 45, 1.4)), "1.4 requests a batch"),
-    ("6.2", (SETTINGS, outcome([600] * 45, 4)), "P95 is 600 ms"),
-    ("6.2", (SETTINGS, outcome([100] * 45, 4, rejected=2)), "2 requests were rejected"),
-    ("6.3", without("end"), "end=False"),
-    ("6.3", without("start"), "start=False"),
-    ("6.3", lambda messages: [Step(sequence, value, start=True, end=True) for sequence, value in messages], "end=True"),
-    ("6.3", lambda messages: sorted(right_steps(messages), key=lambda step: step.sequence), "in this order"),
-    ("6.4", wrong_account("answered", lambda requests, _: requests["latency_ms"].notna().sum()), "comes back too"),
-    ("6.4", wrong_account("answered", lambda _, counted: counted.executions), "'answered' is 3"),
-    ("6.4", wrong_account("queue full", lambda requests, _: (requests["outcome"] == "rejected").sum()), "QUEUE_FULL"),
-    ("6.4", wrong_account("timed out", lambda requests, _: (requests["outcome"] == "rejected").sum()), "TIMED_OUT"),
-    ("6.4", wrong_account("not counted", lambda requests, counted: len(requests) - counted.succeeded), "as failed"),
-    ("6.4", wrong_account("not counted", lambda requests, counted: counted.failed), "as failed"),
-    ("6.4", lambda outcome: {"answered": 6}, "yours are answered"),
-])
+@pytest.mark.parametrize(
+    ("exercise", "answer", "hint"),
+    [
+        ("6.1", lambda arrivals, *_: [1] * len(arrivals), "what came meanwhile"),
+        ("6.1", changed(max_batch_size=99), "No batch holds more"),
+        ("6.1", changed(delay_ms=0), "counts from the arrival of the oldest"),
+        ("6.1", changed(fixed_ms=0, item_ms=0), "what came meanwhile"),
+        ("6.2", (SETTINGS, outcome([60] * 45, 1.4)), "1.4 requests a batch"),
+        ("6.2", (SETTINGS, outcome([600] * 45, 4)), "P95 is 600 ms"),
+        ("6.2", (SETTINGS, outcome([100] * 45, 4, rejected=2)), "2 requests were rejected"),
+        ("6.3", without("end"), "end=False"),
+        ("6.3", without("start"), "start=False"),
+        (
+            "6.3",
+            lambda messages: [Step(sequence, value, start=True, end=True) for sequence, value in messages],
+            "end=True",
+        ),
+        ("6.3", lambda messages: sorted(right_steps(messages), key=lambda step: step.sequence), "in this order"),
+        ("6.4", wrong_account("answered", lambda requests, _: requests["latency_ms"].notna().sum()), "comes back too"),
+        ("6.4", wrong_account("answered", lambda _, counted: counted.executions), "'answered' is 3"),
+        (
+            "6.4",
+            wrong_account("queue full", lambda requests, _: (requests["outcome"] == "rejected").sum()),
+            "QUEUE_FULL",
+        ),
+        ("6.4", wrong_account("timed out", lambda requests, _: (requests["outcome"] == "rejected").sum()), "TIMED_OUT"),
+        ("6.4", wrong_account("not counted", lambda requests, counted: len(requests) - counted.succeeded), "as failed"),
+        ("6.4", wrong_account("not counted", lambda requests, counted: counted.failed), "as failed"),
+        ("6.4", lambda outcome: {"answered": 6}, "yours are answered"),
+    ],
+)
 def test_a_mistake_is_told_by_its_cause(exercise, answer, hint):
     result = check(exercise, answer)
     assert result.status == "wrong" and hint in result.hint
 
 
-@pytest.mark.parametrize(("exercise", "answer"), [
-    ("6.1", lambda *_: None), ("6.2", ({}, outcome([60] * 45, 1.4))), ("6.3", lambda messages: None),
-    ("6.4", lambda outcome: None),
-])
+@pytest.mark.parametrize(
+    ("exercise", "answer"),
+    [
+        ("6.1", lambda *_: None),
+        ("6.2", ({}, outcome([60] * 45, 1.4))),
+        ("6.3", lambda messages: None),
+        ("6.4", lambda outcome: None),
+    ],
+)
 def test_an_untouched_exercise_is_not_done_yet(exercise, answer):
     assert check(exercise, answer).status == "not done yet"

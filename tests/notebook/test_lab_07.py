@@ -4,12 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from inflight.paths import COURSE
 from inflight.bench import gpt2_client
 from inflight.notebook import charts
-from inflight.triton import telemetry
 from inflight.notebook.grading import check
 from inflight.notebook.static_chart import static_svg
+from inflight.triton import telemetry
 
 SETTINGS = {"max_batch_size": 4, "sequence_batching.oldest.max_candidate_sequences": 10, "kv_cache_slots": 10}
 
@@ -78,33 +77,46 @@ TEN = range(1, 11)
 IN_TURN = passes((1, 2, 3, 4), (5, 6, 7, 8), (9, 10, 1, 2), TEN[2:6], TEN[6:])
 
 
-@pytest.mark.parametrize(("exercise", "answer"), [
-    ("7.1", (padded, without, with_cache)), ("7.2", next_token), ("7.3", (SETTINGS, IN_TURN)),
-])
+@pytest.mark.parametrize(
+    ("exercise", "answer"),
+    [
+        ("7.1", (padded, without, with_cache)),
+        ("7.2", next_token),
+        ("7.3", (SETTINGS, IN_TURN)),
+    ],
+)
 def test_another_right_way_is_done(exercise, answer):
     assert check(exercise, answer).status == "done"
 
 
-@pytest.mark.parametrize(("exercise", "answer", "hint"), [
-    ("7.1", (as_long_as_the_first, without, with_cache), "padded"),
-    ("7.1", (padded, padded, with_cache), "without a cache"),
-    ("7.1", (padded, without, lambda prompts, answer: sum(prompts) + len(prompts) * answer), "goes into none"),
-    ("7.2", without_itself, "to itself too"),
-    ("7.2", one_cache_for_all, "its own cache alone"),
-    ("7.2", all_again, "are enough"),
-    ("7.3", (SETTINGS, passes(TEN, TEN)), "The fullest forward pass had 10"),
-    ("7.3", (SETTINGS, passes(*((number,) for number in TEN))), "The fullest forward pass had 1 "),
-    ("7.3", (SETTINGS, passes(TEN[:4], TEN[:4], TEN[4:8], TEN[8:])), "that one waited"),
-    ("7.3", (SETTINGS, passes(TEN[:4], TEN[4:8])), "not 10"),
-])
+@pytest.mark.parametrize(
+    ("exercise", "answer", "hint"),
+    [
+        ("7.1", (as_long_as_the_first, without, with_cache), "padded"),
+        ("7.1", (padded, padded, with_cache), "without a cache"),
+        ("7.1", (padded, without, lambda prompts, answer: sum(prompts) + len(prompts) * answer), "goes into none"),
+        ("7.2", without_itself, "to itself too"),
+        ("7.2", one_cache_for_all, "its own cache alone"),
+        ("7.2", all_again, "are enough"),
+        ("7.3", (SETTINGS, passes(TEN, TEN)), "The fullest forward pass had 10"),
+        ("7.3", (SETTINGS, passes(*((number,) for number in TEN))), "The fullest forward pass had 1 "),
+        ("7.3", (SETTINGS, passes(TEN[:4], TEN[:4], TEN[4:8], TEN[8:])), "that one waited"),
+        ("7.3", (SETTINGS, passes(TEN[:4], TEN[4:8])), "not 10"),
+    ],
+)
 def test_a_mistake_is_told_by_its_cause(exercise, answer, hint):
     result = check(exercise, answer)
     assert result.status == "wrong" and hint in result.hint
 
 
-@pytest.mark.parametrize(("exercise", "answer"), [
-    ("7.1", [lambda *_: None] * 3), ("7.2", lambda *_: None), ("7.3", ({}, IN_TURN)),
-])
+@pytest.mark.parametrize(
+    ("exercise", "answer"),
+    [
+        ("7.1", [lambda *_: None] * 3),
+        ("7.2", lambda *_: None),
+        ("7.3", ({}, IN_TURN)),
+    ],
+)
 def test_an_untouched_exercise_is_not_done_yet(exercise, answer):
     assert check(exercise, answer).status == "not done yet"
 
@@ -114,11 +126,17 @@ def test_an_untouched_exercise_is_not_done_yet(exercise, answer):
 
 def test_passes_are_counted_from_one_and_sequences_in_the_order_of_their_start():
     log = pd.DataFrame({"sequences": [[[7, True, 0, 6, 5]], [[7, False, 0, 7, 1], [9, True, 1, 4, 3]]]})
-    assert telemetry.passes(log).values.tolist() == [[1, 1, 7, True, 0, 6, 5], [2, 1, 7, False, 0, 7, 1], [2, 2, 9, True, 1, 4, 3]]
+    assert telemetry.passes(log).values.tolist() == [
+        [1, 1, 7, True, 0, 6, 5],
+        [2, 1, 7, False, 0, 7, 1],
+        [2, 2, 9, True, 1, 4, 3],
+    ]
 
 
 def test_a_token_costs_the_time_since_the_one_before():
-    tokens = gpt2_client.table([gpt2_client.Token(1, number, time_s, "x") for number, time_s in ((1, 0.5), (2, 0.51), (3, 0.53))])
+    tokens = gpt2_client.table(
+        [gpt2_client.Token(1, number, time_s, "x") for number, time_s in ((1, 0.5), (2, 0.51), (3, 0.53))]
+    )
     costs = gpt2_client.costs(tokens, prompt_tokens=4)
     assert costs["length"].tolist() == [5, 6] and costs["ms"].round().tolist() == [10, 20]
 
@@ -141,14 +159,24 @@ def test_a_line_is_fitted_and_its_law_named():
 
 
 def test_races_and_passes_are_drawn_on_one_scale():
-    tokens = [gpt2_client.table([gpt2_client.Token(stream, number, end * number / 10, "x") for stream in (1, 2)
-                                 for number in range(1, 11)]) for end in (1.0, 2.0)]
+    tokens = [
+        gpt2_client.table(
+            [gpt2_client.Token(stream, number, end * number / 10, "x") for stream in (1, 2) for number in range(1, 11)]
+        )
+        for end in (1.0, 2.0)
+    ]
     runs = dict(zip(("simple", "iterative"), tokens))
     fig = charts.race(runs, [0.0, 0.05])
     assert tuple(fig.layout.xaxis.range) == tuple(fig.layout.xaxis2.range) and fig.layout.xaxis.range[1] > 2
     assert "stream 2 from 0.20 to 2.00 s" in charts.race_summary(runs)
     static_svg(fig, charts.race_summary(runs))
-    members = {"one": passes((1,), (2,)).rename(columns={"sequence": "stream"}), "two": IN_TURN.rename(columns={"sequence": "stream"})}
+    members = {
+        "one": passes((1,), (2,)).rename(columns={"sequence": "stream"}),
+        "two": IN_TURN.rename(columns={"sequence": "stream"}),
+    }
     summary = charts.forward_passes_summary(members)
-    assert "one: 2 passes for 2 tokens, 0 of them with more than one" in summary and "two: 5 passes for 20 tokens, 5" in summary
+    assert (
+        "one: 2 passes for 2 tokens, 0 of them with more than one" in summary
+        and "two: 5 passes for 20 tokens, 5" in summary
+    )
     static_svg(charts.forward_passes(members), summary)

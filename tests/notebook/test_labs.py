@@ -1,15 +1,13 @@
 """A lab that nobody has touched runs from top to bottom, and every check in it says that there is something to do."""
 
-from pathlib import Path
-
 import nbformat
 import papermill
 import pytest
 from ipykernel.kernelspec import get_kernel_dict
 from jupyter_client.kernelspec import KernelSpec
 
-from inflight.paths import COURSE
 from inflight.notebook.execution import ThisPython
+from inflight.paths import COURSE
 
 LABS = sorted((COURSE / "labs").glob("*.ipynb"))
 
@@ -25,8 +23,15 @@ class LearnersPython(ThisPython):
 @pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
 def test_untouched_lab_runs_and_is_not_done(path, checkpoint):
     lab = nbformat.read(path, as_version=4)
-    ran = papermill.execute_notebook(lab, None, cwd=path.parent, kernel_name="python3", progress_bar=False,
-                                     kernel_manager_class=LearnersPython, store_widget_state=False)
+    ran = papermill.execute_notebook(
+        lab,
+        None,
+        cwd=path.parent,
+        kernel_name="python3",
+        progress_bar=False,
+        kernel_manager_class=LearnersPython,
+        store_widget_state=False,
+    )
     checks = [cell for cell in ran.cells if cell.cell_type == "code" and cell.source.lstrip().startswith("check(")]
     assert checks
     for cell in checks:

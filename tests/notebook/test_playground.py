@@ -2,8 +2,8 @@
 
 import pytest
 
-from inflight.triton.client import Client
 from inflight.notebook.widgets import Playground
+from inflight.triton.client import Client
 
 
 @pytest.fixture

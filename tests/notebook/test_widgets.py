@@ -2,10 +2,10 @@
 
 import pytest
 
-from inflight.triton import repository
 from inflight.errors import CourseError
-from inflight.triton.server import Server
 from inflight.notebook.widgets import ConfigEditor
+from inflight.triton import repository
+from inflight.triton.server import Server
 
 # Lesson 02: an editor for config.pbtxt --------------------------------------------------------------------------------
 
@@ -28,7 +28,8 @@ def test_editor_has_a_field_for_every_key_and_starts_with_what_the_file_has(repo
     editor = ConfigEditor(repo, model)
     assert list(editor.fields) == list(repository.PARAMETERS[model])
     assert {name: field.value for name, field in editor.fields.items()} == {
-        name: parameter(repo, name, model) for name in editor.fields}
+        name: parameter(repo, name, model) for name in editor.fields
+    }
     assert editor.apply_button.disabled and editor.undo_button.disabled and editor.diff.value == ""
 
 
@@ -67,14 +68,17 @@ def test_editor_undoes_step_by_step(repo):
     assert seen == ["4096", ""]
 
 
-@pytest.mark.parametrize("name, value, reason", [
-    ("max_tokens_in_paged_kv_cache", "many", "a whole number of at least 1"),
-    ("max_tokens_in_paged_kv_cache", "0", "a whole number of at least 1"),
-    ("kv_cache_free_gpu_mem_fraction", "1.5", "at least 0 and at most 1"),
-    ("stats_check_period_ms", "0.5", "a whole number of at least 1"),
-    ("gpt_model_path", "", "a path"),
-    ("iteration_log_path", "${log}", "${log} is not filled"),
-])
+@pytest.mark.parametrize(
+    "name, value, reason",
+    [
+        ("max_tokens_in_paged_kv_cache", "many", "a whole number of at least 1"),
+        ("max_tokens_in_paged_kv_cache", "0", "a whole number of at least 1"),
+        ("kv_cache_free_gpu_mem_fraction", "1.5", "at least 0 and at most 1"),
+        ("stats_check_period_ms", "0.5", "a whole number of at least 1"),
+        ("gpt_model_path", "", "a path"),
+        ("iteration_log_path", "${log}", "${log} is not filled"),
+    ],
+)
 def test_editor_refuses_a_wrong_value_before_anything_is_written(repo, name, value, reason):
     before = files(repo)
     editor = ConfigEditor(repo, "tensorrt_llm")

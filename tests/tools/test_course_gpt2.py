@@ -12,14 +12,21 @@ import torch
 import transformers
 
 from inflight.models import gpt2, huggingface
+from inflight.models.gpt2_checkpoint import find
 from tools import course_gpt2
 from tools.course_gpt2 import FOLDER
-from inflight.models.gpt2_checkpoint import find
 
 PROMPT = "Programming in C++ is like"
-OTHERS = ("Batching requests is like", "A GPU is", "The capital of France is", "Once upon a time, there was",
-          "To serve many users at once,", "The best thing about a dog is", "A language model is",
-          "Cooking soup is like")
+OTHERS = (
+    "Batching requests is like",
+    "A GPU is",
+    "The capital of France is",
+    "Once upon a time, there was",
+    "To serve many users at once,",
+    "The best thing about a dog is",
+    "A language model is",
+    "Cooking soup is like",
+)
 
 
 @pytest.fixture(scope="module")
@@ -55,13 +62,21 @@ def answers(model):
     prompts = [PROMPT, *OTHERS]
     inputs = text(prompts, return_tensors="pt", padding=True, padding_side="left")
     output = model.generate(**inputs, max_new_tokens=48, do_sample=False, pad_token_id=0)
-    return dict(zip(prompts, text.batch_decode(output[:, inputs["input_ids"].shape[1]:], skip_special_tokens=True)))
+    return dict(zip(prompts, text.batch_decode(output[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)))
 
 
 def test_the_folder_is_small_and_holds_nothing_that_is_unpickled():
     names = {file.name for file in FOLDER.iterdir()}
-    assert names == {"README.md", "config.json", "generation_config.json", "held_out.txt", "model.safetensors",
-                     "tokenizer.json", "tokenizer_config.json", "training.json"}
+    assert names == {
+        "README.md",
+        "config.json",
+        "generation_config.json",
+        "held_out.txt",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "training.json",
+    }
     assert sum(file.stat().st_size for file in FOLDER.iterdir()) <= 25e6
     assert (FOLDER / "held_out.txt").stat().st_size <= 60_000
 
@@ -82,8 +97,13 @@ def test_any_text_comes_back_from_the_tokenizer(text):
 
 def test_the_course_computes_the_same_tokens_as_transformers(model, text):
     num_tokens = 24
-    expected = model.generate(**text(PROMPT, return_tensors="pt"), do_sample=False, eos_token_id=None, pad_token_id=0,
-                              max_new_tokens=num_tokens)
+    expected = model.generate(
+        **text(PROMPT, return_tensors="pt"),
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+        max_new_tokens=num_tokens,
+    )
     course = gpt2.load(find("course-gpt2"), dtype="float32")
     sequence = course.sequence(PROMPT, {"max_tokens": num_tokens, "ignore_eos": True})
     assert course.join(sequence)
@@ -156,14 +176,19 @@ def test_prompts_are_the_same_however_many_are_asked_for():
     assert any(prompt.begun == PROMPT for prompt in prompts)
 
 
-@pytest.mark.parametrize(("line", "expected"), [
-    ("Bread is like a friend, for it is there every morning and asks for nothing. It is w",
-     "Bread is like a friend, for it is there every morning and asks for nothing."),
-    ("Bread is like a friend.", None),  # few words
-    ("Bread is like a friend, for it is there every morning 早", None),
-    ("Beer is like a friend, for it is there every morning and asks for nothing.", None),
-    ("It is so fun to say so that it is so fun to say so that it is so fun to say so.", None),
-])
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            "Bread is like a friend, for it is there every morning and asks for nothing. It is w",
+            "Bread is like a friend, for it is there every morning and asks for nothing.",
+        ),
+        ("Bread is like a friend.", None),  # few words
+        ("Bread is like a friend, for it is there every morning 早", None),
+        ("Beer is like a friend, for it is there every morning and asks for nothing.", None),
+        ("It is so fun to say so that it is so fun to say so that it is so fun to say so.", None),
+    ],
+)
 def test_texts_are_whole_sentences_that_read_well(line, expected):
     assert course_gpt2.cleaned(line) == expected
 

@@ -4,14 +4,13 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import nbformat
 import pytest
 
-from tools import lessons
-from inflight.paths import COURSE
 from inflight.errors import CourseError
+from inflight.paths import COURSE
+from tools import lessons
 
 LECTURE = """# %% [markdown]
 # # Seats

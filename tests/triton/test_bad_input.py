@@ -9,14 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engines import SMALL_BUILD, start_build, wait_until
 
 from inflight.checkpoint import sources as checkpoint
 from inflight.engine import builder as engine
+from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.client import Client, _tensors, _text
-from inflight.errors import CourseError
 from inflight.triton.server import Server
+
+from engines import SMALL_BUILD, start_build, wait_until
 
 FRANCE = "What is the capital of France?"
 
@@ -120,17 +121,24 @@ CASES = {
     "max_tokens text": (lambda p: p.ask(max_tokens="many"), "max_tokens is 'many', which cannot be sent as int32"),
     "max_tokens text, HTTP": (lambda p: p.ask(max_tokens="many", http=True), "max_tokens is 'many', which cannot be"),
     "max_tokens half": (lambda p: p.ask(max_tokens=1.5), "max_tokens is 1.5, which cannot be sent as int32"),
-    "wrong dtype": (lambda p: p.send(max_tokens=np.array([[4.0]], np.float32)),
-                    "inference input 'max_tokens' data-type is 'FP32', but model 'ensemble' expects 'INT32'"),
-    "wrong shape": (lambda p: p.send(max_tokens=np.array([[4, 4]], np.int32)),
-                    "unexpected shape for input 'max_tokens' for model 'ensemble'. Expected [-1,1], got [1,2]"),
-    "two prompts": (lambda p: p.send(text_input=np.array([[b"a"], [b"b"]], object),
-                                     max_tokens=np.array([[4], [4]], np.int32)),
-                    "Expected batch dimension to be 1 for each request, got 2: send one prompt a request."),
+    "wrong dtype": (
+        lambda p: p.send(max_tokens=np.array([[4.0]], np.float32)),
+        "inference input 'max_tokens' data-type is 'FP32', but model 'ensemble' expects 'INT32'",
+    ),
+    "wrong shape": (
+        lambda p: p.send(max_tokens=np.array([[4, 4]], np.int32)),
+        "unexpected shape for input 'max_tokens' for model 'ensemble'. Expected [-1,1], got [1,2]",
+    ),
+    "two prompts": (
+        lambda p: p.send(text_input=np.array([[b"a"], [b"b"]], object), max_tokens=np.array([[4], [4]], np.int32)),
+        "Expected batch dimension to be 1 for each request, got 2: send one prompt a request.",
+    ),
     "missing tensor": (lambda p: p.send(remove=["max_tokens"]), "missing required input(s) ['max_tokens']"),
     "unknown tensor": (lambda p: p.send(max_token=np.array([[4]], np.int32)), "unexpected inference input 'max_token'"),
-    "invalid UTF-8": (lambda p: p.send(text_input=np.array([[b"caf\xe9"]], object)),
-                      "text_input is not valid UTF-8 (byte 3): send the text encoded as UTF-8."),
+    "invalid UTF-8": (
+        lambda p: p.send(text_input=np.array([[b"caf\xe9"]], object)),
+        "text_input is not valid UTF-8 (byte 3): send the text encoded as UTF-8.",
+    ),
     "invalid UTF-8 in a stop word": (lambda p: p.ask(stop_words=[b"\xff"]), "is not valid UTF-8 (byte 0)"),
     "unknown model": (lambda p: Client(p.streaming.grpc_url, model="llama").ask(FRANCE), "'llama'"),
     "unknown model, HTTP": (lambda p: Client(p.streaming.http_url, model="llama").ask(FRANCE), "'llama'"),
@@ -142,19 +150,27 @@ CASES = {
     "top_p above 1": (lambda p: p.ask(top_p=1.5), "top_p is 1.5; give a value of between 0 and 1."),
     "beams": (lambda p: p.ask(beam_width=4), "beam_width must be 1: this engine decodes one beam."),
     "decoupled call to a model that is not": (
-        decoupled_call_to_a_model_that_is_not, "Streaming is only supported if the model is deployed using decoupled "
-        "mode: set decoupled_mode to true, or leave out streaming."),
+        decoupled_call_to_a_model_that_is_not,
+        "Streaming is only supported if the model is deployed using decoupled "
+        "mode: set decoupled_mode to true, or leave out streaming.",
+    ),
     "plain call to a decoupled model": (
-        plain_call_to_a_decoupled_model, "doesn't support models with decoupled transaction policy"),
+        plain_call_to_a_decoupled_model,
+        "doesn't support models with decoupled transaction policy",
+    ),
     "corrupt GGUF": (build_from_corrupt_gguf, "corrupt.gguf"),
     "missing engine": (serve_without_an_engine, "The model 'tensorrt_llm' could not be loaded: There is no engine at "),
     "port in use": (serve_on_a_port_in_use, "cannot be used (Address already in use). Stop what uses it, name another"),
     "full disk": (build_on_a_full_disk, "Free some space there or name another folder, and try again."),
     "read-only folder": (build_in_a_read_only_folder, "cannot be written (Permission denied). Name a folder that can."),
     "killed in the middle of a stream": (
-        lambda p: kill_in_the_middle_of_a_stream(p, "grpc_url"), "does not answer, or went away in the middle of"),
+        lambda p: kill_in_the_middle_of_a_stream(p, "grpc_url"),
+        "does not answer, or went away in the middle of",
+    ),
     "killed in the middle of a stream, HTTP": (
-        lambda p: kill_in_the_middle_of_a_stream(p, "http_url"), "does not answer, or went away in the middle of"),
+        lambda p: kill_in_the_middle_of_a_stream(p, "http_url"),
+        "does not answer, or went away in the middle of",
+    ),
 }
 
 

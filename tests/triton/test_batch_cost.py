@@ -7,13 +7,14 @@ import threading
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from engines import metric, wait_until
 
 from inflight.bench import batch_run, workload
-from inflight.triton import repository
 from inflight.bench.batch_run import QUEUE_FULL, TIMED_OUT, Arrival, at
 from inflight.errors import CourseError
+from inflight.triton import repository
 from inflight.triton.server import Server
+
+from engines import metric, wait_until
 
 MODEL = "batch-cost"
 BUSY = Arrival(0, work=150)  # a batch of its own, of 320 ms: what comes meanwhile waits
@@ -197,12 +198,16 @@ def test_what_waits_too_long_is_delayed_behind_what_came_later(trial):
     assert order(outcome)[:2] == [1, 5] and sorted(order(outcome)[2:]) == [2, 3, 4]
 
 
-@pytest.mark.parametrize("policy, own_us, message", [
-    ("default_timeout_microseconds: 9000000 allow_timeout_override: true", TIMEOUT_US, TIMED_OUT),
-    ("default_timeout_microseconds: 9000000", TIMEOUT_US, ""),
-    (f"default_timeout_microseconds: {TIMEOUT_US} allow_timeout_override: true", 9_000_000, TIMED_OUT),
-    ("allow_timeout_override: true", TIMEOUT_US, ""),
-], ids=["shorter", "not allowed", "longer is not granted", "without a default it is ignored"])
+@pytest.mark.parametrize(
+    "policy, own_us, message",
+    [
+        ("default_timeout_microseconds: 9000000 allow_timeout_override: true", TIMEOUT_US, TIMED_OUT),
+        ("default_timeout_microseconds: 9000000", TIMEOUT_US, ""),
+        (f"default_timeout_microseconds: {TIMEOUT_US} allow_timeout_override: true", 9_000_000, TIMED_OUT),
+        ("allow_timeout_override: true", TIMEOUT_US, ""),
+    ],
+    ids=["shorter", "not allowed", "longer is not granted", "without a default it is ignored"],
+)
 def test_a_request_may_only_name_a_shorter_time_out_than_the_default(trial, policy, own_us, message):
     arrivals = [BUSY, *waiting(2, timeout_us=own_us), Arrival(LATER_S)]
     outcome = trial(f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}", arrivals)
@@ -210,8 +215,10 @@ def test_a_request_may_only_name_a_shorter_time_out_than_the_default(trial, poli
 
 
 def test_each_priority_may_have_a_queue_of_its_own(trial):
-    batcher = ("dynamic_batching { priority_levels: 2 default_priority_level: 1 "
-               "priority_queue_policy { key: 2 value { max_queue_size: 2 } } }")
+    batcher = (
+        "dynamic_batching { priority_levels: 2 default_priority_level: 1 "
+        "priority_queue_policy { key: 2 value { max_queue_size: 2 } } }"
+    )
     outcome = trial(batcher, [BUSY, *waiting(4, priority=2), *waiting(4, priority=1)])
     refused = outcome.requests[outcome.requests["outcome"] == "rejected"]
     assert refused["priority"].tolist() == [2, 2] and set(refused["message"]) == {QUEUE_FULL}
@@ -219,10 +226,11 @@ def test_each_priority_may_have_a_queue_of_its_own(trial):
 
 def test_a_thousand_requests_at_a_short_queue_with_time_outs_are_all_accounted_for(trial, server):
     policy = f"max_queue_size: 32 default_timeout_microseconds: {TIMEOUT_US}"
-    rejected = lambda: metric(server, "nv_inference_request_failure", reason="REJECTED")  # noqa: E731
+    rejected = lambda: metric(server, "nv_inference_request_failure", reason="REJECTED")
     before = rejected()
-    outcome = trial(f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}",
-                    at(workload.poisson(1000, rate=600, seed=0)))
+    outcome = trial(
+        f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}", at(workload.poisson(1000, rate=600, seed=0))
+    )
     messages = outcomes(outcome)
     assert set(messages) <= {"", QUEUE_FULL, TIMED_OUT}
     assert 0 < messages.count("") < 1000

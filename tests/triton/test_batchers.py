@@ -3,12 +3,15 @@
 import pytest
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from inflight.triton import batchers, repository
 from inflight.errors import CourseError
+from inflight.triton import batchers, repository
 
 EXAMPLES = {
-    "max_batch_size": "4", "instance_group.count": "2", "dynamic_batching": "true",
-    "dynamic_batching.preferred_batch_size": "4, 8", "dynamic_batching.preserve_ordering": "true",
+    "max_batch_size": "4",
+    "instance_group.count": "2",
+    "dynamic_batching": "true",
+    "dynamic_batching.preferred_batch_size": "4, 8",
+    "dynamic_batching.preserve_ordering": "true",
     "dynamic_batching.default_queue_policy.timeout_action": "DELAY",
     "sequence_batching.direct.minimum_slot_utilization": "0.5",
     "sequence_batching.oldest.preferred_batch_size": "8",
@@ -27,12 +30,15 @@ def test_what_is_set_is_there_in_the_text_form_too_and_blank_takes_it_away(path)
     assert batchers.get_field(read, path) == ""
 
 
-@pytest.mark.parametrize("path, text, reason", [
-    ("dynamic_batching.max_queue_delay_microseconds", "-1", "a whole number of at least 0"),
-    ("dynamic_batching.preferred_batch_size", "4, x", "whole numbers with commas between them, each of at least 1"),
-    ("dynamic_batching.default_queue_policy.timeout_action", "DROP", "REJECT or DELAY"),
-    ("sequence_batching.direct.minimum_slot_utilization", "1.5", "at most 1"),
-])
+@pytest.mark.parametrize(
+    "path, text, reason",
+    [
+        ("dynamic_batching.max_queue_delay_microseconds", "-1", "a whole number of at least 0"),
+        ("dynamic_batching.preferred_batch_size", "4, x", "whole numbers with commas between them, each of at least 1"),
+        ("dynamic_batching.default_queue_policy.timeout_action", "DROP", "REJECT or DELAY"),
+        ("sequence_batching.direct.minimum_slot_utilization", "1.5", "at most 1"),
+    ],
+)
 def test_a_wrong_value_is_refused_and_nothing_is_changed(path, text, reason):
     config = ModelConfig(name="model")
     with pytest.raises(CourseError, match=reason):
@@ -51,9 +57,11 @@ def test_there_is_one_batcher_and_one_strategy():
 
 def test_a_fragment_replaces_what_it_names(tmp_path):
     repo = repository.assemble(tmp_path / "repo", tmp_path / "engine", models=("postprocessing",))
-    read = lambda: repository.read_config(repo / "postprocessing" / repository.CONFIG)  # noqa: E731
+    read = lambda: repository.read_config(repo / "postprocessing" / repository.CONFIG)
     inputs = len(read().input)
-    diff = repository.edit(repo, "postprocessing", "dynamic_batching { preferred_batch_size: [ 4 ] }", max_batch_size=16)
+    diff = repository.edit(
+        repo, "postprocessing", "dynamic_batching { preferred_batch_size: [ 4 ] }", max_batch_size=16
+    )
     assert "+dynamic_batching {" in diff and "+  preferred_batch_size: [4]" in diff
     repository.edit(repo, "postprocessing", "dynamic_batching { max_queue_delay_microseconds: 5 }")
     assert list(read().dynamic_batching.preferred_batch_size) == [] and read().max_batch_size == 16

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
-from engines import active_requests, clients, wait_until
 
-from inflight.triton import client as client_module
 from inflight.checkpoint import tokenizer
+from inflight.errors import CourseError
+from inflight.triton import client as client_module
 from inflight.triton import telemetry
 from inflight.triton.client import Answer, Client
-from inflight.errors import CourseError
+
+from engines import active_requests, clients, wait_until
 
 FRANCE = "What is the capital of France?"
 MULTI_BYTE = "Repeat exactly: 日本語 🎉 naïve 👩‍👩‍👧 été"
@@ -73,8 +74,10 @@ def test_multi_byte_characters_stay_whole(client):
 def test_options_reach_the_engine(client):
     greedy = client.ask("Count from one to ten.", max_tokens=16).text
     assert client.ask("Count from one to ten.", max_tokens=16, top_k=1, temperature=2.0).text == greedy
-    sampled = [client.ask("Count from one to ten.", max_tokens=16, temperature=2.0, top_p=1.0, random_seed=seed).text
-               for seed in (1, 1, 2)]
+    sampled = [
+        client.ask("Count from one to ten.", max_tokens=16, temperature=2.0, top_p=1.0, random_seed=seed).text
+        for seed in (1, 1, 2)
+    ]
     assert sampled[0] == sampled[1] != sampled[2]
     word = greedy.split()[-1]
     assert word not in client.ask("Count from one to ten.", max_tokens=16, bad_words=[word, f" {word}"]).text
@@ -127,8 +130,8 @@ def test_the_prompt_comes_back_when_it_is_not_excluded(whole_server, text):
     ids = text.encode("The capital of France is")
     with Client(whole_server.grpc_url) as client:
         answer = client.ask_tokens(ids, 5, exclude_input_in_output=False).token_ids
-        assert answer[:len(ids)] == ids
-        assert client.ask_tokens(ids, 5, exclude_input_in_output=True).token_ids == answer[len(ids):]
+        assert answer[: len(ids)] == ids
+        assert client.ask_tokens(ids, 5, exclude_input_in_output=True).token_ids == answer[len(ids) :]
 
 
 # Ending early ---------------------------------------------------------------------------------------------------------
@@ -208,8 +211,11 @@ def test_decoupled(grpc, whole_server):
 
 
 def plain_inputs(library, prompt: str, max_tokens: int, **more) -> list:
-    arrays = {"text_input": (np.array([[prompt.encode()]], object), "BYTES"),
-              "max_tokens": (np.array([[max_tokens]], np.int32), "INT32"), **more}
+    arrays = {
+        "text_input": (np.array([[prompt.encode()]], object), "BYTES"),
+        "max_tokens": (np.array([[max_tokens]], np.int32), "INT32"),
+        **more,
+    }
     tensors = []
     for name, (array, kind) in arrays.items():
         tensor = library.InferInput(name, list(array.shape), kind)
@@ -230,8 +236,9 @@ def test_a_plain_client_streams(streaming_server):
     with grpc_client.InferenceServerClient(streaming_server.grpc_url) as plain:
         plain.start_stream(lambda result, error: arrived.put((result, error)))
         stream = (np.array([[True]]), "BOOL")
-        plain.async_stream_infer("ensemble", plain_inputs(grpc_client, FRANCE, 32, stream=stream),
-                                 enable_empty_final_response=True)
+        plain.async_stream_infer(
+            "ensemble", plain_inputs(grpc_client, FRANCE, 32, stream=stream), enable_empty_final_response=True
+        )
         pieces, final = [], False
         while not final:
             result, error = arrived.get(timeout=60)
@@ -263,15 +270,20 @@ def test_stop_by_a_second_request_of_the_same_id(streaming_server, text):
     """The way of clients written for the TensorRT-LLM backend: `stop` with the id of the running request."""
     arrived = queue.Queue()
     ids = np.array([text.encode("Once upon a time")], np.int32)
-    arrays = {"input_ids": ids, "input_lengths": np.array([[ids.size]], np.int32),
-              "request_output_len": np.array([[LONG]], np.int32), "streaming": np.array([[True]])}
+    arrays = {
+        "input_ids": ids,
+        "input_lengths": np.array([[ids.size]], np.int32),
+        "request_output_len": np.array([[LONG]], np.int32),
+        "streaming": np.array([[True]]),
+    }
     with grpc_client.InferenceServerClient(streaming_server.grpc_url) as plain:
         plain.start_stream(lambda result, error: arrived.put((result, error)))
         plain.async_stream_infer("tensorrt_llm", client_module._tensors(arrays), request_id="story")
         first, error = arrived.get(timeout=60)
         assert error is None and first.as_numpy("output_ids").shape == (1, 1, 1)
-        plain.async_stream_infer("tensorrt_llm", client_module._tensors({**arrays, "stop": np.array([[True]])}),
-                                 request_id="story")
+        plain.async_stream_infer(
+            "tensorrt_llm", client_module._tensors({**arrays, "stop": np.array([[True]])}), request_id="story"
+        )
         seat_is_free(streaming_server)
         plain.stop_stream()
     assert arrived.qsize() < LONG
@@ -295,8 +307,10 @@ def test_statistics_count_what_was_asked(streaming_server):
     with Client(streaming_server.grpc_url) as client:
         for _ in range(3):
             client.stream("Hello", 4).read()
-    wait_until(lambda: telemetry.statistics(streaming_server.http_url, "preprocessing").succeeded == before.succeeded + 3,
-               "three more requests are counted")
+    wait_until(
+        lambda: telemetry.statistics(streaming_server.http_url, "preprocessing").succeeded == before.succeeded + 3,
+        "three more requests are counted",
+    )
     done = telemetry.statistics(streaming_server.http_url, "preprocessing") - before
     assert (done.inferences, done.executions, done.succeeded, done.failed) == (3, 3, 3, 0)
     assert done.batches.to_dict() == {1: 3} and done.mean_batch == 1 and done.compute_ms > 0 and done.queue_ms > 0

@@ -8,11 +8,11 @@ import pytest
 from google.protobuf import json_format
 
 from inflight.bench import batch_run
+from inflight.bench.batch_run import Arrival
+from inflight.errors import CourseError
 from inflight.triton import batch_library, custom_batching, repository
 from inflight.triton.batch_library import FILE_NAME, FUNCTIONS, PARAMETER
-from inflight.bench.batch_run import Arrival
 from inflight.triton.custom_batching import PLACES, SOURCES, build, install, uninstall
-from inflight.errors import CourseError
 from inflight.triton.server import Server
 
 MODEL = "batch-cost"
@@ -51,12 +51,15 @@ def test_a_source_of_ones_own_finds_the_header(tmp_path):
     assert build(tmp_path / "mine.c", tmp_path / "new" / "mine.so") == tmp_path / "new" / "mine.so"
 
 
-@pytest.mark.parametrize("source, message", [
-    ("int one;\nint two(void) { return three; }\n", "mine.c does not compile: mine.c, line 2: .*three"),
-    ('#include "nowhere.h"\n', "mine.c, line 1: .*nowhere.h"),
-    ("int one(void) { return two(); }\n", "mine.c, line 1: .*two"),
-    ("int one;\n", "does not define all required custom batching functions: TRITONBACKEND_Model.* build it again"),
-])
+@pytest.mark.parametrize(
+    "source, message",
+    [
+        ("int one;\nint two(void) { return three; }\n", "mine.c does not compile: mine.c, line 2: .*three"),
+        ('#include "nowhere.h"\n', "mine.c, line 1: .*nowhere.h"),
+        ("int one(void) { return two(); }\n", "mine.c, line 1: .*two"),
+        ("int one;\n", "does not define all required custom batching functions: TRITONBACKEND_Model.* build it again"),
+    ],
+)
 def test_a_source_that_is_no_library_is_told_and_the_old_library_kept(volume, tmp_path, source, message):
     (tmp_path / "mine.c").write_text(source)
     library = tmp_path / "mine.so"
@@ -87,14 +90,17 @@ def test_each_missing_function_is_named(tmp_path):
         assert batch_library.check(library).message.endswith(f"all required custom batching functions: {missing}.")
 
 
-@pytest.mark.parametrize("change, reason", [
-    (lambda data: b"", "it does not begin as one"),
-    (lambda data: b"int main(void);", "it does not begin as one"),
-    (lambda data: data[:200], "it is cut off"),
-    (lambda data: data[:-1000], "it is cut off"),
-    (lambda data: data[:16] + b"\2\0" + data[18:], "it cannot be loaded while a program runs"),
-    (lambda data: data[:18] + b"\x08\0" + data[20:], "it is for another kind of processor"),
-])
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        (lambda data: b"", "it does not begin as one"),
+        (lambda data: b"int main(void);", "it does not begin as one"),
+        (lambda data: data[:200], "it is cut off"),
+        (lambda data: data[:-1000], "it is cut off"),
+        (lambda data: data[:16] + b"\2\0" + data[18:], "it cannot be loaded while a program runs"),
+        (lambda data: data[:18] + b"\x08\0" + data[20:], "it is for another kind of processor"),
+    ],
+)
 def test_a_file_that_is_no_library_of_this_machine(volume, tmp_path, change, reason):
     (tmp_path / "other.so").write_bytes(change(volume.read_bytes()))
     problem = batch_library.check(tmp_path / "other.so")
@@ -111,8 +117,14 @@ def log_path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def shared_server(log_path, tmp_path_factory):
-    repo = repository.assemble(tmp_path_factory.mktemp("volume") / "repo", models=(MODEL,), execution_log_path=log_path,
-                               batch_cost_max_batch_size=MAX_BATCH_SIZE, batch_cost_fixed_ms=60, batch_cost_item_ms=0)
+    repo = repository.assemble(
+        tmp_path_factory.mktemp("volume") / "repo",
+        models=(MODEL,),
+        execution_log_path=log_path,
+        batch_cost_max_batch_size=MAX_BATCH_SIZE,
+        batch_cost_fixed_ms=60,
+        batch_cost_item_ms=0,
+    )
     repository.edit(repo, MODEL, CLOSED_BATCHES, max_volume=MAX_VOLUME)
     with Server(repo) as server:
         yield server
@@ -132,6 +144,7 @@ def server(shared_server):
 @pytest.fixture
 def batches(server, log_path):
     """Load the model, send requests, and tell the work of each batch: `batches(works)`, a table of size and work."""
+
     def run(works, interval_s=0.0):
         server.load(MODEL)
         arrivals = [Arrival(number * interval_s, work) for number, work in enumerate(works)]
@@ -152,8 +165,12 @@ def library_in_use(server):
 
 def test_triton_takes_the_library_of_the_first_place_that_has_one(volume, server, batches):
     found = {place: install(volume, server, MODEL, place) for place in reversed(PLACES)}
-    assert found == {"backend": server.backend_dir / FILE_NAME, "model": server.repo / MODEL / FILE_NAME,
-                     "version": server.repo / MODEL / "1" / FILE_NAME, "parameter": volume}
+    assert found == {
+        "backend": server.backend_dir / FILE_NAME,
+        "model": server.repo / MODEL / FILE_NAME,
+        "version": server.repo / MODEL / "1" / FILE_NAME,
+        "parameter": volume,
+    }
     assert repository.check(server.repo) == []
     for place in PLACES:
         sizes = batches([4] * 24)["size"]
@@ -255,10 +272,13 @@ def set_library(server, library):
     repository.write_config(config, path)
 
 
-@pytest.mark.parametrize("text, ours, tritons", [
-    (None, "mine.so cannot be read (No such file or directory)", "Batching library path not found: "),
-    ("int main(void);", "mine.so is not a shared library of this machine", "unable to load shared library: "),
-])
+@pytest.mark.parametrize(
+    "text, ours, tritons",
+    [
+        (None, "mine.so cannot be read (No such file or directory)", "Batching library path not found: "),
+        ("int main(void);", "mine.so is not a shared library of this machine", "unable to load shared library: "),
+    ],
+)
 def test_a_file_that_is_no_library_is_refused_by_both(server, tmp_path, text, ours, tritons):
     if text:
         (tmp_path / "mine.so").write_text(text)

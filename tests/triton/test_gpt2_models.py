@@ -11,21 +11,23 @@ import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from engines import how_it_ends, metric, model_process, wait_until
 
-from inflight.models import gpt2
-from inflight.triton import repository, telemetry
 from inflight.errors import CourseError
+from inflight.models import gpt2
 from inflight.models.gpt2_checkpoint import SIZES, random_checkpoint
+from inflight.triton import repository, telemetry
 from inflight.triton.repository import GPT2
 from inflight.triton.server import Server
+
+from engines import how_it_ends, metric, model_process, wait_until
 
 PROMPTS = ["Programming in C++ is like", "One", "The capital of France", "ünïcödé 日本 🎈"]
 POSITIONS = SIZES["gpt2-tiny"]["n_positions"]
 LONG = 100
 DEADLINE_S = 30  # less than max_sequence_idle_microseconds: what comes in time has not waited for that
-IDLE, CANDIDATES = (f"sequence_batching.{field}" for field in ("max_sequence_idle_microseconds",
-                                                               "oldest.max_candidate_sequences"))
+IDLE, CANDIDATES = (
+    f"sequence_batching.{field}" for field in ("max_sequence_idle_microseconds", "oldest.max_candidate_sequences")
+)
 MIB = 2**20
 
 
@@ -85,8 +87,9 @@ class Stream:
         texts = np.array([[item] for item in ([text] if isinstance(text, (str, bytes)) else text)], np.object_)
         tensor = triton.InferInput("text_input", texts.shape, "BYTES").set_data_from_numpy(texts)
         parameters = {"max_tokens": 8, "ignore_eos": True} if parameters is None else parameters
-        self._connection.async_stream_infer(model, [tensor], enable_empty_final_response=True, parameters=parameters,
-                                            **options)
+        self._connection.async_stream_infer(
+            model, [tensor], enable_empty_final_response=True, parameters=parameters, **options
+        )
         return self
 
     def _arrived(self, result, error):
@@ -150,8 +153,9 @@ def test_the_tokens_are_those_without_a_server(server, expected, model):
     assert [ask(server, model, prompt, 24) for prompt in PROMPTS] == [expected(prompt, 24) for prompt in PROMPTS]
 
 
-@pytest.mark.parametrize("model, flags", [("simple-gpt2", [False] * 31 + [True]),
-                                          ("iterative-gpt2", [False] * 32 + [True])])  # an empty response at the end
+@pytest.mark.parametrize(
+    "model, flags", [("simple-gpt2", [False] * 31 + [True]), ("iterative-gpt2", [False] * 32 + [True])]
+)  # an empty response at the end
 def test_a_response_a_token_and_the_last_is_final(server, model, flags):
     answer = stream(server, model, PROMPTS[0], 32)
     assert len(answer.read()) == 32 and answer.final_flags == flags
@@ -254,25 +258,50 @@ def test_a_log_that_is_none(tmp_path):
 
 
 @pytest.mark.parametrize("model", GPT2)
-@pytest.mark.parametrize("text, parameters, message", [
-    ("", None, "text_input is empty: send at least one character that is not a space."),
-    (b"\xff", None, "text_input is not valid UTF-8 (byte 0)"),
-    ("Hi", {}, "The request has no parameter max_tokens (a whole number of at least 1) and no parameter ignore_eos (true or"),
-    ("Hi", {"max_tokens": 4}, "The request has no parameter ignore_eos (true or false): send it as a request parameter."),
-    ("Hi", {"max_tokens": "4", "ignore_eos": True}, "max_tokens is '4'; it must be a whole number of at least 1."),
-    ("Hi", {"max_tokens": 0, "ignore_eos": True}, "max_tokens is 0; it must be"),
-    ("Hi", {"max_tokens": 4, "ignore_eos": "yes"}, "ignore_eos is 'yes'; it must be true or false."),
-    ("Hi", {"max_tokens": POSITIONS, "ignore_eos": True}, f"max_tokens is {POSITIONS}, but the model has {POSITIONS} positions"),
-    ("word " * POSITIONS, None, f"but the model has {POSITIONS} positions for prompt and answer: shorten the text."),
-], ids=["empty", "not text", "neither", "one", "text", "no tokens", "no bool", "too many", "too long"])
+@pytest.mark.parametrize(
+    "text, parameters, message",
+    [
+        ("", None, "text_input is empty: send at least one character that is not a space."),
+        (b"\xff", None, "text_input is not valid UTF-8 (byte 0)"),
+        (
+            "Hi",
+            {},
+            "The request has no parameter max_tokens (a whole number of at least 1) and no parameter ignore_eos (true or",
+        ),
+        (
+            "Hi",
+            {"max_tokens": 4},
+            "The request has no parameter ignore_eos (true or false): send it as a request parameter.",
+        ),
+        ("Hi", {"max_tokens": "4", "ignore_eos": True}, "max_tokens is '4'; it must be a whole number of at least 1."),
+        ("Hi", {"max_tokens": 0, "ignore_eos": True}, "max_tokens is 0; it must be"),
+        ("Hi", {"max_tokens": 4, "ignore_eos": "yes"}, "ignore_eos is 'yes'; it must be true or false."),
+        (
+            "Hi",
+            {"max_tokens": POSITIONS, "ignore_eos": True},
+            f"max_tokens is {POSITIONS}, but the model has {POSITIONS} positions",
+        ),
+        (
+            "word " * POSITIONS,
+            None,
+            f"but the model has {POSITIONS} positions for prompt and answer: shorten the text.",
+        ),
+    ],
+    ids=["empty", "not text", "neither", "one", "text", "no tokens", "no bool", "too many", "too long"],
+)
 def test_what_is_refused_in_one_sentence(server, model, text, parameters, message):
     refused = Stream(server).send(model, text, parameters)
     assert refused.read() == [] and message in refused.error
     assert "Traceback" not in refused.error and "\n" not in refused.error
 
 
-@pytest.mark.parametrize("model, message", [("simple-gpt2", "to be 1 for each request, got 2: send one prompt a request."),
-                                            ("iterative-gpt2", "must specify batch-size 1")])
+@pytest.mark.parametrize(
+    "model, message",
+    [
+        ("simple-gpt2", "to be 1 for each request, got 2: send one prompt a request."),
+        ("iterative-gpt2", "must specify batch-size 1"),
+    ],
+)
 def test_two_texts_in_a_request_are_refused(server, model, message):
     refused = Stream(server).send(model, ["a", "b"])
     assert refused.read() == [] and message in refused.error
@@ -311,8 +340,9 @@ def test_a_full_cache_refuses(server, expected):
     assert first_came.wait(DEADLINE_S)
     second = stream(server, "iterative-gpt2", PROMPTS[1], 8)
     assert second.read() == []
-    assert second.error.endswith("All 1 slots of the KV cache are taken: send the request again later, or set "
-                                 "kv_cache_slots higher.")
+    assert second.error.endswith(
+        "All 1 slots of the KV cache are taken: send the request again later, or set kv_cache_slots higher."
+    )
     assert first.read() == expected(PROMPTS[0], LONG)
     assert ask(server, "iterative-gpt2", PROMPTS[1], 8) == expected(PROMPTS[1], 8), "there is room again"
 
@@ -360,8 +390,10 @@ def test_who_idles_too_long_is_told_and_leaves_nothing(server):
     server.load("iterative-gpt2", **{IDLE: 1})
     streams = [stream(server, "iterative-gpt2", PROMPTS[0], LONG) for _ in range(9)]
     assert all(len(each.read()) < LONG for each in streams)
-    assert all(each.error.endswith("was given up: send it again, or set max_sequence_idle_microseconds higher.")
-               for each in streams)
+    assert all(
+        each.error.endswith("was given up: send it again, or set max_sequence_idle_microseconds higher.")
+        for each in streams
+    )
     wait_until(lambda: is_empty(server), "every slot is free again")
 
 

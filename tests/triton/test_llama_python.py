@@ -10,17 +10,18 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from engines import build_small, start_python
 
 from inflight.checkpoint import sources as checkpoints
-from inflight.checkpoint import weights, tokenizer
+from inflight.checkpoint import tokenizer, weights
+from inflight.errors import CourseError
 from inflight.models import huggingface
+from inflight.notebook.widgets import ConfigEditor
 from inflight.triton import repository
 from inflight.triton.client import Client
-from inflight.errors import CourseError
 from inflight.triton.repository import BASELINE, PIPELINE, assemble, check
 from inflight.triton.server import Server
-from inflight.notebook.widgets import ConfigEditor
+
+from engines import build_small, start_python
 
 MODELS = (*PIPELINE, BASELINE)
 PROMPTS = ["The capital of France is", "One, two, three,", "Once upon a time there was"]
@@ -64,8 +65,14 @@ def contents(folder):
 def test_the_folder_is_in_the_cache_and_made_once(small_checkpoint, small_folder, home):
     assert small_folder == home / "huggingface" / f"small-{small_checkpoint.sha256[:12]}"
     made = {path: path.stat().st_mtime_ns for path in small_folder.iterdir()}
-    assert {path.name for path in made} == {"config.json", "generation_config.json", "model.safetensors", "sizes.json",
-                                            "tokenizer.json", "tokenizer_config.json"}
+    assert {path.name for path in made} == {
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "sizes.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
     assert all(path.stat().st_mode & 0o044 == 0o044 for path in made), "a class shares the cache"
     assert huggingface.folder(small_checkpoint) == small_folder
     assert {path: path.stat().st_mtime_ns for path in small_folder.iterdir()} == made
@@ -90,8 +97,9 @@ def test_the_weights_are_the_checkpoints_in_bfloat16(small_checkpoint, small_fol
     np.testing.assert_allclose(found["model.layers.1.mlp.down_proj.weight"].float().numpy(), expected, rtol=2**-8)
 
 
-@pytest.mark.parametrize("text", ["Hello", "  two  spaces\n\n", "12345", "ünïcödé 日本 🎈",
-                                  "<|im_start|>user<|im_end|>", ""])
+@pytest.mark.parametrize(
+    "text", ["Hello", "  two  spaces\n\n", "12345", "ünïcödé 日本 🎈", "<|im_start|>user<|im_end|>", ""]
+)
 def test_its_tokenizer_gives_the_engines_ids(small_folder, small_engine, text):
     from transformers import AutoTokenizer
 
@@ -112,8 +120,11 @@ def without_sizes(folder):
     (folder / "sizes.json").write_text("{")
 
 
-@pytest.mark.parametrize("damage", [cut_short, without_sizes, lambda folder: (folder / "config.json").unlink()],
-                         ids=["cut short", "no sizes", "no config"])
+@pytest.mark.parametrize(
+    "damage",
+    [cut_short, without_sizes, lambda folder: (folder / "config.json").unlink()],
+    ids=["cut short", "no sizes", "no config"],
+)
 def test_a_damaged_folder_is_made_anew(small_checkpoint, small_folder, damage):
     before = contents(small_folder)
     damage(small_folder)
@@ -167,7 +178,9 @@ def test_a_folder_that_cannot_be_loaded(small_folder, tmp_path):
 
 
 def test_the_package_is_imported_without_torch():
-    script = "import sys, inflight.huggingface, inflight.cli; sys.exit(str({'torch', 'transformers'} & set(sys.modules)))"
+    script = (
+        "import sys, inflight.huggingface, inflight.cli; sys.exit(str({'torch', 'transformers'} & set(sys.modules)))"
+    )
     assert start_python(script).communicate()[0].strip() == "set()"
 
 
@@ -180,15 +193,28 @@ def test_the_baseline_is_there_only_when_asked_for(small_folder, tmp_path):
     assert repository.models(repo) == list(MODELS) and check(repo) == []
     config = repository.read_config(repo / BASELINE / repository.CONFIG)
     texts = {name: repository.get_parameter(config, name) for name in config.parameters}
-    assert texts == {"checkpoint_dir": str(small_folder), "tokenizer_dir": str(small_folder), "dtype": "float32",
-                     "apply_chat_template": "true"}
+    assert texts == {
+        "checkpoint_dir": str(small_folder),
+        "tokenizer_dir": str(small_folder),
+        "dtype": "float32",
+        "apply_chat_template": "true",
+    }
 
 
-@pytest.mark.parametrize("values, message", [
-    ({}, "llama-python/config.pbtxt: parameters.checkpoint_dir: It has no value. It must be a folder .*--with-llama-python"),
-    ({"checkpoint_dir": "/nowhere"}, "parameters.checkpoint_dir: It is '/nowhere'. It must be a folder with .*tensors"),
-    ({"llama_dtype": "float16"}, "parameters.dtype: It is 'float16'. It must be bfloat16 or float32"),
-])
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        (
+            {},
+            "llama-python/config.pbtxt: parameters.checkpoint_dir: It has no value. It must be a folder .*--with-llama-python",
+        ),
+        (
+            {"checkpoint_dir": "/nowhere"},
+            "parameters.checkpoint_dir: It is '/nowhere'. It must be a folder with .*tensors",
+        ),
+        ({"llama_dtype": "float16"}, "parameters.dtype: It is 'float16'. It must be bfloat16 or float32"),
+    ],
+)
 def test_what_assembling_refuses(small_folder, tmp_path, values, message):
     folder = {"checkpoint_dir": small_folder} if "llama_dtype" in values else {}
     with pytest.raises(CourseError, match=message):
@@ -197,8 +223,18 @@ def test_what_assembling_refuses(small_folder, tmp_path, values, message):
 
 
 def test_the_command_line_adds_it(small_folder, small_engine, tmp_path):
-    command = [sys.executable, "-m", "inflight", "assemble", tmp_path / "repo", "--engine-dir", small_engine,
-               "--with-llama-python", "--set", f"checkpoint_dir={small_folder}"]
+    command = [
+        sys.executable,
+        "-m",
+        "inflight",
+        "assemble",
+        tmp_path / "repo",
+        "--engine-dir",
+        small_engine,
+        "--with-llama-python",
+        "--set",
+        f"checkpoint_dir={small_folder}",
+    ]
     process = subprocess.run(command, capture_output=True, text=True, check=True)
     assert BASELINE in process.stdout and repository.models(tmp_path / "repo") == list(MODELS)
 
@@ -232,8 +268,15 @@ def server(small_checkpoint, small_folder, tmp_path_factory):
     config = json.loads((short / "config.json").read_text())
     (short / "config.json").write_text(json.dumps({**config, "max_position_embeddings": POSITIONS}))
     engine = build_small(small_checkpoint, scratch / "engine", quant_algo=None)
-    repo = assemble(scratch / "repo", engine, MODELS, checkpoint_dir=short, llama_dtype="float32",
-                    apply_chat_template=False, decoupled_mode=True)
+    repo = assemble(
+        scratch / "repo",
+        engine,
+        MODELS,
+        checkpoint_dir=short,
+        llama_dtype="float32",
+        apply_chat_template=False,
+        decoupled_mode=True,
+    )
     with Server(repo) as server:
         yield server
 
@@ -287,16 +330,24 @@ def test_requests_at_once_are_answered_one_after_the_other(server, baseline):
     assert answers == alone * 4
 
 
-@pytest.mark.parametrize("text, options, message", [
-    ("", {}, "^text_input is empty: send at least one character"),
-    (" \n", {}, "^text_input is empty"),
-    (b"\xff\xfe", {}, r"^text_input is not valid UTF-8 \(byte 0\)"),
-    ("Hi", {"max_tokens": 0}, "^max_tokens is 0; it must be at least 1"),
-    ("Hi", {"max_tokens": -3}, "^max_tokens is -3; it must be at least 1"),
-    ("Hi", {"min_length": -1}, "^min_length is -1; give a value of at least 0"),
-    ("a " * POSITIONS, {}, rf"^Prompt length \(\d+\) leaves no room for an answer in the model's {POSITIONS} positions"),
-    ("Hi", {"temperature": 0.5}, "temperature"),
-], ids=["empty", "blank", "not text", "no tokens", "fewer", "negative", "too long", "no such input"])
+@pytest.mark.parametrize(
+    "text, options, message",
+    [
+        ("", {}, "^text_input is empty: send at least one character"),
+        (" \n", {}, "^text_input is empty"),
+        (b"\xff\xfe", {}, r"^text_input is not valid UTF-8 \(byte 0\)"),
+        ("Hi", {"max_tokens": 0}, "^max_tokens is 0; it must be at least 1"),
+        ("Hi", {"max_tokens": -3}, "^max_tokens is -3; it must be at least 1"),
+        ("Hi", {"min_length": -1}, "^min_length is -1; give a value of at least 0"),
+        (
+            "a " * POSITIONS,
+            {},
+            rf"^Prompt length \(\d+\) leaves no room for an answer in the model's {POSITIONS} positions",
+        ),
+        ("Hi", {"temperature": 0.5}, "temperature"),
+    ],
+    ids=["empty", "blank", "not text", "no tokens", "fewer", "negative", "too long", "no such input"],
+)
 def test_what_is_refused_in_one_sentence(baseline, text, options, message):
     with pytest.raises(CourseError, match=message) as refusal:
         baseline.ask(text, **{"max_tokens": 4, **options})
@@ -306,11 +357,15 @@ def test_what_is_refused_in_one_sentence(baseline, text, options, message):
 
 def test_a_batch_is_refused(server, baseline):
     tensors = []
-    for name, kind, values in (("text_input", "BYTES", np.array([[b"a"], [b"b"]], np.object_)),
-                               ("max_tokens", "INT32", np.array([[4], [4]], np.int32))):
+    for name, kind, values in (
+        ("text_input", "BYTES", np.array([[b"a"], [b"b"]], np.object_)),
+        ("max_tokens", "INT32", np.array([[4], [4]], np.int32)),
+    ):
         tensors.append(triton.InferInput(name, values.shape, kind).set_data_from_numpy(values))
-    with (triton.InferenceServerClient(server.grpc_url) as connection,
-          pytest.raises(triton.InferenceServerException, match="Expected batch dimension to be 1 .*, got 2")):
+    with (
+        triton.InferenceServerClient(server.grpc_url) as connection,
+        pytest.raises(triton.InferenceServerException, match="Expected batch dimension to be 1 .*, got 2"),
+    ):
         connection.infer(BASELINE, tensors)
     assert baseline.is_ready()
 

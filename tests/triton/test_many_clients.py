@@ -6,12 +6,13 @@ import numpy as np
 import psutil
 import pytest
 import tritonclient.grpc as triton
-from engines import SMALL_VOCAB, active_requests, wait_until
 from tritonclient.utils import np_to_triton_dtype
 
-from inflight.triton import repository
 from inflight.engine.executor import Executor, Request
+from inflight.triton import repository
 from inflight.triton.server import Server
+
+from engines import SMALL_VOCAB, active_requests, wait_until
 
 CONNECTIONS, EACH, LENGTH = 50, 10, 12
 PROMPTS = [[number % SMALL_VOCAB, (number * 7) % SMALL_VOCAB, 5] for number in range(CONNECTIONS * EACH)]
@@ -35,8 +36,10 @@ def server(small_engine, tmp_path_factory):
 def tensors(prompt):
     values = {"input_ids": [prompt], "input_lengths": [[len(prompt)]], "request_output_len": [[LENGTH]]}
     arrays = {name: np.array(value, np.int32) for name, value in values.items()}
-    return [triton.InferInput(name, array.shape, np_to_triton_dtype(array.dtype)).set_data_from_numpy(array)
-            for name, array in arrays.items()]
+    return [
+        triton.InferInput(name, array.shape, np_to_triton_dtype(array.dtype)).set_data_from_numpy(array)
+        for name, array in arrays.items()
+    ]
 
 
 def ask_all(connections):
@@ -47,6 +50,7 @@ def ask_all(connections):
         def on_answer(result, error):
             answers[number].append(error or result.as_numpy("output_ids").reshape(-1).tolist())
             all_there.release()
+
         return on_answer
 
     for number, prompt in enumerate(PROMPTS):
@@ -63,8 +67,9 @@ def memory_mb(server):
 
 
 def test_each_of_500_requests_gets_its_own_answer_once_and_memory_stays_flat(server, expected):
-    connections = [triton.InferenceServerClient(server.grpc_url, channel_args=OWN_CONNECTION)
-                   for _ in range(CONNECTIONS)]
+    connections = [
+        triton.InferenceServerClient(server.grpc_url, channel_args=OWN_CONNECTION) for _ in range(CONNECTIONS)
+    ]
     try:
         sizes = []
         for _ in range(3):

@@ -5,8 +5,8 @@ import shutil
 import pytest
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from inflight.triton import repository
 from inflight.errors import CourseError
+from inflight.triton import repository
 from inflight.triton.repository import (
     PIPELINE,
     assemble,
@@ -19,9 +19,17 @@ from inflight.triton.repository import (
     to_text,
 )
 
-NASTY = ['a"b', "back\\slash", "new\nline", "'single'",
-         'x" } } parameters { key: "gpt_model_type" value { string_value: "V1',
-         "tab\tand ünïcödé 日本", "${engine_dir}", "\\", '\\"']
+NASTY = [
+    'a"b',
+    "back\\slash",
+    "new\nline",
+    "'single'",
+    'x" } } parameters { key: "gpt_model_type" value { string_value: "V1',
+    "tab\tand ünïcödé 日本",
+    "${engine_dir}",
+    "\\",
+    '\\"',
+]
 
 
 @pytest.fixture(scope="module")
@@ -48,14 +56,23 @@ def test_an_engine_is_needed_where_a_model_has_one(tmp_path):
 def test_what_is_assembled(assembled):
     assert repository.models(assembled) == list(PIPELINE)
     assert {str(path.relative_to(assembled)) for path in assembled.rglob("*") if path.is_file()} == {
-        *(f"{model}/config.pbtxt" for model in PIPELINE), *(f"{model}/1/model.py" for model in PIPELINE[:3])}
+        *(f"{model}/config.pbtxt" for model in PIPELINE),
+        *(f"{model}/1/model.py" for model in PIPELINE[:3]),
+    }
     assert (assembled / "ensemble" / "1").is_dir()
     assert check(assembled) == []
 
 
 def test_values_reach_the_configs(tmp_path):
-    repo = assemble(tmp_path / "repo", "/engines/llama", decoupled_mode=True, triton_max_batch_size=7,
-                    batching_strategy="V1", preprocessing_instance_count=3, max_tokens_in_paged_kv_cache=4096)
+    repo = assemble(
+        tmp_path / "repo",
+        "/engines/llama",
+        decoupled_mode=True,
+        triton_max_batch_size=7,
+        batching_strategy="V1",
+        preprocessing_instance_count=3,
+        max_tokens_in_paged_kv_cache=4096,
+    )
     engine = read_config(repo / "tensorrt_llm" / "config.pbtxt")
     assert engine.model_transaction_policy.decoupled is True
     assert engine.max_batch_size == 7
@@ -87,16 +104,19 @@ def test_a_repository_is_replaced_and_anything_else_spared(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "repo"]
 
 
-@pytest.mark.parametrize("values, message", [
-    ({"decouple_mode": True}, "no variable 'decouple_mode'. Did you mean 'decoupled_mode'"),
-    ({"zzz": 1}, "no variable 'zzz'. They have: engine_dir"),
-    ({"batching_strategy": "V3"}, "parameters.gpt_model_type: It is 'V3'. It must be V1, inflight_batching or"),
-    ({"triton_max_batch_size": "many"}, "is 'many'; give a number, true, false or a name in capitals"),
-    ({"decoupled_mode": "true } name: \"x\" { "}, "decoupled_mode is 'true } name"),
-    ({"kv_cache_free_gpu_mem_fraction": 2}, "It is '2'. It must be a number of at least 0 and at most 1"),
-    ({"max_queue_size": -1}, "It is '-1'. It must be a whole number of at least 0"),
-    ({"enable_chunked_context": "maybe"}, "It is 'maybe'. It must be true or false"),
-])
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"decouple_mode": True}, "no variable 'decouple_mode'. Did you mean 'decoupled_mode'"),
+        ({"zzz": 1}, "no variable 'zzz'. They have: engine_dir"),
+        ({"batching_strategy": "V3"}, "parameters.gpt_model_type: It is 'V3'. It must be V1, inflight_batching or"),
+        ({"triton_max_batch_size": "many"}, "is 'many'; give a number, true, false or a name in capitals"),
+        ({"decoupled_mode": 'true } name: "x" { '}, "decoupled_mode is 'true } name"),
+        ({"kv_cache_free_gpu_mem_fraction": 2}, "It is '2'. It must be a number of at least 0 and at most 1"),
+        ({"max_queue_size": -1}, "It is '-1'. It must be a whole number of at least 0"),
+        ({"enable_chunked_context": "maybe"}, "It is 'maybe'. It must be true or false"),
+    ],
+)
 def test_a_wrong_value_is_refused_and_nothing_is_written(tmp_path, values, message):
     with pytest.raises(CourseError, match=message):
         assemble(tmp_path / "repo", "/engines/llama", **values)
@@ -115,7 +135,7 @@ def test_a_value_in_quotes_stays_a_value(value):
     assert parse(to_text(config)) == config
 
 
-@pytest.mark.parametrize("value", [*NASTY, "8 name: \"x\"", "1.5", ""], ids=repr)
+@pytest.mark.parametrize("value", [*NASTY, '8 name: "x"', "1.5", ""], ids=repr)
 def test_a_value_without_quotes_cannot_be_text(value):
     with pytest.raises(CourseError, match="n is .*; give a number, true, false or a name in capitals"):
         fill("max_batch_size: ${n}", {"n": value})
@@ -145,35 +165,100 @@ def replace(file, old: str, new: str) -> None:
 ENSEMBLE, ENGINE, BEFORE = (f"{name}/config.pbtxt" for name in ("ensemble", "tensorrt_llm", "preprocessing"))
 
 
-@pytest.mark.parametrize("file, old, new, field, message, fix", [
-    (ENGINE, "max_batch_size: 64", "max_batch_size: ${n}", "syntax", "variable ${n} is not filled", "when assembling"),
-    (ENGINE, '"/engines/llama"', '"${engine_dir}"', "parameters.gpt_model_path",
-     "The variable ${engine_dir} is not filled", "when assembling"),
-    (ENGINE, "max_batch_size: 64", "max_batch_sise: 64", "syntax", "no field 'max_batch_sise'",
-     "Did you mean 'max_batch_size'"),
-    (ENGINE, "max_batch_size: 64", 'max_batch_size: "64"', "syntax", "line 2", "Correct this line"),
-    (ENGINE, "data_type: TYPE_INT32", "data_type: TYPE_INT33", "syntax", "TYPE_INT33", "Correct this line"),
-    (ENGINE, 'key: "gpt_model_type"', 'key: "gpt_model_typ"', "parameters.gpt_model_typ", "This key is unknown",
-     "Did you mean 'gpt_model_type'"),
-    (ENGINE, '"inflight_fused_batching"', '"V9"', "parameters.gpt_model_type", "It is 'V9'", "It must be V1"),
-    (ENGINE, '"inflight_fused_batching"', '""', "parameters.gpt_model_type", "It has no value", "It must be V1"),
-    (ENGINE, '"0.5"', '"half"', "parameters.kv_cache_free_gpu_mem_fraction", "It is 'half'", "a number of at least 0"),
-    (ENGINE, 'string_value: "100"', 'string_value: "0"', "_period_ms", "It is '0'", "a whole number of at least 1"),
-    (ENGINE, 'name: "tensorrt_llm"', 'name: "engine"', "name", "It is 'engine', but the folder is", "equal"),
-    (ENGINE, "data_type: TYPE_INT32", "", "input input_ids", "It has no data_type", "Add one"),
-    (BEFORE, '"/engines/llama"', '""', "parameters.tokenizer_dir", "It has no value", "It must be a path"),
-    (ENSEMBLE, 'model_name: "tensorrt_llm"', 'model_name: "tensorrt"', "step[1] (tensorrt)", "no model 'tensorrt'",
-     "There are: preprocessing"),
-    (ENSEMBLE, 'key: "input_ids"', 'key: "inputs_ids"', "step[1] (tensorrt_llm).input_map", "has no input 'inputs_ids'",
-     "Did you mean 'input_ids'"),
-    (ENSEMBLE, 'key: "output_ids"', 'key: "out_ids"', "step[1] (tensorrt_llm).output_map", "has no output 'out_ids'",
-     "Did you mean 'output_ids'"),
-    (ENSEMBLE, 'value: "_TOKENS_BATCH"', 'value: "_TOKENS"', "step[2] (postprocessing).input_map",
-     "takes '_TOKENS_BATCH', which no earlier step", "Did you mean '_TOKENS'"),
-    (ENSEMBLE, "data_type: TYPE_STRING", "data_type: TYPE_INT32", "input_map QUERY",
-     "gives text_input as TYPE_INT32, but QUERY is TYPE_STRING", "types equal"),
-    (ENSEMBLE, "dims: [1]", "dims: [2, 2]", "input_map QUERY", "with dims [2, 2], but QUERY has [1]", "shapes fit"),
-])
+@pytest.mark.parametrize(
+    "file, old, new, field, message, fix",
+    [
+        (
+            ENGINE,
+            "max_batch_size: 64",
+            "max_batch_size: ${n}",
+            "syntax",
+            "variable ${n} is not filled",
+            "when assembling",
+        ),
+        (
+            ENGINE,
+            '"/engines/llama"',
+            '"${engine_dir}"',
+            "parameters.gpt_model_path",
+            "The variable ${engine_dir} is not filled",
+            "when assembling",
+        ),
+        (
+            ENGINE,
+            "max_batch_size: 64",
+            "max_batch_sise: 64",
+            "syntax",
+            "no field 'max_batch_sise'",
+            "Did you mean 'max_batch_size'",
+        ),
+        (ENGINE, "max_batch_size: 64", 'max_batch_size: "64"', "syntax", "line 2", "Correct this line"),
+        (ENGINE, "data_type: TYPE_INT32", "data_type: TYPE_INT33", "syntax", "TYPE_INT33", "Correct this line"),
+        (
+            ENGINE,
+            'key: "gpt_model_type"',
+            'key: "gpt_model_typ"',
+            "parameters.gpt_model_typ",
+            "This key is unknown",
+            "Did you mean 'gpt_model_type'",
+        ),
+        (ENGINE, '"inflight_fused_batching"', '"V9"', "parameters.gpt_model_type", "It is 'V9'", "It must be V1"),
+        (ENGINE, '"inflight_fused_batching"', '""', "parameters.gpt_model_type", "It has no value", "It must be V1"),
+        (
+            ENGINE,
+            '"0.5"',
+            '"half"',
+            "parameters.kv_cache_free_gpu_mem_fraction",
+            "It is 'half'",
+            "a number of at least 0",
+        ),
+        (ENGINE, 'string_value: "100"', 'string_value: "0"', "_period_ms", "It is '0'", "a whole number of at least 1"),
+        (ENGINE, 'name: "tensorrt_llm"', 'name: "engine"', "name", "It is 'engine', but the folder is", "equal"),
+        (ENGINE, "data_type: TYPE_INT32", "", "input input_ids", "It has no data_type", "Add one"),
+        (BEFORE, '"/engines/llama"', '""', "parameters.tokenizer_dir", "It has no value", "It must be a path"),
+        (
+            ENSEMBLE,
+            'model_name: "tensorrt_llm"',
+            'model_name: "tensorrt"',
+            "step[1] (tensorrt)",
+            "no model 'tensorrt'",
+            "There are: preprocessing",
+        ),
+        (
+            ENSEMBLE,
+            'key: "input_ids"',
+            'key: "inputs_ids"',
+            "step[1] (tensorrt_llm).input_map",
+            "has no input 'inputs_ids'",
+            "Did you mean 'input_ids'",
+        ),
+        (
+            ENSEMBLE,
+            'key: "output_ids"',
+            'key: "out_ids"',
+            "step[1] (tensorrt_llm).output_map",
+            "has no output 'out_ids'",
+            "Did you mean 'output_ids'",
+        ),
+        (
+            ENSEMBLE,
+            'value: "_TOKENS_BATCH"',
+            'value: "_TOKENS"',
+            "step[2] (postprocessing).input_map",
+            "takes '_TOKENS_BATCH', which no earlier step",
+            "Did you mean '_TOKENS'",
+        ),
+        (
+            ENSEMBLE,
+            "data_type: TYPE_STRING",
+            "data_type: TYPE_INT32",
+            "input_map QUERY",
+            "gives text_input as TYPE_INT32, but QUERY is TYPE_STRING",
+            "types equal",
+        ),
+        (ENSEMBLE, "dims: [1]", "dims: [2, 2]", "input_map QUERY", "with dims [2, 2], but QUERY has [1]", "shapes fit"),
+    ],
+)
 def test_problems(repo, file, old, new, field, message, fix):
     path = repo / file
     replace(path, old, new)
@@ -206,14 +291,27 @@ def one_name_for_two_tensors(config):
     del config.ensemble_scheduling.step[2].input_map["IS_FINAL"]
 
 
-@pytest.mark.parametrize("change, field, message", [
-    (lambda config: config.input.add(name="spare", data_type=repository.DataType.TYPE_FP32, dims=[1]),
-     "input spare", "No step and no output takes 'spare'."),
-    (lambda config: config.ensemble_scheduling.step[2].input_map.pop("IS_FINAL"),
-     "ensemble_scheduling.step[1] (tensorrt_llm).output_map", "No step and no output takes '_IS_FINAL'."),
-    (one_name_for_two_tensors,
-     "ensemble_scheduling.step[1] (tensorrt_llm).output_map", "'_INPUT_ID' is already the name of another tensor."),
-], ids=["input", "unused", "twice"])
+@pytest.mark.parametrize(
+    "change, field, message",
+    [
+        (
+            lambda config: config.input.add(name="spare", data_type=repository.DataType.TYPE_FP32, dims=[1]),
+            "input spare",
+            "No step and no output takes 'spare'.",
+        ),
+        (
+            lambda config: config.ensemble_scheduling.step[2].input_map.pop("IS_FINAL"),
+            "ensemble_scheduling.step[1] (tensorrt_llm).output_map",
+            "No step and no output takes '_IS_FINAL'.",
+        ),
+        (
+            one_name_for_two_tensors,
+            "ensemble_scheduling.step[1] (tensorrt_llm).output_map",
+            "'_INPUT_ID' is already the name of another tensor.",
+        ),
+    ],
+    ids=["input", "unused", "twice"],
+)
 def test_loose_ends_of_an_ensemble(repo, change, field, message):
     path = repo / ENSEMBLE
     config = read_config(path)
@@ -255,10 +353,16 @@ def test_edit_gives_the_diff(repo):
     assert edit(repo, "tensorrt_llm", max_queue_size=5) == ""
 
 
-@pytest.mark.parametrize("parameters, message", [
-    ({"max_queue_size": 5, "gpt_model_type": "V9"}, "It is 'V9'"),
-    ({"max_queue_size": 5, "max_queue": 1}, "parameters.max_queue: This key is unknown. Did you mean 'max_queue_size'"),
-])
+@pytest.mark.parametrize(
+    "parameters, message",
+    [
+        ({"max_queue_size": 5, "gpt_model_type": "V9"}, "It is 'V9'"),
+        (
+            {"max_queue_size": 5, "max_queue": 1},
+            "parameters.max_queue: This key is unknown. Did you mean 'max_queue_size'",
+        ),
+    ],
+)
 def test_an_edit_with_an_error_changes_nothing(repo, parameters, message):
     before = (repo / ENGINE).read_bytes()
     with pytest.raises(CourseError, match=message):

@@ -7,23 +7,28 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from engines import wait_until
 
 from inflight.bench import sequences
-from inflight.triton import repository
-from inflight.errors import CourseError
-from inflight.triton.repository import RUNNING_SUM as MODEL
 from inflight.bench.sequences import Step, send
+from inflight.errors import CourseError
+from inflight.triton import repository
+from inflight.triton.repository import RUNNING_SUM as MODEL
 from inflight.triton.server import Server
+
+from engines import wait_until
 
 PLACES = 4
 IDLE = "sequence_batching.max_sequence_idle_microseconds"
 CANDIDATES = "sequence_batching.oldest.max_candidate_sequences"
-OLDEST = {"sequence_batching.oldest.preferred_batch_size": str(PLACES),
-          "sequence_batching.oldest.max_queue_delay_microseconds": 300_000}
+OLDEST = {
+    "sequence_batching.oldest.preferred_batch_size": str(PLACES),
+    "sequence_batching.oldest.max_queue_delay_microseconds": 300_000,
+}
 SOON_US, LATE_US = 300_000, 60_000_000
-NO_START = ("inference request for sequence {} to model 'running-sum' must specify the START flag on the first request "
-            "of the sequence")
+NO_START = (
+    "inference request for sequence {} to model 'running-sum' must specify the START flag on the first request "
+    "of the sequence"
+)
 
 # Keeps its state with Triton instead of in the model: what it is given, and one more.
 COUNTER = "counter"
@@ -58,8 +63,12 @@ def log_path(tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(log_path, tmp_path_factory):
     repo = repository.assemble(
-        tmp_path_factory.mktemp("sequences") / "repo", models=(MODEL,), execution_log_path=log_path,
-        running_sum_max_batch_size=PLACES, running_sum_max_sequence_idle_microseconds=LATE_US)
+        tmp_path_factory.mktemp("sequences") / "repo",
+        models=(MODEL,),
+        execution_log_path=log_path,
+        running_sum_max_batch_size=PLACES,
+        running_sum_max_sequence_idle_microseconds=LATE_US,
+    )
     (repo / COUNTER / "1").mkdir(parents=True)
     (repo / COUNTER / repository.CONFIG).write_text(COUNTER_CONFIG)
     (repo / COUNTER / "1" / "model.py").write_text(COUNTER_MODEL)
@@ -70,6 +79,7 @@ def server(log_path, tmp_path_factory):
 @pytest.fixture
 def load(server, log_path):
     """Load the model with values of its batcher, and forget the executions before."""
+
     def load(**values):
         server.load(MODEL, **values)
         log_path.write_text("")
@@ -141,8 +151,12 @@ def test_a_place_that_nobody_came_for_is_not_ready(server, load, log_path):
 
 
 def test_direct_waits_for_the_other_sequences_of_its_batch(server, load, log_path):
-    load(**{"sequence_batching.direct.max_queue_delay_microseconds": 5_000_000,
-            "sequence_batching.direct.minimum_slot_utilization": 1})
+    load(
+        **{
+            "sequence_batching.direct.max_queue_delay_microseconds": 5_000_000,
+            "sequence_batching.direct.minimum_slot_utilization": 1,
+        }
+    )
     answers = send(server, talks(range(1, PLACES + 1), 3))
     assert answers.groupby("execution").size().tolist() == [PLACES] * 3
     assert sequences.executions(log_path)["ready"].all()
@@ -253,8 +267,10 @@ def test_the_python_backend_gets_an_implicit_state_but_cannot_change_it(server):
     """Triton hands the state to the model as an input; what the model answers is not kept, and nobody says so."""
     value = triton.InferInput("value", [1, 1], "INT32").set_data_from_numpy(np.zeros((1, 1), np.int32))
     with triton.InferenceServerClient(server.grpc_url) as connection:
-        answers = [connection.infer(COUNTER, [value], sequence_id=1, sequence_start=n == 0, sequence_end=n == 2)
-                   for n in range(3)]
+        answers = [
+            connection.infer(COUNTER, [value], sequence_id=1, sequence_start=n == 0, sequence_end=n == 2)
+            for n in range(3)
+        ]
     assert [answer.as_numpy("state_out").item() for answer in answers] == [1, 1, 1]
     assert [answer.as_numpy("seen").item() for answer in answers] == [0, 0, 0]  # 0, 1, 2 if it were kept
 

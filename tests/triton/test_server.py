@@ -9,20 +9,22 @@ from pathlib import Path
 
 import psutil
 import pytest
-from engines import how_it_ends, metric, model_process, start_python, wait_until
 
+from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.client import Client
-from inflight.errors import CourseError
 from inflight.triton.repository import PIPELINE
 from inflight.triton.server import ModelState, Server
+
+from engines import how_it_ends, metric, model_process, start_python, wait_until
 
 
 @pytest.fixture(scope="module")
 def server(small_engine, tmp_path_factory):
     """A server of the small model that the tests of this file share; each leaves all models ready."""
-    repo = repository.assemble(tmp_path_factory.mktemp("shared") / "repo", small_engine, decoupled_mode=True,
-                               apply_chat_template=False)
+    repo = repository.assemble(
+        tmp_path_factory.mktemp("shared") / "repo", small_engine, decoupled_mode=True, apply_chat_template=False
+    )
     states: list[ModelState] = []
     with Server(repo, on_state=states.append) as server:
         server.states_seen = states
@@ -53,8 +55,11 @@ class Traces:
         options = dict(argument.partition("=")[::2] for argument in server.cmdline()[1:])
         prefix = options["--backend-config"].rpartition("=")[2]
         assert prefix.startswith("inflight_")
-        return cls([server, server.parent(), *server.children(recursive=True)], prefix,
-                   Path(options["--backend-directory"]).parent)
+        return cls(
+            [server, server.parent(), *server.children(recursive=True)],
+            prefix,
+            Path(options["--backend-directory"]).parent,
+        )
 
     def found(self) -> list[str]:
         """What is left of it."""
@@ -74,8 +79,11 @@ def test_all_models_become_ready_and_are_reported(server):
 
 
 def test_it_listens_on_the_loopback_only(server):
-    ports = {connection.laddr for connection in psutil.Process(server.pid).net_connections("inet")
-             if connection.status == psutil.CONN_LISTEN}
+    ports = {
+        connection.laddr
+        for connection in psutil.Process(server.pid).net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
     assert {address.ip.removeprefix("::ffff:") for address in ports} == {"127.0.0.1"}
     opened = {f"127.0.0.1:{address.port}" for address in ports}
     assert opened >= {server.grpc_url, server.http_url.removeprefix("http://")}

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from inflight.errors import CourseError
 from inflight.engine.executor import IterationStats
+from inflight.errors import CourseError
 from inflight.triton import telemetry
 from inflight.triton.telemetry import COLUMNS, iterations, metrics, metrics_with, seats, shares
 
@@ -27,9 +27,25 @@ nv_cpu_utilization 0.5
 """
 
 ITERATION = IterationStats(
-    iteration=1, timestamp=1e9, iteration_ms=9.5, active=2, scheduled=1, waiting=1, paused=0, context_tokens=30,
-    generation_tokens=0, kv_blocks_used=1, kv_blocks_free=7, kv_blocks_max=8, kv_blocks_reused=0, tokens_per_block=32,
-    finished=0, empty_seats=7, requests=[[1, 30, 0, 1]], paused_ids=[])
+    iteration=1,
+    timestamp=1e9,
+    iteration_ms=9.5,
+    active=2,
+    scheduled=1,
+    waiting=1,
+    paused=0,
+    context_tokens=30,
+    generation_tokens=0,
+    kv_blocks_used=1,
+    kv_blocks_free=7,
+    kv_blocks_max=8,
+    kv_blocks_reused=0,
+    tokens_per_block=32,
+    finished=0,
+    empty_seats=7,
+    requests=[[1, 30, 0, 1]],
+    paused_ids=[],
+)
 
 
 def log_line(**changes) -> str:
@@ -55,13 +71,16 @@ def test_a_page_without_samples_gives_an_empty_table_with_the_same_columns():
 @pytest.fixture
 def metrics_url():
     """A page whose active requests count up from 0, one a reading."""
+
     class Handler(http.server.BaseHTTPRequestHandler):
         readings = 0
 
         def do_GET(self):
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(PAGE.replace('"active",version="1"} 2', f'"active",version="1"}} {self.readings}').encode())
+            self.wfile.write(
+                PAGE.replace('"active",version="1"} 2', f'"active",version="1"}} {self.readings}').encode()
+            )
             Handler.readings += 1
 
         def log_message(self, *_):
@@ -116,12 +135,26 @@ def test_a_missing_log_and_a_file_that_is_no_log_are_refused(tmp_path):
 
 def test_a_seat_is_kept_to_the_last_token_and_given_up_in_a_pause(tmp_path):
     first, second, third = [1, 30, 0, 1], [2, 20, 0, 1], [3, 10, 0, 1]
-    rows = [([first, second], []), ([[1, 0, 1, 1]], []), ([[1, 0, 1, 1], [2, 0, 1, 1]], []), ([[1, 0, 1, 1]], [2]),
-            ([[1, 0, 1, 1], third], [2]), ([[3, 0, 1, 1], [2, 22, 0, 1]], [])]
+    rows = [
+        ([first, second], []),
+        ([[1, 0, 1, 1]], []),
+        ([[1, 0, 1, 1], [2, 0, 1, 1]], []),
+        ([[1, 0, 1, 1]], [2]),
+        ([[1, 0, 1, 1], third], [2]),
+        ([[3, 0, 1, 1], [2, 22, 0, 1]], []),
+    ]
     log = tmp_path / "log"
-    log.write_text("".join(log_line(iteration=number, requests=requests, paused_ids=paused)
-                           for number, (requests, paused) in enumerate(rows, 1)))
+    log.write_text(
+        "".join(
+            log_line(iteration=number, requests=requests, paused_ids=paused)
+            for number, (requests, paused) in enumerate(rows, 1)
+        )
+    )
     assert seats(iterations(log)).values.tolist() == [
-        [1, 1, 1, 5, 1], [2, 2, 1, 3, 1], [3, 2, 5, 6, 5], [2, 1, 6, 6, 6]]
+        [1, 1, 1, 5, 1],
+        [2, 2, 1, 3, 1],
+        [3, 2, 5, 6, 5],
+        [2, 1, 6, 6, 6],
+    ]
     table = shares(iterations(log))
     assert table[table["request"] == 2].values.tolist() == [[1, 2, 20, 0, 1], [3, 2, 0, 1, 1], [6, 2, 22, 0, 1]]

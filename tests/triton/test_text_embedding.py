@@ -8,10 +8,10 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from inflight.bench import dynamic_batching, perf_analyzer
-from inflight.models import huggingface
-from inflight.triton import repository, telemetry
-from inflight.models.embedding import Embedder
 from inflight.errors import CourseError
+from inflight.models import huggingface
+from inflight.models.embedding import Embedder
+from inflight.triton import repository, telemetry
 from inflight.triton.repository import EMBEDDING
 from inflight.triton.server import Server
 
@@ -33,8 +33,12 @@ def embedder(folder):
 
 @pytest.fixture(scope="module")
 def server(folder, tmp_path_factory):
-    repo = repository.assemble(tmp_path_factory.mktemp("served") / "repo", models=(EMBEDDING,), checkpoint_dir=folder,
-                               embedding_dtype="float32")
+    repo = repository.assemble(
+        tmp_path_factory.mktemp("served") / "repo",
+        models=(EMBEDDING,),
+        checkpoint_dir=folder,
+        embedding_dtype="float32",
+    )
     with Server(repo) as server:
         yield server
 
@@ -98,8 +102,10 @@ def test_a_request_may_have_several_texts(connection, embedder):
 
 
 def test_requests_that_share_a_batch_get_their_own_rows(server, connection, embedder):
-    server.load(EMBEDDING, **{"dynamic_batching.max_queue_delay_microseconds": 5_000_000,
-                              "dynamic_batching.preferred_batch_size": 4})
+    server.load(
+        EMBEDDING,
+        **{"dynamic_batching.max_queue_delay_microseconds": 5_000_000, "dynamic_batching.preferred_batch_size": 4},
+    )
     before = telemetry.statistics(server.http_url, EMBEDDING)
     results = together(connection, TEXTS)
     done = telemetry.statistics(server.http_url, EMBEDDING) - before
@@ -108,8 +114,10 @@ def test_requests_that_share_a_batch_get_their_own_rows(server, connection, embe
 
 
 def test_a_bad_request_does_no_harm_to_the_others_of_its_batch(server, connection, embedder):
-    server.load(EMBEDDING, **{"dynamic_batching.max_queue_delay_microseconds": 5_000_000,
-                              "dynamic_batching.preferred_batch_size": 4})
+    server.load(
+        EMBEDDING,
+        **{"dynamic_batching.max_queue_delay_microseconds": 5_000_000, "dynamic_batching.preferred_batch_size": 4},
+    )
     good, empty, strange, last = together(connection, ["pasta", " ", b"\xff", "how tall is it"])
     assert "text_input is empty" in str(empty) and "not valid UTF-8" in str(strange)
     np.testing.assert_allclose(good, embedder([embedder.encode("pasta")]), atol=1e-5)

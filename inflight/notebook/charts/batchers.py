@@ -44,36 +44,72 @@ def batches(runs: dict[str, Outcome]) -> go.Figure:
         bottom_px -= panel_px
         edges = [max(0.0, bottom_px + px) / inner_px for px in (0, LANE_PX * len(lanes[title]), panel_px)]
         _lay_out(fig, rows, strip, edges, end, len(run.requests), lanes[title])
-        fig.update_layout({f"xaxis{strip}": {"showticklabels": number == len(runs) - 1,
-                                             "title": "time (ms)" if number == len(runs) - 1 else None}})
+        fig.update_layout(
+            {
+                f"xaxis{strip}": {
+                    "showticklabels": number == len(runs) - 1,
+                    "title": "time (ms)" if number == len(runs) - 1 else None,
+                }
+            }
+        )
         _draw_requests(fig, run, lanes[title], {"xaxis": f"x{rows}", "yaxis": f"y{rows}"})
         _draw_lanes(fig, run.executions, lanes[title], {"xaxis": f"x{strip}", "yaxis": f"y{strip}"})
-        fig.add_annotation(xref=f"x{rows}", yref=f"y{rows} domain", x=0, y=1, xanchor="left", yanchor="bottom",
-                           yshift=2, showarrow=False, text=f"<b>{title}</b> · {_in_short(run)}")
+        fig.add_annotation(
+            xref=f"x{rows}",
+            yref=f"y{rows} domain",
+            x=0,
+            y=1,
+            xanchor="left",
+            yanchor="bottom",
+            yshift=2,
+            showarrow=False,
+            text=f"<b>{title}</b> · {_in_short(run)}",
+        )
         bottom_px -= GAP_PX
     _draw_key(fig, runs)
-    return fig.update_layout(height=inner_px + TOP_PX + BOTTOM_PX, showlegend=False, barmode="overlay",
-                             margin={"l": 78, "r": 16, "t": TOP_PX, "b": BOTTOM_PX})
+    return fig.update_layout(
+        height=inner_px + TOP_PX + BOTTOM_PX,
+        showlegend=False,
+        barmode="overlay",
+        margin={"l": 78, "r": 16, "t": TOP_PX, "b": BOTTOM_PX},
+    )
 
 
-def _lay_out(fig: go.Figure, rows: str, strip: str, edges: list[float], end: int, count: int,
-             instances: list[int]) -> None:
+def _lay_out(
+    fig: go.Figure, rows: str, strip: str, edges: list[float], end: int, count: int, instances: list[int]
+) -> None:
     """Axes of a panel: a row a request, and below them a lane an instance; `edges` of both, from below."""
     x_axis = {"range": [-0.01 * end, end * 1.02], "showgrid": False}
     names = [f"model {instance}" for instance in instances] if len(instances) > 1 else ["model"]
-    fig.update_layout({
-        f"xaxis{rows}": {**x_axis, "anchor": f"y{rows}", "showticklabels": False},
-        f"yaxis{rows}": {"anchor": f"x{rows}", "domain": edges[1:], "title": "request", "range": [1.08 * count + 1, 0],
-                         "showgrid": False, "tickvals": [1, count]},
-        f"xaxis{strip}": {**x_axis, "anchor": f"y{strip}"},
-        f"yaxis{strip}": {"anchor": f"x{strip}", "domain": edges[:2], "range": [len(instances) - 0.4, -0.6],
-                          "showgrid": False, "tickvals": list(range(len(instances))), "ticktext": names}})
+    fig.update_layout(
+        {
+            f"xaxis{rows}": {**x_axis, "anchor": f"y{rows}", "showticklabels": False},
+            f"yaxis{rows}": {
+                "anchor": f"x{rows}",
+                "domain": edges[1:],
+                "title": "request",
+                "range": [1.08 * count + 1, 0],
+                "showgrid": False,
+                "tickvals": [1, count],
+            },
+            f"xaxis{strip}": {**x_axis, "anchor": f"y{strip}"},
+            f"yaxis{strip}": {
+                "anchor": f"x{strip}",
+                "domain": edges[:2],
+                "range": [len(instances) - 0.4, -0.6],
+                "showgrid": False,
+                "tickvals": list(range(len(instances))),
+                "ticktext": names,
+            },
+        }
+    )
 
 
 def batches_summary(runs: dict[str, Outcome]) -> str:
     """The picture of `batches` in a paragraph."""
-    parts = [f"{title}: {_in_short(run)}; sizes {', '.join(map(str, run.executions['size']))}"
-             for title, run in runs.items()]
+    parts = [
+        f"{title}: {_in_short(run)}; sizes {', '.join(map(str, run.executions['size']))}" for title, run in runs.items()
+    ]
     return f"Which requests were computed together, and how long each waited. {'. '.join(parts)}."
 
 
@@ -114,27 +150,38 @@ def _draw_waiting(fig: go.Figure, rows: pd.DataFrame, axes: dict) -> None:
         corners = range(len(places)) if len(set(right)) > 1 else (0, len(places) - 1)
         x += [*left, *(right[corner] for corner in reversed(corners)), None]
         y += [*places, *(places[corner] for corner in reversed(corners)), None]
-    fig.add_scatter(x=x or [None], y=y or [None], fill="toself", fillcolor=WASTE, mode="none", opacity=0.5,
-                    hoverinfo="skip", **axes)
+    fig.add_scatter(
+        x=x or [None], y=y or [None], fill="toself", fillcolor=WASTE, mode="none", opacity=0.5, hoverinfo="skip", **axes
+    )
 
 
 def _draw_held_back(fig: go.Figure, rows: pd.DataFrame, axes: dict) -> None:
     x = [value for row in rows.itertuples() for value in (_ms(row.end_s), _ms(row.answered_s), None)]
     y = [value for row in rows.itertuples() for value in (row.request, row.request, None)]
     if x:
-        fig.add_scatter(x=x, y=y, mode="lines", line={"color": INK, "width": 1.2, "dash": "dot"}, hoverinfo="skip",
-                        **axes)
+        fig.add_scatter(
+            x=x, y=y, mode="lines", line={"color": INK, "width": 1.2, "dash": "dot"}, hoverinfo="skip", **axes
+        )
         _draw_marks(fig, rows, "answered_s", {"color": INK, "size": 8, "symbol": "line-ns-open"}, axes)
 
 
 def _draw_boxes(fig: go.Figure, executions: pd.DataFrame, colour: str, axes: dict) -> None:
     """A box around the requests of a batch; several where others came between them."""
-    boxes = [(_ms(batch.start_s), _ms(batch.end_s), first, last) for batch in executions.itertuples()
-             for first, last in _neighbours(sorted(batch.requests))]
-    fig.add_bar(orientation="h", base=[start for start, *_ in boxes], x=[end - start for start, end, *_ in boxes],
-                y=[(first + last) / 2 for *_, first, last in boxes],
-                width=[last - first + 0.9 for *_, first, last in boxes],
-                marker={"color": colour}, hoverinfo="skip", **axes)
+    boxes = [
+        (_ms(batch.start_s), _ms(batch.end_s), first, last)
+        for batch in executions.itertuples()
+        for first, last in _neighbours(sorted(batch.requests))
+    ]
+    fig.add_bar(
+        orientation="h",
+        base=[start for start, *_ in boxes],
+        x=[end - start for start, end, *_ in boxes],
+        y=[(first + last) / 2 for *_, first, last in boxes],
+        width=[last - first + 0.9 for *_, first, last in boxes],
+        marker={"color": colour},
+        hoverinfo="skip",
+        **axes,
+    )
 
 
 def _neighbours(numbers: list[int]) -> list[tuple[int, int]]:
@@ -146,18 +193,35 @@ def _neighbours(numbers: list[int]) -> list[tuple[int, int]]:
 
 def _draw_marks(fig: go.Figure, rows: pd.DataFrame, column: str, marker: dict, axes: dict) -> None:
     if len(rows):
-        fig.add_scatter(x=[_ms(value) for value in rows[column]], y=rows["request"].tolist(), mode="markers",
-                        marker=marker, hovertemplate="request %{y}: %{x} ms<extra></extra>", **axes)
+        fig.add_scatter(
+            x=[_ms(value) for value in rows[column]],
+            y=rows["request"].tolist(),
+            mode="markers",
+            marker=marker,
+            hovertemplate="request %{y}: %{x} ms<extra></extra>",
+            **axes,
+        )
 
 
 def _draw_lanes(fig: go.Figure, executions: pd.DataFrame, instances: list[int], axes: dict) -> None:
     for lane, (instance, colour) in enumerate(zip(instances, INSTANCES)):
         rows = executions[executions["instance"] == instance]
-        fig.add_bar(orientation="h", base=[_ms(value) for value in rows["start_s"]], y=[lane] * len(rows), width=0.8,
-                    x=[_ms(value) for value in rows["end_s"] - rows["start_s"]], text=rows["size"].astype(str).tolist(),
-                    textposition="inside", insidetextanchor="middle", textangle=0, constraintext="none",
-                    textfont={"color": "white" if colour == DECODE else INK, "size": 12},
-                    marker={"color": colour, "line": {"color": "white", "width": 1}}, hoverinfo="skip", **axes)
+        fig.add_bar(
+            orientation="h",
+            base=[_ms(value) for value in rows["start_s"]],
+            y=[lane] * len(rows),
+            width=0.8,
+            x=[_ms(value) for value in rows["end_s"] - rows["start_s"]],
+            text=rows["size"].astype(str).tolist(),
+            textposition="inside",
+            insidetextanchor="middle",
+            textangle=0,
+            constraintext="none",
+            textfont={"color": "white" if colour == DECODE else INK, "size": 12},
+            marker={"color": colour, "line": {"color": "white", "width": 1}},
+            hoverinfo="skip",
+            **axes,
+        )
 
 
 def _draw_key(fig: go.Figure, runs: dict[str, Outcome]) -> None:
@@ -170,8 +234,18 @@ def _draw_key(fig: go.Figure, runs: dict[str, Outcome]) -> None:
     words += [("┄| answered later", INK)] if held_back else []
     place = 0.0
     for text, colour in words:
-        fig.add_annotation(xref="paper", yref="paper", x=place, y=1, xanchor="left", yanchor="bottom", yshift=26,
-                           text=text, showarrow=False, font={"color": colour})
+        fig.add_annotation(
+            xref="paper",
+            yref="paper",
+            x=place,
+            y=1,
+            xanchor="left",
+            yanchor="bottom",
+            yshift=26,
+            text=text,
+            showarrow=False,
+            font={"color": colour},
+        )
         place += 0.04 + 0.0125 * len(text)
 
 
@@ -195,31 +269,81 @@ def delay_sweep(rows: pd.DataFrame, budget_ms: float) -> go.Figure:
     fig, delays = go.Figure(), rows["delay_ms"].tolist()
     for column, colour, name, side in (("p95_ms", REQUEST[3], "P95", "top"), ("p50_ms", INK, "P50", "bottom")):
         _draw_line(fig, delays, rows[column], colour, "", [f"{value:.0f}" for value in rows[column]], side)
-        fig.add_annotation(x=delays[-1], y=float(rows[column].iloc[-1]), text=f"<b>{name}</b>", xanchor="left",
-                           xshift=10, showarrow=False, font={"color": colour})
+        fig.add_annotation(
+            x=delays[-1],
+            y=float(rows[column].iloc[-1]),
+            text=f"<b>{name}</b>",
+            xanchor="left",
+            xshift=10,
+            showarrow=False,
+            font={"color": colour},
+        )
     _draw_line(fig, delays, 100 * rows["busy"], DECODE, "2", [f"{size:.1f}" for size in rows["mean_batch"]], "top")
-    fig.add_shape(type="line", xref="paper", x0=0, x1=1, yref="y", y0=budget_ms, y1=budget_ms,
-                  line={"color": INK, "dash": "dash", "width": 1.5})
-    fig.add_annotation(xref="paper", x=0, yref="y", y=budget_ms, text=f"budget for P95: {budget_ms:.0f} ms",
-                       xanchor="left", yanchor="bottom", xshift=6, showarrow=False)
-    fig.add_annotation(xref="paper", x=1, yref="y2 domain", y=1, text="at the points: requests a batch",
-                       xanchor="right", yanchor="bottom", yshift=-2, showarrow=False, font={"color": DECODE})
+    fig.add_shape(
+        type="line",
+        xref="paper",
+        x0=0,
+        x1=1,
+        yref="y",
+        y0=budget_ms,
+        y1=budget_ms,
+        line={"color": INK, "dash": "dash", "width": 1.5},
+    )
+    fig.add_annotation(
+        xref="paper",
+        x=0,
+        yref="y",
+        y=budget_ms,
+        text=f"budget for P95: {budget_ms:.0f} ms",
+        xanchor="left",
+        yanchor="bottom",
+        xshift=6,
+        showarrow=False,
+    )
+    fig.add_annotation(
+        xref="paper",
+        x=1,
+        yref="y2 domain",
+        y=1,
+        text="at the points: requests a batch",
+        xanchor="right",
+        yanchor="bottom",
+        yshift=-2,
+        showarrow=False,
+        font={"color": DECODE},
+    )
     margin = 0.08 * max(delays)
     for suffix, domain, title, most in (("", (0.5, 1.0), "latency (ms)", max(rows["p95_ms"].max(), budget_ms)),
                                         ("2", (0.0, 0.36), "model busy (%)", 100 * rows["busy"].max())):  # fmt: skip
-        fig.update_layout({
-            f"xaxis{suffix}": {"anchor": f"y{suffix}", "tickvals": delays,
-                               "range": [-margin, max(delays) + 1.6 * margin],
-                               "title": "max_queue_delay (ms)" if suffix else None},
-            f"yaxis{suffix}": {"anchor": f"x{suffix}", "domain": domain, "title": title, "range": [0, most * 1.22]}})
+        fig.update_layout(
+            {
+                f"xaxis{suffix}": {
+                    "anchor": f"y{suffix}",
+                    "tickvals": delays,
+                    "range": [-margin, max(delays) + 1.6 * margin],
+                    "title": "max_queue_delay (ms)" if suffix else None,
+                },
+                f"yaxis{suffix}": {"anchor": f"x{suffix}", "domain": domain, "title": title, "range": [0, most * 1.22]},
+            }
+        )
     return fig.update_layout(height=450, showlegend=False, margin={"t": 20, "r": 40, "b": 60})
 
 
-def _draw_line(fig: go.Figure, x: list, values: pd.Series, colour: str, suffix: str, labels: list[str],
-               side: str) -> None:
-    fig.add_scatter(x=x, y=values.tolist(), mode="lines+markers+text", text=labels, textposition=f"{side} center",
-                    textfont={"color": colour}, line={"color": colour, "width": 2.5},
-                    marker={"color": colour, "size": 8}, xaxis=f"x{suffix}", yaxis=f"y{suffix}")
+def _draw_line(
+    fig: go.Figure, x: list, values: pd.Series, colour: str, suffix: str, labels: list[str], side: str
+) -> None:
+    fig.add_scatter(
+        x=x,
+        y=values.tolist(),
+        mode="lines+markers+text",
+        text=labels,
+        textposition=f"{side} center",
+        textfont={"color": colour},
+        line={"color": colour, "width": 2.5},
+        marker={"color": colour, "size": 8},
+        xaxis=f"x{suffix}",
+        yaxis=f"y{suffix}",
+    )
 
 
 # What became of all ---------------------------------------------------------------------------------------------------
@@ -230,13 +354,22 @@ def queue_outcomes(counts: pd.DataFrame) -> go.Figure:
     fig = go.Figure()
     for name in counts.columns:
         values = counts[name].tolist()
-        fig.add_bar(orientation="h", y=counts.index.tolist(), x=values, name=name, marker={"color": OUTCOMES[name]},
-                    text=[f"{value:,}" if value > 0.04 * counts.sum(axis=1).max() else "" for value in values],
-                    textposition="inside", insidetextanchor="middle", textfont={"color": "white", "size": 13})
+        fig.add_bar(
+            orientation="h",
+            y=counts.index.tolist(),
+            x=values,
+            name=name,
+            marker={"color": OUTCOMES[name]},
+            text=[f"{value:,}" if value > 0.04 * counts.sum(axis=1).max() else "" for value in values],
+            textposition="inside",
+            insidetextanchor="middle",
+            textfont={"color": "white", "size": 13},
+        )
     fig.update_xaxes(title="requests", range=[0, float(counts.sum(axis=1).max())])
     fig.update_yaxes(autorange="reversed")
-    return fig.update_layout(barmode="stack", height=150 + 44 * len(counts), margin={"l": 190, "t": 56, "b": 56},
-                             showlegend=True)
+    return fig.update_layout(
+        barmode="stack", height=150 + 44 * len(counts), margin={"l": 190, "t": 56, "b": 56}, showlegend=True
+    )
 
 
 # What a batch costs ---------------------------------------------------------------------------------------------------
@@ -255,16 +388,39 @@ def batch_cost(batch_ms: dict[int, float], fixed_ms: float, item_ms: float) -> g
     sizes, ends = list(batch_ms), [0, max(batch_ms)]
     fig, alone, most = go.Figure(), batch_ms[1], batch_ms[1] * max(batch_ms)
     fig.add_scatter(x=ends, y=[0, most], mode="lines", line={"color": WASTE, "width": 2, "dash": "dash"})
-    fig.add_scatter(x=ends, y=[fixed_ms + item_ms * size for size in ends], mode="lines",
-                    line={"color": INK, "width": 1.5})
-    fig.add_scatter(x=sizes, y=list(batch_ms.values()), mode="markers+text", marker={"color": DECODE, "size": 11},
-                    text=[f"{value:.1f}" for value in batch_ms.values()], textposition="bottom center",
-                    textfont={"color": DECODE})
+    fig.add_scatter(
+        x=ends, y=[fixed_ms + item_ms * size for size in ends], mode="lines", line={"color": INK, "width": 1.5}
+    )
+    fig.add_scatter(
+        x=sizes,
+        y=list(batch_ms.values()),
+        mode="markers+text",
+        marker={"color": DECODE, "size": 11},
+        text=[f"{value:.1f}" for value in batch_ms.values()],
+        textposition="bottom center",
+        textfont={"color": DECODE},
+    )
     middle = ends[1] * 0.6
-    fig.add_annotation(x=middle, y=alone * middle, text="one batch each", xanchor="right", yanchor="bottom", xshift=-12,
-                       showarrow=False, font={"color": WASTE_TEXT})
-    fig.add_annotation(x=middle, y=fixed_ms + item_ms * middle, text=f"{fixed_ms:.1f} ms + {item_ms:.1f} ms a text",
-                       xanchor="left", yanchor="top", xshift=8, yshift=-26, showarrow=False)
+    fig.add_annotation(
+        x=middle,
+        y=alone * middle,
+        text="one batch each",
+        xanchor="right",
+        yanchor="bottom",
+        xshift=-12,
+        showarrow=False,
+        font={"color": WASTE_TEXT},
+    )
+    fig.add_annotation(
+        x=middle,
+        y=fixed_ms + item_ms * middle,
+        text=f"{fixed_ms:.1f} ms + {item_ms:.1f} ms a text",
+        xanchor="left",
+        yanchor="top",
+        xshift=8,
+        yshift=-26,
+        showarrow=False,
+    )
     fig.update_xaxes(title="texts in the batch", tickvals=[0, *sizes], range=[0, ends[1] * 1.06])
     fig.update_yaxes(title="time of a batch (ms)", range=[0, most * 1.08])
     return fig.update_layout(showlegend=False, height=340, margin={"t": 20, "b": 56})
@@ -291,15 +447,45 @@ def sequence_places(runs: dict[str, pd.DataFrame]) -> go.Figure:
         suffix, top = "" if number == 0 else str(number + 1), 1 - number * (height + gap)
         axes = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
         turn, who = rows["execution"].rank(method="dense").astype(int), rows["sequence"]
-        fig.add_scatter(x=turn.tolist(), y=rows["place"].tolist(), mode="markers+text", text=who.astype(str).tolist(),
-                        textposition="middle center", textfont={"color": "white", "size": 13}, hoverinfo="skip",
-                        marker={"symbol": "square", "size": 26, "color": [colours[name] for name in who]}, **axes)
-        fig.update_layout({
-            f"xaxis{suffix}": {"anchor": f"y{suffix}", "range": [0.3, most + 0.7], "dtick": 1, "showgrid": False,
-                               "title": "execution" if number == len(runs) - 1 else None},
-            f"yaxis{suffix}": {"anchor": f"x{suffix}", "domain": [max(0.0, top - height), top], "title": "place",
-                               "dtick": 1, "range": [last_place + 0.7, -0.7]}})
-        fig.add_annotation(xref=axes["xaxis"], yref=f"{axes['yaxis']} domain", x=0.3, y=1, text=f"<b>{title}</b>",
-                           xanchor="left", yanchor="bottom", yshift=4, showarrow=False)
+        fig.add_scatter(
+            x=turn.tolist(),
+            y=rows["place"].tolist(),
+            mode="markers+text",
+            text=who.astype(str).tolist(),
+            textposition="middle center",
+            textfont={"color": "white", "size": 13},
+            hoverinfo="skip",
+            marker={"symbol": "square", "size": 26, "color": [colours[name] for name in who]},
+            **axes,
+        )
+        fig.update_layout(
+            {
+                f"xaxis{suffix}": {
+                    "anchor": f"y{suffix}",
+                    "range": [0.3, most + 0.7],
+                    "dtick": 1,
+                    "showgrid": False,
+                    "title": "execution" if number == len(runs) - 1 else None,
+                },
+                f"yaxis{suffix}": {
+                    "anchor": f"x{suffix}",
+                    "domain": [max(0.0, top - height), top],
+                    "title": "place",
+                    "dtick": 1,
+                    "range": [last_place + 0.7, -0.7],
+                },
+            }
+        )
+        fig.add_annotation(
+            xref=axes["xaxis"],
+            yref=f"{axes['yaxis']} domain",
+            x=0.3,
+            y=1,
+            text=f"<b>{title}</b>",
+            xanchor="left",
+            yanchor="bottom",
+            yshift=4,
+            showarrow=False,
+        )
     inner_px = (40 + 34 * (last_place + 1)) * len(runs) * (1 + gap)
     return fig.update_layout(height=90 + int(inner_px), showlegend=False, margin={"t": 34, "b": 56})

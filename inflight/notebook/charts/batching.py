@@ -35,16 +35,43 @@ def seat_map(runs: dict[str, pd.DataFrame], seats: int) -> go.Figure:
         suffix, top = "" if number == 0 else str(number + 1), 1 - number * (height + gap)
         axes = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
         _draw_stays(fig, stays, seats, axes)
-        fig.update_layout({
-            f"xaxis{suffix}": {"anchor": f"y{suffix}", "range": [0, end * 1.02], "showgrid": False,
-                               "title": "iteration" if number == len(runs) - 1 else None},
-            f"yaxis{suffix}": {"anchor": f"x{suffix}", "domain": [max(0.0, top - height), top], "title": "seat",
-                               "dtick": 1, "range": [seats + 0.6, 0.4], "showgrid": False}})
-        fig.add_annotation(xref=axes["xaxis"], yref=axes["yaxis"], x=0, y=0.4, xanchor="left", yanchor="bottom",
-                           yshift=4, showarrow=False, text=f"<b>{title}</b> · {_waste(stays, seats)}")
+        fig.update_layout(
+            {
+                f"xaxis{suffix}": {
+                    "anchor": f"y{suffix}",
+                    "range": [0, end * 1.02],
+                    "showgrid": False,
+                    "title": "iteration" if number == len(runs) - 1 else None,
+                },
+                f"yaxis{suffix}": {
+                    "anchor": f"x{suffix}",
+                    "domain": [max(0.0, top - height), top],
+                    "title": "seat",
+                    "dtick": 1,
+                    "range": [seats + 0.6, 0.4],
+                    "showgrid": False,
+                },
+            }
+        )
+        fig.add_annotation(
+            xref=axes["xaxis"],
+            yref=axes["yaxis"],
+            x=0,
+            y=0.4,
+            xanchor="left",
+            yanchor="bottom",
+            yshift=4,
+            showarrow=False,
+            text=f"<b>{title}</b> · {_waste(stays, seats)}",
+        )
     _draw_key(fig, pd.concat([_kinds(stays) for stays in runs.values()]).unique())
-    return fig.update_layout(barmode="overlay", bargap=0.12, height=130 + 200 * len(runs), showlegend=False,
-                             margin={"l": 70, "r": 16, "t": 66, "b": 60})
+    return fig.update_layout(
+        barmode="overlay",
+        bargap=0.12,
+        height=130 + 200 * len(runs),
+        showlegend=False,
+        margin={"l": 70, "r": 16, "t": 66, "b": 60},
+    )
 
 
 def _kinds(stays: pd.DataFrame) -> pd.Series:
@@ -64,29 +91,55 @@ def _waste(stays: pd.DataFrame, seats: int) -> str:
 
 def _draw_stays(fig: go.Figure, stays: pd.DataFrame, seats: int, axes: dict) -> None:
     end = stays["last"].max() if len(stays) else 0
-    fig.add_bar(orientation="h", base=[0] * seats, x=[end] * seats, y=list(range(1, seats + 1)), opacity=0.45,
-                marker={"color": WASTE}, hoverinfo="skip", **axes)
+    fig.add_bar(
+        orientation="h",
+        base=[0] * seats,
+        x=[end] * seats,
+        y=list(range(1, seats + 1)),
+        opacity=0.45,
+        marker={"color": WASTE},
+        hoverinfo="skip",
+        **axes,
+    )
     kinds, tokens = _kinds(stays), stays["last"] - stays["first"] + 1
     for kind, colour in CLASSES.items():
         rows = stays[kinds == kind]
         if len(rows):
-            fig.add_bar(orientation="h", base=rows["first"] - 1, x=tokens[rows.index], y=rows["seat"],
-                        marker={"color": colour, "line": {"color": "white", "width": 1}}, customdata=rows["request"],
-                        hovertemplate="request %{customdata}: %{x} iterations<extra></extra>", **axes)
+            fig.add_bar(
+                orientation="h",
+                base=rows["first"] - 1,
+                x=tokens[rows.index],
+                y=rows["seat"],
+                marker={"color": colour, "line": {"color": "white", "width": 1}},
+                customdata=rows["request"],
+                hovertemplate="request %{customdata}: %{x} iterations<extra></extra>",
+                **axes,
+            )
 
 
 def _draw_key(fig: go.Figure, kinds: np.ndarray) -> None:
     """What the colours mean, in one line above the panels."""
     words = [(f"■ {kind} answer", colour) for kind, colour in CLASSES.items() if kind in kinds]
     for number, (text, colour) in enumerate([*words, ("■ empty seat: waste", WASTE_TEXT)]):
-        fig.add_annotation(xref="paper", yref="paper", x=0.2 * number, y=1, xanchor="left", yanchor="bottom",
-                           yshift=30, text=text, showarrow=False, font={"color": colour})
+        fig.add_annotation(
+            xref="paper",
+            yref="paper",
+            x=0.2 * number,
+            y=1,
+            xanchor="left",
+            yanchor="bottom",
+            yshift=30,
+            text=text,
+            showarrow=False,
+            font={"color": colour},
+        )
 
 
 def seat_map_summary(runs: dict[str, pd.DataFrame], seats: int) -> str:
     """The picture of `seat_map` in a paragraph."""
-    parts = [f"{title}: {stays['request'].nunique()} requests in {_waste(stays, seats)}"
-             for title, stays in runs.items()]
+    parts = [
+        f"{title}: {stays['request'].nunique()} requests in {_waste(stays, seats)}" for title, stays in runs.items()
+    ]
     return f"Which of {seats} seats was taken by which request in which iteration. " + "; ".join(parts) + "."
 
 
@@ -102,14 +155,36 @@ def iteration_cost(answers_ms: pd.Series) -> go.Figure:
     number, full = cost.index.to_numpy(), cost.iloc[0] * cost.index.to_numpy()
     fig = go.Figure()
     fig.add_scatter(x=number.tolist(), y=full.tolist(), mode="lines", line={"color": WASTE, "width": 2, "dash": "dash"})
-    fig.add_scatter(x=number.tolist(), y=cost.tolist(), mode="lines+markers+text", textposition="top center",
-                    text=[f"{value:.1f}" for value in cost], line={"color": DECODE, "width": 2},
-                    marker={"color": DECODE, "size": 9})
+    fig.add_scatter(
+        x=number.tolist(),
+        y=cost.tolist(),
+        mode="lines+markers+text",
+        textposition="top center",
+        text=[f"{value:.1f}" for value in cost],
+        line={"color": DECODE, "width": 2},
+        marker={"color": DECODE, "size": 9},
+    )
     inner = len(number) - len(number) // 3 - 1
-    fig.add_annotation(x=int(number[inner]), y=float(full[inner]), text="if each answer paid in full", xanchor="right",
-                       yanchor="bottom", xshift=-10, showarrow=False, font={"color": WASTE_TEXT})
-    fig.add_annotation(x=int(number[-1]), y=float(cost.iloc[-1]), text="measured", xanchor="right", yanchor="top",
-                       yshift=-10, showarrow=False, font={"color": DECODE})
+    fig.add_annotation(
+        x=int(number[inner]),
+        y=float(full[inner]),
+        text="if each answer paid in full",
+        xanchor="right",
+        yanchor="bottom",
+        xshift=-10,
+        showarrow=False,
+        font={"color": WASTE_TEXT},
+    )
+    fig.add_annotation(
+        x=int(number[-1]),
+        y=float(cost.iloc[-1]),
+        text="measured",
+        xanchor="right",
+        yanchor="top",
+        yshift=-10,
+        showarrow=False,
+        font={"color": DECODE},
+    )
     fig.update_xaxes(title="answers in the iteration", dtick=1, range=[0.5, number[-1] + 0.5])
     fig.update_yaxes(title="time of an iteration (ms)", range=[0, float(full[-1]) * 1.08])
     return fig.update_layout(showlegend=False, height=360, margin={"t": 20})
@@ -125,8 +200,16 @@ def who_pays(runs: dict[str, pd.DataFrame]) -> go.Figure:
     """
     fig, names = go.Figure(), list(runs)[::-1]  # plotly draws the first at the bottom
     speeds = [rows["output_len"].sum() / (rows["last_s"].max() - rows["sent_s"].min()) for rows in runs.values()][::-1]
-    fig.add_bar(orientation="h", x=speeds, y=names, marker={"color": DECODE}, text=[f"{speed:.0f}" for speed in speeds],
-                textposition="outside", xaxis="x", yaxis="y")
+    fig.add_bar(
+        orientation="h",
+        x=speeds,
+        y=names,
+        marker={"color": DECODE},
+        text=[f"{speed:.0f}" for speed in speeds],
+        textposition="outside",
+        xaxis="x",
+        yaxis="y",
+    )
     _panel(fig, "", (0.76, 1.0), "tokens a second", max(speeds), len(names))
     for suffix, kind, domain in (("2", "short", (0.39, 0.58)), ("3", "long", (0.0, 0.19))):
         longest = 0.0
@@ -135,25 +218,46 @@ def who_pays(runs: dict[str, pd.DataFrame]) -> go.Figure:
             seconds = rows["latency_ms"][length_class(rows["output_len"]) == kind] / 1000
             marks = np.percentile(seconds, [50, 99]).tolist()
             longest = max(longest, marks[1])
-            fig.add_scatter(x=marks, y=[name, name], mode="lines+markers+text", textposition="top center",
-                            text=[f"{mark:.2f}" for mark in marks], line={"color": CLASSES[kind], "width": 4},
-                            marker={"color": CLASSES[kind], "size": 12}, xaxis=f"x{suffix}", yaxis=f"y{suffix}")
-        _panel(fig, suffix, domain, f"end-to-end latency of {kind} answers: P50 and P99 (s)", longest,
-               len(names))
+            fig.add_scatter(
+                x=marks,
+                y=[name, name],
+                mode="lines+markers+text",
+                textposition="top center",
+                text=[f"{mark:.2f}" for mark in marks],
+                line={"color": CLASSES[kind], "width": 4},
+                marker={"color": CLASSES[kind], "size": 12},
+                xaxis=f"x{suffix}",
+                yaxis=f"y{suffix}",
+            )
+        _panel(fig, suffix, domain, f"end-to-end latency of {kind} answers: P50 and P99 (s)", longest, len(names))
     return fig.update_layout(showlegend=False, bargap=0.3, height=520, margin={"l": 90, "t": 16, "b": 60})
 
 
 def _panel(fig: go.Figure, suffix: str, domain: tuple[float, float], title: str, most: float, lanes: int) -> None:
-    fig.update_layout({f"xaxis{suffix}": {"anchor": f"y{suffix}", "title": title, "range": [0, most * 1.12]},
-                       f"yaxis{suffix}": {"anchor": f"x{suffix}", "domain": domain, "showgrid": False,
-                                          "range": [-0.5, lanes - 0.3]}})
+    fig.update_layout(
+        {
+            f"xaxis{suffix}": {"anchor": f"y{suffix}", "title": title, "range": [0, most * 1.12]},
+            f"yaxis{suffix}": {
+                "anchor": f"x{suffix}",
+                "domain": domain,
+                "showgrid": False,
+                "range": [-0.5, lanes - 0.3],
+            },
+        }
+    )
 
 
 def against_the_baseline(rows: pd.DataFrame) -> go.Figure:
     """Tokens a second of each model; `rows` has `model` and `tokens_per_s`."""
     fig = go.Figure()
-    fig.add_bar(orientation="h", y=rows["model"].tolist(), x=rows["tokens_per_s"].tolist(), marker={"color": DECODE},
-                text=[f"{value:.0f}" for value in rows["tokens_per_s"]], textposition="outside",
-                textfont={"color": INK})
+    fig.add_bar(
+        orientation="h",
+        y=rows["model"].tolist(),
+        x=rows["tokens_per_s"].tolist(),
+        marker={"color": DECODE},
+        text=[f"{value:.0f}" for value in rows["tokens_per_s"]],
+        textposition="outside",
+        textfont={"color": INK},
+    )
     fig.update_xaxes(title="tokens a second", range=[0, float(rows["tokens_per_s"].max()) * 1.12])
     return fig.update_layout(showlegend=False, height=100 + 50 * len(rows), margin={"l": 120, "t": 16})

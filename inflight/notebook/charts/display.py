@@ -34,7 +34,8 @@ def show(fig: go.Figure, alt: str) -> None:
     Args:
         alt: the picture in a sentence or two, for those who do not see it: what the axes are and what it shows.
 
-    Raises:
+    Raises
+    ------
         CourseError: `alt` is not a summary.
         NotImplementedError: the static picture cannot draw a part of `fig`; names the part.
     """
@@ -56,6 +57,7 @@ def show(fig: go.Figure, alt: str) -> None:
 
 def table(frame: pd.DataFrame, decimals: int = 1) -> HTML:
     """`frame` without its index: text to the left, numbers to the right, whole texts."""
+
     def cell(tag: str, value: object, is_number: bool) -> str:
         look = f"text-align: {'right' if is_number else 'left'}; vertical-align: top"
         places = decimals if isinstance(value, float) else 0
@@ -64,7 +66,9 @@ def table(frame: pd.DataFrame, decimals: int = 1) -> HTML:
 
     numeric = [pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes]
     head = "".join(cell("th", name, number) for name, number in zip(frame.columns, numeric, strict=True))
-    rows = ["".join(cell("td", value, number) for value, number in zip(row, numeric, strict=True))
-            for row in frame.itertuples(index=False, name=None)]
+    rows = [
+        "".join(cell("td", value, number) for value, number in zip(row, numeric, strict=True))
+        for row in frame.itertuples(index=False, name=None)
+    ]
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     return HTML(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")

@@ -25,10 +25,23 @@ def _panels(fig: go.Figure, titles: list[str], height: int, gap_px: int = 60) ->
     for number, title in enumerate(titles):
         suffix, top = "" if number == 0 else str(number + 1), 1 - number * (share + gap)
         axes.append({"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"})
-        fig.update_layout({f"xaxis{suffix}": {"anchor": f"y{suffix}"},
-                           f"yaxis{suffix}": {"anchor": f"x{suffix}", "domain": [max(0.0, top - share), top]}})
-        fig.add_annotation(xref="paper", yref="paper", x=0, y=top, xanchor="left", yanchor="bottom", yshift=6,
-                           showarrow=False, text=f"<b>{title}</b>")
+        fig.update_layout(
+            {
+                f"xaxis{suffix}": {"anchor": f"y{suffix}"},
+                f"yaxis{suffix}": {"anchor": f"x{suffix}", "domain": [max(0.0, top - share), top]},
+            }
+        )
+        fig.add_annotation(
+            xref="paper",
+            yref="paper",
+            x=0,
+            y=top,
+            xanchor="left",
+            yanchor="bottom",
+            yshift=6,
+            showarrow=False,
+            text=f"<b>{title}</b>",
+        )
     fig.update_layout(height=height, showlegend=False, margin={"t": 40, "b": 60})
     return axes
 
@@ -53,16 +66,41 @@ def race(runs: dict[str, pd.DataFrame], offsets_s: Sequence[float]) -> go.Figure
     for axes, tokens in zip(panels, runs.values(), strict=True):
         for stream, rows in tokens.groupby("stream"):
             colour, sent_s = _colour(stream), offsets_s[stream - 1]
-            fig.add_scatter(x=[sent_s, *rows["time_s"]], y=[0, *rows["token"]], mode="lines",
-                            line={"color": colour, "width": 3}, **axes)
-            fig.add_scatter(x=[sent_s], y=[0], mode="markers", **axes,
-                            marker={"color": colour, "size": 10, "symbol": "line-ns-open"})
-            fig.add_annotation(xref=axes["xaxis"], yref=axes["yaxis"], x=rows["time_s"].iloc[-1],
-                               y=int(rows["token"].iloc[-1]), text=f"stream {stream}", showarrow=False,
-                               xanchor="right", yanchor="bottom", yshift=2, font={"color": colour})
-        fig.update_layout({axes["xaxis"].replace("x", "xaxis"): {"range": [0, end * 1.03]},
-                           axes["yaxis"].replace("y", "yaxis"): {"range": [0, most * 1.2], "title": "tokens"}})
-    fig.update_layout({panels[-1]["xaxis"].replace("x", "xaxis"): {"title": "seconds since the first request was sent"}})
+            fig.add_scatter(
+                x=[sent_s, *rows["time_s"]],
+                y=[0, *rows["token"]],
+                mode="lines",
+                line={"color": colour, "width": 3},
+                **axes,
+            )
+            fig.add_scatter(
+                x=[sent_s],
+                y=[0],
+                mode="markers",
+                **axes,
+                marker={"color": colour, "size": 10, "symbol": "line-ns-open"},
+            )
+            fig.add_annotation(
+                xref=axes["xaxis"],
+                yref=axes["yaxis"],
+                x=rows["time_s"].iloc[-1],
+                y=int(rows["token"].iloc[-1]),
+                text=f"stream {stream}",
+                showarrow=False,
+                xanchor="right",
+                yanchor="bottom",
+                yshift=2,
+                font={"color": colour},
+            )
+        fig.update_layout(
+            {
+                axes["xaxis"].replace("x", "xaxis"): {"range": [0, end * 1.03]},
+                axes["yaxis"].replace("y", "yaxis"): {"range": [0, most * 1.2], "title": "tokens"},
+            }
+        )
+    fig.update_layout(
+        {panels[-1]["xaxis"].replace("x", "xaxis"): {"title": "seconds since the first request was sent"}}
+    )
     return fig
 
 
@@ -70,8 +108,10 @@ def race_summary(runs: dict[str, pd.DataFrame]) -> str:
     """The picture of `race` in a paragraph."""
     parts = []
     for title, tokens in runs.items():
-        rows = [f"stream {stream} from {rows['time_s'].iloc[0]:.2f} to {rows['time_s'].iloc[-1]:.2f} s"
-                for stream, rows in tokens.groupby("stream")]
+        rows = [
+            f"stream {stream} from {rows['time_s'].iloc[0]:.2f} to {rows['time_s'].iloc[-1]:.2f} s"
+            for stream, rows in tokens.groupby("stream")
+        ]
         parts.append(f"{title}: tokens of {', '.join(rows)}")
     return f"Tokens of each stream over time. {'. '.join(parts)}."
 
@@ -93,11 +133,26 @@ def forward_passes(runs: dict[str, pd.DataFrame]) -> go.Figure:
     panels = _panels(fig, list(runs), 100 + (60 + 34 * streams) * len(runs))
     for axes, rows in zip(panels, runs.values(), strict=True):
         for stream, own in rows.groupby("stream"):
-            fig.add_bar(orientation="h", base=own["iteration"] - 1, x=[1] * len(own), y=own["stream"], width=0.7, **axes,
-                        marker={"color": _colour(stream), "line": {"color": "white", "width": 1}})
-        fig.update_layout({axes["xaxis"].replace("x", "xaxis"): {"range": [0, end * 1.01], "showgrid": False},
-                           axes["yaxis"].replace("y", "yaxis"): {"range": [streams + 0.6, 0.4], "dtick": 1,
-                                                                 "title": "stream", "showgrid": False}})
+            fig.add_bar(
+                orientation="h",
+                base=own["iteration"] - 1,
+                x=[1] * len(own),
+                y=own["stream"],
+                width=0.7,
+                **axes,
+                marker={"color": _colour(stream), "line": {"color": "white", "width": 1}},
+            )
+        fig.update_layout(
+            {
+                axes["xaxis"].replace("x", "xaxis"): {"range": [0, end * 1.01], "showgrid": False},
+                axes["yaxis"].replace("y", "yaxis"): {
+                    "range": [streams + 0.6, 0.4],
+                    "dtick": 1,
+                    "title": "stream",
+                    "showgrid": False,
+                },
+            }
+        )
     fig.update_layout({panels[-1]["xaxis"].replace("x", "xaxis"): {"title": "forward pass"}})
     return fig.update_layout(barmode="overlay")
 
@@ -107,8 +162,10 @@ def forward_passes_summary(runs: dict[str, pd.DataFrame]) -> str:
     parts = []
     for title, rows in runs.items():
         sizes = rows.groupby("iteration").size()
-        parts.append(f"{title}: {len(sizes)} passes for {len(rows)} tokens, {(sizes > 1).sum()} of them with more than one "
-                     "stream")
+        parts.append(
+            f"{title}: {len(sizes)} passes for {len(rows)} tokens, {(sizes > 1).sum()} of them with more than one "
+            "stream"
+        )
     return f"Which stream got a token from which forward pass. {'; '.join(parts)}."
 
 
@@ -151,28 +208,40 @@ def cost_of_a_token(ways: dict[str, pd.DataFrame]) -> go.Figure:
         points, (start, slope) = _points(tokens), growth(tokens)
         first, lengths = tokens["length"].min(), np.linspace(tokens["length"].min(), tokens["length"].max(), 60)
         whole = (start * (lengths - first) + slope * (lengths**2 - first**2) / 2) / 1000
-        sums = tokens["ms"].cumsum().loc[tokens.index[WINDOW - 1::WINDOW]] / 1000
-        shown = ((points["length"], points["ms"], start + slope * lengths),
-                 (tokens["length"].loc[sums.index], sums, whole))
+        sums = tokens["ms"].cumsum().loc[tokens.index[WINDOW - 1 :: WINDOW]] / 1000
+        shown = (
+            (points["length"], points["ms"], start + slope * lengths),
+            (tokens["length"].loc[sums.index], sums, whole),
+        )
         for axes, (x, y, curve), law in zip(panels, shown, _laws(start, slope)):
-            fig.add_scatter(x=lengths.tolist(), y=curve.tolist(), mode="lines", line={"color": colours[way], "width": 2}, **axes)
-            fig.add_scatter(x=x.tolist(), y=y.tolist(), mode="markers", marker={"color": colours[way], "size": 7}, **axes)
+            fig.add_scatter(
+                x=lengths.tolist(), y=curve.tolist(), mode="lines", line={"color": colours[way], "width": 2}, **axes
+            )
+            fig.add_scatter(
+                x=x.tolist(), y=y.tolist(), mode="markers", marker={"color": colours[way], "size": 7}, **axes
+            )
             fig.add_annotation(xref=f"{axes['xaxis']} domain", yref=f"{axes['yaxis']} domain", x=0.02, y=0.98 - 0.15 * row,
                                text=f"{way}: {law}", showarrow=False, xanchor="left", yanchor="top",
                                font={"color": colours[way]})  # fmt: skip
         most = max(most, float(points["ms"].max()))
     end = max(tokens["length"].max() for tokens in ways.values())
     total = max(tokens["ms"].sum() for tokens in ways.values()) / 1000
-    fig.update_layout(xaxis={"range": [0, end * 1.02]}, xaxis2={"range": [0, end * 1.02], "title": "tokens of text so far"},
-                      yaxis={"title": "ms", "range": [0, most * 1.25]}, yaxis2={"title": "s", "range": [0, total * 1.25]})
+    fig.update_layout(
+        xaxis={"range": [0, end * 1.02]},
+        xaxis2={"range": [0, end * 1.02], "title": "tokens of text so far"},
+        yaxis={"title": "ms", "range": [0, most * 1.25]},
+        yaxis2={"title": "s", "range": [0, total * 1.25]},
+    )
     return fig
 
 
 def _laws(start: float, slope: float) -> tuple[str, str]:
     """What a token costs after n tokens of text, and about what all n together."""
     sign = "−" if slope * 1000 < -0.05 else "+"  # less is shown as 0
-    return (f"{start:.1f} ms {sign} {abs(slope) * 1000:.1f} µs · n",
-            f"{start:.1f} ms · n {sign} {abs(slope) * 500:.1f} µs · n²")
+    return (
+        f"{start:.1f} ms {sign} {abs(slope) * 1000:.1f} µs · n",
+        f"{start:.1f} ms · n {sign} {abs(slope) * 500:.1f} µs · n²",
+    )
 
 
 def cost_of_a_token_summary(ways: dict[str, pd.DataFrame]) -> str:
@@ -181,6 +250,8 @@ def cost_of_a_token_summary(ways: dict[str, pd.DataFrame]) -> str:
     for way, tokens in ways.items():
         start, slope = growth(tokens)
         first, last = tokens["length"].min(), tokens["length"].max()
-        parts.append(f"{way[:1].upper()}{way[1:]}, a token costs {start + slope * first:.1f} ms after {first} tokens and "
-                     f"{start + slope * last:.1f} ms after {last}, the whole answer {tokens['ms'].sum() / 1000:.1f} s")
+        parts.append(
+            f"{way[:1].upper()}{way[1:]}, a token costs {start + slope * first:.1f} ms after {first} tokens and "
+            f"{start + slope * last:.1f} ms after {last}, the whole answer {tokens['ms'].sum() / 1000:.1f} s"
+        )
     return f"Time of a token, and of the answer up to it, against the length of the text. {'; '.join(parts)}."

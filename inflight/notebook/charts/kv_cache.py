@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.triton import telemetry
 from inflight.notebook.palette import DECODE, INK, PREFILL, REQUEST, WASTE, WASTE_TEXT
+from inflight.triton import telemetry
 
 HOLDERS = (DECODE, "#4C9DCC", "#99C7E0")  # shades of one meaning, so that neighbours in the stack are told apart
 PAUSED = REQUEST[3]
@@ -35,26 +35,50 @@ def kv_blocks(runs: dict[str, pd.DataFrame]) -> go.Figure:
         bottom = max(0.0, 1 - number * (height + gap) - height)
         middle, is_last = bottom + 0.3 * height, number == len(runs) - 1
         x_axis = {"range": [0, end * 1.01], "showgrid": False}
-        fig.update_layout({
-            f"xaxis{blocks}": {**x_axis, "anchor": f"y{blocks}", "showticklabels": False},
-            f"yaxis{blocks}": {"anchor": f"x{blocks}", "domain": [middle, bottom + height], "range": [0, most * 1.04],
-                               "title": "KV cache blocks"},
-            f"xaxis{strip}": {**x_axis, "anchor": f"y{strip}", "title": "iteration" if is_last else None},
-            f"yaxis{strip}": {"anchor": f"x{strip}", "domain": [bottom, middle], "range": [outside * 1.05, 0],
-                              "title": "no seat"}})
+        fig.update_layout(
+            {
+                f"xaxis{blocks}": {**x_axis, "anchor": f"y{blocks}", "showticklabels": False},
+                f"yaxis{blocks}": {
+                    "anchor": f"x{blocks}",
+                    "domain": [middle, bottom + height],
+                    "range": [0, most * 1.04],
+                    "title": "KV cache blocks",
+                },
+                f"xaxis{strip}": {**x_axis, "anchor": f"y{strip}", "title": "iteration" if is_last else None},
+                f"yaxis{strip}": {
+                    "anchor": f"x{strip}",
+                    "domain": [bottom, middle],
+                    "range": [outside * 1.05, 0],
+                    "title": "no seat",
+                },
+            }
+        )
         if len(log):
             _draw_holders(fig, log, {"xaxis": f"x{blocks}", "yaxis": f"y{blocks}"})
             _draw_outside(fig, log, {"xaxis": f"x{strip}", "yaxis": f"y{strip}"})
-        fig.add_annotation(xref=f"x{blocks}", yref=f"y{blocks} domain", x=0, y=1, xanchor="left", yanchor="bottom",
-                           yshift=2, showarrow=False, text=f"<b>{title}</b> · {_in_short(log)}")
+        fig.add_annotation(
+            xref=f"x{blocks}",
+            yref=f"y{blocks} domain",
+            x=0,
+            y=1,
+            xanchor="left",
+            yanchor="bottom",
+            yshift=2,
+            showarrow=False,
+            text=f"<b>{title}</b> · {_in_short(log)}",
+        )
     _draw_key(fig)
-    return fig.update_layout(height=110 + 250 * len(runs), showlegend=False, margin={"l": 70, "r": 16, "t": 62, "b": 56})
+    return fig.update_layout(
+        height=110 + 250 * len(runs), showlegend=False, margin={"l": 70, "r": 16, "t": 62, "b": 56}
+    )
 
 
 def kv_blocks_summary(runs: dict[str, pd.DataFrame]) -> str:
     """The picture of `kv_blocks` in a paragraph."""
-    parts = [f"{title}: {_in_short(log)}, at most {_largest(log, 'waiting')} waiting and {_largest(log, 'paused')} paused"
-             for title, log in runs.items()]
+    parts = [
+        f"{title}: {_in_short(log)}, at most {_largest(log, 'waiting')} waiting and {_largest(log, 'paused')} paused"
+        for title, log in runs.items()
+    ]
     return f"KV cache blocks held by each request, iteration by iteration, and who has no seat. {'; '.join(parts)}."
 
 
@@ -85,13 +109,33 @@ def _draw_holders(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
             if number:
                 edges[0].extend([first, first, None])
                 edges[1].extend([int(top[first] - own[first]), int(top[first]), None])
-        fig.add_scatter(x=x, y=y, fill="toself", fillcolor=colour, mode="lines", line={"color": "white", "width": 0.6},
-                        hoverinfo="skip", **axes)
-    fig.add_scatter(x=edges[0] or [None], y=edges[1] or [None], mode="lines", line={"color": PREFILL, "width": 4},
-                    hoverinfo="skip", **axes)
+        fig.add_scatter(
+            x=x,
+            y=y,
+            fill="toself",
+            fillcolor=colour,
+            mode="lines",
+            line={"color": "white", "width": 0.6},
+            hoverinfo="skip",
+            **axes,
+        )
+    fig.add_scatter(
+        x=edges[0] or [None],
+        y=edges[1] or [None],
+        mode="lines",
+        line={"color": PREFILL, "width": 4},
+        hoverinfo="skip",
+        **axes,
+    )
     ends, capacity = [0, len(log)], _largest(log, "kv_blocks_max")
-    fig.add_scatter(x=ends, y=[capacity] * 2, mode="lines", line={"color": INK, "width": 1.5, "dash": "dash"},
-                    hoverinfo="skip", **axes)
+    fig.add_scatter(
+        x=ends,
+        y=[capacity] * 2,
+        mode="lines",
+        line={"color": INK, "width": 1.5, "dash": "dash"},
+        hoverinfo="skip",
+        **axes,
+    )
 
 
 def _stays(held: np.ndarray) -> list[tuple[int, int]]:
@@ -116,17 +160,40 @@ def _draw_outside(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
                                (0 * paused, paused, {"fillpattern": {"shape": "/", "fgcolor": PAUSED, "bgcolor": "white"},
                                                      "fillcolor": "white"})):  # fmt: skip
         one, other = _steps(0, lower), _steps(0, upper)
-        fig.add_scatter(x=[*one[0], *other[0][::-1]], y=[*one[1], *other[1][::-1]], fill="toself", mode="lines",
-                        line={"color": look["fillcolor"], "width": 0}, hoverinfo="skip", **look, **axes)
+        fig.add_scatter(
+            x=[*one[0], *other[0][::-1]],
+            y=[*one[1], *other[1][::-1]],
+            fill="toself",
+            mode="lines",
+            line={"color": look["fillcolor"], "width": 0},
+            hoverinfo="skip",
+            **look,
+            **axes,
+        )
 
 
 def _draw_key(fig: go.Figure) -> None:
     """What the colours mean, in one line above the panels."""
-    words = ((0.0, "■ blocks of one request", DECODE), (0.3, "❙ computed again", "#A66E00"), (0.52, "▨ paused", PAUSED),
-             (0.66, "■ waiting", WASTE_TEXT), (0.8, "- - all blocks", INK))
+    words = (
+        (0.0, "■ blocks of one request", DECODE),
+        (0.3, "❙ computed again", "#A66E00"),
+        (0.52, "▨ paused", PAUSED),
+        (0.66, "■ waiting", WASTE_TEXT),
+        (0.8, "- - all blocks", INK),
+    )
     for place, text, colour in words:
-        fig.add_annotation(xref="paper", yref="paper", x=place, y=1, xanchor="left", yanchor="bottom", yshift=30,
-                           text=text, showarrow=False, font={"color": colour})
+        fig.add_annotation(
+            xref="paper",
+            yref="paper",
+            x=place,
+            y=1,
+            xanchor="left",
+            yanchor="bottom",
+            yshift=30,
+            text=text,
+            showarrow=False,
+            font={"color": colour},
+        )
 
 
 # What a policy costs --------------------------------------------------------------------------------------------------
@@ -141,16 +208,34 @@ def policies(rows: pd.DataFrame) -> go.Figure:
     for suffix, domain, column, title in (("", (0.57, 1.0), "tokens_per_s", "tokens a second"),
                                           ("2", (0.0, 0.4), "p99_s", "P99 of latency (s)")):  # fmt: skip
         for policy, group in rows.groupby("policy"):
-            fig.add_scatter(x=group["cache"].tolist(), y=group[column].tolist(), mode="lines+markers", name=policy,
-                            line={"color": POLICY[policy], "width": 3}, marker={"color": POLICY[policy], "size": 9},
-                            showlegend=not suffix, xaxis=f"x{suffix}", yaxis=f"y{suffix}")
+            fig.add_scatter(
+                x=group["cache"].tolist(),
+                y=group[column].tolist(),
+                mode="lines+markers",
+                name=policy,
+                line={"color": POLICY[policy], "width": 3},
+                marker={"color": POLICY[policy], "size": 9},
+                showlegend=not suffix,
+                xaxis=f"x{suffix}",
+                yaxis=f"y{suffix}",
+            )
         caches, margin = rows["cache"], 0.08 * (rows["cache"].max() - rows["cache"].min())
-        fig.update_layout({
-            f"xaxis{suffix}": {"anchor": f"y{suffix}", "tickvals": sorted(set(caches)),
-                               "range": [caches.min() - margin, caches.max() + margin],
-                               "title": "max_tokens_in_paged_kv_cache" if suffix else None},
-            f"yaxis{suffix}": {"anchor": f"x{suffix}", "domain": domain, "title": title,
-                               "range": [0, rows[column].max() * 1.2]}})
+        fig.update_layout(
+            {
+                f"xaxis{suffix}": {
+                    "anchor": f"y{suffix}",
+                    "tickvals": sorted(set(caches)),
+                    "range": [caches.min() - margin, caches.max() + margin],
+                    "title": "max_tokens_in_paged_kv_cache" if suffix else None,
+                },
+                f"yaxis{suffix}": {
+                    "anchor": f"x{suffix}",
+                    "domain": domain,
+                    "title": title,
+                    "range": [0, rows[column].max() * 1.2],
+                },
+            }
+        )
     return fig.update_layout(height=460, margin={"t": 50})
 
 
@@ -173,19 +258,62 @@ def token_gaps(runs: dict[str, pd.DataFrame]) -> go.Figure:
     for number, (title, rows) in enumerate(runs.items()):
         suffix, top = "" if number == 0 else str(number + 1), 1 - number * (height + gap)
         axes = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
-        fig.add_scatter(x=rows["time_s"].round(4).tolist(), y=rows["gap_ms"].round(2).tolist(), mode="markers",
-                        marker={"color": DECODE, "size": 5}, opacity=0.6, **axes)
-        fig.add_shape(type="line", xref=axes["xaxis"], yref=axes["yaxis"], x0=0, x1=0, y0=0, y1=most * 1.1,
-                      line={"color": PREFILL, "width": 3})
-        fig.add_annotation(xref=axes["xaxis"], yref=axes["yaxis"], x=0, y=most, text="the long prompt is sent", xshift=8,
-                           xanchor="left", yanchor="top", showarrow=False, font={"color": "#A66E00"})
-        fig.add_annotation(xref=axes["xaxis"], yref=f"{axes['yaxis']} domain", x=start, y=1, text=f"<b>{title}</b>",
-                           xanchor="left", yanchor="bottom", yshift=4, showarrow=False)
-        fig.update_layout({
-            f"xaxis{suffix}": {"anchor": f"y{suffix}", "range": [start, end * 1.02],
-                               "title": "time (s)" if number == len(runs) - 1 else None},
-            f"yaxis{suffix}": {"anchor": f"x{suffix}", "domain": [max(0.0, top - height), top], "title": "ITL (ms)",
-                               "range": [0, most * 1.1]}})
+        fig.add_scatter(
+            x=rows["time_s"].round(4).tolist(),
+            y=rows["gap_ms"].round(2).tolist(),
+            mode="markers",
+            marker={"color": DECODE, "size": 5},
+            opacity=0.6,
+            **axes,
+        )
+        fig.add_shape(
+            type="line",
+            xref=axes["xaxis"],
+            yref=axes["yaxis"],
+            x0=0,
+            x1=0,
+            y0=0,
+            y1=most * 1.1,
+            line={"color": PREFILL, "width": 3},
+        )
+        fig.add_annotation(
+            xref=axes["xaxis"],
+            yref=axes["yaxis"],
+            x=0,
+            y=most,
+            text="the long prompt is sent",
+            xshift=8,
+            xanchor="left",
+            yanchor="top",
+            showarrow=False,
+            font={"color": "#A66E00"},
+        )
+        fig.add_annotation(
+            xref=axes["xaxis"],
+            yref=f"{axes['yaxis']} domain",
+            x=start,
+            y=1,
+            text=f"<b>{title}</b>",
+            xanchor="left",
+            yanchor="bottom",
+            yshift=4,
+            showarrow=False,
+        )
+        fig.update_layout(
+            {
+                f"xaxis{suffix}": {
+                    "anchor": f"y{suffix}",
+                    "range": [start, end * 1.02],
+                    "title": "time (s)" if number == len(runs) - 1 else None,
+                },
+                f"yaxis{suffix}": {
+                    "anchor": f"x{suffix}",
+                    "domain": [max(0.0, top - height), top],
+                    "title": "ITL (ms)",
+                    "range": [0, most * 1.1],
+                },
+            }
+        )
     return fig.update_layout(height=90 + 190 * len(runs), showlegend=False, margin={"t": 34, "b": 56})
 
 
@@ -197,7 +325,13 @@ def first_tokens(ttft_ms: pd.DataFrame) -> go.Figure:
     fig = go.Figure()
     users = [f"user {number}" for number in range(1, len(ttft_ms) + 1)]
     for column, colour in zip(ttft_ms.columns, (WASTE, PREFILL), strict=True):
-        fig.add_bar(x=users, y=ttft_ms[column].tolist(), name=column, marker={"color": colour},
-                    text=[f"{value:.0f}" for value in ttft_ms[column]], textposition="outside")
+        fig.add_bar(
+            x=users,
+            y=ttft_ms[column].tolist(),
+            name=column,
+            marker={"color": colour},
+            text=[f"{value:.0f}" for value in ttft_ms[column]],
+            textposition="outside",
+        )
     fig.update_yaxes(title="TTFT (ms)", range=[0, float(ttft_ms.max().max()) * 1.12])
     return fig.update_layout(barmode="group", height=340, margin={"t": 56, "b": 40})

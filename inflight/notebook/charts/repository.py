@@ -62,15 +62,23 @@ def _flow_lines(rows: pd.DataFrame) -> list[str]:
 def _write(
     fig: go.Figure, x: float, y: float, text: str, anchor: str = "left", colour: str = INK, size: int = 12
 ) -> None:
-    fig.add_annotation(x=x, y=y, text=text, showarrow=False, xanchor=anchor, yanchor="middle",
-                       font={"color": colour, "size": size})
+    fig.add_annotation(
+        x=x, y=y, text=text, showarrow=False, xanchor=anchor, yanchor="middle", font={"color": colour, "size": size}
+    )
 
 
 def _draw_node(fig: go.Figure, name: str, top: float) -> None:
     is_client, left = name.strip() == "client", _BOX["left"]
     line = {"color": WASTE if is_client else INK, "width": 1 if is_client else 2}
-    fig.add_shape(type="rect", x0=left, x1=left + _BOX["width"], y0=top - _BOX["height"], y1=top, line=line,
-                  fillcolor="white" if is_client else "#EAF3FA")
+    fig.add_shape(
+        type="rect",
+        x0=left,
+        x1=left + _BOX["width"],
+        y0=top - _BOX["height"],
+        y1=top,
+        line=line,
+        fillcolor="white" if is_client else "#EAF3FA",
+    )
     text = name.strip() if is_client else f"<b>{name}</b>"
     _write(fig, left + _BOX["width"] / 2, top - _BOX["height"] / 2, text, "center", size=13)
 

@@ -18,19 +18,35 @@ def request_path(path: pd.DataFrame) -> go.Figure:
     fig = go.Figure()
     for what, colour in _STEPS.items():
         rows = path[path["what"] == what]
-        fig.add_bar(x=rows["end_ms"] - rows["start_ms"], base=rows["start_ms"],
-                    y=[_LANES.index(lane) for lane in rows["lane"]], width=0.42, orientation="h",
-                    marker={"color": colour, "line": {"color": "white", "width": 1}},
-                    name=what, showlegend=False)
+        fig.add_bar(
+            x=rows["end_ms"] - rows["start_ms"],
+            base=rows["start_ms"],
+            y=[_LANES.index(lane) for lane in rows["lane"]],
+            width=0.42,
+            orientation="h",
+            marker={"color": colour, "line": {"color": "white", "width": 1}},
+            name=what,
+            showlegend=False,
+        )
     arrivals = path[path["what"] == "arrival"]["end_ms"]
-    fig.add_scatter(x=arrivals, y=[3] * len(arrivals), mode="markers", showlegend=False,
-                    marker={"symbol": "diamond", "size": 10, "color": REQUEST[1]}, name="a piece of text arrives")
+    fig.add_scatter(
+        x=arrivals,
+        y=[3] * len(arrivals),
+        mode="markers",
+        showlegend=False,
+        marker={"symbol": "diamond", "size": 10, "color": REQUEST[1]},
+        name="a piece of text arrives",
+    )
     _draw_first_word(fig, path)
     ends = path["end_ms"].max()
     fig.update_xaxes(title="milliseconds since Enter", range=[-0.01 * ends, 1.04 * ends])
     fig.update_yaxes(tickvals=list(range(4)), ticktext=list(_LANES), range=[-0.7, 3.9], showgrid=False)
-    return fig.update_layout(title="One request, from Enter to the last word", barmode="overlay", height=430,
-                             margin={"l": 120, "r": 24, "t": 56, "b": 76})
+    return fig.update_layout(
+        title="One request, from Enter to the last word",
+        barmode="overlay",
+        height=430,
+        margin={"l": 120, "r": 24, "t": 56, "b": 76},
+    )
 
 
 def _draw_first_word(fig: go.Figure, path: pd.DataFrame) -> None:
@@ -38,30 +54,51 @@ def _draw_first_word(fig: go.Figure, path: pd.DataFrame) -> None:
     begins = path.groupby("what")["start_ms"].min()
     tokenized, computed = begins["text to tokens"], begins["prompt"]
     decoded, arrived = begins["tokens to text"], begins["arrival"]
-    way = [(0, 3), (tokenized, 3), (tokenized, 2), (computed, 2), (computed, 1), (decoded, 1), (decoded, 0),
-           (arrived, 0), (arrived, 3)]
-    fig.add_scatter(x=[x for x, _ in way], y=[y for _, y in way], mode="lines", line={"color": INK, "width": 1.5},
-                    showlegend=False, name="the first word")
+    way = [
+        (0, 3),
+        (tokenized, 3),
+        (tokenized, 2),
+        (computed, 2),
+        (computed, 1),
+        (decoded, 1),
+        (decoded, 0),
+        (arrived, 0),
+        (arrived, 3),
+    ]
+    fig.add_scatter(
+        x=[x for x, _ in way],
+        y=[y for _, y in way],
+        mode="lines",
+        line={"color": INK, "width": 1.5},
+        showlegend=False,
+        name="the first word",
+    )
     gap = path["end_ms"].max() * 0.012
     tokens = path[path["what"] == "token"]
-    notes = [(arrived, 3.42, f"<b>first word: {arrived:.0f} ms</b>", "left", INK), (0, 3.42, "Enter", "left", INK),
-             (computed + gap, 2, "text → tokens", "left", INK), (computed + gap, 1.38, "prompt", "left", INK),
-             (max(tokens["start_ms"].min(), arrived) + gap, 1.38, f"{len(tokens)} iterations, one token each", "left",
-              INK),
-             (arrived + gap, -0.42, "tokens → text, piece by piece", "left", INK)]
+    notes = [
+        (arrived, 3.42, f"<b>first word: {arrived:.0f} ms</b>", "left", INK),
+        (0, 3.42, "Enter", "left", INK),
+        (computed + gap, 2, "text → tokens", "left", INK),
+        (computed + gap, 1.38, "prompt", "left", INK),
+        (max(tokens["start_ms"].min(), arrived) + gap, 1.38, f"{len(tokens)} iterations, one token each", "left", INK),
+        (arrived + gap, -0.42, "tokens → text, piece by piece", "left", INK),
+    ]
     for x, y, text, anchor, colour in notes:
-        fig.add_annotation(x=x, y=y, text=text, showarrow=False, xanchor=anchor, yanchor="middle",
-                           font={"color": colour, "size": 13})
+        fig.add_annotation(
+            x=x, y=y, text=text, showarrow=False, xanchor=anchor, yanchor="middle", font={"color": colour, "size": 13}
+        )
 
 
 def request_path_summary(path: pd.DataFrame, first_word: pd.DataFrame) -> str:
     """The picture of `request_path` in a paragraph."""
     parts = ", ".join(f"{row.stage} {row.ms:.1f} ms" for row in first_word.itertuples())
     arrivals = path[path["what"] == "arrival"]["end_ms"]
-    return (f"Four lanes over time: client, preprocessing, tensorrt_llm, postprocessing. The first word goes through "
-            f"all of them and arrives after {first_word['ms'].sum():.0f} ms: {parts}. Then tensorrt_llm makes a token an "
-            f"iteration, and each is turned into text while the next is computed; the last of {len(arrivals)} pieces "
-            f"arrives after {arrivals.max():.0f} ms.")
+    return (
+        f"Four lanes over time: client, preprocessing, tensorrt_llm, postprocessing. The first word goes through "
+        f"all of them and arrives after {first_word['ms'].sum():.0f} ms: {parts}. Then tensorrt_llm makes a token an "
+        f"iteration, and each is turned into text while the next is computed; the last of {len(arrivals)} pieces "
+        f"arrives after {arrivals.max():.0f} ms."
+    )
 
 
 def course_map(lessons: pd.DataFrame) -> HTML:
@@ -73,7 +110,9 @@ def course_map(lessons: pd.DataFrame) -> HTML:
     columns = "".join(
         f'<div style="flex: 1 1 14em; min-width: 14em">'
         f'<div style="font-weight: 600; margin: 4px">{html.escape(part)}</div>'
-        f'{"".join(map(_card, rows.to_dict("records")))}</div>' for part, rows in lessons.groupby("part", sort=False))
+        f"{''.join(map(_card, rows.to_dict('records')))}</div>"
+        for part, rows in lessons.groupby("part", sort=False)
+    )
     return HTML(f'<div style="display: flex; flex-wrap: wrap; gap: 12px">{columns}</div>')
 
 
@@ -83,6 +122,8 @@ def _card(lesson: dict) -> str:
         title = f'<a href="{lesson["link"]}">{title}</a>'
     colour, state = (DECODE, "") if lesson["link"] else (WASTE, " · planned")
     look = f"border-left: 6px solid {colour}; padding: 4px 10px; margin: 6px 0; background: #F7F7F7; color: {INK}"
-    return (f'<div style="{look}">'
-            f'<div style="font-weight: 600">{title}</div><div>{html.escape(lesson["question"])}</div>'
-            f'<div style="color: #555555">{lesson["minutes"]} min{state}</div></div>')
+    return (
+        f'<div style="{look}">'
+        f'<div style="font-weight: 600">{title}</div><div>{html.escape(lesson["question"])}</div>'
+        f'<div style="color: #555555">{lesson["minutes"]} min{state}</div></div>'
+    )

@@ -10,9 +10,9 @@ from itertools import count
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from inflight.errors import CourseError
 from inflight.models import gpt2
 from inflight.triton import python_model
-from inflight.errors import CourseError
 
 QUIET_S = 0.1  # more than Triton takes to release a request, or to come back with one, after an execution
 NUM_SENDERS = 4  # tokens that leave at the same time
@@ -41,8 +41,9 @@ class TritonPythonModel:
     def initialize(self, args):
         parameters = python_model.parameters(args)
         self.refuses = parameters["when_full"] == "refuse"
-        self.model = gpt2.load(parameters["checkpoint_dir"], parameters["kv_cache"], parameters["dtype"],
-                               parameters["kv_cache_slots"])
+        self.model = gpt2.load(
+            parameters["checkpoint_dir"], parameters["kv_cache"], parameters["dtype"], parameters["kv_cache_slots"]
+        )
         self.log, self.numbers = python_model.ExecutionLog(parameters["iteration_log_path"]), count(1)
         batching = json.loads(args["model_config"])["sequence_batching"]
         self.idle_s = int(batching["max_sequence_idle_microseconds"]) / 1e6
@@ -102,7 +103,9 @@ class TritonPythonModel:
 
     def _sequence(self, request):
         if _control(request, "end"):
-            raise CourseError("The request says that its sequence ends with it: leave sequence_end out, the model ends it.")
+            raise CourseError(
+                "The request says that its sequence ends with it: leave sequence_end out, the model ends it."
+            )
         return self.model.sequence(python_model.prompt(request), json.loads(request.parameters() or "{}"))
 
     def _forget_lost(self, now_s, unseen_s=0.0):
@@ -115,9 +118,15 @@ class TritonPythonModel:
             unseen_now_s = now_s - state.last_seen_s
             if unseen_now_s > 2 * self.idle_s:
                 self._forget(number)
-                state.sender.send(python_model.error_response(CourseError(
-                    f"The request was not computed for {self.idle_s * 1e6:,.0f} µs and was given up: send it again, or set "
-                    "max_sequence_idle_microseconds higher.")), flags=FINAL)
+                state.sender.send(
+                    python_model.error_response(
+                        CourseError(
+                            f"The request was not computed for {self.idle_s * 1e6:,.0f} µs and was given up: send it again, or set "
+                            "max_sequence_idle_microseconds higher."
+                        )
+                    ),
+                    flags=FINAL,
+                )
             # No state is left of a sequence that had its final response, after which Triton crashes when it is asked.
             elif unseen_now_s > unseen_s and state.sender.is_cancelled():
                 self._forget(number)
@@ -129,8 +138,10 @@ class TritonPythonModel:
         others = [row for row in batch if row[1] not in joined]
         for request, number, sender in others:
             if self.refuses:
-                error = CourseError(f"All {self.model.num_slots} slots of the KV cache are taken: send the request again later, "
-                                    "or set kv_cache_slots higher.")
+                error = CourseError(
+                    f"All {self.model.num_slots} slots of the KV cache are taken: send the request again later, "
+                    "or set kv_cache_slots higher."
+                )
                 self._end(request, number, sender, error)
             else:
                 request.set_release_flags(RESCHEDULE)
@@ -144,10 +155,18 @@ class TritonPythonModel:
         starts = {number: bool(_control(request, "start")) for request, number, _ in batch}
         computed = {number: len(sequence.token_ids) - sequence.num_cached for number, sequence in sequences.items()}
         self.model.step(list(sequences.values()))
-        self.log.write(timestamp=timestamp, iteration=next(self.numbers), iteration_ms=(time.monotonic() - start_s) * 1000,
-                       sequences=[[number, starts[number], sequence.slot, len(sequence.token_ids), computed[number]]
-                                  for number, sequence in sequences.items()],
-                       slots_used=self.model.num_used_slots, slots_max=self.model.num_slots, **counts)
+        self.log.write(
+            timestamp=timestamp,
+            iteration=next(self.numbers),
+            iteration_ms=(time.monotonic() - start_s) * 1000,
+            sequences=[
+                [number, starts[number], sequence.slot, len(sequence.token_ids), computed[number]]
+                for number, sequence in sequences.items()
+            ],
+            slots_used=self.model.num_used_slots,
+            slots_max=self.model.num_slots,
+            **counts,
+        )
 
     def _send_token(self, row):
         _, number, sender = row

@@ -3,9 +3,9 @@
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from inflight.errors import CourseError
 from inflight.models import huggingface
 from inflight.triton import python_model
-from inflight.errors import CourseError
 
 
 class TritonPythonModel:
@@ -16,8 +16,9 @@ class TritonPythonModel:
 
     def initialize(self, args):
         self.parameters = python_model.parameters(args)
-        self.pipeline = huggingface.pipeline(self.parameters["checkpoint_dir"], self.parameters["tokenizer_dir"],
-                                             self.parameters["dtype"])
+        self.pipeline = huggingface.pipeline(
+            self.parameters["checkpoint_dir"], self.parameters["tokenizer_dir"], self.parameters["dtype"]
+        )
 
     def execute(self, requests):
         return [python_model.answer(self._generate, request) for request in requests]
@@ -32,8 +33,14 @@ class TritonPythonModel:
         if min_length < 0:
             raise CourseError(f"min_length is {min_length}; give a value of at least 0.")
         length = min(max_tokens, room)
-        [answer] = self.pipeline(prompt, do_sample=False, max_new_tokens=length, min_new_tokens=min(min_length, length),
-                                 return_full_text=False, clean_up_tokenization_spaces=False)
+        [answer] = self.pipeline(
+            prompt,
+            do_sample=False,
+            max_new_tokens=length,
+            min_new_tokens=min(min_length, length),
+            return_full_text=False,
+            clean_up_tokenization_spaces=False,
+        )
         text = answer["generated_text"].encode("utf-8")
         return [pb_utils.Tensor("text_output", np.array([[text]], dtype=np.object_))]
 
@@ -52,6 +59,8 @@ class TritonPythonModel:
             tokens = tokenizer.apply_chat_template(prompt, add_generation_prompt=True)
         length = len(tokens["input_ids"])
         if length >= positions:
-            raise CourseError(f"Prompt length ({length}) leaves no room for an answer in the model's {positions} "
-                              "positions: shorten the text.")
+            raise CourseError(
+                f"Prompt length ({length}) leaves no room for an answer in the model's {positions} "
+                "positions: shorten the text."
+            )
         return positions - length

@@ -24,10 +24,14 @@ class TritonPythonModel:
     def _text(self, request):
         beams = python_model.array(request, "TOKENS_BATCH")[0]
         lengths = python_model.array(request, "SEQUENCE_LENGTH").reshape(-1)
-        preceding = [token for token in python_model.array(request, "PRECEDING_IDS", []).reshape(-1).tolist() if token >= 0]
+        preceding = [
+            token for token in python_model.array(request, "PRECEDING_IDS", []).reshape(-1).tolist() if token >= 0
+        ]
         is_final = bool(python_model.array(request, "IS_FINAL", [True]).reshape(-1)[0])
         texts = [
-            self.tokenizer.decode_increment(preceding, ids[:length].tolist(), is_final, self.parameters["skip_special_tokens"])
+            self.tokenizer.decode_increment(
+                preceding, ids[:length].tolist(), is_final, self.parameters["skip_special_tokens"]
+            )
             for ids, length in zip(beams, lengths)
         ]
         return [pb_utils.Tensor("OUTPUT", np.array([[text.encode("utf-8") for text in texts]], dtype=np.object_))]

@@ -36,10 +36,16 @@ class TritonPythonModel:
     def execute(self, requests):
         start_s, number = time.time(), next(self.numbers)
         controls = [self._controls(request) for request in requests]
-        responses = [self._step(request, corrid, said, number, place)
-                     for place, (request, (corrid, said)) in enumerate(zip(requests, controls))]
-        self.log.write(execution=number, start_s=start_s, end_s=time.time(),
-                       rows=[[corrid, *said.values(), place] for place, (corrid, said) in enumerate(controls)])
+        responses = [
+            self._step(request, corrid, said, number, place)
+            for place, (request, (corrid, said)) in enumerate(zip(requests, controls))
+        ]
+        self.log.write(
+            execution=number,
+            start_s=start_s,
+            end_s=time.time(),
+            rows=[[corrid, *said.values(), place] for place, (corrid, said) in enumerate(controls)],
+        )
         return responses
 
     def _controls(self, request) -> tuple[int, dict[str, bool]]:
@@ -64,4 +70,5 @@ class TritonPythonModel:
         texts = {"memory": "\n".join(memory.texts), "controls": controls}
         return pb_utils.InferenceResponse(
             [pb_utils.Tensor(name, np.array([[value]], np.int32)) for name, value in numbers.items()]
-            + [pb_utils.Tensor(name, np.array([[text.encode("utf-8")]], np.object_)) for name, text in texts.items()])
+            + [pb_utils.Tensor(name, np.array([[text.encode("utf-8")]], np.object_)) for name, text in texts.items()]
+        )

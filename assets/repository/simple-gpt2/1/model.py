@@ -7,9 +7,9 @@ from itertools import count
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from inflight.errors import CourseError
 from inflight.models import gpt2
 from inflight.triton import python_model
-from inflight.errors import CourseError
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
@@ -48,10 +48,19 @@ class TritonPythonModel:
         timestamp, start_s = time.time(), time.monotonic()
         before = [(sequence.num_generated == 0, len(sequence.token_ids)) for _, sequence in sequences]
         self.model.step([sequence for _, sequence in sequences])
-        self.log.write(timestamp=timestamp, iteration=next(self.iterations), iteration_ms=(time.monotonic() - start_s) * 1000,
-                       sequences=[[number, is_new, None, len(sequence.token_ids), computed]
-                                  for (number, sequence), (is_new, computed) in zip(sequences, before)],
-                       slots_used=0, slots_max=0, waiting=0, empty_places=0)
+        self.log.write(
+            timestamp=timestamp,
+            iteration=next(self.iterations),
+            iteration_ms=(time.monotonic() - start_s) * 1000,
+            sequences=[
+                [number, is_new, None, len(sequence.token_ids), computed]
+                for (number, sequence), (is_new, computed) in zip(sequences, before)
+            ],
+            slots_used=0,
+            slots_max=0,
+            waiting=0,
+            empty_places=0,
+        )
 
     def _is_abandoned(self, request, sender) -> bool:
         """Whether the client is gone; its request is ended then."""

@@ -5,18 +5,25 @@ import threading
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight.triton import python_model
-from inflight.errors import CourseError
 from inflight.engine.executor import Executor, ExecutorConfig, Request, Response
 from inflight.engine.sampling import SamplingConfig
+from inflight.errors import CourseError
+from inflight.triton import python_model
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 NUM_PRECEDING = 8
 
 # Triton's tensor name -> SamplingConfig's field
-SAMPLING = {"temperature": "temperature", "runtime_top_k": "top_k", "runtime_top_p": "top_p",
-            "repetition_penalty": "repetition_penalty", "presence_penalty": "presence_penalty",
-            "frequency_penalty": "frequency_penalty", "min_length": "min_length", "random_seed": "random_seed"}
+SAMPLING = {
+    "temperature": "temperature",
+    "runtime_top_k": "top_k",
+    "runtime_top_p": "top_p",
+    "repetition_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "min_length": "min_length",
+    "random_seed": "random_seed",
+}
 
 
 class TritonPythonModel:
@@ -29,7 +36,9 @@ class TritonPythonModel:
     def initialize(self, args):
         self.parameters = python_model.parameters(args)
         self.decoupled = python_model.is_decoupled(args)
-        settings = {name: self.parameters[name] for name in ExecutorConfig.__dataclass_fields__ if name in self.parameters}
+        settings = {
+            name: self.parameters[name] for name in ExecutorConfig.__dataclass_fields__ if name in self.parameters
+        }
         self.executor = Executor(self.parameters["gpt_model_path"], ExecutorConfig(**settings))
         self.metrics = python_model.EngineMetrics(args, self.executor)
         self.running = {}  # executor's id -> (Triton's request id, response sender)
@@ -37,8 +46,10 @@ class TritonPythonModel:
         self.closing = threading.Event()
         self.housekeepers = [
             threading.Thread(target=self._every, args=(self.parameters[period], job), daemon=True)
-            for period, job in (("cancellation_check_period_ms", self._cancel_abandoned),
-                                ("stats_check_period_ms", self.metrics.update))
+            for period, job in (
+                ("cancellation_check_period_ms", self._cancel_abandoned),
+                ("stats_check_period_ms", self.metrics.update),
+            )
         ]
         for thread in self.housekeepers:
             thread.start()
@@ -61,7 +72,9 @@ class TritonPythonModel:
     def _start(self, request, sender):
         if python_model.scalar(request, "stop", False):
             self._stop(request.request_id())
-            sender.send(pb_utils.InferenceResponse(self._tensors([], [], Response(0, [], True), _outputs(request))), flags=FINAL)
+            sender.send(
+                pb_utils.InferenceResponse(self._tensors([], [], Response(0, [], True), _outputs(request))), flags=FINAL
+            )
             return
         wanted = self._read(request)
         exclude = python_model.scalar(request, "exclude_input_in_output", self.parameters["exclude_input_in_output"])
@@ -84,7 +97,9 @@ class TritonPythonModel:
     def _read(self, request) -> Request:
         ids = python_model.array(request, "input_ids")
         if ids.shape[0] != 1:
-            raise CourseError(f"Expected batch dimension to be 1 for each request, got {ids.shape[0]}: send one prompt a request.")
+            raise CourseError(
+                f"Expected batch dimension to be 1 for each request, got {ids.shape[0]}: send one prompt a request."
+            )
         length = python_model.scalar(request, "input_lengths")
         if not 0 <= length <= ids.shape[1]:
             raise CourseError(f"input_lengths is {length}, but input_ids has {ids.shape[1]} tokens.")
@@ -92,18 +107,26 @@ class TritonPythonModel:
             raise CourseError("beam_width must be 1: this engine decodes one beam.")
         streaming = python_model.scalar(request, "streaming", False)
         if streaming and not self.decoupled:
-            raise CourseError("Streaming is only supported if the model is deployed using decoupled mode: "
-                              "set decoupled_mode to true, or leave out streaming.")
-        given = {field: python_model.scalar(request, name) for name, field in SAMPLING.items()
-                 if python_model.scalar(request, name) is not None}
+            raise CourseError(
+                "Streaming is only supported if the model is deployed using decoupled mode: "
+                "set decoupled_mode to true, or leave out streaming."
+            )
+        given = {
+            field: python_model.scalar(request, name)
+            for name, field in SAMPLING.items()
+            if python_model.scalar(request, name) is not None
+        }
         end_id = python_model.scalar(request, "end_id")
         return Request(
             input_ids=ids[0, :length].tolist(),
             request_output_len=python_model.scalar(request, "request_output_len"),
             end_id=None if end_id == -1 else end_id,
-            stop_words=_words(request, "stop_words_list"), bad_words=_words(request, "bad_words_list"),
-            sampling=SamplingConfig(**given), streaming=streaming,
-            return_log_probs=python_model.scalar(request, "return_log_probs", False))
+            stop_words=_words(request, "stop_words_list"),
+            bad_words=_words(request, "bad_words_list"),
+            sampling=SamplingConfig(**given),
+            streaming=streaming,
+            return_log_probs=python_model.scalar(request, "return_log_probs", False),
+        )
 
     def _tensors(self, prefix, token_ids, response, outputs):
         ids = prefix + token_ids
@@ -120,7 +143,9 @@ class TritonPythonModel:
 
     def _stop(self, request_id):
         if not request_id:
-            raise CourseError("Trying to stop a request but request ID is not provided: send the id of the running request.")
+            raise CourseError(
+                "Trying to stop a request but request ID is not provided: send the id of the running request."
+            )
         with self.lock:
             ids = [number for number, (name, _) in self.running.items() if name == request_id]
         for number in ids:

@@ -4,9 +4,9 @@ import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 
+from inflight.errors import CourseError
 from inflight.models import embedding
 from inflight.triton import python_model
-from inflight.errors import CourseError
 
 
 class TritonPythonModel:
@@ -21,8 +21,10 @@ class TritonPythonModel:
         texts = [self._texts(request) for request in requests]
         good = [text for own in texts if not isinstance(own, CourseError) for text in own]
         rows = iter(self.model(good) if good else [])
-        return [python_model.error_response(own) if isinstance(own, CourseError) else self._response(own, rows)
-                for own in texts]
+        return [
+            python_model.error_response(own) if isinstance(own, CourseError) else self._response(own, rows)
+            for own in texts
+        ]
 
     def _texts(self, request) -> list[list[int]] | CourseError:
         """Token ids of a request's texts; or what is wrong with them, which is no other request's fault."""
