@@ -23,7 +23,7 @@ import pytest
 from inflight.checkpoint import sources as checkpoints
 from inflight.checkpoint import weights
 from inflight.engine import builder as engine
-from inflight.engine.builder import BuildConfig
+from inflight.engine.config import BuildConfig
 from inflight.triton import repository
 from inflight.triton.client import Client
 from inflight.triton.server import Server
@@ -206,13 +206,13 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 BUILD_SCRIPT = """
 import resource, sys
-from inflight import checkpoint, engine
+from inflight import CourseError, checkpoint, engine
 source, folder, largest_file = sys.argv[1], sys.argv[2], int(sys.argv[3])
 if largest_file:
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
 try:
     engine.build(checkpoint.fetch(source), engine.BuildConfig(), folder)
-except engine.CourseError as error:
+except CourseError as error:
     sys.exit(f"CourseError: {error}")
 """
 

@@ -51,8 +51,11 @@ TOO_WIDE = """() => [...document.querySelectorAll('.jp-OutputArea-output')]
 # One server for all widgets. A lecture's own widgets could not be used once it has run: its last cell stops the server.
 SET_UP = """
 from pathlib import Path
-from inflight.paths import COURSE
-from inflight import boards, engine, gpt2_checkpoint, repository, widgets, workload
+from inflight import engine
+from inflight.bench import workload
+from inflight.models import gpt2_checkpoint
+from inflight.notebook import boards, widgets
+from inflight.triton import repository
 from inflight.checkpoint import fetch
 from inflight.triton.client import Client
 from inflight.engine import BuildConfig

@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING
 
 from inflight import checkpoint, engine, files, machine
 from inflight.checkpoint import tokenizer
-from inflight.engine.builder import BuildConfig
-from inflight.engine.executor import Executor, Request
-from inflight.engine.sampling import SamplingConfig
+from inflight.engine.config import BuildConfig, Request, SamplingConfig
+from inflight.engine.executor import Executor
 from inflight.errors import CourseError
 from inflight.models import huggingface
 from inflight.models.gpt2_checkpoint import CHECKPOINTS, COURSE

@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from inflight import checkpoint, engine
 from inflight.bench.workload import MINI_CNN_EVAL, Record, write_dataset
 from inflight.checkpoint import tokenizer
-from inflight.engine.builder import BuildConfig
-from inflight.engine.executor import Executor, Request
-from inflight.engine.sampling import SamplingConfig
+from inflight.engine.config import BuildConfig, Request, SamplingConfig
+from inflight.engine.executor import Executor
 
 NUM_RECORDS = 100
 INSTRUCTION = "Summarize the following news article:"

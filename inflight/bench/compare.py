@@ -20,7 +20,8 @@ from inflight.bench import load_generator, report, trace_run
 from inflight.bench.trace_run import Trial
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint import tokenizer
-from inflight.engine.executor import BATCHING_TYPES, POLICIES, Executor, ExecutorConfig, Request
+from inflight.engine.config import BATCHING_TYPES, POLICIES, ExecutorConfig, Request
+from inflight.engine.executor import Executor
 from inflight.engine.prediction import IterationCost, iteration_cost, schedule
 from inflight.errors import CourseError
 from inflight.triton import repository

@@ -25,7 +25,8 @@ from inflight import machine
 from inflight.bench import workload
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint import tokenizer
-from inflight.engine.executor import Executor, Request
+from inflight.engine.config import Request
+from inflight.engine.executor import Executor
 from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.client import Client

@@ -24,8 +24,7 @@ from inflight.checkpoint.sources import DEFAULT
 from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.cli import terminal
 from inflight.cli.terminal import ENGINE_DIR, console, progress_console
-from inflight.engine.builder import BuildConfig
-from inflight.engine.executor import BATCHING_TYPES, POLICIES
+from inflight.engine.config import BATCHING_TYPES, POLICIES, BuildConfig
 from inflight.errors import CourseError
 from inflight.models import huggingface
 from inflight.triton import repository, telemetry

@@ -24,7 +24,7 @@ from inflight.checkpoint.sources import DEFAULT
 from inflight.cli import terminal
 from inflight.cli.bench import bench
 from inflight.cli.terminal import ENGINE_DIR, console, progress_console
-from inflight.engine.builder import BuildConfig
+from inflight.engine.config import BuildConfig
 from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.client import Client

@@ -1,6 +1,6 @@
 """The engine: built from a checkpoint; requests in, tokens out, and a line of statistics an iteration.
 
-Reading order: `config`, `scheduler`, `kv_cache`, `sampling`, `executor`, then the runners.
+Reading order: `config` (the vocabulary), `scheduler` (who runs next), `kv_cache`, `sampling`, `executor` (the loop).
 """
 
 import lazy_loader
@@ -9,17 +9,19 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submodules=["trtllm_commands"],
     submod_attrs={
-        "builder": ["BuildConfig", "EngineInfo", "build", "cached", "cpu_has_bfloat16", "engine_version", "read"],
-        "executor": [
+        "config": [
             "BATCHING_TYPES",
             "POLICIES",
-            "Executor",
+            "BuildConfig",
             "ExecutorConfig",
             "IterationStats",
             "Request",
             "Response",
+            "SamplingConfig",
         ],
-        "sampling": ["SamplingConfig"],
+        "folder": ["EngineInfo", "engine_version", "read"],
+        "builder": ["build", "cached", "check_machine", "cpu_has_bfloat16"],
+        "executor": ["Executor"],
         "sizing": ["Sizing"],
         "prediction": ["IterationCost", "iteration_cost", "schedule"],
     },

@@ -1,7 +1,6 @@
 """Checkpoint and build options in, engine folder out.
 
     folder = build(fetch(), BuildConfig(max_batch_size=8), "engine")
-    info = read(folder)         # version, pretrained_config, build_config
 
 The folder holds what TensorRT-LLM's does: the model prepared for one kind of machine, the tokenizer, and a
 `config.json` with `version`, `pretrained_config` and `build_config`; beside it, the commands that build it with
@@ -17,107 +16,17 @@ import hashlib
 import json
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 from inflight import files
 from inflight.checkpoint import tokenizer, weights
 from inflight.checkpoint.sources import Checkpoint, cache_dir, made_once
 from inflight.engine import trtllm_commands
+from inflight.engine.config import BuildConfig
+from inflight.engine.folder import CONFIG_FILE, MODEL_FILE, WEIGHTS_FILE, engine_version, read
 from inflight.errors import CourseError
 
-MODEL_FILE = "openvino_model.xml"
-WEIGHTS_FILE = "openvino_model.bin"
-CONFIG_FILE = "config.json"
 COMMANDS_FILE = "BUILD_WITH_TENSORRT_LLM.md"
-TOKENS_PER_BLOCK = 32  # fixed by the CPU's paged-attention kernel
-
-
-@dataclass(frozen=True)
-class BuildConfig:
-    """What is decided when an engine is built, under TensorRT-LLM's names.
-
-    Parameters
-    ----------
-    max_batch_size : int
-        Most sequences in one iteration: the seats.
-    max_input_len : int
-        Most tokens of a prompt.
-    max_seq_len : int
-        Most tokens of a prompt and its answer together.
-    max_num_tokens : int
-        Most tokens computed in one iteration, prompts and answers of all sequences together.
-    max_beam_width : int
-        1; this engine has no beam search.
-    kv_cache_type : str
-        "paged"; the kernel has no other.
-    tokens_per_block : int
-        32; fixed by the kernel.
-    remove_input_padding : bool
-        True; tokens of all sequences are packed into one row, without padding.
-    dtype : str
-        Precision of activations: "float32", or "bfloat16" on a CPU that has it. "float16" is a GPU's.
-    quant_algo : str or None
-        Precision of the two sides of each matrix product. Weights: 8 or 4 bits (W8, W4), or floating point (None).
-        Activations: rounded to 8 bits in groups of 32 values (A8), or left in `dtype` (A16). A8 is about twice as fast;
-        A16 gives the same answer whatever else is in the batch. "auto" is the checkpoint's weights, with A8 at 4 bits.
-    kv_cache_quant_algo : str or None
-        "INT8", or None for the precision of `dtype`.
-    """
-
-    max_batch_size: int = 8
-    max_input_len: int = 1024
-    max_seq_len: int = 2048
-    max_num_tokens: int = 2048
-    max_beam_width: int = 1
-    kv_cache_type: str = "paged"
-    tokens_per_block: int = TOKENS_PER_BLOCK
-    remove_input_padding: bool = True
-    dtype: str = "float32"
-    quant_algo: str | None = "auto"
-    kv_cache_quant_algo: str | None = None
-
-    def __post_init__(self):
-        for problem in _problems(self):
-            raise CourseError(f"Build option {problem}")
-
-
-def _problems(config: BuildConfig):
-    """Yield a sentence for each option that this engine does not have or that contradicts another."""
-    for name in ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens"):
-        value = getattr(config, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            yield f"{name} is {value!r}; give a whole number of at least 1."
-            return
-    if config.max_input_len >= config.max_seq_len:
-        yield (
-            f"max_input_len ({config.max_input_len}) leaves no room for an answer in max_seq_len "
-            f"({config.max_seq_len}); make max_seq_len larger."
-        )
-    if config.max_num_tokens < config.max_batch_size:
-        yield (
-            f"max_num_tokens ({config.max_num_tokens}) is less than one token for each of max_batch_size "
-            f"({config.max_batch_size}) sequences; make it at least that."
-        )
-    fixed = {
-        "max_beam_width": (1, "it decodes one beam; use sampling instead"),
-        "kv_cache_type": ("paged", "in-flight batching needs pages, and the kernel has no other"),
-        "tokens_per_block": (TOKENS_PER_BLOCK, "the CPU's paged-attention kernel fixes it"),
-        "remove_input_padding": (True, "its kernel takes packed rows only"),
-    }
-    for name, (value, reason) in fixed.items():
-        if getattr(config, name) != value:
-            yield f"{name} can only be {value!r} in this engine: {reason}."
-    choices = {
-        "dtype": ("float32", "bfloat16"),
-        "quant_algo": ("auto", *weights.GGUF_FORMATS),
-        "kv_cache_quant_algo": (None, "INT8"),
-    }
-    for name, allowed in choices.items():
-        if getattr(config, name) not in allowed:
-            yield f"{name} is {getattr(config, name)!r}; this engine has {', '.join(map(repr, allowed))}."
-    if config.dtype == "bfloat16" and not cpu_has_bfloat16():
-        yield "dtype 'bfloat16' needs a CPU with bfloat16 arithmetic, which this one lacks; use 'float32'."
 
 
 def cpu_has_bfloat16() -> bool:
@@ -126,70 +35,12 @@ def cpu_has_bfloat16() -> bool:
     return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
-def engine_version() -> str:
-    """Version of the runtime that engines are built by and for."""
-    import openvino
-
-    return f"openvino {openvino.get_version().split('-')[0]}"
-
-
-@dataclass(frozen=True)
-class EngineInfo:
-    """What an engine folder's `config.json` says."""
-
-    folder: Path
-    version: str
-    pretrained_config: dict
-    build_config: BuildConfig
-
-    @property
-    def kv_cache_bytes_per_token(self) -> int:
-        """2 (keys and values) × layers × KV heads × head size × bytes of one number."""
-        model = self.pretrained_config
-        number = 1 if self.build_config.kv_cache_quant_algo else {"float32": 4, "bfloat16": 2}[self.build_config.dtype]
-        return 2 * model["num_hidden_layers"] * model["num_key_value_heads"] * model["head_size"] * number
-
-
-def read(folder: str | Path, checkpoint: Checkpoint | None = None) -> EngineInfo:
-    """Read and check an engine folder.
-
-    Parameters
-    ----------
-    checkpoint : Checkpoint, optional
-        When given, the engine must have been built from it.
-
-    Raises
-    ------
-    CourseError
-        No engine there, an incomplete one, one built by another version, or one for another checkpoint.
-    """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise CourseError(f"There is no engine at {folder}. Build one: `inflight build --output-dir {folder}`.")
-    again = f"Build it again: `inflight build --output-dir {folder}`."
-    try:
-        content = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-        version, pretrained = content["version"], content["pretrained_config"]
-        known = {field.name for field in dataclasses.fields(BuildConfig)}
-        options = {key: value for key, value in content["build_config"].items() if key in known}
-    except FileNotFoundError:
-        raise CourseError(f"{folder} is not an engine: it has no {CONFIG_FILE}. {again}") from None
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise CourseError(f"{folder / CONFIG_FILE} is not an engine's config ({error}). {again}") from error
-    if version != engine_version():
-        raise CourseError(f"The engine in {folder} was built by {version}; this is {engine_version()}. {again}")
-    built_from = pretrained["checkpoint"]
-    if checkpoint is not None and built_from["sha256"] != checkpoint.sha256:
+def check_machine(config: BuildConfig) -> None:
+    """Raise CourseError for options that this machine cannot compute."""
+    if config.dtype == "bfloat16" and not cpu_has_bfloat16():
         raise CourseError(
-            f"The engine in {folder} was built from {built_from['name']} (sha256 {built_from['sha256'][:12]}…), not from "
-            f"{checkpoint.name} (sha256 {checkpoint.sha256[:12]}…). Build one for it in another folder."
+            "Build option dtype 'bfloat16' needs a CPU with bfloat16 arithmetic, which this one lacks; use 'float32'."
         )
-    for name, size in content["files"].items():
-        actual = (folder / name).stat().st_size if (folder / name).exists() else None
-        if actual != size:
-            found = "is missing" if actual is None else f"has {actual} bytes instead of {size}"
-            raise CourseError(f"The engine in {folder} is damaged: {name} {found}. {again}")
-    return EngineInfo(folder, version, pretrained, BuildConfig(**options))
 
 
 def build(checkpoint: Checkpoint, config: BuildConfig, folder: str | Path) -> Path:
@@ -203,8 +54,10 @@ def build(checkpoint: Checkpoint, config: BuildConfig, folder: str | Path) -> Pa
     Raises
     ------
     CourseError
-        `folder` holds something else than an engine, cannot be written or is full; the checkpoint cannot be read.
+        `folder` holds something else than an engine, cannot be written or is full; the checkpoint cannot be read; this
+        machine cannot compute what `config` asks for.
     """
+    check_machine(config)
     folder = Path(folder).absolute()
     if folder.exists() and not folder.is_dir():
         raise CourseError(f"{folder} is a file, not a folder. Name another folder for the engine.")

@@ -20,153 +20,24 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
 
+from inflight.engine.config import (
+    Chunk,
+    ExecutorConfig,
+    IterationStats,
+    Request,
+    Response,
+)
 from inflight.engine.kv_cache import BlockManager
-from inflight.engine.openvino_runner import Chunk, PagedModel
-from inflight.engine.sampling import Sampler, SamplingConfig, log_probability
+from inflight.engine.openvino_runner import PagedModel
+from inflight.engine.sampling import Sampler, log_probability
 from inflight.errors import CourseError
 
 log = logging.getLogger("inflight.engine.executor")
-
-BATCHING_TYPES = ("V1", "inflight_batching", "inflight_fused_batching")
-POLICIES = ("guaranteed_no_evict", "max_utilization")
-
-
-@dataclass(frozen=True)
-class ExecutorConfig:
-    """What is decided when an engine is loaded, under the names of Triton's TensorRT-LLM backend.
-
-    Parameters
-    ----------
-    gpt_model_type : str
-        "V1" (static), or "inflight_batching" / "inflight_fused_batching" (the same thing since TensorRT-LLM 0.10).
-    batch_scheduler_policy : str
-        "guaranteed_no_evict": a request is admitted when blocks for its prompt and its whole answer can be had.
-        "max_utilization": when its next iteration fits; if blocks run out later, the youngest request is paused and
-        computed again.
-    max_tokens_in_paged_kv_cache : int, optional
-        Most tokens in the KV cache.
-    kv_cache_free_gpu_mem_fraction : float
-        Most of the free memory that the KV cache may take; on this tier the host's memory.
-    enable_kv_cache_reuse : bool
-        Keep the blocks of prompts and answers, and start a prompt that begins with the same tokens from there.
-    enable_chunked_context : bool
-        A prompt that does not fit into an iteration's `max_num_tokens` is computed in parts.
-    max_queue_size : int
-        Most requests that wait for a seat; 0 means no limit.
-    iteration_log_path : path, optional
-        File that gets one JSON line an iteration.
-    """
-
-    gpt_model_type: str = "inflight_fused_batching"
-    batch_scheduler_policy: str = "guaranteed_no_evict"
-    max_tokens_in_paged_kv_cache: int | None = None
-    kv_cache_free_gpu_mem_fraction: float = 0.9
-    enable_kv_cache_reuse: bool = False
-    enable_chunked_context: bool = False
-    max_queue_size: int = 0
-    iteration_log_path: str | Path | None = None
-
-    def __post_init__(self):
-        if self.gpt_model_type not in BATCHING_TYPES:
-            raise CourseError(
-                f"gpt_model_type is {self.gpt_model_type!r}; it must be V1, inflight_batching or "
-                "inflight_fused_batching."
-            )
-        if self.batch_scheduler_policy == "guaranteed_completion":
-            log.warning("batch_scheduler_policy guaranteed_completion is an older spelling: using guaranteed_no_evict.")
-            object.__setattr__(self, "batch_scheduler_policy", "guaranteed_no_evict")
-        if self.batch_scheduler_policy not in POLICIES:
-            raise CourseError(
-                f"batch_scheduler_policy is {self.batch_scheduler_policy!r}; it must be "
-                "guaranteed_no_evict or max_utilization."
-            )
-        if not 0 < self.kv_cache_free_gpu_mem_fraction <= 1:
-            raise CourseError(
-                f"kv_cache_free_gpu_mem_fraction is {self.kv_cache_free_gpu_mem_fraction}; give a value "
-                "above 0 and at most 1."
-            )
-
-
-@dataclass(frozen=True)
-class Request:
-    """One prompt and what is wanted of it.
-
-    Parameters
-    ----------
-    input_ids : list of int
-        The prompt, at least one token.
-    request_output_len : int
-        Most tokens of the answer, at least 1.
-    end_id : int, optional
-        Token that ends the answer; it is not part of it.
-    stop_words, bad_words : list of list of int
-        Token sequences that end the answer (and are part of it), and that must not appear in it.
-    streaming : bool
-        One response a token instead of one in all.
-    return_log_probs : bool
-        Give each token's log-probability.
-    """
-
-    input_ids: list[int]
-    request_output_len: int
-    end_id: int | None = None
-    stop_words: list[list[int]] = field(default_factory=list)
-    bad_words: list[list[int]] = field(default_factory=list)
-    sampling: SamplingConfig = SamplingConfig()
-    streaming: bool = False
-    return_log_probs: bool = False
-
-
-@dataclass(frozen=True)
-class Response:
-    """Tokens of a request: the new ones when it streams, all of them when not.
-
-    `finish_reason` of a final response: "end_id", "length", "stop_words", "stopped", "cancelled" or "error".
-    `preceding_ids` are the last tokens given before these ones (up to 8), for whoever turns tokens into text.
-    """
-
-    request_id: int
-    token_ids: list[int]
-    is_final: bool
-    finish_reason: str | None = None
-    error: str | None = None
-    log_probs: list[float] = field(default_factory=list)
-    cum_log_prob: float = 0.0
-    preceding_ids: list[int] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class IterationStats:
-    """One iteration in numbers; `active` = `scheduled` + `waiting` + `paused` requests.
-
-    `timestamp` is seconds since 1970 at the iteration's start; `iteration_ms` its length; `finished` the requests it
-    completed; `kv_blocks_reused` the blocks found again since the start. `requests` lists [request id, context tokens,
-    generation tokens, KV cache blocks] of each scheduled request; `paused_ids` are the ids of the paused ones.
-    """
-
-    iteration: int
-    timestamp: float
-    iteration_ms: float
-    active: int
-    scheduled: int
-    waiting: int
-    paused: int
-    context_tokens: int
-    generation_tokens: int
-    kv_blocks_used: int
-    kv_blocks_free: int
-    kv_blocks_max: int
-    kv_blocks_reused: int
-    tokens_per_block: int
-    finished: int
-    empty_seats: int
-    requests: list[list[int]]
-    paused_ids: list[int]
 
 
 class _Sequence:

@@ -10,7 +10,6 @@ attention kernel finds each sequence's past through its list of cache blocks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,31 +17,13 @@ import openvino as ov
 from openvino import opset13 as ops
 from openvino._offline_transformations import paged_attention_transformation
 
-from inflight.engine.builder import MODEL_FILE, EngineInfo, read
+from inflight.engine.config import Chunk
+from inflight.engine.folder import MODEL_FILE, EngineInfo, read
 from inflight.errors import CourseError
 
 # With quant_algo W…A8, activations are rounded to 8 bits in groups of this many values before a product.
 A8_GROUP = 32
 OPENVINO_TYPE = {"float32": "f32", "bfloat16": "bf16", "INT8": "u8"}
-
-
-@dataclass
-class Chunk:
-    """The new tokens of one sequence in this iteration.
-
-    Attributes
-    ----------
-    token_ids : list of int
-        A prompt or a part of one, or the single token made last.
-    num_past : int
-        Tokens of the sequence that are in the cache already.
-    blocks : list of int
-        Its cache blocks, with room for past and new tokens.
-    """
-
-    token_ids: list[int]
-    num_past: int
-    blocks: list[int]
 
 
 class PagedModel:

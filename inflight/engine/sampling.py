@@ -2,71 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from inflight.errors import CourseError
-
-
-@dataclass(frozen=True)
-class SamplingConfig:
-    """How to choose tokens, under TensorRT-LLM's names.
-
-    Parameters
-    ----------
-    temperature : float
-        Logits are divided by it; above 1 flatter, below 1 sharper. 0 means greedy.
-    top_k : int
-        Choose among the k most likely tokens; 0 means no such limit.
-    top_p : float
-        Choose among the most likely tokens whose probabilities reach this sum; 0 or 1 means no such limit.
-        With `top_k` 0 and `top_p` 0, or with `top_k` 1, the most likely token is taken: greedy.
-    repetition_penalty : float
-        Logits of tokens in prompt or answer are divided (if positive) or multiplied by it. Keskar et al. 2019,
-        arXiv:1909.05858, section 4.1.
-    presence_penalty, frequency_penalty : float
-        Taken from the logits of tokens in the answer: once, and once for each occurrence.
-    min_length : int
-        The end token is not chosen before the answer has this many tokens.
-    random_seed : int
-        Same seed, same request: same tokens.
-    """
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    min_length: int = 0
-    random_seed: int = 0
-
-    def __post_init__(self):
-        for name in ("temperature", "top_p", "repetition_penalty", "presence_penalty", "frequency_penalty"):
-            if not math.isfinite(getattr(self, name)):
-                raise CourseError(f"{name} is {getattr(self, name)}; give a finite number.")
-        for name, low, high in (
-            ("temperature", 0, math.inf),
-            ("top_k", 0, math.inf),
-            ("top_p", 0, 1),
-            ("min_length", 0, math.inf),
-            ("random_seed", 0, math.inf),
-        ):
-            if not low <= getattr(self, name) <= high:
-                limits = f"at least {low}" if high == math.inf else f"between {low} and {high}"
-                raise CourseError(f"{name} is {getattr(self, name)}; give a value of {limits}.")
-        if self.repetition_penalty <= 0:
-            raise CourseError(f"repetition_penalty is {self.repetition_penalty}; give a value above 0 (1 means none).")
-
-    @property
-    def is_greedy(self) -> bool:
-        return self.temperature == 0 or self.top_k == 1 or (self.top_k == 0 and self.top_p == 0)
-
-    @property
-    def has_penalties(self) -> bool:
-        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
+from inflight.engine.config import SamplingConfig
 
 
 @dataclass

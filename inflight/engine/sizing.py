@@ -11,7 +11,8 @@ from pathlib import Path
 import pandas as pd
 
 from inflight.checkpoint.weights import GGUF_FORMATS, GgufFile, bits
-from inflight.engine.builder import BuildConfig, EngineInfo
+from inflight.engine.config import BuildConfig
+from inflight.engine.folder import EngineInfo
 from inflight.errors import CourseError
 
 # Bits that the engine stores for one weight, by the checkpoint's format: a 4- or 8-bit weight shares a float16 scale

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from inflight.errors import CourseError
 
 if TYPE_CHECKING:  # the engine writes this module's page beside itself
-    from inflight.engine.builder import BuildConfig
+    from inflight.engine.config import BuildConfig
 
 FAMILIES = ("llama", "gpt")
 CHECKPOINT, CONVERTED, ENGINE = "MODEL_DIR", "CHECKPOINT_DIR", "ENGINE_DIR"

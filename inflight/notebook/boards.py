@@ -19,7 +19,7 @@ from inflight.bench import batch_run, gpt2_client, gpt2_race, trace_run, workloa
 from inflight.bench.batch_run import Arrival, Outcome, at
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint import tokenizer
-from inflight.engine.executor import BATCHING_TYPES, POLICIES, IterationStats
+from inflight.engine.config import BATCHING_TYPES, POLICIES, IterationStats
 from inflight.notebook import charts
 from inflight.notebook.dashboard import Dashboard, Frame
 from inflight.triton import repository, telemetry

@@ -22,7 +22,7 @@ from inflight import engine
 from inflight.bench.batch_run import QUEUE_FULL, TIMED_OUT, Outcome
 from inflight.checkpoint.sources import fetch
 from inflight.checkpoint.weights import GgufFile
-from inflight.engine.builder import BuildConfig
+from inflight.engine.config import BuildConfig
 from inflight.engine.prediction import schedule
 from inflight.engine.sizing import Sizing
 from inflight.errors import CourseError

@@ -16,7 +16,7 @@ import ipywidgets
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight.engine import trtllm_commands
-from inflight.engine.builder import BuildConfig
+from inflight.engine.config import BuildConfig
 from inflight.engine.sizing import Sizing
 from inflight.errors import CourseError
 from inflight.notebook.palette import DECODE, REQUEST

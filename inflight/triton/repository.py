@@ -23,7 +23,7 @@ from google.protobuf import text_encoding, text_format
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from inflight import files
-from inflight.engine.executor import BATCHING_TYPES, POLICIES
+from inflight.engine.config import BATCHING_TYPES, POLICIES
 from inflight.errors import CourseError
 from inflight.paths import ASSETS
 from inflight.triton import batch_library, batchers

@@ -18,7 +18,7 @@ import httpx
 import pandas as pd
 from prometheus_client.parser import text_string_to_metric_families
 
-from inflight.engine.executor import IterationStats
+from inflight.engine.config import IterationStats
 from inflight.errors import CourseError
 
 COLUMNS = ["name", "model", "label", "value", "type"]

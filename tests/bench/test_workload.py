@@ -134,7 +134,7 @@ def test_a_dataset_that_cannot_be_written_is_one_sentence(tmp_path):
 
 FULL_DISK = """
 import resource, signal, sys
-from inflight import workload
+from inflight.bench import workload
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:

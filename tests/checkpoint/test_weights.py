@@ -13,7 +13,8 @@ from safetensors.torch import save_file as save_torch_file
 from inflight.checkpoint import sources as checkpoints
 from inflight.checkpoint import weights
 from inflight.checkpoint.weights import GgufFile
-from inflight.engine.executor import Executor, Request
+from inflight.engine.config import Request
+from inflight.engine.executor import Executor
 from inflight.errors import CourseError
 
 from engines import SMALL_LAYERS, SMALL_VOCAB, build_small

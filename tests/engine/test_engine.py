@@ -10,8 +10,8 @@ from transformers import AutoTokenizer
 
 from inflight.checkpoint.sources import fetch
 from inflight.engine import builder as engine
-from inflight.engine.builder import BuildConfig
-from inflight.engine.executor import Executor, Request
+from inflight.engine.config import BuildConfig, Request
+from inflight.engine.executor import Executor
 from inflight.engine.openvino_runner import PagedModel
 from inflight.errors import CourseError
 

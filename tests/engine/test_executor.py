@@ -10,16 +10,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from inflight.checkpoint import tokenizer
-from inflight.engine.executor import (
+from inflight.engine.config import (
     BATCHING_TYPES,
     POLICIES,
-    Executor,
     ExecutorConfig,
     IterationStats,
     Request,
     Response,
+    SamplingConfig,
 )
-from inflight.engine.sampling import SamplingConfig
+from inflight.engine.executor import Executor
 from inflight.errors import CourseError
 
 from engines import SMALL_BUILD, SMALL_VOCAB, build_small, wait_until

@@ -5,11 +5,12 @@ import pytest
 from inflight.checkpoint.sources import fetch
 from inflight.checkpoint.weights import GgufFile
 from inflight.engine import builder as engine
-from inflight.engine.builder import BuildConfig
+from inflight.engine.config import BuildConfig
 from inflight.engine.openvino_runner import PagedModel
 from inflight.engine.sizing import KINDS, Sizing, kind
 from inflight.errors import CourseError
 from inflight.notebook import syllabus, widgets
+from inflight.paths import COURSE
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +87,5 @@ def test_map_links_the_lessons_that_are_there():
     lessons = syllabus.table().set_index("number")
     assert lessons.loc["01", "link"] == "01_engine.ipynb"
     assert all(
-        not row.link or (syllabus.ROOT / "lessons" / row.link.removesuffix(".ipynb")).is_dir()
-        for row in lessons.itertuples()
+        not row.link or (COURSE / "lessons" / row.link.removesuffix(".ipynb")).is_dir() for row in lessons.itertuples()
     )

@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from inflight.engine.builder import BuildConfig
+from inflight.engine.config import BuildConfig
 from inflight.engine.trtllm_commands import COLUMNS, FAMILIES, GENERATIONS, as_markdown, commands, flags
 from inflight.errors import CourseError
 

@@ -28,7 +28,8 @@ PROMPTS = ["The capital of France is", "One, two, three,", "Once upon a time the
 POSITIONS = 128  # of the model that is served; the checkpoint's own 8192 would take long to fill
 FOLDER_SCRIPT = """
 import resource, sys
-from inflight import checkpoint, huggingface
+from inflight import checkpoint
+from inflight.models import huggingface
 from inflight.errors import CourseError
 source, largest_file = sys.argv[1], int(sys.argv[2])
 given = checkpoint.fetch(source)
@@ -178,9 +179,7 @@ def test_a_folder_that_cannot_be_loaded(small_folder, tmp_path):
 
 
 def test_the_package_is_imported_without_torch():
-    script = (
-        "import sys, inflight.huggingface, inflight.cli; sys.exit(str({'torch', 'transformers'} & set(sys.modules)))"
-    )
+    script = "import sys, inflight.models.huggingface, inflight.cli.commands; sys.exit(str({'torch', 'transformers'} & set(sys.modules)))"
     assert start_python(script).communicate()[0].strip() == "set()"
 
 

@@ -8,7 +8,8 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import np_to_triton_dtype
 
-from inflight.engine.executor import Executor, Request
+from inflight.engine.config import Request
+from inflight.engine.executor import Executor
 from inflight.triton import repository
 from inflight.triton.server import Server
 

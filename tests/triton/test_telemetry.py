@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from inflight.engine.executor import IterationStats
+from inflight.engine.config import IterationStats
 from inflight.errors import CourseError
 from inflight.triton import telemetry
 from inflight.triton.telemetry import COLUMNS, iterations, metrics, metrics_with, seats, shares

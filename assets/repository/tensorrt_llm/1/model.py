@@ -5,8 +5,8 @@ import threading
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight.engine.executor import Executor, ExecutorConfig, Request, Response
-from inflight.engine.sampling import SamplingConfig
+from inflight.engine.config import ExecutorConfig, Request, Response, SamplingConfig
+from inflight.engine.executor import Executor
 from inflight.errors import CourseError
 from inflight.triton import python_model
 

@@ -1,0 +1,313 @@
+"""The engine's vocabulary: what is decided when it is built and loaded, what is asked of it, what it answers.
+
+Plain data and its checks. Everybody may import this module: it takes nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from inflight.errors import CourseError
+
+log = logging.getLogger("inflight.engine")
+
+BATCHING_TYPES = ("V1", "inflight_batching", "inflight_fused_batching")
+POLICIES = ("guaranteed_no_evict", "max_utilization")
+OLDER_POLICIES = {"guaranteed_completion": "guaranteed_no_evict"}  # older spelling -> today's
+# Precision of weights and activations of a matrix product; None is floating point. There is no W8A8: with 8-bit weights
+# this runtime's 8-bit activations spoil the text (seen with SmolLM2 and OpenVINO 2026.4).
+QUANT_ALGOS = (None, "W8A16", "W4A8", "W4A16")
+TOKENS_PER_BLOCK = 32  # fixed by the CPU's paged-attention kernel
+
+
+def setting(
+    default: Any, help: str, choices: tuple[str, ...] = (), low: float | None = None, high: float | None = None
+) -> Any:
+    """A field of a config with what there is to say about it; whoever offers or checks it elsewhere reads it from here.
+
+    Parameters
+    ----------
+    default : value or None
+        None: the setting may be left blank.
+    help : str
+        What it does, in a sentence.
+    choices : tuple of str
+        Every spelling that is taken; empty where it is no choice.
+    low, high : number, optional
+        Least and greatest value.
+    """
+    return field(default=default, metadata={"help": help, "choices": choices, "low": low, "high": high})
+
+
+@dataclass(frozen=True)
+class BuildConfig:
+    """What is decided when an engine is built, under TensorRT-LLM's names; what each does stands beside it."""
+
+    max_batch_size: int = setting(8, "Most sequences in one iteration.", low=1)
+    max_input_len: int = setting(1024, "Most tokens of a prompt.", low=1)
+    max_seq_len: int = setting(2048, "Most tokens of a prompt and its answer together.", low=1)
+    max_num_tokens: int = setting(
+        2048, "Most tokens computed in one iteration, prompts and answers of all sequences together.", low=1
+    )
+    max_beam_width: int = setting(1, "1: this engine has no beam search.")
+    kv_cache_type: str = setting("paged", "paged: this engine has no other.")
+    tokens_per_block: int = setting(TOKENS_PER_BLOCK, "32: fixed by this engine's kernel.")
+    remove_input_padding: bool = setting(True, "Tokens of all sequences are packed into one row, without padding.")
+    dtype: str = setting("float32", "Precision of activations: float32, or bfloat16 on a CPU that has it.")
+    # W: bits of the weights, A: of the activations, rounded in groups of 32 values. A8 is about twice as fast; A16 gives
+    # the same answer whatever else is in the batch.
+    quant_algo: str | None = setting(
+        "auto",
+        "Precision of a matrix product: W8A16, W4A16, W4A8, none, or auto: the checkpoint's weights, A8 at 4 bits.",
+    )
+    kv_cache_quant_algo: str | None = setting(None, "Precision of the KV cache: INT8, or none for that of dtype.")
+
+    def __post_init__(self):
+        for problem in _problems(self):
+            raise CourseError(f"Build option {problem}")
+
+
+def _problems(config: BuildConfig) -> Iterator[str]:
+    """Yield a sentence for each option that this engine does not have or that contradicts another."""
+    for name in ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens"):
+        value = getattr(config, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            yield f"{name} is {value!r}; give a whole number of at least 1."
+            return
+    if config.max_input_len >= config.max_seq_len:
+        yield (
+            f"max_input_len ({config.max_input_len}) leaves no room for an answer in max_seq_len "
+            f"({config.max_seq_len}); make max_seq_len larger."
+        )
+    if config.max_num_tokens < config.max_batch_size:
+        yield (
+            f"max_num_tokens ({config.max_num_tokens}) is less than one token for each of max_batch_size "
+            f"({config.max_batch_size}) sequences; make it at least that."
+        )
+    fixed = {
+        "max_beam_width": (1, "it decodes one beam; use sampling instead"),
+        "kv_cache_type": ("paged", "in-flight batching needs pages, and the kernel has no other"),
+        "tokens_per_block": (TOKENS_PER_BLOCK, "the CPU's paged-attention kernel fixes it"),
+        "remove_input_padding": (True, "its kernel takes packed rows only"),
+    }
+    for name, (value, reason) in fixed.items():
+        if getattr(config, name) != value:
+            yield f"{name} can only be {value!r} in this engine: {reason}."
+    choices = {
+        "dtype": ("float32", "bfloat16"),
+        "quant_algo": ("auto", *QUANT_ALGOS),
+        "kv_cache_quant_algo": (None, "INT8"),
+    }
+    for name, allowed in choices.items():
+        if getattr(config, name) not in allowed:
+            yield f"{name} is {getattr(config, name)!r}; this engine has {', '.join(map(repr, allowed))}."
+
+
+@dataclass(frozen=True)
+class ExecutorConfig:
+    """What is decided when an engine is loaded, under the names of Triton's TensorRT-LLM backend."""
+
+    gpt_model_type: str = setting(
+        "inflight_fused_batching", "V1: static batching; the others: in-flight batching.", choices=BATCHING_TYPES
+    )
+    # guaranteed_no_evict admits a request when blocks for its prompt and its whole answer can be had; max_utilization
+    # when its next iteration fits, and pauses the youngest request, to be computed again, when blocks run out later.
+    batch_scheduler_policy: str = setting(
+        "guaranteed_no_evict", "What happens when KV blocks are short.", choices=(*POLICIES, *OLDER_POLICIES)
+    )
+    scheduler_path: str | Path | None = setting(
+        None, "Python file with a scheduler of your own, used instead of the policy; blank: none."
+    )
+    max_tokens_in_paged_kv_cache: int | None = setting(
+        None, "Most tokens in the KV cache; blank: no such limit.", low=1
+    )
+    # TensorRT-LLM's default is 0.9 of a GPU that serves nothing else. Here it is the host's memory, which notebook,
+    # tokenizers and neighbours share.
+    kv_cache_free_gpu_mem_fraction: float = setting(
+        0.5, "Most of the free memory that the KV cache takes.", low=0, high=1
+    )
+    enable_kv_cache_reuse: bool = setting(False, "Keep the KV blocks of prompts for later ones.")
+    enable_chunked_context: bool = setting(False, "Compute a long prompt in parts.")
+    max_queue_size: int = setting(0, "Most requests that wait to be admitted; 0: no limit.", low=0)
+    iteration_log_path: str | Path | None = setting(None, "File for one JSON line an iteration; blank: none.")
+
+    def __post_init__(self):
+        if self.gpt_model_type not in BATCHING_TYPES:
+            raise CourseError(
+                f"gpt_model_type is {self.gpt_model_type!r}; it must be V1, inflight_batching or "
+                "inflight_fused_batching."
+            )
+        if self.batch_scheduler_policy in OLDER_POLICIES:
+            today = OLDER_POLICIES[self.batch_scheduler_policy]
+            log.warning("batch_scheduler_policy %s is an older spelling: using %s.", self.batch_scheduler_policy, today)
+            object.__setattr__(self, "batch_scheduler_policy", today)
+        if self.batch_scheduler_policy not in POLICIES:
+            raise CourseError(
+                f"batch_scheduler_policy is {self.batch_scheduler_policy!r}; it must be "
+                "guaranteed_no_evict or max_utilization."
+            )
+        if not 0 < self.kv_cache_free_gpu_mem_fraction <= 1:
+            raise CourseError(
+                f"kv_cache_free_gpu_mem_fraction is {self.kv_cache_free_gpu_mem_fraction}; give a value "
+                "above 0 and at most 1."
+            )
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """How to choose tokens, under TensorRT-LLM's names.
+
+    Parameters
+    ----------
+    temperature : float
+        Logits are divided by it; above 1 flatter, below 1 sharper. 0 means greedy.
+    top_k : int
+        Choose among the k most likely tokens; 0 means no such limit.
+    top_p : float
+        Choose among the most likely tokens whose probabilities reach this sum; 0 or 1 means no such limit.
+        With `top_k` 0 and `top_p` 0, or with `top_k` 1, the most likely token is taken: greedy.
+    repetition_penalty : float
+        Logits of tokens in prompt or answer are divided (if positive) or multiplied by it. Keskar et al. 2019,
+        arXiv:1909.05858, section 4.1.
+    presence_penalty, frequency_penalty : float
+        Taken from the logits of tokens in the answer: once, and once for each occurrence.
+    min_length : int
+        The end token is not chosen before the answer has this many tokens.
+    random_seed : int
+        Same seed, same request: same tokens.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    min_length: int = 0
+    random_seed: int = 0
+
+    def __post_init__(self):
+        for name in ("temperature", "top_p", "repetition_penalty", "presence_penalty", "frequency_penalty"):
+            if not math.isfinite(getattr(self, name)):
+                raise CourseError(f"{name} is {getattr(self, name)}; give a finite number.")
+        for name, low, high in (
+            ("temperature", 0, math.inf),
+            ("top_k", 0, math.inf),
+            ("top_p", 0, 1),
+            ("min_length", 0, math.inf),
+            ("random_seed", 0, math.inf),
+        ):
+            if not low <= getattr(self, name) <= high:
+                limits = f"at least {low}" if high == math.inf else f"between {low} and {high}"
+                raise CourseError(f"{name} is {getattr(self, name)}; give a value of {limits}.")
+        if self.repetition_penalty <= 0:
+            raise CourseError(f"repetition_penalty is {self.repetition_penalty}; give a value above 0 (1 means none).")
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0 or self.top_k == 1 or (self.top_k == 0 and self.top_p == 0)
+
+    @property
+    def has_penalties(self) -> bool:
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt and what is wanted of it.
+
+    Parameters
+    ----------
+    input_ids : list of int
+        The prompt, at least one token.
+    request_output_len : int
+        Most tokens of the answer, at least 1.
+    end_id : int, optional
+        Token that ends the answer; it is not part of it.
+    stop_words, bad_words : list of list of int
+        Token sequences that end the answer (and are part of it), and that must not appear in it.
+    streaming : bool
+        One response a token instead of one in all.
+    return_log_probs : bool
+        Give each token's log-probability.
+    """
+
+    input_ids: list[int]
+    request_output_len: int
+    end_id: int | None = None
+    stop_words: list[list[int]] = field(default_factory=list)
+    bad_words: list[list[int]] = field(default_factory=list)
+    sampling: SamplingConfig = SamplingConfig()
+    streaming: bool = False
+    return_log_probs: bool = False
+
+
+@dataclass(frozen=True)
+class Response:
+    """Tokens of a request: the new ones when it streams, all of them when not.
+
+    `finish_reason` of a final response: "end_id", "length", "stop_words", "stopped", "cancelled" or "error".
+    `preceding_ids` are the last tokens given before these ones (up to 8), for whoever turns tokens into text.
+    """
+
+    request_id: int
+    token_ids: list[int]
+    is_final: bool
+    finish_reason: str | None = None
+    error: str | None = None
+    log_probs: list[float] = field(default_factory=list)
+    cum_log_prob: float = 0.0
+    preceding_ids: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Chunk:
+    """The new tokens of one sequence in this iteration.
+
+    Attributes
+    ----------
+    token_ids : list of int
+        A prompt or a part of one, or the single token made last.
+    num_past : int
+        Tokens of the sequence that are in the cache already.
+    blocks : list of int
+        Its cache blocks, with room for past and new tokens.
+    """
+
+    token_ids: list[int]
+    num_past: int
+    blocks: list[int]
+
+
+@dataclass(frozen=True)
+class IterationStats:
+    """One iteration in numbers; `active` = `scheduled` + `waiting` + `paused` requests.
+
+    `timestamp` is seconds since 1970 at the iteration's start; `iteration_ms` its length; `finished` the requests it
+    completed; `kv_blocks_reused` the blocks found again since the start. `requests` lists [request id, context tokens,
+    generation tokens, KV cache blocks] of each scheduled request; `paused_ids` are the ids of the paused ones.
+    """
+
+    iteration: int
+    timestamp: float
+    iteration_ms: float
+    active: int
+    scheduled: int
+    waiting: int
+    paused: int
+    context_tokens: int
+    generation_tokens: int
+    kv_blocks_used: int
+    kv_blocks_free: int
+    kv_blocks_max: int
+    kv_blocks_reused: int
+    tokens_per_block: int
+    finished: int
+    empty_seats: int
+    requests: list[list[int]]
+    paused_ids: list[int]
