@@ -8,7 +8,7 @@ import psutil
 import pytest
 from nbval.plugin import IPyNbCell
 
-from engines import (  # noqa: F401  fixtures for every test file
+from tests.engines import (  # noqa: F401  fixtures for every test file
     checkpoint,
     course_engine,
     small_checkpoint,

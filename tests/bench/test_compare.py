@@ -12,8 +12,7 @@ from inflight.checkpoint import tokenizer
 from inflight.engine.prediction import IterationCost
 from inflight.errors import CourseError
 from inflight.triton.client import Client
-
-from engines import build_small
+from tests.engines import build_small
 
 
 @pytest.fixture(scope="module")

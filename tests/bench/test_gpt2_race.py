@@ -25,8 +25,7 @@ from inflight.notebook import boards
 from inflight.triton import repository
 from inflight.triton.repository import GPT2
 from inflight.triton.server import Server
-
-from engines import metric, wait_until
+from tests.engines import metric, wait_until
 
 SIMPLE, ITERATIVE = GPT2
 PROMPTS = ["Programming in C++ is like", "One two"]

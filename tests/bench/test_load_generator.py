@@ -21,8 +21,7 @@ from inflight.errors import CourseError
 from inflight.triton import repository, telemetry
 from inflight.triton.client import Client
 from inflight.triton.server import Server
-
-from engines import build_small, metric, wait_until
+from tests.engines import build_small, metric, wait_until
 
 LENGTHS = (1, 2, 3, 5, 8, 13)
 NEVER_DUE = 3600.0

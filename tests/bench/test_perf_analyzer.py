@@ -13,8 +13,7 @@ from inflight.cli.commands import app
 from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.server import Server
-
-from engines import build_small
+from tests.engines import build_small
 
 LENGTHS = (1, 3, 6)
 REQUESTS = [TimedRequest(f"Hi {index}", LENGTHS[index % 3], 0.0, 3 + index) for index in range(9)]

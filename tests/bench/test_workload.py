@@ -15,9 +15,8 @@ from inflight.bench.workload import Record, TimedRequest
 from inflight.checkpoint import tokenizer
 from inflight.cli import commands
 from inflight.errors import CourseError
+from tests.engines import start_python
 from tools import mini_dataset
-
-from engines import start_python
 
 README = workload.MINI_CNN_EVAL.with_name("README.md")
 RECORD = {"input": "The bridge is open.", "instruction": "Summarize:", "output": "A bridge opened today."}

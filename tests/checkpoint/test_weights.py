@@ -16,8 +16,7 @@ from inflight.checkpoint.weights import GgufFile
 from inflight.engine.config import Request
 from inflight.engine.executor import Executor
 from inflight.errors import CourseError
-
-from engines import SMALL_LAYERS, SMALL_VOCAB, build_small
+from tests.engines import SMALL_LAYERS, SMALL_VOCAB, build_small
 
 HUGGINGFACE_NAMES = {
     "token_embd": "model.embed_tokens",

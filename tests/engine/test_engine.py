@@ -14,8 +14,7 @@ from inflight.engine.config import BuildConfig, Request
 from inflight.engine.executor import Executor
 from inflight.engine.openvino_runner import PagedModel
 from inflight.errors import CourseError
-
-from engines import SMALL_BUILD, SMALL_LAYERS, SMALL_VOCAB, build_small, start_build, wait_until
+from tests.engines import SMALL_BUILD, SMALL_LAYERS, SMALL_VOCAB, build_small, start_build, wait_until
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,7 @@ from inflight.engine.config import (
 )
 from inflight.engine.executor import Executor
 from inflight.errors import CourseError
-
-from engines import SMALL_BUILD, SMALL_VOCAB, build_small, wait_until
+from tests.engines import SMALL_BUILD, SMALL_VOCAB, build_small, wait_until
 
 MAX_OUTPUT = 32
 # Prompts of 1 to 48 tokens: within a cache block, at its edge, over it.

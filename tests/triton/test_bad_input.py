@@ -16,8 +16,7 @@ from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.client import Client, _tensors, _text
 from inflight.triton.server import Server
-
-from engines import SMALL_BUILD, start_build, wait_until
+from tests.engines import SMALL_BUILD, start_build, wait_until
 
 FRANCE = "What is the capital of France?"
 

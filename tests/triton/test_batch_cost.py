@@ -13,8 +13,7 @@ from inflight.bench.batch_run import QUEUE_FULL, TIMED_OUT, Arrival, at
 from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.server import Server
-
-from engines import metric, wait_until
+from tests.engines import metric, wait_until
 
 MODEL = "batch-cost"
 BUSY = Arrival(0, work=150)  # a batch of its own, of 320 ms: what comes meanwhile waits

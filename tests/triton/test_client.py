@@ -15,8 +15,7 @@ from inflight.errors import CourseError
 from inflight.triton import client as client_module
 from inflight.triton import telemetry
 from inflight.triton.client import Answer, Client
-
-from engines import active_requests, clients, wait_until
+from tests.engines import active_requests, clients, wait_until
 
 FRANCE = "What is the capital of France?"
 MULTI_BYTE = "Repeat exactly: 日本語 🎉 naïve 👩‍👩‍👧 été"

@@ -18,8 +18,7 @@ from inflight.models.gpt2_checkpoint import SIZES, random_checkpoint
 from inflight.triton import repository, telemetry
 from inflight.triton.repository import GPT2
 from inflight.triton.server import Server
-
-from engines import how_it_ends, metric, model_process, wait_until
+from tests.engines import how_it_ends, metric, model_process, wait_until
 
 PROMPTS = ["Programming in C++ is like", "One", "The capital of France", "ünïcödé 日本 🎈"]
 POSITIONS = SIZES["gpt2-tiny"]["n_positions"]

@@ -20,8 +20,7 @@ from inflight.triton import repository
 from inflight.triton.client import Client
 from inflight.triton.repository import BASELINE, PIPELINE, assemble, check
 from inflight.triton.server import Server
-
-from engines import build_small, start_python
+from tests.engines import build_small, start_python
 
 MODELS = (*PIPELINE, BASELINE)
 PROMPTS = ["The capital of France is", "One, two, three,", "Once upon a time there was"]

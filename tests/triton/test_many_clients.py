@@ -12,8 +12,7 @@ from inflight.engine.config import Request
 from inflight.engine.executor import Executor
 from inflight.triton import repository
 from inflight.triton.server import Server
-
-from engines import SMALL_VOCAB, active_requests, wait_until
+from tests.engines import SMALL_VOCAB, active_requests, wait_until
 
 CONNECTIONS, EACH, LENGTH = 50, 10, 12
 PROMPTS = [[number % SMALL_VOCAB, (number * 7) % SMALL_VOCAB, 5] for number in range(CONNECTIONS * EACH)]

@@ -14,8 +14,7 @@ from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.repository import RUNNING_SUM as MODEL
 from inflight.triton.server import Server
-
-from engines import wait_until
+from tests.engines import wait_until
 
 PLACES = 4
 IDLE = "sequence_batching.max_sequence_idle_microseconds"

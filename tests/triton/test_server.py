@@ -15,8 +15,7 @@ from inflight.triton import repository
 from inflight.triton.client import Client
 from inflight.triton.repository import PIPELINE
 from inflight.triton.server import ModelState, Server
-
-from engines import how_it_ends, metric, model_process, start_python, wait_until
+from tests.engines import how_it_ends, metric, model_process, start_python, wait_until
 
 
 @pytest.fixture(scope="module")
