@@ -10,7 +10,6 @@ import threading
 
 import pandas as pd
 import pytest
-from test_report import check_schema
 from typer.testing import CliRunner
 
 from inflight.bench import load_generator
@@ -21,6 +20,7 @@ from inflight.errors import CourseError
 from inflight.triton import repository, telemetry
 from inflight.triton.client import Client
 from inflight.triton.server import Server
+from tests.bench.test_report import check_schema
 from tests.engines import build_small, metric, wait_until
 
 LENGTHS = (1, 2, 3, 5, 8, 13)
