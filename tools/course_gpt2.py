@@ -627,7 +627,7 @@ def write_text() -> None:
     done = len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
     folder = engine.cached(checkpoint.fetch(), BuildConfig(max_batch_size=64))
     author, wanted = tokenizer.load(folder), prompts()
-    with Executor(folder) as executor, open(path, "a", encoding="utf-8") as file:
+    with Executor.load(folder) as executor, open(path, "a", encoding="utf-8") as file:
         for start in range(done, len(wanted), CHUNK):
             part = wanted[start : start + CHUNK]
             responses = executor.generate_all([_request(author, prompt) for prompt in part])

@@ -199,7 +199,7 @@ def _in_process(engine_dir: Path, gpt_model_type: str, policy: str, requests: li
     """Tokens/s of the engine alone on the trace."""
     text = tokenizer.load(engine_dir)
     work = [Request(text.encode(text.chat(request.text)), request.max_tokens) for request in requests]
-    with Executor(engine_dir, ExecutorConfig(gpt_model_type=gpt_model_type, batch_scheduler_policy=policy)) as executor:
+    with Executor.load(engine_dir, ExecutorConfig(gpt_model_type=gpt_model_type, batch_scheduler_policy=policy)) as executor:
         executor.generate(replace(work[0], request_output_len=WARM_UP_TOKENS))
         return load_generator.tokens_per_s(executor, work)
 

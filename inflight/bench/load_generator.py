@@ -376,7 +376,7 @@ def serving_tax(
     prompts, lengths = [request.text for request in requests], [request.max_tokens for request in requests]
     ids = [text.encode(text.chat(prompt)) for prompt in prompts]
     repo = repository.assemble(Path(workdir) / "repository", engine_dir)
-    with Executor(engine_dir) as executor, Server(repo) as server, Client(server.grpc_url) as client:
+    with Executor.load(engine_dir) as executor, Server(repo) as server, Client(server.grpc_url) as client:
         ways = {
             "engine in process": lambda i: executor.generate(Request(ids[i], lengths[i])),
             "Triton, tensorrt_llm": lambda i: client.ask_tokens(ids[i], lengths[i], exclude_input_in_output=True),

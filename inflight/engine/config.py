@@ -59,8 +59,8 @@ class BuildConfig:
     tokens_per_block: int = setting(TOKENS_PER_BLOCK, "32: fixed by this engine's kernel.")
     remove_input_padding: bool = setting(True, "Tokens of all sequences are packed into one row, without padding.")
     dtype: str = setting("float32", "Precision of activations: float32, or bfloat16 on a CPU that has it.")
-    # W: bits of the weights, A: of the activations, rounded in groups of 32 values. A8 is about twice as fast; A16 gives
-    # the same answer whatever else is in the batch.
+    # W: bits of the weights, A: of the activations, rounded in groups of 32 values. A8 is about twice as fast; A16
+    # gives the same answer whatever else is in the batch.
     quant_algo: str | None = setting(
         "auto",
         "Precision of a matrix product: W8A16, W4A16, W4A8, none, or auto: the checkpoint's weights, A8 at 4 bits.",
@@ -252,7 +252,6 @@ class Response:
     """Tokens of a request: the new ones when it streams, all of them when not.
 
     `finish_reason` of a final response: "end_id", "length", "stop_words", "stopped", "cancelled" or "error".
-    `preceding_ids` are the last tokens given before these ones (up to 8), for whoever turns tokens into text.
     """
 
     request_id: int
@@ -262,7 +261,6 @@ class Response:
     error: str | None = None
     log_probs: list[float] = field(default_factory=list)
     cum_log_prob: float = 0.0
-    preceding_ids: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -291,6 +289,7 @@ class IterationStats:
     `timestamp` is seconds since 1970 at the iteration's start; `iteration_ms` its length; `finished` the requests it
     completed; `kv_blocks_reused` the blocks found again since the start. `requests` lists [request id, context tokens,
     generation tokens, KV cache blocks] of each scheduled request; `paused_ids` are the ids of the paused ones.
+    `longest_wait` is [request id, iterations] of the request that has been left out for longest, or None.
     """
 
     iteration: int
@@ -311,3 +310,4 @@ class IterationStats:
     empty_seats: int
     requests: list[list[int]]
     paused_ids: list[int]
+    longest_wait: list[int] | None = None

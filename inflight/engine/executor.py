@@ -1,15 +1,11 @@
-"""Requests in, tokens out, one iteration at a time: the scheduling of an LLM engine.
+"""Requests in, tokens out, one iteration at a time: the loop of an LLM engine.
 
-    with Executor("engine", ExecutorConfig()) as executor:
+    with Executor.load("engine", ExecutorConfig()) as executor:
         response = executor.generate(Request(input_ids=[1, 2, 3], request_output_len=16))
         print(response.token_ids)
 
-Read `Executor.step` first: it is the whole engine in five lines. An iteration admits waiting requests to free seats,
-picks the tokens to compute, runs the model once, hands each request its token, and writes a line of statistics.
-
-Who may sit down when is `gpt_model_type`: with "V1" (static batching) a batch forms when all seats are empty and its
-answers are given when the last of it has finished; with "inflight_fused_batching" requests join and leave at every
-iteration. What happens when KV cache blocks are short is `batch_scheduler_policy`.
+Read `Executor.step` first: it is the whole engine in a few lines. An iteration takes in what came, asks the scheduler
+what to compute (`scheduler`), runs the model once, hands each request its token, and writes a line of statistics.
 """
 
 from __future__ import annotations
@@ -19,88 +15,53 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, replace
+from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 
+import numpy as np
 import psutil
 
-from inflight.engine.config import (
-    Chunk,
-    ExecutorConfig,
-    IterationStats,
-    Request,
-    Response,
-)
+from inflight.engine.config import Chunk, ExecutorConfig, IterationStats, Request, Response
+from inflight.engine.folder import read
 from inflight.engine.kv_cache import BlockManager
-from inflight.engine.openvino_runner import PagedModel
-from inflight.engine.sampling import Sampler, log_probability
+from inflight.engine.model import Model
+from inflight.engine.model import load as load_model
+from inflight.engine.plan_rules import SchedulerError, plan_of
+from inflight.engine.sampling import log_probability
+from inflight.engine.scheduler import EMPTY_PLANS, Plan, Scheduler, built_in
+from inflight.engine.scheduler_process import SchedulerProcess, tried
+from inflight.engine.sequences import Sequence, Sequences
 from inflight.errors import CourseError
 
 log = logging.getLogger("inflight.engine.executor")
 
-
-class _Sequence:
-    """A request on its way through the engine."""
-
-    def __init__(self, request_id: int, request: Request, on_response: Callable[[Response], None]):
-        self.id = request_id
-        self.request = request
-        self.on_response = on_response
-        self.sampler = Sampler(request.sampling, request.end_id, request.bad_words)
-        self.answer: list[int] = []
-        self.log_probs: list[float] = []
-        self.num_sent = 0
-        self.num_cached = 0
-        self.blocks: list[int] = []
-        self.finish_reason: str | None = None
-        self.asked_to_end: str | None = None  # "stopped" or "cancelled", set by another thread
-
-    @property
-    def tokens(self) -> list[int]:
-        return self.request.input_ids + self.answer
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.request.input_ids) + len(self.answer)
-
-    @property
-    def max_num_tokens(self) -> int:
-        return len(self.request.input_ids) + self.request.request_output_len
-
-    @property
-    def num_pending(self) -> int:
-        """Tokens that are known and not in the cache: the whole prompt at first, then one."""
-        return self.num_tokens - self.num_cached
-
-    def is_finished_by(self, token: int) -> str | None:
-        """Why `token` ends the answer, or None. The end token itself does not become part of the answer."""
-        if token == self.request.end_id:
-            return "end_id"
-        self.answer.append(token)
-        if any(self.answer[-len(word) :] == word for word in self.request.stop_words):
-            return "stop_words"
-        return "length" if len(self.answer) >= self.request.request_output_len else None
+EMPTY_PLAN_S = 0.01  # after a plan that computes nothing, how long to wait for news before the scheduler is asked again
 
 
 class Executor:
-    """Runs an engine in a thread of its own. Every method may be called from any thread.
+    """Runs a model in a thread of its own. Every method may be called from any thread.
 
     Parameters
     ----------
-    engine_dir : path
+    model : Model
+        `Executor.load` takes an engine's folder instead.
     config : ExecutorConfig, optional
+    scheduler : Scheduler, optional
+        Who runs next; by default what `config` names.
 
     Raises
     ------
     CourseError
-        The engine cannot be loaded, or its KV cache would be too small for one longest request.
+        The KV cache would be too small for one longest request.
     """
 
-    def __init__(self, engine_dir: str | Path, config: ExecutorConfig | None = None):
+    def __init__(self, model: Model, config: ExecutorConfig | None = None, scheduler: Scheduler | None = None):
         self.config = config or ExecutorConfig()
-        self.model = PagedModel(engine_dir)
-        self.build_config = self.model.info.build_config
+        self.model = model
+        self.build_config = model.info.build_config
         if (
             self.build_config.max_num_tokens < self.build_config.max_input_len
             and not self.config.enable_chunked_context
@@ -112,31 +73,64 @@ class Executor:
             )
         self.blocks = BlockManager(self._num_blocks(), self.build_config.tokens_per_block)
         self.model.allocate_kv_cache(self.blocks.num_blocks)
+        self.scheduler = scheduler or built_in(self.config)
         self.iteration_stats: deque[IterationStats] = deque(maxlen=1000)
 
-        self._sequences: dict[int, _Sequence] = {}  # every unfinished request
-        self._waiting: deque[_Sequence] = deque()
-        self._paused: deque[_Sequence] = deque()
-        self._seated: list[_Sequence] = []
-        self._outbox: list[tuple[_Sequence, Response]] = []
+        # The loop's alone.
+        self._sequences = Sequences(
+            self.blocks, self.build_config, self.config.enable_chunked_context, self.config.enable_kv_cache_reuse
+        )
+        self._held: list[Sequence] = []  # answered when the batch is complete: V1
+        self._outbox: list[tuple[Sequence, Response]] = []
         self._iteration = 0
+        self._num_empty_plans = 0
+        self._log_file = self._open_log()
+        # Shared with those who call, under the lock of `_work`.
+        self._work = threading.Condition()
+        self._inbox: list[Sequence] = []
+        self._unfinished: dict[int, Sequence] = {}
+        self._receivers: dict[int, Callable[[Response], None]] = {}
+        self._asked_to_end: dict[int, str] = {}  # id -> "stopped" or "cancelled"
         self._next_id = 1
         self._closing = False
-        self._work = threading.Condition()  # guards the fields above; the loop alone changes _seated, _paused, _outbox
-        self._log_file = self._open_log()
+
         self._thread = threading.Thread(target=self._loop, name="executor", daemon=True)
         self._thread.start()
+
+    @classmethod
+    def load(cls, engine_dir: str | Path, config: ExecutorConfig | None = None) -> Executor:
+        """An executor of the engine in a folder, with the scheduler that `config` names.
+
+        Raises
+        ------
+        CourseError
+            The engine cannot be loaded; its KV cache would be too small for one longest request; a `scheduler_path`
+            whose scheduler does not pass its dry run.
+        """
+        config = config or ExecutorConfig()
+        scheduler = None
+        if config.scheduler_path:
+            scheduler = tried(config, read(engine_dir).build_config)
+        try:
+            return cls(load_model(engine_dir), config, scheduler)
+        except BaseException:
+            if scheduler is not None:
+                scheduler.close()
+            raise
 
     # The loop ---------------------------------------------------------------------------------------------------------
 
     def _loop(self) -> None:
         while True:
             with self._work:
-                self._work.wait_for(lambda: self._sequences or self._closing)
+                self._work.wait_for(lambda: self._unfinished or self._closing)
                 if self._closing:
                     return
             try:
                 self.step()
+            except SchedulerError as error:
+                log.error("iteration %d: %s", self._iteration, error)
+                self._fail_all(str(error))
             except Exception as error:  # whatever the model raises: its requests fail, the engine goes on
                 log.exception("iteration %d failed", self._iteration)
                 self._fail_all(f"iteration {self._iteration} failed: {error}")
@@ -144,83 +138,58 @@ class Executor:
     def step(self) -> None:
         """One iteration."""
         started = time.time(), time.perf_counter()
-        self._admit()
-        chunks = self._schedule()
+        self._take_in()
+        plan = self._plan()
+        chunks = self._sequences.carry_out(plan)
         logits = self.model.forward(list(chunks.values())) if chunks else []
         num_finished = self._give_tokens(chunks, logits)
         if chunks:
             self._record(started, chunks, num_finished)
         self._deliver()  # last, so that who has an answer finds its iterations in the log
 
-    def _admit(self) -> None:
-        """Let requests sit down: paused ones first, then the waiting ones in their order."""
+    def _take_in(self) -> None:
+        """Let new requests wait, and end those whose clients asked for it."""
         with self._work:
-            ending = [sequence for sequence in self._sequences.values() if sequence.asked_to_end]
-        for sequence in ending:
-            self._finish(sequence, sequence.asked_to_end)
-        if self.config.gpt_model_type == "V1" and self._seated:
-            return
+            for sequence in self._inbox:
+                sequence.last_computed = self._iteration
+                self._sequences.waiting.append(sequence)
+            self._inbox.clear()
+            asked = self._asked_to_end.items()
+            ending = [(self._unfinished[number], reason) for number, reason in asked if number in self._unfinished]
+            self._asked_to_end.clear()
+        for sequence, reason in ending:
+            self._finish(sequence, reason)
+
+    def _plan(self) -> Plan:
+        """Ask the scheduler, and see that what it wants can be done."""
+        now = self._sequences.now()
+        if not (now.waiting or now.running or now.paused):
+            return Plan()
+        plan = plan_of(self.scheduler, now)
+        if plan.compute:
+            self._num_empty_plans = 0
+        else:
+            self._wait_for_news()
+        return plan
+
+    def _wait_for_news(self) -> None:
+        """Pause until something changes, for the plan computes nothing; that it often does so is told in the log."""
+        self._num_empty_plans += 1
+        if self._num_empty_plans == EMPTY_PLANS:
+            log.warning("the scheduler has computed nothing %d times in a row, and requests wait", EMPTY_PLANS)
         with self._work:
-            for line in (self._paused, self._waiting):
-                while line and len(self._seated) < self.build_config.max_batch_size and self._fits(line[0]):
-                    sequence = line.popleft()
-                    if self.config.enable_kv_cache_reuse:
-                        sequence.num_cached = self.blocks.find(sequence.blocks, sequence.tokens)
-                    # Under max_utilization a seat is worth its blocks only at once, before the next in line is judged.
-                    self.blocks.grow(sequence.blocks, sequence.num_tokens)
-                    self._seated.append(sequence)
-                if line:
-                    return
+            self._work.wait_for(lambda: self._inbox or self._asked_to_end or self._closing, timeout=EMPTY_PLAN_S)
 
-    def _fits(self, sequence: _Sequence) -> bool:
-        if self.config.batch_scheduler_policy == "max_utilization" and self.config.gpt_model_type != "V1":
-            return self.blocks.can_grow(sequence.blocks, sequence.num_tokens)
-        promised = sum(self.blocks.blocks_for(other.max_num_tokens) for other in self._seated)
-        return promised + self.blocks.blocks_for(sequence.max_num_tokens) <= self.blocks.num_blocks
-
-    def _schedule(self) -> dict[_Sequence, Chunk]:
-        """What to compute now: one token of each answer, then as much of new prompts as `max_num_tokens` allows."""
-        chunks, budget = {}, self.build_config.max_num_tokens
-        for sequence in sorted(self._seated, key=lambda s: s.num_pending > 1):  # stable: answers, then prompts
-            if sequence.finish_reason or sequence not in self._seated:
-                continue
-            num_new = sequence.num_pending
-            if num_new > budget:
-                if not self.config.enable_chunked_context or budget == 0:
-                    continue
-                num_new = budget
-            if not self._has_blocks(sequence, chunks):
-                continue
-            budget -= num_new
-            new_ids = sequence.tokens[sequence.num_cached : sequence.num_cached + num_new]
-            chunks[sequence] = Chunk(new_ids, sequence.num_cached, sequence.blocks)
-        return chunks
-
-    def _has_blocks(self, sequence: _Sequence, chunks: dict[_Sequence, Chunk]) -> bool:
-        """Get blocks for all tokens of `sequence`, pausing the youngest requests if none are free."""
-        while not self.blocks.can_grow(sequence.blocks, sequence.num_tokens):
-            youngest = self._seated[-1]
-            self._seated.remove(youngest)
-            self.blocks.release(youngest.blocks)
-            youngest.num_cached = 0
-            self._paused.appendleft(youngest)
-            chunks.pop(youngest, None)
-            if youngest is sequence:
-                return False
-        self.blocks.grow(sequence.blocks, sequence.num_tokens)
-        return True
-
-    def _give_tokens(self, chunks: dict[_Sequence, Chunk], logits) -> int:
+    def _give_tokens(self, chunks: dict[Sequence, Chunk], logits: Iterable[np.ndarray]) -> int:
         """Choose the next token of each request whose known tokens are all computed; return how many finished."""
         num_finished = 0
         for (sequence, chunk), row in zip(chunks.items(), logits):
-            sequence.num_cached += len(chunk.token_ids)
-            if self.config.enable_kv_cache_reuse:
-                self.blocks.keep(sequence.blocks, sequence.tokens[: sequence.num_cached])
+            sequence.last_computed = self._iteration + 1
+            self._sequences.computed(sequence, chunk)
             if sequence.num_pending:
                 continue
             token = sequence.sampler.choose(row, sequence.request.input_ids, sequence.answer)
-            reason = sequence.is_finished_by(token)
+            reason = sequence.add(token)
             if sequence.request.return_log_probs and reason != "end_id":
                 sequence.log_probs.append(log_probability(row, token))
             if reason:
@@ -230,38 +199,33 @@ class Executor:
                 self._respond(sequence)
         return num_finished
 
-    def _finish(self, sequence: _Sequence, reason: str) -> None:
+    def _finish(self, sequence: Sequence, reason: str) -> None:
         """Take `sequence` out of the engine and answer it. With V1 the answer waits for the whole batch."""
         sequence.finish_reason = reason
-        self.blocks.release(sequence.blocks)
+        is_held = self.config.gpt_model_type == "V1" and sequence in self._sequences.running
+        self._sequences.remove(sequence)
         with self._work:
-            del self._sequences[sequence.id]
-            for line in (self._waiting, self._paused):
-                if sequence in line:
-                    line.remove(sequence)
-        if sequence not in self._seated:
+            del self._unfinished[sequence.id]
+        if is_held:
+            self._held.append(sequence)
+        else:
             self._respond(sequence)
-        elif self.config.gpt_model_type != "V1":
-            self._seated.remove(sequence)
-            self._respond(sequence)
-        elif all(other.finish_reason for other in self._seated):
-            batch, self._seated = self._seated, []
-            for other in batch:
+        if self._held and not self._sequences.running:
+            batch, self._held = self._held, []
+            for other in sorted(batch, key=attrgetter("id")):
                 self._respond(other)
 
-    def _respond(self, sequence: _Sequence, error: str | None = None) -> None:
+    def _respond(self, sequence: Sequence, error: str | None = None) -> None:
         """Put the tokens that were not handed over yet into the outbox."""
         cancelled = sequence.finish_reason == "cancelled"
-        new = [] if cancelled else sequence.answer[sequence.num_sent :]
         response = Response(
             request_id=sequence.id,
-            token_ids=new,
+            token_ids=[] if cancelled else sequence.answer[sequence.num_sent :],
             is_final=sequence.finish_reason is not None,
             finish_reason=sequence.finish_reason,
             error=error,
             log_probs=sequence.log_probs[sequence.num_sent :],
             cum_log_prob=sum(sequence.log_probs),
-            preceding_ids=sequence.answer[max(0, sequence.num_sent - 8) : sequence.num_sent],
         )
         sequence.num_sent = len(sequence.answer)
         self._outbox.append((sequence, response))
@@ -270,21 +234,25 @@ class Executor:
         """Hand over what is in the outbox."""
         outbox, self._outbox = self._outbox, []
         for sequence, response in outbox:
+            with self._work:
+                receive = self._receivers[sequence.id]
+                if response.is_final:
+                    del self._receivers[sequence.id]
             try:
-                sequence.on_response(response)
+                receive(response)
             except Exception:  # the receiver's trouble must not stop the others
                 log.exception("response of request %d could not be delivered", sequence.id)
-                sequence.asked_to_end = "cancelled"
+                self._ask_to_end(sequence.id, "cancelled")
 
     def _fail_all(self, message: str) -> None:
+        """End every request with an error, also those that only wait for the rest of their batch."""
         with self._work:
-            failed = list(self._sequences.values()) + [s for s in self._seated if s.finish_reason]
-            for sequence in failed:
-                self.blocks.release(sequence.blocks)
-            self._sequences.clear()
-            self._waiting.clear()
-            self._paused.clear()
-            self._seated.clear()
+            self._sequences.remove_all()
+            failed = [*self._unfinished.values(), *self._held]
+            self._unfinished.clear()
+            self._inbox.clear()
+            self._asked_to_end.clear()
+            self._held.clear()
         for sequence in failed:
             sequence.finish_reason = "error"
             self._respond(sequence, error=message)
@@ -309,12 +277,14 @@ class Executor:
         with self._work:
             if self._closing:
                 raise CourseError("The engine is shut down and takes no more requests.")
-            if self.config.max_queue_size and len(self._waiting) >= self.config.max_queue_size:
-                raise CourseError(f"The queue is full: {len(self._waiting)} requests wait (max_queue_size). Try later.")
-            sequence = _Sequence(self._next_id, request, on_response)
+            num_waiting = len(self._inbox) + len(self._sequences.waiting)
+            if self.config.max_queue_size and num_waiting >= self.config.max_queue_size:
+                raise CourseError(f"The queue is full: {num_waiting} requests wait (max_queue_size). Try later.")
+            sequence = Sequence(self._next_id, request)
             self._next_id += 1
-            self._sequences[sequence.id] = sequence
-            self._waiting.append(sequence)
+            self._unfinished[sequence.id] = sequence
+            self._receivers[sequence.id] = on_response
+            self._inbox.append(sequence)
             self._work.notify()
             return sequence.id
 
@@ -328,8 +298,9 @@ class Executor:
 
     def _ask_to_end(self, request_id: int, reason: str) -> None:
         with self._work:
-            if request_id in self._sequences:
-                self._sequences[request_id].asked_to_end = reason
+            if request_id in self._unfinished:
+                self._asked_to_end[request_id] = reason
+                self._work.notify()
 
     def generate(self, request: Request) -> Response:
         """Run one request to its end; all tokens in one response.
@@ -375,6 +346,8 @@ class Executor:
             already, self._closing = self._closing, True
             self._work.notify()
         if not already:
+            if isinstance(self.scheduler, SchedulerProcess):
+                self.scheduler.close()  # it may be in a call that does not end
             self._thread.join()
             self._fail_all("the engine was shut down")
             if self._log_file:
@@ -426,7 +399,7 @@ class Executor:
                 limits.max_seq_len,
                 room,
             )
-            request = Request(**{**_fields(request), "request_output_len": room})
+            request = replace(request, request_output_len=room)
         return request
 
     def _num_blocks(self) -> int:
@@ -444,24 +417,24 @@ class Executor:
                 num_blocks, limit = by_tokens, f"max_tokens_in_paged_kv_cache ({config.max_tokens_in_paged_kv_cache})"
         if num_blocks < per_sequence:
             raise CourseError(
-                f"{limit} gives {max(num_blocks, 0) * build.tokens_per_block} tokens of KV cache, too few for one request of "
-                f"max_seq_len: it needs {per_sequence * build.tokens_per_block}. Raise it, or build the engine with a "
-                "smaller max_seq_len."
+                f"{limit} gives {max(num_blocks, 0) * build.tokens_per_block} tokens of KV cache, too few for one "
+                f"request of max_seq_len: it needs {per_sequence * build.tokens_per_block}. Raise it, or build the "
+                "engine with a smaller max_seq_len."
             )
         return num_blocks
 
-    def _record(self, started: tuple[float, float], chunks: dict[_Sequence, Chunk], num_finished: int) -> None:
+    def _record(self, started: tuple[float, float], chunks: dict[Sequence, Chunk], num_finished: int) -> None:
         rows = []
         for sequence, chunk in chunks.items():
             num_new = len(chunk.token_ids)
             is_context = num_new > 1 or chunk.num_past < len(sequence.request.input_ids)
             num_blocks = self.blocks.blocks_for(chunk.num_past + num_new)  # the sequence's own are gone if it finished
             rows.append([sequence.id, num_new if is_context else 0, 0 if is_context else num_new, num_blocks])
+        lines = self._sequences
+        unscheduled = [sequence for sequence in lines.running if sequence not in chunks]
         with self._work:
-            paused_ids = [sequence.id for sequence in self._paused]
-            unscheduled = [s for s in self._seated if s not in chunks and s.finish_reason is None]
-            waiting = len(self._waiting) + len(unscheduled)
-            active = len(self._sequences) + num_finished
+            active = len(self._unfinished) + num_finished
+            num_waiting = len(self._inbox) + len(lines.waiting) + len(unscheduled)
         self._iteration += 1
         stats = IterationStats(
             iteration=self._iteration,
@@ -469,8 +442,8 @@ class Executor:
             iteration_ms=(time.perf_counter() - started[1]) * 1000,
             active=active,
             scheduled=len(chunks),
-            waiting=waiting,
-            paused=len(paused_ids),
+            waiting=num_waiting,
+            paused=len(lines.paused),
             context_tokens=sum(row[1] for row in rows),
             generation_tokens=sum(row[2] for row in rows),
             kv_blocks_used=self.blocks.num_used,
@@ -481,7 +454,8 @@ class Executor:
             finished=num_finished,
             empty_seats=self.build_config.max_batch_size - len(chunks),
             requests=rows,
-            paused_ids=paused_ids,
+            paused_ids=[sequence.id for sequence in lines.paused],
+            longest_wait=self._longest_wait(),
         )
         self.iteration_stats.append(stats)
         if self._log_file:
@@ -491,10 +465,18 @@ class Executor:
                 log.warning("iteration log %s cannot be written (%s): going on without it", self._log_file.name, error)
                 self._log_file = None
 
+    def _longest_wait(self) -> list[int] | None:
+        """The request that was left out for longest: [its id, iterations since it was computed or came]."""
+        lines = self._sequences
+        oldest = min(
+            (*lines.running, *lines.paused, *islice(lines.waiting, 1)), key=attrgetter("last_computed"), default=None
+        )
+        return oldest and [oldest.id, self._iteration - oldest.last_computed]
+
     def snapshot(self) -> IterationStats:
         """The latest iteration's figures, or an idle engine's when nothing is to do."""
         with self._work:
-            if self._sequences and self.iteration_stats:
+            if self._unfinished and self.iteration_stats:
                 return self.iteration_stats[-1]
             timestamp = self.iteration_stats[-1].timestamp if self.iteration_stats else time.time()
             return IterationStats(
@@ -516,6 +498,7 @@ class Executor:
                 empty_seats=self.build_config.max_batch_size,
                 requests=[],
                 paused_ids=[],
+                longest_wait=None,
             )
 
     def _open_log(self):
@@ -528,10 +511,6 @@ class Executor:
                 f"The iteration log {self.config.iteration_log_path} cannot be written "
                 f"({error.strerror}). Name another file."
             ) from error
-
-
-def _fields(request: Request) -> dict:
-    return {name: getattr(request, name) for name in request.__dataclass_fields__}
 
 
 def _joined(responses: list[Response]) -> Response:

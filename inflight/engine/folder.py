@@ -73,8 +73,8 @@ def read(folder: str | Path, checkpoint: Checkpoint | None = None) -> EngineInfo
     built_from = pretrained["checkpoint"]
     if checkpoint is not None and built_from["sha256"] != checkpoint.sha256:
         raise CourseError(
-            f"The engine in {folder} was built from {built_from['name']} (sha256 {built_from['sha256'][:12]}…), not from "
-            f"{checkpoint.name} (sha256 {checkpoint.sha256[:12]}…). Build one for it in another folder."
+            f"The engine in {folder} was built from {built_from['name']} (sha256 {built_from['sha256'][:12]}…), not "
+            f"from {checkpoint.name} (sha256 {checkpoint.sha256[:12]}…). Build one for it in another folder."
         )
     for name, size in content["files"].items():
         actual = (folder / name).stat().st_size if (folder / name).exists() else None

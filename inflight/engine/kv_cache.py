@@ -93,6 +93,17 @@ class BlockManager:
         self.num_reused += len(blocks)
         return len(blocks) * self.tokens_per_block
 
+    def count_kept(self, token_ids: list[int]) -> int:
+        """How many of `token_ids` `find` would find; nothing is changed."""
+        for index in range((len(token_ids) - 1) // self.tokens_per_block):
+            if self._prefix(token_ids, index) not in self._block_of:
+                return index * self.tokens_per_block
+        return (len(token_ids) - 1) // self.tokens_per_block * self.tokens_per_block
+
+    def count_own(self, blocks: list[int]) -> int:
+        """Blocks of a sequence that no other holds."""
+        return sum(self._num_holders[block] == 1 for block in blocks)
+
     def _prefix(self, token_ids: list[int], index: int) -> bytes:
         """All tokens up to the end of block `index`: keys and values depend on every token before them."""
         return array("i", token_ids[: (index + 1) * self.tokens_per_block]).tobytes()

@@ -1,6 +1,6 @@
 """One iteration of the model: tokens of several sequences in, one row of logits a sequence out.
 
-    model = PagedModel("engine")
+    model = OpenVINOModel(read("engine"))
     model.allocate_kv_cache(num_blocks=256)
     logits = model.forward([Chunk(token_ids=[1, 2, 3], num_past=0, blocks=[0])])     # [1, vocab_size] float32
 
@@ -10,15 +10,13 @@ attention kernel finds each sequence's past through its list of cache blocks.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 from openvino._offline_transformations import paged_attention_transformation
 
 from inflight.engine.config import Chunk
-from inflight.engine.folder import MODEL_FILE, EngineInfo, read
+from inflight.engine.folder import MODEL_FILE, EngineInfo
 from inflight.errors import CourseError
 
 # With quant_algo W…A8, activations are rounded to 8 bits in groups of this many values before a product.
@@ -26,8 +24,8 @@ A8_GROUP = 32
 OPENVINO_TYPE = {"float32": "f32", "bfloat16": "bf16", "INT8": "u8"}
 
 
-class PagedModel:
-    """An engine, loaded, with its KV cache.
+class OpenVINOModel:
+    """An engine, loaded, with its KV cache; see `inflight.engine.model.Model`.
 
     Attributes
     ----------
@@ -38,11 +36,11 @@ class PagedModel:
     Raises
     ------
     CourseError
-        The folder is not an engine of this version, or is damaged.
+        The graph in the folder cannot be read or compiled.
     """
 
-    def __init__(self, engine_dir: str | Path):
-        self.info: EngineInfo = read(engine_dir)
+    def __init__(self, info: EngineInfo):
+        self.info = info
         build = self.info.build_config
         quant_algo = self.info.pretrained_config["quantization"]["quant_algo"] or ""
         properties = {

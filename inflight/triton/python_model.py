@@ -10,13 +10,16 @@ import ctypes
 import gc
 import json
 import os
+from typing import TYPE_CHECKING
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight.engine.executor import Executor
 from inflight.errors import CourseError
 from inflight.triton import repository
+
+if TYPE_CHECKING:
+    from inflight.engine.executor import Executor
 
 # At a model's end its memory goes with the process. To look through PyTorch's objects first takes a second of CPU time,
 # which is that of the model that was loaded in its place.

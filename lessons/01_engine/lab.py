@@ -109,7 +109,7 @@ prompt, *others = [text.encode(text.chat(f"Tell me about {topic}.")) for topic i
 # BEGIN SOLUTION
 # LAB: alone, in_company = None, None
 folder = engine.build(checkpoint, BuildConfig(quant_algo="W4A16"), Path(workdir.name) / "w4a16")
-with Executor(folder) as executor:
+with Executor.load(folder) as executor:
     alone = executor.generate(Request(prompt, request_output_len=32)).token_ids
     batch = [Request(ids, request_output_len=32) for ids in [prompt, *others]]
     in_company = executor.generate_all(batch)[0].token_ids
@@ -121,7 +121,7 @@ check("1.3", [alone, in_company])
 # %% [markdown]
 # <details><summary>Hint 1</summary>
 #
-# `Executor(folder)` is a context manager; `generate` takes one `Request`, `generate_all` a list and keeps its order.
+# `Executor.load(folder)` is a context manager; `generate` takes one `Request`, `generate_all` a list and keeps its order.
 #
 # </details>
 # <details><summary>Hint 2</summary>

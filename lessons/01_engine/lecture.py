@@ -121,7 +121,7 @@ pd.Series(shape, name="pretrained_config").to_frame()
 # %%
 from inflight.engine import Executor, Request
 
-executor = Executor(folder)
+executor = Executor.load(folder)
 block_bytes, per_block = executor.model.block_bytes, info.build_config.tokens_per_block
 measured = block_bytes // per_block
 print(f"{block_bytes:,} bytes a block of {per_block} tokens: {measured:,} bytes a token.")
@@ -218,7 +218,7 @@ built = {"W4A8": (folder, seconds), **{name: build(name, **options) for name, op
 rows, texts = [], {}
 for name, (path, build_s) in built.items():
     started = time.perf_counter()
-    with Executor(path) as executor:
+    with Executor.load(path) as executor:
         load_s = time.perf_counter() - started
         answer = executor.generate(Request(question, request_output_len=48, end_id=text.end_id))  # also warms up
         texts[name] = text.decode(answer.token_ids)
@@ -253,7 +253,7 @@ for name, words in texts.items():
 # %%
 int8 = BuildConfig(kv_cache_quant_algo="INT8")
 plain = formula // 4
-with Executor(Path(workdir.name) / "INT8 KV") as executor:
+with Executor.load(Path(workdir.name) / "INT8 KV") as executor:
     real = executor.model.block_bytes // per_block
 print(f"{plain:,} bytes a token by the formula, {real:,} really: {real - plain:,} more.")
 keys = model["head_size"] * 8 // per_block
@@ -307,7 +307,7 @@ charts.table(pd.DataFrame(trtllm_commands.flags()))
 
 # %%
 small, _ = build("small", max_batch_size=2, max_input_len=32, max_seq_len=64, max_num_tokens=64, quant_algo="W4A16")
-tiny = Executor(small)
+tiny = Executor.load(small)
 
 # %%
 from inflight import CourseError
@@ -342,7 +342,7 @@ for wrong in ({"max_beam_width": 4}, {"quant_algo": "W8A8"}, {"max_input_len": 2
 with open(small / engine.WEIGHTS_FILE, "r+b") as file:
     file.truncate(1_000_000)
 try:
-    Executor(small)
+    Executor.load(small)
 except CourseError as error:
     print(str(error).replace(workdir.name, "…"))
 

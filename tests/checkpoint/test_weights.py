@@ -160,7 +160,7 @@ def test_an_engine_from_huggingface_answers_as_one_from_the_gguf(small_checkpoin
     prompts = [[5, 300, 77, 901], list(range(100, 140)), [17]]
     answers = []
     for name, checkpoint in (("gguf", small_checkpoint), ("hf", checkpoints.fetch(str(huggingface_folder)))):
-        with Executor(build_small(checkpoint, tmp_path / name, quant_algo=None)) as executor:
+        with Executor.load(build_small(checkpoint, tmp_path / name, quant_algo=None)) as executor:
             answers.append([executor.generate(Request(ids, 24)).token_ids for ids in prompts])
     assert answers[0] == answers[1]
     assert len(set(map(tuple, answers[0]))) == len(prompts)  # the answers depend on the prompt

@@ -12,7 +12,7 @@ from inflight.checkpoint.sources import fetch
 from inflight.engine import builder as engine
 from inflight.engine.config import BuildConfig, Request
 from inflight.engine.executor import Executor
-from inflight.engine.openvino_runner import PagedModel
+from inflight.engine.model import load as load_model
 from inflight.errors import CourseError
 from tests.engines import SMALL_BUILD, SMALL_LAYERS, SMALL_VOCAB, build_small, start_build, wait_until
 
@@ -102,7 +102,7 @@ def test_autotokenizer_opens_an_engine(course_engine):
 )
 def test_every_precision_runs(small_checkpoint, tmp_path, options):
     folder = build_small(small_checkpoint, tmp_path / "engine", **options)
-    with Executor(folder) as executor:
+    with Executor.load(folder) as executor:
         assert len(executor.generate(Request([5, 6, 7], 8)).token_ids) == 8
 
 
@@ -116,7 +116,7 @@ def test_fewer_bits_make_a_smaller_engine(small_checkpoint, tmp_path):
 
 def test_int8_cache_takes_less_memory(small_checkpoint, small_engine, tmp_path):
     folder = build_small(small_checkpoint, tmp_path / "engine", kv_cache_quant_algo="INT8")
-    assert PagedModel(folder).block_bytes < PagedModel(small_engine).block_bytes / 2
+    assert load_model(folder).block_bytes < load_model(small_engine).block_bytes / 2
 
 
 def test_a_build_replaces_the_engine_that_was_there(small_checkpoint, tmp_path):
@@ -178,7 +178,7 @@ def test_a_truncated_file_is_refused(copied_engine, name):
     size = (copied_engine / name).stat().st_size
     os.truncate(copied_engine / name, size // 2)
     with pytest.raises(CourseError, match=f"is damaged: {name} has {size // 2} bytes instead of {size}"):
-        Executor(copied_engine)
+        Executor.load(copied_engine)
 
 
 def test_a_missing_file_is_refused(copied_engine):
@@ -191,7 +191,7 @@ def test_a_graph_that_cannot_be_loaded_is_refused(copied_engine):
     graph = copied_engine / "openvino_model.xml"
     graph.write_bytes(b" " * graph.stat().st_size)
     with pytest.raises(CourseError, match="cannot be loaded"):
-        Executor(copied_engine)
+        Executor.load(copied_engine)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"version": 1, "pretrained_config": {}, "build_config": []}'])

@@ -6,7 +6,7 @@ from inflight.checkpoint.sources import fetch
 from inflight.checkpoint.weights import GgufFile
 from inflight.engine import builder as engine
 from inflight.engine.config import BuildConfig
-from inflight.engine.openvino_runner import PagedModel
+from inflight.engine.model import load as load_model
 from inflight.engine.sizing import KINDS, Sizing, kind
 from inflight.errors import CourseError
 from inflight.notebook import syllabus, widgets
@@ -31,7 +31,7 @@ def test_weights_are_predicted_to_a_thousandth(sizing, default_engine):
 def test_kv_cache_is_predicted_exactly_with_and_without_scales(sizing, default_engine):
     int8 = BuildConfig(kv_cache_quant_algo="INT8")
     for config, folder in ((BuildConfig(), default_engine), (int8, engine.cached(fetch(), int8))):
-        model = PagedModel(folder)
+        model = load_model(folder)
         assert sizing.kv_bytes_per_token(config) * config.tokens_per_block == model.block_bytes
 
 

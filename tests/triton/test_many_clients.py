@@ -22,7 +22,7 @@ OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 
 @pytest.fixture(scope="module")
 def expected(small_engine):
-    with Executor(small_engine) as executor:
+    with Executor.load(small_engine) as executor:
         return [response.token_ids for response in executor.generate_all([Request(ids, LENGTH) for ids in PROMPTS])]
 
 

@@ -1,4 +1,4 @@
-"""Between Triton's requests and the engine; the scheduling is in inflight/engine/executor.py."""
+"""Between Triton's requests and the engine; the scheduling is in inflight/engine/scheduler.py."""
 
 import threading
 
@@ -11,7 +11,7 @@ from inflight.errors import CourseError
 from inflight.triton import python_model
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-NUM_PRECEDING = 8
+NUM_PRECEDING = 8  # tokens given before, for whoever turns the next ones into text
 
 # Triton's tensor name -> SamplingConfig's field
 SAMPLING = {
@@ -29,8 +29,8 @@ SAMPLING = {
 class TritonPythonModel:
     """Inputs and outputs as in config.pbtxt, each with a leading batch dimension of 1.
 
-    `execute` only hands requests to the engine; responses leave from the engine's thread when their tokens are there. So
-    short requests finish before long ones that came earlier, whether the model is decoupled or not.
+    `execute` only hands requests to the engine; responses leave from the engine's thread when their tokens are there.
+    So short requests finish before long ones that came earlier, whether the model is decoupled or not.
     """
 
     def initialize(self, args):
@@ -39,7 +39,7 @@ class TritonPythonModel:
         settings = {
             name: self.parameters[name] for name in ExecutorConfig.__dataclass_fields__ if name in self.parameters
         }
-        self.executor = Executor(self.parameters["gpt_model_path"], ExecutorConfig(**settings))
+        self.executor = Executor.load(self.parameters["gpt_model_path"], ExecutorConfig(**settings))
         self.metrics = python_model.EngineMetrics(args, self.executor)
         self.running = {}  # executor's id -> (Triton's request id, response sender)
         self.lock = threading.Lock()
@@ -72,14 +72,14 @@ class TritonPythonModel:
     def _start(self, request, sender):
         if python_model.scalar(request, "stop", False):
             self._stop(request.request_id())
-            sender.send(
-                pb_utils.InferenceResponse(self._tensors([], [], Response(0, [], True), _outputs(request))), flags=FINAL
-            )
+            nothing = self._tensors([], [], Response(0, [], True), _outputs(request))
+            sender.send(pb_utils.InferenceResponse(nothing), flags=FINAL)
             return
         wanted = self._read(request)
         exclude = python_model.scalar(request, "exclude_input_in_output", self.parameters["exclude_input_in_output"])
         prefix = [] if exclude or wanted.streaming else wanted.input_ids
         outputs, request_id = _outputs(request), request.request_id()
+        preceding = []
 
         def on_response(response):
             if response.is_final:
@@ -88,7 +88,8 @@ class TritonPythonModel:
             if response.error:
                 message = python_model.error_response(CourseError(response.error))
             else:
-                message = pb_utils.InferenceResponse(self._tensors(prefix, response.token_ids, response, outputs))
+                message = pb_utils.InferenceResponse(self._tensors(prefix, preceding, response, outputs))
+            preceding[:] = [*preceding, *response.token_ids][-NUM_PRECEDING:]
             sender.send(message, flags=FINAL if response.is_final else 0)
 
         with self.lock:  # the first response may come before enqueue_request returns
@@ -128,9 +129,8 @@ class TritonPythonModel:
             return_log_probs=python_model.scalar(request, "return_log_probs", False),
         )
 
-    def _tensors(self, prefix, token_ids, response, outputs):
-        ids = prefix + token_ids
-        preceding = response.preceding_ids
+    def _tensors(self, prefix, preceding, response, outputs):
+        ids = prefix + response.token_ids
         values = {
             "output_ids": lambda: np.array([[ids]], np.int32),
             "sequence_length": lambda: np.array([[len(ids)]], np.int32),

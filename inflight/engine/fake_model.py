@@ -1,0 +1,54 @@
+"""A model without weights that reads and writes its KV cache as a real one does.
+
+Its next token is a function of every token that it finds in the blocks that it is given. So a scheduler or a block
+manager that mixes up, loses or shares a block wrongly changes the answer, in microseconds and without a checkpoint.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from inflight.engine.config import BuildConfig, Chunk
+from inflight.engine.folder import EngineInfo
+
+EMPTY = -1
+
+
+class FakeModel:
+    """See `inflight.engine.model.Model`.
+
+    Parameters
+    ----------
+    build_config : BuildConfig
+    vocab_size : int
+    """
+
+    def __init__(self, build_config: BuildConfig, vocab_size: int = 1024):
+        self.info = EngineInfo(Path(), "fake", {"vocab_size": vocab_size}, build_config)
+        self.block_bytes = build_config.tokens_per_block * 8
+        self._cache = np.empty((0, build_config.tokens_per_block), np.int64)
+
+    def allocate_kv_cache(self, num_blocks: int) -> None:
+        self._cache = np.full((num_blocks, self.info.build_config.tokens_per_block), EMPTY, np.int64)
+
+    def forward(self, chunks: list[Chunk]) -> np.ndarray:
+        """One-hot logits, float32 [len(chunks), vocab_size], at `next_token` of what each sequence's blocks hold."""
+        vocab_size, width = self.info.pretrained_config["vocab_size"], self._cache.shape[1]
+        for chunk in chunks:
+            for position, token in enumerate(chunk.token_ids, chunk.num_past):
+                self._cache[chunk.blocks[position // width], position % width] = token
+        logits = np.zeros((len(chunks), vocab_size), np.float32)
+        for row, chunk in zip(logits, chunks):
+            length = chunk.num_past + len(chunk.token_ids)
+            row[next_token(self._cache[chunk.blocks].reshape(-1)[:length].tolist(), vocab_size)] = 1.0
+        return logits
+
+
+def next_token(tokens: list[int], vocab_size: int) -> int:
+    """The answer to `tokens`: a polynomial of all of them, so that each and its place matters."""
+    value = 17
+    for token in tokens:
+        value = (value * 31 + token + 2) % 1_000_003
+    return value % vocab_size

@@ -1,0 +1,62 @@
+"""What the executor asks of a model, and where the models are that can run an engine."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from inflight.engine.config import Chunk
+from inflight.engine.folder import EngineInfo, read
+from inflight.errors import CourseError
+
+# What an engine was built by, the first word of its version -> the class that runs it. By name: a runner brings its
+# libraries along, and only the one that is needed is imported.
+RUNNERS = {"openvino": "inflight.engine.openvino_runner:OpenVINOModel"}
+
+
+class Model(Protocol):
+    """An engine, loaded: the four things that an executor uses.
+
+    Attributes
+    ----------
+    info : EngineInfo
+    block_bytes : int
+        Bytes of one KV cache block: keys and values of `tokens_per_block` tokens in every layer.
+    """
+
+    info: EngineInfo
+    block_bytes: int
+
+    def allocate_kv_cache(self, num_blocks: int) -> None:
+        """Give the model a cache of blocks 0 … num_blocks − 1."""
+
+    def forward(self, chunks: list[Chunk]) -> np.ndarray:
+        """Compute the new tokens of several sequences, one chunk each.
+
+        Returns
+        -------
+        float32 array [len(chunks), vocab_size]
+            Logits that follow the last new token of each chunk; valid until the next call.
+        """
+        ...
+
+
+def load(engine_dir: str | Path) -> Model:
+    """The engine in a folder, loaded by the runner that it was built for.
+
+    Raises
+    ------
+    CourseError
+        The folder is not an engine of this version, or is damaged.
+    """
+    info = read(engine_dir)
+    name = info.version.split()[0]
+    if name not in RUNNERS:
+        raise CourseError(
+            f"The engine in {engine_dir} is for {name}; here there is {', '.join(RUNNERS)}. Build it again."
+        )
+    module, _, runner = RUNNERS[name].partition(":")
+    return getattr(import_module(module), runner)(info)

@@ -1,0 +1,109 @@
+"""What a plan may ask of the engine; a scheduler that asks for more is told which rule it broke."""
+
+from __future__ import annotations
+
+from inflight.engine.scheduler import Now, Plan, Scheduler
+from inflight.errors import CourseError
+
+
+class SchedulerError(CourseError):
+    """A scheduler failed, took too long, or asked for what cannot be done; the message names it and the rule."""
+
+
+def plan_of(scheduler: Scheduler, now: Now) -> Plan:
+    """What `scheduler` wants to do now. Raises SchedulerError when that breaks a rule."""
+    plan = scheduler.schedule(now)
+    rule = broken_rule(now, plan)
+    if rule:
+        # A scheduler from a file knows in which line it returned.
+        raise SchedulerError(f"{getattr(scheduler, 'place', type(scheduler).__name__)}: schedule() {rule}.")
+    return plan
+
+
+def broken_rule(now: Now, plan: object) -> str | None:
+    """The first rule that `plan` breaks, as a sentence goes on after "schedule()"; None for a good plan."""
+    if not isinstance(plan, Plan):
+        return f"returned a {type(plan).__name__}; it must return a Plan"
+    return _wrong_types(plan) or _wrong_requests(now, plan) or _too_many_tokens(now, plan) or _too_few_blocks(now, plan)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _wrong_types(plan: Plan) -> str | None:
+    for name in ("admit", "pause"):
+        ids = getattr(plan, name)
+        if not isinstance(ids, list) or not all(map(_is_count, ids)):
+            return f"gave a plan whose {name} is not a list of request ids"
+        if len(set(ids)) < len(ids):
+            return f"names a request twice in {name}"
+    rows = plan.compute
+    if not isinstance(rows, dict) or not all(_is_count(value) for row in rows.items() for value in row):
+        return "gave a plan whose compute is not a dict from request ids to numbers of tokens"
+    return None
+
+
+def _wrong_requests(now: Now, plan: Plan) -> str | None:
+    running = {request.id for request in now.running}
+    not_running = {request.id for request in now.paused} | _waiting(now, plan.admit)
+    for number in plan.admit:
+        if number not in not_running:
+            return f"admits request {number}, which is neither waiting nor paused"
+    for number in plan.pause:
+        if number not in running:
+            return f"pauses request {number}, which does not run"
+    after = (running - set(plan.pause)) | set(plan.admit)
+    if len(after) > now.max_batch_size:
+        return f"lets {len(after)} requests run at once; max_batch_size is {now.max_batch_size}"
+    for number in plan.compute:
+        if number not in after:
+            return f"computes tokens of request {number}, which would not run"
+    return None
+
+
+def _waiting(now: Now, ids: list[int]) -> set[int]:
+    """Which of `ids` wait; the line may be long, and those who are admitted stand at its front."""
+    wanted, found = set(ids), set()
+    for request in now.waiting:
+        if not wanted - found:
+            break
+        if request.id in wanted:
+            found.add(request.id)
+    return found
+
+
+def _too_many_tokens(now: Now, plan: Plan) -> str | None:
+    requests = _named(now, plan)
+    for number, tokens in plan.compute.items():
+        pending = requests[number].pending_tokens
+        if not 1 <= tokens <= pending:
+            return f"computes {tokens} tokens of request {number}, of which {pending} are pending; give 1 to {pending}"
+    total = sum(plan.compute.values())
+    if total > now.max_num_tokens:
+        return f"computes {total} tokens in an iteration; max_num_tokens is {now.max_num_tokens}"
+    return None
+
+
+def _too_few_blocks(now: Now, plan: Plan) -> str | None:
+    requests = _named(now, plan)
+    free = now.free_blocks + sum(requests[number].own_blocks for number in plan.pause)
+    needed = sum(now.blocks_needed(requests[number]) for number in {*plan.admit, *plan.compute})
+    if needed > free:
+        return (
+            f"needs {needed} KV cache blocks, of which {free} are free; admit or compute fewer requests, or pause one"
+        )
+    return None
+
+
+def _named(now: Now, plan: Plan) -> dict:
+    """The requests that a plan names, by id."""
+    requests = {request.id: request for line in (now.running, now.paused) for request in line}
+    left = set(plan.admit) - set(requests)
+    for request in now.waiting:
+        if not left:
+            break
+        if request.id in left:
+            requests[request.id] = request
+            left.discard(request.id)
+    return requests

@@ -1,0 +1,177 @@
+"""Every unfinished request of an engine: where it stands, which blocks of the KV cache it holds, what is computed next.
+
+The scheduler decides over numbers; here its plan is carried out, block by block. No thread, model or clock.
+"""
+
+from __future__ import annotations
+
+from collections import abc, deque
+from collections.abc import Callable
+
+from inflight.engine.config import BuildConfig, Chunk, Request
+from inflight.engine.kv_cache import BlockManager
+from inflight.engine.sampling import Sampler
+from inflight.engine.scheduler import Now, Plan, RequestView
+
+
+class Sequence:
+    """A request on its way through the engine."""
+
+    def __init__(self, request_id: int, request: Request):
+        self.id = request_id
+        self.request = request
+        self.sampler = Sampler(request.sampling, request.end_id, request.bad_words)
+        self.answer: list[int] = []
+        self.log_probs: list[float] = []
+        self.num_sent = 0  # tokens of the answer that were handed over
+        self.num_cached = 0
+        self.blocks: list[int] = []
+        self.last_computed = 0  # iteration in which it was computed last, or before which it came
+        self.finish_reason: str | None = None
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.request.input_ids + self.answer
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.request.input_ids) + len(self.answer)
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens that are known and not in the cache: the whole prompt at first, then one."""
+        return self.num_tokens - self.num_cached
+
+    def add(self, token: int) -> str | None:
+        """Make `token` part of the answer, unless it is the end token; return why the answer ends now, or None."""
+        if token == self.request.end_id:
+            return "end_id"
+        self.answer.append(token)
+        if any(self.answer[-len(word) :] == word for word in self.request.stop_words):
+            return "stop_words"
+        return "length" if len(self.answer) >= self.request.request_output_len else None
+
+
+class Sequences:
+    """The requests that wait, run, and are paused.
+
+    Parameters
+    ----------
+    blocks : BlockManager
+    limits : BuildConfig
+    chunked_context : bool
+        Whether prompts may be computed in parts.
+    reuse : bool
+        Whether blocks are kept for later prompts that begin with the same tokens.
+    """
+
+    def __init__(self, blocks: BlockManager, limits: BuildConfig, chunked_context: bool, reuse: bool):
+        self.blocks = blocks
+        self.limits = limits
+        self.chunked_context = chunked_context
+        self.reuse = reuse
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self.paused: deque[Sequence] = deque()
+
+    def now(self) -> Now:
+        """What a scheduler is shown."""
+        return Now(
+            waiting=_Views(self.waiting, self._view),
+            running=[self._view(sequence) for sequence in self.running],
+            paused=_Views(self.paused, self._view),
+            free_blocks=self.blocks.num_free,
+            num_blocks=self.blocks.num_blocks,
+            tokens_per_block=self.blocks.tokens_per_block,
+            max_batch_size=self.limits.max_batch_size,
+            max_num_tokens=self.limits.max_num_tokens,
+            chunked_context=self.chunked_context,
+        )
+
+    def _view(self, sequence: Sequence) -> RequestView:
+        cached, blocks = sequence.num_cached, sequence.blocks
+        if self.reuse and not blocks:
+            cached = self.blocks.count_kept(sequence.tokens)
+        return RequestView(
+            id=sequence.id,
+            prompt_tokens=len(sequence.request.input_ids),
+            answer_tokens=len(sequence.answer),
+            max_answer_tokens=sequence.request.request_output_len,
+            cached_tokens=cached,
+            num_blocks=len(blocks),
+            own_blocks=self.blocks.count_own(blocks) if self.reuse else len(blocks),
+        )
+
+    def carry_out(self, plan: Plan) -> dict[Sequence, Chunk]:
+        """Pause, admit, and say what the model computes: a chunk for each request, in the plan's order.
+
+        The plan must keep the rules of `plan_rules`.
+        """
+        for sequence in [self._running(number) for number in plan.pause]:
+            self.running.remove(sequence)
+            self.blocks.release(sequence.blocks)
+            sequence.num_cached = 0
+            self.paused.appendleft(sequence)
+        admitted = [self._take(number) for number in plan.admit]
+        if self.reuse:  # all of them first: a kept block that nobody holds may be given up when another one grows
+            for sequence in admitted:
+                sequence.num_cached = self.blocks.find(sequence.blocks, sequence.tokens)
+        for sequence in admitted:
+            self.blocks.grow(sequence.blocks, sequence.num_tokens)
+        self.running += admitted
+        chunks = {}
+        for number, tokens in plan.compute.items():
+            sequence = self._running(number)
+            self.blocks.grow(sequence.blocks, sequence.num_tokens)
+            past = sequence.num_cached
+            chunks[sequence] = Chunk(sequence.tokens[past : past + tokens], past, sequence.blocks)
+        return chunks
+
+    def _running(self, number: int) -> Sequence:
+        return next(sequence for sequence in self.running if sequence.id == number)
+
+    def _take(self, number: int) -> Sequence:
+        """Take a request out of the line in which it stands."""
+        for line in (self.paused, self.waiting):
+            for sequence in line:
+                if sequence.id == number:
+                    line.remove(sequence)
+                    return sequence
+        raise KeyError(number)
+
+    def computed(self, sequence: Sequence, chunk: Chunk) -> None:
+        """Note that the model has computed a chunk."""
+        sequence.num_cached += len(chunk.token_ids)
+        if self.reuse:
+            self.blocks.keep(sequence.blocks, sequence.tokens[: sequence.num_cached])
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take a request out, wherever it stands, and its blocks back."""
+        self.blocks.release(sequence.blocks)
+        for line in (self.running, self.waiting, self.paused):
+            if sequence in line:
+                line.remove(sequence)
+
+    def remove_all(self) -> list[Sequence]:
+        removed = [*self.running, *self.paused, *self.waiting]
+        for sequence in removed:
+            self.remove(sequence)
+        return removed
+
+
+class _Views(abc.Sequence):
+    """A line of requests as a scheduler sees them; each view is made when it is looked at, for the line may be long."""
+
+    def __init__(self, line: deque[Sequence], view: Callable[[Sequence], RequestView]):
+        self._line, self._view = line, view
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return [self._view(sequence) for sequence in list(self._line)[index]]
+        return self._view(self._line[index])
+
+    def __iter__(self):
+        return map(self._view, self._line)

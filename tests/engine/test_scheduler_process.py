@@ -1,0 +1,204 @@
+"""A scheduler from a file: whatever it does, a sentence tells it with file, line and rule, and the engine goes on."""
+
+import os
+import signal
+import threading
+
+import psutil
+import pytest
+
+from inflight.engine import scheduler_process
+from inflight.engine.config import BuildConfig, ExecutorConfig, Request
+from inflight.engine.executor import Executor
+from inflight.engine.fake_model import FakeModel, next_token
+from inflight.engine.plan_rules import SchedulerError
+from inflight.engine.scheduler import GuaranteedNoEvict
+from inflight.engine.scheduler_process import SchedulerProcess, dry_run, tried
+from tests.engines import wait_until
+
+LIMITS = BuildConfig(max_batch_size=4, max_input_len=48, max_seq_len=96, max_num_tokens=64)
+GOOD = """
+from inflight.engine import Plan
+
+
+class Scheduler:
+    calls = 0
+
+    def schedule(self, now):
+        plan, running = Plan(), list(now.running)
+        free = now.free_blocks - sum(now.blocks_for(r.max_tokens) - r.num_blocks for r in running)
+        room = now.max_num_tokens - sum(r.pending_tokens for r in running)
+        for request in now.waiting:
+            needed = now.blocks_for(request.max_tokens)
+            if len(running) == now.max_batch_size or needed > free or request.pending_tokens > room:
+                break
+            free, room = free - needed, room - request.pending_tokens
+            plan.admit.append(request.id)
+            running.append(request)
+        plan.compute = {request.id: request.pending_tokens for request in running}
+        self.calls += 1
+        # HERE
+        return plan
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str):
+        path = tmp_path / "my_scheduler.py"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def good_but(extra: str) -> str:
+    """The good one with another line before its return."""
+    return GOOD.replace("# HERE", extra)
+
+
+def config(path, **settings) -> ExecutorConfig:
+    return ExecutorConfig(scheduler_path=path, **settings)
+
+
+def children() -> set[int]:
+    return {process.pid for process in psutil.Process().children() if process.status() != psutil.STATUS_ZOMBIE}
+
+
+def test_a_scheduler_of_ones_own_passes_its_dry_run_and_schedules(write):
+    path, model = write(GOOD), FakeModel(LIMITS)
+    before = children()
+    with Executor(model, config(path), tried(config(path), LIMITS)) as executor:
+        [pid] = children() - before
+        requests = [Request([number] * 20, 12) for number in range(9)]
+        answers = [response.token_ids for response in executor.generate_all(requests)]
+        assert max(row.scheduled for row in executor.iteration_stats) > 1
+    expected = []
+    for request in requests:
+        tokens = list(request.input_ids)
+        for _ in range(12):
+            tokens.append(next_token(tokens, 1024))
+        expected.append(tokens[20:])
+    assert answers == expected
+    assert not psutil.pid_exists(pid)
+
+
+def test_what_it_prints_is_no_answer(write):
+    tried(config(write(good_but("print('hello'); print('{\"plan\": 1}')"))), LIMITS).close()
+
+
+def test_the_built_in_ones_pass_the_dry_run():
+    assert dry_run(GuaranteedNoEvict(), ExecutorConfig(), LIMITS) > 40
+
+
+RETURNS = 1 + next(number for number, line in enumerate(GOOD.splitlines(), 1) if "# HERE" in line)
+# What a file has in place of a good scheduler -> what is said of it.
+FAULTS = {
+    "is not Python": ("class Scheduler:\n  def", r"line 2: it is not Python \(invalid syntax\)"),
+    "does not import": ("import math\nimport no_such_module\n", r"line 2: ModuleNotFoundError: No module named 'no_such_module'"),
+    "has no class": ("def schedule(now): ...\n", r": it defines no class Scheduler"),
+    "lacks a method": ("\nclass Scheduler:\n    def plan(self): ...\n", r"line 2: its class Scheduler has no method schedule\(self, now\)"),
+    "wants more": ("class Scheduler:\n    def __init__(self, seats): ...\n    def schedule(self, now): ...\n", r": TypeError: .*missing 1 required positional argument"),
+    "exits at once": ("import sys\n\nsys.exit(3)\n", r"line 3: it ends the process"),
+    "ends its process": ("import os\nos._exit(3)\n", r"my_scheduler.py: the file ended its process \(exit status 3\)"),
+    "raises": (good_but("1 / 0"), rf"line {RETURNS - 1}: ZeroDivisionError: division by zero"),
+    "raises in the middle": (good_but("if self.calls > 20: raise ValueError('no more.')"), rf"line {RETURNS - 1}: ValueError: no more"),
+    "exits in a call": (good_but("raise SystemExit"), rf"line {RETURNS - 1}: it ends the process"),
+    "ends its process in a call": (good_but("import os; os._exit(4)"), r"line \d+: schedule\(\) ended its process \(exit status 4\)"),
+    "returns nothing": (GOOD.replace("return plan", "return None"), rf"line {RETURNS}: schedule\(\) returned a NoneType; it must return a Plan"),
+    "returns what is no plan": (GOOD.replace("return plan", "return plan.compute"), rf"line {RETURNS}: schedule\(\) returned a dict"),
+    "returns objects": (good_but("plan.admit = [object()]"), rf"line {RETURNS}: schedule\(\) gave a plan that is not made of request ids"),
+    "returns texts": (good_but("plan.admit = ['1']"), rf"line {RETURNS}: schedule\(\) gave a plan whose admit is not a list of request ids"),
+    "returns other things": (good_but("plan.compute = 7"), rf"line {RETURNS}: schedule\(\) gave a plan that is not made of request ids"),
+    "admits whom nobody knows": (good_but("plan.admit.append(99)"), rf"line {RETURNS}: schedule\(\) admits request 99, which is neither"),
+    "admits too many": (good_but("plan.admit = [r.id for r in now.waiting]"), rf"line {RETURNS}: schedule\(\) lets \d+ requests run at once; max_batch_size is 4"),
+    "computes too much": (good_but("plan.compute = {r.id: 60 for r in running}"), rf"line {RETURNS}: schedule\(\) computes 60 tokens of request \d+, of which"),
+    "starves": (good_but("plan.compute = {}; plan.admit = []"), rf"line {RETURNS}: schedule\(\) computed nothing 100 times in a row; requests 1, 2, .* wait"),
+    "takes all memory": (good_but("x = 'a' * (1 << 34)"), rf"line {RETURNS - 1}: MemoryError"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_told_with_file_line_and_rule_before_it_serves(write, fault):
+    text, sentence = FAULTS[fault]
+    path, before = write(text), children()
+    with pytest.raises(SchedulerError, match=rf"^my_scheduler\.py.*{sentence}.*\.$"):
+        tried(config(path), LIMITS)
+    assert children() == before
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(SchedulerError, match=r"^nowhere\.py: there is no such Python file; name the one"):
+        SchedulerProcess(tmp_path / "nowhere.py")
+
+
+@pytest.mark.parametrize("loop", ["while True: pass", "import time; time.sleep(1000)"])
+def test_a_call_that_does_not_end_is_ended_and_its_line_told(write, monkeypatch, loop):
+    monkeypatch.setattr(scheduler_process, "CALL_S", 0.5)
+    with pytest.raises(
+        SchedulerError, match=rf"^my_scheduler\.py, line {RETURNS - 1}: schedule\(\) took longer than 0.5 s"
+    ):
+        tried(config(write(good_but(loop))), LIMITS)
+
+
+def test_a_file_that_does_not_end_is_ended(write, monkeypatch):
+    monkeypatch.setattr(scheduler_process, "START_S", 3)
+    with pytest.raises(
+        SchedulerError, match=r"^my_scheduler\.py, line 2: the file took longer than 3 s and was ended\.$"
+    ):
+        SchedulerProcess(write("\nwhile True: pass\n"))
+
+
+@pytest.fixture
+def serving(write):
+    """An engine with a scheduler that fails when a prompt holds the token 7, and what it prints."""
+    path = write(good_but("if any(r.prompt_tokens == 7 for r in running): FAULT"))
+
+    def serve(fault: str) -> Executor:
+        path.write_text(path.read_text().replace("FAULT", fault))
+        return Executor(FakeModel(LIMITS), config(path), SchedulerProcess(path))
+
+    return serve
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ("raise ValueError('seven')", r"line \d+: ValueError: seven\."),
+        ("import os; os.kill(os.getpid(), 9)", r"line \d+: schedule\(\) ended its process \(exit status -9\)\."),
+        ("plan.pause.append(99)", r"line \d+: schedule\(\) pauses request 99, which does not run\."),
+        ("plan = None", r"line \d+: schedule\(\) returned a NoneType; it must return a Plan\."),
+    ],
+)
+def test_a_fault_in_a_run_ends_its_requests_and_the_engine_goes_on(serving, fault, sentence):
+    with serving(fault) as executor:
+        assert len(executor.generate(Request([1] * 6, 5)).token_ids) == 5
+        with pytest.raises(SchedulerError.__mro__[1], match=rf"^my_scheduler\.py, {sentence}$"):
+            executor.generate_all([Request([1] * 6, 40), Request([1] * 7, 5)])
+        assert len(executor.generate(Request([1] * 6, 5)).token_ids) == 5
+        assert executor.blocks.num_used == 0
+
+
+def test_an_engine_is_shut_down_in_a_call_that_does_not_end(serving):
+    with serving("while True: pass") as executor:
+        before, over = children(), threading.Event()
+        executor.enqueue_request(Request([1] * 7, 5), lambda response: over.set())
+        [pid] = before
+        wait_until(lambda: psutil.Process(pid).cpu_times().user > 0.5, "the call loops")
+    assert over.is_set() and not psutil.pid_exists(pid)
+
+
+def test_a_scheduler_ends_with_its_engine_however_that_ends(write, tmp_path):
+    """Killed, the engine cannot close anything; its scheduler sees that nobody asks any more, also in a loop."""
+    reader, writer = os.pipe()
+    engine = os.fork()
+    if engine == 0:
+        scheduler = SchedulerProcess(write(good_but("while True: pass")))
+        os.write(writer, f"{scheduler._process.pid}\n".encode())
+        dry_run(scheduler, ExecutorConfig(), LIMITS)
+        os._exit(0)
+    child = psutil.Process(int(os.read(reader, 100)))
+    wait_until(lambda: child.cpu_times().user > 0.5, "the call loops")
+    os.kill(engine, signal.SIGKILL)
+    os.waitpid(engine, 0)
+    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the scheduler has ended")
