@@ -26,7 +26,7 @@ def main(path: str) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what the scheduler prints belongs to the log
-    faulthandler.register(signal.SIGUSR1, file=answers)
+    faulthandler.register(signal.SIGUSR1, file=answers, all_threads=False)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         scheduler = _scheduler(path)

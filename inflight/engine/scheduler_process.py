@@ -35,6 +35,7 @@ CALL_S = 5  # and of a call of `schedule`
 DRY_RUN_S = 60
 DRY_RUN_SEED = 5
 TRACEBACK_S = 1  # how long to wait for a process that hangs to say where
+OUTERMOST_FRAME = b"in _run_code"  # of `python -m`, the last but one line of a traceback of the child
 
 
 class SchedulerProcess:
@@ -117,7 +118,7 @@ class SchedulerProcess:
         deadline = time.monotonic() + longest_s
         try:
             _write(process, line.encode(), deadline)
-            text = _read_line(process, deadline)
+            text = _read(process, deadline, b"\n")
             answer = json.loads(text) if text.endswith(b"\n") else None
         except TimeoutError:
             where = self._where_it_hangs(process)
@@ -137,7 +138,7 @@ class SchedulerProcess:
         """File and line in which a process hangs: its `faulthandler` writes where it is when it gets the signal."""
         process.send_signal(signal.SIGUSR1)
         try:
-            text = _read_line(process, time.monotonic() + TRACEBACK_S, until=b"\n\n").decode("utf-8", "replace")
+            text = _read(process, time.monotonic() + TRACEBACK_S, OUTERMOST_FRAME).decode("utf-8", "replace")
         except (TimeoutError, OSError):
             return self.place
         line = re.search(rf'File "{re.escape(str(self.path))}", line (\d+)', text)
@@ -161,10 +162,10 @@ def _write(process: subprocess.Popen, data: bytes, deadline: float) -> None:
         data = data[os.write(handle, data) :]
 
 
-def _read_line(process: subprocess.Popen, deadline: float, until: bytes = b"\n") -> bytes:
-    """What a process writes up to and with `until`, or to its end."""
+def _read(process: subprocess.Popen, deadline: float, until: bytes) -> bytes:
+    """What a process writes until `until` is among it, or it ends."""
     handle, text = process.stdout.fileno(), b""
-    while not text.endswith(until):
+    while until not in text:
         if not select.select([handle], [], [], max(0.0, deadline - time.monotonic()))[0]:
             raise TimeoutError
         part = os.read(handle, 1 << 16)

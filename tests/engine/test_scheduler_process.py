@@ -100,7 +100,7 @@ FAULTS = {
     "lacks a method": ("\nclass Scheduler:\n    def plan(self): ...\n", r"line 2: its class Scheduler has no method schedule\(self, now\)"),
     "wants more": ("class Scheduler:\n    def __init__(self, seats): ...\n    def schedule(self, now): ...\n", r": TypeError: .*missing 1 required positional argument"),
     "exits at once": ("import sys\n\nsys.exit(3)\n", r"line 3: it ends the process"),
-    "ends its process": ("import os\nos._exit(3)\n", r"my_scheduler.py: the file ended its process \(exit status 3\)"),
+    "ends its process": ("import os\nos._exit(3)\n", r": the file ended its process \(exit status 3\)"),
     "raises": (good_but("1 / 0"), rf"line {RETURNS - 1}: ZeroDivisionError: division by zero"),
     "raises in the middle": (good_but("if self.calls > 20: raise ValueError('no more.')"), rf"line {RETURNS - 1}: ValueError: no more"),
     "exits in a call": (good_but("raise SystemExit"), rf"line {RETURNS - 1}: it ends the process"),
@@ -180,7 +180,7 @@ def test_a_fault_in_a_run_ends_its_requests_and_the_engine_goes_on(serving, faul
 
 
 def test_an_engine_is_shut_down_in_a_call_that_does_not_end(serving):
-    with serving("while True: pass") as executor:
+    with serving("exec('while True: pass')") as executor:
         before, over = children(), threading.Event()
         executor.enqueue_request(Request([1] * 7, 5), lambda response: over.set())
         [pid] = before
