@@ -22,6 +22,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "compare": ["calibrate"],
         "sequences": ["Step"],
-        "long_prompt": ["interrupt"],
+        "long_prompt": ["send_while_others_read"],
     },
 )

@@ -9,23 +9,20 @@ For models like batch-cost: one input, `work`, and an execution log.
 
 from __future__ import annotations
 
-import json
-import queue
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import tritonclient.grpc as triton
 
 from inflight import files
 from inflight.errors import CourseError
 from inflight.triton import telemetry
 from inflight.triton.server import Server
 from inflight.triton.telemetry import Statistics
+from inflight.triton.transport import Connection, NoAnswer, ServerGone
 
 SILENCE_S = 60  # longest wait for the next answer
 # What Triton says of a request that a queue policy keeps from the model.
@@ -99,17 +96,20 @@ def run(server: Server, model: str, arrivals: Sequence[Arrival], log_path: str |
     Raises
     ------
     CourseError
-        There is no request; one was neither answered nor rejected, with the reason; nothing came back for SILENCE_S.
+        There is no request, or no log; one was neither answered nor rejected, with the reason; nothing came back for
+        SILENCE_S.
     """
     if not arrivals:
         raise CourseError("There is no request to send: give at least one.")
     arrivals = sorted(arrivals, key=lambda arrival: arrival.at_s)
     before, log_start = telemetry.statistics(server.http_url, model), files.size(log_path)
-    with triton.InferenceServerClient(server.grpc_url) as connection:
-        connection.is_server_live()  # making the connection is no part of the first request
+    if not Path(log_path).exists():  # the model makes it when it is loaded
+        raise CourseError(f"There is no execution log {log_path}. Set the model's execution_log_path to it.")
+    with Connection(server.grpc_url) as connection:
+        connection.connect()  # making the connection is no part of the first request
         clock = _Clock()
-        requests = _sent(connection, model, arrivals, clock, answers := queue.SimpleQueue())
-        requests = requests.merge(_answered(server, model, answers, len(arrivals)), on="request")
+        requests = _sent(connection, model, arrivals, clock)
+        requests = requests.merge(_answered(server, model, connection, clock, len(arrivals)), on="request")
     requests["latency_ms"] = (requests["answered_s"] - requests["sent_s"]) * 1000
     executions = _executions(log_path, log_start, clock.started_at)
     requests = _located(requests, executions, log_path)
@@ -120,30 +120,30 @@ class _Clock:
     """Seconds since it was made: on this process's clock, and as the log counts them, since 1970."""
 
     def __init__(self):
-        self.started_at, self._zero_ns = time.time(), time.perf_counter_ns()
+        self.started_at, self._zero_s = time.time(), time.perf_counter()
 
     def __call__(self) -> float:
-        return (time.perf_counter_ns() - self._zero_ns) / 1e9
+        return self.of(time.perf_counter())
+
+    def of(self, moment_s: float) -> float:
+        """A moment of `time.perf_counter`."""
+        return moment_s - self._zero_s
 
 
 # Sending --------------------------------------------------------------------------------------------------------------
 
 
-def _sent(connection, model: str, arrivals: list[Arrival], clock: _Clock, answers: queue.SimpleQueue) -> pd.DataFrame:
-    """Send all; `answers` gets the request's number, the time, and Triton's error or None, as each comes back."""
-
-    def done(number: int, result, error) -> None:
-        answers.put((number, clock(), error))
-
+def _sent(connection: Connection, model: str, arrivals: list[Arrival], clock: _Clock) -> pd.DataFrame:
+    """Send all; one row a request."""
     rows = []
     for number, arrival in enumerate(arrivals, 1):
-        work = triton.InferInput("work", [1, 1], "INT32").set_data_from_numpy(np.array([[arrival.work]], np.int32))
+        work = {"work": np.array([[arrival.work]], np.int32)}
         time.sleep(max(0.0, arrival.at_s - clock()))
         rows.append({"request": number, **asdict(arrival), "sent_s": clock()})
-        connection.async_infer(
+        connection.send(
+            number,
             model,
-            [work],
-            partial(done, number),
+            work,
             request_id=str(number),
             priority=arrival.priority,
             timeout=arrival.timeout_us or None,
@@ -151,35 +151,32 @@ def _sent(connection, model: str, arrivals: list[Arrival], clock: _Clock, answer
     return pd.DataFrame(rows)
 
 
-def _answered(server: Server, model: str, answers: queue.SimpleQueue, number: int) -> pd.DataFrame:
+def _answered(server: Server, model: str, connection: Connection, clock: _Clock, number: int) -> pd.DataFrame:
     """Wait for all; one row a request, in the order in which they came back."""
     rows = []
     while len(rows) < number:
         try:
-            request, answered_s, error = answers.get(timeout=SILENCE_S)
-        except queue.Empty:
+            reply = connection.next_reply(SILENCE_S)
+        except NoAnswer:
             raise CourseError(
                 f"{number - len(rows)} of {number} requests to {model!r} had no answer; none came for "
                 f"{SILENCE_S} s. See whether the model still works. Last lines of the server's log:\n"
                 f"{server.log_tail()}"
             ) from None
-        message = error.message().removeprefix(f"[request id: {request}] ") if error else ""
+        message = str(reply.error or "")
+        if isinstance(reply.error, ServerGone):
+            raise CourseError(
+                "The server went away while requests were under way. Start it again. Last lines of its "
+                f"log:\n{server.log_tail()}"
+            )
         if message not in ("", QUEUE_FULL, TIMED_OUT):
-            raise _failure(server, f"Request {request} to {model!r}", error.status() or "", message)
-        rows.append((request, answered_s, len(rows) + 1, "rejected" if message else "answered", message))
+            raise CourseError(
+                f"Request {reply.number} to {model!r} was neither answered nor rejected: {message.rstrip('.')}. "
+                "Correct the request, or look at the server's log."
+            )
+        outcome = "rejected" if message else "answered"
+        rows.append((reply.number, clock.of(reply.arrived_s), len(rows) + 1, outcome, message))
     return pd.DataFrame(rows, columns=["request", "answered_s", "answer_order", "outcome", "message"])
-
-
-def _failure(server: Server, request: str, status: str, reason: str) -> CourseError:
-    if "UNAVAILABLE" in status and not reason.startswith("Request for unknown model"):
-        return CourseError(
-            "The server went away while requests were under way. Start it again. Last lines of its "
-            f"log:\n{server.log_tail()}"
-        )
-    return CourseError(
-        f"{request} was neither answered nor rejected: {reason.rstrip('.')}. Correct the request, or "
-        "look at the server's log."
-    )
 
 
 # What the model did ---------------------------------------------------------------------------------------------------
@@ -187,18 +184,12 @@ def _failure(server: Server, request: str, status: str, reason: str) -> CourseEr
 
 def _executions(log_path: str | Path, start: int, started_at: float) -> pd.DataFrame:
     """What was added to the log since it had `start` bytes, by start: its lines are in the order of their ends."""
+    table = telemetry.read_log(log_path, "execution", LINE, start).sort_values("start_s", ignore_index=True)
     try:
-        with open(log_path, "rb") as file:
-            file.seek(start)
-            lines = [json.loads(line) for line in file]
-        rows = [[line[name] for name in LINE] for line in lines]
-        table = pd.DataFrame(rows, columns=LINE).sort_values("start_s", ignore_index=True)
         table["size"] = table["requests"].map(len)
         table["work"] = table["requests"].map(lambda requests: sum(work for _, work in requests))
         table["requests"] = table["requests"].map(lambda requests: [int(request) for request, _ in requests])
-    except FileNotFoundError:
-        raise CourseError(f"There is no execution log {log_path}. Set the model's execution_log_path to it.") from None
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError):
         raise CourseError(
             f"{log_path} is not an execution log of these requests alone. Name the file that "
             "execution_log_path names, and let nobody else send."

@@ -4,7 +4,8 @@
     result["ratios"]["dynamic_over_none"]["median"], result["predicted"]["dynamic_over_none"]
 
 The load is closed: as many texts are under way as fill two batches. So while one batch is computed the next one waits
-already, and every batch is full. That makes the gain a matter of arithmetic: a full batch instead of as many single ones.
+already, and every batch is full. That makes the gain a matter of arithmetic: a full batch instead of as many single
+ones.
 """
 
 from __future__ import annotations
@@ -14,15 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import tritonclient.grpc as triton
-from tritonclient.utils import InferenceServerException
 
 from inflight import machine
 from inflight.bench import load_generator
 from inflight.errors import CourseError
-from inflight.triton import repository, telemetry
+from inflight.triton import repository, telemetry, transport
 from inflight.triton.server import Server
 from inflight.triton.telemetry import Statistics
+from inflight.triton.transport import Connection
 
 MODEL = repository.EMBEDDING
 BATCHERS = {"none": False, "dynamic": True}
@@ -78,10 +78,10 @@ def bench(
     Returns
     -------
     dict
-        `machine`, `settings`; `rows`, one a batcher with medians over the rounds: texts_per_s, mean_batch, expected_batch;
-        `cost`, medians of `fixed_ms` a batch and `item_ms` a text, and `batch_ms` by batch size; `ratios` (median, min and
-        max over the rounds): `dynamic_over_none`, of throughput, and `measured_over_predicted`; `predicted`: the same
-        `dynamic_over_none` from the costs.
+        `machine`, `settings`; `rows`, one a batcher with medians over the rounds: texts_per_s, mean_batch,
+        expected_batch; `cost`, medians of `fixed_ms` a batch and `item_ms` a text, and `batch_ms` by batch size;
+        `ratios` (median, min and max over the rounds): `dynamic_over_none`, of throughput, and
+        `measured_over_predicted`; `predicted`: the same `dynamic_over_none` from the costs.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def bench(
         embedding_dtype=dtype,
     )
     turns: list[dict] = []
-    with Server(repo) as server, triton.InferenceServerClient(server.grpc_url) as connection:
+    with Server(repo) as server, Connection(server.grpc_url) as connection:
         for number in range(rounds + 1):
 
             def step(what: str, done: int, number: int = number) -> None:
@@ -135,11 +135,11 @@ def check(rounds: int, requests: int, max_batch_size: int) -> None:
         )
 
 
-def batch_costs(connection: triton.InferenceServerClient, max_batch_size: int) -> dict[int, float]:
+def batch_costs(connection: Connection, max_batch_size: int) -> dict[int, float]:
     """Milliseconds that a batch of 1, 2, 4, … `max_batch_size` texts takes when one follows the other: medians.
 
-    Each request is a batch: the model must have no batcher. Two are under way, so that the model is never idle, as under
-    load: after a pause a batch costs more.
+    Each request is a batch: the model must have no batcher. Two are under way, so that the model is never idle, as
+    under load: after a pause a batch costs more.
     """
     sizes = sorted({2**power for power in range(max_batch_size.bit_length())} | {max_batch_size})
     # Size by size in turns: when the machine gets slower for a while, all sizes get their part of it.
@@ -148,14 +148,14 @@ def batch_costs(connection: triton.InferenceServerClient, max_batch_size: int) -
 
 
 def line(batch_ms: dict[int, float]) -> tuple[float, float]:
-    """The cost of a batch as (fixed_ms, item_ms): the line through `batch_ms` whose relative errors are least squares."""
+    """The cost of a batch as (fixed_ms, item_ms): the line through `batch_ms` with the least squares of relative errors."""
     sizes, cost = np.array(list(batch_ms)), np.array(list(batch_ms.values()))
     item_ms, fixed_ms = np.polyfit(sizes, cost, 1, w=1 / cost)
     return float(fixed_ms), float(item_ms)
 
 
 def expected_batches(requests: int, max_batch_size: int) -> list[int]:
-    """Batches of a closed load that fills two of them: the first text finds the model idle and goes alone; then full ones."""
+    """Batches of a closed load that fills two of them: the first text goes alone, as the model is idle; then full ones."""
     full, rest = divmod(requests - 1, max_batch_size)
     return [1] + [max_batch_size] * full + ([rest] if rest else [])
 
@@ -171,7 +171,7 @@ def predicted_gain(fixed_ms: float, item_ms: float, requests: int, max_batch_siz
 
 def _round(
     server: Server,
-    connection: triton.InferenceServerClient,
+    connection: Connection,
     requests: int,
     max_batch_size: int,
     batchers: list[str],
@@ -188,9 +188,7 @@ def _round(
     return turn
 
 
-def _loaded(
-    server: Server, connection: triton.InferenceServerClient, requests: int, in_flight: int
-) -> dict[str, float]:
+def _loaded(server: Server, connection: Connection, requests: int, in_flight: int) -> dict[str, float]:
     """One turn under load: what the clients saw and what Triton counted of it."""
     load_generator.closed_loop(lambda number: embed(connection, _texts(number, 1)), WARM_UP_REQUESTS, 1)
     before = _counted(server, WARM_UP_REQUESTS)
@@ -199,17 +197,15 @@ def _loaded(
     return {"texts_per_s": requests / seconds, "mean_batch": done.mean_batch}
 
 
-def embed(connection: triton.InferenceServerClient, texts: list[str]) -> np.ndarray:
-    """Embeddings of texts, float32 [texts, width], in one request; CourseError with Triton's reason when there are none."""
-    data = np.array([[text.encode("utf-8")] for text in texts], np.object_)
-    tensor = triton.InferInput("text_input", list(data.shape), "BYTES").set_data_from_numpy(data)
+def embed(connection: Connection, texts: list[str]) -> np.ndarray:
+    """Embeddings of texts, float32 [texts, width], in one request; CourseError with the reason if there are none."""
     try:
-        return connection.infer(MODEL, [tensor], client_timeout=TIMEOUT_S).as_numpy("embedding")
-    except InferenceServerException as error:
-        raise CourseError(f"{MODEL} did not answer: {error.message()}") from error
+        return connection.infer(MODEL, {"text_input": transport.text(*texts)}, TIMEOUT_S).tensor("embedding")
+    except CourseError as error:
+        raise CourseError(f"{MODEL} did not answer: {error}") from error
 
 
-def _batch_ms(connection: triton.InferenceServerClient, size: int) -> float:
+def _batch_ms(connection: Connection, size: int) -> float:
     seconds = load_generator.closed_loop(lambda number: embed(connection, _texts(number * size, size)), BATCHES, 2)
     return seconds / BATCHES * 1000
 

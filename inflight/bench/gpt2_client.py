@@ -13,15 +13,15 @@ from __future__ import annotations
 import contextlib
 import queue
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
-import tritonclient.grpc as triton
 
 from inflight.errors import CourseError
-from inflight.triton.client import Client, send
+from inflight.triton import transport
+from inflight.triton.transport import Connection, Reply
 
 LOOK_EVERY_S = 0.1  # the longest that a race keeps quiet
 
@@ -74,23 +74,38 @@ def race(
     """
     offsets = [0.0] * len(prompts) if offsets_s is None else list(offsets_s)
     _check(url, prompts, max_tokens, offsets)
-    with Client(url, model, timeout_s) as client, client.errors(), contextlib.ExitStack() as stack:
-        arrived: queue.SimpleQueue = queue.SimpleQueue()
-        streams = [stack.enter_context(_Stream(url, number, arrived)) for number in range(1, len(prompts) + 1)]
+    parameters = {"max_tokens": max_tokens, "ignore_eos": ignore_eos}
+    arrived: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+    with contextlib.ExitStack() as stack:
+        streams = [stack.enter_context(Connection(url, arrived)) for _ in prompts]
+        for number, stream in enumerate(streams, 1):
+            stream.connect()
+            stream.open_stream(number)
         started = heard = time.perf_counter()
         waiting = sorted(zip(offsets, streams, prompts), key=lambda row: row[0], reverse=True)
-        while not all(stream.is_over for stream in streams):
+        num_running, num_tokens = len(streams), Counter()
+        while num_running:
             now = time.perf_counter()
             while waiting and waiting[-1][0] <= now - started:
                 _, stream, prompt = waiting.pop()
-                stream.send(model, prompt, max_tokens, ignore_eos)
+                stream.send_on_stream(
+                    model,
+                    {"text_input": transport.text(prompt)},
+                    enable_empty_final_response=True,
+                    parameters=parameters,
+                )
                 heard = now
             next_s = started + waiting[-1][0] - now if waiting else LOOK_EVERY_S
-            tokens = [
-                token
-                for event in _taken(arrived, min(next_s, LOOK_EVERY_S))
-                for token in streams[event[0] - 1].tokens(*event[1:], started)
-            ]
+            tokens = []
+            for reply in _taken(arrived, min(next_s, LOOK_EVERY_S)):
+                if reply.error is not None:
+                    raise reply.error
+                num_running -= reply.is_final
+                piece = reply.tensor("text_output")
+                if piece is not None:
+                    num_tokens[reply.number] += 1
+                    token = num_tokens[reply.number], reply.arrived_s - started, piece.item().decode("utf-8")
+                    tokens.append(Token(reply.number, *token))
             if tokens:
                 heard = time.perf_counter()
             elif not waiting and now - heard > timeout_s:
@@ -145,54 +160,7 @@ def costs(tokens: pd.DataFrame, prompt_tokens: int) -> pd.DataFrame:
     return pd.DataFrame({"length": prompt_tokens + tokens["token"].iloc[1:] - 1, "ms": ms}).reset_index(drop=True)
 
 
-class _Stream:
-    """A connection with one request. What arrives there is put into `arrived` with the stream's number and the time."""
-
-    def __init__(self, url: str, number: int, arrived: queue.SimpleQueue):
-        self.number, self.is_over = number, False
-        self._num_tokens = 0
-        self._arrived = arrived
-        self._connection = triton.InferenceServerClient(url)
-
-    def __enter__(self) -> _Stream:
-        try:
-            self._connection.is_server_live(client_timeout=5)  # connects now: that is no part of a measurement
-            self._connection.start_stream(
-                lambda result, error: self._arrived.put((self.number, time.perf_counter(), result, error))
-            )
-        except BaseException:
-            self._connection.close()
-            raise
-        return self
-
-    def __exit__(self, *_) -> None:
-        self._connection.stop_stream(cancel_requests=True)
-        self._connection.close()
-
-    def send(self, model: str, prompt: str, max_tokens: int, ignore_eos: bool) -> None:
-        send(
-            self._connection,
-            model,
-            {"text_input": np.array([[prompt.encode("utf-8")]], np.object_)},
-            "",
-            enable_empty_final_response=True,
-            parameters={"max_tokens": max_tokens, "ignore_eos": ignore_eos},
-        )
-
-    def tokens(
-        self, arrived_at: float, result: triton.InferResult, error: Exception | None, started: float
-    ) -> Iterator[Token]:
-        """The token, if there is one, of what arrived."""
-        if error is not None:
-            raise error
-        self.is_over = result.get_response().parameters["triton_final_response"].bool_param
-        piece = result.as_numpy("text_output")
-        if piece is not None:
-            self._num_tokens += 1
-            yield Token(self.number, self._num_tokens, arrived_at - started, piece.item().decode("utf-8"))
-
-
-def _taken(arrived: queue.SimpleQueue, timeout_s: float) -> Iterator[tuple]:
+def _taken(arrived: queue.SimpleQueue[Reply], timeout_s: float) -> Iterator[Reply]:
     """Everything in a queue, after waiting so long for the first."""
     with contextlib.suppress(queue.Empty):
         yield arrived.get(timeout=max(0.0, timeout_s))

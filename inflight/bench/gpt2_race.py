@@ -7,12 +7,12 @@ print(summary(tokens))
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Sequence
 from itertools import cycle, islice
 
 import pandas as pd
-from tqdm import tqdm
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
 
 from inflight.bench import gpt2_client
 from inflight.errors import CourseError
@@ -28,7 +28,6 @@ PROMPTS = (
     "To make a program faster,",
     "The weather in the mountains",
 )
-BAR = "{desc} {bar} {n_fmt:>4}/{total_fmt} tokens{postfix}"
 
 
 def prompts(streams: int, given: Sequence[str] = PROMPTS) -> list[str]:
@@ -65,19 +64,16 @@ def with_bars(
     """
     tokens: list[gpt2_client.Token] = []
     racing = gpt2_client.race(url, model, prompts, max_tokens, offsets(len(prompts), offset_s))
-    with contextlib.ExitStack() as stack:
+    with contextlib.closing(racing), _progress() as progress:
         bars = [
-            stack.enter_context(_bar(f"{model}, stream {number}", max_tokens, number - 1))
+            progress.add_task(f"{model}, stream {number}", total=max_tokens, time="")
             for number in range(1, len(prompts) + 1)
         ]
-        stack.enter_context(contextlib.closing(racing))
         try:
             for arrived in racing:
                 tokens += arrived
                 for token in arrived:
-                    bar = bars[token.stream - 1]
-                    bar.set_postfix_str(f"{token.time_s:.2f} s", refresh=False)
-                    bar.update()
+                    progress.update(bars[token.stream - 1], completed=token.token, time=f", {token.time_s:.2f} s")
         except KeyboardInterrupt:
             return gpt2_client.table(tokens), True
     return gpt2_client.table(tokens), False
@@ -93,7 +89,14 @@ def summary(tokens: pd.DataFrame) -> str:
     return "; ".join(parts) or "no token"
 
 
-def _bar(title: str, total: int, position: int) -> tqdm:
-    return tqdm(
-        desc=title, total=total, bar_format=BAR, position=position, file=sys.stderr, disable=None, dynamic_ncols=True
+def _progress() -> Progress:
+    """A line a task on stderr: what it is, a bar as wide as there is room, and how far it has come."""
+    terminal = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}", style="none", markup=False),
+        BarColumn(bar_width=None),
+        TextColumn("{task.completed:>4}/{task.total} tokens{task.fields[time]}", style="none", markup=False),
+        console=terminal,
+        disable=not terminal.is_terminal,
+        expand=True,
     )

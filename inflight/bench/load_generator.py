@@ -3,13 +3,12 @@
     run = load(sender(client), requests)        # requests from inflight.workload
     run.requests["latency_ms"].mean()
 
-Times are shown, never judged: they belong to the machine they were taken on. Ratios of two ways that took turns in one run
-are what can be compared.
+Times are shown, never judged: they belong to the machine they were taken on. Ratios of two ways that took turns in one
+run are what can be compared.
 """
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import threading
 import time
@@ -73,10 +72,11 @@ class Run:
     Attributes
     ----------
     requests : DataFrame
-        One row a request, in the order of the list that was sent: `request` (its number in that list, from 0); `sent_s`,
-        `first_s`, `last_s` (seconds since the run's start); `input_len`, `output_len`, `max_tokens` (tokens); `ttft_ms`,
-        `itl_ms`, `latency_ms` (milliseconds); `error` (why there is no answer; blank if there is one). What is not known
-        is NaN: TTFT and ITL of a whole answer, ITL of a single token, times of a request that was not sent.
+        One row a request, in the order of the list that was sent: `request` (its number in that list, from 0);
+        `sent_s`, `first_s`, `last_s` (seconds since the run's start); `input_len`, `output_len`, `max_tokens` (tokens);
+        `ttft_ms`, `itl_ms`, `latency_ms` (milliseconds); `error` (why there is no answer; blank if there is one). What
+        is not known is NaN: TTFT and ITL of a whole answer, ITL of a single token, times of a request that was not
+        sent.
     started_at : float
         The run's start in seconds since 1970, as the timestamps of the iteration log.
     stopped : str
@@ -123,10 +123,7 @@ class Sender:
         """Send `request` now and wait for the end of its answer; CourseError when there is none."""
         try:
             return self._timed(request, exactly(request, self.client.model))
-        except (
-            CourseError,
-            ValueError,
-        ) as error:  # gRPC refuses what is sent over a closed connection with a ValueError
+        except CourseError as error:
             if self._aborted:
                 raise CourseError("The request was ended before its answer was there.") from error
             raise
@@ -148,9 +145,7 @@ class Sender:
 
     def is_alive(self) -> bool:
         """Whether the server still answers, and `abort` has not been called."""
-        with contextlib.suppress(ValueError):  # gRPC, of a connection that is closed
-            return self.client.is_ready()
-        return False
+        return not self._aborted and self.client.is_ready()
 
     def abort(self) -> None:
         """End what is under way: whole answers over gRPC at once, streams at their next piece, HTTP with its answer."""

@@ -1,6 +1,6 @@
 """Readers in the middle of their streams, and somebody's long prompt that arrives: what do the readers feel?
 
-gaps, newcomer = interrupt(client, prompt_ids)
+gaps, newcomer = send_while_others_read(client, prompt_ids)
 gaps["gap_ms"].max(), newcomer.time_to_first_s
 """
 
@@ -18,10 +18,10 @@ QUIET_TOKENS = 40  # what every reader has read when the prompt is sent
 READERS_PROMPT_TOKENS = 16
 
 
-def interrupt(
+def send_while_others_read(
     client: Client, prompt_ids: list[int], readers: int = 7, tokens: int = 140
 ) -> tuple[pd.DataFrame, Answer]:
-    """Send a prompt to a decoupled engine while others read.
+    """Send a long prompt to a decoupled engine that is answering others.
 
     Parameters
     ----------

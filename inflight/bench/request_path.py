@@ -12,11 +12,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import httpx
 import pandas as pd
 
 from inflight.errors import CourseError
-from inflight.triton import telemetry
+from inflight.triton import telemetry, transport
 from inflight.triton.client import Answer, Client
 from inflight.triton.server import Server
 
@@ -47,7 +46,7 @@ def measure(
     Raises
     ------
     CourseError
-        The request failed, or the figures of other requests are mixed in.
+        The request failed; the server did not give its figures, or those of other requests are mixed in.
     """
     before, sent = _statistics(server), time.time()
     stream = client.stream(text, max_tokens)
@@ -78,7 +77,7 @@ def first_word(path: pd.DataFrame) -> pd.DataFrame:
 
 def _statistics(server: Server) -> dict[str, tuple[int, float]]:
     """Model -> requests it has finished, and milliseconds they took in all, waiting in its queue included."""
-    rows = httpx.get(f"{server.http_url}/v2/models/stats", timeout=TIMEOUT_S).json()["model_stats"]
+    rows = transport.get_json(server.http_url, "/v2/models/stats")["model_stats"]
     return {
         row["name"]: (row["inference_stats"]["success"]["count"], row["inference_stats"]["success"]["ns"] / 1e6)
         for row in rows
@@ -89,13 +88,17 @@ def _wait_for_figures(
     server: Server, iteration_log: str | Path, before: dict, sent: float
 ) -> tuple[dict, pd.DataFrame]:
     """Statistics and iterations of the request; both are written a moment after its last word has left."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline:
-        after, log = _statistics(server), telemetry.iterations(iteration_log)
-        log = log[log["timestamp"] >= sent]
-        if after["ensemble"][0] > before["ensemble"][0] and log["finished"].sum() > 0:
-            return after, log
-    raise CourseError(f"The server wrote no figures about the request within {TIMEOUT_S} s. Look at its log.")
+
+    def read() -> tuple[dict, pd.DataFrame]:
+        log = telemetry.iterations(iteration_log)
+        return _statistics(server), log[log["timestamp"] >= sent]
+
+    return telemetry.wait_for(
+        read,
+        lambda figures: figures[0]["ensemble"][0] > before["ensemble"][0] and figures[1]["finished"].sum() > 0,
+        f"The server wrote no figures about the request within {TIMEOUT_S} s. Look at its log.",
+        TIMEOUT_S,
+    )
 
 
 def _steps(log: pd.DataFrame, spent: dict, answer: Answer, sent: float) -> list[tuple]:

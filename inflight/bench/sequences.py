@@ -9,20 +9,17 @@ Triton's sequence batcher keeps a place for a sequence from its START to its END
 
 from __future__ import annotations
 
-import json
-import queue
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import tritonclient.grpc as triton
-from tritonclient.utils import np_to_triton_dtype
 
 from inflight.errors import CourseError
-from inflight.triton import repository
+from inflight.triton import repository, telemetry, transport
 from inflight.triton.server import Server
+from inflight.triton.transport import Connection, Reply
 
 SILENCE_S = 60  # longest wait for the next answer
 OUTPUTS = ("sum", "memory", "controls", "execution", "place")
@@ -52,7 +49,9 @@ class Step:
     end: bool = False
 
 
-def send(server: Server, steps: Sequence[Step], model: str = repository.RUNNING_SUM) -> pd.DataFrame:
+def send(
+    server: Server, steps: Sequence[Step], model: str = repository.RUNNING_SUM, timeout_s: float = SILENCE_S
+) -> pd.DataFrame:
     """Send requests one right after the other, and wait for all the answers.
 
     All go over one stream, so that they reach the server in their order: with one call a request, a later one may
@@ -69,26 +68,26 @@ def send(server: Server, steps: Sequence[Step], model: str = repository.RUNNING_
     Raises
     ------
     CourseError
-        There is no step; a value has more than 32 bits; nothing came back for SILENCE_S; the server went away.
+        There is no step; a value has more than 32 bits; nothing came back for `timeout_s`; the server went away.
     """
     if not steps:
         raise CourseError("There is no step to send: give at least one.")
-    inputs = [_tensors(step) for step in steps]  # all are right before one is sent
-    answers: queue.SimpleQueue = queue.SimpleQueue()
-    with triton.InferenceServerClient(server.grpc_url) as connection:
-        connection.start_stream(lambda result, error: answers.put((result, error)))
-        for number, (step, tensors) in enumerate(zip(steps, inputs), 1):
-            connection.async_stream_infer(
+    inputs = [_arrays(step) for step in steps]  # all are right before one is sent
+    with Connection(server.grpc_url) as connection:
+        connection.open_stream()
+        for number, (step, arrays) in enumerate(zip(steps, inputs), 1):
+            connection.send_on_stream(
                 model,
-                tensors,
-                request_id=str(number),
+                arrays,
+                str(number),
                 sequence_id=step.sequence,
                 sequence_start=step.start,
                 sequence_end=step.end,
             )
         # A stream answers in the order of its requests; an error does not say of which it is.
         rows = [
-            {"request": number, **asdict(step), **_outcome(server, answers)} for number, step in enumerate(steps, 1)
+            {"request": number, **asdict(step), **_outcome(server, connection.next_reply(timeout_s))}
+            for number, step in enumerate(steps, 1)
         ]
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -107,41 +106,28 @@ def executions(log_path: str | Path) -> pd.DataFrame:
     CourseError
         The log cannot be read.
     """
-    try:
-        lines = [json.loads(line) for line in Path(log_path).read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError) as error:
-        raise CourseError(
-            f"The execution log {log_path} cannot be read ({error}). Set execution_log_path and send a request first."
-        ) from None
+    log = telemetry.read_log(log_path, "execution", ("execution", "start_s", "end_s", "rows"))
     rows = [
-        (line["execution"], line["start_s"], line["end_s"], place, sequence, start, end, ready)
-        for line in lines
-        for sequence, start, end, ready, place in line["rows"]
+        (line.execution, line.start_s, line.end_s, place, sequence, start, end, ready)
+        for line in log.itertuples()
+        for sequence, start, end, ready, place in line.rows
     ]
     return pd.DataFrame(rows, columns=["execution", "start_s", "end_s", "place", "sequence", "start", "end", "ready"])
 
 
-def _tensors(step: Step) -> list[triton.InferInput]:
+def _arrays(step: Step) -> dict[str, np.ndarray]:
     if abs(step.value) > np.iinfo(np.int32).max:
         raise CourseError(f"The value {step.value} of sequence {step.sequence} has more than 32 bits. Give less.")
-    arrays = {"value": np.array([[step.value]], np.int32), "text": np.array([[step.text.encode("utf-8")]], np.object_)}
-    return [
-        triton.InferInput(name, array.shape, np_to_triton_dtype(array.dtype)).set_data_from_numpy(array)
-        for name, array in arrays.items()
-    ]
+    return {"value": np.array([[step.value]], np.int32), "text": transport.text(step.text)}
 
 
-def _outcome(server: Server, answers: queue.SimpleQueue) -> dict:
-    try:
-        result, error = answers.get(timeout=SILENCE_S)
-    except queue.Empty:
-        raise CourseError(f"No answer from {server.grpc_url} within {SILENCE_S} s: look at the server's log.") from None
-    if error is not None and error.status():  # of the stream; that of a request has none
+def _outcome(server: Server, reply: Reply) -> dict:
+    if isinstance(reply.error, transport.Refused):
+        return {"outcome": "refused", "message": str(reply.error)}
+    if reply.error is not None:
         raise CourseError(
-            f"The server at {server.grpc_url} went away before the last answer ({error.message()}). Start it again."
-        ) from error
-    if error is not None:
-        return {"outcome": "refused", "message": error.message()}
-    values = {name: result.as_numpy(name).item() for name in OUTPUTS}
+            f"The server at {server.grpc_url} went away before the last answer. Start it again."
+        ) from reply.error
+    values = {name: reply.tensor(name).item() for name in OUTPUTS}
     texts = {name: value.decode("utf-8") for name, value in values.items() if isinstance(value, bytes)}
     return {"outcome": "answered", "message": "", **values, **texts}

@@ -7,11 +7,15 @@ Such a library is a shared library with five functions. Its symbols are read fro
 
 from __future__ import annotations
 
-import struct
 import sys
+from io import BytesIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from inflight.triton.parameter import Problem
+
+if TYPE_CHECKING:
+    from elftools.elf.elffile import ELFFile
 
 FILE_NAME = "batchstrategy.so"  # in the model's version folder, its own, or its backend's
 PARAMETER = "TRITON_BATCH_STRATEGY_PATH"  # or anywhere, when this parameter of the model names it
@@ -22,13 +26,6 @@ FUNCTIONS = (
     "TRITONBACKEND_ModelBatchIncludeRequest",
     "TRITONBACKEND_ModelBatchFinalize",
 )
-
-# ELF, the format of programs and libraries: https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html
-ELF_64_LITTLE_ENDIAN = b"\x7fELF\x02\x01"
-ET_DYN, SHT_DYNSYM = 3, 11
-_HEADER = struct.Struct("<16xHHIQQQIHHHHHH")
-_SECTION = struct.Struct("<IIQQQQIIQQ")
-_SYMBOL = struct.Struct("<IBBHQQ")
 
 
 def check(path: str | Path) -> Problem | None:
@@ -74,38 +71,32 @@ def symbols(path: str | Path) -> set[str]:
     ValueError
         It is not a shared library of this machine.
     """
+    from elftools.common.exceptions import ELFError  # only here: it takes a while to import
+    from elftools.elf.elffile import ELFFile
+
     data = Path(path).read_bytes()
-    if not data.startswith(ELF_64_LITTLE_ENDIAN):
+    if not data.startswith(b"\x7fELF"):
         raise ValueError("it does not begin as one")
+    with open(sys.executable, "rb") as program:
+        wanted = _processor(ELFFile(program))
     try:
-        return _symbols(data)
-    except (struct.error, IndexError):
+        library = ELFFile(BytesIO(data))
+        kind, processor = library["e_type"], _processor(library)
+        # A name without a section is one that the library uses and does not have.
+        names = {
+            symbol.name
+            for section in library.iter_sections("SHT_DYNSYM")
+            for symbol in section.iter_symbols()
+            if symbol["st_shndx"] != "SHN_UNDEF"
+        }
+    except (ELFError, ValueError, OverflowError):  # the last two of places that no file reaches to
         raise ValueError("it is cut off") from None
-
-
-def _symbols(data: bytes) -> set[str]:
-    kind, machine, _, _, _, sections_at, *_, size, count, _ = _HEADER.unpack_from(data)
-    if kind != ET_DYN:
+    if kind != "ET_DYN":
         raise ValueError("it cannot be loaded while a program runs")
-    if machine != _machine():
+    if processor != wanted:
         raise ValueError("it is for another kind of processor")
-    sections = [_SECTION.unpack_from(data, sections_at + size * index) for index in range(count)]
-    names = set()
-    for _, section_kind, _, _, begin, length, link, *_ in sections:
-        if section_kind == SHT_DYNSYM:
-            names_at = sections[link][4]
-            for at in range(begin, begin + length, _SYMBOL.size):
-                name_at, _, _, section, *_ = _SYMBOL.unpack_from(data, at)
-                if section:  # of those with none, the library is a user and not the owner
-                    names.add(_text(data, names_at + name_at))
     return names
 
 
-def _text(data: bytes, begin: int) -> str:
-    return data[begin : data.index(b"\0", begin)].decode("utf-8", "replace")
-
-
-def _machine() -> int:
-    """The processor that this Python was made for, as an ELF header tells it."""
-    with open(sys.executable, "rb") as file:
-        return _HEADER.unpack(file.read(_HEADER.size))[1]
+def _processor(elf: ELFFile) -> tuple[str, int, bool]:
+    return elf["e_machine"], elf.elfclass, elf.little_endian

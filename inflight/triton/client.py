@@ -10,23 +10,17 @@ Every trouble of a request, from whichever library, arrives as one `CourseError`
 
 from __future__ import annotations
 
-import contextlib
-import json
-import queue
-import re
-import threading
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
-import grpc
-import httpx
 import numpy as np
-import tritonclient.grpc as triton
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from inflight.errors import CourseError
+from inflight.triton import transport
+from inflight.triton.transport import Connection, NoAnswer, Refused, Reply
 
 ENGINE = "tensorrt_llm"
 STOP_TIMEOUT_S = 5
@@ -161,7 +155,7 @@ class Client:
         self.timeout_s = timeout_s
         self._decoupled: dict[str, bool] = {}
         self._http = self.url.startswith(("http://", "https://"))
-        self._grpc = None if self._http else triton.InferenceServerClient(self.url)
+        self._grpc = None if self._http else Connection(self.url)
 
     # Text -------------------------------------------------------------------------------------------------------------
 
@@ -217,27 +211,19 @@ class Client:
 
     def is_ready(self) -> bool:
         """Whether the server answers and every model it was told to load is ready."""
-        with contextlib.suppress(httpx.TransportError, InferenceServerException):
-            if self._http:
-                return httpx.get(f"{self.url}/v2/health/ready", timeout=5).status_code == 200
-            return self._grpc.is_server_ready(client_timeout=5)
-        return False
+        return transport.is_ok(self.url, "/v2/health/ready") if self._http else self._grpc.is_ready()
 
     def metadata(self, model: str | None = None) -> dict:
         """A model's inputs and outputs, as the server tells them: name, datatype, shape."""
         model = model or self.model
-        with self.errors():
-            if self._http:
-                answer = httpx.get(f"{self.url}/v2/models/{model}", timeout=self.timeout_s)
-                return _checked_json(answer)
-            return self._grpc.get_model_metadata(model, as_json=True, client_timeout=self.timeout_s)
+        if self._http:
+            return transport.get_json(self.url, f"/v2/models/{model}", self.timeout_s)
+        return self._grpc.metadata(model, self.timeout_s)
 
     def is_decoupled(self, model: str | None = None) -> bool:
         model = model or self.model
         if model not in self._decoupled:
-            with self.errors():
-                config = self._grpc.get_model_config(model, client_timeout=self.timeout_s).config
-            self._decoupled[model] = config.model_transaction_policy.decoupled
+            self._decoupled[model] = self._grpc.is_decoupled(model, self.timeout_s)
         return self._decoupled[model]
 
     def close(self) -> None:
@@ -257,140 +243,82 @@ class Client:
 
         Triton does not pass a cancellation on from an ensemble to its models, but it passes on the request's id.
         """
-        connection = triton.InferenceServerClient(self.url)
-        answered = threading.Event()
-        try:
-            connection.start_stream(lambda result, error: answered.set())
-            send(connection, ENGINE, _stop_arrays(), request_id)
-            answered.wait(STOP_TIMEOUT_S)
-        finally:
-            connection.stop_stream(cancel_requests=True)
-            connection.close()
+        with Connection(self.url) as connection:
+            connection.open_stream()
+            connection.send_on_stream(ENGINE, _stop_arrays(), request_id)
+            with suppress(NoAnswer):
+                connection.next_reply(STOP_TIMEOUT_S)
 
     def _ask_grpc(self, model: str, arrays: dict[str, np.ndarray], read) -> Answer:
         started, request_id = time.perf_counter(), uuid.uuid4().hex
         if self.is_decoupled(model):  # such a model answers only on a stream
             pieces = list(self._stream_grpc(model, arrays, read))
         else:
-            with self.errors():
-                try:
-                    result = self._grpc.infer(
-                        model, _tensors(arrays), request_id=request_id, client_timeout=self.timeout_s
-                    )
-                except InferenceServerException as error:
-                    # Nobody waits any longer: the time is up, or `close` was called meanwhile.
-                    if re.search("DEADLINE_EXCEEDED|CANCELLED", error.status() or "") and model != ENGINE:
-                        self._stop_in_engine(request_id)
-                    raise
-                pieces = [read(result)]
+            try:
+                pieces = [read(self._grpc.infer(model, arrays, self.timeout_s, request_id=request_id))]
+            except NoAnswer:
+                # Nobody waits any longer: the time is up, or `close` was called meanwhile.
+                if model != ENGINE:
+                    self._stop_in_engine(request_id)
+                raise
         return Answer(pieces, [time.perf_counter() - started] * len(pieces))
 
     def _stream_grpc(
         self, model: str, arrays: dict[str, np.ndarray], read, stop_after_s: float | None = None
     ) -> Iterator:
         """Yield pieces until the server says that the last has been sent."""
-        arrived: queue.SimpleQueue = queue.SimpleQueue()
-        connection, request_id, is_over = triton.InferenceServerClient(self.url), uuid.uuid4().hex, False
+        request_id, is_over = uuid.uuid4().hex, False
         num_unfinished = 1  # requests on this stream: the stop request gets a final response of its own
         stop_at = None if stop_after_s is None else time.perf_counter() + stop_after_s
         try:
-            with self.errors():
-                connection.start_stream(lambda result, error: arrived.put((result, error)))
-                send(connection, model, arrays, request_id, enable_empty_final_response=True)
-                while True:
+            with Connection(self.url) as connection:
+                connection.open_stream()
+                connection.send_on_stream(model, arrays, request_id, enable_empty_final_response=True)
+                while not is_over:
                     wait_s = self.timeout_s if stop_at is None else max(0.0, stop_at - time.perf_counter())
                     try:
-                        result, error = arrived.get(timeout=wait_s)
-                    except queue.Empty:
+                        reply = connection.next_reply(wait_s)
+                    except NoAnswer:
                         if stop_at is None:
-                            raise CourseError(
-                                f"No answer from {self.url} within {self.timeout_s} s. Wait longer with "
-                                "timeout_s, or look at the server's log."
-                            ) from None
+                            raise
                         stop_at = None
-                        send(connection, model, _stop_arrays(), request_id)
+                        connection.send_on_stream(model, _stop_arrays(), request_id)
                         num_unfinished += 1
                         continue
-                    if error is not None:
+                    if reply.error is not None:
                         is_over = True
-                        raise error
-                    response = result.get_response()
-                    num_unfinished -= response.parameters["triton_final_response"].bool_param
+                        raise reply.error
+                    num_unfinished -= reply.is_final
                     is_over = num_unfinished == 0
-                    if response.outputs:
-                        yield read(result)
-                    if is_over:
-                        return
+                    if not reply.is_empty:
+                        yield read(reply)
         finally:
-            connection.stop_stream(cancel_requests=True)
-            connection.close()
             if not is_over and model != ENGINE:
                 self._stop_in_engine(request_id)
-
-    @contextlib.contextmanager
-    def errors(self):
-        """Whatever the libraries raise, as a CourseError."""
-        try:
-            yield
-        except InferenceServerException as error:
-            raise CourseError(self._sentence(error)) from error
-        except (grpc.RpcError, httpx.TransportError) as error:
-            raise CourseError(self._unreachable()) from error
-
-    def _sentence(self, error: InferenceServerException) -> str:
-        status, message = error.status() or "", error.message()
-        if "DEADLINE_EXCEEDED" in status:
-            return (
-                f"No answer from {self.url} within {self.timeout_s} s. Wait longer with timeout_s, or look at the "
-                "server's log."
-            )
-        if "UNAVAILABLE" in status and not message.startswith(("Request for unknown", "in ensemble")):
-            return self._unreachable()
-        return _clean(message)
-
-    def _unreachable(self) -> str:
-        return (
-            f"The server at {self.url} does not answer, or went away in the middle of a request. Start it "
-            "(`inflight serve`) and check the port."
-        )
 
     # HTTP -------------------------------------------------------------------------------------------------------------
 
     def _ask_http(self, inputs: dict) -> Answer:
         started, request_id = time.perf_counter(), uuid.uuid4().hex
-        with self._errors_http():
-            try:
-                answer = httpx.post(
-                    f"{self.url}/v2/models/{self.model}/generate",
-                    content=_json(inputs, request_id),
-                    timeout=self.timeout_s,
-                )
-            except httpx.TimeoutException:
-                self._stop_in_engine_http(request_id)
-                raise
-            text = _checked_json(answer)["text_output"]
+        path = f"/v2/models/{self.model}/generate"
+        try:
+            text = transport.post_json(self.url, path, _body(inputs, request_id), self.timeout_s)["text_output"]
+        except NoAnswer:
+            self._stop_in_engine_http(request_id)
+            raise
         return Answer([text], [time.perf_counter() - started])
 
     def _stream_http(self, inputs: dict) -> Iterator[str]:
         request_id, is_over = uuid.uuid4().hex, False
+        path = f"/v2/models/{self.model}/generate_stream"
         try:
-            with (
-                self._errors_http(),
-                httpx.stream(
-                    "POST",
-                    f"{self.url}/v2/models/{self.model}/generate_stream",
-                    content=_json(inputs, request_id),
-                    timeout=self.timeout_s,
-                ) as response,
-            ):
-                if response.status_code != 200:
-                    is_over = True
-                    response.read()
-                    _checked_json(response)
-                for line in response.iter_lines():
-                    if line.startswith("data:"):
-                        yield _no_error(json.loads(line.removeprefix("data:")))["text_output"]
-                is_over = True
+            with closing(transport.post_stream(self.url, path, _body(inputs, request_id), self.timeout_s)) as pieces:
+                for piece in pieces:
+                    yield piece["text_output"]
+            is_over = True
+        except Refused:
+            is_over = True
+            raise
         finally:
             if not is_over:
                 self._stop_in_engine_http(request_id)
@@ -398,24 +326,13 @@ class Client:
     def _stop_in_engine_http(self, request_id: str) -> None:
         """As `_stop_in_engine`. A server that is gone has nothing left to stop."""
         stop = {name: array.item() for name, array in _stop_arrays().items()}
-        with contextlib.suppress(httpx.TransportError):
-            httpx.post(
-                f"{self.url}/v2/models/{ENGINE}/generate_stream",
-                content=json.dumps({**stop, "id": request_id}),
-                timeout=STOP_TIMEOUT_S,
-            )
-
-    @contextlib.contextmanager
-    def _errors_http(self):
-        try:
-            yield
-        except httpx.TimeoutException as error:
-            raise CourseError(
-                f"No answer from {self.url} within {self.timeout_s} s. Wait longer with timeout_s, or look at "
-                "the server's log."
-            ) from error
-        except (httpx.TransportError, httpx.InvalidURL) as error:
-            raise CourseError(self._unreachable()) from error
+        path = f"/v2/models/{ENGINE}/generate_stream"
+        with (
+            suppress(CourseError),
+            closing(transport.post_stream(self.url, path, {**stop, "id": request_id}, STOP_TIMEOUT_S)) as pieces,
+        ):
+            for _ in pieces:  # until the engine has ended it
+                pass
 
 
 # Tensors --------------------------------------------------------------------------------------------------------------
@@ -468,63 +385,21 @@ def _check_whole(values: list, limits: np.iinfo) -> None:
         raise ValueError(f"it takes whole numbers from {limits.min} to {limits.max}")
 
 
-def _tensors(arrays: dict[str, np.ndarray]) -> list[triton.InferInput]:
-    tensors = []
-    for name, array in arrays.items():
-        tensor = triton.InferInput(name, array.shape, np_to_triton_dtype(array.dtype))
-        tensors.append(tensor.set_data_from_numpy(array))
-    return tensors
-
-
-def send(
-    connection: triton.InferenceServerClient, model: str, arrays: dict[str, np.ndarray], request_id: str, **options
-) -> None:
-    """Send a request on the connection's stream."""
-    # A stream that is broken refuses; by then its callback has got the error that broke it, which says more.
-    with contextlib.suppress(InferenceServerException):
-        connection.async_stream_infer(model, _tensors(arrays), request_id=request_id, **options)
-
-
 def _stop_arrays() -> dict[str, np.ndarray]:
     """A stop request: what is required, with any content, and `stop`."""
     zero = np.zeros((1, 1), np.int32)
     return {"input_ids": zero, "input_lengths": zero, "request_output_len": zero, "stop": np.array([[True]])}
 
 
-def _text(result: triton.InferResult) -> str:
-    return result.as_numpy("text_output").reshape(-1)[0].decode("utf-8")
+def _text(reply: Reply) -> str:
+    return reply.tensor("text_output").reshape(-1)[0].decode("utf-8")
 
 
-def _token_ids(result: triton.InferResult) -> list[int]:
-    return result.as_numpy("output_ids").reshape(-1).tolist()
+def _token_ids(reply: Reply) -> list[int]:
+    return reply.tensor("output_ids").reshape(-1).tolist()
 
 
-# JSON -----------------------------------------------------------------------------------------------------------------
-
-
-def _json(inputs: dict, request_id: str) -> str:
-    _arrays(inputs, TEXT_OPTIONS)  # names and types are checked as they are for gRPC
-    try:
-        return json.dumps({**inputs, "id": request_id}, allow_nan=False)
-    except (ValueError, TypeError) as error:
-        raise CourseError(f"The request cannot be written as JSON ({error}): give finite numbers and text.") from None
-
-
-def _checked_json(response: httpx.Response) -> dict:
-    text = response.text.removeprefix("data:").strip()
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError:
-        content = {"error": f"The server answered with status {response.status_code} and {text[:200]!r}."}
-    return _no_error(content)
-
-
-def _no_error(content: dict) -> dict:
-    if "error" in content:
-        raise CourseError(_clean(content["error"]))
-    return content
-
-
-def _clean(message: str) -> str:
-    """Triton's message without its own prefixes."""
-    return re.sub(r"^(\[request id: [^\]]*\] |in ensemble '[^']*', )+", "", message).strip()
+def _body(inputs: dict, request_id: str) -> dict:
+    """Inputs of a text request as JSON's content; names and types are checked as they are for gRPC."""
+    _arrays(inputs, TEXT_OPTIONS)
+    return {**inputs, "id": request_id}

@@ -4,13 +4,13 @@
         print(server.http_url, server.grpc_url)
 
 The `tritonserver` binary is the one inside the nvidia-pytriton wheel. Models are loaded one by one through the server's
-API (`--model-control-mode=explicit`), so that the state of each is known at any time and the reason of a failure at once.
+API (`--model-control-mode=explicit`), so that the state of each is known at any time and the reason of a failure at
+once.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import shutil
@@ -26,12 +26,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-import httpx
 from google.protobuf import json_format
 
 from inflight.errors import CourseError
-from inflight.triton import batchers, repository, supervisor
+from inflight.triton import batchers, repository, supervisor, transport
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60
@@ -176,9 +176,8 @@ class Server:
         """True when the API answers, False when the process has ended."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while self.is_alive():
-            with contextlib.suppress(httpx.TransportError):
-                if httpx.get(f"{self.http_url}/v2/health/live", timeout=1).status_code == 200:
-                    return self._owns_http_port()
+            if transport.is_ok(self.http_url, "/v2/health/live", timeout_s=1):
+                return self._owns_http_port()
             if time.monotonic() > deadline:
                 raise CourseError(
                     f"tritonserver did not answer within {START_TIMEOUT_S} s. Its last lines:\n{self.log_tail()}"
@@ -188,8 +187,11 @@ class Server:
 
     def _owns_http_port(self) -> bool:
         """Whether it is this server that answers, and not one that took the port first."""
-        extensions = httpx.get(f"{self.http_url}/v2", timeout=5).json()
-        return extensions["name"] == "triton" and self.is_alive()
+        try:
+            extensions = transport.get_json(self.http_url, "/v2")
+        except CourseError:
+            return False
+        return extensions.get("name") == "triton" and self.is_alive()
 
     def is_alive(self) -> bool:
         """Whether the server's process runs. The supervisor writes a second line when it has ended."""
@@ -298,18 +300,20 @@ class Server:
         )
 
     def _load(self, model: str, body: dict) -> None:
-        answer = self._post(f"/v2/repository/models/{model}/load", body)
-        if answer.status_code != 200:
-            reason = _reason(answer.json().get("error", ""))
+        try:
+            self._post(f"/v2/repository/models/{model}/load", body)
+        except transport.Refused as error:
             raise CourseError(
-                f"The model {model!r} could not be loaded: {reason}\nLast lines of the log:\n{self.log_tail()}"
-            )
+                f"The model {model!r} could not be loaded: {_reason(str(error))}\n"
+                f"Last lines of the log:\n{self.log_tail()}"
+            ) from error
 
     def unload(self, model: str) -> None:
         """Unload a model and wait until it is gone."""
-        answer = self._post(f"/v2/repository/models/{model}/unload", {})
-        if answer.status_code != 200:
-            raise CourseError(f"The model {model!r} could not be unloaded: {answer.json().get('error', '')}")
+        try:
+            self._post(f"/v2/repository/models/{model}/unload", {})
+        except transport.Refused as error:
+            raise CourseError(f"The model {model!r} could not be unloaded: {error}") from error
         deadline = time.monotonic() + LOAD_TIMEOUT_S
         while any(row.name == model and row.state in ("READY", "UNLOADING") for row in self.models()):
             if time.monotonic() > deadline:
@@ -320,20 +324,20 @@ class Server:
         """State of each model of the repository, as in the table that Triton logs."""
         rows = [
             ModelState(row["name"], row.get("version", "1"), row.get("state", ""), _reason(row.get("reason", "")))
-            for row in self._post("/v2/repository/index", {}).json()
+            for row in self._post("/v2/repository/index", {})
         ]
         known = repository.models(self.repo)
         return sorted(rows, key=lambda row: known.index(row.name) if row.name in known else len(known))
 
-    def _post(self, path: str, body: dict) -> httpx.Response:
+    def _post(self, path: str, body: dict) -> Any:
+        """What an endpoint of the model repository answers; CourseError with the log's end when nothing comes."""
         if not self.is_alive():
             raise CourseError(f"The server does not run. Start it first. Last lines of its log:\n{self.log_tail()}")
         try:
-            return httpx.post(self.http_url + path, content=json.dumps(body), timeout=LOAD_TIMEOUT_S)
-        except httpx.TransportError as error:
+            return transport.post_json(self.http_url, path, body, LOAD_TIMEOUT_S)
+        except (transport.ServerGone, transport.NoAnswer) as error:
             raise CourseError(
-                f"The server at {self.http_url} does not answer ({error or type(error).__name__}). Last lines of "
-                f"its log:\n{self.log_tail()}"
+                f"The server at {self.http_url} does not answer. Last lines of its log:\n{self.log_tail()}"
             ) from error
 
 

@@ -10,19 +10,41 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import TypeVar
 
-import httpx
 import pandas as pd
 from prometheus_client.parser import text_string_to_metric_families
 
 from inflight.engine.config import IterationStats
 from inflight.errors import CourseError
+from inflight.triton import transport
 
 COLUMNS = ["name", "model", "label", "value", "type"]
-METRICS_LAG_S = 5
+METRICS_LAG_S = 5  # the longest that figures come after what they tell of
+LOOK_EVERY_S = 0.02
+
+Figures = TypeVar("Figures")
+
+
+def wait_for(
+    read: Callable[[], Figures], is_enough: Callable[[Figures], bool], otherwise: str, within_s: float | None = None
+) -> Figures:
+    """What `read` gives as soon as it is enough: a server writes its figures a moment after what they tell of.
+
+    Raises
+    ------
+    CourseError
+        It was not within `within_s` (by default METRICS_LAG_S); `otherwise` is the message.
+    """
+    deadline = time.monotonic() + (METRICS_LAG_S if within_s is None else within_s)
+    while not is_enough(figures := read()):
+        if time.monotonic() > deadline:
+            raise CourseError(otherwise)
+        time.sleep(LOOK_EVERY_S)
+    return figures
 
 
 def metrics(text: str) -> pd.DataFrame:
@@ -64,16 +86,11 @@ def metrics_with(url: str, label: str, value: float) -> pd.DataFrame:
     CourseError
         It did not come to that within METRICS_LAG_S.
     """
-    deadline = time.monotonic() + METRICS_LAG_S
-    while True:
-        page = metrics(httpx.get(url).text)
-        if (page.loc[page["label"] == label, "value"] == value).any():
-            return page
-        if time.monotonic() > deadline:
-            raise CourseError(
-                f"No sample {label} of {url} came to {value:g} within {METRICS_LAG_S} s: look at the page."
-            )
-        time.sleep(0.05)
+    return wait_for(
+        lambda: metrics(transport.get_text(url)),
+        lambda page: (page.loc[page["label"] == label, "value"] == value).any(),
+        f"No sample {label} of {url} came to {value:g} within {METRICS_LAG_S} s: look at the page.",
+    )
 
 
 def _row(text: str, sample, kind: str) -> tuple:
@@ -133,14 +150,9 @@ def statistics(http_url: str, model: str) -> Statistics:
         The server does not know the model, or does not answer.
     """
     try:
-        answer = httpx.get(f"{http_url}/v2/models/{model}/stats")
-    except httpx.TransportError as error:
-        raise CourseError(
-            f"The server at {http_url} does not answer ({error or type(error).__name__}). Start it."
-        ) from error
-    if answer.status_code != 200:
-        raise CourseError(f"There are no statistics of {model!r}: {answer.json().get('error', '')}.")
-    [row] = answer.json()["model_stats"]
+        [row] = transport.get_json(http_url, f"/v2/models/{model}/stats")["model_stats"]
+    except transport.Refused as error:
+        raise CourseError(f"There are no statistics of {model!r}: {error}.") from error
     kinds = row["inference_stats"]
     batches = {batch["batch_size"]: batch["compute_infer"]["count"] for batch in row["batch_stats"]}
     return Statistics(
@@ -156,15 +168,12 @@ def statistics(http_url: str, model: str) -> Statistics:
 
 def statistics_when(http_url: str, model: str, is_enough: Callable[[Statistics], bool]) -> Statistics:
     """Triton's statistics of a model as soon as they are enough; CourseError if they are not within METRICS_LAG_S."""
-    deadline = time.monotonic() + METRICS_LAG_S
-    while not is_enough(done := statistics(http_url, model)):
-        if time.monotonic() > deadline:
-            raise CourseError(
-                f"Triton does not count all requests to {model!r}, even {METRICS_LAG_S} s later. Do not load "
-                "the model while requests are under way, and run it again."
-            )
-        time.sleep(0.01)
-    return done
+    return wait_for(
+        lambda: statistics(http_url, model),
+        is_enough,
+        f"Triton does not count all requests to {model!r}, even {METRICS_LAG_S} s later. Do not load the model while "
+        "requests are under way, and run it again.",
+    )
 
 
 def iterations(path: str | Path, start: int = 0) -> pd.DataFrame:
@@ -188,7 +197,7 @@ def iterations(path: str | Path, start: int = 0) -> pd.DataFrame:
     CourseError
         There is no such file, or a line of it is not one of an iteration log.
     """
-    return _read_log(path, start, [field.name for field in fields(IterationStats)])
+    return read_log(path, "iteration", [field.name for field in fields(IterationStats)], start)
 
 
 def executions(path: str | Path, start: int = 0) -> pd.DataFrame:
@@ -202,47 +211,62 @@ def executions(path: str | Path, start: int = 0) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        One row an execution in which something was computed: `timestamp` in seconds since 1970 at its start; `iteration`,
-        counted; `iteration_ms` until its tokens were known; `sequences`, a list of [sequence, whether it was new, slot of the
-        KV cache or None, tokens in all after it, tokens computed in it] of each sequence of the batch; `slots_used` while it
-        was computed, and `slots_max`; `waiting`, requests that no slot was free for; `empty_places` of the batch, which
-        Triton keeps for sequences that have no request now.
+        One row an execution in which something was computed: `timestamp` in seconds since 1970 at its start;
+        `iteration`, counted; `iteration_ms` until its tokens were known; `sequences`, a list of [sequence, whether it
+        was new, slot of the KV cache or None, tokens in all after it, tokens computed in it] of each sequence of the
+        batch; `slots_used` while it was computed, and `slots_max`; `waiting`, requests that no slot was free for;
+        `empty_places` of the batch, which Triton keeps for sequences that have no request now.
 
     Raises
     ------
     CourseError
         As `iterations`.
     """
-    return _read_log(
+    return read_log(
         path,
-        start,
+        "iteration",
         ["timestamp", "iteration", "iteration_ms", "sequences", "slots_used", "slots_max", "waiting", "empty_places"],
+        start,
     )
 
 
-def _read_log(path: str | Path, start: int, columns: list[str]) -> pd.DataFrame:
-    """One row a finished line from byte `start` on."""
+def read_log(path: str | Path, kind: str, columns: Sequence[str], start: int = 0) -> pd.DataFrame:
+    """A log of JSON lines, as models write one: one row a line, its values under `columns`.
+
+    Parameters
+    ----------
+    kind : str
+        "iteration" or "execution": the parameter `<kind>_log_path` of the model names the file.
+    columns : sequence of str
+        What every line must have.
+    start : int
+        As for `iterations`. A last line that is half written is left out.
+
+    Raises
+    ------
+    CourseError
+        There is no such file, or a line of it is not one of such a log.
+    """
     try:
         with open(path, "rb") as file:
-            file.seek(start)
-            lines = file.read().decode("utf-8").splitlines(keepends=True)
+            before = file.read(start)
+            lines = file.read().splitlines(keepends=True)
     except OSError as error:
         raise CourseError(
-            f"The iteration log {path} cannot be read ({error.strerror}). Set iteration_log_path and "
-            "send a request first."
+            f"The {kind} log {path} cannot be read ({error.strerror}). Set {kind}_log_path and send a request first."
         ) from None
+    if lines and not lines[-1].endswith(b"\n"):
+        lines.pop()
     rows = []
-    for number, line in enumerate(lines, 1):
-        if not line.endswith("\n"):
-            break
+    for number, line in enumerate(lines, before.count(b"\n") + 1):
         try:
             row = json.loads(line)
             rows.append([row[column] for column in columns])
         except (ValueError, TypeError, KeyError):
             raise CourseError(
-                f"{path}, line {number} is not a line of an iteration log: name the file that iteration_log_path names."
+                f"{path}, line {number} is not a line of an {kind} log: name the file that {kind}_log_path names."
             ) from None
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=list(columns))
 
 
 def passes(log: pd.DataFrame) -> pd.DataFrame:
@@ -257,8 +281,8 @@ def passes(log: pd.DataFrame) -> pd.DataFrame:
     -------
     DataFrame
         One row a sequence and pass: `iteration`, from 1; `sequence`, from 1 in the order of their first pass;
-        `correlation_id`; `start`, whether it was new; `slot`; `length`, tokens of text after the pass; `computed`, tokens
-        that went through the model.
+        `correlation_id`; `start`, whether it was new; `slot`; `length`, tokens of text after the pass; `computed`,
+        tokens that went through the model.
     """
     rows = [(number, *row) for number, sequences in enumerate(log["sequences"], 1) for row in sequences]
     table = pd.DataFrame(rows, columns=["iteration", "correlation_id", "start", "slot", "length", "computed"])

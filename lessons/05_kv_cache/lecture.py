@@ -315,7 +315,7 @@ prompt_ids = words.encode(words.chat(long_prompt))
 print(f"a prompt of {len(prompt_ids)} tokens: {long_prompt[:60]} …")
 
 # %% tags=["nbval-ignore-output"]
-from inflight.bench import interrupt
+from inflight.bench import send_while_others_read
 
 ways = {"the whole prompt in one iteration": {"gpt_model_path": whole},
         "at most 256 tokens in an iteration": {"gpt_model_path": in_chunks, "enable_chunked_context": True}}
@@ -323,7 +323,7 @@ gaps, rows = {}, []
 for way, options in ways.items():
     server.load("tensorrt_llm", **options)
     client.ask_tokens(prompt_ids, 2)  # a warm-up
-    gaps[way], newcomer = interrupt(client, prompt_ids)
+    gaps[way], newcomer = send_while_others_read(client, prompt_ids)
     times, first_s = gaps[way]["time_s"], newcomer.time_to_first_s
     parts = {"before": times < 0, "during": times.between(0, first_s), "after": times > first_s}
     rows.append((way, *(gaps[way]["gap_ms"][part].median() for part in parts.values()), gaps[way]["gap_ms"].max(),

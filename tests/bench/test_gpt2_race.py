@@ -211,7 +211,7 @@ def test_a_terminal_gets_a_bar_for_each_stream(server):
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=of_process, check=True, timeout=60)
     shown = os.read(terminal, 100_000).decode()
     assert all(f"{ITERATIVE}, stream {number}" in shown for number in (1, 2))
-    assert shown.count("8/8 tokens, ") >= 2 and "█" in shown
+    assert shown.count("8/8 tokens, ") >= 2 and "━" in shown
     os.close(terminal)
     os.close(of_process)
 

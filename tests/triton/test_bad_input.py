@@ -14,8 +14,9 @@ from inflight.checkpoint import sources as checkpoint
 from inflight.engine import builder as engine
 from inflight.errors import CourseError
 from inflight.triton import repository
-from inflight.triton.client import Client, _tensors, _text
+from inflight.triton.client import Client, _text
 from inflight.triton.server import Server
+from inflight.triton.transport import Connection
 from tests.engines import SMALL_BUILD, start_build, wait_until
 
 FRANCE = "What is the capital of France?"
@@ -59,10 +60,9 @@ def decoupled_call_to_a_model_that_is_not(place):
 
 
 def plain_call_to_a_decoupled_model(place):
-    client = Client(place.streaming.grpc_url)
     arrays = {"text_input": np.array([[FRANCE.encode()]], object), "max_tokens": np.array([[4]], np.int32)}
-    with client.errors():
-        client._grpc.infer("ensemble", _tensors(arrays))
+    with Connection(place.streaming.grpc_url) as connection:
+        connection.infer("ensemble", arrays, timeout_s=60)
 
 
 def build_from_corrupt_gguf(place):

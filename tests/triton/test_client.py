@@ -12,8 +12,7 @@ import tritonclient.http as http_client
 
 from inflight.checkpoint import tokenizer
 from inflight.errors import CourseError
-from inflight.triton import client as client_module
-from inflight.triton import telemetry
+from inflight.triton import telemetry, transport
 from inflight.triton.client import Answer, Client
 from tests.engines import active_requests, clients, wait_until
 
@@ -277,11 +276,11 @@ def test_stop_by_a_second_request_of_the_same_id(streaming_server, text):
     }
     with grpc_client.InferenceServerClient(streaming_server.grpc_url) as plain:
         plain.start_stream(lambda result, error: arrived.put((result, error)))
-        plain.async_stream_infer("tensorrt_llm", client_module._tensors(arrays), request_id="story")
+        plain.async_stream_infer("tensorrt_llm", transport.tensors(arrays), request_id="story")
         first, error = arrived.get(timeout=60)
         assert error is None and first.as_numpy("output_ids").shape == (1, 1, 1)
         plain.async_stream_infer(
-            "tensorrt_llm", client_module._tensors({**arrays, "stop": np.array([[True]])}), request_id="story"
+            "tensorrt_llm", transport.tensors({**arrays, "stop": np.array([[True]])}), request_id="story"
         )
         seat_is_free(streaming_server)
         plain.stop_stream()

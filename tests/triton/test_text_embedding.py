@@ -4,8 +4,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import tritonclient.grpc as triton
-from tritonclient.utils import InferenceServerException
 
 from inflight.bench import dynamic_batching, perf_analyzer
 from inflight.errors import CourseError
@@ -14,6 +12,7 @@ from inflight.models.embedding import Embedder
 from inflight.triton import repository, telemetry
 from inflight.triton.repository import EMBEDDING
 from inflight.triton.server import Server
+from inflight.triton.transport import Connection
 
 TEXTS = ["how tall is it", "a much longer text about the tower that everybody knows", "pasta", "how tall is the tower"]
 
@@ -45,7 +44,7 @@ def server(folder, tmp_path_factory):
 
 @pytest.fixture
 def connection(server):
-    with triton.InferenceServerClient(server.grpc_url) as connection:
+    with Connection(server.grpc_url) as connection:
         yield connection
 
 
@@ -132,10 +131,9 @@ def together(connection, texts):
 
 def outcome(connection, text):
     data = np.array([[text if isinstance(text, bytes) else text.encode()]], np.object_)
-    tensor = triton.InferInput("text_input", [1, 1], "BYTES").set_data_from_numpy(data)
     try:
-        return connection.infer(EMBEDDING, [tensor]).as_numpy("embedding")
-    except InferenceServerException as error:
+        return connection.infer(EMBEDDING, {"text_input": data}, timeout_s=60).tensor("embedding")
+    except CourseError as error:
         return error
 
 

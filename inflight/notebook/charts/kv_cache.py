@@ -249,7 +249,7 @@ def token_gaps(runs: dict[str, pd.DataFrame]) -> go.Figure:
     ----------
     runs : dict of str to DataFrame
         By the panel's title. One row a token: `time_s` from the moment the prompt was sent, `gap_ms` since the reader's
-        token before. See `interruption.interrupt`.
+        token before. See `long_prompt.send_while_others_read`.
     """
     fig, gap = go.Figure(), 0.2
     everything = pd.concat(runs.values())

@@ -1,0 +1,359 @@
+"""The one way to a running Triton: its gRPC calls and streams, its HTTP endpoints, and whatever goes wrong with them.
+
+    with Connection("127.0.0.1:8001") as connection:
+        reply = connection.infer("text-embedding", {"text_input": text("a black hole")}, timeout_s=60)
+        reply.tensor("embedding")
+    get_json("http://127.0.0.1:8000", "/v2/models/stats")["model_stats"]
+
+Whatever the libraries raise becomes a CourseError of one of three kinds: `ServerGone`, `NoAnswer` (in time), or
+`Refused` with Triton's reason. Every gRPC call goes through a `Connection` and every HTTP call through `_exchange`:
+what all calls to a server must carry has its place there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import re
+import ssl
+import time
+from collections.abc import Iterator
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import grpc
+import httpx
+import numpy as np
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from inflight.errors import CourseError
+
+SHORT_TIMEOUT_S = 10  # of what Triton answers at once: health, metadata, statistics
+
+# In front of Triton's reasons; a connection that failed has no such thing to say.
+_PREFIX = re.compile(r"(\[request id: [^\]]*\] |in ensemble '[^']*', )+")
+# What Triton says itself under the status UNAVAILABLE, which is else that of a server that cannot be reached.
+_TRITONS_OWN = re.compile(
+    r"\[request id: |in ensemble |Request for unknown |Exceeds maximum queue size|Request timeout"
+)
+
+
+# What may go wrong ----------------------------------------------------------------------------------------------------
+
+
+class ServerGone(CourseError):
+    """Nobody answers at the address, or the connection broke."""
+
+
+class NoAnswer(CourseError):
+    """Nothing came within the time, or the client stopped waiting."""
+
+
+class Refused(CourseError):
+    """The server answered that it will not or cannot do it; the message is Triton's reason, without its prefixes."""
+
+
+@contextlib.contextmanager
+def errors(url: str, timeout_s: float | None = None) -> Iterator[None]:
+    """Whatever tritonclient, gRPC or httpx raise in the block, as a CourseError; see `course_error`."""
+    try:
+        yield
+    except (InferenceServerException, grpc.RpcError, httpx.RequestError, httpx.InvalidURL) as error:
+        raise course_error(error, url, timeout_s) from error
+    except ValueError as error:
+        if "closed" not in str(error):  # what gRPC says of a channel that this process has closed
+            raise
+        raise NoAnswer(f"The connection to {url} was closed before the answer was there.") from error
+
+
+def course_error(error: Exception, url: str, timeout_s: float | None = None) -> CourseError:
+    """What an exception of tritonclient, gRPC or httpx means.
+
+    Parameters
+    ----------
+    url : str
+        The server that was called.
+    timeout_s : float, optional
+        The time limit, if the caller chose one.
+
+    Returns
+    -------
+    ServerGone, NoAnswer or Refused
+    """
+    status = error.status() or "" if isinstance(error, InferenceServerException) else ""
+    if isinstance(error, httpx.TimeoutException) or "DEADLINE_EXCEEDED" in status:
+        return _late(url, timeout_s)
+    if "CANCELLED" in status:
+        return NoAnswer(f"The request to {url} was ended before its answer was there.")
+    if isinstance(error, InferenceServerException):
+        message = error.message() or ""
+        if "UNAVAILABLE" not in status or _TRITONS_OWN.match(message):
+            return Refused(_reason(message))
+    return _gone(url)
+
+
+def _gone(url: str) -> ServerGone:
+    return ServerGone(
+        f"The server at {url} does not answer, or went away in the middle of a request. Start it (`inflight serve`) "
+        "and check the port."
+    )
+
+
+def _late(url: str, timeout_s: float | None) -> NoAnswer:
+    if timeout_s is None:
+        return NoAnswer(f"No answer from {url} within {SHORT_TIMEOUT_S} s. Look at the server's log.")
+    return NoAnswer(
+        f"No answer from {url} within {timeout_s:g} s. Wait longer with timeout_s, or look at the server's log."
+    )
+
+
+def _reason(message: str) -> str:
+    prefix = _PREFIX.match(message)
+    return message[prefix.end() if prefix else 0 :].strip()
+
+
+# gRPC -----------------------------------------------------------------------------------------------------------------
+
+
+def text(*rows: str) -> np.ndarray:
+    """Texts as the array of a BYTES tensor, [rows, 1]."""
+    return np.array([[row.encode("utf-8")] for row in rows], np.object_)
+
+
+def tensors(arrays: dict[str, np.ndarray]) -> list[triton.InferInput]:
+    """Arrays by name as inputs of a request; the datatype is that of the array, BYTES for objects."""
+    return [
+        triton.InferInput(name, array.shape, np_to_triton_dtype(array.dtype)).set_data_from_numpy(array)
+        for name, array in arrays.items()
+    ]
+
+
+class Reply(NamedTuple):
+    """What came back for a request: tensors, or the reason why there are none.
+
+    Attributes
+    ----------
+    number : int
+        The number that the sender gave to the request, or to the stream.
+    arrived_s : float
+        When it arrived, in seconds of `time.perf_counter`.
+    result : InferResult or None
+    error : ServerGone, NoAnswer, Refused or None
+    """
+
+    number: int
+    arrived_s: float
+    result: triton.InferResult | None
+    error: CourseError | None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether Triton says that nothing more comes for the request; asked for when it is sent."""
+        return self.result.get_response().parameters["triton_final_response"].bool_param
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no tensors: a final response may be nothing but that."""
+        return not self.result.get_response().outputs
+
+    def tensor(self, name: str) -> np.ndarray | None:
+        return self.result.as_numpy(name)
+
+
+class Connection:
+    """A gRPC connection to one server. `infer`, `send` and what is read of models may be called from several threads.
+
+    Parameters
+    ----------
+    url : str
+        "host:port".
+    arrived : SimpleQueue, optional
+        Where the replies to `send` and `send_on_stream` are put; several connections may share one.
+    """
+
+    def __init__(self, url: str, arrived: queue.SimpleQueue[Reply] | None = None):
+        self.url = url
+        self.arrived: queue.SimpleQueue[Reply] = queue.SimpleQueue() if arrived is None else arrived
+        self._client = triton.InferenceServerClient(url)
+        self._has_stream = False
+
+    # One request, one reply -------------------------------------------------------------------------------------------
+
+    def infer(self, model: str, arrays: dict[str, np.ndarray], timeout_s: float, **options) -> Reply:
+        """Send a request and wait for its reply; `options` as tritonclient's: request_id, parameters, priority, ...
+
+        Raises
+        ------
+        CourseError
+            ServerGone, NoAnswer within `timeout_s`, or Refused.
+        """
+        with errors(self.url, timeout_s):
+            result = self._client.infer(model, tensors(arrays), client_timeout=timeout_s, **options)
+        return Reply(0, time.perf_counter(), result, None)
+
+    def send(self, number: int, model: str, arrays: dict[str, np.ndarray], **options) -> None:
+        """Send a request; its reply, with `number`, is put into `arrived`. Options as for `infer`."""
+        with errors(self.url):
+            self._client.async_infer(model, tensors(arrays), partial(self._arrive, number), **options)
+
+    # Requests on a stream ---------------------------------------------------------------------------------------------
+
+    def open_stream(self, number: int = 0) -> None:
+        """Open the connection's stream: requests on it reach the server in their order. Its replies have `number`."""
+        with errors(self.url):
+            self._client.start_stream(partial(self._arrive, number))
+        self._has_stream = True
+
+    def send_on_stream(self, model: str, arrays: dict[str, np.ndarray], request_id: str = "", **options) -> None:
+        """Send a request on the stream; options as tritonclient's: enable_empty_final_response, sequence_id, ..."""
+        # A stream that is broken refuses; by then its callback has got the error that broke it, which says more.
+        with contextlib.suppress(InferenceServerException):
+            self._client.async_stream_infer(model, tensors(arrays), request_id=request_id, **options)
+
+    def next_reply(self, timeout_s: float) -> Reply:
+        """The next that arrives; its `error` is not raised. NoAnswer when nothing does within `timeout_s`."""
+        try:
+            return self.arrived.get(timeout=timeout_s)
+        except queue.Empty:
+            raise _late(self.url, timeout_s) from None
+
+    def _arrive(self, number: int, result: triton.InferResult | None, error: InferenceServerException | None) -> None:
+        arrived_s = time.perf_counter()
+        trouble = None if error is None else course_error(error, self.url)
+        # The error of a request on a stream has no status; one that has a status has ended the stream.
+        if self._has_stream and error is not None and error.status() and isinstance(trouble, Refused):
+            trouble = _gone(self.url)
+        self.arrived.put(Reply(number, arrived_s, result, trouble))
+
+    # The server -------------------------------------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Make the connection now, so that it is no part of the first request. Raises ServerGone."""
+        with errors(self.url):
+            self._client.is_server_live(client_timeout=SHORT_TIMEOUT_S)
+
+    def is_ready(self) -> bool:
+        """Whether the server answers and every model it was told to load is ready."""
+        with contextlib.suppress(CourseError), errors(self.url):
+            return self._client.is_server_ready(client_timeout=SHORT_TIMEOUT_S)
+        return False
+
+    def metadata(self, model: str, timeout_s: float) -> dict:
+        """A model's inputs and outputs, as the server tells them."""
+        with errors(self.url, timeout_s):
+            return self._client.get_model_metadata(model, as_json=True, client_timeout=timeout_s)
+
+    def is_decoupled(self, model: str, timeout_s: float) -> bool:
+        """Whether the model may answer a request several times: it answers on a stream only then."""
+        with errors(self.url, timeout_s):
+            config = self._client.get_model_config(model, client_timeout=timeout_s).config
+        return config.model_transaction_policy.decoupled
+
+    def close(self) -> None:
+        """End the stream with all that is under way on it, and the connection."""
+        if self._has_stream:
+            self._client.stop_stream(cancel_requests=True)
+            self._has_stream = False
+        self._client.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
+# HTTP -----------------------------------------------------------------------------------------------------------------
+
+
+def get_json(url: str, path: str, timeout_s: float | None = None) -> Any:
+    """What an endpoint tells, as in `get_json(server.http_url, "/v2/models/stats")`.
+
+    Parameters
+    ----------
+    url : str
+        "http://host:port".
+    path : str
+        Of the endpoint, from "/" on.
+    timeout_s : float, optional
+        Longest time to wait; by default SHORT_TIMEOUT_S.
+
+    Raises
+    ------
+    CourseError
+        ServerGone, NoAnswer, or Refused.
+    """
+    with _exchange("GET", url, path, None, timeout_s) as response:
+        return _content(response)
+
+
+def post_json(url: str, path: str, body: dict, timeout_s: float) -> Any:
+    """What an endpoint answers to `body`; None when it answers nothing. Parameters and errors as of `get_json`."""
+    with _exchange("POST", url, path, body, timeout_s) as response:
+        return _content(response)
+
+
+def post_stream(url: str, path: str, body: dict, timeout_s: float) -> Iterator[dict]:
+    """What an endpoint answers to `body` piece by piece, as server-sent events. As `get_json`; may be closed early."""
+    with _exchange("POST", url, path, body, timeout_s) as response:
+        if response.status_code != 200:
+            _content(response)
+        for line in response.iter_lines():
+            if line.startswith("data:"):
+                yield _parsed(line, response)
+
+
+def get_text(url: str) -> str:
+    """A page, such as /metrics. Errors as of `get_json`."""
+    with _exchange("GET", url, "", None, None) as response:
+        return response.read().decode("utf-8", "replace")
+
+
+def is_ok(url: str, path: str, timeout_s: float | None = None) -> bool:
+    """Whether an endpoint of health answers, and answers yes."""
+    with contextlib.suppress(ServerGone, NoAnswer), _exchange("GET", url, path, None, timeout_s) as response:
+        return response.status_code == 200
+    return False
+
+
+@contextlib.contextmanager
+def _exchange(method: str, url: str, path: str, body: dict | None, timeout_s: float | None) -> Iterator[httpx.Response]:
+    limit_s = SHORT_TIMEOUT_S if timeout_s is None else timeout_s
+    content = None if body is None else _json(body)
+    with (
+        errors(url, timeout_s),
+        httpx.stream(method, url + path, content=content, timeout=limit_s, verify=_tls()) as response,
+    ):
+        yield response
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """Made once: httpx makes one for every call otherwise, which takes longer than the call."""
+    return httpx.create_ssl_context()
+
+
+def _json(body: dict) -> str:
+    try:
+        return json.dumps(body, allow_nan=False)
+    except (ValueError, TypeError) as error:
+        raise CourseError(f"The request cannot be written as JSON ({error}): give finite numbers and text.") from None
+
+
+def _content(response: httpx.Response) -> Any:
+    """The JSON of a whole answer; None of an empty one that says yes."""
+    found = response.read().decode("utf-8", "replace")
+    return None if response.status_code == 200 and not found else _parsed(found, response)
+
+
+def _parsed(found: str, response: httpx.Response) -> Any:
+    found = found.removeprefix("data:").strip()
+    try:
+        content = json.loads(found)
+    except json.JSONDecodeError:
+        raise Refused(f"The server answered with status {response.status_code} and {found[:200]!r}.") from None
+    if isinstance(content, dict) and "error" in content:
+        raise Refused(_reason(content["error"]))
+    return content
