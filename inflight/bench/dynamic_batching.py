@@ -148,14 +148,14 @@ def batch_costs(connection: Connection, max_batch_size: int) -> dict[int, float]
 
 
 def line(batch_ms: dict[int, float]) -> tuple[float, float]:
-    """The cost of a batch as (fixed_ms, item_ms): the line through `batch_ms` with the least squares of relative errors."""
+    """The cost of a batch as (fixed_ms, item_ms): the line through `batch_ms` of least relative squares."""
     sizes, cost = np.array(list(batch_ms)), np.array(list(batch_ms.values()))
     item_ms, fixed_ms = np.polyfit(sizes, cost, 1, w=1 / cost)
     return float(fixed_ms), float(item_ms)
 
 
 def expected_batches(requests: int, max_batch_size: int) -> list[int]:
-    """Batches of a closed load that fills two of them: the first text goes alone, as the model is idle; then full ones."""
+    """Batches of a closed load that fills two of them: one of the first text alone, then full ones."""
     full, rest = divmod(requests - 1, max_batch_size)
     return [1] + [max_batch_size] * full + ([rest] if rest else [])
 

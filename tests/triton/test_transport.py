@@ -1,0 +1,169 @@
+"""What the libraries raise becomes one of three sentences; what comes back is read the same way everywhere."""
+
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from inflight.errors import CourseError
+from inflight.triton import telemetry, transport
+from inflight.triton.transport import Connection, NoAnswer, Refused, ServerGone, course_error
+
+URL = "127.0.0.1:8001"
+
+
+def of_triton(message, status=None):
+    return InferenceServerException(message, status and f"StatusCode.{status}")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (of_triton("failed to connect to all addresses", "UNAVAILABLE"), ServerGone, f"The server at {URL} does not"),
+        (of_triton("Socket closed", "UNAVAILABLE"), ServerGone, "went away in the middle of a request. Start it"),
+        (httpx.ConnectError("Connection refused"), ServerGone, "does not answer"),
+        (httpx.RemoteProtocolError("Server disconnected"), ServerGone, "does not answer"),
+        (httpx.InvalidURL("Invalid port"), ServerGone, "check the port"),
+        (grpc.RpcError(), ServerGone, "does not answer"),
+        (
+            of_triton("Deadline Exceeded", "DEADLINE_EXCEEDED"),
+            NoAnswer,
+            f"No answer from {URL} within 3 s. Wait longer",
+        ),
+        (httpx.ReadTimeout("timed out"), NoAnswer, f"No answer from {URL} within 3 s. Wait longer with timeout_s"),
+        (of_triton("Locally cancelled by application!", "CANCELLED"), NoAnswer, "was ended before its answer"),
+        (of_triton("[request id: 7] Exceeds maximum queue size", "UNAVAILABLE"), Refused, "Exceeds maximum queue size"),
+        (of_triton("Exceeds maximum queue size", "UNAVAILABLE"), Refused, "Exceeds maximum queue size"),
+        (of_triton("[request id: a] Request timeout expired", "UNAVAILABLE"), Refused, "Request timeout expired"),
+        (of_triton("Request for unknown model: 'x'", "UNAVAILABLE"), Refused, "Request for unknown model: 'x'"),
+        (of_triton("in ensemble 'e', [request id: 1] too long", "UNAVAILABLE"), Refused, "too long"),
+        (of_triton("[request id: 1] in ensemble 'e', too long", "INVALID_ARGUMENT"), Refused, "too long"),
+        (of_triton("text_input is empty"), Refused, "text_input is empty"),
+    ],
+)
+def test_each_error_of_the_libraries_is_one_of_three_kinds(error, kind, message):
+    found = course_error(error, URL, 3)
+    assert type(found) is kind and isinstance(found, CourseError) and message in str(found)
+    if kind is Refused:
+        assert str(found) == message
+
+
+def test_a_limit_that_the_caller_did_not_choose_is_not_called_timeout_s():
+    assert "timeout_s" not in str(course_error(httpx.ReadTimeout("timed out"), URL))
+
+
+def test_other_errors_pass():
+    with pytest.raises(ValueError, match="not ours"), transport.errors(URL):
+        raise ValueError("not ours")
+
+
+def test_a_connection_that_is_closed_gives_no_answer():
+    connection = Connection("127.0.0.1:1")
+    connection.close()
+    with pytest.raises(NoAnswer, match="was closed before the answer was there"):
+        connection.infer("model", {}, timeout_s=1)
+    assert not connection.is_ready()
+
+
+def test_nobody_there_is_told_by_every_call():
+    url = "http://127.0.0.1:1"
+    for call in (
+        lambda: transport.get_json(url, "/v2"),
+        lambda: transport.get_text(f"{url}/metrics"),
+        lambda: transport.post_json(url, "/v2", {}, 1),
+        lambda: list(transport.post_stream(url, "/v2", {}, 1)),
+        lambda: telemetry.statistics(url, "model"),
+        lambda: telemetry.metrics_with(f"{url}/metrics", "active", 1),
+        lambda: Connection("127.0.0.1:1").connect(),
+        lambda: Connection("127.0.0.1:1").infer("model", {}, timeout_s=30),
+    ):
+        with pytest.raises(ServerGone, match="does not answer.* Start it"):
+            call()
+    assert not transport.is_ok(url, "/v2/health/live")
+
+
+def test_a_stream_to_nobody_has_one_reply_and_it_says_so():
+    with Connection("127.0.0.1:1") as connection:
+        connection.open_stream(number=5)
+        reply = connection.next_reply(timeout_s=60)
+        connection.send_on_stream("model", {"text": transport.text("to a broken stream")})
+        assert reply.number == 5 and isinstance(reply.error, ServerGone)
+        with pytest.raises(NoAnswer, match="within 0.01 s"):
+            connection.next_reply(timeout_s=0.01)
+
+
+def test_a_server_that_keeps_quiet_is_given_up():
+    with socket.socket() as quiet:
+        quiet.bind(("127.0.0.1", 0))
+        quiet.listen()
+        url = f"http://127.0.0.1:{quiet.getsockname()[1]}"
+        with pytest.raises(NoAnswer, match=f"No answer from {url} within 0.1 s"):
+            transport.get_json(url, "/v2", timeout_s=0.1)
+        assert not transport.is_ok(url, "/v2/health/live", timeout_s=0.1)
+
+
+ANSWERS = {
+    "/number": (200, "3"),
+    "/nothing": (200, ""),
+    "/error": (400, '{"error": "[request id: 1] no such thing "}'),
+    "/page": (404, "<html>"),
+    "/pieces": (200, 'data: {"n": 1}\n\ndata: {"n": 2}\n\ndata: {"error": "in ensemble \'e\', no third"}\n\n'),
+}
+
+
+class Handler(BaseHTTPRequestHandler):
+    def log_message(self, *args):
+        """Keep the test's output clean."""
+
+    def do_GET(self):
+        status, body = ANSWERS[self.path]
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
+
+@pytest.fixture
+def http_url():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_what_an_endpoint_answers(http_url):
+    assert transport.get_json(http_url, "/number") == 3 and transport.post_json(http_url, "/nothing", {}, 9) is None
+    assert transport.is_ok(http_url, "/nothing") and not transport.is_ok(http_url, "/page")
+    with pytest.raises(Refused, match=r"^no such thing$"):
+        transport.get_json(http_url, "/error")
+    with pytest.raises(Refused, match="status 404 and '<html>'"):
+        transport.post_json(http_url, "/page", {}, 9)
+    with pytest.raises(CourseError, match="cannot be written as JSON"):
+        transport.post_json(http_url, "/number", {"n": float("nan")}, 9)
+
+
+def test_pieces_of_an_answer_come_one_by_one(http_url):
+    pieces = transport.post_stream(http_url, "/pieces", {}, 9)
+    assert [next(pieces), next(pieces)] == [{"n": 1}, {"n": 2}]
+    with pytest.raises(Refused, match=r"^no third$"):
+        next(pieces)
+    with pytest.raises(Refused, match="no such thing"):
+        list(transport.post_stream(http_url, "/error", {}, 9))
+
+
+def test_tensors_have_the_type_of_their_arrays():
+    made = transport.tensors({"n": np.zeros((1, 2), np.int32), "text": transport.text("a", "é")})
+    assert [(one.name(), one.datatype(), one.shape()) for one in made] == [
+        ("n", "INT32", [1, 2]),
+        ("text", "BYTES", [2, 1]),
+    ]
