@@ -25,37 +25,28 @@ from inflight.triton.transport import Connection, NoAnswer, Refused, Reply
 ENGINE = "tensorrt_llm"
 STOP_TIMEOUT_S = 5
 
-# Options of a text request: the ensemble's optional inputs and their types.
-TEXT_OPTIONS = {
+OPTIONS = {
     "temperature": np.float32,
-    "top_k": np.int32,
-    "top_p": np.float32,
     "repetition_penalty": np.float32,
     "presence_penalty": np.float32,
     "frequency_penalty": np.float32,
     "min_length": np.int32,
     "random_seed": np.uint64,
     "end_id": np.int32,
-    "stop_words": np.object_,
-    "bad_words": np.object_,
     "return_log_probs": np.bool_,
     "exclude_input_in_output": np.bool_,
+}
+# Options of a text request: the ensemble's optional inputs and their types.
+TEXT_OPTIONS = {
+    **OPTIONS,
+    "top_k": np.int32,
+    "top_p": np.float32,
+    "stop_words": np.object_,
+    "bad_words": np.object_,
     "beam_width": np.int32,
 }
 # The same for a token request: the engine's optional inputs.
-TOKEN_OPTIONS = {
-    "temperature": np.float32,
-    "runtime_top_k": np.int32,
-    "runtime_top_p": np.float32,
-    "repetition_penalty": np.float32,
-    "presence_penalty": np.float32,
-    "frequency_penalty": np.float32,
-    "min_length": np.int32,
-    "random_seed": np.uint64,
-    "end_id": np.int32,
-    "return_log_probs": np.bool_,
-    "exclude_input_in_output": np.bool_,
-}
+TOKEN_OPTIONS = {**OPTIONS, "runtime_top_k": np.int32, "runtime_top_p": np.float32}
 
 
 @dataclass
@@ -155,7 +146,7 @@ class Client:
         self.timeout_s = timeout_s
         self._decoupled: dict[str, bool] = {}
         self._http = self.url.startswith(("http://", "https://"))
-        self._grpc = None if self._http else Connection(self.url)
+        self._connection = None if self._http else Connection(self.url)
 
     # Text -------------------------------------------------------------------------------------------------------------
 
@@ -227,8 +218,8 @@ class Client:
         return self._decoupled[model]
 
     def close(self) -> None:
-        if self._grpc is not None:
-            self._grpc.close()
+        if self._connection is not None:
+            self._connection.close()
 
     def __enter__(self) -> Client:
         return self
@@ -237,6 +228,12 @@ class Client:
         self.close()
 
     # gRPC -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def _grpc(self) -> Connection:
+        if self._connection is None:
+            raise CourseError(f"Tokens go over gRPC: make the client with the host:port of gRPC, not with {self.url}.")
+        return self._connection
 
     def _stop_in_engine(self, request_id: str) -> None:
         """End the engine's part of an ensemble request that nobody waits for any more.
@@ -267,11 +264,11 @@ class Client:
         self, model: str, arrays: dict[str, np.ndarray], read, stop_after_s: float | None = None
     ) -> Iterator:
         """Yield pieces until the server says that the last has been sent."""
-        request_id, is_over = uuid.uuid4().hex, False
+        url, request_id, is_over = self._grpc.url, uuid.uuid4().hex, False
         num_unfinished = 1  # requests on this stream: the stop request gets a final response of its own
         stop_at = None if stop_after_s is None else time.perf_counter() + stop_after_s
         try:
-            with Connection(self.url) as connection:
+            with Connection(url) as connection:
                 connection.open_stream()
                 connection.send_on_stream(model, arrays, request_id, enable_empty_final_response=True)
                 while not is_over:

@@ -187,6 +187,12 @@ def test_nobody_there():
             client.ask(FRANCE)
 
 
+@pytest.mark.parametrize("ask", [Client.ask_tokens, lambda *request: Client.stream_tokens(*request).read()])
+def test_tokens_over_http_are_refused(ask):
+    with pytest.raises(CourseError, match="Tokens go over gRPC: make the client with the host:port of gRPC, not with"):
+        ask(Client("http://127.0.0.1:1"), [1], 1)
+
+
 # Looking --------------------------------------------------------------------------------------------------------------
 
 
