@@ -11,7 +11,7 @@ import struct
 import sys
 from pathlib import Path
 
-from inflight.triton.parameter import Problem
+from inflight.triton.repository.parameter import Problem
 
 FILE_NAME = "batchstrategy.so"  # in the model's version folder, its own, or its backend's
 PARAMETER = "TRITON_BATCH_STRATEGY_PATH"  # or anywhere, when this parameter of the model names it

@@ -31,7 +31,8 @@ import httpx
 from google.protobuf import json_format
 
 from inflight.errors import CourseError
-from inflight.triton import batchers, repository, supervisor
+from inflight.triton import repository, supervisor
+from inflight.triton.repository import batchers
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60
