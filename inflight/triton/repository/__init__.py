@@ -5,10 +5,11 @@
         print(problem)
 
 A model repository is a folder with one folder a model: `config.pbtxt` says what flows in and out and how the model is
-run, `1/model.py` is the model's version 1. The templates in `assets/repository/` keep TensorRT-LLM's `${name}` variables.
+run, `1/model.py` is the model's version 1. The templates in `assets/repository/` keep the `${name}` variables of
+TensorRT-LLM.
 
 Reading order: `layout` (names), `parameter` and `parameters` (what a model's settings may be), `pbtxt` (the file),
-`batchers` (Triton's own fields), `editing`, `ensembles`, `checks`, `assembly`.
+`batchers` (Triton's own fields), `editing`, `ensembles`, `checks`, `templates` (their variables), `assembly`.
 """
 
 import lazy_loader
@@ -35,6 +36,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "editing": ["edit", "get_parameter", "get_value", "set_parameter", "set_value", "spec"],
         "ensembles": ["Edge", "ensemble_edges"],
         "checks": ["batch_library_problems", "check"],
-        "assembly": ["DEFAULTS", "assemble"],
+        "templates": ["DEFAULTS"],
+        "assembly": ["assemble"],
     },
 )

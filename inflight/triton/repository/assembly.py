@@ -6,55 +6,13 @@ import difflib
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 from inflight import files
 from inflight.errors import CourseError
 from inflight.triton.repository.checks import check
 from inflight.triton.repository.layout import CONFIG, PIPELINE, TEMPLATES, is_repository
 from inflight.triton.repository.pbtxt import fill, write_config
-
-# Values for the templates' variables. None must be given: it depends on the machine.
-DEFAULTS: dict[str, Any] = {
-    "engine_dir": None,
-    "tokenizer_dir": None,
-    "triton_backend": "python",
-    "triton_max_batch_size": 64,
-    "preprocessing_instance_count": 1,
-    "postprocessing_instance_count": 1,
-    "decoupled_mode": False,
-    "batching_strategy": "inflight_fused_batching",
-    "batch_scheduler_policy": "guaranteed_no_evict",
-    "max_tokens_in_paged_kv_cache": "",
-    "kv_cache_free_gpu_mem_fraction": 0.5,
-    "enable_kv_cache_reuse": False,
-    "enable_chunked_context": False,
-    "exclude_input_in_output": True,
-    "max_queue_size": 0,
-    "cancellation_check_period_ms": 100,
-    "stats_check_period_ms": 100,
-    "iteration_log_path": "",
-    "add_special_tokens": True,
-    "apply_chat_template": True,
-    "skip_special_tokens": True,
-    "checkpoint_dir": "",  # of the baseline and of text-embedding; see huggingface.folder
-    "llama_dtype": "bfloat16",
-    "gpt2_checkpoint_dir": "",  # of the GPT-2 models
-    "gpt2_max_batch_size": 8,
-    "gpt2_dtype": "bfloat16",
-    "gpt2_kv_cache": "on",
-    "gpt2_kv_cache_slots": 8,
-    "gpt2_when_full": "wait",
-    "gpt2_max_sequence_idle_microseconds": 60_000_000,
-    "batch_cost_max_batch_size": 8,
-    "batch_cost_fixed_ms": 20,
-    "batch_cost_item_ms": 2,
-    "running_sum_max_batch_size": 4,
-    "running_sum_max_sequence_idle_microseconds": 5_000_000,
-    "execution_log_path": "",
-    "embedding_max_batch_size": 8,
-    "embedding_dtype": "auto",
-}
+from inflight.triton.repository.templates import DEFAULTS
 
 
 def assemble(

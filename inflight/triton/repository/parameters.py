@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
-from inflight.engine.config import BATCHING_TYPES, POLICIES
+from inflight.engine.config import ExecutorConfig
 from inflight.errors import CourseError
 from inflight.triton.repository.layout import BASELINE, BATCH_COST, EMBEDDING, RUNNING_SUM, VARIABLE
 from inflight.triton.repository.parameter import Parameter, Problem
 
+
+def _of_settings(config: type) -> dict[str, Parameter]:
+    """A parameter for each setting of a config: its kind from the type, the rest from where the setting is declared."""
+    types = get_type_hints(config)
+    return {
+        setting.name: Parameter(
+            _kind(types[setting.name], setting.metadata["choices"]), setting.default, **setting.metadata
+        )
+        for setting in fields(config)
+    }
+
+
+def _kind(annotation: Any, choices: tuple[str, ...]) -> str:
+    if choices:
+        return "choice"
+    kinds = {bool: "bool", int: "int", float: "float", Path: "path"}
+    return next(kinds[part] for part in (annotation, *get_args(annotation)) if part in kinds)
+
+
+_EXECUTOR = _of_settings(ExecutorConfig)
 _TOKENIZER = {"tokenizer_dir": Parameter("path", None, "Folder with tokenizer.json.", required=True)}
+# TensorRT-LLM leaves the chat template to its clients; a learner's first question should be answered as in a chat.
 _CHAT_TEMPLATE = {
-    "apply_chat_template": Parameter("bool", False, "Put the text into the model's chat template as one user turn.")
+    "apply_chat_template": Parameter("bool", True, "Put the text into the model's chat template as one user turn.")
 }
 _MAKES_BASELINE = "inflight assemble --with-llama-python"
 _GPT2_CHECKPOINT = {
@@ -20,33 +43,21 @@ _GPT2_CHECKPOINT = {
         "folder", None, "Hugging Face folder of a GPT-2, with its tokenizer.", holds="*.safetensors", required=True
     )
 }
-_ITERATION_LOG = {"iteration_log_path": Parameter("path", None, "File for one JSON line an iteration; blank: none.")}
+_ITERATION_LOG = {"iteration_log_path": _EXECUTOR["iteration_log_path"]}
 _EXECUTION_LOG = {"execution_log_path": Parameter("path", None, "File for one JSON line an execution; blank: none.")}
+
+# Model -> its parameters. All there is to say of the engine's settings stands in `ExecutorConfig`, of the others here.
+# The templates' values, the editor and the check of a config.pbtxt are made from it.
 PARAMETERS: dict[str, dict[str, Parameter]] = {
     "tensorrt_llm": {
         "gpt_model_path": Parameter("path", None, "Engine folder.", required=True),
-        "gpt_model_type": Parameter(
-            "choice", None, "V1: static batching; the others: in-flight batching.", (*BATCHING_TYPES,), required=True
-        ),
-        "batch_scheduler_policy": Parameter(
-            "choice",
-            "guaranteed_no_evict",
-            "What happens when KV blocks are short.",
-            (*POLICIES, "guaranteed_completion"),
-        ),
-        "max_tokens_in_paged_kv_cache": Parameter(
-            "int", None, "Most tokens in the KV cache; blank: no such limit.", low=1
-        ),
-        "kv_cache_free_gpu_mem_fraction": Parameter(
-            "float", 0.9, "Most of the free memory that the KV cache takes.", low=0, high=1
-        ),
-        "enable_kv_cache_reuse": Parameter("bool", False, "Keep the KV blocks of prompts for later ones."),
-        "enable_chunked_context": Parameter("bool", False, "Compute a long prompt in parts."),
-        "exclude_input_in_output": Parameter("bool", False, "Leave the prompt out of output_ids."),
-        "max_queue_size": Parameter("int", 0, "Most requests that wait for a seat; 0: no limit.", low=0),
+        **_EXECUTOR,
+        # TensorRT-LLM does not load a model that leaves it open.
+        "gpt_model_type": replace(_EXECUTOR["gpt_model_type"], required=True),
+        # TensorRT-LLM's default is false; here an answer does not repeat its prompt unless asked to.
+        "exclude_input_in_output": Parameter("bool", True, "Leave the prompt out of output_ids."),
         "cancellation_check_period_ms": Parameter("int", 100, "How often to look for clients that are gone.", low=1),
         "stats_check_period_ms": Parameter("int", 100, "How often to refresh /metrics.", low=1),
-        **_ITERATION_LOG,
         "FORCE_CPU_ONLY_INPUT_TENSORS": Parameter("choice", "no", "Where input tensors lie.", ("yes", "no")),
     },
     "preprocessing": {
@@ -96,8 +107,8 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
         **_ITERATION_LOG,
     },
     BATCH_COST: {
-        "fixed_ms": Parameter("float", 20.0, "What a batch costs, however many are in it.", low=0, high=60_000),
-        "item_ms": Parameter("float", 2.0, "What each unit of work in it costs more.", low=0, high=60_000),
+        "fixed_ms": Parameter("float", 20, "What a batch costs, however many are in it.", low=0, high=60_000),
+        "item_ms": Parameter("float", 2, "What each unit of work in it costs more.", low=0, high=60_000),
         **_EXECUTION_LOG,
         "TRITON_BATCH_STRATEGY_PATH": Parameter("path", None, "Library that decides who joins a batch; blank: none."),
         "max_volume": Parameter("int", None, "Most work in a batch, for such a library.", low=1),
