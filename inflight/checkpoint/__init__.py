@@ -6,7 +6,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submodules=["tokenizer"],
     submod_attrs={
-        "sources": ["DEFAULT", "Checkpoint", "cache_dir", "cached_path", "fetch", "made_once"],
+        "names": ["DEFAULT"],
+        "sources": ["Checkpoint", "cache_dir", "cached_path", "fetch", "made_once"],
         "weights": ["GgufFile"],
     },
 )
