@@ -4,7 +4,7 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules=["tokenizer"],
+    submodules=["tokenizer", "weights"],
     submod_attrs={
         "names": ["DEFAULT"],
         "sources": ["Checkpoint", "cache_dir", "cached_path", "fetch", "made_once"],
