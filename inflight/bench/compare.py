@@ -17,6 +17,7 @@ import pandas as pd
 
 from inflight import engine, machine
 from inflight.bench import load_generator, report, trace_run
+from inflight.bench.names import MODELS, WAYS
 from inflight.bench.trace_run import Trial
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint import tokenizer
@@ -28,7 +29,6 @@ from inflight.triton import repository
 from inflight.triton.client import Client
 from inflight.triton.server import Server
 
-MODELS = ("ensemble", repository.BASELINE)
 WARM_UP_TOKENS = 8
 
 
@@ -145,12 +145,11 @@ def predicted(requests: list[TimedRequest], seats: int, types: tuple[str, str], 
 
 def check(first: str, second: str, policy: str, rounds: int) -> None:
     """Refuse what `compare` cannot do, with a CourseError."""
-    known = (*BATCHING_TYPES, *MODELS)
     for name in (first, second):
-        if name not in known:
-            raise CourseError(f"There is no way of serving called {name!r} to compare. There are: {', '.join(known)}.")
+        if name not in WAYS:
+            raise CourseError(f"There is no way of serving called {name!r} to compare. There are: {', '.join(WAYS)}.")
     if first == second:
-        raise CourseError(f"Both sides are {first}: name two different ones of {', '.join(known)}.")
+        raise CourseError(f"Both sides are {first}: name two different ones of {', '.join(WAYS)}.")
     if policy not in POLICIES:
         raise CourseError(f"The policy is {policy!r}; it must be {' or '.join(POLICIES)}.")
     if rounds < 1:

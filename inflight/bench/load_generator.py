@@ -22,6 +22,7 @@ import pandas as pd
 
 from inflight import machine
 from inflight.bench import workload
+from inflight.bench.names import MOST_UNDER_WAY
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint import tokenizer
 from inflight.engine.config import Request
@@ -32,7 +33,6 @@ from inflight.triton.client import Client
 from inflight.triton.server import Server
 
 NEVER = -1  # an end id that no token has: answers are exactly as long as asked for
-MOST_UNDER_WAY = 512  # threads of a run without a limit of its own
 
 COLUMNS = [
     "request",

@@ -22,6 +22,7 @@ import httpx
 import pandas as pd
 
 from inflight import files
+from inflight.bench.names import TRACES
 from inflight.checkpoint.download import reason
 from inflight.checkpoint.sources import cache_dir
 from inflight.checkpoint.tokenizer import ChatTokenizer
@@ -32,11 +33,6 @@ MINI_CNN_EVAL = ASSETS / "datasets" / "mini_cnn_eval.json"
 TOKENS_PER_WORD = 1.3  # what the classic client takes for English (--op-tokens-per-word)
 
 TOPICS = ("rivers", "bridges", "clouds", "chess", "bread", "maps", "bees", "trains")
-# Name of a trace: how many requests it has, and what the length of each answer is drawn from, in tokens.
-TRACES = {
-    "mild": (32, (8, 16, 16, 24, 32, 32, 64, 128)),
-    "skewed": (48, (8, 8, 8, 8, 8, 8, 16, 16, 256)),
-}
 TRACE_GAP_S = 0.005  # threads that all send at the same moment overtake each other
 PASSAGE = (
     "The old train leaves the small station at seven in the morning and follows the river to the sea. On the way it "

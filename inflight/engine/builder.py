@@ -18,8 +18,9 @@ import os
 import shutil
 from pathlib import Path
 
+from inflight import checkpoint as checkpoints
 from inflight import files
-from inflight.checkpoint import tokenizer, weights
+from inflight.checkpoint import tokenizer
 from inflight.checkpoint.sources import Checkpoint, cache_dir, made_once
 from inflight.engine import trtllm_commands
 from inflight.engine.config import BuildConfig
@@ -84,19 +85,19 @@ def _compile(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
     try:
         if checkpoint.format == "hf":
             quant_algo = None if config.quant_algo == "auto" else config.quant_algo
-            weights.from_huggingface(checkpoint.path, gguf_file, quant_algo)
+            checkpoints.weights.from_huggingface(checkpoint.path, gguf_file, quant_algo)
             for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
                 if (checkpoint.path / name).exists():
                     shutil.copyfile(checkpoint.path / name, aside / name)
-            source = weights.GgufFile(gguf_file)
+            source = checkpoints.weights.GgufFile(gguf_file)
         else:
-            source = weights.GgufFile(checkpoint.path)
+            source = checkpoints.weights.GgufFile(checkpoint.path)
             stored = source.precision()
             quant_algo = {"W4": "W4A8", "W8": "W8A16"}.get(stored) if config.quant_algo == "auto" else config.quant_algo
-            if stored == weights.bits(quant_algo):
+            if stored == checkpoints.weights.bits(quant_algo):
                 gguf_file.symlink_to(Path(checkpoint.path).absolute())
             else:
-                weights.requantize(source, gguf_file, quant_algo)
+                checkpoints.weights.requantize(source, gguf_file, quant_algo)
             text, settings = tokenizer.from_gguf(source.metadata)
             (aside / "tokenizer.json").write_text(text.to_str(pretty=True), encoding="utf-8")
             (aside / "tokenizer_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
@@ -131,7 +132,7 @@ def _convert(gguf_file: Path, aside: Path) -> None:
 
 
 def _pretrained_config(
-    checkpoint: Checkpoint, config: BuildConfig, quant_algo: str | None, source: weights.GgufFile
+    checkpoint: Checkpoint, config: BuildConfig, quant_algo: str | None, source: checkpoints.weights.GgufFile
 ) -> dict:
     metadata = source.metadata
     architecture = metadata["general.architecture"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from inflight.checkpoint.weights import GGUF_FORMATS, GgufFile, bits
+from inflight import checkpoint
 from inflight.engine.config import BuildConfig
 from inflight.engine.folder import EngineInfo
 from inflight.errors import CourseError
@@ -47,7 +47,7 @@ class Sizing:
         The checkpoint has a format whose size in an engine is not known here.
     """
 
-    def __init__(self, source: GgufFile, model: dict):
+    def __init__(self, source: checkpoint.GgufFile, model: dict):
         self.model = model
         self._table, self._precision = source.tensor_table(), source.precision()
         unknown = {row["format"] for row in self._table if len(row["shape"]) > 1} - set(STORED_BITS)
@@ -95,5 +95,5 @@ class Sizing:
         """Bits that a weight of tensor `row` has in the engine."""
         if len(row["shape"]) == 1:
             return 16 if quant_algo is None else 32
-        as_it_is = quant_algo == "auto" or bits(quant_algo) == self._precision
-        return STORED_BITS[row["format"] if as_it_is else GGUF_FORMATS[quant_algo].name]
+        as_it_is = quant_algo == "auto" or checkpoint.weights.bits(quant_algo) == self._precision
+        return STORED_BITS[row["format"] if as_it_is else checkpoint.weights.GGUF_FORMATS[quant_algo].name]

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from inflight import checkpoint as checkpoints
 from inflight import files
-from inflight.checkpoint import tokenizer, weights
+from inflight.checkpoint import tokenizer
 from inflight.checkpoint.sources import Checkpoint, cache_dir, made_once
 from inflight.errors import CourseError
 
@@ -88,7 +89,7 @@ def _convert(checkpoint: Checkpoint, target: Path) -> None:
     path = Path(checkpoint.path).absolute()
     try:
         model = _dequantized(path)
-        text, settings = tokenizer.from_gguf(weights.GgufFile(path).metadata)
+        text, settings = tokenizer.from_gguf(checkpoints.GgufFile(path).metadata)
     except (OSError, ValueError, KeyError, IndexError, RuntimeError) as error:
         raise CourseError(
             f"The checkpoint {path} cannot be made a Hugging Face folder ({last_line(error)}). Give one "

@@ -23,8 +23,8 @@ from inflight.engine.config import BATCHING_TYPES, POLICIES, IterationStats
 from inflight.notebook import charts
 from inflight.notebook.dashboard import Dashboard, Frame
 from inflight.triton import repository, telemetry
-from inflight.triton.batchers import get_field
 from inflight.triton.client import Client
+from inflight.triton.repository.batchers import get_field
 from inflight.triton.server import Server
 
 STYLE = {"description_width": "10em"}

@@ -18,10 +18,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from inflight import engine
+from inflight import checkpoint, engine
 from inflight.bench.batch_run import QUEUE_FULL, TIMED_OUT, Outcome
-from inflight.checkpoint.sources import fetch
-from inflight.checkpoint.weights import GgufFile
 from inflight.engine.config import BuildConfig
 from inflight.engine.prediction import schedule
 from inflight.engine.sizing import Sizing
@@ -180,8 +178,8 @@ def _readers_that_fit(answer: tuple[Callable, str]) -> str | None:
 
 def _sizing() -> Sizing:
     """The arithmetic of the course's own model."""
-    checkpoint = fetch()
-    return Sizing(GgufFile(checkpoint.path), engine.read(engine.cached(checkpoint)).pretrained_config)
+    source = checkpoint.fetch()
+    return Sizing(checkpoint.GgufFile(source.path), engine.read(engine.cached(source)).pretrained_config)
 
 
 @grades("1.1")

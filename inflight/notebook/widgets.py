@@ -20,8 +20,9 @@ from inflight.engine.config import BuildConfig
 from inflight.engine.sizing import Sizing
 from inflight.errors import CourseError
 from inflight.notebook.palette import DECODE, REQUEST
-from inflight.triton import batchers, repository
+from inflight.triton import repository
 from inflight.triton.client import Answer, Client
+from inflight.triton.repository import batchers
 from inflight.triton.server import Server
 
 # Predict, before measuring --------------------------------------------------------------------------------------------

@@ -4,10 +4,10 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules=["batchers", "custom_batching", "repository", "telemetry"],
+    submodules=["custom_batching", "repository", "telemetry"],
     submod_attrs={
         "server": ["ModelState", "Server"],
         "client": ["Answer", "Client", "Stream"],
-        "repository": ["GPT2"],
+        "repository": ["GPT2", "batchers"],
     },
 )

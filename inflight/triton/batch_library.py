@@ -12,7 +12,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inflight.triton.parameter import Problem
+from inflight.triton.repository.parameter import Problem
 
 if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile

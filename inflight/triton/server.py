@@ -31,7 +31,8 @@ from typing import Any
 from google.protobuf import json_format
 
 from inflight.errors import CourseError
-from inflight.triton import batchers, repository, supervisor, transport
+from inflight.triton import repository, supervisor, transport
+from inflight.triton.repository import batchers
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60

@@ -4,7 +4,8 @@ import pytest
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight.errors import CourseError
-from inflight.triton import batchers, repository
+from inflight.triton import repository
+from inflight.triton.repository import batchers
 
 EXAMPLES = {
     "max_batch_size": "4",

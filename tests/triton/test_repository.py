@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from inflight.errors import CourseError
 from inflight.triton import repository
@@ -295,7 +295,7 @@ def one_name_for_two_tensors(config):
     "change, field, message",
     [
         (
-            lambda config: config.input.add(name="spare", data_type=repository.DataType.TYPE_FP32, dims=[1]),
+            lambda config: config.input.add(name="spare", data_type=DataType.TYPE_FP32, dims=[1]),
             "input spare",
             "No step and no output takes 'spare'.",
         ),
@@ -405,3 +405,8 @@ def test_ensemble_edges(assembled):
     assert ("preprocessing", "tensorrt_llm", "_INPUT_ID") in edges
     assert ("tensorrt_llm", "postprocessing", "_TOKENS_BATCH") in edges
     assert ("postprocessing", "client", "text_output") in edges
+
+
+def test_every_name_of_the_face_is_there():
+    assert {"assemble", "check", "edit", "read_config", "PARAMETERS", "batchers"} <= set(repository.__all__)
+    assert all(hasattr(repository, name) for name in repository.__all__)

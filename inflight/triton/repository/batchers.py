@@ -4,8 +4,8 @@
     get_field(config, "dynamic_batching.preferred_batch_size")              # "4, 8"
     check(config)                                                           # CourseError if Triton would refuse it
 
-Who forms a batch is one choice: no batcher, `dynamic_batching` or `sequence_batching`. To set a field of one of them, or of
-one of the sequence batcher's two strategies, is to choose it.
+Who forms a batch is one choice: no batcher, `dynamic_batching` or `sequence_batching`. To set a field of one of them,
+or of one of the sequence batcher's two strategies, is to choose it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tritonclient.grpc.model_config_pb2 import (
 )
 
 from inflight.errors import CourseError
-from inflight.triton.parameter import Parameter, Problem
+from inflight.triton.repository.parameter import Parameter, Problem
 
 # Fields that an editor offers. Blank means that the field is not there, and Triton takes its own default.
 FIELDS: dict[str, Parameter] = {

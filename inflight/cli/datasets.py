@@ -1,0 +1,68 @@
+"""`inflight dataset`: prompts and answer lengths for benchmarks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from inflight import bench, checkpoint
+from inflight.cli import terminal
+from inflight.cli.terminal import console
+from inflight.errors import CourseError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+app = typer.Typer(no_args_is_help=True, help="Prompts and answer lengths for benchmarks.")
+
+
+@app.command("cnn")
+def dataset_cnn(
+    source: Annotated[
+        str, typer.Argument(metavar="PATH|HF-ID", help="cnn_eval.json, or owner/name of a dataset that holds it.")
+    ],
+    output: Annotated[Path, typer.Option(help="File to write.")] = Path("mini_cnn_eval.json"),
+    limit: Annotated[int, typer.Option(help="Take the first so many records.")] = 100,
+    max_input_len: Annotated[int | None, typer.Option(help="Drop those of them with a prompt of more tokens.")] = None,
+) -> None:
+    """Take the first records of the real CNN/DailyMail evaluation file, in MLPerf's layout.
+
+    Example: [bold]inflight dataset cnn cnn_eval.json --output mini.json --max-input-len 1024[/]
+    """
+    path = bench.workload.find_dataset(source)
+    if output.exists() and output.samefile(path):
+        raise CourseError(f"{output} is the dataset itself: name another file with --output, so that nothing is lost.")
+    text = checkpoint.tokenizer.load(terminal.cached_engine())
+    records = bench.workload.read_dataset(path)
+    kept = bench.workload.fitting(records, text, max_input_len, limit)
+    _print_lengths(bench.workload.write_dataset(kept, output), bench.workload.length_table(kept, text), len(kept))
+    if num_dropped := len(records[:limit]) - len(kept):
+        console.print(
+            f"{num_dropped} more had a prompt of over {max_input_len} tokens and were left out.", highlight=False
+        )
+
+
+@app.command("show")
+def dataset_show(
+    path: Annotated[Path | None, typer.Argument(help="By default the dataset that ships with the course.")] = None,
+) -> None:
+    """Show how long the prompts and answers of a dataset are.
+
+    Example: [bold]inflight dataset show[/]
+    """
+    path = path or bench.workload.MINI_CNN_EVAL
+    records = bench.workload.read_dataset(path)
+    _print_lengths(
+        path, bench.workload.length_table(records, checkpoint.tokenizer.load(terminal.cached_engine())), len(records)
+    )
+
+
+def _print_lengths(path: Path, lengths: DataFrame, num_records: int) -> None:
+    table = Table("length", *lengths.columns)
+    for measure, row in lengths.iterrows():
+        table.add_row(measure, *map(str, row))
+    console.print(f"{path}: {num_records} records", highlight=False, soft_wrap=True)
+    console.print(table)

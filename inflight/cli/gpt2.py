@@ -1,0 +1,79 @@
+"""`inflight gpt2`: prompts that compete for a GPT-2 behind Triton."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from inflight import bench, models, triton
+from inflight.cli import terminal
+from inflight.cli.terminal import console, progress_console
+from inflight.errors import CourseError
+from inflight.triton.repository.layout import GPT2
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from inflight.triton import Server
+
+GPT2_CHECKPOINT = typer.Option(
+    help="course-gpt2, gpt2-124m-random, gpt2, a Hugging Face folder, or owner/name of its hub."
+)
+
+app = typer.Typer(no_args_is_help=True, help="GPT-2 behind Triton: batch after batch, and a token at a time.")
+
+
+@app.command("race")
+def gpt2_race_command(
+    models: Annotated[list[str], typer.Argument(help=f"{' or '.join(GPT2)}, or both: one race each.")],
+    streams: Annotated[int, typer.Option(help="Prompts that race.")] = 2,
+    tokens: Annotated[int, typer.Option(help="Tokens of each answer.")] = 64,
+    offset_s: Annotated[float, typer.Option(help="Seconds from the start of a stream to that of the next.")] = 0.1,
+    prompt: Annotated[list[str] | None, typer.Option(help="May be given several times, one a stream.")] = None,
+    checkpoint: Annotated[str, GPT2_CHECKPOINT] = "course-gpt2",
+    url: Annotated[str | None, typer.Option(help="host:port (gRPC); by default a server for the occasion.")] = None,
+) -> None:
+    """Send prompts that compete for one GPT-2 model, and watch their tokens come.
+
+    Example: [bold]inflight gpt2 race simple-gpt2 iterative-gpt2[/]
+    """
+    prompts = bench.gpt2_race.prompts(streams, prompt or bench.gpt2_race.PROMPTS)
+    with contextlib.ExitStack() as stack:
+        url = url or stack.enter_context(_gpt2_server(models, checkpoint)).grpc_url
+        for model in models:
+            raced, interrupted = bench.gpt2_race.with_bars(url, model, prompts, tokens, offset_s)
+            _print_race(model, prompts, raced)
+            if interrupted:
+                raise CourseError(f"The race was interrupted after {len(raced)} of {streams * tokens} tokens.")
+
+
+@contextlib.contextmanager
+def _gpt2_server(names: list[str], checkpoint: str) -> Iterator[Server]:
+    """A server of GPT-2 models for the occasion."""
+    for name in names:
+        if name not in GPT2:
+            raise CourseError(
+                f"The server for the occasion has no {name!r}: name {' or '.join(GPT2)}, or a "
+                "running server with --url."
+            )
+    with progress_console.status(f"Preparing the checkpoint {checkpoint}"):
+        folder = models.gpt2_checkpoint.find(checkpoint)
+    with tempfile.TemporaryDirectory(prefix="inflight-gpt2-") as scratch:
+        repo = triton.repository.assemble(
+            Path(scratch) / "repository", scratch, tuple(dict.fromkeys(names)), gpt2_checkpoint_dir=folder
+        )
+        with terminal.server(repo) as server:
+            yield server
+
+
+def _print_race(model: str, prompts: list[str], tokens: DataFrame) -> None:
+    console.print(f"[bold]{escape(model)}[/]  {bench.gpt2_race.summary(tokens)}", highlight=False, soft_wrap=True)
+    for row in bench.gpt2_client.standings(tokens).itertuples():
+        prompt = escape(prompts[row.stream - 1])
+        console.print(f"  [bold]{row.stream}[/] {prompt}[bold]{escape(row.text)}[/]", highlight=False, soft_wrap=True)

@@ -1,0 +1,42 @@
+"""A Triton model repository: assembled from templates, edited as protobuf, checked before a server sees it.
+
+    repo = assemble("repo", engine_dir="engine", decoupled_mode=True)
+    for problem in check(repo):
+        print(problem)
+
+A model repository is a folder with one folder a model: `config.pbtxt` says what flows in and out and how the model is
+run, `1/model.py` is the model's version 1. The templates in `assets/repository/` keep the `${name}` variables of
+TensorRT-LLM.
+
+Reading order: `layout` (names), `parameter` and `parameters` (what a model's settings may be), `pbtxt` (the file),
+`batchers` (Triton's own fields), `editing`, `ensembles`, `checks`, `templates` (their variables), `assembly`.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submodules=["batchers"],
+    submod_attrs={
+        "layout": [
+            "BASELINE",
+            "BATCH_COST",
+            "CONFIG",
+            "EMBEDDING",
+            "GPT2",
+            "PIPELINE",
+            "RUNNING_SUM",
+            "TEMPLATES",
+            "is_repository",
+            "models",
+        ],
+        "parameter": ["Parameter", "Problem"],
+        "parameters": ["PARAMETERS", "typed_parameters"],
+        "pbtxt": ["diff", "fill", "parse", "read_config", "to_text", "write_config"],
+        "editing": ["edit", "get_parameter", "get_value", "set_parameter", "set_value", "spec"],
+        "ensembles": ["Edge", "ensemble_edges"],
+        "checks": ["batch_library_problems", "check"],
+        "templates": ["DEFAULTS"],
+        "assembly": ["assemble"],
+    },
+)

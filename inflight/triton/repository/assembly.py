@@ -1,0 +1,71 @@
+"""Templates and values in, a model repository out."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shutil
+from pathlib import Path
+
+from inflight import files
+from inflight.errors import CourseError
+from inflight.triton.repository.checks import check
+from inflight.triton.repository.layout import CONFIG, PIPELINE, TEMPLATES, is_repository
+from inflight.triton.repository.pbtxt import fill, write_config
+from inflight.triton.repository.templates import DEFAULTS
+
+
+def assemble(
+    target: str | Path,
+    engine_dir: str | Path | None = None,
+    models: tuple[str, ...] = PIPELINE,
+    templates: Path = TEMPLATES,
+    **values,
+) -> Path:
+    """Make a model repository from the templates.
+
+    Parameters
+    ----------
+    target : path
+        Folder to make. A repository that was there is replaced, anything else refused.
+    engine_dir : path, optional
+        Engine folder; also the `tokenizer_dir` unless that is given. Models without an engine need none.
+    models : tuple of str
+        What the repository holds. With `BASELINE`, give the `checkpoint_dir` too (`huggingface.folder` makes one).
+    **values
+        Values of the templates' variables; see `DEFAULTS`.
+
+    Raises
+    ------
+    CourseError
+        Unknown variable, wrong value, or a repository that does not pass `check`; nothing is at `target` then.
+    """
+    unknown = sorted(set(values) - set(DEFAULTS))
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], DEFAULTS, 1)
+        raise CourseError(
+            f"The templates have no variable {unknown[0]!r}. "
+            + (f"Did you mean {near[0]!r}?" if near else f"They have: {', '.join(DEFAULTS)}.")
+        )
+    if engine_dir is not None:
+        engine_dir = Path(engine_dir).absolute()
+        values = {"tokenizer_dir": engine_dir, **values, "engine_dir": engine_dir}
+    values = {name: value for name, value in {**DEFAULTS, **values}.items() if value is not None}
+    target = Path(target).absolute()
+    if target.is_dir() and any(target.iterdir()) and not is_repository(target):
+        raise CourseError(f"{target} holds files that are not a model repository. Name an empty or new folder.")
+    with files.written_aside(target, "repository") as aside:
+        for model in models:
+            _assemble_model(templates / model, aside / model, values)
+        problems = check(aside)
+        if problems:
+            raise CourseError(str(problems[0]).replace(f"{aside}{os.sep}", ""))
+    return target
+
+
+def _assemble_model(template: Path, folder: Path, values: dict) -> None:
+    config = fill((template / CONFIG).read_text(encoding="utf-8"), values, f"{template.name}/{CONFIG}")
+    (folder / "1").mkdir(parents=True)
+    for file in (template / "1").glob("*.py"):
+        shutil.copyfile(file, folder / "1" / file.name)
+    write_config(config, folder / CONFIG)

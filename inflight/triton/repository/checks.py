@@ -1,0 +1,90 @@
+"""Everything that can be found wrong in a repository without starting a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
+
+from inflight.errors import CourseError
+from inflight.triton import batch_library
+from inflight.triton.repository import batchers
+from inflight.triton.repository.editing import get_parameter
+from inflight.triton.repository.ensembles import ensemble_problems
+from inflight.triton.repository.layout import CONFIG, VARIABLE, is_repository, models
+from inflight.triton.repository.parameter import Problem
+from inflight.triton.repository.parameters import PARAMETERS, parameter_problems
+from inflight.triton.repository.pbtxt import read_config
+
+
+def check(repo: str | Path) -> list[Problem]:
+    """Everything that can be found wrong in a repository without starting a server.
+
+    Unfilled variables, unknown fields and keys, wrong types and values, missing files, batchers that Triton refuses,
+    and ensemble steps whose tensor names, types or shapes do not fit together.
+    """
+    repo = Path(repo)
+    if not repo.is_dir() or not is_repository(repo):
+        return [Problem(str(repo), "folder", "There is no model in it.", "Make one: `inflight assemble`.")]
+    problems, configs = [], {}
+    for name in models(repo):
+        path = repo / name / CONFIG
+        try:
+            configs[name] = read_config(path)
+        except CourseError as error:
+            message, _, fix = str(error).removeprefix(f"{path}: ").partition(". ")
+            problems.append(Problem(str(path), "syntax", message.rstrip(".") + ".", fix or "Correct this line."))
+    for name, config in configs.items():
+        problems += _model_problems(repo, name, config)
+    for name, config in configs.items():
+        if config.platform == "ensemble" and len(configs) == len(
+            models(repo)
+        ):  # steps can be judged when all can be read
+            problems += ensemble_problems(str(repo / name / CONFIG), config, configs)
+    return problems
+
+
+def _model_problems(repo: Path, name: str, config: ModelConfig) -> list[Problem]:
+    file = str(repo / name / CONFIG)
+    problems = []
+    if config.name and config.name != name:
+        problems.append(
+            Problem(file, "name", f"It is {config.name!r}, but the folder is {name!r}.", "Make them equal.")
+        )
+    versions = [path for path in (repo / name).iterdir() if path.is_dir() and path.name.isdigit()]
+    if not versions:
+        problems.append(Problem(str(repo / name), "1/", "There is no version folder.", "Make one named 1."))
+    elif config.backend == "python" and not any((path / "model.py").exists() for path in versions):
+        problems.append(
+            Problem(str(versions[0]), "model.py", "The Python model is missing.", "Put its model.py there.")
+        )
+    for kind, tensors in (("input", config.input), ("output", config.output)):
+        for tensor in tensors:
+            if tensor.data_type == DataType.TYPE_INVALID:
+                problems.append(
+                    Problem(file, f"{kind} {tensor.name}", "It has no data_type.", "Add one, such as TYPE_INT32.")
+                )
+    problems += [Problem(file, p.field, p.message, p.fix) for p in batchers.problems(config)]
+    if name in PARAMETERS:
+        texts = {key: value.string_value for key, value in config.parameters.items()}
+        problems += [Problem(file, p.field, p.message, p.fix) for p in parameter_problems(name, texts)]
+    return problems + batch_library_problems(repo / name, config)
+
+
+def batch_library_problems(folder: Path, config: ModelConfig) -> list[Problem]:
+    """What is wrong with the batching library that Triton would take, if there is one.
+
+    Triton takes the one that the config names, else one in the model's folders. It does not come back from loading one
+    that has only some of the functions.
+    """
+    file, field = str(folder / CONFIG), f"parameters.{batch_library.PARAMETER}"
+    named = get_parameter(config, batch_library.PARAMETER)
+    if named and config.HasField("sequence_batching"):
+        return [Problem(file, field, "It cannot be specified with the sequence batcher.", "Leave it out.")]
+    if named and not VARIABLE.search(named):
+        found = [(file, field, Path(named))]
+    else:
+        paths = [*folder.glob(f"*/{batch_library.FILE_NAME}"), folder / batch_library.FILE_NAME]
+        found = [(str(path), batch_library.FILE_NAME, path) for path in paths if path.exists()]
+    checked = [(where, what, batch_library.check(path)) for where, what, path in found]
+    return [Problem(where, what, problem.message, problem.fix) for where, what, problem in checked if problem]

@@ -1,0 +1,89 @@
+"""Values of a config by name: its parameters and Triton's own fields, read, set, and changed on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from inflight.errors import CourseError
+from inflight.triton.repository import batchers
+from inflight.triton.repository.layout import CONFIG
+from inflight.triton.repository.parameter import Parameter
+from inflight.triton.repository.parameters import PARAMETERS, parameter_problems
+from inflight.triton.repository.pbtxt import as_text, diff, parse, read_config, write_config
+
+
+def get_parameter(config: ModelConfig, name: str) -> str:
+    """Text of a parameter; blank when it is not there."""
+    return config.parameters[name].string_value if name in config.parameters else ""
+
+
+def set_parameter(config: ModelConfig, name: str, value) -> None:
+    """Set a parameter in the message, after checking key and value.
+
+    Raises
+    ------
+    CourseError
+        Unknown key, or a value that the key does not take. The message is unchanged then.
+    """
+    text = as_text(value)
+    problems = parameter_problems(config.name, {name: text}, only_given=True)
+    if problems:
+        raise CourseError(f"{config.name}: {problems[0].field}: {problems[0].message} {problems[0].fix}")
+    config.parameters[name].string_value = text
+
+
+def spec(model: str, name: str) -> Parameter:
+    """What a value of a model may be: a key of its parameters, or the path of one of Triton's own fields."""
+    return batchers.FIELDS[name] if name in batchers.FIELDS else PARAMETERS[model][name]
+
+
+def get_value(config: ModelConfig, name: str) -> str:
+    """Text of a parameter, or of one of `batchers.FIELDS`; blank when it is not there."""
+    return batchers.get_field(config, name) if name in batchers.FIELDS else get_parameter(config, name)
+
+
+def set_value(config: ModelConfig, name: str, value) -> None:
+    """Set a parameter, or one of `batchers.FIELDS`, after checking it; see `set_parameter` for what is raised."""
+    if name in batchers.FIELDS:
+        batchers.set_field(config, name, as_text(value))
+    else:
+        set_parameter(config, name, value)
+
+
+def edit(repo: str | Path, model: str, fragment: str = "", **values) -> str:
+    """Change the config of one model on disk: everything that is named or, on an error, nothing.
+
+    Parameters
+    ----------
+    fragment : str
+        Part of a config.pbtxt, such as "dynamic_batching { max_queue_delay_microseconds: 500 }". What it names at its
+        top level is replaced; another batcher than before takes the place of that one.
+    **values
+        Values of the model's parameters, and of `batchers.FIELDS` by their path:
+        `**{"dynamic_batching.max_queue_delay_microseconds": 500}`.
+
+    Returns
+    -------
+    str
+        What changed, as a unified diff.
+
+    Raises
+    ------
+    CourseError
+        A key, field or value that is not there or not allowed; a config that Triton would refuse.
+    """
+    path = Path(repo) / model / CONFIG
+    before = read_config(path)
+    after = ModelConfig()
+    after.CopyFrom(before)
+    part = parse(fragment, "the fragment")
+    for field, _ in part.ListFields():
+        after.ClearField(field.name)
+    after.MergeFrom(part)
+    for name, value in values.items():
+        set_value(after, name, value)
+    batchers.check(after)
+    write_config(after, path)
+    return diff(before, after, f"{model}/{CONFIG}")

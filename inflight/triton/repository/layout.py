@@ -1,0 +1,31 @@
+"""What a model repository holds: names of files and models.
+
+Takes nothing but the standard library, so that a command line can name models without waiting.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from inflight.paths import ASSETS
+
+TEMPLATES = ASSETS / "repository"
+CONFIG = "config.pbtxt"
+PIPELINE = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble")
+BASELINE = "llama-python"  # the same checkpoint without an engine, beside the others when asked for
+GPT2 = ("simple-gpt2", "iterative-gpt2")  # batch after batch, and a batch that changes at every token
+BATCH_COST = "batch-cost"  # sleeps instead of computing, so that nothing but the batcher is seen
+RUNNING_SUM = "running-sum"  # remembers what came before in a sequence
+EMBEDDING = "text-embedding"  # the checkpoint as a model that gains from batches
+VARIABLE = re.compile(r"\$\{(\w+)\}")  # ${name} in a template, which `assemble` replaces
+
+
+def is_repository(folder: Path) -> bool:
+    return any(folder.glob(f"*/{CONFIG}"))
+
+
+def models(repo: str | Path) -> list[str]:
+    """Names of the models in a repository, in the order of the pipeline, then by name."""
+    names = sorted(path.parent.name for path in Path(repo).glob(f"*/{CONFIG}"))
+    return sorted(names, key=lambda name: PIPELINE.index(name) if name in PIPELINE else len(PIPELINE))

@@ -1,0 +1,116 @@
+"""A config.pbtxt as what it is: a protobuf message (`ModelConfig`) in text form, read and written as that message."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_encoding, text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from inflight import files
+from inflight.errors import CourseError
+from inflight.triton.repository.layout import CONFIG, VARIABLE
+
+_BARE_VALUE = re.compile(r"-?\d+|true|false|[A-Z][A-Z0-9_]*")
+
+
+def parse(text: str, file: str = CONFIG) -> ModelConfig:
+    """A `config.pbtxt` as a message.
+
+    Raises
+    ------
+    CourseError
+        With line and column of what is not right.
+    """
+    try:
+        return text_format.Parse(text, ModelConfig())
+    except text_format.ParseError as error:
+        raise CourseError(f"{file}: {_parse_reason(str(error), text)}") from None
+
+
+def _parse_reason(error: str, text: str) -> str:
+    """Protobuf's complaint, in a sentence that says what to do."""
+    place = re.match(r"(\d+):(\d+) : ", error)
+    where = f"line {place[1]}, column {place[2]}: " if place else ""
+    line = text.splitlines()[int(place[1]) - 1] if place and int(place[1]) <= len(text.splitlines()) else ""
+    field = re.search(r"(\w+)\s*:[\s\[]*$", line[: int(place[2]) - 1]) if place else None
+    where += f"{field[1]}: " if field else ""
+    variable = VARIABLE.search(line)
+    if variable:
+        return f"{where}the variable ${{{variable[1]}}} is not filled. Give it a value when assembling."
+    unknown = re.search(r'has no field named "(\w+)"', error)
+    if unknown:
+        known = [field.name for field in ModelConfig.DESCRIPTOR.fields]
+        near = difflib.get_close_matches(unknown[1], known, 1)
+        return f"{where}there is no field {unknown[1]!r}." + (f" Did you mean {near[0]!r}?" if near else "")
+    both = re.search(r'Field "(\w+)" is specified along with field "(\w+)"', error)
+    if both:
+        return f"{where}{both[1]} and {both[2]} exclude each other: only one of them can be chosen. Take one out."
+    value = re.search(r'Enum type "([\w.]+)" has no value named (\w+)', error)
+    if value:
+        names = ModelConfig.DESCRIPTOR.file.pool.FindEnumTypeByName(value[1]).values_by_name
+        return (
+            f"{where}there is no {value[1].rpartition('.')[2]} {value[2]}, only {', '.join(names)}. Correct this line."
+        )
+    reason = error.split(" : ", 1)[-1].splitlines()[0].strip(".'")
+    return f"{where}{reason.rpartition(chr(39) + ': ')[2]}. Correct this line."
+
+
+def read_config(path: str | Path) -> ModelConfig:
+    """Read a `config.pbtxt`; errors name the file."""
+    try:
+        return parse(Path(path).read_text(encoding="utf-8"), str(path))
+    except FileNotFoundError:
+        raise CourseError(f"{path} does not exist. Assemble the repository: `inflight assemble`.") from None
+    except UnicodeDecodeError as error:
+        raise CourseError(f"{path} is not text ({error}). Assemble the repository again.") from error
+
+
+def to_text(config: ModelConfig) -> str:
+    return text_format.MessageToString(config, use_short_repeated_primitives=True)
+
+
+def write_config(config: ModelConfig, path: str | Path) -> None:
+    """Write a `config.pbtxt` so that a reader sees the old file or the new one, never half of one."""
+    path = Path(path)
+    try:
+        files.replace_text(path, to_text(config))
+    except OSError as error:
+        raise CourseError(
+            f"{path} cannot be written ({error.strerror}). Make room or make the folder writable."
+        ) from error
+
+
+def fill(template: str, values: dict[str, Any], file: str = CONFIG) -> ModelConfig:
+    """A template with its variables replaced, as a message.
+
+    A variable inside quotes takes any text, escaped; one outside takes a number, true, false or a name in capitals. So
+    no value can become a second field, as it can with `sed`.
+    """
+
+    def literal(match: re.Match) -> str:
+        name = match[1]
+        if name not in values:
+            return match[0]
+        text = as_text(values[name])
+        quoted = template[: match.start()].rpartition("\n")[2].count('"') % 2 == 1
+        if quoted:
+            return text_encoding.CEscape(text, as_utf8=True)
+        if not _BARE_VALUE.fullmatch(text):
+            raise CourseError(f"{file}: {name} is {text!r}; give a number, true, false or a name in capitals.")
+        return text
+
+    return parse(VARIABLE.sub(literal, template), file)
+
+
+def diff(before: ModelConfig, after: ModelConfig, name: str = CONFIG) -> str:
+    """Unified diff of two configs; blank when they are equal."""
+    lines = [to_text(config).splitlines() for config in (before, after)]
+    return "\n".join(difflib.unified_diff(*lines, f"{name} (before)", f"{name} (after)", lineterm="", n=3))
+
+
+def as_text(value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,82 @@
+"""A setting is declared once: parameters, the templates' values and the check of a config.pbtxt follow from that."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from inflight.engine.config import ExecutorConfig
+from inflight.errors import CourseError
+from inflight.triton import repository
+from inflight.triton.repository import DEFAULTS, PARAMETERS, TEMPLATES
+from inflight.triton.repository.templates import variable
+
+ENGINE = PARAMETERS["tensorrt_llm"]
+KINDS = {  # of a few, as a reader would name them: the rest follows the same rule
+    "batch_scheduler_policy": "choice",
+    "scheduler_path": "path",
+    "max_tokens_in_paged_kv_cache": "int",
+    "kv_cache_free_gpu_mem_fraction": "float",
+    "enable_kv_cache_reuse": "bool",
+}
+FILLED = re.compile(r'key: "(\w+)"\s+value \{ string_value: "\$\{(\w+)\}" \}')
+TEMPLATE = {path.parent.name: path.read_text() for path in sorted(TEMPLATES.glob("*/config.pbtxt"))}
+
+
+@pytest.mark.parametrize("setting", fields(ExecutorConfig), ids=lambda setting: setting.name)
+def test_the_engines_settings_are_those_of_its_config(setting):
+    parameter = ENGINE[setting.name]
+    assert parameter.default == setting.default
+    assert {name: getattr(parameter, name) for name in setting.metadata} == setting.metadata
+    assert parameter.kind == KINDS.get(setting.name, parameter.kind)
+
+
+def test_a_setting_out_of_its_bounds_is_refused_in_its_words():
+    for setting in fields(ExecutorConfig):
+        if setting.metadata["low"] is not None:
+            with pytest.raises(ValueError, match=f"of at least {setting.metadata['low']:g}"):
+                ENGINE[setting.name].parse(str(setting.metadata["low"] - 1))
+        if setting.metadata["choices"]:
+            with pytest.raises(ValueError, match=setting.metadata["choices"][-1]):
+                ENGINE[setting.name].parse("something else")
+
+
+@pytest.mark.parametrize("model", TEMPLATE)
+def test_a_templates_value_is_the_default_of_its_parameter(model):
+    filled = dict(FILLED.findall(TEMPLATE[model]))
+    assert filled == {key: variable(model, key) for key in PARAMETERS[model] if variable(model, key)}
+    for key, name in filled.items():
+        parameter, value = PARAMETERS[model][key], DEFAULTS[name]
+        if value is None or (parameter.required and value == ""):
+            assert parameter.required and parameter.default is None  # whoever assembles must say it
+        else:
+            assert parameter.parse(str(value).lower() if isinstance(value, bool) else str(value)) == parameter.default
+
+
+def test_the_templates_have_no_variable_without_a_value_and_no_value_without_a_variable():
+    assert {name for text in TEMPLATE.values() for name in re.findall(r"\$\{(\w+)\}", text)} == set(DEFAULTS)
+
+
+def test_an_engine_served_as_it_comes_is_an_engine_loaded_as_it_comes(tmp_path):
+    repo = repository.assemble(tmp_path / "repo", engine_dir=tmp_path)
+    config = repository.read_config(repo / "tensorrt_llm" / repository.CONFIG)
+    texts = {name: value.string_value for name, value in config.parameters.items()}
+    values = repository.typed_parameters("tensorrt_llm", texts)
+    assert (
+        ExecutorConfig(**{setting.name: values[setting.name] for setting in fields(ExecutorConfig)}) == ExecutorConfig()
+    )
+    assert values["kv_cache_free_gpu_mem_fraction"] == 0.5 and values["exclude_input_in_output"] is True
+
+
+def test_a_model_type_cannot_be_left_open(tmp_path):
+    repo = repository.assemble(tmp_path / "repo", engine_dir=tmp_path)
+    with pytest.raises(CourseError, match="gpt_model_type: It has no value"):
+        repository.edit(repo, "tensorrt_llm", gpt_model_type="")
+
+
+def test_a_scheduler_of_ones_own_is_a_path(tmp_path):
+    path = Path(tmp_path) / "shortest_first.py"
+    repo = repository.assemble(tmp_path / "repo", engine_dir=tmp_path, scheduler_path=path)
+    config = repository.read_config(repo / "tensorrt_llm" / repository.CONFIG)
+    assert repository.get_parameter(config, "scheduler_path") == str(path)
