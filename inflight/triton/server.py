@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import shutil
 import socket
@@ -295,6 +296,7 @@ class Server:
         batchers.check(config)
         for problem in repository.batch_library_problems(self.repo / model, config):
             raise CourseError(str(problem))
+        repository.note_scheduler(config)
         # Always with a config: told to load files that have not changed, Triton keeps an earlier override.
         self._load(
             model, {"parameters": {"config": json_format.MessageToJson(config, preserving_proto_field_name=True)}}
@@ -345,8 +347,8 @@ class Server:
 def _reason(text: str) -> str:
     """Triton's reason without the traceback that Python models add: the sentence of a CourseError if there is one."""
     for line in text.splitlines():
-        if "CourseError: " in line:
-            return line.split("CourseError: ", 1)[1].strip()
+        if told := re.search(r"(?:CourseError|SchedulerError): (.*)", line):
+            return told[1].strip()
     return " ".join(text.partition("\n\nAt:")[0].split())
 
 

@@ -33,7 +33,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "parameter": ["Parameter", "Problem"],
         "parameters": ["PARAMETERS", "typed_parameters"],
         "pbtxt": ["diff", "fill", "parse", "read_config", "to_text", "write_config"],
-        "editing": ["edit", "get_parameter", "get_value", "set_parameter", "set_value", "spec"],
+        "editing": ["edit", "get_parameter", "get_value", "note_scheduler", "set_parameter", "set_value", "spec"],
         "ensembles": ["Edge", "ensemble_edges"],
         "checks": ["batch_library_problems", "check"],
         "templates": ["DEFAULTS"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -50,6 +51,16 @@ def set_value(config: ModelConfig, name: str, value) -> None:
         batchers.set_field(config, name, as_text(value))
     else:
         set_parameter(config, name, value)
+
+
+def note_scheduler(config: ModelConfig) -> None:
+    """Put the digest of the file that `scheduler_path` names beside it.
+
+    Triton loads a model anew only when its config is another one, and knows nothing of the files that it names.
+    """
+    path = Path(get_parameter(config, "scheduler_path"))
+    if path.is_file():
+        config.parameters["scheduler_sha256"].string_value = hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def edit(repo: str | Path, model: str, fragment: str = "", **values) -> str:

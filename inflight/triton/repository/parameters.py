@@ -52,6 +52,7 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
     "tensorrt_llm": {
         "gpt_model_path": Parameter("path", None, "Engine folder.", required=True),
         **_EXECUTOR,
+        "scheduler_sha256": Parameter("text", None, "Digest of that file, by which a load sees that it has changed."),
         # TensorRT-LLM does not load a model that leaves it open.
         "gpt_model_type": replace(_EXECUTOR["gpt_model_type"], required=True),
         # TensorRT-LLM's default is false; here an answer does not repeat its prompt unless asked to.

@@ -1,0 +1,166 @@
+"""A scheduler of one's own in the running server: it takes effect at a load, and a bad one hurts nobody."""
+
+import json
+import threading
+
+import pytest
+
+from inflight.errors import CourseError
+from inflight.triton import repository
+from inflight.triton.client import Client
+from inflight.triton.server import Server
+from tests.engines import model_process, wait_until
+
+OLDEST_ALONE = """
+from inflight.engine import Plan
+
+
+class Scheduler:
+    def schedule(self, now):
+        request = [*now.running, *now.waiting][0]
+        admit = [] if now.running else [request.id]
+        # HERE
+        return Plan(admit=admit, compute={request.id: min(request.pending_tokens, now.max_num_tokens)})
+"""
+TWO_AT_ONCE = """
+from inflight.engine import Plan
+
+
+class Scheduler:
+    def schedule(self, now):
+        new = list(now.waiting)[: 2 - len(now.running)]
+        plan, room = Plan(admit=[request.id for request in new]), now.max_num_tokens
+        for request in [*now.running, *new]:
+            plan.compute[request.id] = min(request.pending_tokens, room - 1)
+            room -= plan.compute[request.id]
+        return plan
+"""
+LINE = 1 + next(number for number, line in enumerate(OLDEST_ALONE.splitlines(), 1) if "# HERE" in line)
+PROMPT = [5] * 12
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return tmp_path_factory.mktemp("own")
+
+
+@pytest.fixture(scope="module")
+def server(small_engine, files):
+    path = files / "my_scheduler.py"
+    path.write_text(OLDEST_ALONE)
+    repo = repository.assemble(
+        files / "repo", small_engine, decoupled_mode=True, scheduler_path=path, iteration_log_path=files / "log.jsonl"
+    )
+    with Server(repo) as server:
+        yield server
+
+
+@pytest.fixture
+def load(server, files):
+    """Load the engine with another scheduler in the file; the good one comes back after the test."""
+
+    def load(text: str) -> None:
+        (files / "my_scheduler.py").write_text(text)
+        server.load("tensorrt_llm")
+
+    yield load
+    load(OLDEST_ALONE)
+
+
+def most_at_once(server, files) -> int:
+    """Requests in the fullest iteration of three that run side by side."""
+    start = (files / "log.jsonl").stat().st_size if (files / "log.jsonl").exists() else 0
+    with Client(server.grpc_url) as client:
+        streams = [threading.Thread(target=client.stream_tokens(PROMPT, 30, end_id=-1).read) for _ in range(3)]
+        for stream in streams:
+            stream.start()
+        for stream in streams:
+            stream.join()
+    lines = (files / "log.jsonl").read_text()[start:].splitlines()
+    return max(json.loads(line)["scheduled"] for line in lines)
+
+
+def ask(server, tokens: int = 5) -> list[int]:
+    with Client(server.grpc_url) as client:
+        return client.ask_tokens(PROMPT, tokens, end_id=-1, exclude_input_in_output=True).token_ids
+
+
+def test_it_schedules_from_the_start_and_a_changed_file_takes_effect_at_the_next_load(server, files, load):
+    assert most_at_once(server, files) == 1
+    before = model_process(server, "tensorrt_llm").pid
+    server.load("tensorrt_llm")
+    first = model_process(server, "tensorrt_llm").pid  # with the digest, which the first start had not
+    server.load("tensorrt_llm")
+    assert model_process(server, "tensorrt_llm").pid == first, "nothing has changed, and it was loaded anew"
+    load(TWO_AT_ONCE)
+    assert model_process(server, "tensorrt_llm").pid not in (before, first)
+    assert most_at_once(server, files) == 2
+
+
+def test_the_log_tells_who_is_left_out(server, files):
+    most_at_once(server, files)
+    waits = [json.loads(line)["longest_wait"] for line in (files / "log.jsonl").read_text().splitlines()]
+    assert max(iterations for wait in waits if wait for _, iterations in [wait]) >= 30
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "import no_such_module\n",
+            r"my_scheduler\.py, line 1: ModuleNotFoundError: No module named 'no_such_module'\.",
+        ),
+        (
+            "class Scheduler: ...\n",
+            r"my_scheduler\.py, line 1: its class Scheduler has no method schedule\(self, now\)\.",
+        ),
+        ("import os; os._exit(0)\n", r"my_scheduler\.py: the file ended its process \(exit status 0\)\."),
+        (
+            OLDEST_ALONE.replace("# HERE", "admit = [99]"),
+            rf"my_scheduler\.py, line {LINE}: schedule\(\) admits request 99, which is neither waiting nor paused\.",
+        ),
+    ],
+)
+def test_a_bad_one_is_refused_in_a_sentence_and_the_one_before_serves_on(server, files, load, text, sentence):
+    serving = model_process(server, "tensorrt_llm").pid
+    with pytest.raises(CourseError, match=rf"^The model 'tensorrt_llm' could not be loaded: {sentence}"):
+        load(text)
+    assert model_process(server, "tensorrt_llm").pid == serving
+    assert len(ask(server)) == 5
+
+
+FAILS_LATER = """
+        if request.prompt_tokens == 13:
+            FAULT
+"""
+
+
+def test_one_that_fails_in_a_run_ends_its_requests_and_the_next_are_answered(server, load):
+    load(OLDEST_ALONE.replace("        # HERE", FAILS_LATER.replace("FAULT", "raise ValueError('thirteen')")))
+    with Client(server.grpc_url) as client:
+        with pytest.raises(CourseError, match=r"^my_scheduler\.py, line \d+: ValueError: thirteen\.$"):
+            client.ask_tokens([5] * 13, 5)
+    assert len(ask(server)) == 5
+
+
+def test_a_model_whose_scheduler_hangs_can_be_unloaded(server, load):
+    load(OLDEST_ALONE.replace("        # HERE", FAILS_LATER.replace("FAULT", "while True: pass")))
+    said = []
+
+    def wait_for_an_answer():
+        try:
+            with Client(server.grpc_url) as client:
+                client.ask_tokens([5] * 13, 5)
+        except CourseError as error:
+            said.append(str(error))
+
+    asking = threading.Thread(target=wait_for_an_answer)
+    asking.start()
+    process = model_process(server, "tensorrt_llm")
+    wait_until(lambda: any(child.cpu_times().user > 0.5 for child in process.children()), "the call loops")
+    server.unload("ensemble")
+    server.unload("tensorrt_llm")
+    asking.join(30)
+    assert said and "my_scheduler.py" in said[0]
+    server.load("tensorrt_llm")
+    server.load("ensemble")
