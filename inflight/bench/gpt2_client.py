@@ -14,7 +14,7 @@ import contextlib
 import queue
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import pandas as pd
@@ -43,7 +43,7 @@ def race(
     offsets_s: Sequence[float] | None = None,
     ignore_eos: bool = True,
     timeout_s: float = 120,
-) -> Iterator[list[Token]]:
+) -> Generator[list[Token], None, None]:
     """Send each prompt on a connection of its own, and follow all answers.
 
     Parameters
@@ -83,7 +83,8 @@ def race(
             stream.open_stream(number)
         started = heard = time.perf_counter()
         waiting = sorted(zip(offsets, streams, prompts), key=lambda row: row[0], reverse=True)
-        num_running, num_tokens = len(streams), Counter()
+        num_running = len(streams)
+        num_tokens: Counter[int] = Counter()  # of each stream
         while num_running:
             now = time.perf_counter()
             while waiting and waiting[-1][0] <= now - started:
@@ -101,11 +102,10 @@ def race(
                 if reply.error is not None:
                     raise reply.error
                 num_running -= reply.is_final
-                piece = reply.tensor("text_output")
-                if piece is not None:
+                if not reply.is_empty:
                     num_tokens[reply.number] += 1
-                    token = num_tokens[reply.number], reply.arrived_s - started, piece.item().decode("utf-8")
-                    tokens.append(Token(reply.number, *token))
+                    piece = reply.tensor("text_output").item().decode("utf-8")
+                    tokens.append(Token(reply.number, num_tokens[reply.number], reply.arrived_s - started, piece))
             if tokens:
                 heard = time.perf_counter()
             elif not waiting and now - heard > timeout_s:

@@ -18,7 +18,7 @@ import queue
 import re
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -139,13 +139,14 @@ class Reply(NamedTuple):
         The number that the sender gave to the request, or to the stream.
     arrived_s : float
         When it arrived, in seconds of `time.perf_counter`.
-    result : InferResult or None
+    result : InferResult
+        None when there is an error.
     error : ServerGone, NoAnswer, Refused or None
     """
 
     number: int
     arrived_s: float
-    result: triton.InferResult | None
+    result: Any
     error: CourseError | None
 
     @property
@@ -158,7 +159,8 @@ class Reply(NamedTuple):
         """Whether it has no tensors: a final response may be nothing but that."""
         return not self.result.get_response().outputs
 
-    def tensor(self, name: str) -> np.ndarray | None:
+    def tensor(self, name: str) -> np.ndarray:
+        """The array of an output that the reply has."""
         return self.result.as_numpy(name)
 
 
@@ -295,7 +297,7 @@ def post_json(url: str, path: str, body: dict, timeout_s: float) -> Any:
         return _content(response)
 
 
-def post_stream(url: str, path: str, body: dict, timeout_s: float) -> Iterator[dict]:
+def post_stream(url: str, path: str, body: dict, timeout_s: float) -> Generator[dict, None, None]:
     """What an endpoint answers to `body` piece by piece, as server-sent events. As `get_json`; may be closed early."""
     with _exchange("POST", url, path, body, timeout_s) as response:
         if response.status_code != 200:
