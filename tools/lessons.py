@@ -123,16 +123,15 @@ def test(arguments: list[str]) -> int:
 
     `arguments` go to pytest. All of it runs on as many workers as the machine has cores, four at most; a file, and so a
     notebook, stays with one worker. Paths among the arguments replace the default ones and run in this one process.
-    PyTorch gets one thread a process: its threads spin while they wait for each other, on cores that others need.
     """
-    paths, workers, environment = [], [], {"OMP_NUM_THREADS": "1", **os.environ, "COURSE_STRICT": "1"}
+    paths, workers = [], []
     if not any((ROOT / argument.split("::")[0]).exists() for argument in arguments):
         paths = ["tests", "notebooks", "solutions"]
-        workers = "--numprocesses=logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder".split()
+        workers = ["--numprocesses=logical", "--maxprocesses=4", "--dist=loadfile", "--no-loadscope-reorder"]
     nbval = f"--nbval --nbval-current-env --nbval-cell-timeout={CELL_TIMEOUT}"
     nbval += " --nbval-sanitize-with=tests/nbval_sanitize.cfg"
     command = [sys.executable, "-m", "pytest", *paths, *workers, *nbval.split(), *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment).returncode
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, "COURSE_STRICT": "1"}).returncode
 
 
 def _folders(root: Path, lessons: list[str] | None) -> list[Path]:
