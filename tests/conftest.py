@@ -1,22 +1,20 @@
-"""What holds for the whole test run: fast tests first, and no server left behind."""
+"""What holds for the whole test run: its order, no server left behind, and the model, engines and servers that many tests use."""
 
 import os
 import secrets
 import signal
+from pathlib import Path
 
 import psutil
 import pytest
 from nbval.plugin import IPyNbCell
 
-from tests.engines import (  # noqa: F401  fixtures for every test file
-    checkpoint,
-    course_engine,
-    small_checkpoint,
-    small_engine,
-    small_repo,
-    streaming_server,
-    whole_server,
-)
+from inflight.checkpoint import sources as checkpoints
+from inflight.checkpoint import weights
+from inflight.engine import builder as engine
+from inflight.triton import repository
+from inflight.triton.server import Server
+from tests.engines import build_small, write_small_gguf
 
 SERVER_PROCESSES = ("tritonserver", "triton_python_backend_stub")
 MARK = "INFLIGHT_TEST_RUN"
@@ -26,6 +24,18 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "browser: needs Chromium; runs after the other tests")
     # A shell has what it starts in the background ignore interrupts, of which some tests send one.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+        keep_to_own_cores(int(worker.removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+
+
+def keep_to_own_cores(worker: int, num_workers: int) -> None:
+    """Divide the cores among the workers of a parallel run; what a worker starts stays on the worker's.
+
+    An engine has as many threads as it sees cores, and each step waits for the last of them: threads of two engines on
+    the same two cores take three times as long as one thread each.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[worker::num_workers] or cores)
 
 
 def pytest_collection_modifyitems(items):
@@ -60,3 +70,54 @@ def started_servers(mark):
             if process.pid in ours or (process.info["environ"] or {}).get(MARK) == mark:
                 servers.append(process)
     return servers
+
+
+# Models and engines ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def checkpoint() -> checkpoints.Checkpoint:
+    """The course's own model."""
+    return checkpoints.fetch()
+
+
+@pytest.fixture(scope="session")
+def course_engine(checkpoint) -> Path:
+    """The engine that the course serves: the whole model, default options."""
+    return engine.cached(checkpoint)
+
+
+@pytest.fixture(scope="session")
+def small_checkpoint(checkpoint, tmp_path_factory) -> checkpoints.Checkpoint:
+    target = tmp_path_factory.mktemp("checkpoint") / "small.gguf"
+    return checkpoints.fetch(str(write_small_gguf(weights.GgufFile(checkpoint.path), target)))
+
+
+@pytest.fixture(scope="session")
+def small_engine(small_checkpoint, tmp_path_factory) -> Path:
+    return build_small(small_checkpoint, tmp_path_factory.mktemp("small") / "engine")
+
+
+# Servers --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def streaming_server(course_engine, tmp_path_factory):
+    """The course's model behind a decoupled repository."""
+    repo = repository.assemble(tmp_path_factory.mktemp("streaming") / "repo", course_engine, decoupled_mode=True)
+    with Server(repo) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def whole_server(course_engine, tmp_path_factory):
+    """The course's model behind a repository that is not decoupled: one response a request."""
+    repo = repository.assemble(tmp_path_factory.mktemp("whole") / "repo", course_engine, decoupled_mode=False)
+    with Server(repo) as server:
+        yield server
+
+
+@pytest.fixture
+def small_repo(small_engine, tmp_path) -> Path:
+    """The small model; without the chat template, which takes more tokens than its prompts may have."""
+    return repository.assemble(tmp_path / "repo", small_engine, decoupled_mode=True, apply_chat_template=False)

@@ -1,4 +1,4 @@
-"""What the tests of engine, executor, server and client share.
+"""What tests of engine, executor, server and client call; their fixtures are in conftest.py.
 
 Most tests run a small model: a few layers and a thousand tokens of the course's own, so that an engine is built in a
 second and an iteration takes a millisecond. Its text makes no sense, but it is the same architecture throughout.
@@ -24,7 +24,6 @@ from inflight.checkpoint import sources as checkpoints
 from inflight.checkpoint import weights
 from inflight.engine import builder as engine
 from inflight.engine.config import BuildConfig
-from inflight.triton import repository
 from inflight.triton.client import Client
 from inflight.triton.server import Server
 
@@ -76,52 +75,7 @@ def build_small(checkpoint: checkpoints.Checkpoint, folder: Path, **options) -> 
     return engine.build(checkpoint, dataclasses.replace(SMALL_BUILD, **options), folder)
 
 
-@pytest.fixture(scope="session")
-def checkpoint() -> checkpoints.Checkpoint:
-    """The course's own model."""
-    return checkpoints.fetch()
-
-
-@pytest.fixture(scope="session")
-def course_engine(checkpoint) -> Path:
-    """The engine that the course serves: the whole model, default options."""
-    return engine.cached(checkpoint)
-
-
-@pytest.fixture(scope="session")
-def small_checkpoint(checkpoint, tmp_path_factory) -> checkpoints.Checkpoint:
-    target = tmp_path_factory.mktemp("checkpoint") / "small.gguf"
-    return checkpoints.fetch(str(write_small_gguf(weights.GgufFile(checkpoint.path), target)))
-
-
-@pytest.fixture(scope="session")
-def small_engine(small_checkpoint, tmp_path_factory) -> Path:
-    return build_small(small_checkpoint, tmp_path_factory.mktemp("small") / "engine")
-
-
 # Servers --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def streaming_server(course_engine, tmp_path_factory):
-    """The course's model behind a decoupled repository."""
-    repo = repository.assemble(tmp_path_factory.mktemp("streaming") / "repo", course_engine, decoupled_mode=True)
-    with Server(repo) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def whole_server(course_engine, tmp_path_factory):
-    """The course's model behind a repository that is not decoupled: one response a request."""
-    repo = repository.assemble(tmp_path_factory.mktemp("whole") / "repo", course_engine, decoupled_mode=False)
-    with Server(repo) as server:
-        yield server
-
-
-@pytest.fixture
-def small_repo(small_engine, tmp_path) -> Path:
-    """The small model; without the chat template, which takes more tokens than its prompts may have."""
-    return repository.assemble(tmp_path / "repo", small_engine, decoupled_mode=True, apply_chat_template=False)
 
 
 def clients(server: Server) -> list[Client]:
@@ -164,7 +118,7 @@ def wait_until(condition, what: str, deadline_s: float = 30) -> None:
 
 
 def how_it_ends(pid: int, make_it_end) -> int:
-    """Exit code, or minus the number of the signal, of a process that is not our child, whose end `make_it_end()` brings.
+    """Exit code, or minus the signal's number, of a process that is not our child and that `make_it_end()` ends.
 
     Its parent sees the same, but Triton says nothing of a model's process that crashed on its way out.
     """
@@ -195,8 +149,8 @@ def start_python(script: str, *arguments, **options) -> subprocess.Popen:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
 
 
-# Lets file permissions hold for root too, who may otherwise write into read-only folders, and becomes the given command.
-# Not a `preexec_fn`: that runs between fork and exec, where a test process with open gRPC connections may hang or crash.
+# Becomes the given command after it has given up root's right to write into read-only folders. Not a `preexec_fn`: that
+# runs between fork and exec, where a test process with open gRPC connections may hang or crash.
 RESPECT_PERMISSIONS = f"""
 import ctypes, os, sys
 ctypes.CDLL(None).prctl({PR_CAPBSET_DROP}, {CAP_DAC_OVERRIDE})

@@ -119,14 +119,18 @@ def check(root: Path) -> list[str]:
 
 
 def test(arguments: list[str]) -> int:
-    """Run pytest over tests/, then nbval over lectures and solutions, in one process; return its exit status.
+    """Run pytest over tests/, then nbval over lectures and solutions; return its exit status.
 
-    `arguments` go to pytest; paths among them replace the default ones.
+    `arguments` go to pytest. All of it runs on as many workers as the machine has cores, four at most; a file, and so a
+    notebook, stays with one worker. Paths among the arguments replace the default ones and run in this one process.
     """
-    paths = [] if any((ROOT / a.split("::")[0]).exists() for a in arguments) else ["tests", "notebooks", "solutions"]
+    paths, workers = [], []
+    if not any((ROOT / argument.split("::")[0]).exists() for argument in arguments):
+        paths = ["tests", "notebooks", "solutions"]
+        workers = ["--numprocesses=logical", "--maxprocesses=4", "--dist=loadfile", "--no-loadscope-reorder"]
     nbval = f"--nbval --nbval-current-env --nbval-cell-timeout={CELL_TIMEOUT}"
     nbval += " --nbval-sanitize-with=tests/nbval_sanitize.cfg"
-    command = [sys.executable, "-m", "pytest", *paths, *nbval.split(), *arguments]
+    command = [sys.executable, "-m", "pytest", *paths, *workers, *nbval.split(), *arguments]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, "COURSE_STRICT": "1"}).returncode
 
 

