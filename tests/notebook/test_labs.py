@@ -6,13 +6,13 @@ import pytest
 from ipykernel.kernelspec import get_kernel_dict
 from jupyter_client.kernelspec import KernelSpec
 
-from inflight.notebook.execution import ThisPython
+from inflight.notebook.execution import KernelOfThisPython
 from inflight.paths import COURSE
 
 LABS = sorted((COURSE / "labs").glob("*.ipynb"))
 
 
-class LearnersPython(ThisPython):
+class LearnersPython(KernelOfThisPython):
     """As in JupyterLab, where a check that is not passed does not stop the lab."""
 
     @property
