@@ -13,33 +13,42 @@ from plotly.offline import get_plotlyjs
 
 from inflight.notebook.charts.display import in_course_look
 
-# While one figure is drawn, newer ones may arrive: only the newest is drawn next, so a slow page never falls behind.
-_RENDER = """
+_ESM = """
+// A page has one plotly.js, from whichever figure comes first. Not as a part of this module, which has to load within two
+// seconds: after that anywidget gives a widget up.
+function plotly(source) {
+  const url = () => URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+  return (globalThis.inflightPlotly ??= import(url()).then(() => globalThis.Plotly));
+}
+
 function render({ model, el }) {
   const chart = el.appendChild(document.createElement("div"));
+  const resized = new ResizeObserver(() => chart.layout && el.offsetWidth && Plotly.Plots.resize(chart));
   let drawing = false;
+  // While one figure is drawn, newer ones may arrive: only the newest is drawn next, so a slow page never falls behind.
   async function draw() {
     if (drawing) return;
     drawing = true;
     try {
+      const { react } = await plotly(model.get("plotly_js"));
       for (let drawn = ""; drawn !== model.get("value"); ) {
         drawn = model.get("value");
         const { data, layout, config } = JSON.parse(drawn);
-        await Plotly.react(chart, data, layout, config);
+        await react(chart, data, layout, config);
       }
     } finally {
       drawing = false;
     }
   }
-  const resized = new ResizeObserver(() => chart.layout && el.offsetWidth && Plotly.Plots.resize(chart));
   resized.observe(el);
   model.on("change:value", draw);
   draw();
   return () => {
     resized.disconnect();
-    Plotly.purge(chart);
+    if (chart.layout) Plotly.purge(chart);
   };
 }
+
 export default { render };
 """
 
@@ -53,14 +62,17 @@ class LiveFigure(anywidget.AnyWidget):
     ----------
     value : str
         The figure as plotly's JSON, "" before the first.
+    plotly_js : str
+        The library's source.
     """
 
     value = traitlets.Unicode("").tag(sync=True)
-    _esm = traitlets.Unicode().tag(sync=True)
+    plotly_js = traitlets.Unicode().tag(sync=True)
+    _esm = _ESM
 
-    @traitlets.default("_esm")
-    def _module(self) -> str:
-        return get_plotlyjs() + _RENDER
+    @traitlets.default("plotly_js")
+    def _plotly_js(self) -> str:
+        return get_plotlyjs()
 
     def draw(self, figure: go.Figure, view: int = 0) -> None:
         """Show `figure` in the course's look.
