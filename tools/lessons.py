@@ -15,6 +15,7 @@ the learner; inside a cell, what stands between these two lines is replaced by i
 """
 
 import hashlib
+import itertools
 import os
 import re
 import subprocess
@@ -28,6 +29,7 @@ from nbformat import NotebookNode
 
 from inflight.errors import CourseError
 from inflight.notebook.execution import WIDGET_MIME, execute, select
+from tools import pictures
 
 ROOT = Path(__file__).resolve().parent.parent
 # Each kind of notebook, by the folder it goes to: the script it is made from.
@@ -36,7 +38,7 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
 }
-MAX_BYTES = 400_000
+MAX_BYTES = 700_000  # of which the static pictures are up to two thirds
 CELL_TIMEOUT = 180  # seconds; nbval does not notice a dead kernel sooner
 MARKER = re.compile(r"\s*# (BEGIN SOLUTION|END SOLUTION|LAB:).*")
 REGION = re.compile(r"^([ \t]*)# BEGIN SOLUTION\n(.*?)^[ \t]*# END SOLUTION$", re.M | re.S)
@@ -49,13 +51,14 @@ def build(
 
     Lectures and solutions are executed in their own folder (unless `execute_cells` is False), labs never are. With
     `keep_outputs` they get the stored notebook's outputs instead: for a change that no output shows, such as a new name.
+    In the end each plotly figure that has no static picture gets one.
 
     Raises
     ------
-        CourseError: no such lesson, a marker out of place (file and line), a cell that fails, or, with `keep_outputs`,
-            code cells that came or went.
+        CourseError: no such lesson, a marker out of place (file and line), a cell that fails, with `keep_outputs` code
+            cells that came or went, or no Chromium for the pictures: then everything else is done.
     """
-    written = []
+    written: dict[Path, NotebookNode] = {}
     for folder in _folders(root, lessons):
         for kind in _kinds(folder):
             notebook, path = source(folder, kind), root / kind / f"{folder.name}.ipynb"
@@ -64,9 +67,18 @@ def build(
                 notebook = _cleaned(_with_stored_outputs(notebook, path))
             elif execute_cells and kind != "labs":
                 notebook = _cleaned(execute(notebook, f"{kind}/{folder.name}", path.parent))
-            path.write_text(nbformat.writes(notebook).rstrip() + "\n", encoding="utf-8")
-            written.append(path)
-    return written
+            _write(notebook, path)
+            written[path] = notebook
+    bare = {path: bundles for path, book in written.items() if (bundles := pictures.without_picture(book))}
+    if bare:
+        pictures.draw(itertools.chain(*bare.values()))
+    for path in bare:
+        _write(written[path], path)
+    return list(written)
+
+
+def _write(notebook: NotebookNode, path: Path) -> None:
+    path.write_text(nbformat.writes(notebook).rstrip() + "\n", encoding="utf-8")
 
 
 def _with_stored_outputs(notebook: NotebookNode, path: Path) -> NotebookNode:
@@ -223,6 +235,8 @@ def _execution_problems(notebook: NotebookNode, kind: str) -> Iterator[str]:
             yield "a lab has outputs; run `make notebooks`"
     elif counts != list(range(1, len(code) + 1)):
         yield f"not run once from top to bottom: its cells carry {counts}; run `make notebooks`"
+    if pictures.without_picture(notebook):
+        yield "a figure has no static picture; run `python -m tools.lessons build --sources`"
     if any(output.output_type == "error" for cell in code for output in cell.outputs):
         yield "a cell shows an error; catch it and print its message"
 

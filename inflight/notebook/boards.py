@@ -209,8 +209,8 @@ def _batcher(config: ModelConfig) -> str:
 # Lesson 07: prompts that race for one model ---------------------------------------------------------------------------
 
 
-class Standing(NamedTuple):
-    """A race so far. Its table and its words are made when they are asked for: most standings are never drawn."""
+class RaceSoFar(NamedTuple):
+    """The tokens that have arrived. Their table and words are made when they are asked for: most are never drawn."""
 
     model: str
     arrived: list[gpt2_client.Token]
@@ -247,27 +247,27 @@ class RaceBoard(Dashboard):
                 "max_tokens": ipywidgets.IntSlider(64, 8, 256, 8, description="max_tokens", **wide),
             },
             self._race,
+            self.lanes,
         )
-        self.children = [child if child is not self.picture else self.lanes for child in self.children]
 
     @property
     def tokens(self) -> pd.DataFrame:
         return self.frame.tokens if self.frame else gpt2_client.table([])
 
-    def _race(self, model: str, streams: int, offset_s: float, max_tokens: int) -> Iterator[Standing]:
+    def _race(self, model: str, streams: int, offset_s: float, max_tokens: int) -> Iterator[RaceSoFar]:
         prompts = gpt2_race.prompts(streams, self._prompts)
         self.frame, self.words.value = None, ""  # or a race that fails would seem to have measured the one before
         self.lanes.children = [_lane(number, prompt, max_tokens) for number, prompt in enumerate(prompts, 1)]
-        standing = Standing(model, [])
+        so_far = RaceSoFar(model, [])
         racing = gpt2_client.race(
             self._server.grpc_url, model, prompts, max_tokens, gpt2_race.offsets(streams, offset_s)
         )
         with contextlib.closing(racing):
             for arrived in racing:
-                standing.arrived.extend(arrived)
-                yield standing
+                so_far.arrived.extend(arrived)
+                yield so_far
 
-    def _draw(self, frame: Standing) -> None:
+    def _draw(self, frame: RaceSoFar) -> None:
         for row in gpt2_client.standings(frame.tokens).itertuples():
             bar, text = self.lanes.children[row.stream - 1].children
             bar.value = row.tokens

@@ -6,8 +6,8 @@
 
     board = Dashboard({"policy": ipywidgets.Dropdown(options=POLICIES)}, work)
 
-The picture is SVG inside one HTML widget: a few kilobytes an update, no script in the page. A widget's state is not part
-of a stored notebook, so the cell after it shows the last picture once more: `charts.show(*board.frame)`.
+The picture is a plotly figure, which hovers and zooms while the run goes on. A widget's state is not part of a stored
+notebook, so the cell after it shows the last picture once more: `charts.show(*board.frame)`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import ipywidgets
 import plotly.graph_objects as go
 
 from inflight.errors import CourseError
-from inflight.notebook.static_chart import static_svg
+from inflight.notebook.live_figure import LiveFigure
 
 DRAW_EVERY_S = 0.1  # faster than that only makes a browser stutter
 
@@ -44,14 +44,18 @@ class Dashboard(ipywidgets.VBox):
     work : callable
         A generator function. It yields a `Frame` whenever there is news, at the very least every second: between two
         frames it can be stopped. Closed early, it ends what it started.
+    picture : widget, optional
+        Where the frames are drawn; a `LiveFigure` unless a subclass, whose `_draw` knows another, brings it.
     clock : callable, optional
         Seconds, as `time.monotonic`.
 
     Attributes
     ----------
     run_button, stop_button : Button
-    picture, words, status : HTML
-        The last frame as SVG, its text, and what has happened.
+    picture : LiveFigure
+        The last frame's figure.
+    words, status : HTML
+        The last frame's text, and what has happened.
     frame : Frame or None
         The last frame that was drawn.
     """
@@ -60,14 +64,16 @@ class Dashboard(ipywidgets.VBox):
         self,
         controls: dict[str, ipywidgets.ValueWidget],
         work: Callable[..., Iterator[Frame]],
+        picture: ipywidgets.Widget | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         self.controls, self._work, self._clock = controls, work, clock
         self.frame: Frame | None = None
-        self._stopping, self._thread, self._error = threading.Event(), None, None
+        self._stopping, self._thread, self._error, self._runs = threading.Event(), None, None, 0
         self.run_button = ipywidgets.Button(description="Run", icon="play", button_style="primary")
         self.stop_button = ipywidgets.Button(description="Stop", icon="stop", disabled=True)
-        self.picture, self.words, self.status = ipywidgets.HTML(), ipywidgets.HTML(), ipywidgets.HTML("Press Run.")
+        self.picture = LiveFigure() if picture is None else picture
+        self.words, self.status = ipywidgets.HTML(), ipywidgets.HTML("Press Run.")
         self.run_button.on_click(lambda _: self._start())
         self.stop_button.on_click(lambda _: self.stop())
         buttons = ipywidgets.HBox([self.run_button, self.stop_button, self.status])
@@ -117,6 +123,7 @@ class Dashboard(ipywidgets.VBox):
             return
         self._set_running(True)
         self._stopping.clear()
+        self._runs += 1
         self._error, self.status.value = None, "Running …"
         values = {name: control.value for name, control in self.controls.items()}
         # The kernel hears the Stop button only when no callback runs: the work needs a thread of its own.
@@ -131,7 +138,8 @@ class Dashboard(ipywidgets.VBox):
     def _follow(self, values: dict) -> None:
         try:
             self._show(self._work(**values))
-            self.status.value = "<b>Stopped.</b>" if self._stopping.is_set() else "<b>Done.</b>"
+            ended = "Stopped" if self._stopping.is_set() else "Done"
+            self.status.value = f"<b>{ended}.</b> {html.escape(self._result())}"
         except CourseError as error:
             self._error, self.status.value = error, f"<b>Failed.</b> {html.escape(str(error))}"
         except Exception as error:  # a thread's traceback would be seen by nobody
@@ -159,6 +167,10 @@ class Dashboard(ipywidgets.VBox):
                 self._draw(late)
 
     def _draw(self, frame: Frame) -> None:
-        self.picture.value = static_svg(frame.figure, frame.alt)
+        self.picture.draw(frame.figure, view=self._runs)
         self.words.value = html.escape(frame.alt)
         self.frame = frame
+
+    def _result(self) -> str:
+        """What a run that has ended has come to, in a sentence; it stands behind "Done."."""
+        return ""

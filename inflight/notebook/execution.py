@@ -30,10 +30,10 @@ from rich.table import Table
 from traitlets import default
 
 from inflight.errors import CourseError
+from inflight.notebook.charts.display import PLOTLY_MIME
 from inflight.paths import COURSE
 
 NOTEBOOKS = COURSE / "notebooks"
-PLOTLY_MIME = "application/vnd.plotly.v1+json"
 WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 
 # The page is nbconvert's own, without the three scripts that it would fetch from elsewhere.
@@ -58,7 +58,7 @@ td.number, th.number {{ text-align: right; white-space: nowrap; }}
 """
 
 
-class ThisPython(AsyncKernelManager):
+class KernelOfThisPython(AsyncKernelManager):
     """Starts kernels with the interpreter that runs this code, in which a lab's failed check raises."""
 
     @property
@@ -138,7 +138,7 @@ def execute(
     try:
         executed = papermill.execute_notebook(
             notebook, output, cwd=cwd, kernel_name="python3", progress_bar=False, on_cell_execute=cell_starts,
-            kernel_manager_class=ThisPython, store_widget_state=False, coalesce_streams=True,
+            kernel_manager_class=KernelOfThisPython, store_widget_state=False, coalesce_streams=True,
         )  # fmt: skip
     except PapermillExecutionError as error:
         raise CourseError(_failure(name, started, f"{error.ename}: {error.evalue}", output)) from None

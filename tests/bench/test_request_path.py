@@ -1,5 +1,7 @@
 """The parts of a request's path add up, and one real request gives them."""
 
+import json
+
 import pandas as pd
 import pytest
 
@@ -7,7 +9,7 @@ from inflight.bench import request_path
 from inflight.checkpoint.sources import fetch
 from inflight.engine import builder as engine
 from inflight.notebook import charts
-from inflight.notebook.static_chart import static_svg
+from inflight.notebook.charts.display import in_course_look
 from inflight.triton import repository
 from inflight.triton.client import Client
 from inflight.triton.server import Server
@@ -43,10 +45,10 @@ def test_stages_add_up_to_the_time_to_the_first_word(measured):
     assert (stages["ms"] >= 0).all()
 
 
-def test_the_picture_is_drawn_without_script_and_told_in_words(measured):
+def test_the_picture_is_drawn_and_told_in_words(measured):
     _, path = measured
     summary = charts.request_path_summary(path, request_path.first_word(path))
-    assert "tensorrt_llm" in static_svg(charts.request_path(path), summary)
+    assert "tensorrt_llm" in json.dumps(in_course_look(charts.request_path(path)))
     assert "first word" in summary
 
 

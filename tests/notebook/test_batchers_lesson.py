@@ -1,5 +1,6 @@
 """Lesson 06's pictures and its dashboard."""
 
+import json
 import re
 
 import pandas as pd
@@ -8,8 +9,8 @@ import pytest
 from inflight.bench import batch_run
 from inflight.bench.batch_run import Outcome
 from inflight.notebook import boards, charts
+from inflight.notebook.charts.display import in_course_look
 from inflight.notebook.palette import DECODE, WASTE
-from inflight.notebook.static_chart import static_svg
 from inflight.triton import repository
 from inflight.triton.server import Server
 from inflight.triton.telemetry import Statistics
@@ -42,6 +43,11 @@ def outcome(batches, requests=4, rejected=(), urgent=()):
 
 TOGETHER = outcome([(0, 0.01, 0.05, [1]), (0, 0.05, 0.1, [2, 3, 4])])
 TWO_COPIES = outcome([(0, 0.05, 0.09, [1, 3]), (1, 0.06, 0.1, [2])], rejected=(4,), urgent=(3,))
+
+
+def drawn(fig):
+    """What plotly.js is given to draw: everything in it has to fit into JSON."""
+    return json.dumps(in_course_look(fig))
 
 
 def traces(fig, **look):
@@ -114,13 +120,13 @@ def test_runs_of_batches_share_one_scale_and_have_words():
     words = charts.batches_summary(runs)
     assert "first: 4 requests in 2 batches" in words and "sizes 1, 3" in words
     assert "second: 3 requests in 2 batches, 1 rejected" in words
-    assert len(static_svg(charts.batches(runs), words)) < 20_000
+    assert len(drawn(charts.batches(runs))) < 20_000
 
 
 def test_a_run_in_which_nobody_was_answered_can_be_drawn():
     run = outcome([], requests=2, rejected=(1, 2))
     assert "0 requests in 0 batches, 2 rejected" in charts.batches_summary({"none": run})
-    static_svg(charts.batches({"none": run}), "Two requests, and both are refused.")
+    assert drawn(charts.batches({"none": run}))
 
 
 # The other pictures ---------------------------------------------------------------------------------------------------
@@ -139,7 +145,7 @@ def test_the_sweep_has_its_budget_and_both_percentiles():
     fig = charts.delay_sweep(rows, budget_ms=120)
     assert [list(trace.y) for trace in fig.data] == [[100, 160], [60, 90], [80, 40]]
     assert fig.layout.shapes[0].y0 == 120
-    static_svg(fig, "Latency and load against the queue delay.")
+    assert drawn(fig)
 
 
 def test_outcomes_are_stacked_to_all_requests():
@@ -147,7 +153,7 @@ def test_outcomes_are_stacked_to_all_requests():
     fig = charts.queue_outcomes(counts)
     assert [sum(trace.x[row] for trace in fig.data) for row in (0, 1)] == [100, 100]
     assert fig.layout.barmode == "stack"
-    static_svg(fig, "Answered, refused and timed-out requests of two runs.")
+    assert drawn(fig)
 
 
 def test_a_batch_costs_a_line_beside_so_many_batches_of_one():
@@ -161,7 +167,7 @@ def test_a_sequence_has_one_colour_and_executions_are_counted_from_one():
     first = fig.data[0]
     assert list(first.x) == [1, 1, 2] and list(first.y) == [0, 1, 0] and list(first.text) == ["7", "9", "7"]
     assert first.marker.color[0] == first.marker.color[2] != first.marker.color[1]
-    static_svg(fig, "Two sequences at their places of two batches.")
+    assert drawn(fig)
 
 
 # The dashboard --------------------------------------------------------------------------------------------------------

@@ -1,11 +1,13 @@
 """The dashboard without a browser: clicks go to the same handlers. Its clock is a list of times, so no test waits for one."""
 
 import itertools
+import json
 import threading
 
 import ipywidgets
 import plotly.graph_objects as go
 import pytest
+from plotly.offline import get_plotlyjs
 
 from inflight.bench import trace_run
 from inflight.bench.workload import TimedRequest
@@ -35,6 +37,11 @@ def drawn(board):
     numbers = []
     board.words.observe(lambda change: numbers.append(int(change.new.split()[2])), "value")
     return numbers
+
+
+def shown(board):
+    """The number of the frame whose figure the page has."""
+    return json.loads(board.picture.value)["data"][0]["y"][0]
 
 
 def ready_again(board):
@@ -73,7 +80,7 @@ def held():
 def test_a_run_ends_with_the_last_frame_drawn():
     board = Dashboard({}, frames(3))
     assert board.run() == board.frame
-    assert board.words.value.startswith("Frame number 2") and "<svg" in board.picture.value
+    assert board.words.value.startswith("Frame number 2") and shown(board) == 2
     assert "Done" in board.status.value and ready_again(board)
 
 
@@ -111,7 +118,7 @@ def test_stop_closes_the_work_and_keeps_the_picture(held):
     work.go_on.set()
     board.wait()
     assert work.closed == 1 and "Stopped" in board.status.value
-    assert board.frame is not None and "<svg" in board.picture.value
+    assert board.frame is not None and shown(board) == board.frame.figure.data[0].y[0]
 
 
 def test_it_runs_again_after_a_stop(held):
@@ -156,14 +163,14 @@ def test_a_picture_that_cannot_be_drawn_is_told_and_the_work_closed():
 
     def work():
         try:
-            yield Frame(go.Figure(go.Pie(values=[1])), "A pie, which no picture of the course is.")
+            yield Frame("no figure", "A text, which plotly cannot draw.")
         finally:
             closed.append(True)
 
     board = Dashboard({}, work)
     board.run_button.click()
     board.wait()
-    assert "NotImplementedError" in board.status.value and closed == [True] and ready_again(board)
+    assert "Unexpected AttributeError" in board.status.value and closed == [True] and ready_again(board)
 
 
 def test_an_error_is_gone_after_the_next_run():
@@ -195,7 +202,25 @@ def test_no_more_than_ten_frames_a_second_are_drawn_and_the_last_always():
 def test_an_update_is_small():
     board = Dashboard({}, frames(1))
     board.run()
-    assert len(board.picture.value) < 10_000
+    assert len(board.picture.value) < 3_000
+
+
+def test_a_view_stays_through_a_run_and_not_into_the_next():
+    board, views = Dashboard({}, frames(1)), []
+    board.picture.observe(lambda change: views.append(json.loads(change.new)["layout"]["uirevision"]), "value")
+    held = Dashboard({}, frames(3), clock=iter(range(100)).__next__)
+    held.picture.observe(lambda change: views.append(json.loads(change.new)["layout"]["uirevision"]), "value")
+    held.run()
+    assert views == [1, 1, 1]
+    board.run()
+    board.run()
+    assert views[3:] == [1, 2]
+
+
+def test_the_figure_brings_plotly_along_and_needs_no_network():
+    picture = Dashboard({}, frames(1)).picture
+    assert picture.plotly_js == get_plotlyjs() and "http" not in picture._esm
+    assert len(picture._esm) < 3_000  # anywidget gives a module two seconds to load
 
 
 def test_what_it_is_can_be_read_without_a_page():

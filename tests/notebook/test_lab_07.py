@@ -1,13 +1,15 @@
 """The checks of lab 07 find the mistakes that learners make, and say which; and the lesson's pictures are drawn."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from inflight.bench import gpt2_client
 from inflight.notebook import charts
+from inflight.notebook.charts.display import in_course_look
 from inflight.notebook.grading import check
-from inflight.notebook.static_chart import static_svg
 from inflight.triton import telemetry
 
 SETTINGS = {"max_batch_size": 4, "sequence_batching.oldest.max_candidate_sequences": 10, "kv_cache_slots": 10}
@@ -155,7 +157,7 @@ def test_a_line_is_fitted_and_its_law_named():
     assert {"with: 3.0 ms + 0.0 µs · n", "with: 3.0 ms · n + 0.0 µs · n²"} <= words
     summary = charts.cost_of_a_token_summary(ways)
     assert "3.5 ms after 5 tokens and 32.9 ms after 299" in summary and "3.0 ms after 299" in summary
-    static_svg(fig, summary)
+    assert json.dumps(in_course_look(fig))
 
 
 def test_races_and_passes_are_drawn_on_one_scale():
@@ -169,7 +171,7 @@ def test_races_and_passes_are_drawn_on_one_scale():
     fig = charts.race(runs, [0.0, 0.05])
     assert tuple(fig.layout.xaxis.range) == tuple(fig.layout.xaxis2.range) and fig.layout.xaxis.range[1] > 2
     assert "stream 2 from 0.20 to 2.00 s" in charts.race_summary(runs)
-    static_svg(fig, charts.race_summary(runs))
+    assert json.dumps(in_course_look(fig))
     members = {
         "one": passes((1,), (2,)).rename(columns={"sequence": "stream"}),
         "two": IN_TURN.rename(columns={"sequence": "stream"}),
@@ -179,4 +181,4 @@ def test_races_and_passes_are_drawn_on_one_scale():
         "one: 2 passes for 2 tokens, 0 of them with more than one" in summary
         and "two: 5 passes for 20 tokens, 5" in summary
     )
-    static_svg(charts.forward_passes(members), summary)
+    assert json.dumps(in_course_look(charts.forward_passes(members)))

@@ -12,7 +12,7 @@ from ipykernel.kernelspec import get_kernel_dict
 from jupyter_client.kernelspec import KernelSpec
 
 from inflight.checkpoint import sources
-from inflight.notebook.execution import ThisPython
+from inflight.notebook.execution import KernelOfThisPython
 from inflight.paths import COURSE
 
 LABS = sorted((COURSE / "labs").glob("*.ipynb"))
@@ -44,7 +44,7 @@ def environment(small_checkpoint, tmp_path_factory):
 
 @pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
 def test_untouched_lab_runs_and_is_not_done(path, environment):
-    class LearnersPython(ThisPython):
+    class LearnersPython(KernelOfThisPython):
         @property
         def kernel_spec(self) -> KernelSpec:
             return KernelSpec(**get_kernel_dict(), env=environment)

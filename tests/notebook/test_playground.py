@@ -56,7 +56,7 @@ def test_stop_ends_the_answer_and_keeps_what_was_read(playground):
 
 
 def test_what_the_model_writes_is_shown_as_text_and_not_as_markup(playground):
-    playground._show("<b>bold</b> & more")
+    playground._show_text("<b>bold</b> & more")
     assert "&lt;b&gt;bold&lt;/b&gt; &amp; more" in playground.text.value
 
 

@@ -1,7 +1,8 @@
 """The course's pictures, one module a lesson.
 
 A figure function takes DataFrames and returns a plotly figure; `show(figure, alt)` puts it into a notebook as plotly
-(JupyterLab, the pages of `make course`), as a static SVG (pages that run no script) and as words.
+(JupyterLab, the pages of `make course`) and as words. The notebooks that are read on the web get a static picture
+besides when an author builds them.
 """
 
 from inflight.notebook.charts.batchers import (

@@ -9,7 +9,6 @@ from IPython.display import HTML, display
 
 from inflight.errors import CourseError
 from inflight.notebook.palette import DECODE, FONT, GRID, HEIGHT, INK, MARGIN, PREFILL, REQUEST, WASTE
-from inflight.notebook.static_chart import static_svg
 
 _AXIS = {"gridcolor": GRID, "linecolor": INK, "zeroline": False, "automargin": True}
 pio.templates["course"] = go.layout.Template(
@@ -28,28 +27,37 @@ pio.templates["course"] = go.layout.Template(
 pio.templates.default = "course"
 
 
-def show(fig: go.Figure, alt: str) -> None:
-    """Display `fig` in the course's look: plotly, a static SVG and `alt` in one output.
+PLOTLY_MIME = "application/vnd.plotly.v1+json"
+CONFIG = {"displaylogo": False, "responsive": True}  # of plotly.js, wherever it draws
 
-    Args:
-        alt: the picture in a sentence or two, for those who do not see it: what the axes are and what it shows.
+
+def in_course_look(fig: go.Figure) -> dict:
+    """`fig` as plotly.js takes it (`data`, `layout`, `config`), in the course's colours and fonts, and with a height."""
+    spec = fig.to_dict()
+    layout = spec["layout"]
+    layout["template"] = pio.templates["course"].to_plotly_json()
+    height = layout.setdefault("height", HEIGHT)
+    layout.setdefault("legend", {}).setdefault("y", 1 - 54 / height)  # between the title and the titles of subplots
+    return {"data": spec["data"], "layout": layout, "config": CONFIG}
+
+
+def show(fig: go.Figure, alt: str) -> None:
+    """Display `fig` in the course's look: plotly's JSON, which JupyterLab draws, and `alt` in one output.
+
+    Parameters
+    ----------
+    fig : Figure
+    alt : str
+        The picture in a sentence or two, for those who do not see it: what the axes are and what it shows.
 
     Raises
     ------
-        CourseError: `alt` is not a summary.
-        NotImplementedError: the static picture cannot draw a part of `fig`; names the part.
+    CourseError
+        `alt` is not a summary.
     """
     if len(alt.split()) < 6:
         raise CourseError(f"show() got alt={alt!r}; say in a sentence what the picture shows, with its figures.")
-    fig = go.Figure(fig).update_layout(template="course")
-    height = fig.layout.height or HEIGHT
-    fig.update_layout(height=height)
-    if fig.layout.legend.y is None:  # between the title and the titles of subplots
-        fig.update_layout(legend_y=1 - 54 / height)
-    spec = fig.to_dict()
-    plotly = {"data": spec["data"], "layout": spec["layout"], "config": {"displaylogo": False, "responsive": True}}
-    bundle = {"application/vnd.plotly.v1+json": plotly, "image/svg+xml": static_svg(fig, alt), "text/plain": alt}
-    display(bundle, raw=True)
+    display({PLOTLY_MIME: in_course_look(fig), "text/plain": alt}, raw=True)
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------
