@@ -1,7 +1,7 @@
 # %% [markdown]
-# # Lab 02 · Assemble the repository
+# # {heading}
 #
-# Three exercises, 35 minutes. The lecture is [02 · Assemble the repository](../notebooks/02_repository.ipynb). Each
+# Three exercises, 35 minutes. The lecture is {lecture}. Each
 # exercise ends with a `check`, which never stops the notebook. Work on a copy of this file if you want to keep it.
 
 # %%

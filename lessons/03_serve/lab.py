@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lab 03 · Serve and query
+# # {heading}
 #
 # Three exercises, about 35 minutes. You measure what a user feels, end a request as soon as you have what you need,
 # and find out how many readers one server can please.

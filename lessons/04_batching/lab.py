@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lab 04 · Static against in-flight batching
+# # {heading}
 #
 # Three exercises, about 40 minutes. You count iterations on paper, read the waste from an engine's log, and make two
 # traces: one that in-flight batching wins by far, and one that it does not win at all.

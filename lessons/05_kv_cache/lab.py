@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lab 05 · Policies and the KV cache
+# # {heading}
 #
 # Three exercises, about 35 minutes. You count the blocks that requests need, read the price of a pause from an
 # iteration log, and choose cache and policy for two services.

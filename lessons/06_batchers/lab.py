@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lab 06 · Triton's own batchers
+# # {heading}
 #
 # Four exercises, about 50 minutes. You predict batches from arrivals, find settings that keep to a latency budget,
 # write a client of sequences that never forgets an END, and account for every request of a flood.

@@ -1,7 +1,7 @@
 # %% [markdown]
-# # 06 · Triton's own batchers
+# # {heading}
 #
-# 35 min. Afterwards you will be able to
+# {minutes} min. Afterwards you will be able to
 #
 # - **choose** who forms the batches of a model, and name the file, the field and the moment in which it is decided;
 # - **tune** Triton's dynamic batcher to a latency budget, from a queue delay to a library of your own;
@@ -10,8 +10,7 @@
 # Models, repository and server are made here. The real model near the end needs the checkpoint of
 # [lesson 00](00_start_here.ipynb), and the Model Analyzer is installed at its first use (340 MB).
 #
-# [← 05 · Policies and the KV cache](05_kv_cache.ipynb) · [Lab 06](../labs/06_batchers.ipynb) ·
-# [07 · Iterative GPT-2 →](07_iterative_gpt2.ipynb)
+# {navigation}
 
 # %% [markdown]
 # ## A hundred callers who know nothing of each other
@@ -21,8 +20,8 @@
 # a time makes 23 a second, eight at a time 111. Your callers send a hundred a second, one text each, and none of them
 # knows of the others.
 #
-# So who decides what goes into a [batch](00_start_here.ipynb#Batch): the client, Triton, or the model? All three can. A
-# client may put several texts into one request. A model may gather requests itself, as the engine of lessons 04 and 05
+# **{question}** All three can. A client may put several texts into one request, a
+# [batch](00_start_here.ipynb#Batch) from the start. A model may gather requests itself, as the engine of lessons 04 and 05
 # does. Between them sits Triton, which has two **batchers**, a dynamic one and one for sequences. Here it uses one only
 # if a model's `config.pbtxt` says so, as with every Python model: the course starts it with
 # `--disable-auto-complete-config`. Without that, Triton may complete the config of an ONNX or TensorRT model with
@@ -649,8 +648,8 @@ for name, run in (("plain", plain), ("with levels", levels)):
 # together, and every first token pays for it.
 # </details>
 #
-# Now [do the lab](../labs/06_batchers.ipynb), or go on with [07 · Iterative GPT-2](07_iterative_gpt2.ipynb): the model
-# says "again", and Triton batches in flight.
+# Now [do the lab](../labs/06_batchers.ipynb), or go on with {next}: the model says "again", and Triton batches in
+# flight.
 #
 # ## Leave the machine as it was
 #

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lab 07 · Iterative GPT-2
+# # {heading}
 #
 # Three exercises, about 40 minutes. You count what a cache saves, build one, and make ten streams share four places.
 #

@@ -1,7 +1,7 @@
 # %% [markdown]
-# # 07 · Iterative GPT-2
+# # {heading}
 #
-# 35 min. Afterwards you will be able to
+# {minutes} min. Afterwards you will be able to
 #
 # - **serve** a model that no LLM engine knows so that its users stream side by side;
 # - **measure** what it costs to compute a text again for every token, and build the cache that ends it;
@@ -9,8 +9,7 @@
 #
 # You need nothing but this notebook: the GPT-2 comes with the course.
 #
-# [← 06 · Triton's own batchers](06_batchers.ipynb) · [Lab 07](../labs/07_iterative_gpt2.ipynb) · next: 08 · Capstone
-# (planned)
+# {navigation}
 
 # %% [markdown]
 # ## A model without an engine
@@ -19,8 +18,8 @@
 # a checkpoint, and a Triton. Two users send a prompt, the second a moment later. Must that one sit and watch until the
 # first has a whole answer?
 #
-# With what you know from lesson 04, you would say: no, batch them in flight. But who is to do that, with no engine
-# there? Triton can, if the model helps a little.
+# With what you know from lesson 04, you would say: no, batch them in flight. **{question}** It
+# can, if the model helps a little.
 #
 # Our stand-in is a GPT-2 of a few million parameters. It was trained for this course, so do not expect wit.
 
