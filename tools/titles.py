@@ -90,7 +90,7 @@ def _table(root: Path, lessons: list[Lesson]) -> str:
         title = f"{lesson.title} (planned)" if lesson.planned else f"[{lesson.title}](notebooks/{lesson.name}.ipynb)"
         lab = f" · [lab](labs/{lesson.name}.ipynb)" if (root / "lessons" / lesson.name / "lab.py").exists() else ""
         rows.append(f"| {lesson.number} | {title}{lab} | {lesson.question} | {lesson.minutes} |")
-    return "\n".join(rows) + "\n"
+    return "\n".join(rows) + "\n\n"
 
 
 def _navigation(folder: Path, lessons: list[Lesson], index: int) -> str:
