@@ -108,6 +108,7 @@ def source(folder: Path, kind: str) -> NotebookNode:
             cell.source = REGION.sub(_for_learner if kind == "labs" else _for_teacher, cell.source)
         else:
             cell.source = titles.filled(cell.source, values)
+        cell.metadata = _only_tags(cell)
         # The same place in the same lesson keeps its id, so that a rebuild changes only what changed.
         cell.id = hashlib.sha256(f"{folder.name}/{kind}/{index}".encode()).hexdigest()[:8]
         notebook.cells.append(cell)
@@ -197,11 +198,16 @@ def _for_teacher(region: re.Match) -> str:
     return "\n".join(line for line in region[2].rstrip("\n").split("\n") if not MARKER.fullmatch(line))
 
 
+def _only_tags(cell: NotebookNode) -> NotebookNode:
+    """The cell's metadata without what jupytext or a run left there."""
+    return nbformat.from_dict({"tags": cell.metadata.tags} if cell.metadata.get("tags") else {})
+
+
 def _cleaned(notebook: NotebookNode) -> NotebookNode:
     """The executed notebook without what differs from run to run: timing, and widgets that no kernel backs."""
     notebook.metadata = nbformat.from_dict(METADATA)
     for cell in notebook.cells:
-        cell.metadata = nbformat.from_dict({"tags": cell.metadata.tags} if cell.metadata.get("tags") else {})
+        cell.metadata = _only_tags(cell)
         for output in cell.get("outputs", []):
             # The widget's text stays; its view would read "model not found" in a fresh JupyterLab.
             output.get("data", {}).pop(WIDGET_MIME, None)
@@ -215,6 +221,8 @@ def _problems(path: Path, folder: Path, kind: str) -> Iterator[str]:
     notebook, expected = nbformat.read(path, as_version=4), source(folder, kind)
     if _sources(notebook) != _sources(expected) or "widgets" in notebook.metadata:
         yield f"differs from lessons/{folder.name}/{SCRIPTS[kind]}; run `make notebooks`"
+    if notebook.metadata != METADATA or any(set(cell.metadata) - {"tags"} for cell in notebook.cells):
+        yield "carries what an editor or a run left in its metadata; run `make notebooks`"
     if path.stat().st_size > MAX_BYTES:
         yield f"{path.stat().st_size} bytes, more than {MAX_BYTES}; show less"
     script = (folder / SCRIPTS[kind]).read_text(encoding="utf-8")

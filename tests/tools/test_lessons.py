@@ -261,6 +261,8 @@ def add_markdown(text):
     [
         ("notebooks", lambda nb: nb["cells"][2].update(source="seats = 9"), "differs from lessons/01_seats/lecture.py"),
         ("notebooks", lambda nb: nb["metadata"].update(widgets={}), "differs from"),
+        ("solutions", lambda nb: nb["metadata"]["kernelspec"].update(name="mine"), "carries what an editor"),
+        ("labs", lambda nb: nb["cells"][1]["metadata"].update(collapsed=True), "carries what an editor"),
         ("notebooks", lambda nb: nb["cells"][1].update(execution_count=7), "not run once from top to bottom"),
         ("notebooks", add_markdown("see [this](../labs/02_none.ipynb)"), "link to ../labs/02_none.ipynb leads nowhere"),
         ("notebooks", add_markdown("# Another"), "2 top headings"),
