@@ -21,6 +21,7 @@ from pathlib import Path
 
 import httpx
 
+from inflight import checkpoint as face  # the gguf library is loaded for a learner's own file only
 from inflight.checkpoint.download import PackagedModel, Progress, download, reason
 from inflight.checkpoint.names import DEFAULT
 from inflight.errors import CourseError
@@ -233,8 +234,6 @@ def _manual_way(model: PackagedModel) -> str:
 
 def _gguf_file(path: Path) -> Checkpoint:
     """A local GGUF file whose index can be read and whose tensors are all there."""
-    from gguf import GGUFReader
-
     with open(path, "rb") as file:
         if file.read(4) != b"GGUF":
             raise CourseError(
@@ -242,7 +241,7 @@ def _gguf_file(path: Path) -> Checkpoint:
                 "file, or a Hugging Face folder."
             )
     try:
-        architecture = GGUFReader(path).get_field("general.architecture").contents()
+        architecture = face.weights.architecture(path)
     except Exception as error:  # the reader checks nothing, so a damaged file fails with whatever it trips over
         raise CourseError(
             f"The GGUF file {path} is corrupt or cut short ({reason(error)}): download or copy it again."
