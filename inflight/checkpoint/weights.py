@@ -68,7 +68,7 @@ class GgufFile:
 
     def precision(self) -> str | None:
         """Precision of most of the weights: "W4", "W8", or None for floating point."""
-        sizes = Counter()
+        sizes: Counter[str] = Counter()
         for row in self.tensor_table():
             sizes[row["format"]] += row["parameters"]
         name = sizes.most_common(1)[0][0]
