@@ -73,6 +73,7 @@ def symbols(path: str | Path) -> set[str]:
     """
     from elftools.common.exceptions import ELFError  # only here: it takes a while to import
     from elftools.elf.elffile import ELFFile
+    from elftools.elf.sections import SymbolTableSection
 
     data = Path(path).read_bytes()
     if not data.startswith(b"\x7fELF"):
@@ -86,6 +87,7 @@ def symbols(path: str | Path) -> set[str]:
         names = {
             symbol.name
             for section in library.iter_sections("SHT_DYNSYM")
+            if isinstance(section, SymbolTableSection)
             for symbol in section.iter_symbols()
             if symbol["st_shndx"] != "SHN_UNDEF"
         }

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
@@ -98,7 +98,7 @@ class Stream:
         End the request this many seconds after it was sent; what came until then stays in `answer`.
     """
 
-    def __init__(self, pieces: Iterator, stop_after_s: float | None = None):
+    def __init__(self, pieces: Generator, stop_after_s: float | None = None):
         self._pieces = pieces
         self._stop_after_s = stop_after_s
         self.answer = Answer()
@@ -262,7 +262,7 @@ class Client:
 
     def _stream_grpc(
         self, model: str, arrays: dict[str, np.ndarray], read, stop_after_s: float | None = None
-    ) -> Iterator:
+    ) -> Generator:
         """Yield pieces until the server says that the last has been sent."""
         url, request_id, is_over = self._grpc.url, uuid.uuid4().hex, False
         num_unfinished = 1  # requests on this stream: the stop request gets a final response of its own
@@ -305,7 +305,7 @@ class Client:
             raise
         return Answer([text], [time.perf_counter() - started])
 
-    def _stream_http(self, inputs: dict) -> Iterator[str]:
+    def _stream_http(self, inputs: dict) -> Generator[str, None, None]:
         request_id, is_over = uuid.uuid4().hex, False
         path = f"/v2/models/{self.model}/generate_stream"
         try:
@@ -376,7 +376,7 @@ def _array(name: str, value, types: dict) -> np.ndarray:
         ) from None
 
 
-def _check_whole(values: list, limits: np.iinfo) -> None:
+def _check_whole(values: Sequence, limits: np.iinfo) -> None:
     """Refuse what numpy would cut to fit."""
     if not all(isinstance(value, (int, np.integer)) and limits.min <= value <= limits.max for value in values):
         raise ValueError(f"it takes whole numbers from {limits.min} to {limits.max}")

@@ -18,7 +18,7 @@ import queue
 import re
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -151,15 +151,21 @@ class Reply(NamedTuple):
     @property
     def is_final(self) -> bool:
         """Whether Triton says that nothing more comes for the request; asked for when it is sent."""
-        return self.result.get_response().parameters["triton_final_response"].bool_param
+        return self._result.get_response().parameters["triton_final_response"].bool_param
 
     @property
     def is_empty(self) -> bool:
         """Whether it has no tensors: a final response may be nothing but that."""
-        return not self.result.get_response().outputs
+        return not self._result.get_response().outputs
 
-    def tensor(self, name: str) -> np.ndarray | None:
-        return self.result.as_numpy(name)
+    def tensor(self, name: str) -> Any:
+        """The tensor as an array; None when the response does not have it."""
+        return self._result.as_numpy(name)
+
+    @property
+    def _result(self) -> triton.InferResult:
+        assert self.result is not None, self.error  # whoever asks has looked for an error
+        return self.result
 
 
 class Connection:
@@ -295,7 +301,7 @@ def post_json(url: str, path: str, body: dict, timeout_s: float) -> Any:
         return _content(response)
 
 
-def post_stream(url: str, path: str, body: dict, timeout_s: float) -> Iterator[dict]:
+def post_stream(url: str, path: str, body: dict, timeout_s: float) -> Generator[dict, None, None]:
     """What an endpoint answers to `body` piece by piece, as server-sent events. As `get_json`; may be closed early."""
     with _exchange("POST", url, path, body, timeout_s) as response:
         if response.status_code != 200:
