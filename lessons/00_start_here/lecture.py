@@ -26,10 +26,8 @@ import tempfile
 from pathlib import Path
 
 from inflight import engine
-from inflight.triton import repository
 from inflight.checkpoint import fetch
-from inflight.triton import Client
-from inflight.triton import Server
+from inflight.triton import Client, Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"

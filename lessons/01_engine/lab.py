@@ -12,10 +12,8 @@ import tempfile
 from pathlib import Path
 
 from inflight import engine
-from inflight.checkpoint import tokenizer
-from inflight.checkpoint import fetch
-from inflight.engine import BuildConfig
-from inflight.engine import Executor, Request
+from inflight.checkpoint import fetch, tokenizer
+from inflight.engine import BuildConfig, Executor, Request
 from inflight.notebook import check
 
 workdir = tempfile.TemporaryDirectory()

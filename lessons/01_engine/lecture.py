@@ -38,8 +38,7 @@ guess
 # ## Open the checkpoint
 
 # %%
-from inflight.checkpoint import fetch
-from inflight.checkpoint import GgufFile
+from inflight.checkpoint import GgufFile, fetch
 
 checkpoint = fetch()
 source = GgufFile(checkpoint.path)

@@ -11,11 +11,10 @@ from pathlib import Path
 import httpx
 import pandas as pd
 
-from inflight.triton import repository
 from inflight.checkpoint import fetch
 from inflight.engine import cached
 from inflight.notebook import break_repository, check
-from inflight.triton import Server
+from inflight.triton import Server, repository
 
 pd.set_option("display.max_colwidth", None)  # messages are to be read to their end
 folder = tempfile.TemporaryDirectory()  # the last cell removes it

@@ -37,13 +37,11 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 pd.set_option("display.max_colwidth", None)  # messages are to be read to their end
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import charts, widgets
-from inflight.triton import repository
-from inflight.checkpoint import fetch
-from inflight.triton import Client
-from inflight.engine import cached
 from inflight import CourseError
-from inflight.triton import Server
+from inflight.checkpoint import fetch
+from inflight.engine import cached
+from inflight.notebook import charts, widgets
+from inflight.triton import Client, Server, repository
 
 engine_dir = cached(fetch())
 folder = tempfile.TemporaryDirectory()  # the last cell removes it

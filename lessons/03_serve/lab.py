@@ -19,11 +19,9 @@ import tempfile
 from pathlib import Path
 
 from inflight import engine
-from inflight.triton import repository
 from inflight.checkpoint import fetch
-from inflight.triton import Client
 from inflight.notebook import check
-from inflight.triton import Server
+from inflight.triton import Client, Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 repo = repository.assemble(Path(workdir.name) / "repo", engine.cached(fetch()), decoupled_mode=True)

@@ -52,8 +52,8 @@ import tempfile
 from pathlib import Path
 
 from inflight import engine
-from inflight.triton import repository
 from inflight.checkpoint import fetch
+from inflight.triton import repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
@@ -82,8 +82,8 @@ print(f"HTTP {server.http_url} · gRPC {server.grpc_url} · metrics {server.metr
 # %%
 import pandas as pd
 
-from inflight.triton import Client
 from inflight import CourseError
+from inflight.triton import Client
 
 client = Client(server.grpc_url)
 tensors = pd.DataFrame(client.metadata()["inputs"])

@@ -20,12 +20,9 @@ from pathlib import Path
 
 from inflight import engine
 from inflight.bench import trace_run, workload
-from inflight.checkpoint import tokenizer
-from inflight.triton import repository
-from inflight.checkpoint import fetch
-from inflight.triton import Client
+from inflight.checkpoint import fetch, tokenizer
 from inflight.notebook import check
-from inflight.triton import Server
+from inflight.triton import Client, Server, repository
 
 engine_dir = engine.cached(fetch())
 seats = engine.read(engine_dir).build_config.max_batch_size

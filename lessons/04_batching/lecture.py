@@ -45,8 +45,7 @@ guess
 # %%
 from inflight import engine
 from inflight.bench import workload
-from inflight.checkpoint import tokenizer
-from inflight.checkpoint import fetch
+from inflight.checkpoint import fetch, tokenizer
 
 engine_dir = engine.cached(fetch())
 seats = engine.read(engine_dir).build_config.max_batch_size
@@ -91,9 +90,7 @@ print(f"In-flight batching needs {iterations['V1'] / iterations['in-flight']:.1f
 import tempfile
 from pathlib import Path
 
-from inflight.triton import repository
-from inflight.triton import Client
-from inflight.triton import Server
+from inflight.triton import Client, Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"

@@ -23,13 +23,10 @@ import pandas as pd
 
 from inflight import engine
 from inflight.bench import trace_run, workload
-from inflight.checkpoint import tokenizer
-from inflight.triton import repository
-from inflight.checkpoint import fetch
-from inflight.triton import Client
+from inflight.checkpoint import fetch, tokenizer
 from inflight.engine import BuildConfig
 from inflight.notebook import check
-from inflight.triton import Server
+from inflight.triton import Client, Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"

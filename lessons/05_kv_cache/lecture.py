@@ -51,8 +51,7 @@ import random
 
 from inflight import engine
 from inflight.bench import workload
-from inflight.checkpoint import tokenizer
-from inflight.checkpoint import fetch
+from inflight.checkpoint import fetch, tokenizer
 from inflight.engine import BuildConfig
 
 tight_engine = engine.cached(fetch(), BuildConfig(max_input_len=512, max_seq_len=1024))
@@ -107,9 +106,7 @@ print(f"guaranteed_no_evict: {on_paper} iterations for {sum(output_lens)} tokens
 import tempfile
 from pathlib import Path
 
-from inflight.triton import repository
-from inflight.triton import Client
-from inflight.triton import Server
+from inflight.triton import Client, Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"

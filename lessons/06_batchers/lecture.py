@@ -50,8 +50,7 @@ import tempfile
 from pathlib import Path
 
 from inflight.bench import batch_run
-from inflight.triton import repository
-from inflight.triton import Server
+from inflight.triton import Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "executions.jsonl"
@@ -304,8 +303,8 @@ display(Markdown(summary))
 # Most batches will hold fewer requests. What does that do to the largest batch, and to the latency?
 
 # %% tags=["nbval-ignore-output"]
-from inflight.triton import custom_batching
 from inflight import CourseError
+from inflight.triton import custom_batching
 
 mixed = [batch_run.Arrival(0.010 * number, work=(1, 9, 2, 5, 1, 7)[number % 6]) for number in range(18)]
 closed = f"dynamic_batching {{ preferred_batch_size: {list(range(1, 9))} }}"
@@ -352,8 +351,7 @@ print(source[source.index("/* May this request join?"):source.index("/* The batc
 # not all in each. Does one that was silent come back to its place?
 
 # %% tags=["nbval-ignore-output"]
-from inflight.bench import sequences
-from inflight.bench import Step
+from inflight.bench import Step, sequences
 
 rounds = ((1, 2, 3), (2, 3), (3, 1), (1, 2, 3))  # who speaks when; in the last round all say goodbye
 
@@ -455,8 +453,8 @@ charts.show(*board.frame)  # what the dashboard shows last, for those who read t
 
 # %% tags=["nbval-ignore-output"]
 from inflight.bench import dynamic_batching
-from inflight.models import huggingface
 from inflight.checkpoint import fetch
+from inflight.models import huggingface
 
 checkpoint_dir = huggingface.folder(fetch())
 real = dynamic_batching.bench(checkpoint_dir, Path(workdir.name) / "bench", rounds=1, requests=48)

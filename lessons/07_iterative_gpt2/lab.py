@@ -19,9 +19,8 @@ from pathlib import Path
 
 from inflight.bench import gpt2_client
 from inflight.models import gpt2_checkpoint
-from inflight.triton import repository, telemetry
 from inflight.notebook import check
-from inflight.triton import Server
+from inflight.triton import Server, repository, telemetry
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "passes.jsonl"

@@ -47,8 +47,7 @@ import tempfile
 from pathlib import Path
 
 from inflight.models import gpt2_checkpoint
-from inflight.triton import repository
-from inflight.triton import GPT2
+from inflight.triton import GPT2, repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "passes.jsonl"
@@ -73,8 +72,7 @@ for model in GPT2:
 
 # %% tags=["nbval-ignore-output"]
 from inflight.bench import gpt2_client
-from inflight.triton import telemetry
-from inflight.triton import Server
+from inflight.triton import Server, telemetry
 
 server = Server(repo).start()
 server.load("iterative-gpt2", kv_cache="tutorial")
