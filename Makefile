@@ -4,13 +4,16 @@ PYTHON3 ?= python3
 PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup course test lab notebooks clean
+.PHONY: help setup course check test lab notebooks clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/make \1	\2/p' Makefile | expand -t 18
 
 course: setup ## run every notebook; the pages are then in build/course
 	@.venv/bin/inflight run
+
+check: setup ## lint, types, imports between rooms, workflows, notebooks: no network, under a minute
+	@$(PYTHON) -m tools.check
 
 test: setup ## run every test, and check every notebook against its stored outputs
 	@$(PYTHON) -m tools.lessons test

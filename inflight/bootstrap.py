@@ -56,11 +56,11 @@ def unsupported(facts):
         )
     if facts["glibc"] is None:
         return "This Linux has no glibc (Alpine and others use musl), and Triton needs {}.{} or newer: {}.".format(
-            *GLIBC + (CONTAINER,)
+            *GLIBC, CONTAINER
         )
     if facts["glibc"] < GLIBC:
         return "This Linux has glibc {}.{}, and Triton needs {}.{} or newer: {}.".format(
-            *facts["glibc"] + GLIBC + (CONTAINER,)
+            *facts["glibc"], *GLIBC, CONTAINER
         )
     return None
 
@@ -81,7 +81,10 @@ def python_facts(command):
 def choose_python(candidates):
     """The first command of `candidates`, a list of (command, facts), that can make .venv.
 
-    Raises SetupError when none can: the Python is too old or too new, or Debian's venv package is missing.
+    Raises
+    ------
+    SetupError
+        None can: the Python is too old or too new, or Debian's venv package is missing.
     """
     without_venv = None
     for command, facts in candidates:
@@ -107,7 +110,13 @@ def choose_python(candidates):
 
 
 def find_python():
-    """The running Python if it can make .venv, else python3.12 or python3.11 from PATH. Raises SetupError."""
+    """The running Python if it can make .venv, else python3.12 or python3.11 from PATH.
+
+    Raises
+    ------
+    SetupError
+        None of them can.
+    """
     # Inside an activated .venv, its Python would be removed together with it: take the one that it was made from.
     running = getattr(sys, "_base_executable", sys.executable)
     commands = [running] + [found for found in map(shutil.which, ("python3.12", "python3.11")) if found]
@@ -187,7 +196,13 @@ def follow(pip, log_file, total):
 
 
 def install(root, venv):
-    """Install requirements.txt and this project into .venv. Raises SetupError with the reason."""
+    """Install requirements.txt and this project into .venv.
+
+    Raises
+    ------
+    SetupError
+        pip could not: no network, a full disk, a hash that does not match.
+    """
     with open(os.path.join(root, "requirements.txt")) as file:
         pins = [line.split()[0] for line in file if "==" in line and not line.startswith("#")]
     # requirements.txt is the whole set, so nothing is left for pip to resolve; why it must not try: see pyproject.toml.
@@ -197,7 +212,13 @@ def install(root, venv):
 
 
 def run_pip(root, venv, arguments, total):
-    """Run `pip install` in .venv, showing its progress towards `total` packages. Raises SetupError."""
+    """Run `pip install` in .venv, showing its progress towards `total` packages.
+
+    Raises
+    ------
+    SetupError
+        pip failed; the sentence says why.
+    """
     command = [os.path.join(venv, "bin", "python"), "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     environment["PIP_USER"] = "0"
@@ -245,7 +266,13 @@ def make_venv(root, python):
 
 
 def setup(root):
-    """Make .venv unless it is there and whole. Two at once: the second waits, then finds it made. Raises SetupError."""
+    """Make .venv unless it is there and whole. Two at once: the second waits, then finds it made.
+
+    Raises
+    ------
+    SetupError
+        The machine is unfit, has no usable Python, or pip failed.
+    """
     problem = unsupported(machine_facts())
     if problem:
         raise SetupError(problem)

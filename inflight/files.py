@@ -16,7 +16,10 @@ from inflight.errors import CourseError
 def written_aside(folder: Path, what: str) -> Iterator[Path]:
     """A scratch folder beside `folder` that takes its place when the block ends well, and vanishes when it does not.
 
-    Raises CourseError, naming `what` is written, for a folder that cannot be written and for a full disk.
+    Raises
+    ------
+    CourseError
+        The folder cannot be written, or the disk is full; names `what` is written.
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -39,7 +42,13 @@ def written_aside(folder: Path, what: str) -> Iterator[Path]:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write `text` beside `path` and rename it: a reader sees the old file or the new one. OSError if it cannot be."""
+    """Write `text` beside `path` and rename it: a reader sees the old file or the new one.
+
+    Raises
+    ------
+    OSError
+        The folder cannot be written, or the disk is full.
+    """
     aside = new_file_beside(path)
     try:
         aside.write_text(text, encoding="utf-8")
@@ -49,7 +58,13 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def new_file_beside(path: Path) -> Path:
-    """An empty file with a name of its own in the folder of `path`. OSError if there can be none."""
+    """An empty file with a name of its own in the folder of `path`.
+
+    Raises
+    ------
+    OSError
+        The folder cannot be written.
+    """
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     os.fchmod(handle, 0o644)  # a temporary file is its owner's alone otherwise
     os.close(handle)

@@ -15,7 +15,8 @@ from pathlib import Path
 import psutil
 
 from inflight import bootstrap
-from inflight.checkpoint.sources import DEFAULT, cache_dir, cached_path
+from inflight.checkpoint.sources import DEFAULT, cached_path
+from inflight.paths import cache_dir
 
 MIB, GIB = 2**20, 2**30
 MIN_MEMORY_GIB = 3

@@ -57,6 +57,26 @@ def test_environment_yml_gives_the_same_set_and_a_python_in_the_range():
 def test_the_python_range_is_the_same_everywhere():
     assert PROJECT["project"]["requires-python"] == ">=3.11,<3.13"
     assert bootstrap.PYTHONS == ((3, 11), (3, 12))
+    job = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]["test"]
+    assert job["strategy"]["matrix"]["python"] == ["{}.{}".format(*python) for python in bootstrap.PYTHONS]
+    assert job["env"]["PYTHON3"] == "python${{ matrix.python }}" and job["steps"][-1] == {"run": ".ci/run"}
+
+
+def stub(folder: Path, name: str, script: str):
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(("named", "taken"), [("python3.12", "python3.12"), ("", "python3")])
+def test_ci_checks_and_tests_with_the_python_that_it_is_given(tmp_path, named, taken):
+    for python in ("python3", "python3.11", "python3.12"):
+        stub(tmp_path, python, f'exec {sys.executable} "$@"')
+    stub(tmp_path, "chromium", "")
+    stub(tmp_path, "make", 'echo "make $@"')
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHON3": named}
+    ran = subprocess.run([ROOT / ".ci/run"], env=environment, capture_output=True, text=True, check=True).stdout
+    assert ran.splitlines() == [f"make check PYTHON3={taken}", f"make test PYTHON3={taken}"]
 
 
 def test_committed_files_name_no_package_index():
@@ -231,7 +251,8 @@ def test_a_venv_that_set_up_cannot_finish_has_no_stamp_and_one_sentence(project,
 def test_bare_make_lists_the_targets():
     command = ["make", "--no-print-directory", "-C", ROOT]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert {line.split()[1] for line in listed.splitlines()} == {"help", "course", "test", "lab", "notebooks", "clean"}
+    targets = {line.split()[1] for line in listed.splitlines()}
+    assert targets == {"help", "course", "check", "test", "lab", "notebooks", "clean"}
 
 
 def test_versions_agree():
@@ -239,3 +260,9 @@ def test_versions_agree():
 
     assert __version__ == PROJECT["project"]["version"]
     assert version("nvidia-pytriton") == locked("3.11")["nvidia-pytriton"]
+
+
+def test_the_paths_that_contributors_are_shown_are_there():
+    shown = re.findall(r"`([\w./]+/[\w.]*)[` ]", (ROOT / "CONTRIBUTING.md").read_text())
+    assert len(shown) > 20
+    assert [path for path in shown if "NN_topic" not in path and not (ROOT / path).exists()] == []

@@ -12,6 +12,8 @@ the learner; inside a cell, what stands between these two lines is replaced by i
     # LAB: answer = None
     answer = 2 * layers * heads
     # END SOLUTION
+
+What a lesson is called, asks and takes is written in from `lessons/syllabus.toml`: `tools.titles`.
 """
 
 import hashlib
@@ -29,7 +31,7 @@ from nbformat import NotebookNode
 
 from inflight.errors import CourseError
 from inflight.notebook.execution import WIDGET_MIME, execute, select
-from tools import pictures
+from tools import pictures, titles
 
 ROOT = Path(__file__).resolve().parent.parent
 # Each kind of notebook, by the folder it goes to: the script it is made from.
@@ -50,13 +52,15 @@ def build(
     """Write the notebooks of every lesson, or of those whose number or name is in `lessons`; return their paths.
 
     Lectures and solutions are executed in their own folder (unless `execute_cells` is False), labs never are. With
-    `keep_outputs` they get the stored notebook's outputs instead: for a change that no output shows, such as a new name.
+    `keep_outputs` they get the stored notebook's outputs instead: for changes that no output shows, such as a new name.
     In the end each plotly figure that has no static picture gets one.
 
     Raises
     ------
-        CourseError: no such lesson, a marker out of place (file and line), a cell that fails, with `keep_outputs` code
-            cells that came or went, or no Chromium for the pictures: then everything else is done.
+    CourseError
+        No such lesson, a lesson that the syllabus does not name, a marker out of place (file and line), a cell that
+        fails, with `keep_outputs` code cells that came or went, or no Chromium for the pictures: then everything else
+        is done.
     """
     written: dict[Path, NotebookNode] = {}
     for folder in _folders(root, lessons):
@@ -96,17 +100,27 @@ def _with_stored_outputs(notebook: NotebookNode, path: Path) -> NotebookNode:
 
 
 def source(folder: Path, kind: str) -> NotebookNode:
-    """The notebook of `kind` ("notebooks", "labs", "solutions") that the lesson in `folder` gives, without outputs."""
+    """The notebook of `kind` ("notebooks", "labs", "solutions") that the lesson in `folder` gives, without outputs.
+
+    Raises
+    ------
+    CourseError
+        A marker is out of place (file and line), or the syllabus does not name the lesson.
+    """
     script = folder / SCRIPTS[kind]
     text = script.read_text(encoding="utf-8")
     _check_markers(script, text)
     cells = jupytext.reads(text, fmt="py:percent").cells
     if kind == "labs":
         cells = [cell for cell in cells if not _is_solution(cell)]
+    values = titles.fields(folder, kind)
     notebook = nbformat.v4.new_notebook(metadata=nbformat.from_dict(METADATA), nbformat_minor=5)
     for index, cell in enumerate(cells):
         if cell.cell_type == "code":
             cell.source = REGION.sub(_for_learner if kind == "labs" else _for_teacher, cell.source)
+        else:
+            cell.source = titles.filled(cell.source, values)
+        cell.metadata = _only_tags(cell)
         # The same place in the same lesson keeps its id, so that a rebuild changes only what changed.
         cell.id = hashlib.sha256(f"{folder.name}/{kind}/{index}".encode()).hexdigest()[:8]
         notebook.cells.append(cell)
@@ -114,13 +128,16 @@ def source(folder: Path, kind: str) -> NotebookNode:
 
 
 def check(root: Path) -> list[str]:
-    """What is wrong with the committed notebooks, one sentence each; empty when they are what their source gives.
+    """What is wrong with the committed notebooks and README.md, one sentence each; empty when nothing is.
 
     Raises
     ------
-        CourseError: there is no lesson, or a marker is out of place.
+    CourseError
+        There is no lesson, a marker is out of place, or the syllabus does not name a lesson.
     """
     problems, expected = [], set()
+    if titles.readme(root) != (root / "README.md").read_text(encoding="utf-8"):
+        problems.append("README.md: its table of lessons differs from lessons/syllabus.toml; run `make notebooks`")
     for folder in _folders(root, None):
         for kind in _kinds(folder):
             path = root / kind / f"{folder.name}.ipynb"
@@ -197,11 +214,16 @@ def _for_teacher(region: re.Match) -> str:
     return "\n".join(line for line in region[2].rstrip("\n").split("\n") if not MARKER.fullmatch(line))
 
 
+def _only_tags(cell: NotebookNode) -> NotebookNode:
+    """The cell's metadata without what jupytext or a run left there."""
+    return nbformat.from_dict({"tags": cell.metadata.tags} if cell.metadata.get("tags") else {})
+
+
 def _cleaned(notebook: NotebookNode) -> NotebookNode:
     """The executed notebook without what differs from run to run: timing, and widgets that no kernel backs."""
     notebook.metadata = nbformat.from_dict(METADATA)
     for cell in notebook.cells:
-        cell.metadata = nbformat.from_dict({"tags": cell.metadata.tags} if cell.metadata.get("tags") else {})
+        cell.metadata = _only_tags(cell)
         for output in cell.get("outputs", []):
             # The widget's text stays; its view would read "model not found" in a fresh JupyterLab.
             output.get("data", {}).pop(WIDGET_MIME, None)
@@ -215,8 +237,12 @@ def _problems(path: Path, folder: Path, kind: str) -> Iterator[str]:
     notebook, expected = nbformat.read(path, as_version=4), source(folder, kind)
     if _sources(notebook) != _sources(expected) or "widgets" in notebook.metadata:
         yield f"differs from lessons/{folder.name}/{SCRIPTS[kind]}; run `make notebooks`"
+    if notebook.metadata != METADATA or any(set(cell.metadata) - {"tags"} for cell in notebook.cells):
+        yield "carries what an editor or a run left in its metadata; run `make notebooks`"
     if path.stat().st_size > MAX_BYTES:
         yield f"{path.stat().st_size} bytes, more than {MAX_BYTES}; show less"
+    script = (folder / SCRIPTS[kind]).read_text(encoding="utf-8")
+    yield from titles.problems(script, titles.fields(folder, kind), kind)
     yield from _execution_problems(notebook, kind)
     if kind == "labs":
         yield from _leaks(notebook, folder)
@@ -275,12 +301,14 @@ def main(arguments: list[str]) -> int:
     try:
         if command == "build":
             keep = "--sources" in rest
+            readme = titles.readme(ROOT)
             written = build(ROOT, lessons=[name for name in rest if name != "--sources"], keep_outputs=keep)
+            (ROOT / "README.md").write_text(readme, encoding="utf-8")
             print(*(path.relative_to(ROOT) for path in written), sep="\n")
             return 0
         if command == "check":
             problems = check(ROOT)
-            print(*problems or ["The notebooks are what their source gives."], sep="\n")
+            print(*problems or ["The notebooks and README.md are what their source gives."], sep="\n")
             return 1 if problems else 0
         if command == "test":
             return test(rest)

@@ -2,10 +2,10 @@
 
     python -m tools.mini_dataset
 
-Nothing is fetched but the model. This script writes the first sentence of each paragraph, which keeps a small model on its
-subject; the model goes on, sentences that read badly are left out, and more are drawn with other seeds. How many words an
-article and a summary get is drawn from a shape like CNN/DailyMail's. Seeds are fixed, and the engine is built as W4A16,
-whose answers do not depend on what else is in the batch: one machine makes the same file every time.
+Nothing is fetched but the model. This script writes the first sentence of each paragraph, which keeps a small model
+on its subject; the model goes on, sentences that read badly are left out, and more are drawn with other seeds. How
+many words an article and a summary get is drawn from a shape like CNN/DailyMail's. Seeds are fixed, and the engine is
+built as W4A16, whose answers do not depend on what else is in the batch: one machine makes the same file every time.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ def calibrate(
     log_path: str | Path,
     progress: Callable[[str], None] = lambda step: None,
 ) -> list[pd.DataFrame]:
-    """Iteration logs of 1, 2, … `seats` requests at once, for `schedule.iteration_cost`; the engine must batch in flight.
+    """Iteration logs of 1, 2, … `seats` requests at once, for `engine.iteration_cost`; the engine must batch in flight.
 
     An iteration costs more the longer the texts in it are: each answer's whole past is read. So these requests have a
     prompt like those of `requests`, and answers so long that their middle is where a token of `requests` has its place
@@ -198,7 +198,8 @@ def _in_process(engine_dir: Path, gpt_model_type: str, policy: str, requests: li
     """Tokens/s of the engine alone on the trace."""
     text = tokenizer.load(engine_dir)
     work = [Request(text.encode(text.chat(request.text)), request.max_tokens) for request in requests]
-    with Executor.load(engine_dir, ExecutorConfig(gpt_model_type=gpt_model_type, batch_scheduler_policy=policy)) as executor:
+    config = ExecutorConfig(gpt_model_type=gpt_model_type, batch_scheduler_policy=policy)
+    with Executor.load(engine_dir, config) as executor:
         executor.generate(replace(work[0], request_output_len=WARM_UP_TOKENS))
         return load_generator.tokens_per_s(executor, work)
 

@@ -33,7 +33,10 @@ PROMPTS = (
 def prompts(streams: int, given: Sequence[str] = PROMPTS) -> list[str]:
     """A prompt for each stream: those given, and again from the first if they are too few.
 
-    Raises CourseError for fewer than 1 or more than `MAX_STREAMS` streams.
+    Raises
+    ------
+    CourseError
+        Fewer than 1 or more than `MAX_STREAMS` streams.
     """
     if not 1 <= streams <= MAX_STREAMS:
         raise CourseError(f"The number of streams is {streams}; it must be from 1 to {MAX_STREAMS}.")

@@ -215,7 +215,7 @@ def _result(turns: pd.DataFrame, num_bytes: int, bandwidths: list[float]) -> dic
     """Rows, floor and ratios of all rounds."""
     medians = turns.groupby("way").median().loc[[*SERVED, IN_PROCESS]].reset_index()
     floors_ms = [num_bytes / bandwidth * 1000 for bandwidth in bandwidths]
-    measured = {way: rows for way, rows in turns.groupby("way")}
+    measured = dict(iter(turns.groupby("way")))
     speeds = {way: rows["tokens_per_s"].tolist() for way, rows in measured.items()}
     ratios = {name: load_generator.ratio(speeds[KV_CACHE], speeds[way]) for name, way in RATIOS.items()}
     ratios["kv_cache_over_bandwidth_floor"] = load_generator.ratio(
@@ -347,8 +347,8 @@ def results(part: str = "rows") -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        `machine`, the `cores` of its CPU and `checkpoint`, then the columns of that part; a ratio has `ratio`, `median`,
-        `min`, `max`. Empty when nothing is kept.
+        `machine`, the `cores` of its CPU and `checkpoint`, then the columns of that part; a ratio has `ratio`,
+        `median`, `min`, `max`. Empty when nothing is kept.
     """
     tables = []
     for path in sorted(RESULTS.glob("gpt2_*.json")):

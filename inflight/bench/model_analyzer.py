@@ -4,8 +4,8 @@
     found = search(server, "text-embedding", input_data, concurrency=(1, 16), max_queue_delays_us=(0, 2000))
     found.table, found.best
 
-It is given the server's address only ("remote" mode): it loads each configuration through the API, as `Server.load` does,
-lets the Performance Analyzer measure it, and loads the next. The repository's files stay as they are.
+It is given the server's address only ("remote" mode): it loads each configuration through the API, as `Server.load`
+does, lets the Performance Analyzer measure it, and loads the next. The repository's files stay as they are.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Search:
     ----------
     table : DataFrame
         One row a configuration and concurrency, highest throughput first, those within the latency budget before the
-        others: `config` (its name for it; "default" is the model as its files say); `batching` (its batcher as a fragment
-        of a config.pbtxt, blank without one); `instances`, `max_batch_size`, `concurrency`; `throughput` (items/s);
-        `latency_ms_mean`, `latency_ms_p99`; `queue_ms`, `compute_ms` (means of a request); `within_budget`.
+        others: `config` (its name for it; "default" is the model as its files say); `batching` (its batcher as a
+        fragment of a config.pbtxt, blank without one); `instances`, `max_batch_size`, `concurrency`; `throughput`
+        (items/s); `latency_ms_mean`, `latency_ms_p99`; `queue_ms`, `compute_ms` (means of a request); `within_budget`.
     best : str
         The first row's configuration as a fragment for `repository.edit`.
     summary : str
@@ -76,7 +76,8 @@ class Search:
 def prepare() -> Path:
     """Folder with the Model Analyzer's packages, in the course's cache folder; made by one run of pip (340 MB).
 
-    Its pins agree with the course's, so what the course has is not installed again, and nothing of the course is changed.
+    Its pins agree with the course's, so what the course has is not installed again, and nothing of the course is
+    changed.
 
     Raises
     ------
@@ -164,8 +165,8 @@ def search(
     Raises
     ------
     CourseError
-        A search that measures nothing; the server does not run or has no such model; the Model Analyzer is not installed
-        and cannot be, or failed, with its own reason.
+        A search that measures nothing; the server does not run or has no such model; the Model Analyzer is not
+        installed and cannot be, or failed, with its own reason.
     """
     if not all((concurrency, instance_counts, max_queue_delays_us)) or requests < 1:
         raise CourseError(

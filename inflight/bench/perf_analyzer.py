@@ -35,8 +35,8 @@ def run(
 ) -> Run:
     """Let the Performance Analyzer send `requests`, so many at any time, in an order of its own.
 
-    A closed loop over gRPC: the requests' times play no part. It streams if the model is decoupled, which gives TTFT and
-    ITL. As with `benchmark.load`, every answer is exactly as long as asked for.
+    A closed loop over gRPC: the requests' times play no part. It streams if the model is decoupled, which gives TTFT
+    and ITL. As with `benchmark.load`, every answer is exactly as long as asked for.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def run(
 
 
 def check(requests: list[TimedRequest], concurrency: int, url: str | None = None) -> None:
-    """Refuse what the Performance Analyzer cannot do: CourseError for no requests, fewer than `concurrency`, or HTTP."""
+    """Refuse what the Performance Analyzer cannot do: no requests, fewer of them than `concurrency`, HTTP."""
     if not requests:
         raise CourseError("There is no request to send: give at least one.")
     if not 1 <= concurrency <= len(requests):
@@ -146,8 +146,8 @@ def text_data(texts: list[str]) -> dict:
 def windows(requests: int) -> dict[str, str | int]:
     """Flags that have it measure `requests` at least, in windows of a third of them each.
 
-    With --request-count it counts the time until it next looks, once a second, whether all are answered. And few requests
-    vary: without so wide a limit it would measure again and again until they do not.
+    With --request-count it counts the time until it next looks, once a second, whether all are answered. And few
+    requests vary: without so wide a limit it would measure again and again until they do not.
     """
     return {
         "measurement-mode": "count_windows",
@@ -220,7 +220,13 @@ def sweep(
 
 
 def read_report(path: Path) -> dict[str, float]:
-    """The one row of a report (`-f`, with `--verbose-csv`), by the names of `sweep`; CourseError when it is not such a report."""
+    """The one row of a report (`-f`, with `--verbose-csv`), by the names of `sweep`.
+
+    Raises
+    ------
+    CourseError
+        It is not such a report.
+    """
     try:
         [row] = pd.read_csv(path).to_dict("records")
         return {
@@ -321,7 +327,10 @@ def _reason(text: str, status: int) -> str:
 def environment(folder: Path) -> dict[str, str]:
     """What to start the binary with: the libraries that it misses are linked into `folder`, which is on their path.
 
-    Raises CourseError when the nvidia-pytriton wheel, which carries them, is not there or has others.
+    Raises
+    ------
+    CourseError
+        The nvidia-pytriton wheel, which carries them, is not there or has others.
     """
     carried = {
         file.name: Path(file.locate()) for file in _files("nvidia-pytriton") if "nvidia_pytriton.libs" in file.parts

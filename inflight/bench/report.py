@@ -121,7 +121,7 @@ def result(runs: dict[str, Run], settings: dict) -> dict:
 
 
 def requests_csv(run: Run) -> str:
-    """One line a request, columns as `Run.requests`: times in seconds to the microsecond, durations in ms to the same."""
+    """One line a request, columns as `Run.requests`: times in seconds, durations in ms, both to the microsecond."""
     table = run.requests.copy()
     for column in table.columns:
         if column.endswith(("_s", "_ms")):

@@ -142,7 +142,10 @@ def _problem(thing: object) -> str | None:
 def write_dataset(records: list[Record], path: str | Path) -> Path:
     """Write `records` in the same layout: aside, then renamed, so that a file is whole or not there at all.
 
-    Raises CourseError when the file cannot be written.
+    Raises
+    ------
+    CourseError
+        The file cannot be written.
     """
     path = Path(path).expanduser()
     text = json.dumps([asdict(record) for record in records], indent=1, ensure_ascii=False) + "\n"
@@ -161,7 +164,10 @@ def find_dataset(source: str) -> Path:
 
     From the hub only JSON files come; one of them must be called cnn_eval.json, or be the only one.
 
-    Raises CourseError: neither a file nor an id, no such dataset, no network, no JSON file or several.
+    Raises
+    ------
+    CourseError
+        Neither a file nor an id, no such dataset, no network, no JSON file or several.
     """
     path = Path(source).expanduser()
     if path.exists():
@@ -212,7 +218,10 @@ def fitting(
 ) -> list[Record]:
     """The first `limit` records, without those whose prompt has more than `max_input_len` tokens for the engine.
 
-    Raises CourseError when none is left, and for a limit below 1.
+    Raises
+    ------
+    CourseError
+        None is left, or the limit is below 1.
     """
     if limit is not None and limit < 1:
         raise CourseError(f"The limit is {limit} records; it must be at least 1.")
@@ -233,7 +242,10 @@ def from_dataset(
 ) -> Selection:
     """Requests for the records that `fitting` leaves, all at the start; `num_dropped` says how many it dropped.
 
-    Raises CourseError as `fitting` does.
+    Raises
+    ------
+    CourseError
+        As in `fitting`.
     """
     kept = fitting(records, tokenizer, max_input_len, limit)
     requests = Selection(
@@ -294,7 +306,10 @@ def histogram_lengths(weights: dict[int, float], number: int, seed: int) -> list
 def prompts_of(input_lens: Sequence[int], tokenizer: ChatTokenizer) -> list[str]:
     """Prompts in plain words, each different, of exactly the given numbers of tokens as the engine gets them.
 
-    Raises CourseError for a length that the chat template and one word already exceed.
+    Raises
+    ------
+    CourseError
+        A length is less than the chat template and one word take.
     """
     return [_prompt_of(length, f"Story {number}:", tokenizer) for number, length in enumerate(input_lens, start=1)]
 
@@ -331,7 +346,12 @@ def trace(name: str, tokenizer: ChatTokenizer, seed: int = 0, num_requests: int 
 
     Each comes TRACE_GAP_S after the one before, so that they reach the engine in their order. "mild" has 32 requests,
     "skewed" 48, where one answer in nine is 32 times as long as most; `num_requests` asks for more of the same, or
-    fewer. Raises CourseError for a name that is not in TRACES.
+    fewer.
+
+    Raises
+    ------
+    CourseError
+        The name is not in TRACES.
     """
     if name not in TRACES:
         raise CourseError(f"There is no trace {name}: give {' or '.join(TRACES)}.")
@@ -392,8 +412,8 @@ class Recording:
 def recorded(path: str | Path) -> Recording:
     """Times and lengths from a per-request CSV with the columns `sent_s`, `input_len` and `output_len`.
 
-    Rows are taken in the order in which they were sent. A request without an answer (`output_len` 0: it failed, or was not
-    sent any more) is left out.
+    Rows are taken in the order in which they were sent. A request without an answer (`output_len` 0: it failed, or was
+    not sent any more) is left out.
 
     Raises
     ------

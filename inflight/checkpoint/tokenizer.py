@@ -22,7 +22,10 @@ from inflight.errors import CourseError
 GGUF_CONTROL, GGUF_USER_DEFINED = 3, 4
 
 # How text is cut before byte-pair merging, by the name that GGUF gives the rule.
-LLAMA3_SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+LLAMA3_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 def _pre_tokenizer(rule: str) -> pre_tokenizers.PreTokenizer:

@@ -16,8 +16,8 @@ from safetensors import safe_open
 
 from inflight.errors import CourseError
 
-# TensorRT-LLM's name of a precision -> the GGUF format of the matrices. `None` keeps them as floating point. There is no
-# W8A8: with 8-bit weights this runtime's 8-bit activations spoil the text (seen with SmolLM2 and OpenVINO 2026.4).
+# TensorRT-LLM's name of a precision -> the GGUF format of the matrices. `None` keeps them as floating point. There is
+# no W8A8: with 8-bit weights this runtime's 8-bit activations spoil the text (seen with SmolLM2 and OpenVINO 2026.4).
 GGUF_FORMATS = {
     None: gguf.GGMLQuantizationType.F16,
     "W8A16": gguf.GGMLQuantizationType.Q8_0,
@@ -29,6 +29,14 @@ GGUF_FORMATS = {
 def bits(quant_algo: str | None) -> str | None:
     """The weights' half of a precision: "W4A8" -> "W4"; None for floating point."""
     return quant_algo[:2] if quant_algo else None
+
+
+def architecture(path: Path) -> object:
+    """What a GGUF file says of its architecture, a string if it is in order; its tensors are not read.
+
+    A damaged file raises whatever gguf trips over: it checks nothing.
+    """
+    return gguf.GGUFReader(path).get_field("general.architecture").contents()
 
 
 class GgufFile:
@@ -60,7 +68,7 @@ class GgufFile:
 
     def precision(self) -> str | None:
         """Precision of most of the weights: "W4", "W8", or None for floating point."""
-        sizes = Counter()
+        sizes: Counter[str] = Counter()
         for row in self.tensor_table():
             sizes[row["format"]] += row["parameters"]
         name = sizes.most_common(1)[0][0]
@@ -93,8 +101,8 @@ def from_huggingface(folder: Path, target: Path, quant_algo: str | None) -> None
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if config.get("model_type") != "llama":
         raise CourseError(
-            f"{folder} holds a {config.get('model_type')!r} model; on this machine the course builds engines from Llama "
-            "models. Use a Llama-family checkpoint, or a GGUF file of this one."
+            f"{folder} holds a {config.get('model_type')!r} model; on this machine the course builds engines from "
+            "Llama models. Use a Llama-family checkpoint, or a GGUF file of this one."
         )
     layers, heads = config["num_hidden_layers"], config["num_attention_heads"]
     kv_heads = config.get("num_key_value_heads", heads)
@@ -115,7 +123,7 @@ def from_huggingface(folder: Path, target: Path, quant_algo: str | None) -> None
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, layers)
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as tensors:  # numpy has no bfloat16
-            for name in tensors.keys():
+            for name in tensors.keys():  # noqa: SIM118  no dict, and not iterable
                 gguf_name = names.get_name(name, try_suffixes=(".weight",))
                 if gguf_name is None or (name == "lm_head.weight" and config.get("tie_word_embeddings")):
                     continue

@@ -93,7 +93,8 @@ def _compile(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
         else:
             source = checkpoints.weights.GgufFile(checkpoint.path)
             stored = source.precision()
-            quant_algo = {"W4": "W4A8", "W8": "W8A16"}.get(stored) if config.quant_algo == "auto" else config.quant_algo
+            as_stored = {"W4": "W4A8", "W8": "W8A16"}.get(stored or "")
+            quant_algo = as_stored if config.quant_algo == "auto" else config.quant_algo
             if stored == checkpoints.weights.bits(quant_algo):
                 gguf_file.symlink_to(Path(checkpoint.path).absolute())
             else:

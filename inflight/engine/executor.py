@@ -141,7 +141,7 @@ class Executor:
         self._take_in()
         plan = self._plan()
         chunks = self._sequences.carry_out(plan)
-        logits = self.model.forward(list(chunks.values())) if chunks else []
+        logits: Iterable[np.ndarray] = self.model.forward(list(chunks.values())) if chunks else ()
         num_finished = self._give_tokens(chunks, logits)
         if chunks:
             self._record(started, chunks, num_finished)
@@ -471,7 +471,7 @@ class Executor:
         oldest = min(
             (*lines.running, *lines.paused, *islice(lines.waiting, 1)), key=attrgetter("last_computed"), default=None
         )
-        return oldest and [oldest.id, self._iteration - oldest.last_computed]
+        return None if oldest is None else [oldest.id, self._iteration - oldest.last_computed]
 
     def snapshot(self) -> IterationStats:
         """The latest iteration's figures, or an idle engine's when nothing is to do."""

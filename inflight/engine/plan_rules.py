@@ -64,7 +64,7 @@ def _wrong_requests(now: Now, plan: Plan) -> str | None:
 
 def _waiting(now: Now, ids: list[int]) -> set[int]:
     """Which of `ids` wait; the line may be long, and those who are admitted stand at its front."""
-    wanted, found = set(ids), set()
+    wanted, found = set(ids), set[int]()
     for request in now.waiting:
         if not wanted - found:
             break

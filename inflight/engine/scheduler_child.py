@@ -17,7 +17,7 @@ import threading
 import traceback
 from types import FrameType
 
-from inflight.engine.scheduler import Now, Plan, RequestView
+from inflight.engine.scheduler import Now, Plan, RequestView, Scheduler
 
 MOST_MEMORY = 1 << 30  # bytes
 
@@ -48,7 +48,7 @@ def _end_with_parent() -> None:
     os._exit(0)
 
 
-def _scheduler(path: str) -> object:
+def _scheduler(path: str) -> Scheduler:
     """The object that the file defines. Raises whatever running it raises."""
     sys.dont_write_bytecode = True
     spec = importlib.util.spec_from_file_location("scheduler_of_a_learner", path)

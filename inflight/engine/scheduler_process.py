@@ -148,12 +148,14 @@ class SchedulerProcess:
 def _end(process: subprocess.Popen) -> None:
     process.kill()
     process.wait()
-    for pipe in (process.stdin, process.stdout):
-        pipe.close()
+    assert process.stdin is not None and process.stdout is not None  # `_start` asked for both
+    process.stdin.close()
+    process.stdout.close()
 
 
 def _write(process: subprocess.Popen, data: bytes, deadline: float) -> None:
     """Write to a process that may not be reading."""
+    assert process.stdin is not None
     handle = process.stdin.fileno()
     os.set_blocking(handle, False)
     while data:
@@ -164,6 +166,7 @@ def _write(process: subprocess.Popen, data: bytes, deadline: float) -> None:
 
 def _read(process: subprocess.Popen, deadline: float, until: bytes) -> bytes:
     """What a process writes until `until` is among it, or it ends."""
+    assert process.stdout is not None
     handle, text = process.stdout.fileno(), b""
     while until not in text:
         if not select.select([handle], [], [], max(0.0, deadline - time.monotonic()))[0]:
@@ -189,6 +192,7 @@ def tried(config: ExecutorConfig, limits: BuildConfig) -> SchedulerProcess:
     SchedulerError
         It broke a rule, failed, or did not finish in `DRY_RUN_S`.
     """
+    assert config.scheduler_path is not None
     trial = SchedulerProcess(config.scheduler_path)
     try:
         dry_run(trial, config, limits)

@@ -201,7 +201,7 @@ def _model_yaml(config: BuildConfig, tp_size: int, pp_size: int) -> str:
 
 
 def _weight_only(config: BuildConfig) -> list[str]:
-    precision = {"W4A8": "int4", "W4A16": "int4", "W8A16": "int8"}.get(config.quant_algo)
+    precision = {"W4A8": "int4", "W4A16": "int4", "W8A16": "int8"}.get(config.quant_algo or "")
     flags = ["--use_weight_only", f"--weight_only_precision {precision}"] if precision else []
     return flags + (["--int8_kv_cache"] if config.kv_cache_quant_algo else [])
 

@@ -4,8 +4,8 @@
     vectors = embed([embed.encode("how tall is the eiffel tower"), embed.encode("height of the eiffel tower")])
     vectors[0] @ vectors[1]                                 # how near they are: cosine of the angle between them
 
-A batch costs a fixed part, as every weight has to be read once, and a part for each of its texts, which are computed with
-them. For texts of a few words the fixed part is the larger one: that is why batches pay.
+A batch costs a fixed part, as every weight has to be read once, and a part for each of its texts, which are computed
+with them. For texts of a few words the fixed part is the larger one: that is why batches pay.
 """
 
 from __future__ import annotations
@@ -47,7 +47,13 @@ class Embedder:
         return self._model.config.hidden_size
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text; CourseError when it is empty, or longer than the model's positions."""
+        """Token ids of a text.
+
+        Raises
+        ------
+        CourseError
+            The text is empty, or longer than the model's positions.
+        """
         if not text.strip():
             raise CourseError("text_input is empty: send at least one character that is not a space.")
         ids, positions = self._tokenizer(text)["input_ids"], self._model.config.max_position_embeddings

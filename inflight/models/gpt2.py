@@ -12,7 +12,8 @@ A step is one forward pass for all the sequences it is given. What it computes i
 
 - "on": a newcomer's whole prompt, of all others their last token. Keys and values of earlier ones lie in the cache.
 - "off": the whole history of every sequence, at every step.
-- "tutorial": the same, as Triton's public tutorial does it: histories padded on the left, float32, `generate` for one token.
+- "tutorial": the same, as Triton's public tutorial does it: histories padded on the left, float32, `generate` for one
+  token.
 
 PyTorch and transformers are imported when they are needed: it takes them two seconds.
 """
@@ -149,15 +150,16 @@ def load(folder: str | Path, kv_cache: str = "on", dtype: str = "bfloat16", num_
     kv_cache : str
         "on", "off" or "tutorial"; see the top of this module.
     dtype : str
-        Precision of weights, cache and arithmetic: "bfloat16", "float32" or, on a GPU, "float16". The tutorial's is float32.
+        Precision of weights, cache and arithmetic: "bfloat16", "float32" or, on a GPU, "float16". The tutorial's is
+        float32.
     num_slots : int
         Sequences that the cache holds; each takes 2 * layers * positions * width numbers.
 
     Raises
     ------
     CourseError
-        The folder holds no GPT-2, or one with options that the course does not compute, or is damaged; a precision that the
-        device cannot do; no memory.
+        The folder holds no GPT-2, or one with options that the course does not compute, or is damaged; a precision that
+        the device cannot do; no memory.
     """
     if kv_cache == "tutorial":
         return TutorialGpt2(folder)
@@ -244,9 +246,9 @@ class TutorialGpt2(Gpt2):
 class SlotGpt2(Gpt2):
     """One forward pass for prompts and single tokens together, with a KV cache of `num_slots` rows; 0 for no cache.
 
-    The tokens to compute stand one after the other, [tokens, width], whoever's they are: matrices and norms need not know.
-    Only attention does. Sequences of which the cache holds all but the last token attend in one call over their slots,
-    as far as the longest goes, behind a mask of their lengths; whole histories, each by itself.
+    The tokens to compute stand one after the other, [tokens, width], whoever's they are: matrices and norms need not
+    know. Only attention does. Sequences of which the cache holds all but the last token attend in one call over their
+    slots, as far as the longest goes, behind a mask of their lengths; whole histories, each by itself.
     """
 
     def __init__(self, folder: str | Path, dtype: str, num_slots: int):
@@ -327,7 +329,11 @@ class SlotGpt2(Gpt2):
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def _empty_cache(self) -> torch.Tensor:
-        """[layers, keys and values, slots, heads, positions, head_dim]. Zeros, as the mask makes nothing of garbage but NaN."""
+        """[layers, keys and values, slots, heads, positions, head_dim].
+
+        Zeros and not whatever the memory holds: a masked position still enters the sums with weight 0, and 0 times NaN
+        is NaN.
+        """
         import torch
 
         weights = self._weights
@@ -344,8 +350,8 @@ class SlotGpt2(Gpt2):
 class _Batch:
     """What a forward pass computes, as tensors: made once, used by every layer.
 
-    `slots` and `mask` ([sequences * heads, positions, 1], 0 or minus infinity) are of the sequences that decode, which come
-    first; `whole` has start, end and slot of each other.
+    `slots` and `mask` ([sequences * heads, positions, 1], 0 or minus infinity) are of the sequences that decode, which
+    come first; `whole` has start, end and slot of each other.
     """
 
     def __init__(self, sequences: list[Sequence], num_heads: int, num_positions: int, device, dtype):
@@ -364,7 +370,7 @@ class _Batch:
         self.ids, self.positions, self.last = (torch.tensor(values, device=device) for values in (ids, positions, last))
         self.slots = torch.tensor([sequence.slot for sequence in decoding], device=device, dtype=torch.long)
         if decoding:
-            # In steps: for each new length the matrix kernels are made anew, which takes longer than a few hidden tokens.
+            # In steps: each new length has the matrix kernels made anew, which takes longer than a few hidden tokens.
             longest = max(len(sequence.token_ids) for sequence in decoding)
             self._longest = min(-(-longest // LENGTH_STEP) * LENGTH_STEP, num_positions)
             first = decoding[0].slot
@@ -417,9 +423,9 @@ class _Weights:
 class _Linear:
     """x -> x @ weight.T + bias, and its GELU if wanted. The weight is [out, in].
 
-    On a CPU in bfloat16 the weight is packed once for the matrix kernel, which otherwise does it at every call; with few
-    tokens that takes longer than the multiplication. PyTorch packs so in `torch.compile`; its operators for it are no public
-    interface, so where they are not there or not supported, plain `linear` does the same.
+    On a CPU in bfloat16 the weight is packed once for the matrix kernel, which otherwise does it at every call; with
+    few tokens that takes longer than the multiplication. PyTorch packs so in `torch.compile`; its operators for it are
+    no public interface, so where they are not there or not supported, plain `linear` does the same.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None, with_gelu: bool = False):
@@ -456,8 +462,8 @@ def _can_pack(weight: torch.Tensor) -> bool:
 def _attend_with_one_token(query, keys, values, mask) -> torch.Tensor:
     """Attention of one token a sequence: query [n, heads, head_dim], keys and values [n, heads, positions, head_dim].
 
-    Keys times query, in this order: on a CPU it is four times as fast as `scaled_dot_product_attention`, which is made for
-    many tokens.
+    Keys times query, in this order: on a CPU it is four times as fast as `scaled_dot_product_attention`, which is made
+    for many tokens.
     """
     import torch
 

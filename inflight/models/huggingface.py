@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 from inflight import checkpoint as checkpoints
 from inflight import files
 from inflight.checkpoint import tokenizer
-from inflight.checkpoint.sources import Checkpoint, cache_dir, made_once
+from inflight.checkpoint.sources import Checkpoint, made_once
 from inflight.errors import CourseError
+from inflight.paths import cache_dir
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, TextGenerationPipeline

@@ -73,7 +73,8 @@ def check(exercise: str, answer: object) -> Result:
 
     Raises
     ------
-        CourseError: only with COURSE_STRICT=1, when the answer is not right.
+    CourseError
+        Only with COURSE_STRICT=1: the answer is not right.
     """
     result = Result(exercise, NOT_YET) if untouched(answer) else _grade(exercise, answer)
     if result.status != "done" and os.environ.get("COURSE_STRICT") == "1":
@@ -239,7 +240,8 @@ def break_repository(repo: Path) -> Path:
 
     Raises
     ------
-        CourseError: the repository was changed before, so that a fault does not fit.
+    CourseError
+        The repository was changed before, so that a fault does not fit.
     """
     for model, intact, faulty in _FAULTS:
         path = repo / model / repository.CONFIG
@@ -358,10 +360,16 @@ def _two_traces(answer: tuple[list[int], list[int]]) -> str | None:
         if lengths is None:
             return NOT_YET
         if len(lengths) != 24 or not all(8 <= length <= 128 for length in lengths):
-            return f"{name} needs 24 lengths between 8 and 128; it has {len(lengths)}, from {min(lengths)} to {max(lengths)}."
+            return (
+                f"{name} needs 24 lengths between 8 and 128; it has {len(lengths)}, "
+                f"from {min(lengths)} to {max(lengths)}."
+            )
         static, in_flight = _iterations_of(lengths, 8)
         if name == "wins" and static < 2.5 * in_flight:
-            return f"wins takes {static} iterations static and {in_flight} in flight: {static / in_flight:.1f} times, not 2.5."
+            return (
+                f"wins takes {static} iterations static and {in_flight} in flight: "
+                f"{static / in_flight:.1f} times, not 2.5."
+            )
         if name == "draws" and static > 1.1 * in_flight:
             return f"draws takes {static} iterations static and {in_flight} in flight: more than 1.1 times as many."
         if name == "draws" and max(lengths) < 4 * min(lengths):
@@ -399,9 +407,11 @@ def _price(price: Callable) -> str | None:
         got = price(log.copy(), prompt_tokens)
         if got is None:
             return NOT_YET
-        right = {"twice": int(log["context_tokens"].sum()) - prompt_tokens, "most_paused": int(log["paused"].max()),
-                 "held_back": sum(waiting > 0 and empty > 0
-                                  for waiting, empty in zip(log["waiting"], log["empty_seats"], strict=True))}  # fmt: skip
+        right = {
+            "twice": int(log["context_tokens"].sum()) - prompt_tokens,
+            "most_paused": int(log["paused"].max()),
+            "held_back": int(((log["waiting"] > 0) & (log["empty_seats"] > 0)).sum()),
+        }
         for name, value in right.items():
             if name not in got:
                 return f"The key {name!r} is missing."
@@ -424,14 +434,19 @@ def _smallest_cache(answer: tuple[Callable, dict]) -> str | None:
         meals = sorted((_full_blocks(prompt + answer, 32) for prompt, answer in lengths), reverse=True)
         right = max(sum(meals[:seats]), _full_blocks(1024, 32)) * 32
         if got < right:
-            return (f"{seats} seats, max_seq_len 1024 and {lengths}: in {got} tokens of cache a request may have to wait "
-                    "beside an empty seat, or the engine refuses to load.")  # fmt: skip
+            return (
+                f"{seats} seats, max_seq_len 1024 and {lengths}: in {got} tokens of cache a request may have to wait "
+                "beside an empty seat, or the engine refuses to load."
+            )
         if got > right:
             return f"{seats} seats, max_seq_len 1024 and {lengths}: less than {got} tokens of cache is enough."
     right_advice = {"captions": "guaranteed_no_evict", "labels": "max_utilization"}
     for service, policy in right_advice.items():
         if advice.get(service) != policy:
-            return f"smallest_cache is right. Think again about {service!r}: will a promise for the whole answer come true?"
+            return (
+                f"smallest_cache is right. Think again about {service!r}: will a "
+                "promise for the whole answer come true?"
+            )
     return None
 
 
@@ -441,7 +456,7 @@ LEAST_MEAN_BATCH, MOST_P95_MS = 3.0, 300  # exercise 6.2
 
 
 def _sizes_on_paper(arrivals_ms: list[float], delay_ms: float, most: int, fixed_ms: float, item_ms: float) -> list[int]:
-    """Batches of one instance: it takes the next when it is free and the batch is full or its oldest has waited enough."""
+    """Batches of one instance: it takes the next when free and the batch is full or its oldest has waited enough."""
     waiting, free_ms, sizes = sorted(arrivals_ms), 0.0, []
     while waiting:
         full_ms = waiting[most - 1] if len(waiting) >= most else math.inf
@@ -496,11 +511,15 @@ def _within_budget(answer: tuple[dict, Outcome]) -> str | None:
         return f"{rejected} requests were rejected; everybody must be answered."
     p95_ms, mean_batch = outcome.requests["latency_ms"].quantile(0.95), outcome.statistics.mean_batch
     if mean_batch < LEAST_MEAN_BATCH:
-        return (f"{mean_batch:.1f} requests a batch; at least {LEAST_MEAN_BATCH:g} are wanted. What lets a request wait for "
-                "others, and how many may a batch hold?")  # fmt: skip
+        return (
+            f"{mean_batch:.1f} requests a batch; at least {LEAST_MEAN_BATCH:g} are wanted. What lets a request wait "
+            "for others, and how many may a batch hold?"
+        )
     if p95_ms > MOST_P95_MS:
-        return (f"The batches are large enough, but P95 is {p95_ms:.0f} ms, and the budget {MOST_P95_MS} ms. At thirty a "
-                "second, how long do you wait for two or three more?")  # fmt: skip
+        return (
+            f"The batches are large enough, but P95 is {p95_ms:.0f} ms, and the budget {MOST_P95_MS} ms. At thirty a "
+            "second, how long do you wait for two or three more?"
+        )
     return None
 
 
@@ -519,8 +538,10 @@ def _steps(steps: Callable) -> str | None:
             others = [number for number, (other, _) in enumerate(messages) if other == sequence]
             for name, wanted in (("start", place == others[0]), ("end", place == others[-1])):
                 if getattr(got[place], name) != wanted:
-                    return (f"{messages}: message {place + 1}, of sequence {sequence}, has {name}={not wanted}. START goes to "
-                            "the first of its sequence alone, END to its last; one message may be both.")  # fmt: skip
+                    return (
+                        f"{messages}: message {place + 1}, of sequence {sequence}, has {name}={not wanted}. START goes "
+                        "to the first of its sequence alone, END to its last; one message may be both."
+                    )
     return None
 
 
@@ -562,8 +583,10 @@ def _account(account: Callable) -> str | None:
             return f"The keys are to be {', '.join(right)}; yours are {', '.join(map(str, got)) or 'none'}."
         for name, number in right.items():
             if got[name] != number:
-                return (f"{len(messages)} requests, of which {right['answered']} were answered, {refused} found the queue full "
-                        f"and {right['timed out']} timed out: {name!r} is {got[name]}. {hints[name]}")  # fmt: skip
+                return (
+                    f"{len(messages)} requests, of which {right['answered']} were answered, {refused} found the queue "
+                    f"full and {right['timed out']} timed out: {name!r} is {got[name]}. {hints[name]}"
+                )
     return None
 
 
@@ -585,8 +608,10 @@ def _tokens_computed(answer: tuple[Callable, Callable, Callable]) -> str | None:
             if got is None:
                 return NOT_YET
             if got != wanted:
-                return (f"Prompts of {prompts} tokens and answers of {length}, {way}: your function says {got}. Write down for "
-                        "each pass which tokens go in. The last token of an answer goes into none.")  # fmt: skip
+                return (
+                    f"Prompts of {prompts} tokens and answers of {length}, {way}: your function says {got}. Write down "
+                    "for each pass which tokens go in. The last token of an answer goes into none."
+                )
     return None
 
 
@@ -611,8 +636,10 @@ def _cached_attention(next_token: Callable) -> str | None:
             weights = np.exp((past @ matrices[1]) @ (text[place] @ matrices[0]) / 2)  # 2: root of the key's 4 numbers
             right = weights / weights.sum() @ (past @ matrices[2])
             if np.shape(got) != right.shape or not np.allclose(got, right):
-                return (f"Token {place + 1} of a text of {len(text)}: the result is not that of the whole text. A token attends "
-                        "to itself too, and each text to its own cache alone.")  # fmt: skip
+                return (
+                    f"Token {place + 1} of a text of {len(text)}: the result is not that of the whole text. A token "
+                    "attends to itself too, and each text to its own cache alone."
+                )
     return None
 
 
@@ -628,6 +655,8 @@ def _ten_streams_four_places(answer: tuple[dict, pd.DataFrame]) -> str | None:
     if len(spans) != 10:
         return f"The log has {len(spans)} streams, not 10."
     if spans["min"].max() > spans["max"].min():
-        return ("A stream ended before another one had begun: that one waited in Triton, or for room in the KV cache. Which "
-                "fields limit the streams that are begun?")  # fmt: skip
+        return (
+            "A stream ended before another one had begun: that one waited in Triton, or for room in the KV cache. "
+            "Which fields limit the streams that are begun?"
+        )
     return None

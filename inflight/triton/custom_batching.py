@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from inflight import files
 from inflight.errors import CourseError
@@ -132,7 +133,8 @@ def install(library: str | Path, server: Server, model: str, where: str) -> Path
     _refuse_if_not_one(library, library)
     _mark_as_new(server, model)
     if where == "parameter":
-        repository.edit(server.repo, model, **{batch_library.PARAMETER: library})
+        values: dict[str, Any] = {batch_library.PARAMETER: library}
+        repository.edit(server.repo, model, **values)
         return library
     target = _folder(server, model, where) / batch_library.FILE_NAME
     with _replaced(target) as aside:

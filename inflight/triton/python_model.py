@@ -1,6 +1,7 @@
 """What the course's Python models share inside Triton: reading tensors, answering errors, exporting metrics.
 
-Imported by `model.py` files, which run in a process that Triton starts; `triton_python_backend_utils` exists only there.
+Imported by `model.py` files, which run in a process that Triton starts; `triton_python_backend_utils` exists only
+there.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import ctypes
 import gc
 import json
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -54,10 +55,16 @@ def scalar(request, name: str, default=None):
 def texts(request, name: str, called: str) -> list[str]:
     """All texts of input tensor `name`, which clients know as `called`; none when the request does not have it.
 
-    Raises CourseError for bytes that are not UTF-8.
+    Raises
+    ------
+    CourseError
+        It holds bytes that are not UTF-8.
     """
+    items = array(request, name)
+    if items is None:
+        return []
     try:
-        return [item.decode("utf-8") for item in array(request, name, []).reshape(-1)]
+        return [item.decode("utf-8") for item in items.reshape(-1)]
     except UnicodeDecodeError as error:
         raise CourseError(
             f"{called} is not valid UTF-8 (byte {error.start}): send the text encoded as UTF-8."
@@ -134,7 +141,7 @@ class Gauges:
             name: _undying(pb_utils.MetricFamily(name=name, description=text, kind=pb_utils.MetricFamily.GAUGE))
             for name, (text, _) in families.items()
         }
-        self._gauges = {}
+        self._gauges: dict[tuple[str, str], Any] = {}
 
     def show(self, family: str, values: dict[str, float]) -> None:
         """Set the gauge of each label to its value; each takes a message to the server."""
@@ -148,8 +155,8 @@ class Gauges:
 def _undying(metric):
     """The same, which Python will not destroy.
 
-    Destroyed when the process ends, it has no server to tell any more and crashes. Destroyed in `finalize`, it takes the
-    figures away that a newer instance of the model has under the same name, and Triton 2.51 crashes.
+    Destroyed when the process ends, it has no server to tell any more and crashes. Destroyed in `finalize`, it takes
+    the figures away that a newer instance of the model has under the same name, and Triton 2.51 crashes.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(metric))
     return metric
@@ -162,7 +169,7 @@ class EngineMetrics:
     not be seen.
     """
 
-    FAMILIES = {
+    FAMILIES: ClassVar[dict[str, tuple[str, str]]] = {
         "nv_trt_llm_request_metrics": ("TRT LLM request metrics", "request_type"),
         "nv_trt_llm_kv_cache_block_metrics": ("TRT LLM KV cache block metrics", "kv_cache_block_type"),
         "nv_trt_llm_inflight_batcher_metrics": (

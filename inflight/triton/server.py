@@ -172,6 +172,7 @@ class Server:
             env=_environment(triton),
             start_new_session=True,
         )
+        assert self._supervisor.stdout is not None
         self.pid = int(self._supervisor.stdout.readline())
 
     def _wait_until_live(self) -> bool:
@@ -184,7 +185,7 @@ class Server:
                 raise CourseError(
                     f"tritonserver did not answer within {START_TIMEOUT_S} s. Its last lines:\n{self.log_tail()}"
                 )
-            select.select([self._supervisor.stdout], [], [], 0.05)  # wakes at once when the server ends
+            self._ends(within_s=0.05)
         return False
 
     def _owns_http_port(self) -> bool:
@@ -196,10 +197,15 @@ class Server:
         return extensions.get("name") == "triton" and self.is_alive()
 
     def is_alive(self) -> bool:
-        """Whether the server's process runs. The supervisor writes a second line when it has ended."""
-        if self._supervisor is None or self._supervisor.poll() is not None:
-            return False
-        return not select.select([self._supervisor.stdout], [], [], 0)[0]
+        """Whether the server's process runs."""
+        return not self._ends(within_s=0)
+
+    def _ends(self, within_s: float | None) -> bool:
+        """Whether the server has ended, or ends in the next seconds; None waits for it. Returns as soon as it has."""
+        process = self._supervisor
+        if process is None or process.stdout is None or process.poll() is not None:
+            return True
+        return bool(select.select([process.stdout], [], [], within_s)[0])  # the supervisor writes a second line then
 
     def wait(self) -> None:
         """Block until the server ends by itself, which is an error; an interrupt ends the waiting.
@@ -209,7 +215,7 @@ class Server:
         CourseError
             The server died, with the last lines of its log.
         """
-        select.select([self._supervisor.stdout], [], [])
+        self._ends(within_s=None)
         raise CourseError(f"tritonserver ended unexpectedly. Its last lines:\n{self.log_tail()}")
 
     def stop(self) -> None:
@@ -217,6 +223,7 @@ class Server:
         if self._supervisor is None:
             return
         process, self._supervisor = self._supervisor, None
+        assert process.stdin is not None and process.stdout is not None and self._workdir is not None
         process.stdin.close()
         process.stdout.read()
         if process.wait() != 0 and self.pid is not None:  # the supervisor was killed itself: do its work
@@ -321,7 +328,7 @@ class Server:
         while any(row.name == model and row.state in ("READY", "UNLOADING") for row in self.models()):
             if time.monotonic() > deadline:
                 raise CourseError(f"The model {model!r} still runs {LOAD_TIMEOUT_S} s after it was told to stop.")
-            select.select([self._supervisor.stdout], [], [], 0.05)
+            self._ends(within_s=0.05)
 
     def models(self) -> list[ModelState]:
         """State of each model of the repository, as in the table that Triton logs."""
@@ -385,7 +392,7 @@ def _bound_port(probe: socket.socket, name: str, named: int | None) -> int:
 def _installation() -> Path:
     """Folder of the `tritonserver` that comes with the nvidia-pytriton wheel."""
     spec = find_spec("pytriton")
-    folder = Path(spec.origin).parent / "tritonserver" if spec else None
+    folder = Path(spec.origin).parent / "tritonserver" if spec and spec.origin else None
     if folder is None or not (folder / "bin" / "tritonserver").exists():
         raise CourseError("There is no tritonserver here: install the course's requirements (`make course` does it).")
     return folder

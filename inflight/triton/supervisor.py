@@ -1,8 +1,8 @@
 """Keeps a Triton server no longer than whoever started it.
 
-Run as a process of its own, between a notebook's kernel and `tritonserver`. It starts the server, waits until the server
-ends or its own standard input is closed (which the kernel does by stopping it, or by dying in any way), and leaves
-nothing behind: no process, no shared memory, no folder. Standard library only, so that it is up in no time.
+Run as a process of its own, between a notebook's kernel and `tritonserver`. It starts the server, waits until the
+server ends or its own standard input is closed (which the kernel does by stopping it, or by dying in any way), and
+leaves nothing behind: no process, no shared memory, no folder. Standard library only, so that it is up in no time.
 
     python supervisor.py WORKDIR SHM_PREFIX tritonserver ARG…
 """
@@ -63,7 +63,7 @@ def main(workdir: str, shm_prefix: str, command: list[str]) -> int:
 
 
 def clean_up(server_pid: int, shm_prefix: str) -> None:
-    """End the server and the model processes that it may have left, all of one group, and remove their shared memory."""
+    """End the server and the model processes that it may have left, all of one group; remove their shared memory."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(server_pid, signal.SIGKILL)
     for file in Path("/dev/shm").glob(f"{shm_prefix}*"):

@@ -152,16 +152,21 @@ class Reply(NamedTuple):
     @property
     def is_final(self) -> bool:
         """Whether Triton says that nothing more comes for the request; asked for when it is sent."""
-        return self.result.get_response().parameters["triton_final_response"].bool_param
+        return self._result.get_response().parameters["triton_final_response"].bool_param
 
     @property
     def is_empty(self) -> bool:
         """Whether it has no tensors: a final response may be nothing but that."""
-        return not self.result.get_response().outputs
+        return not self._result.get_response().outputs
 
     def tensor(self, name: str) -> np.ndarray:
         """The array of an output that the reply has."""
-        return self.result.as_numpy(name)
+        return self._result.as_numpy(name)
+
+    @property
+    def _result(self) -> triton.InferResult:
+        assert self.result is not None, self.error  # whoever asks has looked for an error
+        return self.result
 
 
 class Connection:

@@ -1,7 +1,7 @@
 # %% [markdown]
-# # 00 · Start here
+# # {heading}
 #
-# 10 min. Afterwards you will be able to
+# {minutes} min. Afterwards you will be able to
 #
 # - **ask** a language model that runs in a real Triton server on this machine;
 # - **follow** one request from Enter to the first word, and say where its time goes;
@@ -9,10 +9,10 @@
 #
 # You need nothing but this notebook: no GPU, no container, no account. Run a cell with Shift+Enter.
 #
-# Next: [01 · Build the engine](01_engine.ipynb)
+# {navigation}
 
 # %% [markdown]
-# ## What happens between Enter and the first word?
+# ## {question}
 #
 # A colleague shows you a chat window. She types a question and presses Enter; for a moment nothing happens, then words
 # appear one by one. "Why that moment," she asks, "and what is the machine doing in it?"
@@ -26,10 +26,8 @@ import tempfile
 from pathlib import Path
 
 from inflight import engine
-from inflight.triton import repository
 from inflight.checkpoint import fetch
-from inflight.triton import Client
-from inflight.triton import Server
+from inflight.triton import Client, Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
@@ -236,7 +234,7 @@ print("The server runs:", server.is_alive())
 #
 # </details>
 #
-# Next: [01 · Build the engine](01_engine.ipynb)
+# Next: {next}
 
 # %% [markdown]
 # ## Glossary

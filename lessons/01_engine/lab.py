@@ -1,8 +1,8 @@
 # %% [markdown]
-# # Lab 01 · Build the engine
+# # {heading}
 #
-# 20 min. Afterwards you will be able to size, build and choose an engine without help. The lecture is [01 · Build the
-# engine](../notebooks/01_engine.ipynb); copy this notebook before you change it, so that you can start over.
+# 20 min. Afterwards you will be able to size, build and choose an engine without help. The lecture is {lecture};
+# copy this notebook before you change it, so that you can start over.
 #
 # Three exercises. After each, run the cell with `check`: it says what is right, and gives a hint when something is
 # not.
@@ -12,10 +12,8 @@ import tempfile
 from pathlib import Path
 
 from inflight import engine
-from inflight.checkpoint import tokenizer
-from inflight.checkpoint import fetch
-from inflight.engine import BuildConfig
-from inflight.engine import Executor, Request
+from inflight.checkpoint import fetch, tokenizer
+from inflight.engine import BuildConfig, Executor, Request
 from inflight.notebook import check
 
 workdir = tempfile.TemporaryDirectory()

@@ -1,7 +1,7 @@
 # %% [markdown]
-# # 01 · Build the engine
+# # {heading}
 #
-# 25 min. Afterwards you will be able to
+# {minutes} min. Afterwards you will be able to
 #
 # - **build** an engine from a checkpoint, and read what is in its folder;
 # - **calculate** the bytes of weights and KV cache before you build, and how many users fit into a machine;
@@ -9,11 +9,10 @@
 #
 # You need lesson 00 to have run on this machine, or a minute more for the model.
 #
-# [← 00 · Start here](00_start_here.ipynb) · [Lab 01](../labs/01_engine.ipynb) ·
-# next: [02 · Assemble the repository](02_repository.ipynb)
+# {navigation}
 
 # %% [markdown]
-# ## What is in an engine that is not in a checkpoint?
+# ## {question}
 #
 # Your team has picked a model. Someone puts its file on the table: not even 100 MB. "The machine has gigabytes free,
 # so it will serve hundreds of users, won't it?" Before you say yes, you want to know what a server does with this
@@ -39,8 +38,7 @@ guess
 # ## Open the checkpoint
 
 # %%
-from inflight.checkpoint import fetch
-from inflight.checkpoint import GgufFile
+from inflight.checkpoint import GgufFile, fetch
 
 checkpoint = fetch()
 source = GgufFile(checkpoint.path)
@@ -401,4 +399,4 @@ workdir.cleanup()
 #
 # </details>
 #
-# Do the [lab](../labs/01_engine.ipynb), then go on to [02 · Assemble the repository](02_repository.ipynb).
+# Do the [lab](../labs/01_engine.ipynb), then go on to {next}.

@@ -1,7 +1,7 @@
 # %% [markdown]
-# # Lab 02 · Assemble the repository
+# # {heading}
 #
-# Three exercises, 35 minutes. The lecture is [02 · Assemble the repository](../notebooks/02_repository.ipynb). Each
+# Three exercises, 35 minutes. The lecture is {lecture}. Each
 # exercise ends with a `check`, which never stops the notebook. Work on a copy of this file if you want to keep it.
 
 # %%
@@ -11,11 +11,10 @@ from pathlib import Path
 import httpx
 import pandas as pd
 
-from inflight.triton import repository
 from inflight.checkpoint import fetch
 from inflight.engine import cached
 from inflight.notebook import break_repository, check
-from inflight.triton import Server
+from inflight.triton import Server, repository
 
 pd.set_option("display.max_colwidth", None)  # messages are to be read to their end
 folder = tempfile.TemporaryDirectory()  # the last cell removes it

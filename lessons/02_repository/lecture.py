@@ -1,7 +1,7 @@
 # %% [markdown]
-# # 02 · Assemble the repository
+# # {heading}
 #
-# 25 min. Afterwards you will be able to
+# {minutes} min. Afterwards you will be able to
 #
 # - **assemble** a model repository;
 # - **trace** every tensor through it;
@@ -10,8 +10,7 @@
 # You need the engine of lesson 01; it is built here if it is not there yet. Words you do not know are in the
 # [glossary](00_start_here.ipynb#Glossary).
 #
-# [← 01 · Build the engine](01_engine.ipynb) · [Lab 02](../labs/02_repository.ipynb) ·
-# next: [03 · Serve and query](03_serve.ipynb)
+# {navigation}
 
 # %% [markdown]
 # ## The question
@@ -19,7 +18,7 @@
 # A colleague hands you a folder with four `config.pbtxt` files. The server starts, one model is UNAVAILABLE, and the
 # demo is in ten minutes. Which file do you open?
 #
-# **How does Triton know what to load, and what flows where?**
+# **{question}**
 
 # %%
 import re
@@ -38,13 +37,11 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 pd.set_option("display.max_colwidth", None)  # messages are to be read to their end
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import charts, widgets
-from inflight.triton import repository
-from inflight.checkpoint import fetch
-from inflight.triton import Client
-from inflight.engine import cached
 from inflight import CourseError
-from inflight.triton import Server
+from inflight.checkpoint import fetch
+from inflight.engine import cached
+from inflight.notebook import charts, widgets
+from inflight.triton import Client, Server, repository
 
 engine_dir = cached(fetch())
 folder = tempfile.TemporaryDirectory()  # the last cell removes it
@@ -503,4 +500,4 @@ folder.cleanup()
 # brings the fault to light.</details>
 
 # %% [markdown]
-# Now the [lab](../labs/02_repository.ipynb), then the next lesson: [03 · Serve and query](03_serve.ipynb).
+# Now the [lab](../labs/02_repository.ipynb), then the next lesson: {next}.

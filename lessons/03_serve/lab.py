@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lab 03 · Serve and query
+# # {heading}
 #
 # Three exercises, about 35 minutes. You measure what a user feels, end a request as soon as you have what you need,
 # and find out how many readers one server can please.
@@ -19,11 +19,9 @@ import tempfile
 from pathlib import Path
 
 from inflight import engine
-from inflight.triton import repository
 from inflight.checkpoint import fetch
-from inflight.triton import Client
 from inflight.notebook import check
-from inflight.triton import Server
+from inflight.triton import Client, Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 repo = repository.assemble(Path(workdir.name) / "repo", engine.cached(fetch()), decoupled_mode=True)

@@ -1,7 +1,7 @@
 # %% [markdown]
-# # 03 · Serve and query
+# # {heading}
 #
-# 30 min. Afterwards you will be able to
+# {minutes} min. Afterwards you will be able to
 #
 # - **start** a Triton server and read its state, its models and its metrics;
 # - **measure** what a user feels of an answer: time to first token, inter-token latency, end-to-end latency;
@@ -10,11 +10,10 @@
 # You need nothing but what lessons 01 and 02 left behind: an engine and a model repository. Both are made here if
 # they are missing.
 #
-# [← 02 · Assemble the repository](02_repository.ipynb) · [Lab 03](../labs/03_serve.ipynb) ·
-# [04 · Static against in-flight batching →](04_batching.ipynb)
+# {navigation}
 
 # %% [markdown]
-# ## Why does the same answer feel fast or slow?
+# ## {question}
 #
 # Two teams send the same prompt to the same server. One says: "It hangs, and then a wall of text falls on us." The
 # other says: "It starts to write at once." The server's log shows the same answer and the same number of tokens for
@@ -53,8 +52,8 @@ import tempfile
 from pathlib import Path
 
 from inflight import engine
-from inflight.triton import repository
 from inflight.checkpoint import fetch
+from inflight.triton import repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
@@ -83,8 +82,8 @@ print(f"HTTP {server.http_url} · gRPC {server.grpc_url} · metrics {server.metr
 # %%
 import pandas as pd
 
-from inflight.triton import Client
 from inflight import CourseError
+from inflight.triton import Client
 
 client = Client(server.grpc_url)
 tensors = pd.DataFrame(client.metadata()["inputs"])
@@ -507,8 +506,7 @@ print("some pieces, but not all:", 10 <= len(dying.answer.pieces) < ASKED)
 # not notice. Longer prompts are the other candidate.
 # </details>
 #
-# Now [do the lab](../labs/03_serve.ipynb). Next comes [04 · Static against in-flight batching](04_batching.ipynb): who
-# may sit down, and when.
+# Now [do the lab](../labs/03_serve.ipynb). Next comes {next}: who may sit down, and when.
 #
 # ## Leave the machine as it was
 #

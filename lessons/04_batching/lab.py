@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lab 04 · Static against in-flight batching
+# # {heading}
 #
 # Three exercises, about 40 minutes. You count iterations on paper, read the waste from an engine's log, and make two
 # traces: one that in-flight batching wins by far, and one that it does not win at all.
@@ -20,12 +20,9 @@ from pathlib import Path
 
 from inflight import engine
 from inflight.bench import trace_run, workload
-from inflight.checkpoint import tokenizer
-from inflight.triton import repository
-from inflight.checkpoint import fetch
-from inflight.triton import Client
+from inflight.checkpoint import fetch, tokenizer
 from inflight.notebook import check
-from inflight.triton import Server
+from inflight.triton import Client, Server, repository
 
 engine_dir = engine.cached(fetch())
 seats = engine.read(engine_dir).build_config.max_batch_size

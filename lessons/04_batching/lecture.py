@@ -1,7 +1,7 @@
 # %% [markdown]
-# # 04 · Static against in-flight batching
+# # {heading}
 #
-# 35 min. Afterwards you will be able to
+# {minutes} min. Afterwards you will be able to
 #
 # - **predict** from the lengths of the answers what in-flight batching gains, before you measure anything;
 # - **switch** a running server between static and in-flight batching, and show who sat where;
@@ -9,17 +9,16 @@
 #
 # You need nothing but this notebook: engine, repository and server are made here.
 #
-# [← 03 · Serve and query](03_serve.ipynb) · [Lab 04](../labs/04_batching.ipynb) ·
-# [05 · Policies and the KV cache →](05_kv_cache.ipynb)
+# {navigation}
 
 # %% [markdown]
-# ## Eight seats, forty-eight guests
+# ## {question}
 #
 # Your engine has eight seats: its `max_batch_size`. Forty-eight guests wait at the door. Most take eight bites, a few
 # sixteen, some two hundred and fifty-six. A bite is a token, and the table is served in rounds: one
 # [iteration](00_start_here.ipynb#Iteration) gives each seated guest one token.
 #
-# When may the next guest sit down?
+# There are two answers:
 #
 # - **Static batching** (`gpt_model_type: V1`): eight sit down together, and the next eight when the last of them has
 #   finished.
@@ -46,8 +45,7 @@ guess
 # %%
 from inflight import engine
 from inflight.bench import workload
-from inflight.checkpoint import tokenizer
-from inflight.checkpoint import fetch
+from inflight.checkpoint import fetch, tokenizer
 
 engine_dir = engine.cached(fetch())
 seats = engine.read(engine_dir).build_config.max_batch_size
@@ -92,9 +90,7 @@ print(f"In-flight batching needs {iterations['V1'] / iterations['in-flight']:.1f
 import tempfile
 from pathlib import Path
 
-from inflight.triton import repository
-from inflight.triton import Client
-from inflight.triton import Server
+from inflight.triton import Client, Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
@@ -398,8 +394,7 @@ except CourseError as error:
 # The lengths of the answers, and how many requests waited. The gain belongs to the trace, not to the engine.
 # </details>
 #
-# Now [do the lab](../labs/04_batching.ipynb), or go on with [05 · Policies and the KV cache](05_kv_cache.ipynb): what
-# if there is a seat, but no memory?
+# Now [do the lab](../labs/04_batching.ipynb), or go on with {next}: what if there is a seat, but no memory?
 #
 # ## Leave the machine as it was
 #

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lab 05 · Policies and the KV cache
+# # {heading}
 #
 # Three exercises, about 35 minutes. You count the blocks that requests need, read the price of a pause from an
 # iteration log, and choose cache and policy for two services.
@@ -23,13 +23,10 @@ import pandas as pd
 
 from inflight import engine
 from inflight.bench import trace_run, workload
-from inflight.checkpoint import tokenizer
-from inflight.triton import repository
-from inflight.checkpoint import fetch
-from inflight.triton import Client
+from inflight.checkpoint import fetch, tokenizer
 from inflight.engine import BuildConfig
 from inflight.notebook import check
-from inflight.triton import Server
+from inflight.triton import Client, Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"

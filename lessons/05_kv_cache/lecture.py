@@ -1,7 +1,7 @@
 # %% [markdown]
-# # 05 · Policies and the KV cache
+# # {heading}
 #
-# 35 min. Afterwards you will be able to
+# {minutes} min. Afterwards you will be able to
 #
 # - **choose** between `guaranteed_no_evict` and `max_utilization` for a service, with figures of your own;
 # - **measure** what a small KV cache costs: guests who wait, guests who are paused, tokens computed twice;
@@ -9,20 +9,19 @@
 #
 # You need nothing but this notebook: engines, repository and server are made here.
 #
-# [← 04 · Static against in-flight batching](04_batching.ipynb) · [Lab 05](../labs/05_kv_cache.ipynb) · [06 · Triton's own
-# batchers →](06_batchers.ipynb)
+# {navigation}
 
 # %% [markdown]
-# ## The plates run out before the seats do
+# ## {question}
 #
 # In-flight batching keeps eight seats busy. But a guest needs more than a seat: each token of a prompt and of an
 # answer leaves its keys and values in the [KV cache](00_start_here.ipynb#KV-cache), in
 # [blocks](00_start_here.ipynb#Block) of 32 tokens. Call them plates. A guest gathers plates while eating, and
 # gives all of them back when leaving.
 #
-# Memory is finite, so one evening the plates run out before the seats do. What now? You can refuse guests at the door
-# until enough plates for their whole meal are certain. Or you can let them in, and take the plates back from somebody
-# when it gets tight. That is `batch_scheduler_policy`:
+# Memory is finite, so one evening that happens. You can refuse guests at the door until enough plates for their whole
+# meal are certain. Or you can let them in, and take the plates back from somebody when it gets tight. That is
+# `batch_scheduler_policy`:
 #
 # - **`guaranteed_no_evict`**: a request sits down when the blocks for its prompt and its whole answer can be had.
 # - **`max_utilization`**: a request sits down when its next iteration fits. When blocks run out, the youngest request
@@ -58,8 +57,7 @@ import random
 
 from inflight import engine
 from inflight.bench import workload
-from inflight.checkpoint import tokenizer
-from inflight.checkpoint import fetch
+from inflight.checkpoint import fetch, tokenizer
 from inflight.engine import BuildConfig
 
 tight_engine = engine.cached(fetch(), BuildConfig(max_input_len=512, max_seq_len=1024))
@@ -117,9 +115,7 @@ print(f"guaranteed_no_evict: {on_paper} iterations for {sum(output_lens)} tokens
 import tempfile
 from pathlib import Path
 
-from inflight.triton import repository
-from inflight.triton import Client
-from inflight.triton import Server
+from inflight.triton import Client, Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
@@ -559,8 +555,8 @@ except CourseError as error:
 # time at the end.
 # </details>
 #
-# Now [do the lab](../labs/05_kv_cache.ipynb), or go on with [06 · Triton's own batchers](06_batchers.ipynb): who forms the
-# batches of a model that has no engine?
+# Now [do the lab](../labs/05_kv_cache.ipynb), or go on with {next}: who forms the batches of a model that has no
+# engine?
 #
 # ## Leave the machine as it was
 #

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lab 06 · Triton's own batchers
+# # {heading}
 #
 # Four exercises, about 50 minutes. You predict batches from arrivals, find settings that keep to a latency budget,
 # write a client of sequences that never forgets an END, and account for every request of a flood.
@@ -19,12 +19,9 @@
 import tempfile
 from pathlib import Path
 
-from inflight.bench import batch_run, sequences, workload
-from inflight.notebook import charts
-from inflight.triton import repository
-from inflight.notebook import check
-from inflight.bench import Step
-from inflight.triton import Server
+from inflight.bench import Step, batch_run, sequences, workload
+from inflight.notebook import charts, check
+from inflight.triton import Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "executions.jsonl"

@@ -1,7 +1,7 @@
 # %% [markdown]
-# # 06 · Triton's own batchers
+# # {heading}
 #
-# 35 min. Afterwards you will be able to
+# {minutes} min. Afterwards you will be able to
 #
 # - **choose** who forms the batches of a model, and name the file, the field and the moment in which it is decided;
 # - **tune** Triton's dynamic batcher to a latency budget, from a queue delay to a library of your own;
@@ -10,8 +10,7 @@
 # Models, repository and server are made here. The real model near the end needs the checkpoint of
 # [lesson 00](00_start_here.ipynb), and the Model Analyzer is installed at its first use (340 MB).
 #
-# [← 05 · Policies and the KV cache](05_kv_cache.ipynb) · [Lab 06](../labs/06_batchers.ipynb) ·
-# [07 · Iterative GPT-2 →](07_iterative_gpt2.ipynb)
+# {navigation}
 
 # %% [markdown]
 # ## A hundred callers who know nothing of each other
@@ -21,8 +20,8 @@
 # a time makes 23 a second, eight at a time 111. Your callers send a hundred a second, one text each, and none of them
 # knows of the others.
 #
-# So who decides what goes into a [batch](00_start_here.ipynb#Batch): the client, Triton, or the model? All three can. A
-# client may put several texts into one request. A model may gather requests itself, as the engine of lessons 04 and 05
+# **{question}** All three can. A client may put several texts into one request, a
+# [batch](00_start_here.ipynb#Batch) from the start. A model may gather requests itself, as the engine of lessons 04 and 05
 # does. Between them sits Triton, which has two **batchers**, a dynamic one and one for sequences. Here it uses one only
 # if a model's `config.pbtxt` says so, as with every Python model: the course starts it with
 # `--disable-auto-complete-config`. Without that, Triton may complete the config of an ONNX or TensorRT model with
@@ -51,8 +50,7 @@ import tempfile
 from pathlib import Path
 
 from inflight.bench import batch_run
-from inflight.triton import repository
-from inflight.triton import Server
+from inflight.triton import Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "executions.jsonl"
@@ -305,8 +303,8 @@ display(Markdown(summary))
 # Most batches will hold fewer requests. What does that do to the largest batch, and to the latency?
 
 # %% tags=["nbval-ignore-output"]
-from inflight.triton import custom_batching
 from inflight import CourseError
+from inflight.triton import custom_batching
 
 mixed = [batch_run.Arrival(0.010 * number, work=(1, 9, 2, 5, 1, 7)[number % 6]) for number in range(18)]
 closed = f"dynamic_batching {{ preferred_batch_size: {list(range(1, 9))} }}"
@@ -353,8 +351,7 @@ print(source[source.index("/* May this request join?"):source.index("/* The batc
 # not all in each. Does one that was silent come back to its place?
 
 # %% tags=["nbval-ignore-output"]
-from inflight.bench import sequences
-from inflight.bench import Step
+from inflight.bench import Step, sequences
 
 rounds = ((1, 2, 3), (2, 3), (3, 1), (1, 2, 3))  # who speaks when; in the last round all say goodbye
 
@@ -456,8 +453,8 @@ charts.show(*board.frame)  # what the dashboard shows last, for those who read t
 
 # %% tags=["nbval-ignore-output"]
 from inflight.bench import dynamic_batching
-from inflight.models import huggingface
 from inflight.checkpoint import fetch
+from inflight.models import huggingface
 
 checkpoint_dir = huggingface.folder(fetch())
 real = dynamic_batching.bench(checkpoint_dir, Path(workdir.name) / "bench", rounds=1, requests=48)
@@ -649,8 +646,8 @@ for name, run in (("plain", plain), ("with levels", levels)):
 # together, and every first token pays for it.
 # </details>
 #
-# Now [do the lab](../labs/06_batchers.ipynb), or go on with [07 · Iterative GPT-2](07_iterative_gpt2.ipynb): the model
-# says "again", and Triton batches in flight.
+# Now [do the lab](../labs/06_batchers.ipynb), or go on with {next}: the model says "again", and Triton batches in
+# flight.
 #
 # ## Leave the machine as it was
 #

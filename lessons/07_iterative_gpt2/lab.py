@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lab 07 · Iterative GPT-2
+# # {heading}
 #
 # Three exercises, about 40 minutes. You count what a cache saves, build one, and make ten streams share four places.
 #
@@ -19,9 +19,8 @@ from pathlib import Path
 
 from inflight.bench import gpt2_client
 from inflight.models import gpt2_checkpoint
-from inflight.triton import repository, telemetry
 from inflight.notebook import check
-from inflight.triton import Server
+from inflight.triton import Server, repository, telemetry
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "passes.jsonl"

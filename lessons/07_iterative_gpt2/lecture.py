@@ -1,7 +1,7 @@
 # %% [markdown]
-# # 07 · Iterative GPT-2
+# # {heading}
 #
-# 35 min. Afterwards you will be able to
+# {minutes} min. Afterwards you will be able to
 #
 # - **serve** a model that no LLM engine knows so that its users stream side by side;
 # - **measure** what it costs to compute a text again for every token, and build the cache that ends it;
@@ -9,8 +9,7 @@
 #
 # You need nothing but this notebook: the GPT-2 comes with the course.
 #
-# [← 06 · Triton's own batchers](06_batchers.ipynb) · [Lab 07](../labs/07_iterative_gpt2.ipynb) · next: 08 · Capstone
-# (planned)
+# {navigation}
 
 # %% [markdown]
 # ## A model without an engine
@@ -19,8 +18,8 @@
 # a checkpoint, and a Triton. Two users send a prompt, the second a moment later. Must that one sit and watch until the
 # first has a whole answer?
 #
-# With what you know from lesson 04, you would say: no, batch them in flight. But who is to do that, with no engine
-# there? Triton can, if the model helps a little.
+# With what you know from lesson 04, you would say: no, batch them in flight. **{question}** It
+# can, if the model helps a little.
 #
 # Our stand-in is a GPT-2 of a few million parameters. It was trained for this course, so do not expect wit.
 
@@ -48,8 +47,7 @@ import tempfile
 from pathlib import Path
 
 from inflight.models import gpt2_checkpoint
-from inflight.triton import repository
-from inflight.triton import GPT2
+from inflight.triton import GPT2, repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "passes.jsonl"
@@ -74,8 +72,7 @@ for model in GPT2:
 
 # %% tags=["nbval-ignore-output"]
 from inflight.bench import gpt2_client
-from inflight.triton import telemetry
-from inflight.triton import Server
+from inflight.triton import Server, telemetry
 
 server = Server(repo).start()
 server.load("iterative-gpt2", kv_cache="tutorial")

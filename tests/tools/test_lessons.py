@@ -10,11 +10,26 @@ import pytest
 
 from inflight.errors import CourseError
 from inflight.paths import COURSE
-from tools import lessons
+from tools import lessons, titles
 
+SYLLABUS = """[[lesson]]
+name = "01_seats"
+part = "Eat"
+title = "Seats"
+question = "How many guests can sit?"
+minutes = 5
+
+[[lesson]]
+name = "02_plates"
+part = "Eat"
+title = "Plates"
+question = "Who gets one?"
+minutes = 10
+"""
+README = f"# A meal\n\n{titles.BEGIN}{titles.END}\n## Guests\n"
 LECTURE = """# %% [markdown]
-# # Seats
-# 5 min. You will be able to count seats. See [the lab](../labs/01_seats.ipynb).
+# # {heading}
+# {minutes} min. You will be able to count seats. {question} {navigation} See [the lab](../labs/01_seats.ipynb).
 
 # %% tags=["nbval-ignore-output"]
 import time
@@ -25,7 +40,8 @@ seats = 8
 print(seats)
 """
 LAB = '''# %% [markdown]
-# # Seats, the lab
+# # {heading}
+# See {lecture}.
 
 # %%
 import os
@@ -52,11 +68,14 @@ print("the tagged cell is hidden")
 
 @pytest.fixture
 def root(tmp_path):
-    """A course of one lesson."""
+    """A course of one lesson, and a planned one."""
     folder = tmp_path / "lessons" / "01_seats"
     folder.mkdir(parents=True)
+    (folder.parent / "syllabus.toml").write_text(SYLLABUS)
     (folder / "lecture.py").write_text(LECTURE)
     (folder / "lab.py").write_text(LAB)
+    (tmp_path / "README.md").write_text(README)
+    (tmp_path / "README.md").write_text(titles.readme(tmp_path))
     return tmp_path
 
 
@@ -142,6 +161,59 @@ def test_the_solution_has_the_answers_and_no_markers(built):
     assert cells[3] == 'print("the tagged cell is hidden")'
 
 
+def test_a_lesson_has_the_title_the_question_and_the_minutes_of_the_syllabus(built):
+    head = read(built, "notebooks").cells[0].source
+    assert head.startswith("# 01 · Seats\n5 min.") and " How many guests can sit? " in head
+    assert "[Lab 01](../labs/01_seats.ipynb) · next: 02 · Plates (planned)" in head
+    for kind in ("labs", "solutions"):
+        text = read(built, kind).cells[0].source
+        assert text == "# Lab 01 · Seats\nSee [01 · Seats](../notebooks/01_seats.ipynb)."
+    rows = (built / "README.md").read_text().splitlines()
+    assert (
+        "| 01 | [Seats](notebooks/01_seats.ipynb) · [lab](labs/01_seats.ipynb) | How many guests can sit? | 5 |" in rows
+    )
+    assert "| 02 | Plates (planned) | Who gets one? | 10 |" in rows
+
+
+def test_a_written_lesson_links_to_its_neighbours(built):
+    folder = built / "lessons/02_plates"
+    folder.mkdir()
+    (folder / "lecture.py").write_text("# %% [markdown]\n# # {heading}\n# {minutes} {question} {navigation}\n")
+    before = lessons.source(built / "lessons/01_seats", "notebooks").cells[0].source
+    after = lessons.source(folder, "notebooks").cells[0].source
+    assert before.endswith("[02 · Plates →](02_plates.ipynb) See [the lab](../labs/01_seats.ipynb).")
+    assert after.endswith("[← 01 · Seats](01_seats.ipynb)")
+
+
+def test_a_title_of_ones_own_and_an_outdated_readme_fail_the_gate(built):
+    script = built / "lessons/01_seats/lecture.py"
+    script.write_text(LECTURE.replace("{heading}", "Chairs") + "\n# %% [markdown]\n# Go on to {next}, not {lecture}.\n")
+    (built / "README.md").write_text((built / "README.md").read_text().replace("Plates", "Dishes"))
+    problems = "\n".join(lessons.check(built))
+    assert "notebooks/01_seats.ipynb: its script does not take {heading} from lessons/syllabus.toml" in problems
+    assert "notebooks/01_seats.ipynb: {lecture} stands for nothing in this lesson's notebooks" in problems
+    assert "README.md: its table of lessons differs from lessons/syllabus.toml" in problems
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "says"),
+    [
+        (
+            "lessons/syllabus.toml",
+            SYLLABUS.replace("01_seats", "01_chairs"),
+            "01_seats is not in lessons/syllabus.toml",
+        ),
+        ("lessons/syllabus.toml", SYLLABUS.replace("minutes = 5", ""), "missing 1 required .* 'minutes'"),
+        ("lessons/syllabus.toml", SYLLABUS.replace("[[", "[", 1), "cannot be read as the course's syllabus"),
+        ("README.md", "# A meal\n", "no table of lessons between"),
+    ],
+)
+def test_a_broken_syllabus_or_readme_is_named(built, file, text, says):
+    (built / file).write_text(text)
+    with pytest.raises(CourseError, match=says):
+        lessons.check(built)
+
+
 def test_ids_are_stable_and_differ(built):
     ids = [cell.id for kind in lessons.SCRIPTS for cell in read(built, kind).cells]
     assert len(set(ids)) == len(ids)
@@ -189,6 +261,8 @@ def add_markdown(text):
     [
         ("notebooks", lambda nb: nb["cells"][2].update(source="seats = 9"), "differs from lessons/01_seats/lecture.py"),
         ("notebooks", lambda nb: nb["metadata"].update(widgets={}), "differs from"),
+        ("solutions", lambda nb: nb["metadata"]["kernelspec"].update(name="mine"), "carries what an editor"),
+        ("labs", lambda nb: nb["cells"][1]["metadata"].update(collapsed=True), "carries what an editor"),
         ("notebooks", lambda nb: nb["cells"][1].update(execution_count=7), "not run once from top to bottom"),
         ("notebooks", add_markdown("see [this](../labs/02_none.ipynb)"), "link to ../labs/02_none.ipynb leads nowhere"),
         ("notebooks", add_markdown("# Another"), "2 top headings"),

@@ -166,8 +166,8 @@ def test_we_accept_what_triton_accepts_even_if_it_has_no_effect(repo, server, co
         ),
         (
             "dynamic_batching { }\nsequence_batching { }",
-            "line 2, column 1: sequence_batching and dynamic_batching exclude each other: only one of them can be chosen. "
-            "Take one out.",
+            "line 2, column 1: sequence_batching and dynamic_batching exclude each other: only one of them can be "
+            "chosen. Take one out.",
         ),
     ],
 )

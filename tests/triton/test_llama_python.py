@@ -90,7 +90,7 @@ def test_the_weights_are_the_checkpoints_in_bfloat16(small_checkpoint, small_fol
 
     source = {tensor.name: tensor.data for tensor in weights.GgufFile(small_checkpoint.path).reader.tensors}
     with safe_open(small_folder / "model.safetensors", framework="pt") as tensors:
-        found = {name: tensors.get_tensor(name) for name in tensors.keys()}
+        found = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118  no dict, and not iterable
     assert {str(tensor.dtype) for tensor in found.values()} == {"torch.bfloat16"}
     assert len(found) == len(source)
     expected = source["blk.1.ffn_down.weight"].astype(np.float32)
@@ -178,7 +178,8 @@ def test_a_folder_that_cannot_be_loaded(small_folder, tmp_path):
 
 
 def test_the_package_is_imported_without_torch():
-    script = "import sys, inflight.models.huggingface, inflight.cli.commands; sys.exit(str({'torch', 'transformers'} & set(sys.modules)))"
+    heavy = "{'torch', 'transformers'} & set(sys.modules)"
+    script = f"import sys, inflight.models.huggingface, inflight.cli.commands; sys.exit(str({heavy}))"
     assert start_python(script).communicate()[0].strip() == "set()"
 
 
@@ -204,7 +205,8 @@ def test_the_baseline_is_there_only_when_asked_for(small_folder, tmp_path):
     [
         (
             {},
-            "llama-python/config.pbtxt: parameters.checkpoint_dir: It has no value. It must be a folder .*--with-llama-python",
+            "llama-python/config.pbtxt: parameters.checkpoint_dir: It has no value. "
+            "It must be a folder .*--with-llama-python",
         ),
         (
             {"checkpoint_dir": "/nowhere"},

@@ -191,7 +191,7 @@ def _points(tokens: pd.DataFrame) -> pd.DataFrame:
 
 
 def cost_of_a_token(ways: dict[str, pd.DataFrame]) -> go.Figure:
-    """Two panels against the length of the text: the time of one token, and of all tokens up to it; points are measured.
+    """Two panels against the length of the text: the time of one token, and of all up to it; points are measured.
 
     The lines above are a + b * n, fitted to the points; the curves below are their sums, a * n + b * n² / 2.
 
@@ -220,9 +220,17 @@ def cost_of_a_token(ways: dict[str, pd.DataFrame]) -> go.Figure:
             fig.add_scatter(
                 x=x.tolist(), y=y.tolist(), mode="markers", marker={"color": colours[way], "size": 7}, **axes
             )
-            fig.add_annotation(xref=f"{axes['xaxis']} domain", yref=f"{axes['yaxis']} domain", x=0.02, y=0.98 - 0.15 * row,
-                               text=f"{way}: {law}", showarrow=False, xanchor="left", yanchor="top",
-                               font={"color": colours[way]})  # fmt: skip
+            fig.add_annotation(
+                text=f"{way}: {law}",
+                xref=f"{axes['xaxis']} domain",
+                yref=f"{axes['yaxis']} domain",
+                x=0.02,
+                y=0.98 - 0.15 * row,
+                xanchor="left",
+                yanchor="top",
+                showarrow=False,
+                font={"color": colours[way]},
+            )
         most = max(most, float(points["ms"].max()))
     end = max(tokens["length"].max() for tokens in ways.values())
     total = max(tokens["ms"].sum() for tokens in ways.values()) / 1000

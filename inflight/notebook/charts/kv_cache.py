@@ -156,9 +156,8 @@ def _draw_outside(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
     """Paused requests, hatched, and below them the waiting ones."""
     paused = log["paused"].to_numpy()
     both = paused + log["waiting"].to_numpy()
-    for upper, lower, look in ((paused, both, {"fillcolor": WASTE}),
-                               (0 * paused, paused, {"fillpattern": {"shape": "/", "fgcolor": PAUSED, "bgcolor": "white"},
-                                                     "fillcolor": "white"})):  # fmt: skip
+    hatched = {"fillpattern": {"shape": "/", "fgcolor": PAUSED, "bgcolor": "white"}, "fillcolor": "white"}
+    for upper, lower, look in ((paused, both, {"fillcolor": WASTE}), (0 * paused, paused, hatched)):
         one, other = _steps(0, lower), _steps(0, upper)
         fig.add_scatter(
             x=[*one[0], *other[0][::-1]],

@@ -230,7 +230,7 @@ def _sequence_problems(config: ModelConfig) -> list[tuple[str, str, str]]:
     return found
 
 
-def _control_problems(kind: str, control: _CONTROL) -> list[tuple[str, str]]:
+def _control_problems(kind: str, control: ModelSequenceBatching.Control) -> list[tuple[str, str]]:
     """What is wrong with one control: a correlation id has a type, the others a value for false and one for true."""
     values = {name: len(getattr(control, name)) for name in ("int32_false_true", "fp32_false_true", "bool_false_true")}
     given = {name: number for name, number in values.items() if number}

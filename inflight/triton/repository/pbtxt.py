@@ -108,8 +108,8 @@ def fill(template: str, values: dict[str, Any], file: str = CONFIG) -> ModelConf
 
 def diff(before: ModelConfig, after: ModelConfig, name: str = CONFIG) -> str:
     """Unified diff of two configs; blank when they are equal."""
-    lines = [to_text(config).splitlines() for config in (before, after)]
-    return "\n".join(difflib.unified_diff(*lines, f"{name} (before)", f"{name} (after)", lineterm="", n=3))
+    old, new = (to_text(config).splitlines() for config in (before, after))
+    return "\n".join(difflib.unified_diff(old, new, f"{name} (before)", f"{name} (after)", lineterm="", n=3))
 
 
 def as_text(value) -> str:

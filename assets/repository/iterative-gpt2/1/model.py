@@ -1,4 +1,4 @@
-"""GPT-2, a token at a time: after each, Triton puts the batch together anew. The KV cache is in inflight/models/gpt2.py."""
+"""GPT-2, a token at a time: after each, Triton puts the batch together anew. Its KV cache: inflight/models/gpt2.py."""
 
 import json
 import threading
@@ -34,8 +34,8 @@ class State:
 class TritonPythonModel:
     """Input, output and request parameters as in config.pbtxt; one response a token, one forward pass an execution.
 
-    A request comes again and again, always with its text. The correlation id tells which sequence it is, `start` that it is
-    there for the first time. At the end of each execution it is rescheduled, or released for good.
+    A request comes again and again, always with its text. The correlation id tells which sequence it is, `start` that
+    it is there for the first time. At the end of each execution it is rescheduled, or released for good.
     """
 
     def initialize(self, args):
@@ -69,7 +69,7 @@ class TritonPythonModel:
             batch, num_waiting = self._with_room(batch)
             if batch:
                 self._step(batch, timestamp, start_s, waiting=num_waiting, empty_places=len(requests) - len(ready))
-            # All at once: each is a message to the server and back. None may be under way when the requests are released.
+            # All at once: each is a message to the server and back. None may be under way when requests are released.
             list(self.pool.map(self._send_token, batch))
             for row in batch:
                 self._release(*row)
@@ -111,8 +111,9 @@ class TritonPythonModel:
     def _forget_lost(self, now_s, unseen_s=0.0):
         """Forget sequences, unseen for so long, that will not come again.
 
-        Triton drops a request whose client is gone while it is queued, and one that idles, without a word to the model. It
-        looks for idle ones once in their time, so that after twice the time it has done so; their clients still wait.
+        Triton drops a request whose client is gone while it is queued, and one that idles, without a word to the model.
+        It looks for idle ones once in their time, so that after twice the time it has done so; their clients still
+        wait.
         """
         for number, state in list(self.states.items()):
             unseen_now_s = now_s - state.last_seen_s
@@ -121,8 +122,8 @@ class TritonPythonModel:
                 state.sender.send(
                     python_model.error_response(
                         CourseError(
-                            f"The request was not computed for {self.idle_s * 1e6:,.0f} µs and was given up: send it again, or set "
-                            "max_sequence_idle_microseconds higher."
+                            f"The request was not computed for {self.idle_s * 1e6:,.0f} µs and was given up: send it "
+                            "again, or set max_sequence_idle_microseconds higher."
                         )
                     ),
                     flags=FINAL,
@@ -132,7 +133,10 @@ class TritonPythonModel:
                 self._forget(number)
 
     def _with_room(self, batch):
-        """The rows that have room in the KV cache, and how many wait for it until the next execution; or are refused."""
+        """The rows that have room in the KV cache, and how many wait for it until the next execution.
+
+        With `refuses`, none waits: who finds no room gets an error.
+        """
         # In the order of their start: who has waited longest is next, in this batch or not.
         joined = {number for number, state in self.states.items() if self.model.join(state.sequence)}
         others = [row for row in batch if row[1] not in joined]
@@ -150,7 +154,7 @@ class TritonPythonModel:
     # The forward pass, and after it -----------------------------------------------------------------------------------
 
     def _step(self, batch, timestamp, start_s, **counts):
-        """A token for each; the log's line is written before the responses leave, so that who has one finds it there."""
+        """A token for each. The log's line is written first, so that whoever has a response finds it there."""
         sequences = {number: self.states[number].sequence for _, number, _ in batch}
         starts = {number: bool(_control(request, "start")) for request, number, _ in batch}
         computed = {number: len(sequence.token_ids) - sequence.num_cached for number, sequence in sequences.items()}
@@ -182,9 +186,9 @@ class TritonPythonModel:
     def _end(self, request, number, sender, error=None):
         """Have the request released; the final response, which is empty or the error, leaves after that.
 
-        Triton keeps the place of a request that is cancelled by the time of its release, and clients do cancel as soon as
-        they have the final response. The place of a cancelled request is freed when it is to be scheduled again; then Triton
-        answers it itself.
+        Triton keeps the place of a request that is cancelled by the time of its release, and clients do cancel as soon
+        as they have the final response. The place of a cancelled request is freed when it is to be scheduled again;
+        then Triton answers it itself.
         """
         self._forget(number)
         if request.is_cancelled():

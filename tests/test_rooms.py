@@ -1,0 +1,75 @@
+"""The rooms of the package: what their faces offer, and that lessons and Triton's models take from there only.
+
+Which room may import which is import-linter's to hold (`make check`).
+"""
+
+import ast
+import importlib
+import sys
+from types import ModuleType
+
+import grimp
+import pytest
+
+import inflight
+from inflight.paths import COURSE
+
+ROOMS = ("checkpoint", "engine", "models", "triton", "bench", "notebook")
+LESSONS = sorted((COURSE / "lessons").glob("*/l*.py"))
+MODELS = sorted((COURSE / "assets" / "repository").glob("*/1/model.py"))
+RUNTIME = ("inflight.engine.openvino_runner", "openvino", "openvino_genai")
+
+
+def imports(path):
+    """Every (module, name) that a file takes from the package; name is None for `import module`."""
+    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # a cell may await
+    taken = []
+    for node in ast.walk(compile(path.read_text(encoding="utf-8"), path, "exec", flags)):
+        if isinstance(node, ast.ImportFrom):
+            taken += [(node.module, alias.name) for alias in node.names]
+        elif isinstance(node, ast.Import):
+            taken += [(alias.name, None) for alias in node.names]
+    return [(module, name) for module, name in taken if module.split(".")[0] == "inflight"]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_face_lists_in_order_what_it_has(room):
+    face = importlib.import_module(f"inflight.{room}")
+    assert face.__all__ == sorted(face.__all__)
+    missing = [name for name in face.__all__ if not hasattr(face, name)]
+    assert not missing
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_lesson_takes_from_faces_only(path):
+    offered = {f"inflight.{room}": importlib.import_module(f"inflight.{room}").__all__ for room in ROOMS}
+    offered["inflight"] = [*inflight.__all__, "machine", *ROOMS]
+    taken = imports(path)
+    assert taken and [(module, name) for module, name in taken if name not in offered.get(module, ())] == []
+
+
+@pytest.fixture
+def backend(monkeypatch):
+    """An empty stand-in for what Triton gives the process of a Python model, for as long as the test lasts."""
+    name = "triton_python_backend_utils"
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    yield
+    sys.modules.pop("inflight.triton.python_model", None)
+
+
+@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.parent.parent.name)
+def test_what_a_triton_model_takes_is_there(backend, path):
+    for module, name in imports(path):
+        found = importlib.import_module(module)
+        if not hasattr(found, name):
+            importlib.import_module(f"{module}.{name}")
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in MODELS if "tensorrt_llm" not in path.parts], ids=lambda path: path.parts[-3]
+)
+def test_no_other_triton_model_reaches_the_engines_runtime(path):
+    graph = grimp.build_graph("inflight", include_external_packages=True)
+    taken = {f"{module}.{name}" if f"{module}.{name}" in graph.modules else module for module, name in imports(path)}
+    chains = [graph.find_shortest_chain(module, runtime) for module in sorted(taken) for runtime in RUNTIME]
+    assert [" -> ".join(chain) for chain in chains if chain] == []

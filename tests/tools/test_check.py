@@ -1,0 +1,71 @@
+"""`make check`: every step runs and is named, and what a step is there for makes it fail."""
+
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from inflight.paths import COURSE
+from tools import check
+
+UNPINNED = """name: x
+on: push
+permissions: {}
+jobs:
+  a:
+    runs-on: ubuntu-24.04
+    steps:
+      - uses: actions/checkout@v5
+        with:
+          persist-credentials: false
+"""
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """Three steps, of which the middle one fails."""
+    code = {"first": "print('quiet')", "second": "print('the reason'); raise SystemExit(3)", "third": ""}
+    monkeypatch.setattr(check, "STEPS", {name: [sys.executable, "-c", text] for name, text in code.items()})
+
+
+def test_every_step_runs_and_the_failed_one_says_why(steps, capfd):
+    assert check.main([]) == 1
+    out, err = capfd.readouterr()
+    lines = out.splitlines()
+    assert [line.split()[:2] for line in lines if line.endswith(" s")] == [
+        ["first", "passed"], ["second", "FAILED"], ["third", "passed"]
+    ]  # fmt: skip
+    assert "the reason" in lines and "quiet" not in lines and "Failed: second." in err
+
+
+def test_one_step_can_be_run_alone(steps, capfd):
+    assert check.main(["third"]) == 0
+    assert capfd.readouterr().out.startswith("third")
+
+
+def test_a_step_that_is_not_there_is_refused(steps, capfd):
+    assert check.main(["fourth"]) == 2
+    assert capfd.readouterr().err == "There is no check 'fourth'; the checks are first, second, third.\n"
+
+
+@pytest.mark.parametrize(
+    ("workflow", "says"),
+    [
+        (UNPINNED.replace("runs-on", "run-on"), "validation schema"),
+        (UNPINNED.replace("{}", "{"), "invalid YAML"),
+        (UNPINNED, "unpinned-uses"),
+    ],
+)
+def test_an_invalid_or_careless_workflow_fails(tmp_path, workflow, says):
+    folder = tmp_path / ".github" / "workflows"
+    folder.mkdir(parents=True)
+    (folder / "ci.yml").write_text(workflow)
+    result = subprocess.run(check.STEPS["workflows"], cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode != 0 and says in result.stdout + result.stderr
+
+
+def test_the_hooks_before_a_commit_are_the_steps():
+    hooks = yaml.safe_load((COURSE / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    assert [hook["id"] for hook in hooks] == list(check.STEPS)
+    assert all(hook["entry"] == f".venv/bin/python -m tools.check {hook['id']}" for hook in hooks)
