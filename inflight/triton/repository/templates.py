@@ -13,6 +13,7 @@ _OTHER_NAMES: dict[tuple[str, str], str | None] = {
     ("tensorrt_llm", "gpt_model_path"): "engine_dir",
     ("tensorrt_llm", "gpt_model_type"): "batching_strategy",
     ("tensorrt_llm", "FORCE_CPU_ONLY_INPUT_TENSORS"): None,
+    ("tensorrt_llm", "scheduler_sha256"): None,  # of the file at scheduler_path, put in at each load
     (BASELINE, "tokenizer_dir"): "checkpoint_dir",
     (BASELINE, "dtype"): "llama_dtype",
     ("simple-gpt2", "checkpoint_dir"): "gpt2_checkpoint_dir",
