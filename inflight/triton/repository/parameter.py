@@ -14,7 +14,8 @@ class Parameter:
     Attributes
     ----------
     kind : str
-        "choice", "int", "ints" (with commas between them), "float", "bool", "text", "path", or "folder": a path that is there.
+        "choice", "int", "ints" (with commas between them), "float", "bool", "text", "path", or "folder": a path that is
+        there.
     default : value or None
         None means that the key may be left blank.
     choices : tuple of str
