@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -151,11 +151,12 @@ class ExecutorConfig:
                 f"batch_scheduler_policy is {self.batch_scheduler_policy!r}; it must be "
                 "guaranteed_no_evict or max_utilization."
             )
-        if not 0 < self.kv_cache_free_gpu_mem_fraction <= 1:
-            raise CourseError(
-                f"kv_cache_free_gpu_mem_fraction is {self.kv_cache_free_gpu_mem_fraction}; give a value "
-                "above 0 and at most 1."
-            )
+        for option in fields(self):
+            value, low, high = getattr(self, option.name), option.metadata["low"], option.metadata["high"]
+            fits = (low is None or value >= low) and (high is None or value <= high) if value is not None else True
+            if not fits:
+                bounds = [f"at least {low}"] * (low is not None) + [f"at most {high}"] * (high is not None)
+                raise CourseError(f"{option.name} is {value}; give a value of {' and '.join(bounds)}.")
 
 
 @dataclass(frozen=True)

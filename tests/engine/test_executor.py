@@ -370,10 +370,13 @@ def hold(executor: Executor) -> threading.Event:
         ),
         ({"batch_scheduler_policy": "fair"}, "is 'fair'; it must be guaranteed_no_evict or max_utilization"),
         (
-            {"kv_cache_free_gpu_mem_fraction": 0},
-            "kv_cache_free_gpu_mem_fraction is 0; give a value above 0 and at most 1",
+            {"kv_cache_free_gpu_mem_fraction": -0.1},
+            "kv_cache_free_gpu_mem_fraction is -0.1; give a value of at least 0 and at most 1",
         ),
         ({"kv_cache_free_gpu_mem_fraction": 1.1}, "kv_cache_free_gpu_mem_fraction is 1.1"),
+        ({"kv_cache_free_gpu_mem_fraction": float("nan")}, "kv_cache_free_gpu_mem_fraction is nan"),
+        ({"max_queue_size": -1}, "max_queue_size is -1; give a value of at least 0"),
+        ({"max_tokens_in_paged_kv_cache": 0}, "max_tokens_in_paged_kv_cache is 0; give a value of at least 1"),
     ],
 )
 def test_a_wrong_setting_is_refused(options, message):
@@ -385,6 +388,7 @@ def test_a_wrong_setting_is_refused(options, message):
     "options, limit",
     [
         ({"max_tokens_in_paged_kv_cache": 95}, r"max_tokens_in_paged_kv_cache \(95\) gives 64 tokens"),
+        ({"kv_cache_free_gpu_mem_fraction": 0}, r"kv_cache_free_gpu_mem_fraction \(0\) gives 0 tokens"),
         ({"kv_cache_free_gpu_mem_fraction": 1e-9}, r"kv_cache_free_gpu_mem_fraction \(1e-09\) gives 0 tokens"),
     ],
 )
