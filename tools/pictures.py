@@ -42,8 +42,8 @@ async def _draw(bundles: Iterable[NotebookNode]) -> None:
         browser = kaleido.Kaleido(mathjax=False)  # MathJax would come from a network
     except ChromeNotFoundError:
         raise CourseError(
-            "plotly's figures cannot be drawn: there is no Chromium here. Install it, or let BROWSER_PATH name it, then run "
-            "`python -m tools.lessons build --sources`, which keeps what has been executed."
+            "plotly's figures cannot be drawn: there is no Chromium here. Install it, or let BROWSER_PATH name it, "
+            "then run `python -m tools.lessons build --sources`, which keeps what has been executed."
         ) from None
     async with browser:
         for data in bundles:
