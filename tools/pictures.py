@@ -1,7 +1,7 @@
 """Static pictures of plotly's figures, for where a notebook is read without plotly.js, such as on the web.
 
-plotly's own exporter (kaleido) draws them in a Chromium: SVG, for it is sharp at any size, and a third of the bytes of a
-PNG that is not.
+plotly's own exporter (kaleido) draws them in a Chromium: SVG, for it is sharp at any size, and a third of the bytes of
+a PNG that is not.
 """
 
 import asyncio
