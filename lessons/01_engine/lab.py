@@ -28,7 +28,6 @@ model = info.pretrained_config
 # user holds 1,500 tokens. The cache is handed out in whole blocks of 32 tokens. How many users fit at once, with the
 # default engine? Calculate it from `model`; do not build anything.
 
-
 # %%
 def users_that_fit(memory_bytes: float, tokens: int) -> int | None:
     """Users with `tokens` tokens each, in blocks of 32, whose float32 KV cache fits into `memory_bytes`."""
@@ -38,7 +37,6 @@ def users_that_fit(memory_bytes: float, tokens: int) -> int | None:
     blocks = -(-tokens // 32)
     return int(memory_bytes // (blocks * 32 * bytes_per_token))
     # END SOLUTION
-
 
 # %%
 check("1.1", users_that_fit(4e9, 1500))

@@ -58,11 +58,9 @@ charts.table(tensors.groupby("format")[["parameters", "bytes"]].sum().reset_inde
 
 # %%
 total, size = tensors["parameters"].sum(), checkpoint.path.stat().st_size
-print(
-    f"{total / 1e6:.1f} million parameters in {tensors['bytes'].sum() / 1e6:.1f} MB: "
-    f"{tensors['bytes'].sum() * 8 / total:.2f} bits each, not 32. The other "
-    f"{(size - tensors['bytes'].sum()) / 1e6:.1f} MB of the file are the vocabulary."
-)
+print(f"{total / 1e6:.1f} million parameters in {tensors['bytes'].sum() / 1e6:.1f} MB: "
+      f"{tensors['bytes'].sum() * 8 / total:.2f} bits each, not 32. The other "
+      f"{(size - tensors['bytes'].sum()) / 1e6:.1f} MB of the file are the vocabulary.")
 
 # %% [markdown]
 # `Q4_1` means: 32 neighbouring weights share a scale and a smallest value, and each is one of 16 steps between them,
@@ -129,10 +127,8 @@ print(f"{block_bytes:,} bytes a block of {per_block} tokens: {measured:,} bytes 
 # %% tags=["nbval-ignore-output"]
 model = info.pretrained_config
 formula = 2 * model["num_hidden_layers"] * model["num_key_value_heads"] * model["head_size"] * 4
-print(
-    f"2 (key, value) × {model['num_hidden_layers']} layers × {model['num_key_value_heads']} KV heads × "
-    f"{model['head_size']} numbers × 4 bytes = {formula:,}."
-)
+print(f"2 (key, value) × {model['num_hidden_layers']} layers × {model['num_key_value_heads']} KV heads × "
+      f"{model['head_size']} numbers × 4 bytes = {formula:,}.")
 print(f"You predicted {guess.value:,}, {guess.value / measured:.2f} of it.")
 
 # %% [markdown]
@@ -149,10 +145,8 @@ from inflight.checkpoint import tokenizer
 text = tokenizer.load(folder)
 prompt = text.encode(text.chat("What is the capital of France?"))
 response = executor.generate(Request(prompt, request_output_len=32, end_id=text.end_id))
-print(
-    f"{len(prompt)} tokens in, {len(response.token_ids)} out, ended by {response.finish_reason}:\n"
-    f"{text.decode(response.token_ids)}"
-)
+print(f"{len(prompt)} tokens in, {len(response.token_ids)} out, ended by {response.finish_reason}:\n"
+      f"{text.decode(response.token_ids)}")
 executor.shutdown()
 
 # %% [markdown]
@@ -185,10 +179,8 @@ Markdown(summary)
 
 # %% tags=["nbval-ignore-output"]
 users, seats = sizing.users(config, 2048, memory), config.max_batch_size
-print(
-    f"{users} users of 2,048 tokens fit beside the weights into {memory / 1e9:.1f} GB. The engine has {seats} seats, "
-    f"so its cache takes at most {seats * sizing.kv_bytes_per_user(config, 2048) / 1e9:.2f} GB."
-)
+print(f"{users} users of 2,048 tokens fit beside the weights into {memory / 1e9:.1f} GB. The engine has {seats} seats, "
+      f"so its cache takes at most {seats * sizing.kv_bytes_per_user(config, 2048) / 1e9:.2f} GB.")
 
 # %% [markdown]
 # So the answer to your team is: the weights are not what fills the machine. And note the second limit, which no
@@ -204,7 +196,6 @@ print(
 # - **W4A16**: the same weights; activations stay as they are.
 # - **float**: weights in 16 bits on disk.
 # - **INT8 KV**: as the default, keys and values in 8 bits.
-
 
 # %% tags=["nbval-ignore-output"]
 def tokens_per_second(executor: Executor, users: int) -> float:
@@ -229,27 +220,17 @@ for name, (path, build_s) in built.items():
         load_s = time.perf_counter() - started
         answer = executor.generate(Request(question, request_output_len=48, end_id=text.end_id))  # also warms up
         texts[name] = text.decode(answer.token_ids)
-        rows.append(
-            (
-                name,
-                sum(file.stat().st_size for file in path.iterdir()) / 1e6,
-                build_s,
-                load_s,
-                executor.model.block_bytes // per_block,
-                tokens_per_second(executor, 1),
-                tokens_per_second(executor, 8),
-            )
-        )
+        rows.append((name, sum(file.stat().st_size for file in path.iterdir()) / 1e6, build_s, load_s,
+                     executor.model.block_bytes // per_block,
+                     tokens_per_second(executor, 1), tokens_per_second(executor, 8)))
 columns = ["build", "MB on disk", "build s", "load s", "KV bytes a token", "tok/s, 1 user", "tok/s, 8 users"]
 charts.table(pd.DataFrame(rows, columns=columns))
 
 # %% tags=["nbval-ignore-output"]
 compared = pd.DataFrame(rows, columns=columns).set_index("build")
 speed, disk = compared["tok/s, 8 users"], compared["MB on disk"]
-print(
-    f"W4A16 runs at {speed['W4A16'] / speed['W4A8']:.2f} of W4A8's speed with eight users, float at "
-    f"{speed['float'] / speed['W4A8']:.2f} with {disk['float'] / disk['W4A8']:.1f} times the bytes.\n"
-)
+print(f"W4A16 runs at {speed['W4A16'] / speed['W4A8']:.2f} of W4A8's speed with eight users, float at "
+      f"{speed['float'] / speed['W4A8']:.2f} with {disk['float'] / disk['W4A8']:.1f} times the bytes.\n")
 for name, words in texts.items():
     print(f"{name:8} {words[:100]!r}")
 
@@ -274,10 +255,8 @@ with Executor.load(Path(workdir.name) / "INT8 KV") as executor:
     real = executor.model.block_bytes // per_block
 print(f"{plain:,} bytes a token by the formula, {real:,} really: {real - plain:,} more.")
 keys = model["head_size"] * 8 // per_block
-print(
-    f"Scales: {model['num_hidden_layers']} layers × {model['num_key_value_heads']} KV heads × ({keys} bytes of keys "
-    f"+ 8 of values) = {sizing.kv_scale_bytes_per_token(int8):,}."
-)
+print(f"Scales: {model['num_hidden_layers']} layers × {model['num_key_value_heads']} KV heads × ({keys} bytes of keys "
+      f"+ 8 of values) = {sizing.kv_scale_bytes_per_token(int8):,}.")
 
 # %% [markdown]
 # An 8-bit number means nothing without a scale and a zero point, 4 bytes each. Keys have a pair for each of the 64
@@ -337,18 +316,14 @@ except CourseError as error:
     print("Prompt too long →", error)
 
 response = tiny.generate(Request(prompt[-30:], request_output_len=500))
-print(
-    f"Answer too long → 500 tokens asked for, {len(response.token_ids)} given ({response.finish_reason}): "
-    "prompt and answer share 64."
-)
+print(f"Answer too long → 500 tokens asked for, {len(response.token_ids)} given ({response.finish_reason}): "
+      "prompt and answer share 64.")
 
 # %%
 tiny.generate_all([Request(prompt[-30:], request_output_len=8)] * 6)
 log = pd.DataFrame(tiny.iteration_stats).tail(24)[["scheduled", "waiting"]]
-print(
-    f"Six users, two seats → at most {log['scheduled'].max()} scheduled in an iteration, "
-    f"up to {log['waiting'].max()} waiting."
-)
+print(f"Six users, two seats → at most {log['scheduled'].max()} scheduled in an iteration, "
+      f"up to {log['waiting'].max()} waiting.")
 tiny.shutdown()
 
 # %%
