@@ -1,7 +1,7 @@
 """Static pictures of plotly's figures, for where a notebook is read without plotly.js, such as on the web.
 
-plotly's own exporter (kaleido) draws them in a Chromium: SVG, for it is sharp at any size, and at full colours a quarter
-of the bytes of a PNG that is not.
+plotly's own exporter (kaleido) draws them in a Chromium: SVG, for it is sharp at any size, and at full colours a
+quarter of the bytes of a PNG that is not.
 """
 
 import asyncio
@@ -42,8 +42,8 @@ async def _draw(bundles: Iterable[NotebookNode]) -> None:
         browser = kaleido.Kaleido(mathjax=False)  # MathJax would come from a network
     except ChromeNotFoundError:
         raise CourseError(
-            "plotly's figures cannot be drawn: there is no Chromium here. Install it, or let BROWSER_PATH name it, then run "
-            "`python -m tools.lessons build --sources`, which keeps what has been executed."
+            "plotly's figures cannot be drawn: there is no Chromium here. Install it, or let BROWSER_PATH name it, "
+            "then run `python -m tools.lessons build --sources`, which keeps what has been executed."
         ) from None
     async with browser:
         for data in bundles:

@@ -1,8 +1,8 @@
 """A plotly figure that is redrawn in its place while something runs, so that hover and zoom stay through the updates.
 
 plotly's own `FigureWidget` changes traces and layout one by one, each in a message and a redraw of its own, and a new
-range of an axis undoes the reader's zoom. Here each update is the whole figure, a few kilobytes, which the page hands to
-plotly.js's `Plotly.react`: it finds out what is new, and keeps what a reader did to the view (`uirevision`).
+range of an axis undoes the reader's zoom. Here each update is the whole figure, a few kilobytes, which the page hands
+to plotly.js's `Plotly.react`: it finds out what is new, and keeps what a reader did to the view (`uirevision`).
 """
 
 import anywidget
@@ -14,9 +14,8 @@ from plotly.offline import get_plotlyjs
 from inflight.notebook.charts.display import in_course_look
 
 _ESM = """
-// A page has one plotly.js, from whichever figure comes first. Not as a part of this module, which has to load within two
-// seconds: after that anywidget gives a widget up.
-function plotly(source) {
+// A page has one plotly.js, from whichever figure comes first. Not as a part of this module, which has to load within
+two // seconds: after that anywidget gives a widget up. function plotly(source) {
   const url = () => URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
   return (globalThis.inflightPlotly ??= import(url()).then(() => globalThis.Plotly));
 }

@@ -1,4 +1,4 @@
-"""The dashboard without a browser: clicks go to the same handlers. Its clock is a list of times, so no test waits for one."""
+"""The dashboard without a browser: clicks go to the same handlers. Its clock is a list of times: no test waits."""
 
 import itertools
 import json

@@ -32,7 +32,7 @@ CONFIG = {"displaylogo": False, "responsive": True}  # of plotly.js, wherever it
 
 
 def in_course_look(fig: go.Figure) -> dict:
-    """`fig` as plotly.js takes it (`data`, `layout`, `config`), in the course's colours and fonts, and with a height."""
+    """`fig` as plotly.js takes it (`data`, `layout`, `config`), in the course's colours and fonts, with a height."""
     spec = fig.to_dict()
     layout = spec["layout"]
     layout["template"] = pio.templates["course"].to_plotly_json()
