@@ -1,4 +1,4 @@
-"""What holds for the whole test run: its order, no server left behind, and the model, engines and servers that many tests use."""
+"""What holds for the whole test run: its order, no server left behind, and the engines and servers that many share."""
 
 import os
 import secrets

@@ -1,4 +1,4 @@
-"""JupyterLab in a real browser: every lecture as it is stored, and every widget in use, which no stored notebook shows."""
+"""JupyterLab in a real browser: every lecture as it is stored, and every widget in use, which none of them shows."""
 
 import os
 import re
@@ -68,7 +68,8 @@ checkpoint = fetch()
 engine_dir = engine.cached(checkpoint, BuildConfig(max_input_len=512, max_seq_len=1024))
 repo = repository.assemble(
     "repository", engine_dir, (*repository.PIPELINE, repository.BATCH_COST, *repository.GPT2), decoupled_mode=True,
-    iteration_log_path=engine_log, execution_log_path=batch_log, gpt2_checkpoint_dir=gpt2_checkpoint.find("course-gpt2"))
+    iteration_log_path=engine_log, execution_log_path=batch_log,
+    gpt2_checkpoint_dir=gpt2_checkpoint.find("course-gpt2"))
 server = Server(repo).start()
 guests = [workload.TimedRequest("Tell me a story.", 24, 0.0, 5)] * 4
 """
@@ -76,7 +77,8 @@ WIDGETS = {
     "choice": "choice = widgets.predict('Which?', ['this', 'that'], 'this'); choice",
     "number": "number = widgets.predict('How many?', default=3); number",
     "told": "print(f'chosen {choice.value}, given {number.value}')",
-    "options": "widgets.BuildOptions(Sizing(GgufFile(checkpoint.path), engine.read(engine_dir).pretrained_config), 4e9)",
+    "options": "widgets.BuildOptions("
+    "Sizing(GgufFile(checkpoint.path), engine.read(engine_dir).pretrained_config), 4e9)",
     "editor": "widgets.ConfigEditor(repo, 'tensorrt_llm', server)",
     "playground": "widgets.Playground(Client(server.grpc_url))",
     "batching": "boards.batching(server, engine_dir, engine_log)",
@@ -126,13 +128,12 @@ def lab(tmp_path_factory):
         f"--ServerApp.root_dir={folder}",
         f"--LabApp.user_settings_dir={folder / 'settings'}",
     ]
-    log = open(folder / "jupyter.log", "w+")
     environment = {**os.environ, "JUPYTER_CONFIG_DIR": str(folder)}
-    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
-    yield f"http://127.0.0.1:{port}/lab/tree/notebooks/{{name}}?token={token}&reset"
-    process.terminate()
-    process.wait(30)
-    log.close()
+    with open(folder / "jupyter.log", "w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+        yield f"http://127.0.0.1:{port}/lab/tree/notebooks/{{name}}?token={token}&reset"
+        process.terminate()
+        process.wait(30)
 
 
 @pytest.fixture(scope="module")

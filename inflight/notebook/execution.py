@@ -74,18 +74,24 @@ class KernelOfThisPython(AsyncKernelManager):
 def run(lessons: list[str] | None, out: Path, notebooks: Path = NOTEBOOKS) -> pd.DataFrame:
     """Execute the lectures in order, write them to `out` and print where they are.
 
-    Args:
-        lessons: numbers or names to run, such as `["00", "03_serve_query"]`; None runs all.
-        out: receives NN_topic.ipynb, NN_topic.html, index.html and one plotly.min.js.
-        notebooks: where the lectures are; each runs with this folder as its working directory.
+    Parameters
+    ----------
+    lessons : list of str or None
+        Numbers or names to run, such as `["00", "03_serve"]`; None runs all.
+    out : Path
+        Receives NN_topic.ipynb, NN_topic.html, index.html and one plotly.min.js.
+    notebooks : Path
+        Where the lectures are; each runs with this folder as its working directory.
 
     Returns
     -------
+    DataFrame
         One row a notebook: `notebook`, `cells` (code cells), `seconds`.
 
     Raises
     ------
-        CourseError: no such lesson, or a cell failed: then its notebook's partial copy is in `out`.
+    CourseError
+        No such lesson, or a cell failed: then its notebook's partial copy is in `out`.
     """
     found = sorted(notebooks.glob("[0-9][0-9]_*.ipynb"))
     if not found:
@@ -119,15 +125,21 @@ def execute(
 ) -> NotebookNode:
     """Execute `notebook` in a fresh kernel of this interpreter and return it with its outputs.
 
-    Args:
-        name: what an error message calls the notebook.
-        cwd: the kernel's working directory.
-        output: where the copy goes, also when a cell fails; None writes none.
-        on_cell: called as each code cell starts.
+    Parameters
+    ----------
+    name : str
+        What an error message calls the notebook.
+    cwd : Path
+        The kernel's working directory.
+    output : Path or None
+        Where the copy goes, also when a cell fails; None writes none.
+    on_cell : callable
+        Called as each code cell starts.
 
     Raises
     ------
-        CourseError: a cell raised or the kernel died; names notebook, cell number, its first line and the error.
+    CourseError
+        A cell raised or the kernel died; names notebook, cell number, its first line and the error.
     """
     started: list[str] = []
 

@@ -226,7 +226,7 @@ def test_simple_clients_that_vanish_do_not_hold_up_the_next(server, expected):
 
 
 def test_clients_that_close_at_once_leave_their_places(server, expected):
-    """Sixteen one after the other, each gone as soon as it has its last response; a place that is kept is missed by the ninth."""
+    """Sixteen one after the other, each gone at its last response; a place that is kept is missed by the ninth."""
     assert [ask(server, "iterative-gpt2", PROMPTS[1], 1) for _ in range(16)] == [expected(PROMPTS[1], 1)] * 16
 
 
@@ -265,7 +265,8 @@ def test_a_log_that_is_none(tmp_path):
         (
             "Hi",
             {},
-            "The request has no parameter max_tokens (a whole number of at least 1) and no parameter ignore_eos (true or",
+            "The request has no parameter max_tokens (a whole number of at least 1) "
+            "and no parameter ignore_eos (true or",
         ),
         (
             "Hi",
@@ -322,7 +323,7 @@ def test_a_wrong_parameter_is_told_when_loading(server, tmp_path):
     assert len(ask(server, "iterative-gpt2", PROMPTS[0], 2)) == 2, "what was loaded goes on"
 
 
-# Other settings: from here on each test loads iterative-gpt2 as it needs it --------------------------------------------
+# Other settings: from here on each test loads iterative-gpt2 as it needs it -------------------------------------------
 
 
 @pytest.mark.parametrize("way", ["off", "tutorial"])
@@ -405,7 +406,7 @@ def test_a_model_that_is_unloaded_ends_in_order(server):
 
 
 def test_a_model_that_is_killed_tells_its_clients_and_can_be_loaded_again(server, expected):
-    """One that was killed while it held the lock of the memory that it shares with Triton 2.51 takes the server along."""
+    """One that is killed while it holds the lock of the memory shared with Triton 2.51 takes the server along."""
     server.load("iterative-gpt2")
     wait_until(lambda: slots(server, "max") == 8, "the gauge is the new model's")
     pid, last_begins = model_process(server, "iterative-gpt2").pid, threading.Event()

@@ -10,9 +10,11 @@ from inflight.notebook.palette import DECODE, INK, WASTE
 def token_timeline(pieces: pd.DataFrame) -> go.Figure:
     """Answers on one time line: grey while there is nothing to read, a mark for each piece that arrives.
 
-    Args:
-        pieces: one row a piece: `case` (what its users share), `user`, `time_s` from sending the request. In one case
-            either each answer is one piece, given whole, or each is streamed; one case is a single user's stream.
+    Parameters
+    ----------
+    pieces : DataFrame
+        One row a piece: `case` (what its users share), `user`, `time_s` from sending the request. In one case either
+        each answer is one piece, given whole, or each is streamed; one case is a single user's stream.
     """
     fig, names, middles, top = go.Figure(), [], [], 0.0
     for case, rows in pieces.groupby("case", sort=False):

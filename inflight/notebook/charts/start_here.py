@@ -104,8 +104,10 @@ def request_path_summary(path: pd.DataFrame, first_word: pd.DataFrame) -> str:
 def course_map(lessons: pd.DataFrame) -> HTML:
     """The lessons as cards, side by side by `part`.
 
-    Args:
-        lessons: `number`, `title`, `part`, `question`, `minutes`, `link` (blank while the lesson is planned).
+    Parameters
+    ----------
+    lessons : DataFrame
+        `number`, `title`, `part`, `question`, `minutes`, `link` (blank while the lesson is planned).
     """
     columns = "".join(
         f'<div style="flex: 1 1 14em; min-width: 14em">'
