@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from inflight import checkpoint, engine, files, machine
 from inflight.checkpoint import tokenizer
+from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.config import BuildConfig, Request, SamplingConfig
 from inflight.engine.executor import Executor
 from inflight.errors import CourseError
@@ -626,7 +627,7 @@ def write_text() -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     done = len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
     folder = engine.cached(checkpoint.fetch(), BuildConfig(max_batch_size=64))
-    author, wanted = tokenizer.load(folder), prompts()
+    author, wanted = load_tokenizer(folder), prompts()
     with Executor.load(folder) as executor, open(path, "a", encoding="utf-8") as file:
         for start in range(done, len(wanted), CHUNK):
             part = wanted[start : start + CHUNK]

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from inflight import checkpoint, engine
 from inflight.bench.workload import MINI_CNN_EVAL, Record, write_dataset
 from inflight.checkpoint import tokenizer
+from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.config import BuildConfig, Request, SamplingConfig
 from inflight.engine.executor import Executor
 
@@ -208,7 +209,7 @@ def main() -> None:
     folder = engine.cached(checkpoint.fetch(), BuildConfig(quant_algo="W4A16", max_batch_size=32))
     drafts = plan(NUM_RECORDS, seed=0)
     with Executor.load(folder) as executor:
-        writer = Writer(executor, tokenizer.load(folder))
+        writer = Writer(executor, load_tokenizer(folder))
         while unfinished := [draft for draft in drafts if draft.lacks_paragraphs and draft.openings]:
             print(f"articles to finish: {len(unfinished)}")
             _add_paragraphs(unfinished, writer)

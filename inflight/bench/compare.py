@@ -1,6 +1,6 @@
 """Two ways of serving on the same requests, taking turns in one run; and what arithmetic says should come out.
 
-    result = compare("V1", "inflight_fused_batching", engine_dir, workload.trace("skewed", text), workdir)
+    result = compare("V1", "inflight_fused_batching", engine_dir, workload.trace("skewed", tokenizer), workdir)
     result["ratios"]["throughput"]["median"], result["predicted"]["throughput"]
 
 A way is a `gpt_model_type` of the engine behind `ensemble`, or a model of the repository: `ensemble`, `llama-python`.
@@ -20,7 +20,7 @@ from inflight.bench import load_generator, report, trace_run
 from inflight.bench.names import MODELS, WAYS
 from inflight.bench.trace_run import Trial
 from inflight.bench.workload import TimedRequest
-from inflight.checkpoint import tokenizer
+from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.config import BATCHING_TYPES, POLICIES, ExecutorConfig, Request
 from inflight.engine.executor import Executor
 from inflight.engine.prediction import IterationCost, iteration_cost, schedule
@@ -196,8 +196,8 @@ def calibrate(
 
 def _in_process(engine_dir: Path, gpt_model_type: str, policy: str, requests: list[TimedRequest]) -> float:
     """Tokens/s of the engine alone on the trace."""
-    text = tokenizer.load(engine_dir)
-    work = [Request(text.encode(text.chat(request.text)), request.max_tokens) for request in requests]
+    tokenizer = load_tokenizer(engine_dir)
+    work = [Request(tokenizer.encode(tokenizer.chat(request.text)), request.max_tokens) for request in requests]
     config = ExecutorConfig(gpt_model_type=gpt_model_type, batch_scheduler_policy=policy)
     with Executor.load(engine_dir, config) as executor:
         executor.generate(replace(work[0], request_output_len=WARM_UP_TOKENS))

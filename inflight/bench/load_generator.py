@@ -24,7 +24,7 @@ from inflight import machine
 from inflight.bench import workload
 from inflight.bench.names import MOST_UNDER_WAY
 from inflight.bench.workload import TimedRequest
-from inflight.checkpoint import tokenizer
+from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.config import Request
 from inflight.engine.executor import Executor
 from inflight.errors import CourseError
@@ -366,10 +366,10 @@ def serving_tax(
     dict
         `machine`, `settings`, `rows` (way, tokens_per_s by round) and `ratios` (median, min, max over the rounds).
     """
-    text = tokenizer.load(engine_dir)
-    requests = workload.trace("mild", text, seed, num_requests)
+    tokenizer = load_tokenizer(engine_dir)
+    requests = workload.trace("mild", tokenizer, seed, num_requests)
     prompts, lengths = [request.text for request in requests], [request.max_tokens for request in requests]
-    ids = [text.encode(text.chat(prompt)) for prompt in prompts]
+    ids = [tokenizer.encode(tokenizer.chat(prompt)) for prompt in prompts]
     repo = repository.assemble(Path(workdir) / "repository", engine_dir)
     with Executor.load(engine_dir) as executor, Server(repo) as server, Client(server.grpc_url) as client:
         ways = {

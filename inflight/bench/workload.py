@@ -1,6 +1,6 @@
 """What to ask, how long an answer to ask for, and when: a dataset and an arrival process in, a list of requests out.
 
-    requests = from_dataset(read_dataset(), tokenizer.load(engine_dir), limit=50)
+    requests = from_dataset(read_dataset(), load_tokenizer(engine_dir), limit=50)
     requests = with_times(requests, poisson(len(requests), rate=4.0, seed=0))
 
 A dataset has MLPerf's layout: a JSON list of objects with `input` (an article), `instruction` and `output` (a summary).

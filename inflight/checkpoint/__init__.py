@@ -8,6 +8,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "names": ["DEFAULT"],
         "sources": ["Checkpoint", "cache_dir", "cached_path", "fetch", "made_once"],
+        "tokenizer": ["load_tokenizer"],
         "weights": ["GgufFile"],
     },
 )

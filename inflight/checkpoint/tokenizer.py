@@ -153,7 +153,7 @@ def _whole_characters(text: str) -> str:
     return text.removesuffix("\ufffd")
 
 
-def load(folder: str | Path) -> ChatTokenizer:
+def load_tokenizer(folder: str | Path) -> ChatTokenizer:
     """Open `tokenizer.json` and `tokenizer_config.json` of an engine or Hugging Face folder.
 
     Raises

@@ -94,7 +94,7 @@ def load(
     engine_dir = engine_dir or terminal.cached_engine()
     build = engine.read(engine_dir).build_config
     if recorded is not None:
-        requests = bench.plan.recorded(recorded, num_requests, checkpoint.tokenizer.load(engine_dir))
+        requests = bench.plan.recorded(recorded, num_requests, checkpoint.load_tokenizer(engine_dir))
     else:
         requests = _requests(dataset, num_requests, engine_dir, seed)
         requests = bench.plan.with_lengths(requests, output_lengths, seed)
@@ -272,7 +272,7 @@ def batchers_command(
 
 def _requests(dataset: str, number: int | None, engine_dir: Path, seed: int) -> list[TimedRequest]:
     """`plan.requests` for an engine; says when prompts are left out."""
-    tokenizer, build = checkpoint.tokenizer.load(engine_dir), engine.read(engine_dir).build_config
+    tokenizer, build = checkpoint.load_tokenizer(engine_dir), engine.read(engine_dir).build_config
     tell = lambda sentence: progress_console.print(sentence, highlight=False)
     return bench.plan.requests(dataset, number, tokenizer, build, seed, tell)
 

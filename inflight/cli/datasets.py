@@ -35,10 +35,10 @@ def dataset_cnn(
     path = bench.workload.find_dataset(source)
     if output.exists() and output.samefile(path):
         raise CourseError(f"{output} is the dataset itself: name another file with --output, so that nothing is lost.")
-    text = checkpoint.tokenizer.load(terminal.cached_engine())
+    tokenizer = checkpoint.load_tokenizer(terminal.cached_engine())
     records = bench.workload.read_dataset(path)
-    kept = bench.workload.fitting(records, text, max_input_len, limit)
-    _print_lengths(bench.workload.write_dataset(kept, output), bench.workload.length_table(kept, text), len(kept))
+    kept = bench.workload.fitting(records, tokenizer, max_input_len, limit)
+    _print_lengths(bench.workload.write_dataset(kept, output), bench.workload.length_table(kept, tokenizer), len(kept))
     if num_dropped := len(records[:limit]) - len(kept):
         console.print(
             f"{num_dropped} more had a prompt of over {max_input_len} tokens and were left out.", highlight=False
@@ -56,7 +56,7 @@ def dataset_show(
     path = path or bench.workload.MINI_CNN_EVAL
     records = bench.workload.read_dataset(path)
     _print_lengths(
-        path, bench.workload.length_table(records, checkpoint.tokenizer.load(terminal.cached_engine())), len(records)
+        path, bench.workload.length_table(records, checkpoint.load_tokenizer(terminal.cached_engine())), len(records)
     )
 
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inflight.checkpoint import tokenizer
+from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.models import huggingface
 
@@ -90,7 +90,7 @@ class Gpt2:
 
     def __init__(self, folder: str | Path, dtype: str):
         self._model = _pretrained(folder, dtype)
-        self._tokenizer = tokenizer.load(folder)
+        self._tokenizer = load_tokenizer(folder)
         self._end_id = self._model.config.eos_token_id
         self.positions: int = self._model.config.n_positions
 

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 from inflight import checkpoint, files
-from inflight.checkpoint import tokenizer
+from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.models import huggingface
 from inflight.paths import ASSETS
@@ -71,7 +71,7 @@ def random_checkpoint(folder: str | Path, size: str = "gpt2-124m", seed: int = 0
     import transformers
 
     source = huggingface.folder(checkpoint.fetch())
-    end_id = tokenizer.load(source).end_id
+    end_id = load_tokenizer(source).end_id
     config = transformers.GPT2Config(**SIZES[size], bos_token_id=end_id, eos_token_id=end_id, dtype="bfloat16")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

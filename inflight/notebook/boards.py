@@ -18,7 +18,7 @@ from inflight import engine
 from inflight.bench import batch_run, gpt2_client, gpt2_race, trace_run, workload
 from inflight.bench.batch_run import Arrival, Outcome, at
 from inflight.bench.workload import TimedRequest
-from inflight.checkpoint import tokenizer
+from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.config import BATCHING_TYPES, POLICIES, IterationStats
 from inflight.notebook import charts
 from inflight.notebook.dashboard import Dashboard, Frame
@@ -91,7 +91,7 @@ def batching(server: Server, engine_dir: str | Path, log_path: str | Path) -> Da
 def _trace(name: str, engine_dir: str | Path) -> list[TimedRequest]:
     if name == EQUAL:
         return [TimedRequest("Tell me a story about a bridge.", EQUAL_TOKENS, 0.0, 0)] * EQUAL_NUMBER
-    return workload.trace(name, tokenizer.load(engine_dir))
+    return workload.trace(name, load_tokenizer(engine_dir))
 
 
 # Lesson 05: who holds which blocks ------------------------------------------------------------------------------------

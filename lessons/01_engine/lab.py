@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from inflight import engine
-from inflight.checkpoint import fetch, tokenizer
+from inflight.checkpoint import fetch, load_tokenizer
 from inflight.engine import BuildConfig, Executor, Request
 from inflight.notebook import check
 
@@ -100,9 +100,9 @@ check("1.2", options)
 # answer.
 
 # %%
-text = tokenizer.load(info.folder)
+tokenizer = load_tokenizer(info.folder)
 topics = ("rivers", "chess", "bread", "bees", "maps")
-prompt, *others = [text.encode(text.chat(f"Tell me about {topic}.")) for topic in topics]
+prompt, *others = [tokenizer.encode(tokenizer.chat(f"Tell me about {topic}.")) for topic in topics]
 
 # BEGIN SOLUTION
 # LAB: alone, in_company = None, None

@@ -140,13 +140,13 @@ print(f"You predicted {guess.value:,}, {guess.value / measured:.2f} of it.")
 # The engine runs in this very process; a server is only around it.
 
 # %%
-from inflight.checkpoint import tokenizer
+from inflight.checkpoint import load_tokenizer
 
-text = tokenizer.load(folder)
-prompt = text.encode(text.chat("What is the capital of France?"))
-response = executor.generate(Request(prompt, request_output_len=32, end_id=text.end_id))
+tokenizer = load_tokenizer(folder)
+prompt = tokenizer.encode(tokenizer.chat("What is the capital of France?"))
+response = executor.generate(Request(prompt, request_output_len=32, end_id=tokenizer.end_id))
 print(f"{len(prompt)} tokens in, {len(response.token_ids)} out, ended by {response.finish_reason}:\n"
-      f"{text.decode(response.token_ids)}")
+      f"{tokenizer.decode(response.token_ids)}")
 executor.shutdown()
 
 # %% [markdown]
@@ -208,7 +208,7 @@ def tokens_per_second(executor: Executor, users: int) -> float:
     return users * 48 / min(times)
 
 
-question = text.encode(text.chat("Name three rivers."))
+question = tokenizer.encode(tokenizer.chat("Name three rivers."))
 others = {"W4A16": {"quant_algo": "W4A16"}, "float": {"quant_algo": None}, "INT8 KV": {"kv_cache_quant_algo": "INT8"}}
 built = {"W4A8": (folder, seconds), **{name: build(name, **options) for name, options in others.items()}}
 
@@ -218,8 +218,8 @@ for name, (path, build_s) in built.items():
     started = time.perf_counter()
     with Executor.load(path) as executor:
         load_s = time.perf_counter() - started
-        answer = executor.generate(Request(question, request_output_len=48, end_id=text.end_id))  # also warms up
-        texts[name] = text.decode(answer.token_ids)
+        answer = executor.generate(Request(question, request_output_len=48, end_id=tokenizer.end_id))  # also warms up
+        texts[name] = tokenizer.decode(answer.token_ids)
         rows.append((name, sum(file.stat().st_size for file in path.iterdir()) / 1e6, build_s, load_s,
                      executor.model.block_bytes // per_block,
                      tokens_per_second(executor, 1), tokens_per_second(executor, 8)))

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from inflight import engine
 from inflight.bench import trace_run, workload
-from inflight.checkpoint import fetch, tokenizer
+from inflight.checkpoint import fetch, load_tokenizer
 from inflight.notebook import check
 from inflight.triton import Client, Server, repository
 
@@ -85,7 +85,7 @@ check("4.1", (static_iterations, in_flight_iterations))
 # The server is yours, its guests are real. Run the mild trace with static batching:
 
 # %% tags=["nbval-ignore-output"]
-mild = workload.trace("mild", tokenizer.load(engine_dir), seed=0)
+mild = workload.trace("mild", load_tokenizer(engine_dir), seed=0)
 static = trace_run.run(client, mild, log_path)
 static.log[["iteration", "scheduled", "waiting", "context_tokens", "generation_tokens", "finished"]].head()
 

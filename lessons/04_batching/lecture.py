@@ -45,11 +45,11 @@ guess
 # %%
 from inflight import engine
 from inflight.bench import workload
-from inflight.checkpoint import fetch, tokenizer
+from inflight.checkpoint import fetch, load_tokenizer
 
 engine_dir = engine.cached(fetch())
 seats = engine.read(engine_dir).build_config.max_batch_size
-requests = workload.trace("skewed", tokenizer.load(engine_dir), seed=0)
+requests = workload.trace("skewed", load_tokenizer(engine_dir), seed=0)
 lengths = [request.max_tokens for request in requests]
 for length in sorted(set(lengths)):
     print(f"{lengths.count(length):3} guests take {length:3} tokens")
@@ -222,7 +222,7 @@ display(Markdown(summary))
 # with fewer guests than seats nobody waits at all. On paper:
 
 # %%
-cases = {"skewed (yours)": lengths, "mild": [r.max_tokens for r in workload.trace("mild", tokenizer.load(engine_dir))],
+cases = {"skewed (yours)": lengths, "mild": [r.max_tokens for r in workload.trace("mild", load_tokenizer(engine_dir))],
          "all equal": [64] * 48, "fewer guests than seats": [8, 16, 256, 8]}
 for name, case in cases.items():
     count = {kind: len(schedule(case, seats, kind, at_the_start=min(len(case), seats)).iterations)

@@ -23,7 +23,7 @@ import pandas as pd
 
 from inflight import engine
 from inflight.bench import trace_run, workload
-from inflight.checkpoint import fetch, tokenizer
+from inflight.checkpoint import fetch, load_tokenizer
 from inflight.engine import BuildConfig
 from inflight.notebook import check
 from inflight.triton import Client, Server, repository
@@ -41,7 +41,7 @@ print("warm-up:", client.ask("What is the capital of France?").text)
 choose = random.Random(7)
 input_lens, output_lens = choose.choices((60, 100, 150), k=10), choose.choices((60, 100, 140), k=10)
 requests = [workload.TimedRequest(text, output_len, 0.0, input_len) for text, input_len, output_len
-            in zip(workload.prompts_of(input_lens, tokenizer.load(engine_dir)), input_lens, output_lens)]
+            in zip(workload.prompts_of(input_lens, load_tokenizer(engine_dir)), input_lens, output_lens)]
 print(f"{len(requests)} requests, {sum(input_lens)} tokens of prompts, {sum(output_lens)} tokens of answers")
 
 # %% [markdown]

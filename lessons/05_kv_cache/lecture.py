@@ -51,14 +51,14 @@ import random
 
 from inflight import engine
 from inflight.bench import workload
-from inflight.checkpoint import fetch, tokenizer
+from inflight.checkpoint import fetch, load_tokenizer
 from inflight.engine import BuildConfig
 
 tight_engine = engine.cached(fetch(), BuildConfig(max_input_len=512, max_seq_len=1024))
-words = tokenizer.load(tight_engine)
+tokenizer = load_tokenizer(tight_engine)
 choose = random.Random(5)
 input_lens, output_lens = choose.choices((45, 70, 130, 190), k=16), choose.choices((40, 70, 110, 170), k=16)
-guests = zip(workload.prompts_of(input_lens, words), input_lens, output_lens)
+guests = zip(workload.prompts_of(input_lens, tokenizer), input_lens, output_lens)
 requests = [workload.TimedRequest(text, output_len, place * workload.TRACE_GAP_S, input_len)
             for place, (text, input_len, output_len) in enumerate(guests)]
 print("prompts:", *input_lens, "\nanswers:", *output_lens)
@@ -306,8 +306,8 @@ whole, in_chunks = (engine.cached(fetch(), BuildConfig(max_input_len=1536, max_n
 repo = repository.assemble(repo, whole, decoupled_mode=True, iteration_log_path=log_path)
 server = Server(repo).start()
 client = Client(server.grpc_url)
-long_prompt, instructions = workload.prompts_of([1500, 800], words)
-prompt_ids = words.encode(words.chat(long_prompt))
+long_prompt, instructions = workload.prompts_of([1500, 800], tokenizer)
+prompt_ids = tokenizer.encode(tokenizer.chat(long_prompt))
 print(f"a prompt of {len(prompt_ids)} tokens: {long_prompt[:60]} …")
 
 # %% tags=["nbval-ignore-output"]
@@ -380,7 +380,7 @@ display(Markdown(summary))
 # %% tags=["nbval-ignore-output"]
 from inflight.triton import telemetry
 
-ids = [words.encode(words.chat(question)) for question in questions]
+ids = [tokenizer.encode(tokenizer.chat(question)) for question in questions]
 shared = next(place for place, tokens in enumerate(zip(*ids)) if len(set(tokens)) > 1)
 reused = telemetry.iterations(log_path)["kv_blocks_reused"].iloc[-1]
 page = telemetry.metrics_with(server.metrics_url, "reused", reused)

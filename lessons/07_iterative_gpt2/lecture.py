@@ -197,10 +197,10 @@ with httpx.stream("POST", f"{server.http_url}/v2/models/iterative-gpt2/generate_
 # each pass. Count what that means for one answer, on paper and in the log:
 
 # %%
-from inflight.checkpoint import tokenizer
+from inflight.checkpoint import load_tokenizer
 
-words = tokenizer.load(gpt2_checkpoint.find("course-gpt2"))
-prompt, answer = len(words.encode(prompts[0])), 64
+tokenizer = load_tokenizer(gpt2_checkpoint.find("course-gpt2"))
+prompt, answer = len(tokenizer.encode(prompts[0])), 64
 print(f"The first token of the prompt goes through the model {answer} times, for {answer} tokens of answer.")
 print(f"All tokens: {sum(prompt + n for n in range(answer)):,} without a cache, {prompt + answer - 1} would do.")
 

@@ -8,7 +8,7 @@ import pytest
 from inflight.bench import trace_run, workload
 from inflight.bench.compare import compare, predicted
 from inflight.bench.workload import TimedRequest
-from inflight.checkpoint import tokenizer
+from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.prediction import IterationCost
 from inflight.errors import CourseError
 from inflight.triton.client import Client
@@ -41,7 +41,7 @@ def test_a_prediction_takes_lengths_and_costs_only():
 
 def test_both_types_serve_the_trace_and_no_iteration_holds_more_than_the_seats(engine_dir, tmp_path):
     # All at once: the small model is through with most answers before a next request 5 ms later.
-    steps, mild = [], [replace(one, at_s=0.0) for one in workload.trace("mild", tokenizer.load(engine_dir))[:16]]
+    steps, mild = [], [replace(one, at_s=0.0) for one in workload.trace("mild", load_tokenizer(engine_dir))[:16]]
     result = compare("V1", "inflight_fused_batching", engine_dir, mild, tmp_path, rounds=1, progress=steps.append)
     static, in_flight, alone = result["rows"]
     assert [static["way"], in_flight["way"], alone["way"]] == [

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from inflight.bench import workload
 from inflight.bench.workload import Record, TimedRequest
-from inflight.checkpoint import tokenizer
+from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.cli import commands
 from inflight.errors import CourseError
 from tests.engines import start_python
@@ -24,13 +24,13 @@ RECORD = {"input": "The bridge is open.", "instruction": "Summarize:", "output":
 
 @pytest.fixture(scope="module")
 def text(course_engine):
-    return tokenizer.load(course_engine)
+    return load_tokenizer(course_engine)
 
 
 @pytest.fixture(scope="module")
 def small_text(small_engine):
     """A vocabulary of a thousand: most words are several tokens."""
-    return tokenizer.load(small_engine)
+    return load_tokenizer(small_engine)
 
 
 def as_engine_gets_it(text, prompt: str) -> int:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from inflight.checkpoint import tokenizer
+from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 
 TEXTS = [
@@ -27,7 +28,7 @@ text = st.text(max_size=40) | st.lists(st.sampled_from(TEXTS), max_size=3).map("
 
 @pytest.fixture(scope="module")
 def ours(course_engine):
-    return tokenizer.load(course_engine)
+    return load_tokenizer(course_engine)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +101,7 @@ def test_without_a_template_the_text_stays_as_it_is(ours):
 def test_template_in_a_file_of_its_own(course_engine, tmp_path):
     (tmp_path / "tokenizer.json").write_text((course_engine / "tokenizer.json").read_text())
     (tmp_path / "chat_template.jinja").write_text("{{ messages[0]['content'] | upper }}")
-    assert tokenizer.load(tmp_path).chat("hi") == "HI"
+    assert load_tokenizer(tmp_path).chat("hi") == "HI"
 
 
 def test_a_template_cannot_reach_into_python(ours):
@@ -111,14 +112,14 @@ def test_a_template_cannot_reach_into_python(ours):
 
 def test_missing_tokenizer(tmp_path):
     with pytest.raises(CourseError, match="has no tokenizer.json. Build the engine again"):
-        tokenizer.load(tmp_path)
+        load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize("content", ["{", json.dumps({"model": {}})])
 def test_broken_tokenizer(tmp_path, content):
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(CourseError, match="cannot be read"):
-        tokenizer.load(tmp_path)
+        load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize(

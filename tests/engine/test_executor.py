@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from inflight.checkpoint import tokenizer
+from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.config import (
     BATCHING_TYPES,
     POLICIES,
@@ -420,13 +420,13 @@ def test_a_stream_is_one_token_a_response_and_joins_to_the_whole(executor, alone
 
 
 def test_streamed_text_joins_to_the_whole(executor, small_engine):
-    text = tokenizer.load(small_engine)
+    tokenizer = load_tokenizer(small_engine)
     receiver = send(executor, Request(PROMPTS[5], MAX_OUTPUT, streaming=True)).wait()
     pieces, before = [], []
     for response in receiver.responses:
-        pieces.append(text.decode_increment(before[-8:], response.token_ids, response.is_final))
+        pieces.append(tokenizer.decode_increment(before[-8:], response.token_ids, response.is_final))
         before += response.token_ids
-    assert "".join(pieces) == text.decode(receiver.tokens)
+    assert "".join(pieces) == tokenizer.decode(receiver.tokens)
 
 
 def first_time(tokens: list[int], position: int) -> int:

@@ -10,7 +10,7 @@ import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 
-from inflight.checkpoint import tokenizer
+from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.triton import telemetry, transport
 from inflight.triton.client import Answer, Client
@@ -24,7 +24,7 @@ NO_END = {"end_id": -1}
 
 @pytest.fixture(scope="module")
 def text(course_engine):
-    return tokenizer.load(course_engine)
+    return load_tokenizer(course_engine)
 
 
 @pytest.fixture(params=["grpc", "http"])

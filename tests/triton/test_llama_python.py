@@ -12,7 +12,8 @@ import pytest
 import tritonclient.grpc as triton
 
 from inflight.checkpoint import sources as checkpoints
-from inflight.checkpoint import tokenizer, weights
+from inflight.checkpoint import weights
+from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.models import huggingface
 from inflight.notebook.widgets import ConfigEditor
@@ -103,7 +104,7 @@ def test_the_weights_are_the_checkpoints_in_bfloat16(small_checkpoint, small_fol
 def test_its_tokenizer_gives_the_engines_ids(small_folder, small_engine, text):
     from transformers import AutoTokenizer
 
-    theirs, ours = AutoTokenizer.from_pretrained(small_folder, local_files_only=True), tokenizer.load(small_engine)
+    theirs, ours = AutoTokenizer.from_pretrained(small_folder, local_files_only=True), load_tokenizer(small_engine)
     assert theirs(text)["input_ids"] == ours.encode(text)
     asked = [{"role": "user", "content": text}]
     chat = theirs.apply_chat_template(asked, add_generation_prompt=True)["input_ids"]
@@ -317,7 +318,7 @@ def test_an_answer_is_as_long_as_asked_for(baseline, length):
 def test_an_answer_ends_with_the_models_positions(baseline, small_folder):
     """The engine does likewise: an answer never grows beyond max_seq_len."""
     prompt = "word " * 40
-    room = POSITIONS - len(tokenizer.load(small_folder).encode(prompt))
+    room = POSITIONS - len(load_tokenizer(small_folder).encode(prompt))
     assert room > 1
     all_of_it = exactly(baseline, prompt, 1000)
     assert all_of_it == exactly(baseline, prompt, room) and len(all_of_it) > len(exactly(baseline, prompt, room - 1))

@@ -3,7 +3,7 @@
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight.checkpoint import tokenizer
+from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.triton import python_model
 
 
@@ -12,7 +12,7 @@ class TritonPythonModel:
 
     def initialize(self, args):
         self.parameters = python_model.parameters(args)
-        self.tokenizer = tokenizer.load(self.parameters["tokenizer_dir"])
+        self.tokenizer = load_tokenizer(self.parameters["tokenizer_dir"])
 
     def execute(self, requests):
         return [python_model.answer(self._tokenize, request) for request in requests]
