@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 INSTANCES = (DECODE, "#4C9DCC", "#99C7E0", "#005080")  # shades of one meaning: copies of one model
 REJECTED, URGENT = REQUEST[3], REQUEST[1]
-LANE_PX, ROWS_PX, GAP_PX, TOP_PX, BOTTOM_PX = 20, 130, 52, 62, 54
+LANE_PX, ROWS_PX, GAP_PX, TOP_PX, BOTTOM_PX = 20, 130, 52, 84, 54  # on top: plotly's buttons, then the key
 WAITS_S = 0.003  # shorter than that is no waiting
 HELD_BACK_S = 0.02  # an answer takes a moment to arrive; one that takes longer is shown
 OUTCOMES = {"answered": DECODE, "queue full": REJECTED, "timed out": REQUEST[1]}
@@ -55,7 +55,7 @@ def batches(runs: dict[str, Outcome]) -> go.Figure:
         _draw_requests(fig, run, lanes[title], {"xaxis": f"x{rows}", "yaxis": f"y{rows}"})
         _draw_lanes(fig, run.executions, lanes[title], {"xaxis": f"x{strip}", "yaxis": f"y{strip}"})
         fig.add_annotation(
-            xref=f"x{rows}",
+            xref=f"x{rows} domain",  # the title stays when a reader zooms
             yref=f"y{rows} domain",
             x=0,
             y=1,

@@ -54,10 +54,10 @@ def seat_map(runs: dict[str, pd.DataFrame], seats: int) -> go.Figure:
             }
         )
         fig.add_annotation(
-            xref=axes["xaxis"],
-            yref=axes["yaxis"],
+            xref=f"{axes['xaxis']} domain",  # the title stays when a reader zooms
+            yref=f"{axes['yaxis']} domain",
             x=0,
-            y=0.4,
+            y=1,
             xanchor="left",
             yanchor="bottom",
             yshift=4,
@@ -68,9 +68,9 @@ def seat_map(runs: dict[str, pd.DataFrame], seats: int) -> go.Figure:
     return fig.update_layout(
         barmode="overlay",
         bargap=0.12,
-        height=130 + 200 * len(runs),
+        height=152 + 200 * len(runs),
         showlegend=False,
-        margin={"l": 70, "r": 16, "t": 66, "b": 60},
+        margin={"l": 70, "r": 16, "t": 88, "b": 60},
     )
 
 

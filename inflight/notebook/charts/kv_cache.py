@@ -57,7 +57,7 @@ def kv_blocks(runs: dict[str, pd.DataFrame]) -> go.Figure:
             _draw_holders(fig, log, {"xaxis": f"x{blocks}", "yaxis": f"y{blocks}"})
             _draw_outside(fig, log, {"xaxis": f"x{strip}", "yaxis": f"y{strip}"})
         fig.add_annotation(
-            xref=f"x{blocks}",
+            xref=f"x{blocks} domain",  # the title stays when a reader zooms
             yref=f"y{blocks} domain",
             x=0,
             y=1,
@@ -69,7 +69,7 @@ def kv_blocks(runs: dict[str, pd.DataFrame]) -> go.Figure:
         )
     _draw_key(fig)
     return fig.update_layout(
-        height=110 + 250 * len(runs), showlegend=False, margin={"l": 70, "r": 16, "t": 62, "b": 56}
+        height=132 + 250 * len(runs), showlegend=False, margin={"l": 70, "r": 16, "t": 84, "b": 56}
     )
 
 
