@@ -201,11 +201,11 @@ def _executions(log_path: str | Path, start: int, started_at: float) -> pd.DataF
 
 def _located(requests: pd.DataFrame, executions: pd.DataFrame, log_path: str | Path) -> pd.DataFrame:
     """`requests` with the batch that each was in."""
-    seats = executions.explode("requests").rename(columns={"requests": "request"})
-    seats["place"] = seats.groupby("execution").cumcount()
-    seats = seats[["request", "execution", "place", "start_s"]]
-    seats = seats.astype({"request": int, "execution": "Int64", "place": "Int64", "start_s": float})
-    requests = requests.merge(seats, on="request", how="left")
+    places = executions.explode("requests").rename(columns={"requests": "request"})
+    places["place"] = places.groupby("execution").cumcount()
+    places = places[["request", "execution", "place", "start_s"]]
+    places = places.astype({"request": int, "execution": "Int64", "place": "Int64", "start_s": float})
+    requests = requests.merge(places, on="request", how="left")
     lost = requests["request"][(requests["outcome"] == "answered") & requests["execution"].isna()]
     if len(lost):
         raise CourseError(

@@ -18,7 +18,7 @@ import pandas as pd
 from inflight import engine, machine
 from inflight.bench import load_generator, report, trace_run
 from inflight.bench.names import MODELS, WAYS
-from inflight.bench.trace_run import Trial
+from inflight.bench.trace_run import TraceRun
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.config import BATCHING_TYPES, POLICIES, ExecutorConfig, Request
@@ -70,7 +70,7 @@ def compare(
         A way or policy that is not known, before anything starts; a request that failed.
     """
     check(first, second, policy, rounds)
-    seats = engine.read(engine_dir).build_config.max_batch_size
+    slots = engine.read(engine_dir).build_config.max_batch_size
     batching = first in BATCHING_TYPES and second in BATCHING_TYPES
     log_path = Path(workdir) / "iterations.jsonl"
     with_python = repository.BASELINE in (first, second)
@@ -85,10 +85,10 @@ def compare(
             else {}
         ),
     )
-    trials: dict[str, list[Trial]] = {first: [], second: []}
+    trials: dict[str, list[TraceRun]] = {first: [], second: []}
     alone = []
     with Server(repo) as server, Client(server.grpc_url) as client:
-        calibration = calibrate(client, requests, seats, log_path, progress) if batching else []
+        calibration = calibrate(client, requests, slots, log_path, progress) if batching else []
         for number in range(rounds + 1):
             for name in (first, second) if number % 2 else (second, first):
                 progress(f"round {number} of {rounds}: {name}" if number else f"warm-up: {name}")
@@ -100,18 +100,18 @@ def compare(
                 alone.append(_in_process(engine_dir, second, policy, requests))
         if batching:  # before and after: a machine is never quite the same for long
             _switch(server, "inflight_fused_batching", policy)
-            calibration += calibrate(client, requests, seats, log_path, progress)
+            calibration += calibrate(client, requests, slots, log_path, progress)
     result = _result(trials, alone)
     settings = {
         "requests": len(requests),
         "output_tokens": sum(request.max_tokens for request in requests),
         "policy": policy,
-        "max_batch_size": seats,
+        "max_batch_size": slots,
         "rounds": rounds,
         "warm_up_rounds": 1,
     }
     if batching:
-        result["predicted"] = predicted(requests, seats, (first, second), iteration_cost(pd.concat(calibration)))
+        result["predicted"] = predicted(requests, slots, (first, second), iteration_cost(pd.concat(calibration)))
         for name in ("throughput", "mean_latency"):
             expected = result["predicted"][name]
             result["ratios"][f"{name}_measured_over_predicted"] = {
@@ -120,7 +120,7 @@ def compare(
     return {"machine": machine.describe(), "settings": settings, **result}
 
 
-def predicted(requests: list[TimedRequest], seats: int, types: tuple[str, str], cost: IterationCost) -> dict:
+def predicted(requests: list[TimedRequest], slots: int, types: tuple[str, str], cost: IterationCost) -> dict:
     """Ratios second over first that lengths and the cost of an iteration lead to, without a run of the trace.
 
     Returns
@@ -130,7 +130,7 @@ def predicted(requests: list[TimedRequest], seats: int, types: tuple[str, str], 
     """
     lengths = [request.max_tokens for request in requests]
     prompt_tokens = sum(request.input_len for request in requests) / len(requests)
-    plans = [schedule(lengths, seats, name) for name in types]
+    plans = [schedule(lengths, slots, name) for name in types]
     seconds = [cost.seconds(plan, prompt_tokens) for plan in plans]
     latencies = [cost.latencies_s(plan, prompt_tokens).mean() for plan in plans]
     return {
@@ -158,7 +158,7 @@ def check(first: str, second: str, policy: str, rounds: int) -> None:
 
 def _turn(
     server: Server, client: Client, name: str, policy: str, requests: list[TimedRequest], log_path: Path
-) -> Trial:
+) -> TraceRun:
     """One run of the trace one way."""
     if name in BATCHING_TYPES:
         _switch(server, name, policy)
@@ -174,11 +174,11 @@ def _switch(server: Server, gpt_model_type: str, policy: str) -> None:
 def calibrate(
     client: Client,
     requests: list[TimedRequest],
-    seats: int,
+    slots: int,
     log_path: str | Path,
     progress: Callable[[str], None] = lambda step: None,
 ) -> list[pd.DataFrame]:
-    """Iteration logs of 1, 2, … `seats` requests at once, for `engine.iteration_cost`; the engine must batch in flight.
+    """Iteration logs of 1, 2, … `slots` requests at once, for `engine.iteration_cost`; the engine must batch in flight.
 
     An iteration costs more the longer the texts in it are: each answer's whole past is read. So these requests have a
     prompt like those of `requests`, and answers so long that their middle is where a token of `requests` has its place
@@ -188,8 +188,8 @@ def calibrate(
     request = replace(requests[0], max_tokens=max(2, round(sum(n * n for n in lengths) / sum(lengths))), at_s=0.0)
     trace_run.run(client, [replace(request, max_tokens=WARM_UP_TOKENS)], log_path)
     logs = []
-    for number in range(1, seats + 1):
-        progress(f"cost of an iteration with {number} of {seats} answers")
+    for number in range(1, slots + 1):
+        progress(f"cost of an iteration with {number} of {slots} answers")
         logs.append(trace_run.run(client, [request] * number, log_path).log)
     return logs
 
@@ -204,7 +204,7 @@ def _in_process(engine_dir: Path, gpt_model_type: str, policy: str, requests: li
         return load_generator.tokens_per_s(executor, work)
 
 
-def _result(trials: dict[str, list[Trial]], alone: list[float]) -> dict:
+def _result(trials: dict[str, list[TraceRun]], alone: list[float]) -> dict:
     first, second = trials
     figures = {name: pd.DataFrame([report.summary(one.run) for one in turns]) for name, turns in trials.items()}
     columns = {"throughput": "tokens_per_s", "mean_latency": "latency_ms_mean", "p99_latency": "latency_ms_p99"}

@@ -23,7 +23,7 @@ LOOK_EVERY_S = 0.1  # how often `follow` reads the iteration log
 
 
 @dataclass(frozen=True)
-class Trial:
+class TraceRun:
     """What came of a trace.
 
     Attributes
@@ -50,13 +50,13 @@ class Trial:
 
     @property
     def stays(self) -> pd.DataFrame:
-        """Who sat where: see `telemetry.seats`."""
-        return telemetry.seats(self.log)
+        """Who ran where: see `telemetry.slots`."""
+        return telemetry.slots(self.log)
 
 
 def run(
     client: Client, requests: list[TimedRequest], log_path: str | Path, model: str = "ensemble", stream: bool = False
-) -> Trial:
+) -> TraceRun:
     """Send a trace and wait for all answers, each exactly as long as asked for.
 
     Parameters
@@ -79,7 +79,7 @@ def run(
 
 def follow(
     client: Client, requests: list[TimedRequest], log_path: str | Path, model: str = "ensemble", stream: bool = False
-) -> Iterator[Trial]:
+) -> Iterator[TraceRun]:
     """As `run`, and tell meanwhile: yields what the engine has done so far, `requests` still empty; the last is whole.
 
     For pictures, not for measurements: reading the log takes time from the engine. Closed early, as when a loop over it
@@ -91,14 +91,14 @@ def follow(
         try:
             while not wait([running], timeout=LOOK_EVERY_S).done:
                 if files.size(log_path) > start:
-                    yield Trial(Run(pd.DataFrame(columns=load_generator.COLUMNS), started_at), _log(log_path, start))
+                    yield TraceRun(Run(pd.DataFrame(columns=load_generator.COLUMNS), started_at), _log(log_path, start))
         finally:
             if not running.done():
                 send.abort()
     yield _whole(running.result(), model, _log(log_path, start))
 
 
-def _whole(run: Run, model: str, log: pd.DataFrame) -> Trial:
+def _whole(run: Run, model: str, log: pd.DataFrame) -> TraceRun:
     if run.stopped:
         raise CourseError(f"{run.stopped} See that the server runs, and send the trace again.")
     errors = run.requests["error"][run.requests["error"] != ""]
@@ -106,7 +106,7 @@ def _whole(run: Run, model: str, log: pd.DataFrame) -> Trial:
         raise CourseError(
             f"{len(errors)} of {len(run.requests)} requests to {model} failed, the first with: {errors.iloc[0]}"
         )
-    return Trial(run, log)
+    return TraceRun(run, log)
 
 
 def _log(log_path: str | Path, start: int) -> pd.DataFrame:

@@ -27,7 +27,7 @@ DATASET = typer.Option(help=f"{', '.join(TRACES)}, dataset (the course's own), o
 NUM_REQUESTS = typer.Option("--requests", help="So many of its first requests; by default all.")
 URL = typer.Option(help="host:port (gRPC) or http://host:port; by default a server for the occasion.")
 STREAM = typer.Option("--stream", help="Ask for answers in pieces, which gives TTFT and ITL.")
-WARM_UP = typer.Option(help="Requests before it that are not counted; by default two for each of the engine's seats.")
+WARM_UP = typer.Option(help="Requests before it that are not counted; by default two for each of the engine's slots.")
 WAY = typer.Argument(help=f"{', '.join(WAYS)}.")
 AS_JSON = typer.Option("--json", help="One JSON object instead of a table.")
 
@@ -131,7 +131,7 @@ def compare(
     dataset: Annotated[str, DATASET] = "skewed",
     num_requests: Annotated[int | None, NUM_REQUESTS] = None,
     policy: Annotated[str, typer.Option(help=f"{' or '.join(POLICIES)}.")] = POLICIES[0],
-    max_batch_size: Annotated[int, typer.Option(help="Seats of the engine.")] = BuildConfig.max_batch_size,
+    max_batch_size: Annotated[int, typer.Option(help="Slots of the engine.")] = BuildConfig.max_batch_size,
     rounds: Annotated[int, typer.Option(help="Rounds that count; one before them warms up.")] = 5,
     seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
     as_json: Annotated[bool, AS_JSON] = False,

@@ -403,7 +403,7 @@ class Executor:
         return request
 
     def _num_blocks(self) -> int:
-        """KV cache blocks: the least of what is allowed, what memory has, and what full seats could ever use."""
+        """KV cache blocks: the least of what is allowed, what memory has, and what full slots could ever use."""
         config, build = self.config, self.build_config
         per_sequence = -(-build.max_seq_len // build.tokens_per_block)
         by_memory = int(

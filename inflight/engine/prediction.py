@@ -1,7 +1,7 @@
 """Who sits when: what batching does to given answer lengths, worked out on paper before anything is measured.
 
-    static = schedule([8, 8, 256, 16], seats=2, gpt_model_type="V1")
-    joining = schedule([8, 8, 256, 16], seats=2, gpt_model_type="inflight_fused_batching")
+    static = schedule([8, 8, 256, 16], slots=2, gpt_model_type="V1")
+    joining = schedule([8, 8, 256, 16], slots=2, gpt_model_type="inflight_fused_batching")
     len(static.iterations), len(joining.iterations)
     iteration_cost(log).seconds(static, prompt_tokens=40)
 
@@ -26,10 +26,10 @@ class Schedule:
     Attributes
     ----------
     iterations : DataFrame
-        One row an iteration: `answers`, seats that get one more token of an answer; `prompts`, seats whose prompt is
+        One row an iteration: `answers`, slots that get one more token of an answer; `prompts`, slots whose prompt is
         computed, which gives their first token.
     stays : DataFrame
-        One row a request: `seat` (from 1), `first` and `last` iteration in which it is computed (from 1), and
+        One row a request: `slot` (from 1), `first` and `last` iteration in which it is computed (from 1), and
         `answered`, the iteration after which its answer leaves.
     """
 
@@ -38,42 +38,42 @@ class Schedule:
 
     @property
     def occupancy(self) -> float:
-        """Share of all seats in all iterations that computed something."""
+        """Share of all slots in all iterations that computed something."""
         busy = (self.stays["last"] - self.stays["first"] + 1).sum()
-        return busy / (len(self.iterations) * self.stays["seat"].max())
+        return busy / (len(self.iterations) * self.stays["slot"].max())
 
 
-def schedule(lengths: list[int], seats: int, gpt_model_type: str, at_the_start: int = 1) -> Schedule:
-    """Seat requests that all wait from the start, in their order.
+def schedule(lengths: list[int], slots: int, gpt_model_type: str, at_the_start: int = 1) -> Schedule:
+    """Give slots to requests that all wait from the start, in their order.
 
     Parameters
     ----------
     lengths : list of int
         Tokens of each answer. A request is computed in as many iterations: its prompt's gives the first token.
-    seats : int
+    slots : int
         The engine's `max_batch_size`.
     gpt_model_type : str
-        "V1": a batch sits down when every seat is free, and leaves together. Otherwise a seat is taken as it gets free.
+        "V1": a batch begins when every slot is free, and leaves together. Otherwise a slot is taken as it gets free.
     at_the_start : int
         Requests that are there when the idle engine begins: it does not wait for more. The others come during the first
         iteration.
     """
     is_static = gpt_model_type == "V1"
-    waiting, free_from = list(enumerate(lengths)), [1] * seats
+    waiting, free_from = list(enumerate(lengths)), [1] * slots
     stays: list[tuple] = []
     while waiting:
         if is_static:
-            start, group = max(free_from), waiting[:seats] if stays else waiting[:at_the_start]
-            stays += [(request, seat, start, start + length - 1) for seat, (request, length) in enumerate(group, 1)]
-            free_from = [start + max(length for _, length in group)] * seats
+            start, group = max(free_from), waiting[:slots] if stays else waiting[:at_the_start]
+            stays += [(request, slot, start, start + length - 1) for slot, (request, length) in enumerate(group, 1)]
+            free_from = [start + max(length for _, length in group)] * slots
             waiting = waiting[len(group) :]
         else:
             request, length = waiting.pop(0)
             start = max(min(free_from), 1 if len(stays) < at_the_start else 2)
-            seat = next(index for index, free in enumerate(free_from) if free <= start)
-            stays.append((request, seat + 1, start, start + length - 1))
-            free_from[seat] = start + length
-    table = pd.DataFrame(stays, columns=["request", "seat", "first", "last"]).set_index("request")
+            slot = next(index for index, free in enumerate(free_from) if free <= start)
+            stays.append((request, slot + 1, start, start + length - 1))
+            free_from[slot] = start + length
+    table = pd.DataFrame(stays, columns=["request", "slot", "first", "last"]).set_index("request")
     table["answered"] = table.groupby("first")["last"].transform("max") if is_static else table["last"]
     return Schedule(_iterations(table), table)
 

@@ -233,7 +233,7 @@ _ROWS = (
         "--max_batch_size (default 8)",
         "--max_batch_size (default 2048)",
         "max_batch_size",
-        "Most sequences in one iteration: the seats.",
+        "Most sequences in one iteration: the slots.",
         "Kept. The default grew with in-flight batching.",
     ),
     (

@@ -59,7 +59,7 @@ EQUAL_NUMBER, EQUAL_TOKENS = 24, 48
 
 
 def batching(server: Server, engine_dir: str | Path, log_path: str | Path) -> Dashboard:
-    """Choose batching type and trace: the config is edited, the model loaded again, and the seats drawn as they fill.
+    """Choose batching type and trace: the config is edited, the model loaded again, and the slots drawn as they fill.
 
     The run before stays above, on the same scale.
 
@@ -70,14 +70,14 @@ def batching(server: Server, engine_dir: str | Path, log_path: str | Path) -> Da
     log_path : path
         Its iteration log.
     """
-    seats = engine.read(engine_dir).build_config.max_batch_size
+    slots = engine.read(engine_dir).build_config.max_batch_size
     runs = _Runs(server, log_path)
 
     def work(gpt_model_type: str, trace: str) -> Iterator[Frame]:
         requests = _trace(trace, engine_dir)
         for logs in runs.next(f"{gpt_model_type}, {trace}", requests, gpt_model_type=gpt_model_type):
-            stays = {title: telemetry.seats(log) for title, log in logs.items()}
-            yield Frame(charts.seat_map(stays, seats), charts.seat_map_summary(stays, seats))
+            stays = {title: telemetry.slots(log) for title, log in logs.items()}
+            yield Frame(charts.slot_map(stays, slots), charts.slot_map_summary(stays, slots))
 
     return Dashboard(
         {

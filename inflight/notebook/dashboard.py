@@ -2,7 +2,7 @@
 
     def work(policy):                                       # a generator: what to show so far
         for so_far in trial.follow(client, requests, log_path):
-            yield Frame(charts.seat_map(...), "8 seats, ...")
+            yield Frame(charts.slot_map(...), "8 slots, ...")
 
     board = Dashboard({"policy": ipywidgets.Dropdown(options=POLICIES)}, work)
 

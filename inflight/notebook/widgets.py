@@ -355,14 +355,14 @@ class BuildOptions(ipywidgets.VBox):
             self.commands.value = "No commands for options that are refused."
 
     def _plan(self, config: BuildConfig) -> str:
-        sizing, seats, length = self._sizing, config.max_batch_size, config.max_seq_len
+        sizing, slots, length = self._sizing, config.max_batch_size, config.max_seq_len
         weight_bytes, user_bytes = sizing.weight_bytes(config), sizing.kv_bytes_per_user(config, length)
         users = sizing.users(config, length, self._memory_bytes)
         rows = [
             ("Weights", f"{weight_bytes / 1e6:,.1f} MB"),
             ("KV cache of one token", f"{sizing.kv_bytes_per_token(config):,} bytes"),
             (f"KV cache of one user, {length:,} tokens", f"{user_bytes / 1e6:,.1f} MB"),
-            (f"KV cache of all {seats} seats", f"{seats * user_bytes / 1e6:,.1f} MB"),
+            (f"KV cache of all {slots} slots", f"{slots * user_bytes / 1e6:,.1f} MB"),
             (f"Users that fit into {self._memory_bytes / 1e9:.1f} GB", f"{users:,}"),
         ]
         cells = "".join(
@@ -370,9 +370,9 @@ class BuildOptions(ipywidgets.VBox):
             for name, value in rows
         )
         verdict = (
-            "Memory is enough for every seat."
-            if users >= seats
-            else f"Too few for {seats} seats: users will wait with a seat free. Shorten max_seq_len or take INT8."
+            "Memory is enough for every slot."
+            if users >= slots
+            else f"Too few for {slots} slots: users will wait with a slot free. Shorten max_seq_len or take INT8."
         )
         return (
             f'<div style="border-left: 6px solid {DECODE}; padding: 4px 12px; line-height: 1.4">'

@@ -117,7 +117,7 @@ class Stream:
             self.cancel()
 
     def cancel(self) -> None:
-        """End the request if it still runs; the server frees its seat. May be called twice."""
+        """End the request if it still runs; the server frees its slot. May be called twice."""
         self._pieces.close()
 
     def read(self) -> Answer:

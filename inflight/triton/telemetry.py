@@ -3,7 +3,7 @@
 now = metrics(httpx.get(server.metrics_url).text)       # one row a sample
 done = statistics(server.http_url, "ensemble")          # what Triton counts of one model
 log = iterations("iterations.jsonl")                    # one row an iteration
-stays = seats(log)                                      # one row a request's stay on a seat
+stays = slots(log)                                      # one row a request's stay on a slot
 """
 
 from __future__ import annotations
@@ -308,37 +308,37 @@ def shares(log: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["iteration", "request", "context", "generation", "blocks"])
 
 
-def seats(log: pd.DataFrame) -> pd.DataFrame:
+def slots(log: pd.DataFrame) -> pd.DataFrame:
     """Which request sat where, and when.
 
-    A request takes the lowest free seat, keeps it until its last token, and gives it up while it is paused.
+    A request takes the lowest free slot, keeps it until its last token, and gives it up while it is paused.
 
     Returns
     -------
     DataFrame
-        One row a stay: `request`, `seat` (from 1), `first` and `last` iteration, `prompt_until` (the last iteration in
+        One row a stay: `request`, `slot` (from 1), `first` and `last` iteration, `prompt_until` (the last iteration in
         which its prompt, or what it had to compute again, was computed).
     """
     table = shares(log)
     leaves = table.groupby("request")["iteration"].max().to_dict()
-    seated: dict[int, dict] = {}
+    staying: dict[int, dict] = {}
     stays = []
     for row in log.itertuples():
-        for request in [*row.paused_ids, *(request for request in seated if leaves[request] < row.iteration)]:
-            seated.pop(request, None)
-        taken = {stay["seat"] for stay in seated.values()}
+        for request in [*row.paused_ids, *(request for request in staying if leaves[request] < row.iteration)]:
+            staying.pop(request, None)
+        taken = {stay["slot"] for stay in staying.values()}
         for request, context, _, _ in row.requests:
-            if request not in seated:
-                seat = next(number for number in range(1, len(taken) + 2) if number not in taken)
-                taken.add(seat)
-                seated[request] = {
+            if request not in staying:
+                slot = next(number for number in range(1, len(taken) + 2) if number not in taken)
+                taken.add(slot)
+                staying[request] = {
                     "request": request,
-                    "seat": seat,
+                    "slot": slot,
                     "first": row.iteration,
                     "prompt_until": row.iteration,
                 }
-                stays.append(seated[request])
-            seated[request]["last"] = row.iteration
+                stays.append(staying[request])
+            staying[request]["last"] = row.iteration
             if context:
-                seated[request]["prompt_until"] = row.iteration
-    return pd.DataFrame(stays, columns=["request", "seat", "first", "last", "prompt_until"])
+                staying[request]["prompt_until"] = row.iteration
+    return pd.DataFrame(stays, columns=["request", "slot", "first", "last", "prompt_until"])

@@ -178,9 +178,9 @@ charts.show(charts.engine_bytes(weights, kv, memory), summary)
 Markdown(summary)
 
 # %% tags=["nbval-ignore-output"]
-users, seats = sizing.users(config, 2048, memory), config.max_batch_size
-print(f"{users} users of 2,048 tokens fit beside the weights into {memory / 1e9:.1f} GB. The engine has {seats} seats, "
-      f"so its cache takes at most {seats * sizing.kv_bytes_per_user(config, 2048) / 1e9:.2f} GB.")
+users, slots = sizing.users(config, 2048, memory), config.max_batch_size
+print(f"{users} users of 2,048 tokens fit beside the weights into {memory / 1e9:.1f} GB. The engine has {slots} slots, "
+      f"so its cache takes at most {slots * sizing.kv_bytes_per_user(config, 2048) / 1e9:.2f} GB.")
 
 # %% [markdown]
 # So the answer to your team is: the weights are not what fills the machine. And note the second limit, which no
@@ -299,7 +299,7 @@ charts.table(pd.DataFrame(trtllm_commands.flags()))
 #
 # ## What breaks
 #
-# A small engine, whose limits are easy to hit: 2 seats, prompts of at most 32 tokens, 64 tokens in all. A prompt that
+# A small engine, whose limits are easy to hit: 2 slots, prompts of at most 32 tokens, 64 tokens in all. A prompt that
 # is too long is refused. An answer that would be too long is cut, and the engine notes it in its log (the line in
 # red).
 
@@ -322,7 +322,7 @@ print(f"Answer too long → 500 tokens asked for, {len(response.token_ids)} give
 # %%
 tiny.generate_all([Request(prompt[-30:], request_output_len=8)] * 6)
 log = pd.DataFrame(tiny.iteration_stats).tail(24)[["scheduled", "waiting"]]
-print(f"Six users, two seats → at most {log['scheduled'].max()} scheduled in an iteration, "
+print(f"Six users, two slots → at most {log['scheduled'].max()} scheduled in an iteration, "
       f"up to {log['waiting'].max()} waiting.")
 tiny.shutdown()
 

@@ -134,7 +134,7 @@ print(f"{len(stream.answer.pieces)} of 200 pieces were read.")
 #
 # Your service promises its readers: the first word within `max_ttft_ms`, and then at most `max_itl_ms` from word to
 # word. First measure both for a growing number of readers who all ask at once. This part is done for you; the engine
-# has eight seats.
+# has eight slots.
 
 # %% tags=["nbval-ignore-output"]
 from concurrent.futures import ThreadPoolExecutor
@@ -161,8 +161,8 @@ table.round(0)
 # Now write `readers_that_fit`: the largest number of readers in such a table for which both promises hold, for it and
 # for every smaller number in the table; 0 if not even the smallest number fits. The rows may come in any order.
 #
-# And decide from the table: when there are more readers than seats, what gets much worse? Set
-# `worse_beyond_the_seats` to `"TTFT"` or `"ITL"`.
+# And decide from the table: when there are more readers than slots, what gets much worse? Set
+# `worse_beyond_the_slots` to `"TTFT"` or `"ITL"`.
 
 # %%
 def readers_that_fit(table: pd.DataFrame, max_ttft_ms: float, max_itl_ms: float) -> int | None:
@@ -175,12 +175,12 @@ def readers_that_fit(table: pd.DataFrame, max_ttft_ms: float, max_itl_ms: float)
     # END SOLUTION
 
 # BEGIN SOLUTION
-# LAB: worse_beyond_the_seats = None
-worse_beyond_the_seats = "TTFT"
+# LAB: worse_beyond_the_slots = None
+worse_beyond_the_slots = "TTFT"
 # END SOLUTION
 
 # %%
-check("3.3", (readers_that_fit, worse_beyond_the_seats))
+check("3.3", (readers_that_fit, worse_beyond_the_slots))
 
 # %% tags=["nbval-ignore-output"]
 fit = readers_that_fit(table, max_ttft_ms=500, max_itl_ms=100)
@@ -193,9 +193,9 @@ print(f"With 500 ms to the first word and 100 ms from word to word, this server 
 # many and stop at the first that does not hold.
 # </details>
 #
-# <details><summary>Hint 2: beyond the seats</summary>
+# <details><summary>Hint 2: beyond the slots</summary>
 #
-# Who has a seat gets a token in each iteration, and an iteration never has more than eight. What does the ninth
+# Who has a slot gets a token in each iteration, and an iteration never has more than eight. What does the ninth
 # reader do meanwhile?
 # </details>
 

@@ -215,7 +215,7 @@ print(f"Eight answers in {times_as_long:.1f} times the time of one: {more_tokens
 #
 # > end-to-end = TTFT + (*n* − 1) × ITL
 #
-# The engine computes one token for every seated user in one [iteration](00_start_here.ipynb#Iteration). So the ITL is
+# The engine computes one token for every running user in one [iteration](00_start_here.ipynb#Iteration). So the ITL is
 # the length of an iteration, however many users share it. The iteration log has those lengths, measured inside the
 # engine, without Triton and without you:
 
@@ -285,7 +285,7 @@ computed
 
 # %% [markdown]
 # One iteration is one token. The two that ended early computed as many tokens as you read, or a few more: an
-# iteration that is under way is not broken off. The rest was never computed, and their seats were free at once.
+# iteration that is under way is not broken off. The rest was never computed, and their slots were free at once.
 #
 # How does the word get through? The client sends a second request to `tensorrt_llm`, with the **same request id** and
 # with the input `stop` set. The engine looks the id up and ends that request. That is TensorRT-LLM's own way, and
@@ -343,7 +343,7 @@ print("Paris in the next answer:", "Paris" in client.ask("What is the capital of
 
 # %% [markdown]
 # Who refused? The misspelt option never left your client. The empty prompt and the bytes that are no text stopped in
-# `preprocessing`, the model's name in Triton itself, all others in the engine, before they took a seat. There are no
+# `preprocessing`, the model's name in Triton itself, all others in the engine, before they took a slot. There are no
 # half-answers: a request is refused whole, and the next one is served.
 #
 # ## Read /metrics
@@ -379,8 +379,8 @@ gauges = gauges.set_index(["name", "label"])["value"].sort_index()
 gauges.to_frame()
 
 # %% tags=["nbval-ignore-output"]
-seats, blocks = gauges["nv_trt_llm_request_metrics"], gauges["nv_trt_llm_kv_cache_block_metrics"]
-print(f"In the middle, {seats['scheduled']:.0f} of {seats['max']:.0f} seats were taken, {seats['waiting']:.0f} "
+slots, blocks = gauges["nv_trt_llm_request_metrics"], gauges["nv_trt_llm_kv_cache_block_metrics"]
+print(f"In the middle, {slots['scheduled']:.0f} of {slots['max']:.0f} slots were taken, {slots['waiting']:.0f} "
       f"requests waited, and {blocks['used']:.0f} of {blocks['max']:.0f} KV cache blocks were in use.")
 print(f"The ensemble served {grown['ensemble']} requests, postprocessing {grown['postprocessing']}: "
       "one for each piece.")
@@ -398,7 +398,7 @@ print(f"The ensemble served {grown['ensemble']} requests, postprocessing {grown[
 #
 # 1. **Run** as it is, then Run again: the same text, for the seed is the same.
 # 2. `top_k` 1, then `top_k` 200 with a temperature of 2. Does the TTFT change? Does the ITL?
-# 3. 400 tokens, and **Stop** in the middle. The seat is free at once.
+# 3. 400 tokens, and **Stop** in the middle. The slot is free at once.
 #
 # It needs the server: play before you run the last cell, which stops it. If it has run already, run the notebook
 # again up to here.
@@ -480,7 +480,7 @@ print("some pieces, but not all:", 10 <= len(dying.answer.pieces) < ASKED)
 #   end-to-end latency to the TTFT.
 # - End-to-end latency = TTFT + (tokens − 1) × ITL, and the ITL is the length of the engine's iterations.
 # - Several users share an iteration. It gets longer, but far less than they get more: that is why batching pays.
-# - A request that ends early frees its seat, and its tokens are never computed. Stop or cancel what nobody reads.
+# - A request that ends early frees its slot, and its tokens are never computed. Stop or cancel what nobody reads.
 # - Counters tell what a server has done, gauges what it does now, and the iteration log why it took so long.
 #
 # Three questions to answer without running anything:
@@ -502,7 +502,7 @@ print("some pieces, but not all:", 10 <= len(dying.answer.pieces) < ASKED)
 #
 # <details><summary>3. TTFT doubles, ITL stays as it was. What do you look at first?</summary>
 #
-# At the queue: the gauge <code>waiting</code>. Whoever waits for a seat has no first token yet, and those who sit do
+# At the queue: the gauge <code>waiting</code>. Whoever waits for a slot has no first token yet, and those who sit do
 # not notice. Longer prompts are the other candidate.
 # </details>
 #

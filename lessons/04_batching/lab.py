@@ -25,7 +25,7 @@ from inflight.notebook import check
 from inflight.triton import Client, Server, repository
 
 engine_dir = engine.cached(fetch())
-seats = engine.read(engine_dir).build_config.max_batch_size
+slots = engine.read(engine_dir).build_config.max_batch_size
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
 repo = repository.assemble(Path(workdir.name) / "repo", engine_dir, batching_strategy="V1", iteration_log_path=log_path)
@@ -41,23 +41,23 @@ print("warm-up:", client.ask("What is the capital of France?").text)
 # `lengths` are the tokens of each answer, in the order in which the requests wait; all of them wait from the start.
 # An answer of *n* tokens takes *n* iterations. How many iterations does the whole list take
 #
-# - with static batching: `seats` requests sit down together, the next when the last of them has finished;
+# - with static batching: `slots` requests sit down together, the next when the last of them has finished;
 # - in flight: the next request sits down in the iteration after a seat got free?
 
 # %%
-def static_iterations(lengths: list[int], seats: int) -> int | None:
+def static_iterations(lengths: list[int], slots: int) -> int | None:
     """Iterations with static batching."""
     # BEGIN SOLUTION
     # LAB: return None
-    return sum(max(lengths[start:start + seats]) for start in range(0, len(lengths), seats))
+    return sum(max(lengths[start:start + slots]) for start in range(0, len(lengths), slots))
     # END SOLUTION
 
 
-def in_flight_iterations(lengths: list[int], seats: int) -> int | None:
+def in_flight_iterations(lengths: list[int], slots: int) -> int | None:
     """Iterations with in-flight batching."""
     # BEGIN SOLUTION
     # LAB: return None
-    busy_until = [0] * seats
+    busy_until = [0] * slots
     for length in lengths:
         first_free = busy_until.index(min(busy_until))
         busy_until[first_free] += length
@@ -94,11 +94,11 @@ static.log[["iteration", "scheduled", "waiting", "context_tokens", "generation_t
 # share of the seats' time that was wasted, between 0 and 1.
 
 # %%
-def wasted(log, seats: int) -> float | None:
-    """Share of all seats in all iterations that computed nothing."""
+def wasted(log, slots: int) -> float | None:
+    """Share of all slots in all iterations that computed nothing."""
     # BEGIN SOLUTION
     # LAB: return None
-    return 1 - log["scheduled"].sum() / (len(log) * seats)
+    return 1 - log["scheduled"].sum() / (len(log) * slots)
     # END SOLUTION
 
 # %%
@@ -112,7 +112,7 @@ repository.edit(repo, "tensorrt_llm", gpt_model_type="inflight_fused_batching")
 server.load("tensorrt_llm")
 inflight = trace_run.run(client, mild, log_path)
 for name, run in (("static", static), ("in flight", inflight)):
-    print(f"{name:10} {len(run.log):4} iterations, {run.tokens_per_s:4.0f} tokens/s, wasted: {wasted(run.log, seats)}")
+    print(f"{name:10} {len(run.log):4} iterations, {run.tokens_per_s:4.0f} tokens/s, wasted: {wasted(run.log, slots)}")
 
 # %% [markdown]
 # ## Exercise 4.3 · Make a trace that wins, and one that does not

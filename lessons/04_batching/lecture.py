@@ -14,8 +14,9 @@
 # %% [markdown]
 # ## {question}
 #
-# Your engine has eight seats: its `max_batch_size`. Forty-eight guests wait at the door. Most take eight bites, a few
-# sixteen, some two hundred and fifty-six. A bite is a token, and the table is served in rounds: one
+# Your engine has eight seats, which the field calls slots: its `max_batch_size`. Forty-eight guests wait at the door.
+# Most take eight bites, a few sixteen, some two hundred and fifty-six. A bite is a token, and the table is served in
+# rounds: one
 # [iteration](00_start_here.ipynb#Iteration) gives each seated guest one token.
 #
 # There are two answers:
@@ -48,12 +49,12 @@ from inflight.bench import workload
 from inflight.checkpoint import fetch, load_tokenizer
 
 engine_dir = engine.cached(fetch())
-seats = engine.read(engine_dir).build_config.max_batch_size
+slots = engine.read(engine_dir).build_config.max_batch_size
 requests = workload.trace("skewed", load_tokenizer(engine_dir), seed=0)
 lengths = [request.max_tokens for request in requests]
 for length in sorted(set(lengths)):
     print(f"{lengths.count(length):3} guests take {length:3} tokens")
-print(f"{len(requests)} guests, {sum(lengths)} tokens, {seats} seats; the first: {requests[0].text!r}")
+print(f"{len(requests)} guests, {sum(lengths)} tokens, {slots} slots; the first: {requests[0].text!r}")
 
 # %% [markdown]
 # ## On paper first
@@ -68,12 +69,12 @@ print(f"{len(requests)} guests, {sum(lengths)} tokens, {seats} seats; the first:
 # %%
 from inflight.engine import schedule
 
-paper = {"V1": schedule(lengths, seats, "V1"), "in-flight": schedule(lengths, seats, "inflight_fused_batching")}
-batches = [lengths[:1], *(lengths[start:start + seats] for start in range(1, len(lengths), seats))]
+paper = {"V1": schedule(lengths, slots, "V1"), "in-flight": schedule(lengths, slots, "inflight_fused_batching")}
+batches = [lengths[:1], *(lengths[start:start + slots] for start in range(1, len(lengths), slots))]
 print("longest of each batch:", *map(max, batches), "→ together", sum(map(max, batches)))
-print(f"all tokens over the seats: {sum(lengths) / seats:.0f}, and the tail")
+print(f"all tokens over the slots: {sum(lengths) / slots:.0f}, and the tail")
 for name, plan in paper.items():
-    print(f"{name:9} {len(plan.iterations):4} iterations, {100 * plan.occupancy:.0f} % of the seats' time used")
+    print(f"{name:9} {len(plan.iterations):4} iterations, {100 * plan.occupancy:.0f} % of the slots' time used")
 
 # %%
 iterations = {name: len(plan.iterations) for name, plan in paper.items()}
@@ -139,8 +140,8 @@ from IPython.display import Markdown, display
 from inflight.notebook import charts
 
 measured = {"static (V1)": static.stays, "in-flight": inflight.stays}
-summary = charts.seat_map_summary(measured, seats)
-charts.show(charts.seat_map(measured, seats), summary)
+summary = charts.slot_map_summary(measured, slots)
+charts.show(charts.slot_map(measured, slots), summary)
 display(Markdown(summary))
 
 # %% [markdown]
@@ -169,10 +170,10 @@ print(f"{fewer:.1f} times fewer iterations, but {faster:.2f} times as many token
 from inflight.bench import calibrate
 from inflight.engine import iteration_cost
 
-cost = iteration_cost(pd.concat(calibrate(client, requests, seats, log_path)))
-one, all_seats = cost.answers_ms[1], cost.answers_ms[seats]
-summary = (f"The time of an iteration against the number of answers in it: {one:.1f} ms with one, {all_seats:.1f} ms "
-           f"with {seats}, which is {all_seats / one:.1f} times as much for {seats} times the tokens.")
+cost = iteration_cost(pd.concat(calibrate(client, requests, slots, log_path)))
+one, all_slots = cost.answers_ms[1], cost.answers_ms[slots]
+summary = (f"The time of an iteration against the number of answers in it: {one:.1f} ms with one, {all_slots:.1f} ms "
+           f"with {slots}, which is {all_slots / one:.1f} times as much for {slots} times the tokens.")
 charts.show(charts.iteration_cost(cost.answers_ms), summary)
 display(Markdown(f"{summary} A token of a prompt costs another {cost.prompt_token_ms:.2f} ms."))
 
@@ -223,9 +224,9 @@ display(Markdown(summary))
 
 # %%
 cases = {"skewed (yours)": lengths, "mild": [r.max_tokens for r in workload.trace("mild", load_tokenizer(engine_dir))],
-         "all equal": [64] * 48, "fewer guests than seats": [8, 16, 256, 8]}
+         "all equal": [64] * 48, "fewer guests than slots": [8, 16, 256, 8]}
 for name, case in cases.items():
-    count = {kind: len(schedule(case, seats, kind, at_the_start=min(len(case), seats)).iterations)
+    count = {kind: len(schedule(case, slots, kind, at_the_start=min(len(case), slots)).iterations)
              for kind in ("V1", "inflight_fused_batching")}
     print(f"{name:24} {count['V1']:4} against {count['inflight_fused_batching']:4} iterations: "
           f"{count['V1'] / count['inflight_fused_batching']:.1f} times fewer")

@@ -84,7 +84,7 @@ check("5.1", blocks)
 #
 # - `twice`: tokens that were computed a second time; `prompt_tokens` is the length of all prompts together;
 # - `most_paused`: the most requests that were paused at once;
-# - `held_back`: iterations in which a request waited although a seat was empty.
+# - `held_back`: iterations in which a request waited although a slot was empty.
 
 # %%
 def price(log: pd.DataFrame, prompt_tokens: int) -> dict[str, int] | None:
@@ -133,8 +133,8 @@ for policy in ("max_utilization", "guaranteed_no_evict"):
 # 15 minutes · harder
 #
 # Two decisions. First: under `guaranteed_no_evict`, how small may `max_tokens_in_paged_kv_cache` be so that nobody ever
-# waits beside an empty seat, **in whatever order the requests come**? Write `smallest_cache`. It takes a list of
-# (tokens of the prompt, tokens of the answer), the seats, the tokens of a block, and the engine's `max_seq_len`; a
+# waits beside an empty slot, **in whatever order the requests come**? Write `smallest_cache`. It takes a list of
+# (tokens of the prompt, tokens of the answer), the slots, the tokens of a block, and the engine's `max_seq_len`; a
 # cache in which one request of `max_seq_len` does not fit is refused.
 #
 # Second: two services wait for your advice, with the same small cache. Put `"guaranteed_no_evict"` or
@@ -144,13 +144,13 @@ for policy in ("max_utilization", "guaranteed_no_evict"):
 # - `labels`: a batch over night; `max_tokens` is 512 to be safe, and nearly all answers end after 20 tokens.
 
 # %%
-def smallest_cache(lengths: list[tuple[int, int]], seats: int, tokens_per_block: int, max_seq_len: int) -> int | None:
-    """Tokens of cache with which a free seat is always free for the next request."""
+def smallest_cache(lengths: list[tuple[int, int]], slots: int, tokens_per_block: int, max_seq_len: int) -> int | None:
+    """Tokens of cache with which a free slot is always free for the next request."""
     # BEGIN SOLUTION
     # LAB: return None
     meals = sorted((-(-(prompt + answer) // tokens_per_block) for prompt, answer in lengths), reverse=True)
     longest = -(-max_seq_len // tokens_per_block)
-    return max(sum(meals[:seats]), longest) * tokens_per_block
+    return max(sum(meals[:slots]), longest) * tokens_per_block
     # END SOLUTION
 
 # BEGIN SOLUTION
@@ -170,7 +170,7 @@ if size is None:
     print("smallest_cache is not written yet")
 else:
     held_back = run("guaranteed_no_evict", size).log.query("waiting > 0 and empty_seats > 0 and iteration > 8")
-    print(f"{size} tokens of cache: somebody waited beside an empty seat in {len(held_back)} iterations")
+    print(f"{size} tokens of cache: somebody waited beside an empty slot in {len(held_back)} iterations")
 
 # %% [markdown]
 # The first iterations are left out: guests come through the door one after the other.

@@ -14,7 +14,7 @@
 # %% [markdown]
 # ## {question}
 #
-# In-flight batching keeps eight seats busy. But a guest needs more than a seat: each token of a prompt and of an
+# In-flight batching keeps eight slots busy. But a guest needs more than a slot: each token of a prompt and of an
 # answer leaves its keys and values in the [KV cache](00_start_here.ipynb#KV-cache), in
 # [blocks](00_start_here.ipynb#Block) of 32 tokens. Call them plates. A guest gathers plates while eating, and
 # gives all of them back when leaving.
@@ -30,14 +30,14 @@
 # %% [markdown]
 # ## Predict
 #
-# The cache below has room for a few whole meals only, and there are eight seats. Commit yourself:
+# The cache below has room for a few whole meals only, and there are eight slots. Commit yourself:
 
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import widgets
 
 guess = widgets.predict("Which policy makes more tokens a second when the cache is tight?",
                         ["guaranteed_no_evict: it computes nothing twice", "no difference worth the name",
-                         "max_utilization: it fills more seats"], "guaranteed_no_evict: it computes nothing twice")
+                         "max_utilization: it fills more slots"], "guaranteed_no_evict: it computes nothing twice")
 guess
 
 # %% [markdown]
@@ -76,20 +76,20 @@ num_blocks = cache_tokens // build.tokens_per_block
 meals = [-(-(request.input_len + request.max_tokens) // build.tokens_per_block) for request in requests]
 openings = [-(-request.input_len // build.tokens_per_block) for request in requests]
 mean_meal, mean_opening = sum(meals) / len(meals), sum(openings) / len(openings)
-print(f"{num_blocks} blocks, {build.max_batch_size} seats")
+print(f"{num_blocks} blocks, {build.max_batch_size} slots")
 print(f"a whole meal takes {mean_meal:.1f} blocks on average: {num_blocks / mean_meal:.1f} guests are safe at once")
 print(f"a prompt alone takes {mean_opening:.1f}: {num_blocks / mean_opening:.1f} guests could begin at once")
 
 # %% [markdown]
-# So `guaranteed_no_evict` will leave seats empty, and `max_utilization` will let in more than can finish. The first
+# So `guaranteed_no_evict` will leave slots empty, and `max_utilization` will let in more than can finish. The first
 # policy is simple enough to be played on paper, one round of tokens at a time:
 
 # %%
-def rounds_on_paper(guests, num_blocks, seats):
+def rounds_on_paper(guests, num_blocks, slots):
     """Iterations under guaranteed_no_evict; a guest is (blocks of the whole meal, tokens of the answer)."""
     waiting, table, rounds = list(guests), [], 0
     while waiting or table:
-        while waiting and len(table) < seats and sum(meal for meal, _ in table) + waiting[0][0] <= num_blocks:
+        while waiting and len(table) < slots and sum(meal for meal, _ in table) + waiting[0][0] <= num_blocks:
             table.append(waiting.pop(0))
         table = [(meal, tokens - 1) for meal, tokens in table if tokens > 1]
         rounds += 1
@@ -127,7 +127,7 @@ no_evict = trace_run.run(client, requests, log_path)
 log = no_evict.log
 held_back = log[(log["waiting"] > 0) & (log["empty_seats"] > 0)]
 print(f"{no_evict.tokens_per_s:.0f} tokens a second; {log['scheduled'].mean():.1f} guests at the table on average")
-print(f"In {len(held_back)} of {len(log)} iterations somebody waited although a seat was free, "
+print(f"In {len(held_back)} of {len(log)} iterations somebody waited although a slot was free, "
       f"with {held_back['kv_blocks_free'].mean():.0f} of {num_blocks} blocks lying idle.")
 
 # %% [markdown]
@@ -152,7 +152,7 @@ print(f"In {(log['paused'] > 0).sum()} of {len(log)} iterations somebody was pau
 # %% [markdown]
 # ## See
 #
-# Above the line, the blocks: each area is a request, the oldest at the bottom. Below the line, those without a seat.
+# Above the line, the blocks: each area is a request, the oldest at the bottom. Below the line, those without a slot.
 # Both are drawn from the iteration log, on one scale.
 
 # %% tags=["nbval-ignore-output"]
@@ -260,7 +260,7 @@ print(f"Fuller iterations save {saved:.1f} s, tokens computed twice cost {paid:.
 
 # %% [markdown]
 # The two pull in opposite directions. Longer answers and a tighter cache mean more pauses; where prompts are cheap
-# beside answers, as on a GPU, so is a pause. And with a cache in which all eight seats fit, nobody is ever paused or
+# beside answers, as on a GPU, so is a pause. And with a cache in which all eight slots fit, nobody is ever paused or
 # held back: both policies are the same one.
 #
 # ## Turn the knob
@@ -269,7 +269,7 @@ print(f"Fuller iterations save {saved:.1f} s, tokens computed twice cost {paid:.
 # The run before stays above, on the same scale. Try:
 #
 # 1. `max_utilization` with 1,024 tokens, then with 1,280: how many pauses does a quarter more memory save?
-# 2. `guaranteed_no_evict` with 2,048: does anybody wait beside a free seat?
+# 2. `guaranteed_no_evict` with 2,048: does anybody wait beside a free slot?
 # 3. The smallest cache at which nobody is ever paused.
 
 # %% tags=["nbval-ignore-output"]
@@ -400,8 +400,8 @@ page[page["name"] == "nv_trt_llm_kv_cache_block_metrics"].set_index("label")["va
 # | Chat, streamed to people | `guaranteed_no_evict` | a pause stops a stream in mid-sentence; a longer wait for the first word is easier to bear |
 # | Batch work over night: summaries, labels | `max_utilization` | nobody watches; fuller iterations are worth some work done twice |
 # | Answers that mostly end long before `max_tokens` | `max_utilization` | promises for the whole answer are mostly air, and pauses are rare |
-# | Answers of known length, close to `max_tokens` | `guaranteed_no_evict` | the promises come true, so every early seat ends in a pause |
-# | Cache larger than all seats need | either | nothing is ever short |
+# | Answers of known length, close to `max_tokens` | `guaranteed_no_evict` | the promises come true, so every early admission ends in a pause |
+# | Cache larger than all slots need | either | nothing is ever short |
 #
 # Chunked context belongs where long prompts meet readers of streams. Reuse belongs wherever prompts begin alike.
 #
@@ -461,9 +461,9 @@ except CourseError as error:
 # %% [markdown]
 # ## Recap
 #
-# - A request needs blocks for every token of its prompt and its answer; blocks, not seats, are often what is short.
+# - A request needs blocks for every token of its prompt and its answer; blocks, not slots, are often what is short.
 # - `guaranteed_no_evict` promises whole meals: nobody is ever paused, promised blocks lie idle, guests wait outside.
-# - `max_utilization` seats whom it can: fuller iterations, paid for with pauses and tokens computed twice.
+# - `max_utilization` admits whom it can: fuller iterations, paid for with pauses and tokens computed twice.
 # - Chunked context cuts a long prompt into slices, so that readers wait often and briefly instead of once and long.
 # - Reuse keeps full blocks of what prompts have in common at their beginning: later users skip that work.
 #
@@ -473,7 +473,7 @@ except CourseError as error:
 # many sit down at once under each policy?</summary>
 #
 # A whole meal is 320 tokens, 10 blocks: four under <code>guaranteed_no_evict</code>. A prompt is 4 blocks: ten under
-# <code>max_utilization</code>, if there are ten seats; when they grow, most of them will be paused.
+# <code>max_utilization</code>, if there are ten slots; when they grow, most of them will be paused.
 # </details>
 #
 # <details><summary>2. In <code>/metrics</code>, <code>waiting</code> is 12 and 30 % of the blocks are free, hour after hour.

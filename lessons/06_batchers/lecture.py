@@ -553,13 +553,13 @@ report
 # | `TRITON_BATCH_STRATEGY_PATH` | a parameter in the same file, and your C file | your library | whenever Triton could add a request | anything in the request |
 # | `sequence_batching`: `direct`, `oldest` | `config.pbtxt` of a model with a memory | Triton | from START to END | the correlation id |
 # | `sequence_batching`: `iterative_sequence` | `config.pbtxt`, and `model.py` says "again" | the model | after each step, such as a token | whether the answer is complete |
-# | `gpt_model_type` | `tensorrt_llm/config.pbtxt`, a parameter | the engine | each iteration; with `V1` when a batch has ended | free seats |
+# | `gpt_model_type` | `tensorrt_llm/config.pbtxt`, a parameter | the engine | each iteration; with `V1` when a batch has ended | free slots |
 # | `batch_scheduler_policy` | `tensorrt_llm/config.pbtxt`, a parameter | the engine | each iteration: who sits down, and with `max_utilization` who is paused | free KV cache blocks: for the whole answer, or for the next iteration |
 #
 # The upper four hand the model a batch and get all of it back, and so does an engine with `V1`. With
 # `iterative_sequence`, and in any other engine, a batch changes while it runs: that is in-flight batching. So
 # `dynamic_batching` in front of an LLM engine forms no batch that lasts: the engine takes the requests one by one and
-# seats them itself. What it is good for there is its queue: `max_queue_size` says no early, and a small delay can let
+# admits them itself. What it is good for there is its queue: `max_queue_size` says no early, and a small delay can let
 # requests that come together begin in the same iteration. And in-flight batching has nothing to offer a model whose
 # answer is one forward pass: there is no flight.
 #
@@ -575,7 +575,7 @@ report
 # | Statistics | `telemetry.statistics(…)` | `curl localhost:8000/v2/models/batch-cost/stats` |
 # | Performance Analyzer | the one in the tritonclient wheel | `perf_analyzer` in the `-py3-sdk` container |
 # | Model Analyzer | `model_analyzer.search(…)` | `model-analyzer profile` in the same container |
-# | A batcher before the engine | none | `tensorrt_llm/config.pbtxt` has `dynamic_batching`, for `max_queue_delay_microseconds` and `max_queue_size`: it hands requests over, the engine seats them |
+# | A batcher before the engine | none | `tensorrt_llm/config.pbtxt` has `dynamic_batching`, for `max_queue_delay_microseconds` and `max_queue_size`: it hands requests over, the engine slots them |
 #
 # ## What breaks
 #
@@ -642,7 +642,7 @@ for name, run in (("plain", plain), ("with levels", levels)):
 # <details><summary>3. A colleague raises <code>max_queue_delay_microseconds</code> of <code>tensorrt_llm</code>, "for
 # larger batches". What do you say?</summary>
 #
-# The engine forms its batch anew at every token, by free seats and blocks. A delay at most lets neighbours begin
+# The engine forms its batch anew at every token, by free slots and blocks. A delay at most lets neighbours begin
 # together, and every first token pays for it.
 # </details>
 #

@@ -39,7 +39,7 @@ def test_a_prediction_takes_lengths_and_costs_only():
     assert result["mean_latency"] == pytest.approx((10 + 74 + 42 + 84) / (10 + 62 + 62 + 92))
 
 
-def test_both_types_serve_the_trace_and_no_iteration_holds_more_than_the_seats(engine_dir, tmp_path):
+def test_both_types_serve_the_trace_and_no_iteration_holds_more_than_the_slots(engine_dir, tmp_path):
     # All at once: the small model is through with most answers before a next request 5 ms later.
     steps, mild = [], [replace(one, at_s=0.0) for one in workload.trace("mild", load_tokenizer(engine_dir))[:16]]
     result = compare("V1", "inflight_fused_batching", engine_dir, mild, tmp_path, rounds=1, progress=steps.append)

@@ -340,11 +340,11 @@ def test_static_batching_cannot_stream(small_engine):
 def test_a_full_queue_refuses_and_goes_on(small_engine):
     with Executor.load(small_engine, ExecutorConfig(max_queue_size=2)) as executor:
         held = hold(executor)
-        seated = [send(executor, Request([1], 4)) for _ in range(2)]
+        running = [send(executor, Request([1], 4)) for _ in range(2)]
         with pytest.raises(CourseError, match=r"The queue is full: 2 requests wait \(max_queue_size\)"):
             executor.enqueue_request(Request([1], 4), Receiver())
         held.set()
-        assert all(len(receiver.wait().tokens) == 4 for receiver in seated)
+        assert all(len(receiver.wait().tokens) == 4 for receiver in running)
         assert len(executor.generate(Request([1], 4)).token_ids) == 4
 
 
@@ -526,7 +526,7 @@ def test_a_failing_iteration_fails_those_in_flight_and_no_later_one(small_engine
     with Executor.load(small_engine, ExecutorConfig(gpt_model_type=batching)) as executor:
         forward = executor.model.forward
         held = hold(executor)
-        receivers = [send(executor, Request(PROMPTS[i], MAX_OUTPUT)) for i in range(6)]  # four seated, two waiting
+        receivers = [send(executor, Request(PROMPTS[i], MAX_OUTPUT)) for i in range(6)]  # four running, two waiting
 
         def fail_once(chunks):
             monkeypatch.setattr(executor.model, "forward", forward)
@@ -539,7 +539,7 @@ def test_a_failing_iteration_fails_those_in_flight_and_no_later_one(small_engine
             assert receiver.last.finish_reason == "error"
             assert "failed: the cache caught fire" in receiver.last.error
         assert executor.generate(Request(PROMPTS[3], MAX_OUTPUT)).token_ids == alone[3]
-        wait_until(lambda: is_idle(executor), "seats and blocks are free")
+        wait_until(lambda: is_idle(executor), "slots and blocks are free")
 
 
 def test_generate_raises_what_the_engine_failed_with(small_engine, monkeypatch):

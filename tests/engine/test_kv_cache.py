@@ -27,7 +27,7 @@ def write(contents, sequence, start):
 @settings(derandomize=True, max_examples=200, deadline=None, database=None)
 @given(steps=steps)
 def test_a_sequence_always_reads_its_own_tokens(steps):
-    manager, contents, seated = BlockManager(8, TOKENS_PER_BLOCK), {}, []
+    manager, contents, running = BlockManager(8, TOKENS_PER_BLOCK), {}, []
     for tokens, num_leaving in steps:
         sequence = Sequence(tokens)
         if manager.can_grow(sequence.blocks, len(tokens)):
@@ -36,15 +36,15 @@ def test_a_sequence_always_reads_its_own_tokens(steps):
             manager.grow(sequence.blocks, len(tokens))
             write(contents, sequence, start)
             manager.keep(sequence.blocks, tokens)
-            seated.append(sequence)
-        for other in seated:
+            running.append(sequence)
+        for other in running:
             for position in range(len(other.tokens)):
                 held = contents[other.blocks[position // TOKENS_PER_BLOCK], position % TOKENS_PER_BLOCK]
                 assert held == tuple(other.tokens[: position + 1])
-        assert manager.num_used == len({block for other in seated for block in other.blocks})
-        for _ in range(min(num_leaving, len(seated))):
-            manager.release(seated.pop(0).blocks)
-    for other in seated:
+        assert manager.num_used == len({block for other in running for block in other.blocks})
+        for _ in range(min(num_leaving, len(running))):
+            manager.release(running.pop(0).blocks)
+    for other in running:
         manager.release(other.blocks)
     assert manager.num_free == 8
 

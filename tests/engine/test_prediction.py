@@ -12,8 +12,8 @@ COST = IterationCost(pd.Series({0: 0.0, 1: 10.0, 2: 12.0}), prompt_token_ms=0.5)
 
 
 def test_static_takes_the_longest_of_each_batch():
-    plan = schedule([4, 2, 3, 1], seats=2, gpt_model_type="V1", at_the_start=2)
-    assert plan.stays[["seat", "first", "last", "answered"]].values.tolist() == [
+    plan = schedule([4, 2, 3, 1], slots=2, gpt_model_type="V1", at_the_start=2)
+    assert plan.stays[["slot", "first", "last", "answered"]].values.tolist() == [
         [1, 1, 4, 4],
         [2, 1, 2, 4],
         [1, 5, 7, 7],
@@ -25,15 +25,15 @@ def test_static_takes_the_longest_of_each_batch():
 
 
 def test_the_first_batch_is_whoever_is_there_when_the_idle_engine_begins():
-    plan = schedule([4, 2, 3, 1], seats=2, gpt_model_type="V1")
+    plan = schedule([4, 2, 3, 1], slots=2, gpt_model_type="V1")
     assert plan.stays["first"].tolist() == [1, 5, 5, 8]
-    joining = schedule([4, 2, 3, 1], seats=2, gpt_model_type="inflight_fused_batching")
+    joining = schedule([4, 2, 3, 1], slots=2, gpt_model_type="inflight_fused_batching")
     assert joining.stays["first"].tolist() == [1, 2, 4, 5]
 
 
-def test_in_flight_a_seat_is_taken_as_it_gets_free():
-    plan = schedule([4, 2, 3, 1], seats=2, gpt_model_type="inflight_fused_batching", at_the_start=2)
-    assert plan.stays[["seat", "first", "last", "answered"]].values.tolist() == [
+def test_in_flight_a_slot_is_taken_as_it_gets_free():
+    plan = schedule([4, 2, 3, 1], slots=2, gpt_model_type="inflight_fused_batching", at_the_start=2)
+    assert plan.stays[["slot", "first", "last", "answered"]].values.tolist() == [
         [1, 1, 4, 4],
         [2, 1, 2, 2],
         [2, 3, 5, 5],
@@ -43,7 +43,7 @@ def test_in_flight_a_seat_is_taken_as_it_gets_free():
 
 
 @pytest.mark.parametrize("gpt_model_type", ["V1", "inflight_fused_batching"])
-def test_nobody_is_lost_and_no_seat_is_taken_twice(gpt_model_type):
+def test_nobody_is_lost_and_no_slot_is_taken_twice(gpt_model_type):
     seed = 3
     print("seed", seed)
     lengths = [random.Random(seed).randint(1, 40) for _ in range(50)]
@@ -52,12 +52,12 @@ def test_nobody_is_lost_and_no_seat_is_taken_twice(gpt_model_type):
     assert (stays["last"] - stays["first"] + 1).tolist() == lengths
     assert plan.iterations.sum().sum() == sum(lengths)
     assert plan.iterations.sum(axis=1).max() == 8
-    for _, rows in stays.sort_values("first").groupby("seat"):
+    for _, rows in stays.sort_values("first").groupby("slot"):
         assert (rows["first"].iloc[1:].to_numpy() > rows["last"].iloc[:-1].to_numpy()).all()
 
 
 def test_time_is_answers_and_prompts_by_their_cost():
-    plan = schedule([3, 1], seats=2, gpt_model_type="inflight_fused_batching", at_the_start=2)
+    plan = schedule([3, 1], slots=2, gpt_model_type="inflight_fused_batching", at_the_start=2)
     assert COST.milliseconds(plan, prompt_tokens=20).tolist() == [20.0, 10.0, 10.0]
     assert COST.seconds(plan, prompt_tokens=20) == 0.04
     assert COST.latencies_s(plan, prompt_tokens=20).tolist() == [0.04, 0.02]

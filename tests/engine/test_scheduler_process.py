@@ -98,7 +98,7 @@ FAULTS = {
     "does not import": ("import math\nimport no_such_module\n", r"line 2: ModuleNotFoundError: No module named 'no_such_module'"),
     "has no class": ("def schedule(now): ...\n", r": it defines no class Scheduler"),
     "lacks a method": ("\nclass Scheduler:\n    def plan(self): ...\n", r"line 2: its class Scheduler has no method schedule\(self, now\)"),
-    "wants more": ("class Scheduler:\n    def __init__(self, seats): ...\n    def schedule(self, now): ...\n", r": TypeError: .*missing 1 required positional argument"),
+    "wants more": ("class Scheduler:\n    def __init__(self, slots): ...\n    def schedule(self, now): ...\n", r": TypeError: .*missing 1 required positional argument"),
     "exits at once": ("import sys\n\nsys.exit(3)\n", r"line 3: it ends the process"),
     "ends its process": ("import os\nos._exit(3)\n", r": the file ended its process \(exit status 3\)"),
     "raises": (good_but("1 / 0"), rf"line {RETURNS - 1}: ZeroDivisionError: division by zero"),

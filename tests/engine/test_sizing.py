@@ -58,7 +58,7 @@ def test_widget_shows_bytes_refusals_and_commands(sizing):
     options.fields["kv_cache_quant_algo"].value = "INT8"
     assert "13,680 bytes" in options.result.value and "--int8_kv_cache" in options.commands.value
     options.fields["max_batch_size"].value = 2000
-    assert "Too few for 2000 seats" in options.result.value
+    assert "Too few for 2000 slots" in options.result.value
     options.tp_size.value = 0
     assert "Refused" in options.result.value and "tp_size" in options.result.value
 

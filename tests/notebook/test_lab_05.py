@@ -28,9 +28,9 @@ def right_price(log, prompt_tokens):
     }
 
 
-def right_cache(lengths, seats, size, longest):
+def right_cache(lengths, slots, size, longest):
     whole = sorted(right_blocks(*length, size)[1] for length in lengths)
-    return size * max(sum(whole[-seats:]), math.ceil(longest / size))
+    return size * max(sum(whole[-slots:]), math.ceil(longest / size))
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,13 @@ def test_another_right_way_is_done(exercise, answer):
         ("5.2", lambda log, prompts: {"twice": log.context_tokens.sum() - prompts}, "'most_paused' is missing"),
         (
             "5.3",
-            (lambda lengths, seats, size, longest: right_cache(lengths[:1], seats, size, longest), ADVICE),
+            (lambda lengths, slots, size, longest: right_cache(lengths[:1], slots, size, longest), ADVICE),
             "may have to wait",
         ),
-        ("5.3", (lambda lengths, seats, size, longest: right_cache(lengths, 99, size, longest), ADVICE), "is enough"),
+        ("5.3", (lambda lengths, slots, size, longest: right_cache(lengths, 99, size, longest), ADVICE), "is enough"),
         (
             "5.3",
-            (lambda lengths, seats, size, longest: right_cache(lengths, seats, size, 32), ADVICE),
+            (lambda lengths, slots, size, longest: right_cache(lengths, slots, size, 32), ADVICE),
             "refuses to load",
         ),
         ("5.3", (right_cache, {**ADVICE, "labels": "guaranteed_no_evict"}), "'labels'"),

@@ -13,9 +13,9 @@ from inflight.paths import COURSE
 from tools import lessons, titles
 
 SYLLABUS = """[[lesson]]
-name = "01_seats"
+name = "01_slots"
 part = "Eat"
-title = "Seats"
+title = "Slots"
 question = "How many guests can sit?"
 minutes = 5
 
@@ -29,15 +29,15 @@ minutes = 10
 README = f"# A meal\n\n{titles.BEGIN}{titles.END}\n## Guests\n"
 LECTURE = """# %% [markdown]
 # # {heading}
-# {minutes} min. You will be able to count seats. {question} {navigation} See [the lab](../labs/01_seats.ipynb).
+# {minutes} min. You will be able to count slots. {question} {navigation} See [the lab](../labs/01_slots.ipynb).
 
 # %% tags=["nbval-ignore-output"]
 import time
 time.time()
 
 # %%
-seats = 8
-print(seats)
+slots = 8
+print(slots)
 """
 LAB = '''# %% [markdown]
 # # {heading}
@@ -46,18 +46,18 @@ LAB = '''# %% [markdown]
 # %%
 import os
 
-def empty(seats, guests):
-    """Seats that stay empty."""
+def empty(slots, guests):
+    """Slots that stay empty."""
     # BEGIN SOLUTION
     # LAB: answer = None
     # LAB: return answer
-    answer = seats - guests % seats
+    answer = slots - guests % slots
     return answer
     # END SOLUTION
 
 # %%
 # BEGIN SOLUTION
-total_of_all_seats = 8
+total_of_all_slots = 8
 # END SOLUTION
 print(os.environ["COURSE_STRICT"])
 
@@ -69,7 +69,7 @@ print("the tagged cell is hidden")
 @pytest.fixture
 def root(tmp_path):
     """A course of one lesson, and a planned one."""
-    folder = tmp_path / "lessons" / "01_seats"
+    folder = tmp_path / "lessons" / "01_slots"
     folder.mkdir(parents=True)
     (folder.parent / "syllabus.toml").write_text(SYLLABUS)
     (folder / "lecture.py").write_text(LECTURE)
@@ -87,12 +87,12 @@ def built(root):
 
 
 def read(root, kind):
-    return nbformat.read(root / kind / "01_seats.ipynb", as_version=4)
+    return nbformat.read(root / kind / "01_slots.ipynb", as_version=4)
 
 
 def change(root, kind, edit):
     """Let `edit` alter a notebook's JSON."""
-    path = root / kind / "01_seats.ipynb"
+    path = root / kind / "01_slots.ipynb"
     notebook = json.loads(path.read_text())
     edit(notebook)
     path.write_text(json.dumps(notebook))
@@ -110,7 +110,7 @@ def test_the_courses_own_notebooks_are_what_their_source_gives():
 def test_executing_keeps_outputs_and_nothing_that_differs_from_run_to_run(root):
     paths = lessons.build(root)
     assert [str(path.relative_to(root)) for path in paths] == [
-        f"{kind}/01_seats.ipynb" for kind in ("notebooks", "labs", "solutions")
+        f"{kind}/01_slots.ipynb" for kind in ("notebooks", "labs", "solutions")
     ]
     lecture, solution = read(root, "notebooks"), read(root, "solutions")
     assert lecture.cells[2].outputs[0].text == "8\n"
@@ -118,9 +118,9 @@ def test_executing_keeps_outputs_and_nothing_that_differs_from_run_to_run(root):
     assert set(lecture.metadata) == {"kernelspec", "language_info"}
     assert [dict(cell.metadata) for cell in lecture.cells] == [{}, {"tags": ["nbval-ignore-output"]}, {}]
     assert lessons.check(root) == []
-    first = (root / "solutions/01_seats.ipynb").read_bytes()
+    first = (root / "solutions/01_slots.ipynb").read_bytes()
     lessons.build(root)
-    assert (root / "solutions/01_seats.ipynb").read_bytes() == first
+    assert (root / "solutions/01_slots.ipynb").read_bytes() == first
 
 
 def test_nbval_accepts_a_built_notebook_and_rejects_a_changed_output(root):
@@ -135,42 +135,42 @@ def test_nbval_accepts_a_built_notebook_and_rejects_a_changed_output(root):
 
 def test_widget_views_become_text(root):
     widget = "\n# %%\nfrom ipywidgets import IntSlider\nIntSlider(3)\n"
-    (root / "lessons/01_seats/lecture.py").write_text(LECTURE + widget)
+    (root / "lessons/01_slots/lecture.py").write_text(LECTURE + widget)
     lessons.build(root)
     assert list(read(root, "notebooks").cells[3].outputs[0].data) == ["text/plain"]
     assert "widgets" not in read(root, "notebooks").metadata
 
 
 def test_a_failing_cell_is_named(root):
-    (root / "lessons/01_seats/lecture.py").write_text(LECTURE + "\n# %%\nseats / 0\n")
-    with pytest.raises(CourseError, match=r"notebooks/01_seats, cell \[3\] `seats / 0` failed with ZeroDivisionError"):
+    (root / "lessons/01_slots/lecture.py").write_text(LECTURE + "\n# %%\nseats / 0\n")
+    with pytest.raises(CourseError, match=r"notebooks/01_slots, cell \[3\] `slots / 0` failed with ZeroDivisionError"):
         lessons.build(root)
 
 
 def test_the_lab_has_what_the_learner_gets(built):
     cells = [cell.source for cell in read(built, "labs").cells]
-    assert cells[1].endswith('"""Seats that stay empty."""\n    answer = None\n    return answer')
+    assert cells[1].endswith('"""Slots that stay empty."""\n    answer = None\n    return answer')
     assert cells[2] == '...\nprint(os.environ["COURSE_STRICT"])'
     assert len(cells) == 3
 
 
 def test_the_solution_has_the_answers_and_no_markers(built):
     cells = [cell.source for cell in read(built, "solutions").cells]
-    assert cells[1].endswith("    answer = seats - guests % seats\n    return answer")
+    assert cells[1].endswith("    answer = slots - guests % slots\n    return answer")
     assert not any(marker in cell for cell in cells for marker in ("SOLUTION", "LAB:"))
     assert cells[3] == 'print("the tagged cell is hidden")'
 
 
 def test_a_lesson_has_the_title_the_question_and_the_minutes_of_the_syllabus(built):
     head = read(built, "notebooks").cells[0].source
-    assert head.startswith("# 01 · Seats\n5 min.") and " How many guests can sit? " in head
-    assert "[Lab 01](../labs/01_seats.ipynb) · next: 02 · Plates (planned)" in head
+    assert head.startswith("# 01 · Slots\n5 min.") and " How many guests can sit? " in head
+    assert "[Lab 01](../labs/01_slots.ipynb) · next: 02 · Plates (planned)" in head
     for kind in ("labs", "solutions"):
         text = read(built, kind).cells[0].source
-        assert text == "# Lab 01 · Seats\nSee [01 · Seats](../notebooks/01_seats.ipynb)."
+        assert text == "# Lab 01 · Slots\nSee [01 · Slots](../notebooks/01_slots.ipynb)."
     rows = (built / "README.md").read_text().splitlines()
     assert (
-        "| 01 | [Seats](notebooks/01_seats.ipynb) · [lab](labs/01_seats.ipynb) | How many guests can sit? | 5 |" in rows
+        "| 01 | [Slots](notebooks/01_slots.ipynb) · [lab](labs/01_slots.ipynb) | How many guests can sit? | 5 |" in rows
     )
     assert "| 02 | Plates (planned) | Who gets one? | 10 |" in rows
 
@@ -179,19 +179,19 @@ def test_a_written_lesson_links_to_its_neighbours(built):
     folder = built / "lessons/02_plates"
     folder.mkdir()
     (folder / "lecture.py").write_text("# %% [markdown]\n# # {heading}\n# {minutes} {question} {navigation}\n")
-    before = lessons.source(built / "lessons/01_seats", "notebooks").cells[0].source
+    before = lessons.source(built / "lessons/01_slots", "notebooks").cells[0].source
     after = lessons.source(folder, "notebooks").cells[0].source
-    assert before.endswith("[02 · Plates →](02_plates.ipynb) See [the lab](../labs/01_seats.ipynb).")
-    assert after.endswith("[← 01 · Seats](01_seats.ipynb)")
+    assert before.endswith("[02 · Plates →](02_plates.ipynb) See [the lab](../labs/01_slots.ipynb).")
+    assert after.endswith("[← 01 · Slots](01_slots.ipynb)")
 
 
 def test_a_title_of_ones_own_and_an_outdated_readme_fail_the_gate(built):
-    script = built / "lessons/01_seats/lecture.py"
+    script = built / "lessons/01_slots/lecture.py"
     script.write_text(LECTURE.replace("{heading}", "Chairs") + "\n# %% [markdown]\n# Go on to {next}, not {lecture}.\n")
     (built / "README.md").write_text((built / "README.md").read_text().replace("Plates", "Dishes"))
     problems = "\n".join(lessons.check(built))
-    assert "notebooks/01_seats.ipynb: its script does not take {heading} from lessons/syllabus.toml" in problems
-    assert "notebooks/01_seats.ipynb: {lecture} stands for nothing in this lesson's notebooks" in problems
+    assert "notebooks/01_slots.ipynb: its script does not take {heading} from lessons/syllabus.toml" in problems
+    assert "notebooks/01_slots.ipynb: {lecture} stands for nothing in this lesson's notebooks" in problems
     assert "README.md: its table of lessons differs from lessons/syllabus.toml" in problems
 
 
@@ -200,8 +200,8 @@ def test_a_title_of_ones_own_and_an_outdated_readme_fail_the_gate(built):
     [
         (
             "lessons/syllabus.toml",
-            SYLLABUS.replace("01_seats", "01_chairs"),
-            "01_seats is not in lessons/syllabus.toml",
+            SYLLABUS.replace("01_slots", "01_chairs"),
+            "01_slots is not in lessons/syllabus.toml",
         ),
         ("lessons/syllabus.toml", SYLLABUS.replace("minutes = 5", ""), "missing 1 required .* 'minutes'"),
         ("lessons/syllabus.toml", SYLLABUS.replace("[[", "[", 1), "cannot be read as the course's syllabus"),
@@ -217,9 +217,9 @@ def test_a_broken_syllabus_or_readme_is_named(built, file, text, says):
 def test_ids_are_stable_and_differ(built):
     ids = [cell.id for kind in lessons.SCRIPTS for cell in read(built, kind).cells]
     assert len(set(ids)) == len(ids)
-    before = (built / "labs/01_seats.ipynb").read_bytes()
+    before = (built / "labs/01_slots.ipynb").read_bytes()
     lessons.build(built, execute_cells=False)
-    assert (built / "labs/01_seats.ipynb").read_bytes() == before
+    assert (built / "labs/01_slots.ipynb").read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -234,20 +234,20 @@ def test_ids_are_stable_and_differ(built):
     ],
 )
 def test_a_marker_out_of_place_is_named_with_its_line(root, lab, line, says):
-    (root / "lessons/01_seats/lab.py").write_text(lab)
+    (root / "lessons/01_slots/lab.py").write_text(lab)
     with pytest.raises(CourseError) as error:
         lessons.build(root, execute_cells=False)
     assert f"lab.py, line {line}: " in str(error.value) and says in str(error.value)
 
 
 def test_an_unknown_lesson_is_refused(root):
-    with pytest.raises(CourseError, match="No lesson '07'; the lessons are 01_seats"):
+    with pytest.raises(CourseError, match="No lesson '07'; the lessons are 01_slots"):
         lessons.build(root, execute_cells=False, lessons=["07"])
 
 
 def test_an_unrun_solution_fails_the_gate_though_nbval_would_pass_it(built):
     problems = lessons.check(built)
-    assert [p.split(":")[0] for p in problems] == ["notebooks/01_seats.ipynb", "solutions/01_seats.ipynb"]
+    assert [p.split(":")[0] for p in problems] == ["notebooks/01_slots.ipynb", "solutions/01_slots.ipynb"]
     assert all("not run once from top to bottom" in problem for problem in problems)
 
 
@@ -259,7 +259,7 @@ def add_markdown(text):
 @pytest.mark.parametrize(
     ("kind", "edit", "says"),
     [
-        ("notebooks", lambda nb: nb["cells"][2].update(source="seats = 9"), "differs from lessons/01_seats/lecture.py"),
+        ("notebooks", lambda nb: nb["cells"][2].update(source="slots = 9"), "differs from lessons/01_slots/lecture.py"),
         ("notebooks", lambda nb: nb["metadata"].update(widgets={}), "differs from"),
         ("solutions", lambda nb: nb["metadata"]["kernelspec"].update(name="mine"), "carries what an editor"),
         ("labs", lambda nb: nb["cells"][1]["metadata"].update(collapsed=True), "carries what an editor"),
@@ -269,8 +269,8 @@ def add_markdown(text):
         ("notebooks", add_markdown("### Deep"), "headings skip a level: [1, 3]"),
         ("notebooks", add_markdown("x" * 400_000), "more than 400000"),
         ("labs", lambda nb: nb["cells"][1].update(execution_count=1), "a lab has outputs"),
-        ("labs", add_markdown("try `answer = seats - guests % seats`"), "the answer `answer = seats - guests % seats`"),
-        ("labs", lambda nb: nb["cells"][2].update(source="# total_of_all_seats = 8"), "can be read in the lab"),
+        ("labs", add_markdown("try `answer = slots - guests % slots`"), "the answer `answer = slots - guests % slots`"),
+        ("labs", lambda nb: nb["cells"][2].update(source="# total_of_all_slots = 8"), "can be read in the lab"),
     ],
 )
 def test_the_gate_names_what_is_wrong(built, kind, edit, says):
@@ -278,23 +278,23 @@ def test_the_gate_names_what_is_wrong(built, kind, edit, says):
         change(built, folder, executed)
     assert lessons.check(built) == []
     change(built, kind, edit)
-    assert any(problem.startswith(f"{kind}/01_seats.ipynb: ") and says in problem for problem in lessons.check(built))
+    assert any(problem.startswith(f"{kind}/01_slots.ipynb: ") and says in problem for problem in lessons.check(built))
 
 
 def test_the_gate_sees_errors_missing_notebooks_and_strays(built):
     error = {"output_type": "error", "ename": "E", "evalue": "", "traceback": []}
     change(built, "solutions", lambda notebook: notebook["cells"][1].update(outputs=[error]))
-    (built / "labs/01_seats.ipynb").rename(built / "labs/05_old.ipynb")
+    (built / "labs/01_slots.ipynb").rename(built / "labs/05_old.ipynb")
     problems = "\n".join(lessons.check(built))
-    assert "solutions/01_seats.ipynb: a cell shows an error" in problems
-    assert "labs/01_seats.ipynb: missing" in problems
+    assert "solutions/01_slots.ipynb: a cell shows an error" in problems
+    assert "labs/01_slots.ipynb: missing" in problems
     assert "labs/05_old.ipynb: no lesson gives it" in problems
 
 
 def test_links_in_code_are_not_links(built):
     for folder in ("notebooks", "solutions"):
         change(built, folder, executed)
-    text = "`[a](b.md)`\n```\n# [c](d.md)\n```\n[out](https://example.org) [up](#seats)"
+    text = "`[a](b.md)`\n```\n# [c](d.md)\n```\n[out](https://example.org) [up](#slots)"
     change(built, "notebooks", add_markdown(text))
     assert [problem for problem in lessons.check(built) if "differs" not in problem] == []
 

@@ -88,7 +88,7 @@ display({{"{PLOTLY_MIME}": {{"data": [], "layout": {{"height": 200}}}}, "text/pl
 
 @pytest.fixture
 def root(tmp_path):
-    folder = tmp_path / "lessons" / "01_seats"
+    folder = tmp_path / "lessons" / "01_slots"
     folder.mkdir(parents=True)
     (folder.parent / "syllabus.toml").write_text(SYLLABUS)
     (folder / "lecture.py").write_text(LECTURE)
@@ -98,7 +98,7 @@ def root(tmp_path):
 
 
 def stored(root):
-    return nbformat.read(root / "notebooks" / "01_seats.ipynb", as_version=4).cells[1].outputs[0].data
+    return nbformat.read(root / "notebooks" / "01_slots.ipynb", as_version=4).cells[1].outputs[0].data
 
 
 @needs_chromium

@@ -39,7 +39,7 @@ def grpc(streaming_server):
         yield client
 
 
-def seat_is_free(server) -> None:
+def slot_is_free(server) -> None:
     wait_until(lambda: active_requests(server) == 0, "the request has left the engine")
 
 
@@ -135,12 +135,12 @@ def test_the_prompt_comes_back_when_it_is_not_excluded(whole_server, text):
 # Ending early ---------------------------------------------------------------------------------------------------------
 
 
-def test_stop_after_gives_fewer_tokens_and_frees_the_seat(client, streaming_server):
+def test_stop_after_gives_fewer_tokens_and_frees_the_slot(client, streaming_server):
     stream = client.stream("Tell me a long story.", max_tokens=LONG, stop_after_s=1.0, **NO_END)
     answer = stream.read()
     assert 0 < len(answer.pieces) < LONG
     assert stream.answer is answer
-    seat_is_free(streaming_server)
+    slot_is_free(streaming_server)
 
 
 def test_stop_after_of_tokens_ends_the_engines_way(grpc, streaming_server, text):
@@ -148,13 +148,13 @@ def test_stop_after_of_tokens_ends_the_engines_way(grpc, streaming_server, text)
     answer = grpc.stream_tokens(ids, LONG, stop_after_s=1.0, **NO_END).read()
     assert 0 < len(answer.token_ids) < LONG
     assert grpc.ask_tokens(ids, len(answer.token_ids), **NO_END).token_ids == answer.token_ids  # none lost, none twice
-    seat_is_free(streaming_server)
+    slot_is_free(streaming_server)
 
 
-def test_leaving_the_loop_frees_the_seat(client, streaming_server):
+def test_leaving_the_loop_frees_the_slot(client, streaming_server):
     for _ in client.stream("Tell me a long story.", max_tokens=LONG, **NO_END):
         break
-    seat_is_free(streaming_server)
+    slot_is_free(streaming_server)
     assert "Paris" in client.ask(FRANCE).text
 
 
@@ -165,17 +165,17 @@ def test_cancel_from_the_loop_and_twice(client, streaming_server):
     pieces.close()
     stream.cancel()
     stream.cancel()
-    seat_is_free(streaming_server)
+    slot_is_free(streaming_server)
 
 
 @pytest.mark.parametrize("kind", ["streaming_server", "whole_server"])
 @pytest.mark.parametrize("protocol", [0, 1], ids=["grpc", "http"])
-def test_a_time_out_says_so_and_frees_the_seat(request, kind, protocol):
+def test_a_time_out_says_so_and_frees_the_slot(request, kind, protocol):
     server = request.getfixturevalue(kind)
     url = (server.grpc_url, server.http_url)[protocol]
     with pytest.raises(CourseError, match=r"No answer from .* within 0.3 s. Wait longer with timeout_s"):
         Client(url, timeout_s=0.3).ask("Tell me a long story.", max_tokens=LONG, **NO_END)
-    seat_is_free(server)
+    slot_is_free(server)
     assert "Paris" in Client(url).ask(FRANCE).text
 
 
@@ -288,7 +288,7 @@ def test_stop_by_a_second_request_of_the_same_id(streaming_server, text):
         plain.async_stream_infer(
             "tensorrt_llm", transport.tensors({**arrays, "stop": np.array([[True]])}), request_id="story"
         )
-        seat_is_free(streaming_server)
+        slot_is_free(streaming_server)
         plain.stop_stream()
     assert arrived.qsize() < LONG
 

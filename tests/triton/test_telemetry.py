@@ -10,7 +10,7 @@ import pytest
 from inflight.engine.config import IterationStats
 from inflight.errors import CourseError
 from inflight.triton import telemetry
-from inflight.triton.telemetry import COLUMNS, iterations, metrics, metrics_with, read_log, seats, shares
+from inflight.triton.telemetry import COLUMNS, iterations, metrics, metrics_with, read_log, shares, slots
 
 PAGE = """\
 # HELP nv_inference_request_success Number of successful inference requests, all batch sizes
@@ -155,7 +155,7 @@ def test_figures_are_waited_for_with_pauses_and_not_for_ever():
     assert len(looks) <= 0.1 / telemetry.LOOK_EVERY_S + 2
 
 
-def test_a_seat_is_kept_to_the_last_token_and_given_up_in_a_pause(tmp_path):
+def test_a_slot_is_kept_to_the_last_token_and_given_up_in_a_pause(tmp_path):
     first, second, third = [1, 30, 0, 1], [2, 20, 0, 1], [3, 10, 0, 1]
     rows = [
         ([first, second], []),
@@ -172,7 +172,7 @@ def test_a_seat_is_kept_to_the_last_token_and_given_up_in_a_pause(tmp_path):
             for number, (requests, paused) in enumerate(rows, 1)
         )
     )
-    assert seats(iterations(log)).values.tolist() == [
+    assert slots(iterations(log)).values.tolist() == [
         [1, 1, 1, 5, 1],
         [2, 2, 1, 3, 1],
         [3, 2, 5, 6, 5],

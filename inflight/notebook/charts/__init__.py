@@ -16,8 +16,8 @@ from inflight.notebook.charts.batchers import (
 from inflight.notebook.charts.batching import (
     against_the_baseline,
     iteration_cost,
-    seat_map,
-    seat_map_summary,
+    slot_map,
+    slot_map_summary,
     who_pays,
 )
 from inflight.notebook.charts.display import show, table
@@ -59,10 +59,10 @@ __all__ = [
     "repository_map",
     "request_path",
     "request_path_summary",
-    "seat_map",
-    "seat_map_summary",
     "sequence_places",
     "show",
+    "slot_map",
+    "slot_map_summary",
     "table",
     "token_gaps",
     "token_timeline",

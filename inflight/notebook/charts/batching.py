@@ -15,17 +15,17 @@ def length_class(tokens: pd.Series) -> pd.Series:
     return pd.Series(np.select([share <= 1 / 8, share <= 1 / 2], ["short", "medium"], "long"), index=tokens.index)
 
 
-# Seats × iterations ---------------------------------------------------------------------------------------------------
+# Slots × iterations ---------------------------------------------------------------------------------------------------
 
 
-def seat_map(runs: dict[str, pd.DataFrame], seats: int) -> go.Figure:
-    """Seats × iterations, one panel a run on one scale: a bar for each stay, grey where a seat was empty.
+def slot_map(runs: dict[str, pd.DataFrame], slots: int) -> go.Figure:
+    """Slots × iterations, one panel a run on one scale: a bar for each stay, grey where a slot was empty.
 
     Parameters
     ----------
     runs : dict of str to DataFrame
-        By the panel's title. One row a stay: `request`, `seat`, `first` and `last` iteration; a run begins with 1.
-    seats : int
+        By the panel's title. One row a stay: `request`, `slot`, `first` and `last` iteration; a run begins with 1.
+    slots : int
         The engine's `max_batch_size`.
     """
     fig, gap = go.Figure(), 0.16
@@ -34,7 +34,7 @@ def seat_map(runs: dict[str, pd.DataFrame], seats: int) -> go.Figure:
     for number, (title, stays) in enumerate(runs.items()):
         suffix, top = "" if number == 0 else str(number + 1), 1 - number * (height + gap)
         axes = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
-        _draw_stays(fig, stays, seats, axes)
+        _draw_stays(fig, stays, slots, axes)
         fig.update_layout(
             {
                 f"xaxis{suffix}": {
@@ -46,9 +46,9 @@ def seat_map(runs: dict[str, pd.DataFrame], seats: int) -> go.Figure:
                 f"yaxis{suffix}": {
                     "anchor": f"x{suffix}",
                     "domain": [max(0.0, top - height), top],
-                    "title": "seat",
+                    "title": "slot",
                     "dtick": 1,
-                    "range": [seats + 0.6, 0.4],
+                    "range": [slots + 0.6, 0.4],
                     "showgrid": False,
                 },
             }
@@ -62,7 +62,7 @@ def seat_map(runs: dict[str, pd.DataFrame], seats: int) -> go.Figure:
             yanchor="bottom",
             yshift=4,
             showarrow=False,
-            text=f"<b>{title}</b> · {_waste(stays, seats)}",
+            text=f"<b>{title}</b> · {_waste(stays, slots)}",
         )
     _draw_key(fig, pd.concat([_kinds(stays) for stays in runs.values()]).unique())
     return fig.update_layout(
@@ -82,20 +82,20 @@ def _kinds(stays: pd.DataFrame) -> pd.Series:
     return length_class(tokens.groupby(stays["request"]).transform("sum"))
 
 
-def _waste(stays: pd.DataFrame, seats: int) -> str:
+def _waste(stays: pd.DataFrame, slots: int) -> str:
     if stays.empty:
         return "nobody yet"
     end, busy = stays["last"].max(), (stays["last"] - stays["first"] + 1).sum()
-    return f"{end:,} iterations, {100 * (1 - busy / (end * seats)):.0f} % of the seats' time wasted"
+    return f"{end:,} iterations, {100 * (1 - busy / (end * slots)):.0f} % of the slots' time wasted"
 
 
-def _draw_stays(fig: go.Figure, stays: pd.DataFrame, seats: int, axes: dict) -> None:
+def _draw_stays(fig: go.Figure, stays: pd.DataFrame, slots: int, axes: dict) -> None:
     end = stays["last"].max() if len(stays) else 0
     fig.add_bar(
         orientation="h",
-        base=[0] * seats,
-        x=[end] * seats,
-        y=list(range(1, seats + 1)),
+        base=[0] * slots,
+        x=[end] * slots,
+        y=list(range(1, slots + 1)),
         opacity=0.45,
         marker={"color": WASTE},
         hoverinfo="skip",
@@ -109,7 +109,7 @@ def _draw_stays(fig: go.Figure, stays: pd.DataFrame, seats: int, axes: dict) -> 
                 orientation="h",
                 base=rows["first"] - 1,
                 x=tokens[rows.index],
-                y=rows["seat"],
+                y=rows["slot"],
                 marker={"color": colour, "line": {"color": "white", "width": 1}},
                 customdata=rows["request"],
                 hovertemplate="request %{customdata}: %{x} iterations<extra></extra>",
@@ -120,7 +120,7 @@ def _draw_stays(fig: go.Figure, stays: pd.DataFrame, seats: int, axes: dict) -> 
 def _draw_key(fig: go.Figure, kinds: np.ndarray) -> None:
     """What the colours mean, in one line above the panels."""
     words = [(f"■ {kind} answer", colour) for kind, colour in CLASSES.items() if kind in kinds]
-    for number, (text, colour) in enumerate([*words, ("■ empty seat: waste", WASTE_TEXT)]):
+    for number, (text, colour) in enumerate([*words, ("■ empty slot: waste", WASTE_TEXT)]):
         fig.add_annotation(
             xref="paper",
             yref="paper",
@@ -135,19 +135,19 @@ def _draw_key(fig: go.Figure, kinds: np.ndarray) -> None:
         )
 
 
-def seat_map_summary(runs: dict[str, pd.DataFrame], seats: int) -> str:
-    """The picture of `seat_map` in a paragraph."""
+def slot_map_summary(runs: dict[str, pd.DataFrame], slots: int) -> str:
+    """The picture of `slot_map` in a paragraph."""
     parts = [
-        f"{title}: {stays['request'].nunique()} requests in {_waste(stays, seats)}" for title, stays in runs.items()
+        f"{title}: {stays['request'].nunique()} requests in {_waste(stays, slots)}" for title, stays in runs.items()
     ]
-    return f"Which of {seats} seats was taken by which request in which iteration. " + "; ".join(parts) + "."
+    return f"Which of {slots} slots was taken by which request in which iteration. " + "; ".join(parts) + "."
 
 
 # Cost and payment -----------------------------------------------------------------------------------------------------
 
 
 def iteration_cost(answers_ms: pd.Series) -> go.Figure:
-    """Milliseconds of an iteration against the answers in it, beside what it were if each seat paid in full.
+    """Milliseconds of an iteration against the answers in it, beside what it were if each slot paid in full.
 
     `answers_ms` is indexed by the number of answers.
     """

@@ -18,7 +18,7 @@ POLICY = {"guaranteed_no_evict": REQUEST[0], "max_utilization": PAUSED}
 
 
 def kv_blocks(runs: dict[str, pd.DataFrame]) -> go.Figure:
-    """KV cache blocks × iterations, stacked by request; below, who has no seat. One panel a run, on one scale.
+    """KV cache blocks × iterations, stacked by request; below, who has no slot. One panel a run, on one scale.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def kv_blocks(runs: dict[str, pd.DataFrame]) -> go.Figure:
                     "anchor": f"x{strip}",
                     "domain": [bottom, middle],
                     "range": [outside * 1.05, 0],
-                    "title": "no seat",
+                    "title": "no slot",
                 },
             }
         )
@@ -79,7 +79,7 @@ def kv_blocks_summary(runs: dict[str, pd.DataFrame]) -> str:
         f"{title}: {_in_short(log)}, at most {_largest(log, 'waiting')} waiting and {_largest(log, 'paused')} paused"
         for title, log in runs.items()
     ]
-    return f"KV cache blocks held by each request, iteration by iteration, and who has no seat. {'; '.join(parts)}."
+    return f"KV cache blocks held by each request, iteration by iteration, and who has no slot. {'; '.join(parts)}."
 
 
 def _largest(log: pd.DataFrame, column: str) -> int:
