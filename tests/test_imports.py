@@ -19,7 +19,10 @@ IMPORTS = {
     "charts": "import inflight.notebook.charts",
     "widgets": "import inflight.notebook.widgets",
     "boards": "import inflight.notebook.boards",
-    "grading": "import inflight.notebook.grading",
+    "grading": """
+from inflight.notebook.grading import *
+from inflight.notebook.grading import batchers, batching, engine, iterative_gpt2, kv_cache, repository, serve
+""",
     "the engine's vocabulary": "import inflight.engine.config, inflight.engine.folder",
     "Triton's face": "from inflight.triton import *",
     "the repository's face": "from inflight.triton.repository import *",

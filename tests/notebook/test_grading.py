@@ -1,15 +1,19 @@
 """What a lab's check answers, and that it never stops a lab."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 
 from inflight.errors import CourseError
-from inflight.notebook import grading
-from inflight.notebook.grading import NOT_YET, check, grades
+from inflight.notebook.grading import NOT_YET, check, checker, grades
 
 
 @pytest.fixture(autouse=True)
 def graders(monkeypatch):
-    monkeypatch.setattr(grading, "_graders", {})
+    monkeypatch.setattr(checker, "_graders", {})
+    monkeypatch.setattr(checker, "_LESSONS", {})
     monkeypatch.delenv("COURSE_STRICT", raising=False)
 
     @grades("9.1")
@@ -58,3 +62,28 @@ def test_strict_raises_for_what_is_not_right(answer, monkeypatch):
 def test_two_graders_for_one_exercise_are_refused():
     with pytest.raises(ValueError, match="9.1"):
         grades("9.1")(lambda answer: None)
+
+
+@pytest.fixture
+def course():
+    """What a Python of its own finds after the check of one exercise, and what it says of one that there is not."""
+    script = """
+import json, sys
+from inflight.notebook import check
+status = check("4.2", lambda log, seats: None).status
+modules = [name.rpartition(".")[2] for name in sys.modules if name.startswith("inflight.notebook.grading.")]
+print(json.dumps([status, sorted(modules), check("8.1", 1).hint]))
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def test_a_check_imports_the_graders_of_its_lesson_and_no_others(course):
+    status, modules, _ = course
+    assert status == NOT_YET and modules == ["batching", "checker"]
+
+
+def test_an_unknown_exercise_names_those_of_all_lessons(course):
+    known = course[2].partition("there are ")[2].rstrip(".").split(", ")
+    assert known == [f"{lesson}.{number}" for lesson in range(1, 8) for number in range(1, 4 + (lesson == 6))]

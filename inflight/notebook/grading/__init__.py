@@ -1,0 +1,18 @@
+"""Checks a learner's answers in a lab, and hints when they are not right yet.
+
+    check("1.2", bytes_per_token)
+
+A check never stops a lab. With COURSE_STRICT=1 in the environment (how the solutions are built and tested) it raises.
+
+`checker` is what all checks share; the graders stand in one module a lesson, and a check imports that of its exercise.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "checker": ["NOT_YET", "Result", "check", "grades"],
+        "repository": ["break_repository"],
+    },
+)

@@ -1,0 +1,73 @@
+"""Lab 04: static against in-flight batching."""
+
+import math
+import random
+from collections.abc import Callable
+
+import pandas as pd
+
+from inflight.engine.prediction import schedule
+from inflight.notebook.grading.checker import NOT_YET, grades
+
+
+def _iterations_of(lengths: list[int], seats: int) -> tuple[int, int]:
+    """Iterations of requests that all wait from the start: static, in flight."""
+    static, in_flight = (
+        len(schedule(lengths, seats, kind, at_the_start=seats).iterations) for kind in ("V1", "inflight_fused_batching")
+    )
+    return static, in_flight
+
+
+@grades("4.1")
+def _count_iterations(answer: tuple[Callable, Callable]) -> str | None:
+    choose = random.Random(4)
+    for _ in range(30):
+        seats, number = choose.randint(1, 8), choose.randint(1, 30)
+        lengths = [choose.randint(1, 50) for _ in range(number)]
+        for name, function, right in zip(("static", "in-flight"), answer, _iterations_of(lengths, seats)):
+            got = function(list(lengths), seats)
+            if got is None:
+                return NOT_YET
+            if got != right:
+                return f"Lengths {lengths} on {seats} seats: your {name} function says {got}. Draw the seats and count."
+    return None
+
+
+@grades("4.2")
+def _wasted(wasted: Callable) -> str | None:
+    choose = random.Random(4)
+    for _ in range(10):
+        seats = choose.randint(2, 8)
+        scheduled = [choose.randint(1, seats) for _ in range(choose.randint(1, 40))]
+        got = wasted(pd.DataFrame({"scheduled": scheduled}), seats)
+        if got is None:
+            return NOT_YET
+        if not math.isclose(got, 1 - sum(scheduled) / (len(scheduled) * seats), abs_tol=1e-9):
+            return (
+                f"For scheduled = {scheduled} and {seats} seats you have {got:.3f}. How many seats were there in all "
+                "iterations together, and how many of them computed something?"
+            )
+    return None
+
+
+@grades("4.3")
+def _two_traces(answer: tuple[list[int], list[int]]) -> str | None:
+    for name, lengths in zip(("wins", "draws"), answer):
+        if lengths is None:
+            return NOT_YET
+        if len(lengths) != 24 or not all(8 <= length <= 128 for length in lengths):
+            return (
+                f"{name} needs 24 lengths between 8 and 128; it has {len(lengths)}, "
+                f"from {min(lengths)} to {max(lengths)}."
+            )
+        static, in_flight = _iterations_of(lengths, 8)
+        if name == "wins" and static < 2.5 * in_flight:
+            return (
+                f"wins takes {static} iterations static and {in_flight} in flight: "
+                f"{static / in_flight:.1f} times, not 2.5."
+            )
+        if name == "draws" and static > 1.1 * in_flight:
+            return f"draws takes {static} iterations static and {in_flight} in flight: more than 1.1 times as many."
+        if name == "draws" and max(lengths) < 4 * min(lengths):
+            return "In draws, make at least one answer four times as long as another."
+    return None

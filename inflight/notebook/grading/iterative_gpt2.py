@@ -1,0 +1,78 @@
+"""Lab 07: the tokens that a way computes, attention with a cache, and ten streams in four places."""
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+
+from inflight.notebook.grading.checker import NOT_YET, grades
+
+
+@grades("7.1")
+def _tokens_computed(answer: tuple[Callable, Callable, Callable]) -> str | None:
+    choose = random.Random(7)
+    for _ in range(20):
+        prompts, length = choose.choices(range(1, 60), k=choose.randrange(1, 5)), choose.randrange(1, 40)
+        right = (
+            sum(len(prompts) * (max(prompts) + before) for before in range(length)),
+            sum(prompt + before for prompt in prompts for before in range(length)),
+            sum(prompt + length - 1 for prompt in prompts),
+        )
+        for way, function, wanted in zip(("padded", "without a cache", "with a cache"), answer, right, strict=True):
+            got = function(list(prompts), length)
+            if got is None:
+                return NOT_YET
+            if got != wanted:
+                return (
+                    f"Prompts of {prompts} tokens and answers of {length}, {way}: your function says {got}. Write down "
+                    "for each pass which tokens go in. The last token of an answer goes into none."
+                )
+    return None
+
+
+@grades("7.2")
+def _cached_attention(next_token: Callable) -> str | None:
+    random_numbers, calls = np.random.default_rng(8), []
+    matrices = random_numbers.normal(size=(3, 6, 4))
+    query, key, value = (lambda x, matrix=matrix: calls.append(1) or x @ matrix for matrix in matrices)
+    texts = [random_numbers.normal(size=(length, 6)) for length in (5, 3)]
+    caches: list[dict] = [{}, {}]
+    for place in range(5):
+        for text, cache in zip(texts, caches):
+            if place >= len(text):
+                continue
+            calls.clear()
+            got = next_token(text[place], query, key, value, cache)
+            if got is None:
+                return NOT_YET
+            if len(calls) > 3:
+                return f"Token {place + 1} took {len(calls)} projections; one query, one key and one value are enough."
+            past = text[: place + 1]
+            weights = np.exp((past @ matrices[1]) @ (text[place] @ matrices[0]) / 2)  # 2: root of the key's 4 numbers
+            right = weights / weights.sum() @ (past @ matrices[2])
+            if np.shape(got) != right.shape or not np.allclose(got, right):
+                return (
+                    f"Token {place + 1} of a text of {len(text)}: the result is not that of the whole text. A token "
+                    "attends to itself too, and each text to its own cache alone."
+                )
+    return None
+
+
+@grades("7.3")
+def _ten_streams_four_places(answer: tuple[dict, pd.DataFrame]) -> str | None:
+    settings, passes = answer
+    if not settings:
+        return NOT_YET
+    together = passes.groupby("iteration")["sequence"].nunique().max()
+    if together != 4:
+        return f"The fullest forward pass had {together} streams in it; the goal is 4. Which field limits a batch?"
+    spans = passes.groupby("sequence")["iteration"].agg(["min", "max"])
+    if len(spans) != 10:
+        return f"The log has {len(spans)} streams, not 10."
+    if spans["min"].max() > spans["max"].min():
+        return (
+            "A stream ended before another one had begun: that one waited in Triton, or for room in the KV cache. "
+            "Which fields limit the streams that are begun?"
+        )
+    return None
