@@ -16,8 +16,7 @@
 #
 # Your engine has eight seats, which the field calls slots: its `max_batch_size`. Forty-eight guests wait at the door.
 # Most take eight bites, a few sixteen, some two hundred and fifty-six. A bite is a token, and the table is served in
-# rounds: one
-# [iteration](00_start_here.ipynb#Iteration) gives each seated guest one token.
+# rounds: one [iteration](00_start_here.ipynb#Iteration) gives each seated guest one token.
 #
 # There are two answers:
 #

@@ -10,10 +10,10 @@ from inflight.engine.prediction import schedule
 from inflight.notebook.grading.checker import NOT_YET, grades
 
 
-def _iterations_of(lengths: list[int], seats: int) -> tuple[int, int]:
+def _iterations_of(lengths: list[int], slots: int) -> tuple[int, int]:
     """Iterations of requests that all wait from the start: static, in flight."""
     static, in_flight = (
-        len(schedule(lengths, seats, kind, at_the_start=seats).iterations) for kind in ("V1", "inflight_fused_batching")
+        len(schedule(lengths, slots, kind, at_the_start=slots).iterations) for kind in ("V1", "inflight_fused_batching")
     )
     return static, in_flight
 
@@ -22,14 +22,14 @@ def _iterations_of(lengths: list[int], seats: int) -> tuple[int, int]:
 def _count_iterations(answer: tuple[Callable, Callable]) -> str | None:
     choose = random.Random(4)
     for _ in range(30):
-        seats, number = choose.randint(1, 8), choose.randint(1, 30)
+        slots, number = choose.randint(1, 8), choose.randint(1, 30)
         lengths = [choose.randint(1, 50) for _ in range(number)]
-        for name, function, right in zip(("static", "in-flight"), answer, _iterations_of(lengths, seats)):
-            got = function(list(lengths), seats)
+        for name, function, right in zip(("static", "in-flight"), answer, _iterations_of(lengths, slots)):
+            got = function(list(lengths), slots)
             if got is None:
                 return NOT_YET
             if got != right:
-                return f"Lengths {lengths} on {seats} seats: your {name} function says {got}. Draw the seats and count."
+                return f"Lengths {lengths} on {slots} slots: your {name} function says {got}. Draw the slots and count."
     return None
 
 
@@ -37,14 +37,14 @@ def _count_iterations(answer: tuple[Callable, Callable]) -> str | None:
 def _wasted(wasted: Callable) -> str | None:
     choose = random.Random(4)
     for _ in range(10):
-        seats = choose.randint(2, 8)
-        scheduled = [choose.randint(1, seats) for _ in range(choose.randint(1, 40))]
-        got = wasted(pd.DataFrame({"scheduled": scheduled}), seats)
+        slots = choose.randint(2, 8)
+        scheduled = [choose.randint(1, slots) for _ in range(choose.randint(1, 40))]
+        got = wasted(pd.DataFrame({"scheduled": scheduled}), slots)
         if got is None:
             return NOT_YET
-        if not math.isclose(got, 1 - sum(scheduled) / (len(scheduled) * seats), abs_tol=1e-9):
+        if not math.isclose(got, 1 - sum(scheduled) / (len(scheduled) * slots), abs_tol=1e-9):
             return (
-                f"For scheduled = {scheduled} and {seats} seats you have {got:.3f}. How many seats were there in all "
+                f"For scheduled = {scheduled} and {slots} slots you have {got:.3f}. How many slots were there in all "
                 "iterations together, and how many of them computed something?"
             )
     return None

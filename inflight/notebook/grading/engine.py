@@ -38,7 +38,7 @@ def _engine_for_a_service(answer: object) -> str | None:
         if getattr(config, name) < needed:
             return f"{name} is {getattr(config, name)}: the service needs {needed}."
     taken = config.max_batch_size * _sizing().kv_bytes_per_user(config, config.max_seq_len)
-    return f"The KV cache of all seats takes {taken / 1e6:.1f} MB; it must fit into 64." if taken > 64e6 else None
+    return f"The KV cache of all slots takes {taken / 1e6:.1f} MB; it must fit into 64." if taken > 64e6 else None
 
 
 @grades("1.3")

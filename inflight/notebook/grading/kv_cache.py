@@ -54,20 +54,20 @@ def _price(price: Callable) -> str | None:
 def _smallest_cache(answer: tuple[Callable, dict]) -> str | None:
     smallest_cache, advice = answer
     choose = random.Random(6)
-    for seats in (1, 2, 4, 8, 8, 8):
+    for slots in (1, 2, 4, 8, 8, 8):
         lengths = [(choose.randrange(20, 400), choose.randrange(5, 300)) for _ in range(choose.randrange(1, 14))]
-        got = smallest_cache(list(lengths), seats, 32, 1024)
+        got = smallest_cache(list(lengths), slots, 32, 1024)
         if got is None:
             return NOT_YET
         meals = sorted((_full_blocks(prompt + answer, 32) for prompt, answer in lengths), reverse=True)
-        right = max(sum(meals[:seats]), _full_blocks(1024, 32)) * 32
+        right = max(sum(meals[:slots]), _full_blocks(1024, 32)) * 32
         if got < right:
             return (
-                f"{seats} seats, max_seq_len 1024 and {lengths}: in {got} tokens of cache a request may have to wait "
-                "beside an empty seat, or the engine refuses to load."
+                f"{slots} slots, max_seq_len 1024 and {lengths}: in {got} tokens of cache a request may have to wait "
+                "beside an empty slot, or the engine refuses to load."
             )
         if got > right:
-            return f"{seats} seats, max_seq_len 1024 and {lengths}: less than {got} tokens of cache is enough."
+            return f"{slots} slots, max_seq_len 1024 and {lengths}: less than {got} tokens of cache is enough."
     right_advice = {"captions": "guaranteed_no_evict", "labels": "max_utilization"}
     for service, policy in right_advice.items():
         if advice.get(service) != policy:
