@@ -117,7 +117,9 @@ def _convert(gguf_file: Path, aside: Path) -> None:
     """GGUF to an OpenVINO graph with packed weights, on disk."""
     import openvino_genai
 
-    properties = {"enable_save_ov_model": True}
+    # The pipeline is only made for the graph that it writes, and in bfloat16, its own choice where the CPU has it, it
+    # divides by zero when there is one core for it (OpenVINO 2026.4.1).
+    properties = {"enable_save_ov_model": True, "INFERENCE_PRECISION_HINT": "f32"}
     try:
         openvino_genai.LLMPipeline(str(gguf_file), "CPU", **properties)
         produced = {MODEL_FILE, WEIGHTS_FILE}

@@ -14,7 +14,16 @@ from inflight.engine.config import BuildConfig, Request
 from inflight.engine.executor import Executor
 from inflight.engine.model import load as load_model
 from inflight.errors import CourseError
-from tests.engines import SMALL_BUILD, SMALL_LAYERS, SMALL_VOCAB, build_small, start_build, wait_until
+from tests.engines import (
+    BUILD_SCRIPT,
+    SMALL_BUILD,
+    SMALL_LAYERS,
+    SMALL_VOCAB,
+    build_small,
+    start_build,
+    start_python,
+    wait_until,
+)
 
 
 @pytest.mark.parametrize(
@@ -273,3 +282,12 @@ def test_full_disk(small_checkpoint, tmp_path, largest_file):
     assert "CourseError: The engine could not be written to" in output
     assert "Free some space there or name another folder, and try again." in output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_engine_is_built_on_one_core(small_checkpoint, tmp_path):
+    """In bfloat16 the library that converts the checkpoint divides by zero there."""
+    one_core = "import os\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+    building = start_python(one_core + BUILD_SCRIPT, small_checkpoint.path, tmp_path / "engine", 0)
+    output, _ = building.communicate()
+    assert building.returncode == 0, output
+    assert engine.read(tmp_path / "engine").build_config == BuildConfig()
