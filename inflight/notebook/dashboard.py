@@ -1,7 +1,7 @@
 """Controls, Run, Stop, and one picture that is redrawn while something runs.
 
     def work(policy):                                       # a generator: what to show so far
-        for so_far in trial.follow(client, requests, log_path):
+        for so_far in trace_run.follow(client, requests, log_path):
             yield Frame(charts.slot_map(...), "8 slots, ...")
 
     board = Dashboard({"policy": ipywidgets.Dropdown(options=POLICIES)}, work)

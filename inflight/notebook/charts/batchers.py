@@ -32,7 +32,7 @@ def batches(runs: dict[str, Outcome]) -> go.Figure:
     Parameters
     ----------
     runs : dict of str to Outcome
-        By the panel's title: see `batching_trial.run`.
+        By the panel's title: see `batch_run.run`.
     """
     fig, lanes = go.Figure(), {title: _instances(run) for title, run in runs.items()}
     panels_px = [ROWS_PX + LANE_PX * len(names) for names in lanes.values()]

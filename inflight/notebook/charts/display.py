@@ -1,6 +1,7 @@
 """One look for every picture, and one way to show it wherever a notebook is read."""
 
 import html
+import json
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -33,7 +34,7 @@ CONFIG = {"displaylogo": False, "responsive": True}  # of plotly.js, wherever it
 
 def in_course_look(fig: go.Figure) -> dict:
     """`fig` as plotly.js takes it (`data`, `layout`, `config`), in the course's colours and fonts, with a height."""
-    spec = fig.to_dict()
+    spec = json.loads(fig.to_json(validate=False))  # not `to_dict`, which leaves some columns as numpy arrays
     layout = spec["layout"]
     layout["template"] = pio.templates["course"].to_plotly_json()
     height = layout.setdefault("height", HEIGHT)

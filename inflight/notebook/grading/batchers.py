@@ -124,8 +124,8 @@ def _flood(messages: list[str]) -> Outcome:
 def _account(account: Callable) -> str | None:
     hints = {
         "answered": "A rejected request comes back too, with a message.",
-        "queue full": "Two messages mean that a request was rejected: batching_trial.QUEUE_FULL is this one.",
-        "timed out": "Two messages mean that a request was rejected: batching_trial.TIMED_OUT is this one.",
+        "queue full": "Two messages mean that a request was rejected: batch_run.QUEUE_FULL is this one.",
+        "timed out": "Two messages mean that a request was rejected: batch_run.TIMED_OUT is this one.",
         "not counted": "Triton counts a time-out as failed, and a request that found the queue full not at all.",
     }
     choose = random.Random(64)
