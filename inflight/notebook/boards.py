@@ -79,10 +79,11 @@ def batching(server: Server, engine_dir: str | Path, log_path: str | Path) -> Da
             stays = {title: telemetry.slots(log) for title, log in logs.items()}
             yield Frame(charts.slot_map(stays, slots), charts.slot_map_summary(stays, slots))
 
+    look = {"style": STYLE, "layout": {"width": "26em"}}
     return Dashboard(
         {
-            "gpt_model_type": ipywidgets.Dropdown(options=BATCHING_TYPES, description="gpt_model_type", style=STYLE),
-            "trace": ipywidgets.Dropdown(options=["skewed", "mild", EQUAL], description="trace", style=STYLE),
+            "gpt_model_type": ipywidgets.Dropdown(options=BATCHING_TYPES, description="gpt_model_type", **look),
+            "trace": ipywidgets.Dropdown(options=["skewed", "mild", EQUAL], description="trace", **look),
         },
         work,
     )
