@@ -20,11 +20,15 @@ MODELS = sorted((COURSE / "assets" / "repository").glob("*/1/model.py"))
 RUNTIME = ("inflight.engine.openvino_runner", "openvino", "openvino_genai")
 
 
+def tree(path):
+    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # a cell may await
+    return compile(path.read_text(encoding="utf-8"), path, "exec", flags)
+
+
 def imports(path):
     """Every (module, name) that a file takes from the package; name is None for `import module`."""
-    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # a cell may await
     taken = []
-    for node in ast.walk(compile(path.read_text(encoding="utf-8"), path, "exec", flags)):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.ImportFrom):
             taken += [(node.module, alias.name) for alias in node.names]
         elif isinstance(node, ast.Import):
@@ -46,6 +50,21 @@ def test_a_lesson_takes_from_faces_only(path):
     offered["inflight"] = [*inflight.__all__, "machine", *ROOMS]
     taken = imports(path)
     assert taken and [(module, name) for module, name in taken if name not in offered.get(module, ())] == []
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_what_a_lesson_uses_of_a_module_is_there(path):
+    """`engine.read` in a cell fails only when the cell runs, minutes later."""
+    taken = {name: getattr(importlib.import_module(module), name) for module, name in imports(path) if name}
+    nodes = list(ast.walk(tree(path)))
+    assigned = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    modules = {name: value for name, value in taken.items() if isinstance(value, ModuleType) and name not in assigned}
+    used = {
+        (node.value.id, node.attr)
+        for node in nodes
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules
+    }
+    assert [f"{name}.{attribute}" for name, attribute in used if not hasattr(modules[name], attribute)] == []
 
 
 @pytest.fixture
