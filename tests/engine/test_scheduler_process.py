@@ -181,8 +181,9 @@ def test_too_small_a_cache_is_no_fault_of_the_scheduler(write):
         scheduler.close()
 
 
-def test_what_it_prints_is_seen_at_once(write, capfd):
+def test_what_it_prints_is_seen_at_once(write, capfd, monkeypatch):
     """A process that is killed has no time left to write what it printed."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     scheduler = SchedulerProcess(write("print('hello')\n" + GOOD))
     os.kill(scheduler._process.pid, signal.SIGSTOP)
     scheduler.close()
