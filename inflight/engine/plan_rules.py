@@ -28,7 +28,8 @@ def broken_rule(now: Now, plan: object) -> str | None:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    # No id or number of tokens comes near to 2^63, and a sentence has no room for a thousand digits.
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
 
 
 def _wrong_types(plan: Plan) -> str | None:

@@ -73,8 +73,8 @@ class Now:
     paused : sequence of RequestView
         Admitted once and paused since, without blocks; who was paused last is first.
     free_blocks, num_blocks : int
-        KV cache blocks that nobody holds, and all there are. A running request holds blocks for all of its
-        `known_tokens`.
+        KV cache blocks that nobody holds, and all there are. A request is given blocks for all of its `known_tokens`
+        when it is admitted, and another when its answer has filled the last.
     tokens_per_block : int
     max_batch_size : int
         Most running requests.

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 
 import psutil
 import pytest
@@ -14,6 +15,7 @@ from inflight.engine.fake_model import FakeModel, next_token
 from inflight.engine.plan_rules import SchedulerError
 from inflight.engine.scheduler import GuaranteedNoEvict
 from inflight.engine.scheduler_process import SchedulerProcess, dry_run, tried
+from inflight.errors import CourseError
 from tests.engines import wait_until
 
 LIMITS = BuildConfig(max_batch_size=4, max_input_len=48, max_seq_len=96, max_num_tokens=64)
@@ -46,7 +48,7 @@ class Scheduler:
 def write(tmp_path):
     def write(text: str):
         path = tmp_path / "my_scheduler.py"
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8", errors="surrogateescape")
         return path
 
     return write
@@ -92,6 +94,14 @@ def test_the_built_in_ones_pass_the_dry_run():
 
 
 RETURNS = 1 + next(number for number, line in enumerate(GOOD.splitlines(), 1) if "# HERE" in line)
+WRITES = """
+        import os
+        for handle in range(3, 20):
+            try:
+                os.write(handle, b'{}\\n')
+            except OSError:
+                pass
+"""
 # What a file has in place of a good scheduler -> what is said of it.
 FAULTS = {
     "is not Python": ("class Scheduler:\n  def", r"line 2: it is not Python \(invalid syntax\)"),
@@ -115,6 +125,17 @@ FAULTS = {
     "computes too much": (good_but("plan.compute = {r.id: 60 for r in running}"), rf"line {RETURNS}: schedule\(\) computes 60 tokens of request \d+, of which"),
     "starves": (good_but("plan.compute = {}; plan.admit = []"), rf"line {RETURNS}: schedule\(\) computed nothing 100 times in a row; requests 1, 2, .* wait"),
     "takes all memory": (good_but("x = 'a' * (1 << 34)"), rf"line {RETURNS - 1}: MemoryError"),
+    "returns a row that cannot be": (good_but("plan.compute = {(1, 2): 3}"), rf"line {RETURNS}: schedule\(\) gave a plan that is not made of request ids"),
+    "returns a huge number": (good_but("plan.compute = {1: 10**4200}"), rf"line {RETURNS}: schedule\(\) gave a plan whose compute is not a dict"),
+    "returns a huge plan": (good_but("plan.admit = range(10**6)"), rf"line {RETURNS}: schedule\(\) gave a plan of \d+ characters, more than any plan needs"),
+    "says very much": (good_but("raise ValueError('x' * 10**7)"), rf"line {RETURNS - 1}: ValueError: x{{300,600}} …"),
+    "asks for input": (good_but("input()"), rf"line {RETURNS - 1}: EOFError"),
+    "imports the protocol alone": ("from inflight.engine.scheduler import Scheduler\n", r": it defines no class Scheduler"),
+    "has no class of its own": ("Scheduler = int\n", r": its class Scheduler has no method schedule\(self, now\)"),
+    "is not in UTF-8": (GOOD + "x = '\udce9'\n", r"line \d+: it is not Python \(.*can't decode byte 0xe9"),
+    "writes plans itself": (good_but(WRITES), r"line \d+: schedule\(\) wrote into the pipe that is for its plans"),
+    "writes without end": (good_but(WRITES.replace("b'{}\\n'", "b'x' * 10**7")), r"line \d+: schedule\(\) wrote into the pipe that is for its plans"),
+    "closes its pipe": (good_but("import os, time; os.closerange(3, 20); time.sleep(60)"), r"line \d+: schedule\(\) closed the pipe that is for its plans"),
 }  # fmt: skip
 
 
@@ -127,12 +148,69 @@ def test_a_fault_is_told_with_file_line_and_rule_before_it_serves(write, fault):
     assert children() == before
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(SchedulerError, match=r"^nowhere\.py: there is no such Python file; name the one"):
-        SchedulerProcess(tmp_path / "nowhere.py")
+@pytest.mark.parametrize("name", ["nowhere.py", "folder.py"])
+def test_a_file_that_is_not_there_is_told(tmp_path, name):
+    (tmp_path / "folder.py").mkdir()
+    with pytest.raises(SchedulerError, match=rf"^{name}: there is no such Python file; name the one"):
+        SchedulerProcess(tmp_path / name)
 
 
-@pytest.mark.parametrize("loop", ["while True: pass", "import time; time.sleep(1000)"])
+def test_the_line_of_another_file_is_not_told_as_one_of_this(write):
+    scheduler = tried(config(write("from inflight.engine.scheduler import GuaranteedNoEvict as Scheduler\n")), LIMITS)
+    scheduler.close()
+    assert scheduler.place == "my_scheduler.py"
+
+
+def test_what_has_been_tried_serves_on_when_the_file_is_changed(write):
+    """Also after a fault: what the file holds by then has passed no dry run and comes with the next load."""
+    path = write(good_but("if any(r.prompt_tokens == 7 for r in running): 1 / 0"))
+    with Executor(FakeModel(LIMITS), config(path), SchedulerProcess(path)) as executor:
+        path.write_text("import no_such_module\n")
+        with pytest.raises(CourseError, match="ZeroDivisionError"):
+            executor.generate(Request([1] * 7, 5))
+        assert len(executor.generate(Request([1] * 6, 5)).token_ids) == 5
+
+
+def test_too_small_a_cache_is_no_fault_of_the_scheduler(write):
+    settings = config(write(GOOD), max_tokens_in_paged_kv_cache=64)
+    scheduler = tried(settings, LIMITS)
+    try:
+        with pytest.raises(CourseError, match=r"^max_tokens_in_paged_kv_cache \(64\)"):
+            Executor(FakeModel(LIMITS), settings, scheduler)
+    finally:
+        scheduler.close()
+
+
+def test_what_it_prints_is_seen_at_once(write, capfd, monkeypatch):
+    """A process that is killed has no time left to write what it printed."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    scheduler = SchedulerProcess(write("print('hello')\n" + GOOD))
+    os.kill(scheduler._process.pid, signal.SIGSTOP)
+    scheduler.close()
+    assert "hello" in capfd.readouterr().err
+
+
+def test_what_it_started_ends_with_it(write, tmp_path):
+    note = tmp_path / "pid"
+    start = f"import subprocess\nopen({str(note)!r}, 'w').write(str(subprocess.Popen(['sleep', '60']).pid))\n"
+    scheduler = SchedulerProcess(write(start + GOOD))
+    sleeper = psutil.Process(int(note.read_text()))
+    scheduler.close()
+    wait_until(lambda: not sleeper.is_running() or sleeper.status() == psutil.STATUS_ZOMBIE, "the sleeper has ended")
+
+
+def test_an_interrupt_of_the_engine_is_not_for_it(write):
+    scheduler = SchedulerProcess(write(GOOD))
+    try:
+        assert os.getpgid(scheduler._process.pid) != os.getpgid(0)
+    finally:
+        scheduler.close()
+
+
+@pytest.mark.parametrize(
+    "loop",
+    ["while True: pass", "import time; time.sleep(1000)", "import os, time; os.fork(); time.sleep(1000)"],
+)
 def test_a_call_that_does_not_end_is_ended_and_its_line_told(write, monkeypatch, loop):
     monkeypatch.setattr(scheduler_process, "CALL_S", 0.5)
     with pytest.raises(
@@ -186,6 +264,20 @@ def test_an_engine_is_shut_down_in_a_call_that_does_not_end(serving):
         [pid] = before
         wait_until(lambda: psutil.Process(pid).cpu_times().user > 0.5, "the call loops")
     assert over.is_set() and not psutil.pid_exists(pid)
+
+
+def test_an_engine_is_shut_down_at_once_though_its_scheduler_has_a_child(write, tmp_path, monkeypatch):
+    """The child holds the pipe open."""
+    monkeypatch.setattr(scheduler_process, "CALL_S", 60)
+    note, said = tmp_path / "called", []
+    path = write(good_but(f"import os, time; os.fork(); open({str(note)!r}, 'w').close(); time.sleep(60)"))
+    executor = Executor(FakeModel(LIMITS), config(path), SchedulerProcess(path))
+    executor.enqueue_request(Request([1] * 7, 5), lambda response: said.append(response.error))
+    wait_until(note.exists, "it is in the call")
+    started = time.monotonic()
+    executor.shutdown()
+    assert time.monotonic() - started < 30
+    assert said == ["my_scheduler.py: the scheduler was closed in a call of schedule()."]
 
 
 def test_a_scheduler_ends_with_its_engine_however_that_ends(write, tmp_path):
