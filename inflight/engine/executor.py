@@ -31,7 +31,7 @@ from inflight.engine.model import Model
 from inflight.engine.model import load as load_model
 from inflight.engine.plan_rules import SchedulerError, plan_of
 from inflight.engine.sampling import log_probability
-from inflight.engine.scheduler import EMPTY_PLANS, Plan, Scheduler, built_in
+from inflight.engine.scheduler import EMPTY_PLANS, Plan, Scheduler, StaticBatching, built_in
 from inflight.engine.scheduler_process import SchedulerProcess, tried
 from inflight.engine.sequences import Sequence, Sequences
 from inflight.errors import CourseError
@@ -80,7 +80,7 @@ class Executor:
         self._sequences = Sequences(
             self.blocks, self.build_config, self.config.enable_chunked_context, self.config.enable_kv_cache_reuse
         )
-        self._held: list[Sequence] = []  # answered when the batch is complete: V1
+        self._held: list[Sequence] = []  # answered when their static batch is complete
         self._outbox: list[tuple[Sequence, Response]] = []
         self._iteration = 0
         self._num_empty_plans = 0
@@ -200,9 +200,9 @@ class Executor:
         return num_finished
 
     def _finish(self, sequence: Sequence, reason: str) -> None:
-        """Take `sequence` out of the engine and answer it. With V1 the answer waits for the whole batch."""
+        """Take `sequence` out of the engine and answer it. In static batching the answer waits for the whole batch."""
         sequence.finish_reason = reason
-        is_held = self.config.gpt_model_type == "V1" and sequence in self._sequences.running
+        is_held = isinstance(self.scheduler, StaticBatching) and sequence in self._sequences.running
         self._sequences.remove(sequence)
         with self._work:
             del self._unfinished[sequence.id]

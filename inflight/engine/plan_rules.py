@@ -80,6 +80,10 @@ def _too_many_tokens(now: Now, plan: Plan) -> str | None:
         pending = requests[number].pending_tokens
         if not 1 <= tokens <= pending:
             return f"computes {tokens} tokens of request {number}, of which {pending} are pending; give 1 to {pending}"
+        if tokens < pending <= now.max_num_tokens and not now.chunked_context:
+            return (
+                f"computes {tokens} of {pending} tokens of request {number}; without enable_chunked_context, give all"
+            )
     total = sum(plan.compute.values())
     if total > now.max_num_tokens:
         return f"computes {total} tokens in an iteration; max_num_tokens is {now.max_num_tokens}"

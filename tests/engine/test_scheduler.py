@@ -215,6 +215,10 @@ NOW = Now(
             Plan(admit=[3, 1], compute={5: 1}),
             "needs 4 KV cache blocks, of which 3 are free; admit or compute fewer requests, or pause one",
         ),
+        (
+            Plan(admit=[1], compute={1: 4}),
+            "computes 4 of 10 tokens of request 1; without enable_chunked_context, give all",
+        ),
         (Plan(admit=[3, 1], compute={5: 1}, pause=[4]), None),
         (Plan(admit=[1, 2], compute={4: 1, 1: 10}), None),
         (Plan(), None),

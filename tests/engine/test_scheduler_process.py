@@ -294,3 +294,15 @@ def test_a_scheduler_ends_with_its_engine_however_that_ends(write, tmp_path):
     os.kill(engine, signal.SIGKILL)
     os.waitpid(engine, 0)
     wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the scheduler has ended")
+
+
+def test_only_the_built_in_static_batching_holds_answers_back():
+    """With a scheduler of one's own that lets requests join, a batch might never be complete."""
+    with Executor(FakeModel(LIMITS), ExecutorConfig(gpt_model_type="V1"), GuaranteedNoEvict()) as executor:
+        order, both = [], threading.Semaphore(0)
+        for length in (40, 2):
+            executor.enqueue_request(
+                Request([1] * 6, length), lambda response: (order.append(len(response.token_ids)), both.release())
+            )
+        assert both.acquire(timeout=30) and both.acquire(timeout=30)
+    assert order == [2, 40]

@@ -28,11 +28,14 @@ from inflight.engine import Plan
 
 class Scheduler:
     def schedule(self, now):
-        new = list(now.waiting)[: 2 - len(now.running)]
-        plan, room = Plan(admit=[request.id for request in new]), now.max_num_tokens
-        for request in [*now.running, *new]:
-            plan.compute[request.id] = min(request.pending_tokens, room - 1)
-            room -= plan.compute[request.id]
+        running, room = list(now.running), now.max_num_tokens - len(now.running)
+        plan = Plan()
+        for request in list(now.waiting)[: 2 - len(running)]:
+            if request.pending_tokens <= room:
+                plan.admit.append(request.id)
+                running.append(request)
+                room -= request.pending_tokens
+        plan.compute = {request.id: request.pending_tokens for request in running}
         return plan
 """
 LINE = 1 + next(number for number, line in enumerate(OLDEST_ALONE.splitlines(), 1) if "# HERE" in line)
