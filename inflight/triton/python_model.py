@@ -138,7 +138,7 @@ class Gauges:
         self._model = {"model": args["model_name"], "version": args["model_version"]}
         self._labels = {name: label for name, (_, label) in families.items()}
         self._families = {
-            name: _undying(pb_utils.MetricFamily(name=name, description=text, kind=pb_utils.MetricFamily.GAUGE))
+            name: _never_destroyed(pb_utils.MetricFamily(name=name, description=text, kind=pb_utils.MetricFamily.GAUGE))
             for name, (text, _) in families.items()
         }
         self._gauges: dict[tuple[str, str], Any] = {}
@@ -148,11 +148,11 @@ class Gauges:
         for label, value in values.items():
             if (family, label) not in self._gauges:
                 labels = {**self._model, self._labels[family]: label}
-                self._gauges[family, label] = _undying(self._families[family].Metric(labels=labels))
+                self._gauges[family, label] = _never_destroyed(self._families[family].Metric(labels=labels))
             self._gauges[family, label].set(value)
 
 
-def _undying(metric):
+def _never_destroyed(metric):
     """The same, which Python will not destroy.
 
     Destroyed when the process ends, it has no server to tell any more and crashes. Destroyed in `finalize`, it takes
