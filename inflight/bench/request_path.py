@@ -48,7 +48,9 @@ def measure(
     CourseError
         The request failed; the server did not give its figures, or those of other requests are mixed in.
     """
-    before, sent = _statistics(server), time.time()
+    # Those of a request before this one are counted a moment after its answer.
+    before = telemetry.settled(lambda: _statistics(server))
+    sent = time.time()
     stream = client.stream(text, max_tokens)
     for _ in stream:
         pass

@@ -24,6 +24,7 @@ from inflight.triton import transport
 
 COLUMNS = ["name", "model", "label", "value", "type"]
 METRICS_LAG_S = 5  # the longest that figures come after what they tell of
+SETTLED_S = 0.3
 LOOK_EVERY_S = 0.02
 
 Figures = TypeVar("Figures")
@@ -45,6 +46,25 @@ def wait_for(
             raise CourseError(otherwise)
         time.sleep(LOOK_EVERY_S)
     return figures
+
+
+def settled(read: Callable[[], Figures]) -> Figures:
+    """What `read` gives once it has stayed the same for SETTLED_S: the figures of an earlier request are among it then.
+
+    Raises
+    ------
+    CourseError
+        It still changed after METRICS_LAG_S: the server has other things to do.
+    """
+    since, latest = time.monotonic(), read()
+
+    def is_settled(figures: Figures) -> bool:
+        nonlocal since, latest
+        if figures != latest:
+            since, latest = time.monotonic(), figures
+        return time.monotonic() - since > SETTLED_S
+
+    return wait_for(read, is_settled, "The server's figures keep changing. Measure when it has nothing else to do.")
 
 
 def metrics(text: str) -> pd.DataFrame:

@@ -4,7 +4,6 @@ import subprocess
 import sys
 
 import pytest
-import tritonclient.grpc as triton
 
 from inflight.bench import dynamic_batching, model_analyzer, perf_analyzer
 from inflight.errors import CourseError
@@ -12,6 +11,7 @@ from inflight.models import huggingface
 from inflight.triton import repository, telemetry
 from inflight.triton.repository import EMBEDDING
 from inflight.triton.server import Server
+from inflight.triton.transport import Connection
 
 DATA = perf_analyzer.text_data(list(dynamic_batching.TEXTS))
 BUDGET_MS = 60_000  # whatever the machine, no request takes so long
@@ -41,7 +41,7 @@ def server(small_checkpoint, tmp_path_factory):
 
 
 def connect(server):
-    return triton.InferenceServerClient(server.grpc_url)
+    return Connection(server.grpc_url)
 
 
 def test_it_searches_and_leaves_the_model_as_it_was(installed, server):

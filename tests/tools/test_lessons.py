@@ -142,7 +142,7 @@ def test_widget_views_become_text(root):
 
 
 def test_a_failing_cell_is_named(root):
-    (root / "lessons/01_slots/lecture.py").write_text(LECTURE + "\n# %%\nseats / 0\n")
+    (root / "lessons/01_slots/lecture.py").write_text(LECTURE + "\n# %%\nslots / 0\n")
     with pytest.raises(CourseError, match=r"notebooks/01_slots, cell \[3\] `slots / 0` failed with ZeroDivisionError"):
         lessons.build(root)
 
@@ -267,7 +267,7 @@ def add_markdown(text):
         ("notebooks", add_markdown("see [this](../labs/02_none.ipynb)"), "link to ../labs/02_none.ipynb leads nowhere"),
         ("notebooks", add_markdown("# Another"), "2 top headings"),
         ("notebooks", add_markdown("### Deep"), "headings skip a level: [1, 3]"),
-        ("notebooks", add_markdown("x" * 400_000), "more than 400000"),
+        ("notebooks", add_markdown("x" * lessons.MAX_BYTES), "more than 700000"),
         ("labs", lambda nb: nb["cells"][1].update(execution_count=1), "a lab has outputs"),
         ("labs", add_markdown("try `answer = slots - guests % slots`"), "the answer `answer = slots - guests % slots`"),
         ("labs", lambda nb: nb["cells"][2].update(source="# total_of_all_slots = 8"), "can be read in the lab"),
