@@ -1,10 +1,12 @@
 """A scheduler of one's own in the running server: it takes effect at a load, and a bad one hurts nobody."""
 
 import json
+import os
 import queue
 import threading
 
 import numpy as np
+import psutil
 import pytest
 import tritonclient.grpc as triton
 
@@ -149,7 +151,11 @@ def test_one_that_fails_in_a_run_ends_its_requests_and_the_next_are_answered(ser
     assert len(ask(server)) == 5
 
 
+@pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="on a single core Triton 2.51 does not end the unload; see it with two"
+)
 def test_a_model_whose_scheduler_hangs_can_be_unloaded(server, load):
+    before = model_process(server, "tensorrt_llm")
     load(OLDEST_ALONE.replace("        # HERE", FAILS_LATER.replace("FAULT", "while True: pass")))
     said = queue.SimpleQueue()
     with triton.InferenceServerClient(server.grpc_url) as client:
@@ -158,6 +164,8 @@ def test_a_model_whose_scheduler_hangs_can_be_unloaded(server, load):
         client.async_stream_infer("tensorrt_llm", tensors([5] * 13, 5))
         process = model_process(server, "tensorrt_llm")
         wait_until(lambda: any(child.cpu_times().user > 0.5 for child in process.children()), "the call loops")
+        # Told to unload a model whose instance of before is still ending, Triton 2.51 may forget it.
+        wait_until(lambda: not psutil.pid_exists(before.pid), "the engine of before has ended")
         server.unload("ensemble")
         server.unload("tensorrt_llm")
         assert "my_scheduler.py" in str(said.get(timeout=30))
