@@ -2,13 +2,9 @@
 
 import json
 import os
-import queue
 import threading
 
-import numpy as np
-import psutil
 import pytest
-import tritonclient.grpc as triton
 
 from inflight.errors import CourseError
 from inflight.triton import repository
@@ -155,27 +151,23 @@ def test_one_that_fails_in_a_run_ends_its_requests_and_the_next_are_answered(ser
     len(os.sched_getaffinity(0)) < 2, reason="on a single core Triton 2.51 does not end the unload; see it with two"
 )
 def test_a_model_whose_scheduler_hangs_can_be_unloaded(server, load):
-    before = model_process(server, "tensorrt_llm")
     load(OLDEST_ALONE.replace("        # HERE", FAILS_LATER.replace("FAULT", "while True: pass")))
-    said = queue.SimpleQueue()
-    with triton.InferenceServerClient(server.grpc_url) as client:
-        # The stream stays open: Triton 2.51 may keep a model for ever whose client leaves while it is unloaded.
-        client.start_stream(lambda result, error: said.put(error))
-        client.async_stream_infer("tensorrt_llm", tensors([5] * 13, 5))
-        process = model_process(server, "tensorrt_llm")
-        wait_until(lambda: any(child.cpu_times().user > 0.5 for child in process.children()), "the call loops")
-        # Told to unload a model whose instance of before is still ending, Triton 2.51 may forget it.
-        wait_until(lambda: not psutil.pid_exists(before.pid), "the engine of before has ended")
-        server.unload("ensemble")
-        server.unload("tensorrt_llm")
-        assert "my_scheduler.py" in str(said.get(timeout=30))
+    said = []
+
+    def wait_for_an_answer():
+        try:
+            with Client(server.grpc_url) as client:
+                client.ask_tokens([5] * 13, 5)
+        except CourseError as error:
+            said.append(str(error))
+
+    asking = threading.Thread(target=wait_for_an_answer)
+    asking.start()
+    process = model_process(server, "tensorrt_llm")
+    wait_until(lambda: any(child.cpu_times().user > 0.5 for child in process.children()), "the call loops")
+    server.unload("ensemble")
+    server.unload("tensorrt_llm")
+    asking.join(30)
+    assert said and "my_scheduler.py" in said[0]
     server.load("tensorrt_llm")
     server.load("ensemble")
-
-
-def tensors(prompt: list[int], tokens: int) -> list[triton.InferInput]:
-    arrays = {"input_ids": [prompt], "input_lengths": [[len(prompt)]], "request_output_len": [[tokens]]}
-    return [
-        triton.InferInput(name, list(np.shape(values)), "INT32").set_data_from_numpy(np.array(values, np.int32))
-        for name, values in arrays.items()
-    ]
