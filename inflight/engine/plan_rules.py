@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inflight.engine.scheduler import Now, Plan, Scheduler
+from inflight.engine.scheduler import Now, Plan, RequestView, Scheduler
 from inflight.errors import CourseError
 
 
@@ -24,7 +24,14 @@ def broken_rule(now: Now, plan: object) -> str | None:
     """The first rule that `plan` breaks, as a sentence goes on after "schedule()"; None for a good plan."""
     if not isinstance(plan, Plan):
         return f"returned a {type(plan).__name__}; it must return a Plan"
-    return _wrong_types(plan) or _wrong_requests(now, plan) or _too_many_tokens(now, plan) or _too_few_blocks(now, plan)
+    if rule := _wrong_types(plan):
+        return rule
+    requests = _named(now, plan)
+    return (
+        _wrong_requests(now, plan, requests)
+        or _too_many_tokens(now, plan, requests)
+        or _too_few_blocks(now, plan, requests)
+    )
 
 
 def _is_count(value: object) -> bool:
@@ -45,11 +52,10 @@ def _wrong_types(plan: Plan) -> str | None:
     return None
 
 
-def _wrong_requests(now: Now, plan: Plan) -> str | None:
+def _wrong_requests(now: Now, plan: Plan, requests: dict[int, RequestView]) -> str | None:
     running = {request.id for request in now.running}
-    not_running = {request.id for request in now.paused} | _waiting(now, plan.admit)
     for number in plan.admit:
-        if number not in not_running:
+        if number not in requests or number in running:
             return f"admits request {number}, which is neither waiting nor paused"
     for number in plan.pause:
         if number not in running:
@@ -63,19 +69,7 @@ def _wrong_requests(now: Now, plan: Plan) -> str | None:
     return None
 
 
-def _waiting(now: Now, ids: list[int]) -> set[int]:
-    """Which of `ids` wait; the line may be long, and those who are admitted stand at its front."""
-    wanted, found = set(ids), set[int]()
-    for request in now.waiting:
-        if not wanted - found:
-            break
-        if request.id in wanted:
-            found.add(request.id)
-    return found
-
-
-def _too_many_tokens(now: Now, plan: Plan) -> str | None:
-    requests = _named(now, plan)
+def _too_many_tokens(now: Now, plan: Plan, requests: dict[int, RequestView]) -> str | None:
     for number, tokens in plan.compute.items():
         pending = requests[number].pending_tokens
         if not 1 <= tokens <= pending:
@@ -90,8 +84,7 @@ def _too_many_tokens(now: Now, plan: Plan) -> str | None:
     return None
 
 
-def _too_few_blocks(now: Now, plan: Plan) -> str | None:
-    requests = _named(now, plan)
+def _too_few_blocks(now: Now, plan: Plan, requests: dict[int, RequestView]) -> str | None:
     free = now.free_blocks + sum(requests[number].own_blocks for number in plan.pause)
     needed = sum(now.blocks_needed(requests[number]) for number in {*plan.admit, *plan.compute})
     if needed > free:
@@ -101,8 +94,8 @@ def _too_few_blocks(now: Now, plan: Plan) -> str | None:
     return None
 
 
-def _named(now: Now, plan: Plan) -> dict:
-    """The requests that a plan names, by id."""
+def _named(now: Now, plan: Plan) -> dict[int, RequestView]:
+    """By id: who runs, who is paused, and who is admitted of the waiting, whose line may be long."""
     requests = {request.id: request for line in (now.running, now.paused) for request in line}
     left = set(plan.admit) - set(requests)
     for request in now.waiting:
