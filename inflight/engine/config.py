@@ -236,6 +236,8 @@ class Request:
         One response a token instead of one in all.
     return_log_probs : bool
         Give each token's log-probability.
+    allotted_time_ms : float, optional
+        Most time from the request's arrival to its end, its wait included.
     """
 
     input_ids: list[int]
@@ -246,13 +248,15 @@ class Request:
     sampling: SamplingConfig = SamplingConfig()
     streaming: bool = False
     return_log_probs: bool = False
+    allotted_time_ms: float | None = None
 
 
 @dataclass(frozen=True)
 class Response:
     """Tokens of a request: the new ones when it streams, all of them when not.
 
-    `finish_reason` of a final response: "end_id", "length", "stop_words", "stopped", "cancelled" or "error".
+    `finish_reason` of a final response: "end_id", "length", "stop_words", "stopped", "cancelled", "timed_out" or
+    "error".
     """
 
     request_id: int

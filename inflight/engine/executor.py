@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -91,6 +92,7 @@ class Executor:
         self._unfinished: dict[int, Sequence] = {}
         self._receivers: dict[int, Callable[[Response], None]] = {}
         self._asked_to_end: dict[int, str] = {}  # id -> "stopped" or "cancelled"
+        self._next_end_s = math.inf  # nobody's time is over before
         self._next_id = 1
         self._closing = False
 
@@ -148,17 +150,27 @@ class Executor:
         self._deliver()  # last, so that who has an answer finds its iterations in the log
 
     def _take_in(self) -> None:
-        """Let new requests wait, and end those whose clients asked for it."""
+        """Let new requests wait, and end those whose clients asked for it or whose time is over."""
         with self._work:
             for sequence in self._inbox:
                 sequence.last_computed = self._iteration
                 self._sequences.waiting.append(sequence)
             self._inbox.clear()
             asked = self._asked_to_end.items()
-            ending = [(self._unfinished[number], reason) for number, reason in asked if number in self._unfinished]
+            ending = dict.fromkeys(self._timed_out(), "timed_out")
+            ending |= {self._unfinished[number]: reason for number, reason in asked if number in self._unfinished}
             self._asked_to_end.clear()
-        for sequence, reason in ending:
+        for sequence, reason in ending.items():
             self._finish(sequence, reason)
+
+    def _timed_out(self) -> list[Sequence]:
+        """Those whose time is over. Looked for only when the first may be, for many may wait."""
+        now_s = time.monotonic()
+        if now_s < self._next_end_s:
+            return []
+        sequences = self._unfinished.values()
+        self._next_end_s = min((other.ends_by_s for other in sequences if other.ends_by_s > now_s), default=math.inf)
+        return [sequence for sequence in sequences if sequence.ends_by_s <= now_s]
 
     def _plan(self) -> Plan:
         """Ask the scheduler, and see that what it wants can be done."""
@@ -202,14 +214,16 @@ class Executor:
     def _finish(self, sequence: Sequence, reason: str) -> None:
         """Take `sequence` out of the engine and answer it. In static batching the answer waits for the whole batch."""
         sequence.finish_reason = reason
-        is_held = isinstance(self.scheduler, StaticBatching) and sequence in self._sequences.running
+        is_held = (
+            isinstance(self.scheduler, StaticBatching) and sequence in self._sequences.running and reason != "timed_out"
+        )
         self._sequences.remove(sequence)
         with self._work:
             del self._unfinished[sequence.id]
         if is_held:
             self._held.append(sequence)
         else:
-            self._respond(sequence)
+            self._respond(sequence, error=_out_of_time(sequence.request) if reason == "timed_out" else None)
         if self._held and not self._sequences.running:
             batch, self._held = self._held, []
             for other in sorted(batch, key=attrgetter("id")):
@@ -280,7 +294,9 @@ class Executor:
             num_waiting = len(self._inbox) + len(self._sequences.waiting)
             if self.config.max_queue_size and num_waiting >= self.config.max_queue_size:
                 raise CourseError(f"The queue is full: {num_waiting} requests wait (max_queue_size). Try later.")
-            sequence = Sequence(self._next_id, request)
+            allotted_ms = math.inf if request.allotted_time_ms is None else request.allotted_time_ms
+            sequence = Sequence(self._next_id, request, time.monotonic() + allotted_ms / 1000)
+            self._next_end_s = min(self._next_end_s, sequence.ends_by_s)
             self._next_id += 1
             self._unfinished[sequence.id] = sequence
             self._receivers[sequence.id] = on_response
@@ -511,6 +527,14 @@ class Executor:
                 f"The iteration log {self.config.iteration_log_path} cannot be written "
                 f"({error.strerror}). Name another file."
             ) from error
+
+
+def _out_of_time(request: Request) -> str:
+    return (
+        f"The request was not finished within {request.allotted_time_ms:,.0f} ms, its wait included, and was ended: "
+        "ask for fewer tokens, send it when fewer requests run, or allow it more time (allotted_time_ms of "
+        "tensorrt_llm, or the timeout that the request brings)."
+    )
 
 
 def _joined(responses: list[Response]) -> Response:

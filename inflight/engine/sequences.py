@@ -5,6 +5,7 @@ The scheduler decides over numbers; here its plan is carried out, block by block
 
 from __future__ import annotations
 
+import math
 from collections import abc, deque
 from collections.abc import Callable
 
@@ -15,10 +16,11 @@ from inflight.engine.scheduler import Now, Plan, RequestView
 
 
 class Sequence:
-    """A request on its way through the engine."""
+    """A request on its way through the engine; `ends_by_s`, on the executor's clock, is when its time is over."""
 
-    def __init__(self, request_id: int, request: Request):
+    def __init__(self, request_id: int, request: Request, ends_by_s: float = math.inf):
         self.id = request_id
+        self.ends_by_s = ends_by_s
         self.request = request
         self.sampler = Sampler(request.sampling, request.end_id, request.bad_words)
         self.answer: list[int] = []

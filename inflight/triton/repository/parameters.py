@@ -57,6 +57,10 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
         "gpt_model_type": replace(_EXECUTOR["gpt_model_type"], required=True),
         # TensorRT-LLM's default is false; here an answer does not repeat its prompt unless asked to.
         "exclude_input_in_output": Parameter("bool", True, "Leave the prompt out of output_ids."),
+        # TensorRT-LLM's executor has it for each request. Long, for it is against those who have gone, not who wait.
+        "allotted_time_ms": Parameter(
+            "int", 300_000, "Most time that a request may take, its wait included; 0: no limit.", low=0
+        ),
         "cancellation_check_period_ms": Parameter("int", 100, "How often to look for clients that are gone.", low=1),
         "stats_check_period_ms": Parameter("int", 100, "How often to refresh /metrics.", low=1),
         "FORCE_CPU_ONLY_INPUT_TENSORS": Parameter("choice", "no", "Where input tensors lie.", ("yes", "no")),

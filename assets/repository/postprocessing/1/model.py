@@ -5,6 +5,7 @@ import triton_python_backend_utils as pb_utils
 
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.triton import python_model
+from inflight.triton.canceller import EngineCanceller
 
 
 class TritonPythonModel:
@@ -12,22 +13,33 @@ class TritonPythonModel:
 
     A streamed response brings a token or two, and a character may be spread over several. PRECEDING_IDS tell what came
     before, so that spaces are kept and a character is given when its last byte is there.
+
+    This is also where it shows that the client of an ensemble has gone: Triton tells so to the steps that begin
+    afterwards, and the engine's began before. The engine is told by CANCELLATION_ID.
     """
 
     def initialize(self, args):
         self.parameters = python_model.parameters(args)
         self.tokenizer = load_tokenizer(self.parameters["tokenizer_dir"])
+        self.canceller = EngineCanceller()
 
     def execute(self, requests):
         return [python_model.answer(self._text, request) for request in requests]
 
+    def finalize(self):
+        self.canceller.close()
+
     def _text(self, request):
+        is_final = bool(python_model.array(request, "IS_FINAL", [True]).reshape(-1)[0])
+        if not is_final and request.is_cancelled():
+            cancellation_id = python_model.scalar(request, "CANCELLATION_ID")
+            if cancellation_id is not None:
+                self.canceller.cancel(cancellation_id)
         beams = python_model.array(request, "TOKENS_BATCH")[0]
         lengths = python_model.array(request, "SEQUENCE_LENGTH").reshape(-1)
         preceding = [
             token for token in python_model.array(request, "PRECEDING_IDS", []).reshape(-1).tolist() if token >= 0
         ]
-        is_final = bool(python_model.array(request, "IS_FINAL", [True]).reshape(-1)[0])
         texts = [
             self.tokenizer.decode_increment(
                 preceding, ids[:length].tolist(), is_final, self.parameters["skip_special_tokens"]

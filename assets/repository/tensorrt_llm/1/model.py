@@ -1,6 +1,8 @@
 """Between Triton's requests and the engine; the scheduling is in inflight/engine/scheduler.py."""
 
+import secrets
 import threading
+from dataclasses import dataclass
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -26,6 +28,15 @@ SAMPLING = {
 }
 
 
+@dataclass
+class Running:
+    """A request that the engine has: what its client called it, where its responses go, and what cancels it."""
+
+    request_id: str
+    sender: object
+    cancellation_id: int
+
+
 class TritonPythonModel:
     """Inputs and outputs as in config.pbtxt, each with a leading batch dimension of 1.
 
@@ -41,7 +52,7 @@ class TritonPythonModel:
         }
         self.executor = Executor.load(self.parameters["gpt_model_path"], ExecutorConfig(**settings))
         self.metrics = python_model.EngineMetrics(args, self.executor)
-        self.running = {}  # executor's id -> (Triton's request id, response sender)
+        self.running = {}  # executor's id -> Running
         self.lock = threading.Lock()
         self.closing = threading.Event()
         self.housekeepers = [
@@ -71,15 +82,19 @@ class TritonPythonModel:
 
     def _start(self, request, sender):
         if python_model.scalar(request, "stop", False):
-            self._stop(request.request_id())
-            nothing = self._tensors([], [], Response(0, [], True), _outputs(request))
+            self._stop(request)
+            nothing = self._tensors([], [], 0, Response(0, [], True), _outputs(request))
             sender.send(pb_utils.InferenceResponse(nothing), flags=FINAL)
+            return
+        if request.is_cancelled():  # its client has gone while it was made into tokens, or waited for us
+            sender.send(flags=FINAL)
             return
         wanted = self._read(request)
         exclude = python_model.scalar(request, "exclude_input_in_output", self.parameters["exclude_input_in_output"])
         prefix = [] if exclude or wanted.streaming else wanted.input_ids
-        outputs, request_id = _outputs(request), request.request_id()
-        preceding = []
+        outputs, preceding = _outputs(request), []
+        # Whoever gets the responses may cancel the request; nobody else guesses the number.
+        running = Running(request.request_id(), sender, secrets.randbits(63))
 
         def on_response(response):
             if response.is_final:
@@ -88,12 +103,13 @@ class TritonPythonModel:
             if response.error:
                 message = python_model.error_response(CourseError(response.error))
             else:
-                message = pb_utils.InferenceResponse(self._tensors(prefix, preceding, response, outputs))
+                tensors = self._tensors(prefix, preceding, running.cancellation_id, response, outputs)
+                message = pb_utils.InferenceResponse(tensors)
             preceding[:] = [*preceding, *response.token_ids][-NUM_PRECEDING:]
             sender.send(message, flags=FINAL if response.is_final else 0)
 
         with self.lock:  # the first response may come before enqueue_request returns
-            self.running[self.executor.enqueue_request(wanted, on_response)] = (request_id, sender)
+            self.running[self.executor.enqueue_request(wanted, on_response)] = running
 
     def _read(self, request) -> Request:
         ids = python_model.array(request, "input_ids")
@@ -127,9 +143,15 @@ class TritonPythonModel:
             sampling=SamplingConfig(**given),
             streaming=streaming,
             return_log_probs=python_model.scalar(request, "return_log_probs", False),
+            allotted_time_ms=self._allotted_time_ms(request),
         )
 
-    def _tensors(self, prefix, preceding, response, outputs):
+    def _allotted_time_ms(self, request) -> float | None:
+        """The shorter of the model's time for each request and this one's own timeout, which Triton has in µs."""
+        limits = [limit for limit in (self.parameters["allotted_time_ms"], request.timeout() / 1000) if limit]
+        return min(limits, default=None)
+
+    def _tensors(self, prefix, preceding, cancellation_id, response, outputs):
         ids = prefix + response.token_ids
         values = {
             "output_ids": lambda: np.array([[ids]], np.int32),
@@ -138,24 +160,34 @@ class TritonPythonModel:
             "output_log_probs": lambda: np.array([[response.log_probs]], np.float32),
             "preceding_ids": lambda: np.array([[-1] * (NUM_PRECEDING - len(preceding)) + preceding], np.int32),
             "is_final": lambda: np.array([[response.is_final]]),
+            "cancellation_id": lambda: np.array([[cancellation_id]], np.int64),
         }
         return [pb_utils.Tensor(name, value()) for name, value in values.items() if name in outputs]
 
-    def _stop(self, request_id):
+    def _stop(self, request):
+        request_id, cancellation_id = request.request_id(), python_model.scalar(request, "cancellation_id")
+        if cancellation_id is not None:
+            self._cancel(lambda running: running.cancellation_id == cancellation_id)
+            return
         if not request_id:
             raise CourseError(
                 "Trying to stop a request but request ID is not provided: send the id of the running request."
             )
         with self.lock:
-            ids = [number for number, (name, _) in self.running.items() if name == request_id]
+            ids = [number for number, running in self.running.items() if running.request_id == request_id]
         for number in ids:
             self.executor.stop_request(number)
 
     def _cancel_abandoned(self):
+        """End the requests of clients that have gone, if they came to this model itself: in an ensemble the senders know
+        nothing of it."""
+        self._cancel(lambda running: running.sender.is_cancelled())
+
+    def _cancel(self, is_meant):
         # Triton crashes when a sender is asked after its final response; none leaves while the lock is held.
         with self.lock:
-            abandoned = [number for number, (_, sender) in self.running.items() if sender.is_cancelled()]
-        for number in abandoned:
+            numbers = [number for number, running in self.running.items() if is_meant(running)]
+        for number in numbers:
             self.executor.cancel_request(number)
 
     def _every(self, period_ms, job):
