@@ -2,6 +2,7 @@
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
+from transformers import StoppingCriteriaList
 
 from inflight.errors import CourseError
 from inflight.models import huggingface
@@ -11,7 +12,8 @@ from inflight.triton import python_model
 class TritonPythonModel:
     """Inputs and outputs as in config.pbtxt, each with a leading batch dimension of 1.
 
-    A request is computed to its end before the next one is begun: no batch, no stream, always the likeliest token.
+    A request is computed to its end before the next one is begun: no batch, no stream, always the likeliest token. It
+    ends early where its client has gone.
     """
 
     def initialize(self, args):
@@ -40,6 +42,7 @@ class TritonPythonModel:
             min_new_tokens=min(min_length, length),
             return_full_text=False,
             clean_up_tokenization_spaces=False,
+            stopping_criteria=StoppingCriteriaList([lambda token_ids, scores: request.is_cancelled()]),
         )
         text = answer["generated_text"].encode("utf-8")
         return [pb_utils.Tensor("text_output", np.array([[text]], dtype=np.object_))]

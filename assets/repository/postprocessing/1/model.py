@@ -31,10 +31,9 @@ class TritonPythonModel:
 
     def _text(self, request):
         is_final = bool(python_model.array(request, "IS_FINAL", [True]).reshape(-1)[0])
-        if not is_final and request.is_cancelled():
-            cancellation_id = python_model.scalar(request, "CANCELLATION_ID")
-            if cancellation_id is not None:
-                self.canceller.cancel(cancellation_id)
+        cancellation_id = python_model.scalar(request, "CANCELLATION_ID")
+        if cancellation_id is not None and request.is_cancelled():
+            self.canceller.cancel(cancellation_id)
         beams = python_model.array(request, "TOKENS_BATCH")[0]
         lengths = python_model.array(request, "SEQUENCE_LENGTH").reshape(-1)
         preceding = [

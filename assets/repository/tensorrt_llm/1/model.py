@@ -83,17 +83,16 @@ class TritonPythonModel:
     def _start(self, request, sender):
         if python_model.scalar(request, "stop", False):
             self._stop(request)
-            nothing = self._tensors([], [], 0, Response(0, [], True), _outputs(request))
+            nothing = self._tensors([], [], Response(0, [], True), _outputs(request))
             sender.send(pb_utils.InferenceResponse(nothing), flags=FINAL)
             return
-        if request.is_cancelled():  # its client has gone while it was made into tokens, or waited for us
-            sender.send(flags=FINAL)
-            return
+        if request.is_cancelled():
+            raise CourseError("The client went away before its request came to the engine.")
         wanted = self._read(request)
         exclude = python_model.scalar(request, "exclude_input_in_output", self.parameters["exclude_input_in_output"])
         prefix = [] if exclude or wanted.streaming else wanted.input_ids
         outputs, preceding = _outputs(request), []
-        # Whoever gets the responses may cancel the request; nobody else guesses the number.
+        # Nobody guesses the number: who has it has got a response of this request.
         running = Running(request.request_id(), sender, secrets.randbits(63))
 
         def on_response(response):
@@ -103,7 +102,9 @@ class TritonPythonModel:
             if response.error:
                 message = python_model.error_response(CourseError(response.error))
             else:
-                tensors = self._tensors(prefix, preceding, running.cancellation_id, response, outputs)
+                tensors = self._tensors(prefix, preceding, response, outputs)
+                if "cancellation_id" in outputs and not response.is_final:
+                    tensors.append(pb_utils.Tensor("cancellation_id", np.array([[running.cancellation_id]], np.int64)))
                 message = pb_utils.InferenceResponse(tensors)
             preceding[:] = [*preceding, *response.token_ids][-NUM_PRECEDING:]
             sender.send(message, flags=FINAL if response.is_final else 0)
@@ -151,7 +152,7 @@ class TritonPythonModel:
         limits = [limit for limit in (self.parameters["allotted_time_ms"], request.timeout() / 1000) if limit]
         return min(limits, default=None)
 
-    def _tensors(self, prefix, preceding, cancellation_id, response, outputs):
+    def _tensors(self, prefix, preceding, response, outputs):
         ids = prefix + response.token_ids
         values = {
             "output_ids": lambda: np.array([[ids]], np.int32),
@@ -160,7 +161,6 @@ class TritonPythonModel:
             "output_log_probs": lambda: np.array([[response.log_probs]], np.float32),
             "preceding_ids": lambda: np.array([[-1] * (NUM_PRECEDING - len(preceding)) + preceding], np.int32),
             "is_final": lambda: np.array([[response.is_final]]),
-            "cancellation_id": lambda: np.array([[cancellation_id]], np.int64),
         }
         return [pb_utils.Tensor(name, value()) for name, value in values.items() if name in outputs]
 
@@ -179,8 +179,7 @@ class TritonPythonModel:
             self.executor.stop_request(number)
 
     def _cancel_abandoned(self):
-        """End the requests of clients that have gone, if they came to this model itself: in an ensemble the senders know
-        nothing of it."""
+        """End the requests of clients that have gone. Of those of an ensemble the senders learn nothing."""
         self._cancel(lambda running: running.sender.is_cancelled())
 
     def _cancel(self, is_meant):

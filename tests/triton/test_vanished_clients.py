@@ -1,0 +1,263 @@
+"""Who goes away without a word frees the slot: killed while it streams, while it waits, or behind a whole answer.
+
+What is measured are iterations: what the engine still computed for somebody who was gone.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from inflight.triton import repository, transport
+from inflight.triton.client import Client
+from inflight.triton.server import Server
+from inflight.triton.transport import Connection
+from tests.engines import active_requests, metric, wait_until
+
+LONG = 1500  # tokens that the killed clients ask for
+NO_END = {"min_length": LONG}
+STORY = "Tell me a long story of a ship."
+PROTOCOLS = ["grpc", "http"]
+
+# Clients for a process of their own: they send the given requests at once and say so when `num_begun` have a token.
+HTTP_CLIENTS = """
+import json, selectors, socket, sys
+url, path, bodies, num_begun = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), int(sys.argv[4])
+host, port = url.removeprefix("http://").split(":")
+arriving, begun = selectors.DefaultSelector(), set()
+for body in bodies:
+    body = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\\r\\nHost: {host}\\r\\nContent-Length: {len(body)}\\r\\n\\r\\n"
+    connection = socket.create_connection((host, int(port)))
+    connection.sendall(head.encode() + body)
+    arriving.register(connection, selectors.EVENT_READ)
+print("sent", flush=True)
+while True:
+    for key, _ in arriving.select():
+        if b"data:" in key.fileobj.recv(65536):
+            begun.add(key.fd)
+            if len(begun) == num_begun:
+                print("begun", flush=True)
+"""
+GRPC_CLIENTS = """
+import json, sys
+import numpy as np
+from inflight.triton.transport import Connection
+url, model, bodies, num_begun = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), int(sys.argv[4])
+types = {"text_input": np.object_, "stream": np.bool_, "streaming": np.bool_}
+connection, begun = Connection(url), 0
+connection.open_stream()
+for body in bodies:
+    options = {"timeout": body.pop("timeout", None)}
+    arrays = {name: np.array([np.atleast_1d(value)], types.get(name, np.int32)) for name, value in body.items()}
+    connection.send_on_stream(model, arrays, **options)
+print("sent", flush=True)
+while True:
+    reply = connection.next_reply(600)
+    begun += 1
+    if begun == num_begun:
+        print("begun", flush=True)
+"""
+
+
+@dataclass
+class Place:
+    """A server of the course's model, and the log of its engine's iterations."""
+
+    server: Server
+    log: Path
+
+    def iterations(self) -> list[dict]:
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+    def last_id(self) -> int:
+        """The highest id that the engine has computed for."""
+        return max((row[0] for iteration in self.iterations() for row in iteration["requests"]), default=0)
+
+    def start(self, protocol: str, bodies: list[dict], num_begun: int = 1, model: str = "ensemble") -> subprocess.Popen:
+        """Clients in a process of their own, one a body, `num_begun` of which have a token by now; 0: all are sent."""
+        scripts = {
+            "http": (HTTP_CLIENTS, self.server.http_url, f"/v2/models/{model}/generate_stream"),
+            "grpc": (GRPC_CLIENTS, self.server.grpc_url, model),
+        }
+        arguments = [*scripts[protocol], json.dumps(bodies), str(num_begun)]
+        process = subprocess.Popen([sys.executable, "-c", *arguments], stdout=subprocess.PIPE, text=True)
+        for word in ["sent", "begun"] if num_begun else ["sent"]:
+            assert process.stdout.readline().strip() == word
+        return process
+
+    def kill(self, process: subprocess.Popen) -> float:
+        """SIGKILL; returns when the process and its connections are gone, in seconds since 1970."""
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        return time.time()
+
+    def wait_until_idle(self) -> None:
+        wait_until(lambda: active_requests(self.server) == 0, "all slots are free", 60)
+
+    def iterations_after(self, killed_s: float, ids: range) -> int:
+        """Iterations begun after the kill in which a request with one of these ids took part."""
+        return sum(
+            iteration["timestamp"] > killed_s and any(row[0] in ids for row in iteration["requests"])
+            for iteration in self.iterations()
+        )
+
+
+@pytest.fixture(scope="module")
+def place(course_engine, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("vanished")
+    log = folder / "iterations.jsonl"
+    repo = repository.assemble(folder / "repo", course_engine, decoupled_mode=True, iteration_log_path=log)
+    with Server(repo) as server, Client(server.grpc_url) as client:
+        client.ask("Hello", 2)
+        yield Place(server, log)
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_left(place):
+    yield
+    place.wait_until_idle()
+    assert metric(place.server, "nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="used") == 0
+
+
+def stream_body(**options) -> dict:
+    return {"text_input": STORY, "max_tokens": LONG, **NO_END, "stream": True, **options}
+
+
+# Streams --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_killed_client_of_a_stream_gets_three_iterations_at_most(place, protocol):
+    after = []
+    for _ in range(3):
+        mark = place.last_id() + 1
+        killed_s = place.kill(place.start(protocol, [stream_body()]))
+        place.wait_until_idle()
+        after.append(place.iterations_after(killed_s, range(mark, mark + 1)))
+    print("iterations after the kill:", after)
+    assert sorted(after)[1] <= 3, after  # the middle one: a process may be held up anywhere
+    assert max(after) < LONG / 10
+
+
+def test_who_comes_after_16_that_are_gone_does_not_wait_for_them(place):
+    mark = place.last_id() + 1
+    gone = range(mark, mark + 16)
+    process = place.start("http", [stream_body()] * 16, num_begun=8)  # eight have the slots, eight wait
+    wait_until(lambda: active_requests(place.server) == 16, "all are in the engine")
+    with Connection(place.server.grpc_url) as connection:
+        connection.open_stream()
+        arrays = {"text_input": transport.text("Hello"), "max_tokens": np.array([[3]], np.int32)}
+        connection.send_on_stream("ensemble", arrays)
+        wait_until(lambda: active_requests(place.server) == 17, "the live one waits behind them")
+        killed_s = place.kill(process)
+        assert connection.next_reply(120).error is None
+    iterations = [iteration for iteration in place.iterations() if iteration["timestamp"] > killed_s]
+    first = next(
+        i for i, iteration in enumerate(iterations) if any(row[0] not in gone for row in iteration["requests"])
+    )
+    print("iterations until the live one has a slot:", first)
+    assert first <= 12  # three for those who ran and three for those who took their slots; and again as many to spare
+
+
+def test_one_of_several_streams_on_a_connection_goes_and_the_others_stay(place):
+    with grpc.insecure_channel(place.server.grpc_url) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        going, staying = (stub.ModelStreamInfer(iter([grpc_request(length)])) for length in (LONG, 60))
+        next(going), next(staying)
+        mark = place.last_id()
+        going.cancel()
+        assert sum(1 for _ in staying) == 59
+    ended = [
+        iteration["requests"] for iteration in place.iterations() if any(r[0] <= mark for r in iteration["requests"])
+    ]
+    assert len(ended) and place.last_id() == mark
+
+
+def test_a_client_that_has_said_all_and_still_listens_is_not_gone(place):
+    """A gRPC client may close its half of the stream when it has sent its requests."""
+    with grpc.insecure_channel(place.server.grpc_url) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        replies = list(stub.ModelStreamInfer(iter([grpc_request(60)])))
+    assert len(replies) == 60 and not any(reply.error_message for reply in replies)
+
+
+def grpc_request(length: int) -> service_pb2.ModelInferRequest:
+    """A stream of so many tokens, as a request of the protocol."""
+    request = service_pb2.ModelInferRequest(model_name="ensemble")
+    for name, datatype, value in (
+        ("text_input", "BYTES", {"bytes_contents": [STORY.encode()]}),
+        ("max_tokens", "INT32", {"int_contents": [length]}),
+        ("min_length", "INT32", {"int_contents": [length]}),
+        ("stream", "BOOL", {"bool_contents": [True]}),
+    ):
+        contents = service_pb2.InferTensorContents(**value)
+        request.inputs.add(name=name, datatype=datatype, shape=[1, 1], contents=contents)
+    return request
+
+
+# The engine asked directly --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(  # that an HTTP client has gone is seen by Triton when it writes to it
+    "protocol, streaming", [("grpc", True), ("grpc", False), ("http", True)], ids=["grpc", "grpc-whole", "http"]
+)
+def test_a_killed_client_of_the_engine_itself_is_noticed_in_its_period(place, protocol, streaming):
+    body = {
+        "input_ids": [5, 6, 7],
+        "input_lengths": 3,
+        "request_output_len": LONG,
+        "min_length": LONG,
+        "streaming": streaming,
+    }
+    mark = place.last_id() + 1
+    process = place.start(protocol, [body], num_begun=int(streaming), model="tensorrt_llm")
+    wait_until(lambda: place.last_id() == mark, "the engine computes for it")
+    killed_s = place.kill(process)
+    place.wait_until_idle()
+    assert place.iterations_after(killed_s, range(mark, mark + 1)) < LONG / 5
+
+
+@pytest.mark.parametrize("number", [0, 1, 2**62, -1])
+def test_nobody_else_can_cancel_by_a_number(place, number):
+    with Client(place.server.grpc_url) as client, Connection(place.server.grpc_url) as stranger:
+        pieces = iter(client.stream(STORY, 30, min_length=30))
+        next(pieces)
+        stranger.open_stream()
+        zero = np.zeros((1, 1), np.int32)
+        stop = {"input_ids": zero, "input_lengths": zero, "request_output_len": zero, "stop": np.array([[True]])}
+        stranger.send_on_stream("tensorrt_llm", {**stop, "cancellation_id": np.array([[number]])})
+        assert stranger.next_reply(60).error is None
+        assert sum(1 for _ in pieces) == 29
+
+
+def test_the_number_leaves_the_ensemble_for_nobody(place):
+    with Client(place.server.grpc_url) as client:
+        names = {tensor["name"] for tensor in client.metadata("ensemble")["outputs"]}
+    assert names == {"text_output", "cum_log_probs", "output_log_probs"}
+
+
+# Whole answers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_whole_answer_for_nobody_ends_with_its_time(place, protocol):
+    """Also of those that wait: twelve for eight slots."""
+    mark = place.last_id() + 1
+    body = {"text_input": STORY, "max_tokens": LONG, **NO_END, "timeout": 4_000_000}
+    process = place.start(protocol, [body] * 12, num_begun=0)
+    wait_until(lambda: place.last_id() >= mark, "the engine computes for them")
+    place.kill(process)
+    place.wait_until_idle()
+    computed = [iteration for iteration in place.iterations() if any(r[0] >= mark for r in iteration["requests"])]
+    assert len(computed) < LONG
