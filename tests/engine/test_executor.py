@@ -3,7 +3,9 @@
 import json
 import logging
 import threading
+import time
 from dataclasses import asdict, dataclass, field
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given, settings
@@ -516,6 +518,77 @@ def test_ending_a_request_that_is_over_does_nothing(executor):
     executor.stop_request(number)
     executor.cancel_request(10**6)
     assert len(executor.generate(Request([1], 4)).token_ids) == 4
+
+
+# Time that is allotted ------------------------------------------------------------------------------------------------
+
+
+def run_out(executor, request):
+    """Its receiver, after its time was over while the engine was held up."""
+    held = hold(executor)
+    receiver = send(executor, request)
+    threading.Event().wait(request.allotted_time_ms / 1000)
+    held.set()
+    return receiver.wait()
+
+
+@pytest.mark.parametrize("batching", ["V1", "inflight_fused_batching"])
+def test_a_request_whose_time_is_over_while_it_waits_is_told_so_and_never_computed(small_engine, batching):
+    with Executor.load(small_engine, ExecutorConfig(gpt_model_type=batching)) as executor:
+        receiver = run_out(executor, Request(PROMPTS[3], MAX_OUTPUT, allotted_time_ms=20))
+        assert len(receiver.responses) == 1 and receiver.last.finish_reason == "timed_out"
+        assert receiver.last.error.startswith(
+            "The request was not finished within 20 ms, its wait included, and was ended"
+        )
+        wait_until(lambda: is_idle(executor), "slots and blocks are free")
+        assert sum(len(stats.requests) for stats in executor.iteration_stats) == 1  # of the one that held it up
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The executor's clock, which stands still until it is set."""
+    clock = SimpleNamespace(time=time.time, perf_counter=time.perf_counter, now_s=0.0)
+    clock.monotonic = lambda: clock.now_s
+    monkeypatch.setattr("inflight.engine.executor.time", clock)
+    return clock
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_request_whose_time_is_over_while_it_runs_gives_back_its_slot(executor, alone, clock, streaming):
+    other = Receiver(on_token=lambda receiver: setattr(clock, "now_s", 20.0 * len(receiver.tokens)))
+    held = hold(executor)
+    late = send(executor, Request(PROMPTS[3], MAX_OUTPUT, streaming=streaming, allotted_time_ms=59_000))
+    executor.enqueue_request(Request(PROMPTS[4], MAX_OUTPUT, streaming=True), other)
+    held.set()
+    assert late.wait().last.finish_reason == "timed_out"
+    assert "within 59,000 ms" in late.last.error and late.tokens == alone[3][:3]
+    assert other.wait().tokens == alone[4]  # whose time has no end is not disturbed
+    wait_until(lambda: is_idle(executor), "slots and blocks are free")
+
+
+def test_in_a_static_batch_who_is_late_does_not_wait_for_the_others(small_engine, alone, clock, monkeypatch):
+    with Executor.load(small_engine, ExecutorConfig(gpt_model_type="V1")) as executor:
+        forward, order = executor.model.forward, []
+
+        def forward_and_let_time_pass(chunks):
+            clock.now_s += 1
+            return forward(chunks)
+
+        monkeypatch.setattr(executor.model, "forward", forward_and_let_time_pass)
+        held, patient, late = hold(executor), Receiver(), Receiver()
+        for receiver, allotted_time_ms in ((patient, None), (late, 3500)):
+            request = Request(PROMPTS[4], MAX_OUTPUT, allotted_time_ms=allotted_time_ms)
+            executor.enqueue_request(request, lambda response, to=receiver: (order.append(to), to(response)))
+        held.set()
+        assert patient.wait().tokens == alone[4]
+        assert order == [late, patient] and late.last.finish_reason == "timed_out"
+        wait_until(lambda: is_idle(executor), "slots and blocks are free")
+
+
+def test_who_has_time_enough_or_no_limit_is_not_ended(executor, alone):
+    for allotted_time_ms in (None, 3_600_000):
+        request = Request(PROMPTS[3], MAX_OUTPUT, allotted_time_ms=allotted_time_ms)
+        assert executor.generate(request).token_ids == alone[3]
 
 
 # Trouble --------------------------------------------------------------------------------------------------------------
