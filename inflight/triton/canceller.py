@@ -13,44 +13,60 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 ENGINE = "tensorrt_llm"
+MOST_KNOWN = 10_000  # after so many, those that were told are forgotten: to be told again does no harm
 
 
 class EngineCanceller:
-    """Cancels requests of the engine by the numbers that it has given them, in a thread of its own."""
+    """Cancels requests of the engine by the numbers that it has given them, in a thread of its own.
+
+    Each is told once, and all that have come meanwhile together: hundreds may vanish at once, and their tokens that
+    are on their way all say so.
+    """
 
     def __init__(self):
         self._ids: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._known: set[int] = set()
         self._thread = threading.Thread(target=self._work, name="canceller", daemon=True)
         self._thread.start()
 
     def cancel(self, cancellation_id: int) -> None:
         """Have a request cancelled; returns at once. One that has ended meanwhile is left alone."""
-        self._ids.put(cancellation_id)
+        if cancellation_id not in self._known:
+            if len(self._known) == MOST_KNOWN:
+                self._known.clear()
+            self._known.add(cancellation_id)
+            self._ids.put(cancellation_id)
 
     def close(self) -> None:
-        """End the thread, when what it was told is done."""
+        """End the thread, when what it is about to tell is told."""
         self._ids.put(None)
         self._thread.join()
 
     def _work(self) -> None:
-        for cancellation_id in iter(self._ids.get, None):
-            for response in _stop_request(cancellation_id).exec(decoupled=True):
-                if response.has_error():  # the engine is about to be loaded anew, and its requests end with it
-                    pb_utils.Logger.log_warn(f"A request could not be cancelled: {response.error().message()}")
+        for first in iter(self._ids.get, None):
+            ids = [first]
+            while not self._ids.empty() and ids[-1] is not None:
+                ids.append(self._ids.get())
+            _tell([number for number in ids if number is not None])
+            if ids[-1] is None:
+                return
 
 
-def _stop_request(cancellation_id: int) -> pb_utils.InferenceRequest:
-    """What is required, with any content, and `stop` with the number."""
+def _tell(cancellation_ids: list[int]) -> None:
+    """Ask the engine to stop them: what each of its requests must have, with any content, `stop` and the numbers."""
     zero = np.zeros((1, 1), np.int32)
     inputs = {
         "input_ids": zero,
         "input_lengths": zero,
         "request_output_len": zero,
         "stop": np.array([[True]]),
-        "cancellation_id": np.array([[cancellation_id]], np.int64),
+        "cancellation_id": np.array([cancellation_ids], np.int64),
     }
-    return pb_utils.InferenceRequest(
+    request = pb_utils.InferenceRequest(
         model_name=ENGINE,
         inputs=[pb_utils.Tensor(name, array) for name, array in inputs.items()],
         requested_output_names=["sequence_length"],
     )
+    for response in request.exec(decoupled=True):
+        if response.has_error():  # the engine is about to be loaded anew, and its requests end with it
+            pb_utils.Logger.log_warn(f"Requests could not be cancelled: {response.error().message()}")

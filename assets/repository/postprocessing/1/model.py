@@ -30,15 +30,16 @@ class TritonPythonModel:
         self.canceller.close()
 
     def _text(self, request):
-        is_final = bool(python_model.array(request, "IS_FINAL", [True]).reshape(-1)[0])
         cancellation_id = python_model.scalar(request, "CANCELLATION_ID")
         if cancellation_id is not None and request.is_cancelled():
             self.canceller.cancel(cancellation_id)
+            return [pb_utils.Tensor("OUTPUT", np.array([[b""]], np.object_))]
         beams = python_model.array(request, "TOKENS_BATCH")[0]
         lengths = python_model.array(request, "SEQUENCE_LENGTH").reshape(-1)
         preceding = [
             token for token in python_model.array(request, "PRECEDING_IDS", []).reshape(-1).tolist() if token >= 0
         ]
+        is_final = bool(python_model.array(request, "IS_FINAL", [True]).reshape(-1)[0])
         texts = [
             self.tokenizer.decode_increment(
                 preceding, ids[:length].tolist(), is_final, self.parameters["skip_special_tokens"]

@@ -165,9 +165,10 @@ class TritonPythonModel:
         return [pb_utils.Tensor(name, value()) for name, value in values.items() if name in outputs]
 
     def _stop(self, request):
-        request_id, cancellation_id = request.request_id(), python_model.scalar(request, "cancellation_id")
-        if cancellation_id is not None:
-            self._cancel(lambda running: running.cancellation_id == cancellation_id)
+        request_id, cancellation_ids = request.request_id(), python_model.array(request, "cancellation_id")
+        if cancellation_ids is not None:
+            meant = set(cancellation_ids.reshape(-1).tolist())
+            self._cancel(lambda running: running.cancellation_id in meant)
             return
         if not request_id:
             raise CourseError(
