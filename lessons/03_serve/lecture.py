@@ -497,7 +497,9 @@ print("some pieces, but not all:", 10 <= len(dying.answer.pieces) < ASKED)
 # The engine must hear of it: by a second request with the same id and <code>stop</code> set, or, where the client
 # talks to
 # <code>tensorrt_llm</code> itself, by Triton's cancellation, which the model looks for every
-# <code>cancellation_check_period_ms</code>. Triton does not pass the cancellation of an ensemble on to its parts.
+# <code>cancellation_check_period_ms</code>. In an ensemble Triton tells it only to steps that begin afterwards: with a
+# stream that is <code>postprocessing</code> at the next token, and ours tells the engine. A whole answer has no such
+# step before its end; <code>allotted_time_ms</code> bounds it.
 # </details>
 #
 # <details><summary>3. TTFT doubles, ITL stays as it was. What do you look at first?</summary>

@@ -5,6 +5,7 @@ What is measured are iterations: what the engine still computed for somebody who
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -135,6 +136,21 @@ def stream_body(**options) -> dict:
 
 
 # Streams --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_repository_that_knows_nothing_of_it_works_as_before(small_engine, tmp_path):
+    """As one that was assembled earlier, or edited."""
+    repo = repository.assemble(tmp_path / "repo", small_engine, decoupled_mode=True, apply_chat_template=False)
+    for config in repo.glob(f"*/{repository.CONFIG}"):
+        text = re.sub(
+            r"(input|output)_map \{\s+key: \"cancellation_id\"\s.*?\}\n", "", config.read_text(), flags=re.I | re.S
+        )
+        text = re.sub(r"(in|out)put \{\s+name: \"cancellation_id\"\s.*?\n\}\n", "", text, flags=re.I | re.S)
+        text = re.sub(r"parameters \{\s+key: \"allotted_time_ms\"\s.*?\n\}\n", "", text, flags=re.S)
+        assert "ancellation_id" not in text.lower() and "allotted" not in text
+        config.write_text(text)
+    with Server(repo) as server, Client(server.grpc_url) as client:
+        assert len(list(client.stream("Hello", 8, min_length=8))) == 8
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
