@@ -23,7 +23,7 @@ class EngineCanceller:
     are on their way all say so.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._ids: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._known: set[int] = set()
         self._thread = threading.Thread(target=self._work, name="canceller", daemon=True)
@@ -43,13 +43,18 @@ class EngineCanceller:
         self._thread.join()
 
     def _work(self) -> None:
-        for first in iter(self._ids.get, None):
-            ids = [first]
-            while not self._ids.empty() and ids[-1] is not None:
-                ids.append(self._ids.get())
-            _tell([number for number in ids if number is not None])
-            if ids[-1] is None:
-                return
+        while (number := self._ids.get()) is not None:
+            _tell([number, *self._come_meanwhile()])
+
+    def _come_meanwhile(self) -> list[int]:
+        numbers = []
+        while not self._ids.empty():
+            number = self._ids.get()
+            if number is None:
+                self._ids.put(None)  # for the loop, which ends with it
+                break
+            numbers.append(number)
+        return numbers
 
 
 def _tell(cancellation_ids: list[int]) -> None:
