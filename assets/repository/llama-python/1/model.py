@@ -13,7 +13,7 @@ class TritonPythonModel:
     """Inputs and outputs as in config.pbtxt, each with a leading batch dimension of 1.
 
     A request is computed to its end before the next one is begun: no batch, no stream, always the likeliest token. It
-    ends early where its client has gone.
+    ends early when Triton knows that its client has gone, which over HTTP it learns only when it writes to it.
     """
 
     def initialize(self, args):
