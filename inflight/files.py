@@ -29,26 +29,51 @@ def written_aside(folder: Path, what: str) -> Iterator[Path]:
         The folder cannot be written, or the disk is full; names `what` is written.
     """
     prefix = f".{folder.name}."
+    with contextlib.ExitStack() as opened:
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            sweep(folder.parent, prefix)
+            outer = opened.enter_context(scratch(folder.parent, prefix))
+        except OSError as error:
+            raise CourseError(
+                f"{folder.parent} cannot be written ({error.strerror}). Name a folder that can."
+            ) from error
+        with _written_within(outer, folder, what) as aside:
+            yield aside
+
+
+@contextlib.contextmanager
+def _written_within(outer: Path, folder: Path, what: str) -> Iterator[Path]:
+    """A folder in `outer` that takes the place of `folder` when the block ends well."""
     try:
-        folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        sweep(folder.parent, prefix)
-        scratch, mark = held_folder(folder.parent, prefix)
-    except OSError as error:
-        raise CourseError(f"{folder.parent} cannot be written ({error.strerror}). Name a folder that can.") from error
-    try:
-        aside = scratch / "whole"
-        aside.mkdir(mode=0o755)
+        aside = outer / "whole"
+        aside.mkdir()
         yield aside
+        aside.chmod(0o755)
         if os.path.lexists(folder):
-            os.rename(folder, scratch / "before")
+            os.rename(folder, outer / "before")
         os.rename(aside, folder)
     except OSError as error:
         raise CourseError(
             f"The {what} could not be written to {folder.parent} ({error.strerror or error}). "
             "Free some space there or name another folder, and try again."
         ) from error
+
+
+@contextlib.contextmanager
+def scratch(parent: str | Path, prefix: str) -> Iterator[Path]:
+    """A new folder for the time of a block; should the process be killed, a later `sweep` removes it.
+
+    Raises
+    ------
+    OSError
+        `parent` cannot be written.
+    """
+    folder, mark = held_folder(parent, prefix)
+    try:
+        yield folder
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         os.close(mark)
 
 

@@ -20,7 +20,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "SamplingConfig",
         ],
         "scheduler": ["Now", "Plan", "RequestView"],
-        "folder": ["WEIGHTS_FILE", "EngineInfo", "engine_version", "read"],
+        "folder": ["WEIGHTS_FILE", "EngineInfo", "accept", "engine_version", "read"],
         "builder": ["build", "cached", "check_machine", "cpu_has_bfloat16"],
         "executor": ["Executor"],
         "sizing": ["Sizing"],

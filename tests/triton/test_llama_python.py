@@ -67,10 +67,10 @@ def test_the_folder_is_in_the_cache_and_made_once(small_checkpoint, small_folder
     assert small_folder == home / "huggingface" / f"small-{small_checkpoint.sha256[:12]}"
     made = {path: path.stat().st_mtime_ns for path in small_folder.iterdir()}
     assert {path.name for path in made} == {
+        "checksums.json",
         "config.json",
         "generation_config.json",
         "model.safetensors",
-        "sizes.json",
         "tokenizer.json",
         "tokenizer_config.json",
     }
@@ -117,19 +117,28 @@ def cut_short(folder):
     os.truncate(folder / "model.safetensors", 1000)
 
 
-def without_sizes(folder):
-    (folder / "sizes.json").write_text("{")
+def without_checksums(folder):
+    (folder / "checksums.json").write_text("{")
+
+
+def changed(folder):
+    with open(folder / "model.safetensors", "r+b") as file:
+        file.seek(-2, os.SEEK_END)
+        file.write(b"xy")
 
 
 @pytest.mark.parametrize(
     "damage",
-    [cut_short, without_sizes, lambda folder: (folder / "config.json").unlink()],
-    ids=["cut short", "no sizes", "no config"],
+    [cut_short, without_checksums, changed, lambda folder: (folder / "config.json").unlink()],
+    ids=["cut short", "no checksums", "changed", "no config"],
 )
-def test_a_damaged_folder_is_made_anew(small_checkpoint, small_folder, damage):
+def test_a_damaged_folder_is_made_anew(small_checkpoint, small_folder, damage, capsys):
     before = contents(small_folder)
     damage(small_folder)
+    with pytest.raises(CourseError, match="is damaged"):
+        huggingface.pipeline(small_folder)
     assert huggingface.folder(small_checkpoint) == small_folder
+    assert "is damaged (" in (said := capsys.readouterr().err) and said.count("\n") == 1
     assert contents(small_folder) == before
 
 
