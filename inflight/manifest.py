@@ -6,6 +6,7 @@ differences(folder)                 # {"tokenizer.json": "was changed"}; empty w
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -23,12 +24,16 @@ def write(folder: Path) -> None:
     Raises
     ------
     OSError
-        A file cannot be read, or the note not written.
+        A file cannot be read or is a link, a pipe or the like, or the note cannot be written.
     """
     noted = {}
     for name, status in _entries(folder):
-        if name != MANIFEST:
-            noted[name] = {"bytes": status.st_size, "sha256": sha256(folder / name)}
+        if name == MANIFEST:
+            continue
+        digest = sha256(folder / name)
+        if digest is None:
+            raise OSError(errno.EINVAL, f"{name} is not a plain file")
+        noted[name] = {"bytes": status.st_size, "sha256": digest}
     (folder / MANIFEST).write_text(json.dumps(noted, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
@@ -48,7 +53,7 @@ def differences(folder: Path, only: Collection[str] | None = None, contents: boo
     if isinstance(noted, str):
         return {MANIFEST: noted}
     found, present = {}, dict(_entries(folder))
-    for name, status in present.items():
+    for name in present:
         hidden = any(part.startswith(".") or part == "__pycache__" for part in Path(name).parts)
         if name not in noted and name != MANIFEST and not hidden and (only is None or name in only):
             found[name] = "does not belong to it"

@@ -157,6 +157,6 @@ def _others_are_in(gid: int, path: Path) -> bool:
 
 
 def _owner_of_the_outside() -> int | None:
-    """The number that stands for all users whom a container's user namespace does not know: they own its root folder."""
+    """The number that stands for all users whom a container's user namespace does not know; they own its `/`."""
     known = sum(int(line.split()[2]) for line in Path("/proc/self/uid_map").read_text().splitlines())
     return None if known >= 2**32 - 1 else int(Path("/proc/sys/kernel/overflowuid").read_text())

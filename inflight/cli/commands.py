@@ -81,6 +81,18 @@ def _print_checks(rows: list) -> None:
 
 
 @app.command()
+def accept(
+    engine_dir: Annotated[Path, typer.Argument(metavar="FOLDER", help="Engine folder that you changed on purpose.")],
+) -> None:
+    """Take the files of an engine that you changed by hand as they are now; otherwise it is refused as damaged.
+
+    Example: [bold]inflight accept engine[/]
+    """
+    engine.accept(engine_dir)
+    print(f"{engine_dir} is taken as it is now.")
+
+
+@app.command()
 def fetch(
     source: Annotated[
         str,

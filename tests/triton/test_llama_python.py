@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
+from inflight import manifest
 from inflight.checkpoint import sources as checkpoints
 from inflight.checkpoint import weights
 from inflight.checkpoint.tokenizer import load_tokenizer
@@ -277,6 +278,7 @@ def server(small_checkpoint, small_folder, tmp_path_factory):
     short = shutil.copytree(small_folder, scratch / "checkpoint")
     config = json.loads((short / "config.json").read_text())
     (short / "config.json").write_text(json.dumps({**config, "max_position_embeddings": POSITIONS}))
+    manifest.write(short)
     engine = build_small(small_checkpoint, scratch / "engine", quant_algo=None)
     repo = assemble(
         scratch / "repo",
