@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -212,6 +213,21 @@ def only_one(lock: Path) -> Iterator[None]:
     finally:
         os.ftruncate(held[0], 0)
         taken.release()
+
+
+def holder(lock: Path) -> str | None:
+    """Who holds a lock, in words; None if nobody does. The lock is not made, and let alone if it is another user's."""
+    try:
+        descriptor = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return None
+    except BlockingIOError:
+        return _holder(lock)
+    finally:
+        os.close(descriptor)
 
 
 def _this_process() -> dict[str, str | int]:

@@ -22,6 +22,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "scheduler": ["Now", "Plan", "RequestView"],
         "folder": ["WEIGHTS_FILE", "EngineInfo", "accept", "engine_version", "read"],
         "builder": ["build", "cached", "check_machine", "cpu_has_bfloat16"],
+        "inventory": ["KeptEngine", "kept"],
         "executor": ["Executor"],
         "sizing": ["Sizing"],
         "prediction": ["IterationCost", "iteration_cost", "schedule"],
