@@ -178,6 +178,7 @@ def only_one(lock: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     refuse_doubtful(lock.parent)
+    what = lock.stem if lock.suffix else lock.parent.name
     held: list[int] = []
 
     def sign(descriptor: int) -> None:
@@ -194,11 +195,11 @@ def only_one(lock: Path) -> Iterator[None]:
         try:
             taken.acquire(timeout=0)
         except Timeout:
-            say(f"{_holder(lock)} is making {lock.stem}: waiting for it.")
+            say(f"{_holder(lock)} is making {what}: waiting for it.")
             taken.acquire(timeout=LOCK_TIMEOUT_S)
     except Timeout:
         raise CourseError(
-            f"{_holder(lock)} has been making {lock.stem} in {lock.parent} for more than {LOCK_TIMEOUT_S:.0f} s: wait "
+            f"{_holder(lock)} has been making {what} in {lock.parent} for more than {LOCK_TIMEOUT_S:.0f} s: wait "
             "for it or end it, then run the command again."
         ) from None
     except OSError as error:

@@ -278,7 +278,8 @@ def _from_hub(name: str) -> Checkpoint:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     kept = cache.folder("huggingface")
-    cache.refuse_doubtful(kept / f"models--{name.replace('/', '--')}")
+    place = kept / f"models--{name.replace('/', '--')}"
+    cache.refuse_doubtful(place)
     try:
         folder = snapshot_download(name, allow_patterns=["*.safetensors", "*.json"], cache_dir=kept)
     except RepositoryNotFoundError as error:
@@ -292,5 +293,6 @@ def _from_hub(name: str) -> Checkpoint:
             f"({reason(error).splitlines()[0]}): connect to the network, or download the folder "
             "elsewhere and give its path."
         ) from error
+    cache.close(place)
     checkpoint = _huggingface_folder(Path(folder))
     return Checkpoint(name.split("/")[1], checkpoint.path, "hf", checkpoint.sha256)
