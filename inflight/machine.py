@@ -14,9 +14,10 @@ from pathlib import Path
 
 import psutil
 
-from inflight import bootstrap
+from inflight import bootstrap, cache
 from inflight.checkpoint.sources import DEFAULT, cached_path
-from inflight.paths import cache_dir
+from inflight.errors import CourseError
+from inflight.paths import cache_dir, lender
 
 MIB, GIB = 2**20, 2**30
 MIN_MEMORY_GIB = 3
@@ -140,6 +141,7 @@ def _resource_checks() -> list[Check]:
             memory >= MIN_MEMORY_GIB,
             "use a larger machine, or raise the memory limit of the container",
         ),
+        _cache_check(),
         _check(
             "free disk",
             f"{MIN_DISK_GIB} GiB in {_short(cache_dir())}",
@@ -155,6 +157,19 @@ def _resource_checks() -> list[Check]:
             "remove stale files in /dev/shm; in a container, start it with --shm-size=256m",
         ),
     ]
+
+
+def _cache_check() -> Check:
+    """Whether the cache folder is in nobody else's hands."""
+    where = _short(cache_dir())
+    try:
+        cache.refuse_doubtful(cache_dir())
+    except CourseError as error:
+        problem, _, fix = str(error).partition(". To go on, ")
+        return _check("cache", "written by nobody else", problem, False, fix or "set INFLIGHT_HOME to another folder")
+    lent = lender()
+    have = f"{where}; {lent}, and is only copied from" if lent else where
+    return _check("cache", "written by nobody else", have, True, "")
 
 
 def _port_checks() -> list[Check]:

@@ -31,6 +31,7 @@ def test_the_table_covers_what_the_course_needs():
         "Python",
         "cores",
         "memory",
+        "cache",
         "free disk",
         "free /dev/shm",
         "ports",
@@ -63,6 +64,7 @@ def test_doctor_fails_only_for_what_is_required(monkeypatch, tmp_path):
 def test_doctor_json_is_one_object_with_rows_and_machine():
     printed = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout)
     assert {"name", "need", "have", "ok", "fix", "required"} == set(printed["checks"][0])
+    assert all({"name", "bytes", "state", "fix"} == set(row) for row in printed["engines"])
     assert printed["machine"] == machine.describe()
 
 
@@ -71,6 +73,17 @@ def test_describe_gives_what_a_benchmark_records():
     assert facts["cores"] >= 1 and facts["memory_gib"] > 0
     assert facts["versions"]["tritonserver"] == "2.51.0" and facts["versions"]["openvino_genai"]
     assert json.loads(json.dumps(facts)) == facts
+
+
+def test_a_cache_that_others_can_write_is_named_with_its_fix(monkeypatch, tmp_path):
+    monkeypatch.delenv("INFLIGHT_TRUST", raising=False)
+    monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path / "home"))
+    assert row("cache").ok
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home").chmod(0o777)
+    found = row("cache")
+    assert not found.ok and f"{tmp_path}/home can be written by other users" in found.have
+    assert found.fix.startswith(f"run chmod go-w {tmp_path}/home, or set INFLIGHT_HOME to a folder of your own")
 
 
 def test_a_taken_port_is_named_and_harmless(monkeypatch):

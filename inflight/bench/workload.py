@@ -21,10 +21,9 @@ from pathlib import Path
 import httpx
 import pandas as pd
 
-from inflight import files
+from inflight import cache, files
 from inflight.bench.names import TRACES
 from inflight.checkpoint.download import reason
-from inflight.checkpoint.sources import cache_dir
 from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.errors import CourseError
 from inflight.paths import ASSETS
@@ -197,7 +196,7 @@ def _dataset_from_hub(name: str) -> Path:
     try:
         return Path(
             snapshot_download(
-                name, repo_type="dataset", allow_patterns=["*.json"], cache_dir=cache_dir() / "huggingface"
+                name, repo_type="dataset", allow_patterns=["*.json"], cache_dir=cache.folder("huggingface")
             )
         )
     except RepositoryNotFoundError as error:

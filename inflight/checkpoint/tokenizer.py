@@ -11,13 +11,16 @@ Hugging Face's AutoTokenizer opens.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import jinja2.sandbox
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
+from inflight import manifest
 from inflight.errors import CourseError
 
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 # token_type values of the GGUF format: control tokens (<|im_start|>) and tokens a user added.
 GGUF_CONTROL, GGUF_USER_DEFINED = 3, 4
 
@@ -159,9 +162,10 @@ def load_tokenizer(folder: str | Path) -> ChatTokenizer:
     Raises
     ------
     CourseError
-        A file is missing or cannot be read.
+        A file is missing or cannot be read, or is not as it was when the folder was made.
     """
     folder = Path(folder)
+    _refuse_changed(folder)
     try:
         tokenizer = Tokenizer.from_str((folder / "tokenizer.json").read_text(encoding="utf-8"))
         config_file = folder / "tokenizer_config.json"
@@ -174,3 +178,15 @@ def load_tokenizer(folder: str | Path) -> ChatTokenizer:
     if "chat_template" not in config and template_file.exists():
         config["chat_template"] = template_file.read_text(encoding="utf-8")
     return ChatTokenizer(tokenizer, config)
+
+
+def _refuse_changed(folder: Path) -> None:
+    """Raise CourseError when the tokenizer is not as the course made it; of what others made there is no note."""
+    if not os.path.lexists(folder / manifest.MANIFEST):
+        return
+    if found := manifest.differences(folder, only=TOKENIZER_FILES):
+        raise CourseError(
+            f"The tokenizer in {folder} is damaged: {manifest.in_words(found)}. Make that folder again (an engine: "
+            f"`inflight build --output-dir {folder}`). Or, if you changed it yourself, accept it: "
+            f"`inflight accept {folder}`."
+        )

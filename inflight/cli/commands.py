@@ -60,13 +60,17 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the rows 
     """
     from inflight import machine
 
-    rows = machine.checks()
+    rows, engines = machine.checks(), engine.kept()
     if as_json:
-        print(
-            json.dumps({"checks": [dataclasses.asdict(row) for row in rows], "machine": machine.describe()}, indent=2)
-        )
+        facts = {
+            "checks": [dataclasses.asdict(row) for row in rows],
+            "engines": [dataclasses.asdict(row) for row in engines],
+            "machine": machine.describe(),
+        }
+        print(json.dumps(facts, indent=2))
     else:
         _print_checks(rows)
+        _print_engines(engines)
     if any(row.required and not row.ok for row in rows):
         raise typer.Exit(1)
 
@@ -78,6 +82,27 @@ def _print_checks(rows: list) -> None:
         here = escape(row.have) + (f"\n[bold]fix:[/] {escape(row.fix)}" if row.fix else "")
         table.add_row(mark, row.name, escape(row.need), here)
     console.print(table)
+
+
+def _print_engines(engines: list) -> None:
+    table = Table("engine", "MB", "state", title="engines in the cache", title_justify="left")
+    for row in engines:
+        state = escape(row.state) + (f"\n[bold]fix:[/] {escape(row.fix)}" if row.fix else "")
+        table.add_row(escape(row.name), f"{row.bytes / 1e6:.1f}", state)
+    if engines:
+        console.print(table)
+
+
+@app.command()
+def accept(
+    engine_dir: Annotated[Path, typer.Argument(metavar="FOLDER", help="Engine folder that you changed on purpose.")],
+) -> None:
+    """Take the files of an engine that you changed by hand as they are now; otherwise it is refused as damaged.
+
+    Example: [bold]inflight accept engine[/]
+    """
+    engine.accept(engine_dir)
+    print(f"{engine_dir} is taken as it is now.")
 
 
 @app.command()

@@ -19,14 +19,17 @@ import shutil
 from pathlib import Path
 
 from inflight import checkpoint as checkpoints
-from inflight import files
+from inflight import files, manifest
+from inflight.cache import made_once
 from inflight.checkpoint import tokenizer
-from inflight.checkpoint.sources import Checkpoint, cache_dir, made_once
+from inflight.checkpoint.sources import Checkpoint
 from inflight.engine import trtllm_commands
 from inflight.engine.config import BuildConfig
-from inflight.engine.folder import CONFIG_FILE, MODEL_FILE, WEIGHTS_FILE, engine_version, read
+from inflight.engine.folder import CONFIG_FILE, MODEL_FILE, WEIGHTS_FILE, engine_version, flaw
 from inflight.errors import CourseError
+from inflight.paths import cache_dir
 
+FOLDER_FORMAT = 2  # of the engines in the cache: 2 has checksums
 COMMANDS_FILE = "BUILD_WITH_TENSORRT_LLM.md"
 
 
@@ -64,18 +67,17 @@ def build(checkpoint: Checkpoint, config: BuildConfig, folder: str | Path) -> Pa
         raise CourseError(f"{folder} is a file, not a folder. Name another folder for the engine.")
     if folder.exists() and any(folder.iterdir()) and not (folder / CONFIG_FILE).exists():
         raise CourseError(f"{folder} holds files that are not an engine. Name an empty or new folder for the engine.")
-    with files.written_aside(folder, "engine") as aside:
+    with files.written_aside(folder.resolve(), "engine") as aside:
         pretrained = _compile(checkpoint, config, aside)
         resolved = dataclasses.replace(config, quant_algo=pretrained["quantization"]["quant_algo"])
         (aside / COMMANDS_FILE).write_text(trtllm_commands.as_markdown(resolved), encoding="utf-8")
-        sizes = {file.name: file.stat().st_size for file in sorted(aside.iterdir())}
         content = {
             "version": engine_version(),
             "pretrained_config": pretrained,
             "build_config": dataclasses.asdict(config),
-            "files": sizes,
         }
         (aside / CONFIG_FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        manifest.write(aside)
     return folder
 
 
@@ -160,16 +162,8 @@ def _pretrained_config(
 
 
 def cached(checkpoint: Checkpoint, config: BuildConfig | None = None) -> Path:
-    """The engine of `checkpoint` with `config` in the course's cache folder, built if it is not there yet."""
+    """The engine of `checkpoint` with `config` in the course's cache folder, built unless it is there and whole."""
     config = config or BuildConfig()
-    key = json.dumps([checkpoint.sha256, engine_version(), dataclasses.asdict(config)])
-    folder = cache_dir() / "engines" / f"{checkpoint.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
-    return made_once(folder, lambda: _is_engine(folder, checkpoint), lambda: build(checkpoint, config, folder))
-
-
-def _is_engine(folder: Path, checkpoint: Checkpoint) -> bool:
-    try:
-        read(folder, checkpoint)
-    except CourseError:
-        return False
-    return True
+    key = json.dumps([checkpoint.sha256, engine_version(), FOLDER_FORMAT, dataclasses.asdict(config)])
+    folder = cache_dir().absolute() / "engines" / f"{checkpoint.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+    return made_once(folder, lambda: flaw(folder, checkpoint, config), lambda: build(checkpoint, config, folder))

@@ -9,11 +9,12 @@ import re
 import shutil
 from pathlib import Path
 
-from inflight import checkpoint, files
+from inflight import checkpoint, files, manifest
+from inflight.cache import made_once
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.models import huggingface
-from inflight.paths import ASSETS
+from inflight.paths import ASSETS, cache_dir
 
 COURSE = "course-gpt2"
 CHECKPOINTS = ASSETS / "checkpoints"
@@ -80,6 +81,7 @@ def random_checkpoint(folder: str | Path, size: str = "gpt2-124m", seed: int = 0
         huggingface.save(model, aside)
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copyfile(source / name, aside / name)
+        manifest.write(aside)
         for file in aside.iterdir():  # safetensors lets only its owner read the file, but a class may share the cache
             file.chmod(0o644)
     return Path(folder)
@@ -96,5 +98,5 @@ def _course_checkpoint() -> Path:
 
 
 def _cached_random(name: str) -> Path:
-    folder = checkpoint.cache_dir().absolute() / "gpt2" / name
-    return checkpoint.made_once(folder, folder.exists, lambda: random_checkpoint(folder, RANDOM[name]))
+    folder = cache_dir().absolute() / "gpt2" / name
+    return made_once(folder, lambda: huggingface.flaw(folder), lambda: random_checkpoint(folder, RANDOM[name]))

@@ -11,21 +11,22 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inflight import checkpoint as checkpoints
-from inflight import files
+from inflight import files, manifest
+from inflight.cache import made_once
 from inflight.checkpoint import tokenizer
-from inflight.checkpoint.sources import Checkpoint, made_once
+from inflight.checkpoint.sources import Checkpoint
 from inflight.errors import CourseError
 from inflight.paths import cache_dir
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, TextGenerationPipeline
 
-SIZES_FILE = "sizes.json"
 # Nothing is asked of the network, and nothing runs that a checkpoint brings along.
 LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
@@ -44,7 +45,7 @@ def folder(checkpoint: Checkpoint) -> Path:
     if checkpoint.format == "hf":
         return Path(checkpoint.path).absolute()
     target = cache_dir().absolute() / "huggingface" / f"{checkpoint.name}-{checkpoint.sha256[:12]}"
-    return made_once(target, lambda: _is_whole(target), lambda: _convert(checkpoint, target))
+    return made_once(target, lambda: flaw(target), lambda: _convert(checkpoint, target))
 
 
 def pipeline(
@@ -70,6 +71,7 @@ def pipeline(
     import transformers
     from safetensors import SafetensorError
 
+    refuse_damaged(Path(checkpoint_dir))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         with quiet():
@@ -100,8 +102,7 @@ def _convert(checkpoint: Checkpoint, target: Path) -> None:
         save(model, aside)
         (aside / "tokenizer.json").write_text(text.to_str(), encoding="utf-8")
         (aside / "tokenizer_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
-        sizes = {file.name: file.stat().st_size for file in sorted(aside.iterdir())}
-        (aside / SIZES_FILE).write_text(json.dumps(sizes, indent=2) + "\n", encoding="utf-8")
+        manifest.write(aside)
         for file in aside.iterdir():  # safetensors lets only its owner read the file, but a class may share the cache
             file.chmod(0o644)
 
@@ -131,13 +132,19 @@ def save(model: PreTrainedModel, aside: Path) -> None:
         raise OSError(str(error)) from error
 
 
-def _is_whole(target: Path) -> bool:
-    """Whether every file that was written is there, with the bytes it had."""
-    try:
-        sizes = json.loads((target / SIZES_FILE).read_text(encoding="utf-8"))
-        return all((target / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError):
-        return False
+def flaw(folder: Path) -> str | None:
+    """What is wrong with a folder that was made here, in a few words; None if it is as it was made."""
+    found = manifest.differences(folder)
+    return f"is damaged ({manifest.in_words(found)})" if found else None
+
+
+def refuse_damaged(folder: Path) -> None:
+    """Raise CourseError for a folder that was made here and is not as it was made; others have no note of it."""
+    if os.path.lexists(folder / manifest.MANIFEST) and (problem := flaw(folder)):
+        raise CourseError(
+            f"The checkpoint in {folder} {problem}. Assemble the model again, which makes a damaged one again, as "
+            "`inflight assemble --with-llama-python` does."
+        )
 
 
 @contextlib.contextmanager

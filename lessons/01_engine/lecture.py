@@ -101,8 +101,8 @@ files = pd.DataFrame([(file.name, file.stat().st_size) for file in sorted(folder
 charts.table(files)
 
 # %% [markdown]
-# The compiled model (`.xml` is its graph, `.bin` its weights), the tokenizer, `config.json`, and the commands that
-# build the same with TensorRT-LLM. `config.json` has three parts, as there: `version`, the model's shape, and the
+# The compiled model (`.xml` is its graph, `.bin` its weights), the tokenizer, `config.json`, the SHA-256 of each of
+# them (`checksums.json`), and the commands that build the same with TensorRT-LLM. `config.json` has three parts, as there: `version`, the model's shape, and the
 # build options.
 
 # %%

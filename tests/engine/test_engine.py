@@ -3,15 +3,19 @@
 import dataclasses
 import json
 import os
+import re
 import shutil
 
 import pytest
 from transformers import AutoTokenizer
 
+from inflight import manifest
 from inflight.checkpoint.sources import fetch
+from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine import builder as engine
 from inflight.engine.config import BuildConfig, Request
 from inflight.engine.executor import Executor
+from inflight.engine.folder import accept, read
 from inflight.engine.model import load as load_model
 from inflight.errors import CourseError
 from tests.engines import (
@@ -63,6 +67,7 @@ def test_bfloat16_is_taken_exactly_where_the_cpu_has_it():
 
 def test_files_of_an_engine(small_engine):
     assert {file.name for file in small_engine.iterdir()} == {
+        "checksums.json",
         "config.json",
         "openvino_model.xml",
         "openvino_model.bin",
@@ -87,7 +92,7 @@ def test_config_of_an_engine(small_engine, small_checkpoint):
 
 
 def test_read_gives_what_was_built(small_engine, small_checkpoint):
-    info = engine.read(small_engine, small_checkpoint)
+    info = read(small_engine, small_checkpoint)
     assert info.build_config == SMALL_BUILD
     assert info.kv_cache_bytes_per_token == 2 * SMALL_LAYERS * 3 * 64 * 4
 
@@ -131,7 +136,7 @@ def test_int8_cache_takes_less_memory(small_checkpoint, small_engine, tmp_path):
 def test_a_build_replaces_the_engine_that_was_there(small_checkpoint, tmp_path):
     build_small(small_checkpoint, tmp_path / "engine")
     build_small(small_checkpoint, tmp_path / "engine", max_batch_size=2)
-    assert engine.read(tmp_path / "engine").build_config.max_batch_size == 2
+    assert read(tmp_path / "engine").build_config.max_batch_size == 2
     assert [path.name for path in tmp_path.iterdir()] == ["engine"]
 
 
@@ -144,11 +149,135 @@ def test_cached_builds_once(small_checkpoint, tmp_path, monkeypatch):
     assert engine.cached(small_checkpoint, dataclasses.replace(SMALL_BUILD, max_batch_size=2)) != first
 
 
-def test_cached_builds_a_damaged_engine_again(small_checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path))
-    folder = engine.cached(small_checkpoint, SMALL_BUILD)
-    (folder / "openvino_model.bin").write_bytes(b"")
-    assert engine.read(engine.cached(small_checkpoint, SMALL_BUILD)).folder == folder
+# Damage that leaves the size as it was, and damage of every other kind ------------------------------------------------
+
+
+def flip(path) -> None:
+    """Change one bit in the middle of a file."""
+    with open(path, "r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
+
+
+def edit_template(folder) -> None:
+    """Another chat template of the same length."""
+    path = folder / "tokenizer_config.json"
+    text = path.read_text()
+    assert "a helpful AI" in text
+    path.write_text(text.replace("a helpful AI", "a hateful AI"))
+
+
+def in_its_place(make):
+    def damage(folder):
+        weights = folder / "openvino_model.bin"
+        weights.rename(folder.parent / "weights")
+        make(weights)
+
+    return damage
+
+
+DAMAGE = {
+    "weights": (lambda folder: flip(folder / "openvino_model.bin"), "openvino_model.bin was changed"),
+    "graph": (lambda folder: flip(folder / "openvino_model.xml"), "openvino_model.xml was changed"),
+    "tokenizer": (lambda folder: flip(folder / "tokenizer.json"), "tokenizer.json was changed"),
+    "template": (edit_template, "tokenizer_config.json was changed"),
+    "truncated": (lambda folder: os.truncate(folder / "openvino_model.bin", 1000), "openvino_model.bin has 1000 bytes"),
+    "empty": (lambda folder: os.truncate(folder / "tokenizer.json", 0), "tokenizer.json has 0 bytes"),
+    "missing": (lambda folder: (folder / "tokenizer_config.json").unlink(), "tokenizer_config.json is missing"),
+    "extra": (lambda folder: (folder / "chat_template.jinja").write_text("hi"), "chat_template.jinja does not belong"),
+    "folder": (in_its_place(lambda path: path.mkdir()), "openvino_model.bin is missing"),
+    "link": (in_its_place(lambda path: path.symlink_to("../weights")), "openvino_model.bin is not a plain file"),
+    "pipe": (in_its_place(os.mkfifo), "openvino_model.bin is not a plain file"),
+    "no checksums": (lambda folder: (folder / "checksums.json").unlink(), "checksums.json is missing"),
+    "no checksums inside": (lambda folder: (folder / "checksums.json").write_text("[1]"), "checksums.json cannot be"),
+}
+
+
+@pytest.fixture(scope="module")
+def cached_engine(small_checkpoint, tmp_path_factory):
+    """A cache folder of this file's own with an engine in it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INFLIGHT_HOME", str(tmp_path_factory.mktemp("home")))
+        yield engine.cached(small_checkpoint, SMALL_BUILD)
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_cached_engine_is_found_rebuilt_and_said(small_checkpoint, cached_engine, capsys, name):
+    damage, says = DAMAGE[name]
+    damage(cached_engine)
+    with pytest.raises(CourseError, match=re.escape(f"The engine in {cached_engine} is damaged: {says}")):
+        Executor.load(cached_engine)
+    assert engine.cached(small_checkpoint, SMALL_BUILD) == cached_engine
+    said = capsys.readouterr().err
+    assert said.startswith(f"{cached_engine} is damaged ({says}") and said.endswith("): it is made again.\n")
+    assert said.count("\n") == 1
+    assert manifest.differences(cached_engine) == {}
+    engine.cached(small_checkpoint, SMALL_BUILD)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_cached_engine_with_a_changed_config_is_rebuilt(small_checkpoint, cached_engine, capsys):
+    change_config(cached_engine, build_config=dataclasses.asdict(SMALL_BUILD) | {"max_batch_size": 2})
+    manifest.write(cached_engine)  # whole, but not what is asked for
+    engine.cached(small_checkpoint, SMALL_BUILD)
+    assert "was built with other options: it is made again" in capsys.readouterr().err
+    (cached_engine / "config.json").write_text("{}")
+    engine.cached(small_checkpoint, SMALL_BUILD)
+    assert "is damaged (config.json has 2 bytes instead of" in capsys.readouterr().err
+
+
+def test_two_that_find_it_damaged_rebuild_it_once(small_checkpoint, cached_engine):
+    script = (
+        "import sys\nfrom inflight import checkpoint, engine\n"
+        "from tests.engines import SMALL_BUILD\n"
+        "print(engine.cached(checkpoint.fetch(sys.argv[1]), SMALL_BUILD))"
+    )
+    flip(cached_engine / "openvino_model.bin")
+    both = [start_python(script, small_checkpoint.path) for _ in range(2)]
+    outputs = [process.communicate()[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], outputs
+    assert "".join(outputs).count("it is made again") == 1
+    assert manifest.differences(cached_engine) == {}
+
+
+def test_a_build_repairs_the_engine_that_is_there(small_checkpoint, copied_engine):
+    flip(copied_engine / "openvino_model.bin")
+    assert read(build_small(small_checkpoint, copied_engine)).build_config == SMALL_BUILD
+
+
+def test_an_engine_that_was_edited_is_refused_until_the_edit_is_accepted(copied_engine):
+    edit_template(copied_engine)
+    accepting = f"Or, if you changed it yourself, accept it: `inflight accept {copied_engine}`."
+    for load in (read, Executor.load, load_tokenizer):
+        with pytest.raises(CourseError, match="is damaged: tokenizer_config.json was changed") as caught:
+            load(copied_engine)
+        assert str(caught.value).endswith(accepting)
+    accept(copied_engine)
+    read(copied_engine)
+    assert "hateful" in load_tokenizer(copied_engine).chat("Hi")
+    (copied_engine / "chat_template.jinja").write_text("{{ messages }}")
+    with pytest.raises(CourseError, match="chat_template.jinja does not belong to it"):
+        load_tokenizer(copied_engine)
+
+
+def test_only_an_engine_can_be_accepted(tmp_path):
+    with pytest.raises(CourseError, match="is not an engine: it lacks config.json or checksums.json. Build it again"):
+        accept(tmp_path)
+
+
+def test_hidden_files_are_nobodys_business(copied_engine):
+    (copied_engine / ".ipynb_checkpoints").mkdir()
+    (copied_engine / ".ipynb_checkpoints" / "config-checkpoint.json").write_text("{}")
+    read(copied_engine)
+
+
+def test_links_in_place_of_a_users_folder_are_followed(small_checkpoint, tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "engine").symlink_to("disk")
+    assert read(build_small(small_checkpoint, tmp_path / "engine")).folder == tmp_path / "engine"
+    assert (tmp_path / "engine").is_symlink() and (tmp_path / "disk" / "config.json").exists()
 
 
 # What is refused ------------------------------------------------------------------------------------------------------
@@ -166,18 +295,18 @@ def change_config(folder, **changes) -> None:
 
 def test_no_engine(tmp_path):
     with pytest.raises(CourseError, match="There is no engine at .*nowhere. Build one: `inflight build --output-dir"):
-        engine.read(tmp_path / "nowhere")
+        read(tmp_path / "nowhere")
 
 
 def test_another_version_is_refused_with_both_named(copied_engine):
     change_config(copied_engine, version="openvino 2025.1.0")
     with pytest.raises(CourseError, match=f"was built by openvino 2025.1.0; this is {engine.engine_version()}"):
-        engine.read(copied_engine)
+        read(copied_engine)
 
 
 def test_another_checkpoint_is_refused_with_both_named(small_engine, small_checkpoint, checkpoint):
     with pytest.raises(CourseError) as caught:
-        engine.read(small_engine, checkpoint)
+        read(small_engine, checkpoint)
     for built_or_wanted in (small_checkpoint, checkpoint):
         assert f"{built_or_wanted.name} (sha256 {built_or_wanted.sha256[:12]}…)" in str(caught.value)
 
@@ -193,12 +322,15 @@ def test_a_truncated_file_is_refused(copied_engine, name):
 def test_a_missing_file_is_refused(copied_engine):
     (copied_engine / "openvino_model.bin").unlink()
     with pytest.raises(CourseError, match="is damaged: openvino_model.bin is missing"):
-        engine.read(copied_engine)
+        read(copied_engine)
 
 
 def test_a_graph_that_cannot_be_loaded_is_refused(copied_engine):
     graph = copied_engine / "openvino_model.xml"
     graph.write_bytes(b" " * graph.stat().st_size)
+    with pytest.raises(CourseError, match="is damaged: openvino_model.xml was changed"):
+        Executor.load(copied_engine)
+    manifest.write(copied_engine)
     with pytest.raises(CourseError, match="cannot be loaded"):
         Executor.load(copied_engine)
 
@@ -207,13 +339,13 @@ def test_a_graph_that_cannot_be_loaded_is_refused(copied_engine):
 def test_a_config_that_is_none_is_refused(copied_engine, content):
     (copied_engine / "config.json").write_text(content)
     with pytest.raises(CourseError, match="is not an engine's config .*Build it again"):
-        engine.read(copied_engine)
+        read(copied_engine)
 
 
 def test_a_folder_without_config_is_no_engine(copied_engine):
     (copied_engine / "config.json").unlink()
     with pytest.raises(CourseError, match="is not an engine: it has no config.json"):
-        engine.read(copied_engine)
+        read(copied_engine)
 
 
 def test_a_build_spares_files_that_are_not_an_engine(small_checkpoint, tmp_path):
@@ -228,18 +360,20 @@ def test_a_build_spares_files_that_are_not_an_engine(small_checkpoint, tmp_path)
 # What goes wrong while building ---------------------------------------------------------------------------------------
 
 
-def test_a_build_killed_half_way_never_looks_like_an_engine(checkpoint, tmp_path):
+def test_a_build_killed_half_way_never_looks_like_an_engine_and_is_swept(checkpoint, small_checkpoint, tmp_path):
     folder = tmp_path / "engine"
     process = start_build(checkpoint.path, folder)
-    wait_until(lambda: list(tmp_path.glob(".engine.*/tokenizer.json")) or folder.exists(), "the build begins")
+    wait_until(lambda: list(tmp_path.glob(".engine.*/whole/tokenizer.json")) or folder.exists(), "the build begins")
     process.kill()
     process.communicate()
     assert not folder.exists()
     with pytest.raises(CourseError, match="There is no engine"):
-        engine.read(folder)
-    for leftover in tmp_path.iterdir():
-        with pytest.raises(CourseError, match="is not an engine"):
-            engine.read(leftover)
+        read(folder)
+    [leftover] = tmp_path.iterdir()
+    with pytest.raises(CourseError, match="is not an engine"):
+        read(leftover)
+    build_small(small_checkpoint, folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["engine"]
 
 
 def test_the_engine_that_was_there_survives_a_failing_build(small_checkpoint, tmp_path):
@@ -247,7 +381,7 @@ def test_the_engine_that_was_there_survives_a_failing_build(small_checkpoint, tm
     process = start_build(small_checkpoint.path, folder, largest_file=1_000_000)
     output, _ = process.communicate()
     assert process.returncode == 1, output
-    assert engine.read(folder).build_config == SMALL_BUILD
+    assert read(folder).build_config == SMALL_BUILD
 
 
 @pytest.mark.parametrize("damage", ["truncated", "no magic", "wrong magic after it", "empty"])
@@ -290,4 +424,4 @@ def test_an_engine_is_built_on_one_core(small_checkpoint, tmp_path):
     building = start_python(one_core + BUILD_SCRIPT, small_checkpoint.path, tmp_path / "engine", 0)
     output, _ = building.communicate()
     assert building.returncode == 0, output
-    assert engine.read(tmp_path / "engine").build_config == BuildConfig()
+    assert read(tmp_path / "engine").build_config == BuildConfig()

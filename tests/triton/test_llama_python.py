@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
+from inflight import manifest
 from inflight.checkpoint import sources as checkpoints
 from inflight.checkpoint import weights
 from inflight.checkpoint.tokenizer import load_tokenizer
@@ -67,10 +68,10 @@ def test_the_folder_is_in_the_cache_and_made_once(small_checkpoint, small_folder
     assert small_folder == home / "huggingface" / f"small-{small_checkpoint.sha256[:12]}"
     made = {path: path.stat().st_mtime_ns for path in small_folder.iterdir()}
     assert {path.name for path in made} == {
+        "checksums.json",
         "config.json",
         "generation_config.json",
         "model.safetensors",
-        "sizes.json",
         "tokenizer.json",
         "tokenizer_config.json",
     }
@@ -117,19 +118,28 @@ def cut_short(folder):
     os.truncate(folder / "model.safetensors", 1000)
 
 
-def without_sizes(folder):
-    (folder / "sizes.json").write_text("{")
+def without_checksums(folder):
+    (folder / "checksums.json").write_text("{")
+
+
+def changed(folder):
+    with open(folder / "model.safetensors", "r+b") as file:
+        file.seek(-2, os.SEEK_END)
+        file.write(b"xy")
 
 
 @pytest.mark.parametrize(
     "damage",
-    [cut_short, without_sizes, lambda folder: (folder / "config.json").unlink()],
-    ids=["cut short", "no sizes", "no config"],
+    [cut_short, without_checksums, changed, lambda folder: (folder / "config.json").unlink()],
+    ids=["cut short", "no checksums", "changed", "no config"],
 )
-def test_a_damaged_folder_is_made_anew(small_checkpoint, small_folder, damage):
+def test_a_damaged_folder_is_made_anew(small_checkpoint, small_folder, damage, capsys):
     before = contents(small_folder)
     damage(small_folder)
+    with pytest.raises(CourseError, match="is damaged"):
+        huggingface.pipeline(small_folder)
     assert huggingface.folder(small_checkpoint) == small_folder
+    assert "is damaged (" in (said := capsys.readouterr().err) and said.count("\n") == 1
     assert contents(small_folder) == before
 
 
@@ -173,6 +183,7 @@ def test_a_checkpoint_that_is_no_model_is_refused(tmp_path, home):
 
 def test_a_folder_that_cannot_be_loaded(small_folder, tmp_path):
     broken = shutil.copytree(small_folder, tmp_path / "broken")
+    (broken / manifest.MANIFEST).unlink()  # as a folder that somebody else made
     cut_short(broken)
     with pytest.raises(CourseError, match="broken cannot be loaded .* make it again"):
         huggingface.pipeline(broken)
@@ -268,6 +279,7 @@ def server(small_checkpoint, small_folder, tmp_path_factory):
     short = shutil.copytree(small_folder, scratch / "checkpoint")
     config = json.loads((short / "config.json").read_text())
     (short / "config.json").write_text(json.dumps({**config, "max_position_embeddings": POSITIONS}))
+    manifest.write(short)
     engine = build_small(small_checkpoint, scratch / "engine", quant_algo=None)
     repo = assemble(
         scratch / "repo",
