@@ -9,6 +9,7 @@ from transformers import AutoTokenizer
 
 from inflight.checkpoint import tokenizer
 from inflight.checkpoint.tokenizer import load_tokenizer
+from inflight.checkpoint.tokenizer_files import TokenizerConfig
 from inflight.errors import CourseError
 
 TEXTS = [
@@ -95,7 +96,7 @@ def test_special_tokens(ours, theirs):
 
 
 def test_without_a_template_the_text_stays_as_it_is(ours):
-    assert tokenizer.ChatTokenizer(ours._tokenizer, {}).chat("Hi") == "Hi"
+    assert tokenizer.ChatTokenizer(ours._tokenizer, TokenizerConfig()).chat("Hi") == "Hi"
 
 
 def test_template_in_a_file_of_its_own(course_engine, tmp_path):
@@ -105,8 +106,8 @@ def test_template_in_a_file_of_its_own(course_engine, tmp_path):
 
 
 def test_a_template_cannot_reach_into_python(ours):
-    config = {"chat_template": "{{ messages.__class__.__mro__ }}"}
-    with pytest.raises(Exception, match="unsafe"):
+    config = TokenizerConfig(chat_template="{{ messages.__class__.__mro__ }}")
+    with pytest.raises(CourseError, match="unsafe"):
         tokenizer.ChatTokenizer(ours._tokenizer, config).chat("hi")
 
 
@@ -115,10 +116,17 @@ def test_missing_tokenizer(tmp_path):
         load_tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["{", json.dumps({"model": {}})])
-def test_broken_tokenizer(tmp_path, content):
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("{", "is not JSON"),
+        (json.dumps({"model": {}}), "has no field model.vocab"),
+        (json.dumps({"model": {"vocab": {}}}), "cannot be read"),
+    ],
+)
+def test_broken_tokenizer(tmp_path, content, message):
     (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(CourseError, match="cannot be read"):
+    with pytest.raises(CourseError, match=message):
         load_tokenizer(tmp_path)
 
 

@@ -206,7 +206,7 @@ def test_a_graph_that_cannot_be_loaded_is_refused(copied_engine):
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"version": 1, "pretrained_config": {}, "build_config": []}'])
 def test_a_config_that_is_none_is_refused(copied_engine, content):
     (copied_engine / "config.json").write_text(content)
-    with pytest.raises(CourseError, match="is not an engine's config .*Build it again"):
+    with pytest.raises(CourseError, match="The engine's config .*Build it again"):
         engine.read(copied_engine)
 
 

@@ -14,6 +14,7 @@ from inflight import files
 from inflight.errors import CourseError
 from inflight.triton.repository.layout import CONFIG, VARIABLE
 
+MOST_BYTES = 1 << 20  # the longest that come with Triton have some 10,000
 _BARE_VALUE = re.compile(r"-?\d+|true|false|[A-Z][A-Z0-9_]*")
 
 
@@ -41,11 +42,9 @@ def _parse_reason(error: str, text: str) -> str:
     variable = VARIABLE.search(line)
     if variable:
         return f"{where}the variable ${{{variable[1]}}} is not filled. Give it a value when assembling."
-    unknown = re.search(r'has no field named "(\w+)"', error)
+    unknown = re.search(r'Message type "([\w.]+)" has no field named "(\w+)"', error)
     if unknown:
-        known = [field.name for field in ModelConfig.DESCRIPTOR.fields]
-        near = difflib.get_close_matches(unknown[1], known, 1)
-        return f"{where}there is no field {unknown[1]!r}." + (f" Did you mean {near[0]!r}?" if near else "")
+        return f"{where}{_unknown_field(*unknown.groups())}"
     both = re.search(r'Field "(\w+)" is specified along with field "(\w+)"', error)
     if both:
         return f"{where}{both[1]} and {both[2]} exclude each other: only one of them can be chosen. Take one out."
@@ -59,14 +58,34 @@ def _parse_reason(error: str, text: str) -> str:
     return f"{where}{reason.rpartition(chr(39) + ': ')[2]}. Correct this line."
 
 
+def _unknown_field(message: str, name: str) -> str:
+    """What to do about a field that a message of this type does not have."""
+    whole = ModelConfig.DESCRIPTOR
+    known = [field.name for field in whole.file.pool.FindMessageTypeByName(message).fields]
+    near = difflib.get_close_matches(name, known, 1)
+    inside = message.rpartition(".")[2]
+    if message == whole.full_name:
+        said = f"there is no field {name!r}."
+    else:  # the type of a map's entries has the map's own name
+        said = f"there is no field {name!r} inside of {inside.removesuffix('Entry').lower()}, only {', '.join(known)}."
+    if near:
+        return f"{said} Did you mean {near[0]!r}?"
+    if message != whole.full_name and name in whole.fields_by_name:
+        return f"{said} Close the brace of what stands before it: {name!r} belongs to the whole config."
+    return said
+
+
 def read_config(path: str | Path) -> ModelConfig:
-    """Read a `config.pbtxt`; errors name the file."""
-    try:
-        return parse(Path(path).read_text(encoding="utf-8"), str(path))
-    except FileNotFoundError:
-        raise CourseError(f"{path} does not exist. Assemble the repository: `inflight assemble`.") from None
-    except UnicodeDecodeError as error:
-        raise CourseError(f"{path} is not text ({error}). Assemble the repository again.") from error
+    """Read a `config.pbtxt`; errors name the file.
+
+    Raises
+    ------
+    CourseError
+        It is not there, cannot be read, is too large for a config, or is not right.
+    """
+    if not Path(path).exists():
+        raise CourseError(f"{path} does not exist. Assemble the repository: `inflight assemble`.")
+    return parse(files.read_text(path, "config", MOST_BYTES, "Assemble the repository again."), str(path))
 
 
 def to_text(config: ModelConfig) -> str:
