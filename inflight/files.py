@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
@@ -96,10 +97,11 @@ def read_bytes(path: str | Path, what: str, most_bytes: int, fix: str) -> bytes:
     """
     try:
         # Without waiting: to open a pipe that nobody writes to would last for ever.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            status = os.fstat(file.fileno())
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            status = os.fstat(handle)
             if stat.S_ISDIR(status.st_mode):
-                raise CourseError(f"The {what} {path} is a folder, not a file. {fix}")
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             if not stat.S_ISREG(status.st_mode):
                 raise CourseError(f"The {what} {path} is no plain file. {fix}")
             if status.st_size > most_bytes:
@@ -107,9 +109,10 @@ def read_bytes(path: str | Path, what: str, most_bytes: int, fix: str) -> bytes:
                     f"The {what} {path} has {status.st_size:,} bytes, and {most_bytes:,} are the most that are read. "
                     f"{fix}"
                 )
-            return file.read(status.st_size)
-    except FileNotFoundError:
-        raise CourseError(f"There is no {what} at {path}. {fix}") from None
+            with open(handle, "rb", closefd=False) as file:
+                return file.read(status.st_size)
+        finally:
+            os.close(handle)
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
         raise CourseError(f"The {what} {path} cannot be read ({getattr(error, 'strerror', error)}). {fix}") from None
 

@@ -11,6 +11,7 @@ the next call starts another.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -32,6 +33,7 @@ START_S = 30  # longest time to start the process
 # Longest wait for an answer. The limit that is meant is on processor time; this one is for a machine that is busy.
 ANSWER_S = 30
 MOST_ADDED = 1 << 20  # characters that a template may add to the messages
+FIX = "Use the checkpoint that its makers published, or serve without a template (apply_chat_template: false)."
 
 
 class ChatTemplate:
@@ -59,7 +61,7 @@ class ChatTemplate:
         self._source = source
         self._variables = variables or {}
         self._lock = threading.Lock()
-        self._process: subprocess.Popen | None = None
+        self._child: _Child | None = None
 
     def render(self, messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """The messages as one text.
@@ -82,24 +84,38 @@ class ChatTemplate:
             answer = self._ask(question)
         text = answer.get("text")
         if text is None:
-            raise CourseError(f"The chat template cannot be used: {answer['error']}. {_FIX}")
+            raise CourseError(f"The chat template cannot be used: {answer['error']}. {FIX}")
         if len(text) > MOST_ADDED + 4 * size:
-            raise CourseError(f"The chat template made {len(text):,} characters of a message of {size:,}. {_FIX}")
+            raise CourseError(f"The chat template made {len(text):,} characters of a message of {size:,}. {FIX}")
         return text
 
     def _ask(self, question: dict) -> dict:
+        child, self._child = self._child, None  # kept for the next call when it has answered, and only then
+        if child is None:
+            child = _Child()
+            self._end_child = weakref.finalize(self, child.end)
         try:
-            if self._process is None:
-                self._start()
-            send(self._process.stdin, question)
-            return _receive(self._process, ANSWER_S)
-        except (_Ended, OSError):
-            return {"error": self._how_it_ended()}
-        except BaseException:  # an interrupt: nothing may be left in the pipe for the next call
-            self._how_it_ended()
+            if child.is_new:
+                child.read(START_S)  # it is there
+                child.send(self._source)
+                child.is_new = False
+            child.send(question)
+            answer = child.read(ANSWER_S)
+        except _Ended:
+            error = child.why_it_ended()
+            self._end_child()
+            return {"error": error}
+        except BaseException:  # an interrupt: its answer must not be taken for that to the next question
+            self._end_child()
             raise
+        self._child = child
+        return answer
 
-    def _start(self) -> None:
+
+class _Child:
+    """The process that renders, and the pipes to it and from it."""
+
+    def __init__(self):
         python = sys.executable if Path(sys.executable).name.startswith("python") else shutil.which("python3")
         self._process = subprocess.Popen(
             # -P: what lies in the working folder is not imported.
@@ -109,66 +125,57 @@ class ChatTemplate:
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # an interrupt of a notebook is not for it
         )
-        weakref.finalize(self, _end, self._process)
-        _receive(self._process, START_S)  # it is there
-        send(self._process.stdin, self._source)
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._questions, self._answers = self._process.stdin, self._process.stdout
+        self.is_new = True
 
-    def _how_it_ended(self) -> str:
-        """End the process, if it has not ended, and say why."""
-        process, self._process = self._process, None
-        if process is None:
-            return "its process could not be started"
-        was_running = process.poll() is None and not select.select([process.stdout], [], [], 0)[0]
-        _end(process)
-        if process.returncode == -signal.SIGPROF or was_running:
+    def send(self, thing: object) -> None:
+        """Write JSON behind its length; `_Ended` when nobody reads it."""
+        data = json.dumps(thing, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        try:
+            self._questions.write(struct.pack("<Q", len(data)) + data)
+            self._questions.flush()
+        except BrokenPipeError:
+            self._process.wait()
+            raise _Ended from None
+
+    def read(self, longest_s: float) -> dict:
+        """Wait for JSON behind its length; `_Ended` when it does not come."""
+        deadline = time.monotonic() + longest_s
+        [length] = struct.unpack("<Q", self._read_bytes(8, deadline))
+        if length > MOST_MEMORY:
+            raise _Ended
+        try:
+            return json.loads(self._read_bytes(length, deadline).decode("utf-8"))
+        except UnicodeDecodeError:
+            return {"error": "it makes characters that cannot be written"}
+
+    def _read_bytes(self, number: int, deadline: float) -> bytes:
+        data = bytearray()
+        while len(data) < number:
+            if not select.select([self._answers], [], [], max(0, deadline - time.monotonic()))[0]:
+                raise _Ended
+            part = os.read(self._answers.fileno(), min(number - len(data), 1 << 16))
+            if not part:
+                self._process.wait()
+                raise _Ended
+            data += part
+        return bytes(data)
+
+    def why_it_ended(self) -> str:
+        """What keeps it from answering."""
+        if self._process.poll() in (None, -signal.SIGPROF):
             return f"it computes for more than {CPU_S:g} s"
         return f"it ended its process, perhaps for more than {MOST_MEMORY >> 20} MB of memory"
 
-
-_FIX = "Use the checkpoint that its makers published, or serve without a template (apply_chat_template: false)."
+    def end(self) -> None:
+        """Kill the process, which holds nothing that could be lost, and close its pipes."""
+        self._process.kill()
+        self._process.wait()
+        self._answers.close()
+        with contextlib.suppress(BrokenPipeError):  # a question was half written
+            self._questions.close()
 
 
 class _Ended(Exception):
     """The process does not answer any more."""
-
-
-def send(stream, thing: object) -> None:
-    """Write JSON behind its length."""
-    data = json.dumps(thing, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    stream.write(struct.pack("<Q", len(data)) + data)
-    stream.flush()
-
-
-def _receive(process: subprocess.Popen, longest_s: float) -> dict:
-    deadline = time.monotonic() + longest_s
-    [length] = struct.unpack("<Q", _read(process, 8, deadline))
-    if length > MOST_MEMORY:
-        raise _Ended
-    try:
-        return json.loads(_read(process, length, deadline).decode("utf-8"))
-    except UnicodeDecodeError:
-        return {"error": "it makes characters that cannot be written"}
-
-
-def _read(process: subprocess.Popen, number: int, deadline: float) -> bytes:
-    data = bytearray()
-    while len(data) < number:
-        if not select.select([process.stdout], [], [], max(0, deadline - time.monotonic()))[0]:
-            raise _Ended
-        part = os.read(process.stdout.fileno(), min(number - len(data), 1 << 16))
-        if not part:
-            process.wait()
-            raise _Ended
-        data += part
-    return bytes(data)
-
-
-def _end(process: subprocess.Popen) -> None:
-    """Kill the process, which holds nothing that could be lost, and close its pipes."""
-    process.kill()
-    process.wait()
-    process.stdout.close()
-    try:
-        process.stdin.close()
-    except BrokenPipeError:  # a question was half written
-        return

@@ -24,7 +24,7 @@ MOST_MESSAGE = 500  # characters of what an exception says
 class _Generation(jinja2.ext.Extension):
     """`{% generation %}` marks what the assistant says, for training; here its content is rendered as it is."""
 
-    tags = frozenset({"generation"})
+    tags = {"generation"}  # noqa: RUF012  as Jinja declares it
 
     def parse(self, parser):
         line = next(parser.stream).lineno
@@ -81,7 +81,8 @@ def main() -> None:
 
 def _said(error: Exception) -> str:
     lines = str(error).strip().splitlines()
-    return (lines[0] if lines else type(error).__name__)[:MOST_MESSAGE].rstrip(".")
+    line = (lines[0] if lines else type(error).__name__)[:MOST_MESSAGE].rstrip(".")
+    return "".join(char if char.isprintable() else " " for char in line)
 
 
 def _receive():

@@ -77,5 +77,6 @@ def _check_place(folder: Path, file: Path) -> None:
     is_of_hub = home.parent.name == "snapshots" and place.is_relative_to(home.parent.parent / "blobs")
     if not (place.is_relative_to(home) or is_of_hub):
         raise CourseError(
-            f"{file} is a link to {place}, out of its folder: put the file itself there, or give the folder that it is in."
+            f"{file} is a link to {place}, out of its folder: put the file itself there, or give the folder that it is "
+            "in."
         )

@@ -28,7 +28,7 @@ MOST_DIMENSIONS = 4
 MOST_ALIGNMENT = 1 << 16
 
 Kind = gguf.GGUFValueType
-_SCALARS = {
+_SCALARS: dict[gguf.GGUFValueType, np.dtype] = {
     Kind.UINT8: np.dtype("<u1"),
     Kind.INT8: np.dtype("<i1"),
     Kind.UINT16: np.dtype("<u2"),
@@ -100,7 +100,9 @@ def read_index(path: str | Path) -> Index:
     except OSError as error:
         raise CourseError(f"The GGUF file {path} cannot be read ({error.strerror}). {again}") from None
     except _Damaged as error:
-        raise CourseError(f"The GGUF file {path} is corrupt or cut short ({error}): download or copy it again.") from None
+        raise CourseError(
+            f"The GGUF file {path} is corrupt or cut short ({error}): download or copy it again."
+        ) from None
 
 
 class _Damaged(Exception):

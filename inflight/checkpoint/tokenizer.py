@@ -78,7 +78,7 @@ def from_gguf(metadata: dict) -> tuple[Tokenizer, dict]:
     tokens, types = found.tokens, found.token_type
     pre_tokenizer = _pre_tokenizer(found.pre)
     vocabulary = {token: index for index, token in enumerate(tokens)}
-    merges = [tuple(merge.split(" ")) for merge in found.merges]
+    merges = [(left, right) for left, right in (merge.split(" ") for merge in found.merges)]
     with _library_errors("The checkpoint's tokenizer cannot be made", fix):
         tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=False))
         tokenizer.pre_tokenizer = pre_tokenizer

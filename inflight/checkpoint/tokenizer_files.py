@@ -45,7 +45,7 @@ class Vocabulary(Schema):
     """What is read of a `tokenizer.json` here; the tokenizers library reads the rest."""
 
     model: Model
-    added_tokens: list[Token] = []
+    added_tokens: list[Token] = Field(default_factory=list)
     normalizer: dict[str, Any] | None = None
     decoder: dict[str, Any] | None = None
 

@@ -84,7 +84,7 @@ def test_a_broken_dataset_is_one_sentence(tmp_path, content, complaint):
 
 
 def test_a_dataset_that_cannot_be_opened_is_one_sentence(tmp_path):
-    with pytest.raises(CourseError, match="none.json cannot be read .No such file or directory.: give the path"):
+    with pytest.raises(CourseError, match="none.json cannot be read .No such file or directory.. Give the path"):
         workload.read_dataset(tmp_path / "none.json")
     with pytest.raises(CourseError, match="cannot be read .Is a directory."):
         workload.read_dataset(tmp_path)
@@ -359,7 +359,7 @@ def test_a_broken_recording_is_one_sentence(tmp_path, content, complaint):
 
 
 def test_a_recording_that_is_not_there_is_one_sentence(tmp_path):
-    with pytest.raises(CourseError, match="none.csv cannot be read .No such file or directory.: give"):
+    with pytest.raises(CourseError, match="none.csv cannot be read .No such file or directory.. Give"):
         workload.recorded(tmp_path / "none.csv")
 
 

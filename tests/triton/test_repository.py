@@ -339,7 +339,7 @@ def test_a_config_that_cannot_be_read_is_the_only_problem(repo):
 
 def test_a_config_that_is_not_text(repo):
     (repo / ENGINE).write_bytes(b"\xff\xfe\x00")
-    assert "is not text" in str(check(repo)[0])
+    assert "is not UTF-8 text" in str(check(repo)[0])
 
 
 # Editing --------------------------------------------------------------------------------------------------------------

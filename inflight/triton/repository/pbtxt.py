@@ -63,16 +63,21 @@ def _unknown_field(message: str, name: str) -> str:
     whole = ModelConfig.DESCRIPTOR
     known = [field.name for field in whole.file.pool.FindMessageTypeByName(message).fields]
     near = difflib.get_close_matches(name, known, 1)
-    inside = message.rpartition(".")[2]
     if message == whole.full_name:
         said = f"there is no field {name!r}."
-    else:  # the type of a map's entries has the map's own name
-        said = f"there is no field {name!r} inside of {inside.removesuffix('Entry').lower()}, only {', '.join(known)}."
+    else:
+        said = f"there is no field {name!r} inside of {_as_field(message)}, only {', '.join(known)}."
     if near:
         return f"{said} Did you mean {near[0]!r}?"
     if message != whole.full_name and name in whole.fields_by_name:
         return f"{said} Close the brace of what stands before it: {name!r} belongs to the whole config."
     return said
+
+
+def _as_field(message: str) -> str:
+    """The name of the field that holds such a message: "inference.ModelInstanceGroup" -> "instance_group"."""
+    name = message.rpartition(".")[2].removeprefix("Model").removesuffix("Entry")  # of a map: ParametersEntry
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 def read_config(path: str | Path) -> ModelConfig:
