@@ -23,14 +23,37 @@ class ShardIndex(Schema):
     weight_map: dict[str, str]
 
 
-def shards(folder: Path) -> set[str]:
-    """Names of the files with weights that the folder's index lists; none where it has no index.
+def checked(folder: Path) -> list[Path]:
+    """The files that make the model of a folder: its config, its tokenizer and its weights, each found to be one.
 
     Raises
     ------
     CourseError
-        The index cannot be read, or names what is no file of the folder itself.
+        A file is missing, lies outside of the folder, cannot be read, or does not hold what it claims; the weights are
+        pickled; the config is of another model than the weights.
     """
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights and list(folder.glob("*.bin")):
+        raise CourseError(
+            f"{folder} holds only pickled weights (*.bin), which can run code when opened: save the model "
+            "there as safetensors, or give a folder that has them."
+        )
+    weights = sorted({*weights, *(folder / shard for shard in _shards(folder))}) or [folder / "model.safetensors"]
+    needed = [folder / "config.json", folder / "tokenizer.json", *weights]
+    missing = [file.name for file in needed if not file.exists()]
+    if missing:
+        raise CourseError(
+            f"The folder {folder} has no {', '.join(missing)}: give a Hugging Face model folder with "
+            "config.json, tokenizer.json and safetensors weights."
+        )
+    for file in needed:
+        _check_place(folder, file)
+    _check_size(folder / "config.json", weights)
+    return needed
+
+
+def _shards(folder: Path) -> set[str]:
+    """Names of the files with weights that the folder's index lists; none where it has no index."""
     index = folder / "model.safetensors.index.json"
     if not index.exists():
         return set()
@@ -44,29 +67,13 @@ def shards(folder: Path) -> set[str]:
     return names
 
 
-def check(folder: Path, needed: list[Path]) -> None:
-    """Hold a model folder's config against its weights.
-
-    Parameters
-    ----------
-    needed : list of path
-        The files that make the model.
-
-    Raises
-    ------
-    CourseError
-        A file lies outside of the folder, cannot be read, or does not hold what it claims; the config is of another
-        model than the weights.
-    """
-    for file in needed:
-        _check_place(folder, file)
-    config = schemas.read(ModelConfig, folder / "config.json", "model's config", AGAIN)
-    numbers = sum(
-        math.prod(shape) for file in needed if file.suffix == ".safetensors" for _, shape in tensor_shapes(file)
-    )
+def _check_size(config_file: Path, weights: list[Path]) -> None:
+    """CourseError when the config is of a model that is larger than the weights."""
+    config = schemas.read(ModelConfig, config_file, "model's config", AGAIN)
+    numbers = sum(math.prod(shape) for file in weights for _, shape in tensor_shapes(file))
     if config.least_parameters() > PARAMETERS_PER_NUMBER * numbers:
         raise CourseError(
-            f"The config {folder / 'config.json'} is of a model with at least {config.least_parameters():,} "
+            f"The config {config_file} is of a model with at least {config.least_parameters():,} "
             f"parameters, and the weights beside it have {numbers:,} numbers. {AGAIN}"
         )
 

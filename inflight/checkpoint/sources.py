@@ -242,22 +242,7 @@ def _gguf_file(path: Path) -> Checkpoint:
 
 def _huggingface_folder(path: Path) -> Checkpoint:
     """A local Hugging Face folder with safetensors weights, every shard there and whole."""
-    shards = sorted(path.glob("*.safetensors"))
-    if not shards and list(path.glob("*.bin")):
-        raise CourseError(
-            f"{path} holds only pickled weights (*.bin), which can run code when opened: save the model "
-            "there as safetensors, or give a folder that has them."
-        )
-    shards = sorted({*shards, *(path / shard for shard in folder_files.shards(path))})
-    needed = [path / "config.json", path / "tokenizer.json", *(shards or [path / "model.safetensors"])]
-    missing = [file.name for file in needed if not file.exists()]
-    if missing:
-        raise CourseError(
-            f"The folder {path} has no {', '.join(missing)}: give a Hugging Face model folder with "
-            "config.json, tokenizer.json and safetensors weights."
-        )
-    folder_files.check(path, needed)
-    return Checkpoint(path.resolve().name, path, "hf", _folder_sha256(needed))
+    return Checkpoint(path.resolve().name, path, "hf", _folder_sha256(folder_files.checked(path)))
 
 
 def _folder_sha256(files: list[Path]) -> str:

@@ -112,6 +112,7 @@ class ChatTokenizer:
 
     Attributes
     ----------
+    has_template : bool
     end_id, pad_id : int
         Token that ends an answer, and the one that fills unused places.
     vocab_size : int
@@ -125,6 +126,7 @@ class ChatTokenizer:
         special, template = config.special_tokens(), config.template()
         self.end_id = tokenizer.token_to_id(special.get("eos_token", ""))
         self.pad_id = tokenizer.token_to_id(special.get("pad_token", special.get("eos_token", "")))
+        self.has_template = bool(template)
         self._template = ChatTemplate(template, special) if template else None
 
     def chat(self, text: str) -> str:
