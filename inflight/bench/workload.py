@@ -14,6 +14,7 @@ import json
 import math
 import random
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import accumulate
@@ -432,8 +433,9 @@ def recorded(path: str | Path) -> Recording:
     if content.count(b",") > MOST_RECORDED_VALUES:
         raise CourseError(f"The recorded run {path} has more than {MOST_RECORDED_VALUES:,} values. {give}")
     try:
-        table = pd.read_csv(io.BytesIO(content))
-    except (ValueError, RecursionError) as error:  # what pandas' parser and the decoder raise are ValueErrors
+        with warnings.catch_warnings(action="error", category=pd.errors.ParserWarning):  # a line that is too long
+            table = pd.read_csv(io.BytesIO(content), index_col=False)
+    except (ValueError, pd.errors.ParserWarning) as error:  # the parser's own and the decoder's are ValueErrors
         raise CourseError(
             f"The recorded run {path} is not a CSV file ({str(error).splitlines()[0]}): give the "
             "per-request CSV of an earlier run."
