@@ -38,5 +38,5 @@ def tensor_shapes(path: str | Path) -> list[tuple[str, tuple[int, ...]]]:
         raise CourseError(f"The weights {path} cannot be read ({error.strerror or error}).") from None
     except SafetensorError as error:
         raise CourseError(
-            f"The weights {path} are corrupt or cut short ({error}): download or copy the file again."
+            f"The weights {path} are corrupt or cut short ({str(error)[:300]}): download or copy the file again."
         ) from None

@@ -110,7 +110,7 @@ def _compile(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
     except Exception as error:  # libraries that take a file apart raise whatever they trip over
         reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
         raise CourseError(
-            f"The checkpoint {checkpoint.path} cannot be read ({reason}). Fetch it again: `inflight fetch`."
+            f"The checkpoint {checkpoint.path} cannot be read ({reason[:300]}). Fetch it again: `inflight fetch`."
         ) from error
     finally:
         gguf_file.unlink(missing_ok=True)

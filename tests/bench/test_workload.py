@@ -64,6 +64,8 @@ def test_a_dataset_comes_back_as_it_was_written(tmp_path):
     "content, complaint",
     [
         ("not JSON at all", "is not JSON (Expecting value in line 1)"),
+        ("[" * 100_000, "is not JSON that can be read"),
+        ("9" * 10_000, "is not JSON that can be read"),
         ('[{"input": "cut of', "is not JSON"),
         ({"input": "a"}, "is not a JSON list of records"),
         ([], "has no records"),
@@ -347,6 +349,9 @@ def test_a_recorded_run_comes_back(tmp_path, text):
         ("sent_s,input_len,output_len\n0,5,0\n", "has no request that was answered"),
         ("sent_s,input_len,output_len\n", "has no request that was answered"),
         ("", "is not a CSV file"),
+        ("sent_s,input_len,output_len\n0,5,5,7\n", "is not a CSV file"),
+        ("sent_s,input_len,output_len\n0,1e12,5\n", "input_len is not a number of at least 1 and at most"),
+        ("sent_s,input_len,output_len\n1e300,5,5\n", "sent_s is not a number of at least 0 and at most"),
         ("a,b\n1,2,3\n1,2,3,4,5\n", "is not a CSV file"),
         ("\0\0\0", "recorded run"),
     ],

@@ -21,6 +21,7 @@ from pathlib import Path
 from inflight.errors import CourseError
 
 MOST_GROWTH = 400 << 20  # bytes of address space
+MOST_FOR_ATTACKS = 64 << 20
 MOST_CPU_S = 5
 MOST_SENTENCE = 2000  # characters
 
@@ -235,6 +236,30 @@ READERS: dict[str, tuple[Callable[[Path], None], dict[str, Damage]]] = {
 }
 
 
+def limit(growth: int = MOST_GROWTH) -> None:
+    """From here on, take no more than `growth` bytes of address space."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + growth
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def sentences(reader: str, intact: Path, folders: list[Path]) -> None:
+    """Print what the reader says of each folder, as JSON by the folder's name; within the limits."""
+    read, _ = READERS[reader]
+    read(intact)
+    limit(MOST_FOR_ATTACKS)
+    said = {}
+    for folder in folders:
+        signal.setitimer(signal.ITIMER_PROF, MOST_CPU_S)
+        try:
+            read(folder)
+            said[folder.name] = ""
+        except CourseError as error:
+            said[folder.name] = str(error)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    print(json.dumps(said))
+
+
 def main(reader: str, source: Path, scratch: Path, seed: int, first: int, number: int) -> None:
     read, damages = READERS[reader]
     folder = scratch / "folder"
@@ -243,9 +268,7 @@ def main(reader: str, source: Path, scratch: Path, seed: int, first: int, number
     read(folder)
     files = sorted(path for path in folder.rglob("*") if path.is_file() and str(path).endswith(tuple(damages)))
     intact = {path: path.read_bytes() for path in files}
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + MOST_GROWTH
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    limit()
     outcomes = {"accepted": 0, "refused": 0}
     for index in range(first, first + number):
         chance = random.Random(f"{seed} {reader} {index}")

@@ -111,6 +111,24 @@ def test_a_template_cannot_reach_into_python(ours):
         tokenizer.ChatTokenizer(ours._tokenizer, config).chat("hi")
 
 
+@pytest.mark.parametrize("number", [-1, -(2**31), 2**32, 10**30])
+def test_what_is_no_token_id_is_named(ours, number):
+    with pytest.raises(CourseError, match=f"^{number} is not the id of a token"):
+        ours.decode([5, number])
+
+
+def test_an_id_behind_the_last_token_is_no_text(ours):
+    assert ours.decode([ours.vocab_size, 2**31 - 1]) == ""
+
+
+def test_lengths_that_a_tokenizer_asks_for_are_not_made(course_engine, tmp_path):
+    content = json.loads((course_engine / "tokenizer.json").read_text())
+    pad = {"direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0, "pad_token": "x"}
+    content["padding"] = {"strategy": {"Fixed": 2**50}, **pad}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    assert len(load_tokenizer(tmp_path).encode("Hello")) == 1
+
+
 def test_missing_tokenizer(tmp_path):
     with pytest.raises(CourseError, match="has no tokenizer.json. Build the engine again"):
         load_tokenizer(tmp_path)

@@ -210,6 +210,64 @@ def test_a_config_that_is_none_is_refused(copied_engine, content):
         engine.read(copied_engine)
 
 
+STRANGE = [None, True, -1, 0, 10**12, 10**30, 1.5, float("nan"), "", "3", "../x", [], {}, [[[1]]]]
+
+
+def places(value, *path):
+    """The path of every value in a JSON object."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield (*path, key)
+            yield from places(inner, *path, key)
+
+
+def test_every_field_of_a_config_may_be_missing_or_strange(copied_engine):
+    file = copied_engine / "config.json"
+    intact = file.read_text()
+    for path in places(json.loads(intact)):
+        for strange in ("missing", *STRANGE):
+            content = json.loads(intact)
+            *outer, last = path
+            inner = functools.reduce(operator.getitem, outer, content)
+            if strange == "missing":
+                del inner[last]
+            else:
+                inner[last] = strange
+            file.write_text(json.dumps(content))
+            try:
+                info = engine.read(copied_engine)
+            except CourseError as error:
+                assert "Build it again" in str(error), (path, strange)
+            else:
+                assert info.kv_cache_bytes_per_token > 0, (path, strange)
+
+
+@pytest.mark.parametrize(
+    "field, value, words",
+    [
+        ("num_hidden_layers", 10**9, "num_hidden_layers should be less than"),
+        ("num_key_value_heads", 2, "cannot share 2 KV heads"),
+        ("vocab_size", "1024", "vocab_size should be a valid integer, and is '1024'"),
+        ("head_size", None, "head_size should be a valid integer, and is null"),
+    ],
+)
+def test_a_size_that_no_model_has_is_named(copied_engine, field, value, words):
+    file = copied_engine / "config.json"
+    content = json.loads(file.read_text())
+    content["pretrained_config"][field] = value
+    file.write_text(json.dumps(content))
+    with pytest.raises(CourseError, match=words):
+        engine.read(copied_engine)
+
+
+def test_a_field_that_another_version_added_is_left_alone(copied_engine):
+    file = copied_engine / "config.json"
+    content = json.loads(file.read_text())
+    content["x"] = content["pretrained_config"]["x"] = content["build_config"]["x"] = [1]
+    file.write_text(json.dumps(content))
+    assert engine.read(copied_engine).build_config == SMALL_BUILD
+
+
 def test_a_folder_without_config_is_no_engine(copied_engine):
     (copied_engine / "config.json").unlink()
     with pytest.raises(CourseError, match="is not an engine: it has no config.json"):

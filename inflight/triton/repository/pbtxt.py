@@ -15,6 +15,7 @@ from inflight.errors import CourseError
 from inflight.triton.repository.layout import CONFIG, VARIABLE
 
 MOST_BYTES = 1 << 20  # the longest that come with Triton have some 10,000
+_LONG_WORD = re.compile(r"\S{81,}")  # a file that is no config may have lines of any length
 _BARE_VALUE = re.compile(r"-?\d+|true|false|[A-Z][A-Z0-9_]*")
 
 
@@ -29,7 +30,8 @@ def parse(text: str, file: str = CONFIG) -> ModelConfig:
     try:
         return text_format.Parse(text, ModelConfig())
     except text_format.ParseError as error:
-        raise CourseError(f"{file}: {_parse_reason(str(error), text)}") from None
+        reason = _parse_reason(str(error), text)
+        raise CourseError(f"{file}: {_LONG_WORD.sub(lambda word: f'{word[0][:80]}…', reason)}") from None
 
 
 def _parse_reason(error: str, text: str) -> str:
