@@ -1,7 +1,7 @@
 """Chat templates as Hugging Face's libraries render them, and those that would never end or fill the memory."""
 
 import resource
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -17,7 +17,7 @@ HELLO = [{"role": "user", "content": "Hello, 日本 <&>"}]
     "source",
     [
         "{% for m in messages %}<|{{ m.role }}|>{{ m['content'] }}{{ eos_token }}{% endfor %}",
-        "{% for i in range(9) %}{% if i == 3 %}{% break %}{% elif i == 1 %}{% continue %}{% endif %}{{ i }}{% endfor %}",
+        "{% for i in range(9) %}{% if i == 3 %}{% break %}{% elif i %}{% continue %}{% endif %}{{ i }}{% endfor %}",
         "a\n  {% generation %}\n{{ messages[0].content }}\n{% endgeneration %}\nb",
         "{% for m in messages %}{% generation %}{{ loop.index }}{{ m.role }}{% endgeneration %}{% endfor %}",
         "{{ messages | tojson }} {{ messages | tojson(ensure_ascii=True, indent=2) }}",
@@ -79,7 +79,9 @@ def test_who_renders_takes_no_memory_for_what_a_template_wants():
 
 
 def test_a_bad_message_leaves_the_next_one_well():
-    template = ChatTemplate("{% if 'loop' in messages[0].content %}{{ 7 ** (10 ** 8) }}{% endif %}well")
+    template = ChatTemplate(
+        "{% if messages[0].content == 'loop' %}{{ (7 + messages | length) ** (10 ** 8) }}{% endif %}well"
+    )
     assert template.render(HELLO) == "well"
     with pytest.raises(CourseError, match="computes for more than"):
         template.render([{"role": "user", "content": "loop"}])
@@ -91,18 +93,10 @@ def test_one_process_answers_all_and_ends_with_its_template():
     assert template.render(HELLO) == HELLO[0]["content"]
     process = template._child._process
     messages = [[{"role": "user", "content": str(number)}] for number in range(40)]
-    answers = {}
-    threads = [
-        threading.Thread(target=lambda number=number: answers.update({number: template.render(messages[number])}))
-        for number in range(40)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert answers == {number: str(number) for number in range(40)}
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(template.render, messages)) == [str(number) for number in range(40)]
     assert template._child._process is process
-    del template, threads
+    del template
     assert process.wait(30) < 0
 
 

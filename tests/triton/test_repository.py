@@ -1,5 +1,6 @@
 """Model repositories: filled from templates, edited as messages, checked before a server sees them."""
 
+import os
 import shutil
 
 import pytest
