@@ -347,6 +347,7 @@ def test_a_config_that_cannot_be_read_is_the_only_problem(repo):
         ),
         ("input {\n  nam: 'x' }", "line 2, column 3: there is no field 'nam' inside of input"),
         ("instance_group { kinds: KIND_CPU }", "inside of instance_group, .*Did you mean 'kind'"),
+        (f"input {{ data_type: {2**60} }}", "Value out of range: 1152921504606846976. Correct the value"),
         ("input { data_type: 32 }", "data_type: there is no DataType 32, only TYPE_INVALID"),
         ("instance_group [{ kind: KIND_CPU }, { kind: 9 }]", "kind: there is no Kind 9, only"),
         ("a" * 10_000, "there is no field 'a{10,100}…"),

@@ -34,6 +34,8 @@ def parse(text: str, file: str = CONFIG) -> ModelConfig:
     except text_format.ParseError as error:
         reason = _parse_reason(str(error), text)
         raise CourseError(f"{file}: {_LONG_WORD.sub(lambda word: f'{word[0][:80]}…', reason)}") from None
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:  # protobuf's own, without a place
+        raise CourseError(f"{file}: {str(error)[:200]}. Correct the value.") from None
     if unknown := next(_unknown_numbers(config), None):
         raise CourseError(f"{file}: {unknown}")
     return config
