@@ -20,6 +20,7 @@ from inflight.bench.load_generator import Run
 from inflight.errors import CourseError
 
 TIMES = {"ttft_ms": "TTFT", "itl_ms": "ITL", "latency_ms": "end-to-end latency"}
+MOST_STATS_BYTES = 1 << 26
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 # Column of the classic client's statistics -> key of `summary`.
@@ -158,10 +159,7 @@ def check_op_stats(path: Path) -> str:
     CourseError
         It cannot be read, or is another kind of table.
     """
-    try:
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise CourseError(f"{path} cannot be read as statistics ({error}). Name another file.") from None
+    text = files.read_text(path, "statistics", MOST_STATS_BYTES, "Name another file.") if path.exists() else ""
     if text and text.splitlines()[0] != ",".join(OP_STATS):
         raise CourseError(
             f"{path} is a table with other columns than these statistics. Name another file, or a new one."

@@ -9,10 +9,12 @@ The prompt is the article and the instruction; the summary is used for its lengt
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import random
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import accumulate
@@ -21,7 +23,7 @@ from pathlib import Path
 import httpx
 import pandas as pd
 
-from inflight import cache, files
+from inflight import cache, files, schemas
 from inflight.bench.names import TRACES
 from inflight.checkpoint.download import reason
 from inflight.checkpoint.tokenizer import ChatTokenizer
@@ -30,6 +32,13 @@ from inflight.paths import ASSETS
 
 MINI_CNN_EVAL = ASSETS / "datasets" / "mini_cnn_eval.json"
 TOKENS_PER_WORD = 1.3  # what the classic client takes for English (--op-tokens-per-word)
+
+MOST_DATASET_BYTES = 1 << 28  # the real CNN/DailyMail evaluation file has some 70 MB
+# Of a recorded run: a million tokens are more than any model's positions, 31 days longer than any load.
+MOST_RECORDED_BYTES = 1 << 26
+MOST_RECORDED_VALUES = 4_000_000
+MOST_TOKENS = 1 << 20
+MOST_SECONDS = 31 * 24 * 3600
 
 TOPICS = ("rivers", "bridges", "clouds", "chess", "bread", "maps", "bees", "trains")
 TRACE_GAP_S = 0.005  # threads that all send at the same moment overtake each other
@@ -98,20 +107,18 @@ def read_dataset(path: str | Path = MINI_CNN_EVAL) -> list[Record]:
         There is no such file, it is not a JSON list, the list is empty, or a record is broken: the message says which.
     """
     path = Path(path).expanduser()
+    text = files.read_text(path, "dataset", MOST_DATASET_BYTES, "Give the path of a JSON file in UTF-8.")
+    schemas.check_size(text.encode(), f"The dataset {path}", "Give a smaller one.")
     try:
-        objects = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CourseError(
-            f"The dataset {path} cannot be read ({error.strerror}): give the path of a JSON file."
-        ) from error
-    except UnicodeDecodeError as error:
-        raise CourseError(
-            f"The dataset {path} is not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8."
-        ) from error
+        objects = json.loads(text)
     except json.JSONDecodeError as error:
         raise CourseError(
             f"The dataset {path} is not JSON ({error.msg} in line {error.lineno}): download or copy it again."
         ) from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists in lists without end
+        raise CourseError(
+            f"The dataset {path} is not JSON that can be read ({error}): download or copy it again."
+        ) from None
     if not isinstance(objects, list):
         raise CourseError(
             f"The dataset {path} is not a JSON list of records: give a file in the layout of cnn_eval.json."
@@ -420,13 +427,14 @@ def recorded(path: str | Path) -> Recording:
         There is no such file, it is no CSV, a column is missing, or a value is not a number in its range.
     """
     path = Path(path).expanduser()
+    give = "Give the per-request CSV of an earlier run."
+    content = files.read_bytes(path, "recorded run", MOST_RECORDED_BYTES, give)
+    if content.count(b",") > MOST_RECORDED_VALUES:
+        raise CourseError(f"The recorded run {path} has more than {MOST_RECORDED_VALUES:,} values. {give}")
     try:
-        table = pd.read_csv(path)
-    except OSError as error:
-        raise CourseError(
-            f"The recorded run {path} cannot be read ({error.strerror}): give the per-request CSV of an earlier run."
-        ) from error
-    except ValueError as error:  # what pandas' parser and the decoder raise are ValueErrors
+        with warnings.catch_warnings(action="error", category=pd.errors.ParserWarning):  # a line that is too long
+            table = pd.read_csv(io.BytesIO(content), index_col=False)
+    except (ValueError, pd.errors.ParserWarning) as error:  # the parser's own and the decoder's are ValueErrors
         raise CourseError(
             f"The recorded run {path} is not a CSV file ({str(error).splitlines()[0]}): give the "
             "per-request CSV of an earlier run."
@@ -436,10 +444,11 @@ def recorded(path: str | Path) -> Recording:
             raise CourseError(
                 f"The recorded run {path} has no column {column}: give the per-request CSV of an earlier run."
             )
-    table["output_len"] = _numbers(table["output_len"], 0, path)
+    table["output_len"] = _numbers(table["output_len"], 0, MOST_TOKENS, path)
     answered = table[table["output_len"] > 0]
     answered = answered.assign(
-        sent_s=_numbers(answered["sent_s"], 0, path), input_len=_numbers(answered["input_len"], 1, path)
+        sent_s=_numbers(answered["sent_s"], 0, MOST_SECONDS, path),
+        input_len=_numbers(answered["input_len"], 1, MOST_TOKENS, path),
     ).sort_values("sent_s", kind="stable")
     if answered.empty:
         raise CourseError(
@@ -452,13 +461,13 @@ def recorded(path: str | Path) -> Recording:
     )
 
 
-def _numbers(texts: pd.Series, least: float, path: Path) -> pd.Series:
-    """A column of a recorded run as numbers of at least `least`."""
+def _numbers(texts: pd.Series, least: float, most: float, path: Path) -> pd.Series:
+    """A column of a recorded run as numbers from `least` to `most`."""
     numbers = pd.to_numeric(texts, errors="coerce")
-    if bad := [row for row, value in numbers.items() if not (math.isfinite(value) and value >= least)]:
+    if bad := [row for row, value in numbers.items() if not least <= value <= most]:  # what is none is NaN now
         raise CourseError(
             f"In line {bad[0] + 2} of the recorded run {path}, {texts.name} is not a number of at least "
-            f"{least}: correct or remove it."
+            f"{least} and at most {most:,}: correct or remove it."
         )
     return numbers
 

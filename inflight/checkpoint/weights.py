@@ -6,14 +6,19 @@ is written again, tensor by tensor, with the formats of the gguf library. A Hugg
 
 from __future__ import annotations
 
-import json
 from collections import Counter
+from functools import cached_property
 from pathlib import Path
 
 import gguf
 import numpy as np
 from safetensors import safe_open
 
+from inflight import schemas
+from inflight.checkpoint.gguf_index import read_index
+from inflight.checkpoint.safetensors_header import tensor_shapes
+from inflight.checkpoint.shapes import GgufShape, LlamaConfig, ModelConfig, shape_problem
+from inflight.checkpoint.tokenizer_files import MOST_TOKENIZER_BYTES, Vocabulary
 from inflight.errors import CourseError
 
 # TensorRT-LLM's name of a precision -> the GGUF format of the matrices. `None` keeps them as floating point. There is
@@ -31,39 +36,62 @@ def bits(quant_algo: str | None) -> str | None:
     return quant_algo[:2] if quant_algo else None
 
 
-def architecture(path: Path) -> object:
-    """What a GGUF file says of its architecture, a string if it is in order; its tensors are not read.
-
-    A damaged file raises whatever gguf trips over: it checks nothing.
-    """
-    return gguf.GGUFReader(path).get_field("general.architecture").contents()
-
-
 class GgufFile:
-    """A GGUF file, its index read once (about two seconds for a vocabulary of 49,152).
+    """A GGUF file, its index read once.
 
     Attributes
     ----------
     metadata : dict
         Every key with its value; arrays as lists.
+    index : Index
+        The same with the types, and where the tensors lie.
+
+    Raises
+    ------
+    CourseError
+        It is no GGUF file, cannot be read, or does not hold what it claims.
     """
 
-    def __init__(self, path: Path):
-        self.path = path
-        self.reader = gguf.GGUFReader(path)
-        self.metadata = {key: field.contents() for key, field in self.reader.fields.items()}
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.index = read_index(path)
+        self.metadata = self.index.metadata
+
+    @cached_property
+    def reader(self) -> gguf.GGUFReader:
+        """The gguf library's view of the file, with the values of the tensors; made in about two seconds."""
+        return gguf.GGUFReader(self.path)
+
+    def shape(self) -> GgufShape:
+        """The model's size.
+
+        Raises
+        ------
+        CourseError
+            The metadata does not say it, or the tensors are of another.
+        """
+        prefix = f"{self.metadata.get('general.architecture')}."
+        values = {key.removeprefix(prefix): value for key, value in self.metadata.items()}
+        fix = "Download or copy it again."
+        shape = schemas.check(GgufShape, values, f"The metadata of the GGUF file {self.path}", fix)
+        wanted = shape.tensors()
+        if shape.architecture != "llama":  # others may lack some, and have more
+            wanted = {row.name: wanted[row.name] for row in self.index.tensors if row.name in wanted}
+        if problem := shape_problem(wanted, ((tensor.name, tensor.shape) for tensor in self.index.tensors)):
+            raise CourseError(f"The GGUF file {self.path} does not hold the model that it claims: {problem}. {fix}")
+        return shape
 
     def tensor_table(self) -> list[dict]:
         """One row a tensor: `name`, `shape` (numpy order), `format`, `parameters`, `bytes`."""
         return [
             {
-                "name": t.name,
-                "shape": tuple(int(n) for n in reversed(t.shape)),
-                "format": t.tensor_type.name,
-                "parameters": int(t.n_elements),
-                "bytes": int(t.n_bytes),
+                "name": tensor.name,
+                "shape": tensor.shape,
+                "format": tensor.kind.name,
+                "parameters": tensor.parameters,
+                "bytes": tensor.size,
             }
-            for t in self.reader.tensors
+            for tensor in self.index.tensors
         ]
 
     def precision(self) -> str | None:
@@ -71,19 +99,16 @@ class GgufFile:
         sizes: Counter[str] = Counter()
         for row in self.tensor_table():
             sizes[row["format"]] += row["parameters"]
-        name = sizes.most_common(1)[0][0]
+        name = sizes.most_common(1)[0][0] if sizes else ""
         return f"W{name[1]}" if name.startswith("Q") else None
 
 
 def requantize(source: GgufFile, target: Path, quant_algo: str | None) -> None:
     """Write `source` again as `target`, its matrices in the format of `quant_algo`."""
     writer = gguf.GGUFWriter(target, source.metadata["general.architecture"])
-    for field in source.reader.fields.values():
-        if field.name.startswith("GGUF.") or field.name == "general.architecture":
-            continue
-        kind = field.types[0]
-        item_kind = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
-        writer.add_key_value(field.name, source.metadata[field.name], kind, sub_type=item_kind)
+    for key, (kind, item_kind) in source.index.kinds.items():
+        if key != "general.architecture":
+            writer.add_key_value(key, source.metadata[key], kind, sub_type=item_kind)
     for tensor in source.reader.tensors:
         values = gguf.dequantize(tensor.data, tensor.tensor_type)
         _add_tensor(writer, tensor.name, values, GGUF_FORMATS[quant_algo])
@@ -98,34 +123,40 @@ def from_huggingface(folder: Path, target: Path, quant_algo: str | None) -> None
     CourseError
         The model is not a Llama, or its weights are incomplete.
     """
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    if config.get("model_type") != "llama":
+    fix = "Save or download the folder again."
+    model_type = schemas.read(ModelConfig, folder / "config.json", "model's config", fix).model_type
+    if model_type != "llama":
         raise CourseError(
-            f"{folder} holds a {config.get('model_type')!r} model; on this machine the course builds engines from "
+            f"{folder} holds a {model_type!r} model; on this machine the course builds engines from "
             "Llama models. Use a Llama-family checkpoint, or a GGUF file of this one."
         )
-    layers, heads = config["num_hidden_layers"], config["num_attention_heads"]
-    kv_heads = config.get("num_key_value_heads", heads)
-    rope = config.get("rope_parameters") or {}
+    config = schemas.read(LlamaConfig, folder / "config.json", "model's config", fix)
+    vocabulary = schemas.read(Vocabulary, folder / "tokenizer.json", "tokenizer", fix, MOST_TOKENIZER_BYTES)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    files = sorted(folder.glob("*.safetensors"))
+    _check_shapes(folder, files, config, names)
+    heads, kv_heads = config.num_attention_heads, config.kv_heads
     writer = gguf.GGUFWriter(target, "llama")
-    writer.add_block_count(layers)
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(heads)
     writer.add_head_count_kv(kv_heads)
-    writer.add_rope_dimension_count(config.get("head_dim") or config["hidden_size"] // heads)
-    writer.add_rope_freq_base(config.get("rope_theta") or rope.get("rope_theta") or 10000.0)
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_dimension_count(config.head_size)
+    writer.add_rope_freq_base(config.rope_base)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
-    writer.add_vocab_size(config["vocab_size"])
-    _add_vocabulary(writer, json.loads((folder / "tokenizer.json").read_text(encoding="utf-8")), config)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, layers)
-    for file in sorted(folder.glob("*.safetensors")):
+    writer.add_vocab_size(config.vocab_size)
+    if config.head_size != config.hidden_size // heads:
+        writer.add_key_length(config.head_size)
+        writer.add_value_length(config.head_size)
+    _add_vocabulary(writer, vocabulary, config)
+    for file in files:
         with safe_open(file, framework="pt") as tensors:  # numpy has no bfloat16
             for name in tensors.keys():  # noqa: SIM118  no dict, and not iterable
-                gguf_name = names.get_name(name, try_suffixes=(".weight",))
-                if gguf_name is None or (name == "lm_head.weight" and config.get("tie_word_embeddings")):
+                gguf_name = _gguf_name(names, name, config)
+                if gguf_name is None:
                     continue
                 values = tensors.get_tensor(name).float().numpy()
                 if name.endswith(("q_proj.weight", "k_proj.weight")):
@@ -134,21 +165,56 @@ def from_huggingface(folder: Path, target: Path, quant_algo: str | None) -> None
     _finish(writer)
 
 
-def _add_vocabulary(writer: gguf.GGUFWriter, tokenizer: dict, config: dict) -> None:
+def _gguf_name(names: gguf.TensorNameMap, name: str, config: LlamaConfig) -> str | None:
+    """GGUF's name of a tensor of a Hugging Face folder; None when the model is whole without it."""
+    if name == "lm_head.weight" and config.tie_word_embeddings:
+        return None
+    return names.get_name(name, try_suffixes=(".weight",))
+
+
+def _check_shapes(folder: Path, files: list[Path], config: LlamaConfig, names: gguf.TensorNameMap) -> None:
+    """CourseError when the weights are not those of the model in config.json; only their headers are read."""
+    found = [
+        (gguf_name, shape)
+        for file in files
+        for name, shape in tensor_shapes(file)
+        if (gguf_name := _gguf_name(names, name, config)) is not None
+    ]
+    wanted = GgufShape.model_construct(
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        feed_forward=config.intermediate_size,
+        heads=config.num_attention_heads,
+        stated_kv_heads=config.kv_heads,
+        stated_head_size=config.head_size,
+        stated_words=config.vocab_size,
+    ).tensors()
+    if not config.tie_word_embeddings:
+        wanted["output.weight"] = (config.vocab_size, config.hidden_size)
+    problem = shape_problem(wanted, found)
+    if problem is None and len(found) > len(dict(found)):
+        problem = "a tensor is there twice"
+    if problem:
+        raise CourseError(
+            f"The weights in {folder} are not those of the model in its config.json: {problem}. "
+            "Save or download the folder again."
+        )
+
+
+def _add_vocabulary(writer: gguf.GGUFWriter, tokenizer: Vocabulary, config: LlamaConfig) -> None:
     """The vocabulary, which the compiler wants to see; at run time the engine uses the folder's tokenizer.json."""
-    tokens = dict(tokenizer["model"]["vocab"]) | {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
-    by_id = {index: token for token, index in tokens.items()}
-    special = {token["id"] for token in tokenizer["added_tokens"] if token["special"]}
-    ids = range(config["vocab_size"])
-    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["model"].get("merges", [])]
+    by_id = {index: token for token, index in tokenizer.model.ids().items()}
+    by_id |= {token.id: token.content for token in tokenizer.added_tokens}
+    special = {token.id for token in tokenizer.added_tokens if token.special}
+    ids = range(config.vocab_size)
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer.model.merges or []]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list([by_id.get(index, f"[unused{index}]") for index in ids])
     writer.add_token_types([gguf.TokenType.CONTROL if index in special else gguf.TokenType.NORMAL for index in ids])
     writer.add_token_merges(merges)
-    end_id = config.get("eos_token_id", 0)
-    writer.add_eos_token_id(end_id[0] if isinstance(end_id, list) else end_id)
-    writer.add_bos_token_id(config.get("bos_token_id") or 0)
+    writer.add_eos_token_id(config.end_id)
+    writer.add_bos_token_id(config.bos_token_id or 0)
 
 
 def _interleave_rotary(values: np.ndarray, heads: int) -> np.ndarray:

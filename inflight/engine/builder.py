@@ -94,6 +94,7 @@ def _compile(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
             source = checkpoints.weights.GgufFile(gguf_file)
         else:
             source = checkpoints.weights.GgufFile(checkpoint.path)
+            source.shape()  # before the compiler believes what the file says of itself
             stored = source.precision()
             as_stored = {"W4": "W4A8", "W8": "W8A16"}.get(stored or "")
             quant_algo = as_stored if config.quant_algo == "auto" else config.quant_algo
@@ -104,11 +105,14 @@ def _compile(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
             text, settings = tokenizer.from_gguf(source.metadata)
             (aside / "tokenizer.json").write_text(text.to_str(pretty=True), encoding="utf-8")
             (aside / "tokenizer_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
+        tokenizer.load_tokenizer(aside)  # an engine that no text can reach is of no use
         _convert(gguf_file, aside)
-    except (ValueError, KeyError, IndexError, RuntimeError) as error:
+    except (CourseError, OSError):
+        raise
+    except Exception as error:  # libraries that take a file apart raise whatever they trip over
+        reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
         raise CourseError(
-            f"The checkpoint {checkpoint.path} cannot be read ({str(error).strip().splitlines()[-1]}). "
-            "Fetch it again: `inflight fetch`."
+            f"The checkpoint {checkpoint.path} cannot be read ({reason[:300]}). Fetch it again: `inflight fetch`."
         ) from error
     finally:
         gguf_file.unlink(missing_ok=True)
@@ -139,23 +143,20 @@ def _convert(gguf_file: Path, aside: Path) -> None:
 def _pretrained_config(
     checkpoint: Checkpoint, config: BuildConfig, quant_algo: str | None, source: checkpoints.weights.GgufFile
 ) -> dict:
-    metadata = source.metadata
-    architecture = metadata["general.architecture"]
-    value = lambda key: metadata[f"{architecture}.{key}"]
-    heads, hidden = value("attention.head_count"), value("embedding_length")
+    shape = source.shape()
     return {
-        "architecture": {"llama": "LlamaForCausalLM"}.get(architecture, architecture),
+        "architecture": {"llama": "LlamaForCausalLM"}.get(shape.architecture, shape.architecture),
         "checkpoint": {"name": checkpoint.name, "sha256": checkpoint.sha256},
         "num_parameters": sum(row["parameters"] for row in source.tensor_table()),
         "dtype": config.dtype,
-        "num_hidden_layers": value("block_count"),
-        "num_attention_heads": heads,
-        "num_key_value_heads": metadata.get(f"{architecture}.attention.head_count_kv", heads),
-        "head_size": metadata.get(f"{architecture}.attention.key_length", hidden // heads),
-        "hidden_size": hidden,
-        "intermediate_size": value("feed_forward_length"),
-        "vocab_size": metadata.get(f"{architecture}.vocab_size") or len(metadata["tokenizer.ggml.tokens"]),
-        "max_position_embeddings": value("context_length"),
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_size": shape.head_size,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.feed_forward,
+        "vocab_size": shape.words,
+        "max_position_embeddings": shape.positions,
         "quantization": {"quant_algo": quant_algo, "kv_cache_quant_algo": config.kv_cache_quant_algo},
         "mapping": {"world_size": 1, "tp_size": 1, "pp_size": 1},
     }

@@ -5,15 +5,14 @@ info = read("engine")       # version, pretrained_config, build_config
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from dataclasses import dataclass
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
-from inflight import manifest
+from inflight import manifest, schemas
 from inflight.checkpoint.sources import Checkpoint
 from inflight.engine.config import BuildConfig
+from inflight.engine.config_file import BuiltBy, EngineConfig
 from inflight.errors import CourseError
 
 MODEL_FILE = "openvino_model.xml"
@@ -61,28 +60,29 @@ def read(folder: str | Path, checkpoint: Checkpoint | None = None) -> EngineInfo
     if not folder.is_dir():
         raise CourseError(f"There is no engine at {folder}. Build one: `inflight build --output-dir {folder}`.")
     again = f"Build it again: `inflight build --output-dir {folder}`."
-    try:
-        content = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-        version, pretrained = content["version"], content["pretrained_config"]
-        known = {field.name for field in dataclasses.fields(BuildConfig)}
-        options = {key: value for key, value in content["build_config"].items() if key in known}
-    except FileNotFoundError:
-        raise CourseError(f"{folder} is not an engine: it has no {CONFIG_FILE}. {again}") from None
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise CourseError(f"{folder / CONFIG_FILE} is not an engine's config ({error}). {again}") from error
+    file, what = folder / CONFIG_FILE, "engine's config"
+    if not file.exists():
+        raise CourseError(f"{folder} is not an engine: it has no {CONFIG_FILE}. {again}")
+    version = schemas.read(BuiltBy, file, what, again).version
     if version != engine_version():
         raise CourseError(f"The engine in {folder} was built by {version}; this is {engine_version()}. {again}")
+    content = schemas.read(EngineConfig, file, what, again)
+    pretrained, options = content.pretrained_config.model_dump(), content.build_config.model_dump()
     built_from = pretrained["checkpoint"]
     if checkpoint is not None and built_from["sha256"] != checkpoint.sha256:
         raise CourseError(
             f"The engine in {folder} was built from {built_from['name']} (sha256 {built_from['sha256'][:12]}…), not "
             f"from {checkpoint.name} (sha256 {checkpoint.sha256[:12]}…). Build one for it in another folder."
         )
+    try:
+        info = EngineInfo(folder, version, pretrained, BuildConfig(**options))
+    except CourseError as error:
+        raise CourseError(f"The engine's config {file} does not fit: {error} {again}") from None
     if found := manifest.differences(folder):
         raise CourseError(
             f"The engine in {folder} is damaged: {manifest.in_words(found)}. {again}{_accept(folder, found)}"
         )
-    return EngineInfo(folder, version, pretrained, BuildConfig(**options))
+    return info
 
 
 def _accept(folder: Path, found: dict[str, str]) -> str:

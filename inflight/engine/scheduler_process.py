@@ -25,6 +25,7 @@ from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
 
+from inflight import files
 from inflight.engine.config import BuildConfig, ExecutorConfig, Request
 from inflight.engine.fake_model import FakeModel
 from inflight.engine.kv_cache import BlockManager
@@ -32,11 +33,13 @@ from inflight.engine.plan_rules import SchedulerError, plan_of
 from inflight.engine.scheduler import EMPTY_PLANS, Now, Plan, RequestView
 from inflight.engine.scheduler_child import MOST_ANSWER
 from inflight.engine.sequences import Sequence, Sequences
+from inflight.errors import CourseError
 
 START_S = 30  # longest time to start the process and run the file
 CALL_S = 5  # and of a call of `schedule`
 END_S = 3  # longest time to wait for a process that has closed its pipe
 DRY_RUN_S = 60
+MOST_SOURCE = 1 << 20  # bytes of the file
 DRY_RUN_SEED = 5
 TRACEBACK_S = 1  # how long to wait for a process that hangs to say where
 OUTERMOST_FRAME = b"in _run_code"  # of `python -m`, the last but one line of a traceback of the child
@@ -174,9 +177,9 @@ def _source(path: Path) -> bytes:
             f"{path.name}: there is no such Python file; name the one that defines the scheduler. {path} is no file."
         )
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise SchedulerError(f"{path.name}: it cannot be read ({error.strerror}).") from error
+        return files.read_bytes(path, "scheduler", MOST_SOURCE, "Name a Python file.")
+    except CourseError as error:
+        raise SchedulerError(f"{path.name}: {error}") from None
 
 
 def _kill(process: subprocess.Popen) -> None:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from inflight.checkpoint import folder_files
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.models import huggingface
@@ -185,7 +186,6 @@ def _pretrained(folder: str | Path, dtype: str):
     """The transformers model of a folder, in evaluation mode."""
     import torch
     import transformers
-    from safetensors import SafetensorError
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if dtype not in DTYPES[device]:
@@ -193,6 +193,7 @@ def _pretrained(folder: str | Path, dtype: str):
             f"dtype is {dtype}, which this computer's {DEVICE_NAMES[device]} does not compute GPT-2 in: use "
             f"{' or '.join(DTYPES[device])}."
         )
+    folder_files.checked(Path(folder))
     try:
         config = transformers.AutoConfig.from_pretrained(folder, **huggingface.LOCAL)
         if config.model_type != "gpt2":
@@ -203,7 +204,9 @@ def _pretrained(folder: str | Path, dtype: str):
             model = transformers.GPT2LMHeadModel.from_pretrained(
                 folder, dtype=getattr(torch, dtype), use_safetensors=True, **huggingface.LOCAL
             )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except CourseError:
+        raise
+    except Exception as error:  # transformers raises whatever it trips over
         raise CourseError(
             f"The checkpoint in {folder} cannot be loaded ({huggingface.last_line(error)}). Make or fetch that "
             "folder again."

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from inflight import checkpoint as checkpoints
 from inflight import files, manifest
 from inflight.cache import made_once
-from inflight.checkpoint import tokenizer
+from inflight.checkpoint import folder_files, tokenizer
 from inflight.checkpoint.sources import Checkpoint
 from inflight.errors import CourseError
 from inflight.paths import cache_dir
@@ -69,18 +69,19 @@ def pipeline(
     """
     import torch
     import transformers
-    from safetensors import SafetensorError
 
     refuse_damaged(Path(checkpoint_dir))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
+        folder_files.checked(Path(checkpoint_dir))
+        tokenizer.load_tokenizer(tokenizer_dir or checkpoint_dir)
         with quiet():
             model = transformers.AutoModelForCausalLM.from_pretrained(
                 checkpoint_dir, dtype=getattr(torch, dtype), use_safetensors=True, **LOCAL
             )
             text = transformers.AutoTokenizer.from_pretrained(tokenizer_dir or checkpoint_dir, **LOCAL)
             return transformers.pipeline("text-generation", model=model, tokenizer=text, device=device)
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # transformers raises whatever it trips over
         raise CourseError(
             f"The checkpoint in {checkpoint_dir} cannot be loaded ({last_line(error)}). Remove that "
             "folder, then make it again: `inflight assemble --with-llama-python`."
@@ -90,10 +91,12 @@ def pipeline(
 def _convert(checkpoint: Checkpoint, target: Path) -> None:
     """Write the Hugging Face folder of a GGUF file; nothing is at `target` until all of it is."""
     path = Path(checkpoint.path).absolute()
+    source = checkpoints.GgufFile(path)
+    source.shape()  # before transformers believes what the file says of itself
+    text, settings = tokenizer.from_gguf(source.metadata)
     try:
         model = _dequantized(path)
-        text, settings = tokenizer.from_gguf(checkpoints.GgufFile(path).metadata)
-    except (OSError, ValueError, KeyError, IndexError, RuntimeError) as error:
+    except Exception as error:  # transformers raises whatever it trips over
         raise CourseError(
             f"The checkpoint {path} cannot be made a Hugging Face folder ({last_line(error)}). Give one "
             "of a Llama-family model, or fetch this one again: `inflight fetch`."

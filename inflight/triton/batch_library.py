@@ -12,11 +12,14 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from inflight import files
+from inflight.errors import CourseError
 from inflight.triton.repository.parameter import Problem
 
 if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile
 
+MOST_BYTES = 1 << 26  # one that was built without optimization and with all of its libraries in it has some 10 MB
 FILE_NAME = "batchstrategy.so"  # in the model's version folder, its own, or its backend's
 PARAMETER = "TRITON_BATCH_STRATEGY_PATH"  # or anywhere, when this parameter of the model names it
 FUNCTIONS = (
@@ -33,15 +36,11 @@ def check(path: str | Path) -> Problem | None:
 
     A library that lacks another one which it needs is not found out: only loading it tells.
     """
+    fix = "Build it (`custom_batching.build`), or name the file that is there."
     try:
-        exported = symbols(path)
-    except OSError as error:
-        return Problem(
-            str(path),
-            "library",
-            f"The batching library {path} cannot be read ({error.strerror}).",
-            "Build it (`custom_batching.build`), or name the file that is there.",
-        )
+        exported = symbols(files.read_bytes(path, "batching library", MOST_BYTES, fix))
+    except CourseError as error:
+        return Problem(str(path), "library", str(error).removesuffix(f" {fix}"), fix)
     except ValueError as error:
         return Problem(
             str(path),
@@ -61,13 +60,11 @@ def check(path: str | Path) -> Problem | None:
     return None
 
 
-def symbols(path: str | Path) -> set[str]:
-    """Names that a shared library offers to others.
+def symbols(data: bytes) -> set[str]:
+    """Names that a shared library, given by the content of its file, offers to others.
 
     Raises
     ------
-    OSError
-        The file cannot be read.
     ValueError
         It is not a shared library of this machine.
     """
@@ -75,7 +72,6 @@ def symbols(path: str | Path) -> set[str]:
     from elftools.elf.elffile import ELFFile
     from elftools.elf.sections import SymbolTableSection
 
-    data = Path(path).read_bytes()
     if not data.startswith(b"\x7fELF"):
         raise ValueError("it does not begin as one")
     with open(sys.executable, "rb") as program:

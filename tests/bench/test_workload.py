@@ -64,6 +64,8 @@ def test_a_dataset_comes_back_as_it_was_written(tmp_path):
     "content, complaint",
     [
         ("not JSON at all", "is not JSON (Expecting value in line 1)"),
+        ("[" * 100_000, "is not JSON that can be read"),
+        ("9" * 10_000, "is not JSON that can be read"),
         ('[{"input": "cut of', "is not JSON"),
         ({"input": "a"}, "is not a JSON list of records"),
         ([], "has no records"),
@@ -84,7 +86,7 @@ def test_a_broken_dataset_is_one_sentence(tmp_path, content, complaint):
 
 
 def test_a_dataset_that_cannot_be_opened_is_one_sentence(tmp_path):
-    with pytest.raises(CourseError, match="none.json cannot be read .No such file or directory.: give the path"):
+    with pytest.raises(CourseError, match="none.json cannot be read .No such file or directory.. Give the path"):
         workload.read_dataset(tmp_path / "none.json")
     with pytest.raises(CourseError, match="cannot be read .Is a directory."):
         workload.read_dataset(tmp_path)
@@ -347,6 +349,9 @@ def test_a_recorded_run_comes_back(tmp_path, text):
         ("sent_s,input_len,output_len\n0,5,0\n", "has no request that was answered"),
         ("sent_s,input_len,output_len\n", "has no request that was answered"),
         ("", "is not a CSV file"),
+        ("sent_s,input_len,output_len\n0,5,5,7\n", "is not a CSV file"),
+        ("sent_s,input_len,output_len\n0,1e12,5\n", "input_len is not a number of at least 1 and at most"),
+        ("sent_s,input_len,output_len\n1e300,5,5\n", "sent_s is not a number of at least 0 and at most"),
         ("a,b\n1,2,3\n1,2,3,4,5\n", "is not a CSV file"),
         ("\0\0\0", "recorded run"),
     ],
@@ -359,7 +364,7 @@ def test_a_broken_recording_is_one_sentence(tmp_path, content, complaint):
 
 
 def test_a_recording_that_is_not_there_is_one_sentence(tmp_path):
-    with pytest.raises(CourseError, match="none.csv cannot be read .No such file or directory.: give"):
+    with pytest.raises(CourseError, match="none.csv cannot be read .No such file or directory.. Give"):
         workload.recorded(tmp_path / "none.csv")
 
 

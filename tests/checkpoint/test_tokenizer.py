@@ -9,6 +9,7 @@ from transformers import AutoTokenizer
 
 from inflight.checkpoint import tokenizer
 from inflight.checkpoint.tokenizer import load_tokenizer
+from inflight.checkpoint.tokenizer_files import TokenizerConfig
 from inflight.errors import CourseError
 
 TEXTS = [
@@ -95,7 +96,7 @@ def test_special_tokens(ours, theirs):
 
 
 def test_without_a_template_the_text_stays_as_it_is(ours):
-    assert tokenizer.ChatTokenizer(ours._tokenizer, {}).chat("Hi") == "Hi"
+    assert tokenizer.ChatTokenizer(ours._tokenizer, TokenizerConfig()).chat("Hi") == "Hi"
 
 
 def test_template_in_a_file_of_its_own(course_engine, tmp_path):
@@ -105,9 +106,27 @@ def test_template_in_a_file_of_its_own(course_engine, tmp_path):
 
 
 def test_a_template_cannot_reach_into_python(ours):
-    config = {"chat_template": "{{ messages.__class__.__mro__ }}"}
-    with pytest.raises(Exception, match="unsafe"):
+    config = TokenizerConfig(chat_template="{{ messages.__class__.__mro__ }}")
+    with pytest.raises(CourseError, match="unsafe"):
         tokenizer.ChatTokenizer(ours._tokenizer, config).chat("hi")
+
+
+@pytest.mark.parametrize("number", [-1, -(2**31), 2**32, 10**30])
+def test_what_is_no_token_id_is_named(ours, number):
+    with pytest.raises(CourseError, match=f"^{number} is not the id of a token"):
+        ours.decode([5, number])
+
+
+def test_an_id_behind_the_last_token_is_no_text(ours):
+    assert ours.decode([ours.vocab_size, 2**31 - 1]) == ""
+
+
+def test_lengths_that_a_tokenizer_asks_for_are_not_made(course_engine, tmp_path):
+    content = json.loads((course_engine / "tokenizer.json").read_text())
+    pad = {"direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0, "pad_token": "x"}
+    content["padding"] = {"strategy": {"Fixed": 2**50}, **pad}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    assert len(load_tokenizer(tmp_path).encode("Hello")) == 1
 
 
 def test_missing_tokenizer(tmp_path):
@@ -115,10 +134,17 @@ def test_missing_tokenizer(tmp_path):
         load_tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["{", json.dumps({"model": {}})])
-def test_broken_tokenizer(tmp_path, content):
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("{", "is not JSON"),
+        (json.dumps({"model": {}}), "has no field model.vocab"),
+        (json.dumps({"model": {"vocab": {}}}), "cannot be read"),
+    ],
+)
+def test_broken_tokenizer(tmp_path, content, message):
     (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(CourseError, match="cannot be read"):
+    with pytest.raises(CourseError, match=message):
         load_tokenizer(tmp_path)
 
 

@@ -1,7 +1,9 @@
 """Building engines, and refusing what is not one."""
 
 import dataclasses
+import functools
 import json
+import operator
 import os
 import re
 import shutil
@@ -338,8 +340,68 @@ def test_a_graph_that_cannot_be_loaded_is_refused(copied_engine):
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"version": 1, "pretrained_config": {}, "build_config": []}'])
 def test_a_config_that_is_none_is_refused(copied_engine, content):
     (copied_engine / "config.json").write_text(content)
-    with pytest.raises(CourseError, match="is not an engine's config .*Build it again"):
+    with pytest.raises(CourseError, match="The engine's config .*Build it again"):
         read(copied_engine)
+
+
+STRANGE = [None, True, -1, 0, 10**12, 10**30, 1.5, float("nan"), "", "3", "../x", [], {}, [[[1]]]]
+
+
+def places(value, *path):
+    """The path of every value in a JSON object."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield (*path, key)
+            yield from places(inner, *path, key)
+
+
+def test_every_field_of_a_config_may_be_missing_or_strange(copied_engine, monkeypatch):
+    monkeypatch.setattr(manifest, "differences", lambda folder: {})
+    file = copied_engine / "config.json"
+    intact = file.read_text()
+    for path in places(json.loads(intact)):
+        for strange in ("missing", *STRANGE):
+            content = json.loads(intact)
+            *outer, last = path
+            inner = functools.reduce(operator.getitem, outer, content)
+            if strange == "missing":
+                del inner[last]
+            else:
+                inner[last] = strange
+            file.write_text(json.dumps(content))
+            said = "Build it again"
+            try:
+                assert read(copied_engine).kv_cache_bytes_per_token > 0, (path, strange)
+            except CourseError as error:
+                said = str(error)
+            assert "Build it again" in said, (path, strange)
+
+
+@pytest.mark.parametrize(
+    "field, value, words",
+    [
+        ("num_hidden_layers", 10**9, "num_hidden_layers should be less than"),
+        ("num_key_value_heads", 2, "cannot share 2 KV heads"),
+        ("vocab_size", "1024", "vocab_size should be a valid integer, and is '1024'"),
+        ("head_size", None, "head_size should be a valid integer, and is null"),
+    ],
+)
+def test_a_size_that_no_model_has_is_named(copied_engine, field, value, words):
+    file = copied_engine / "config.json"
+    content = json.loads(file.read_text())
+    content["pretrained_config"][field] = value
+    file.write_text(json.dumps(content))
+    with pytest.raises(CourseError, match=words):
+        read(copied_engine)
+
+
+def test_a_field_that_another_version_added_is_left_alone(copied_engine):
+    file = copied_engine / "config.json"
+    content = json.loads(file.read_text())
+    content["x"] = content["pretrained_config"]["x"] = content["build_config"]["x"] = [1]
+    file.write_text(json.dumps(content))
+    manifest.write(copied_engine)
+    assert read(copied_engine).build_config == SMALL_BUILD
 
 
 def test_a_folder_without_config_is_no_engine(copied_engine):

@@ -176,7 +176,7 @@ def test_a_checkpoint_that_is_no_model_is_refused(tmp_path, home):
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
-    with pytest.raises(CourseError, match="strange.gguf cannot be made a Hugging Face folder"):
+    with pytest.raises(CourseError, match="strange.gguf has no field block_count"):
         huggingface.folder(checkpoints.fetch(tmp_path / "strange.gguf"))
     assert not list((home / "huggingface").glob("strange*/"))
 

@@ -1,5 +1,6 @@
 """Model repositories: filled from templates, edited as messages, checked before a server sees them."""
 
+import os
 import shutil
 
 import pytest
@@ -337,9 +338,60 @@ def test_a_config_that_cannot_be_read_is_the_only_problem(repo):
     assert [problem.field for problem in check(repo)] == ["syntax"]
 
 
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        (
+            'parameters { key: "a"\n  parameters { key: "b" } }',
+            "inside of parameters, only key, value. Close the brace",
+        ),
+        ("input {\n  nam: 'x' }", "line 2, column 3: there is no field 'nam' inside of input"),
+        ("instance_group { kinds: KIND_CPU }", "inside of instance_group, .*Did you mean 'kind'"),
+        (f"input {{ data_type: {2**60} }}", "Value out of range: 1152921504606846976. Correct the value"),
+        ("input { data_type: 32 }", "data_type: there is no DataType 32, only TYPE_INVALID"),
+        ("instance_group [{ kind: KIND_CPU }, { kind: 9 }]", "kind: there is no Kind 9, only"),
+        ("a" * 10_000, "there is no field 'a{10,100}…"),
+        ("input {" * 10_000, "there is no field 'input' inside of input"),
+    ],
+)
+def test_what_is_not_a_field_there(text, words):
+    with pytest.raises(CourseError, match=words) as caught:
+        parse(text)
+    assert "Did you mean 'parameters'" not in str(caught.value) and len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "long", "binary", "link"])
+def test_a_config_that_is_no_plain_text_file(repo, kind):
+    config = repo / ENGINE
+    config.unlink()
+    match kind:
+        case "folder":
+            config.mkdir()
+        case "pipe":
+            os.mkfifo(config)
+        case "long":
+            config.touch()
+            os.truncate(config, 100 << 20)
+        case "binary":
+            config.write_bytes(bytes(range(256)))
+        case "link":
+            config.symlink_to("/dev/zero")
+    [problem] = check(repo)
+    said = {"folder": "Is a directory", "long": "104,857,600 bytes", "binary": "not UTF-8 text"}
+    assert said.get(kind, "It is no plain file") in problem.message
+
+
+@pytest.mark.parametrize("name", ["a b", 'quote"', "new\nline", "\udcff", "名前", "-", "$(x)"])
+def test_a_strange_name_of_a_model_is_told_and_can_be_printed(repo, name):
+    (repo / "postprocessing").rename(repo / name)
+    problems = check(repo)
+    assert problems
+    assert all(str(problem).isprintable() for problem in problems)
+
+
 def test_a_config_that_is_not_text(repo):
     (repo / ENGINE).write_bytes(b"\xff\xfe\x00")
-    assert "is not text" in str(check(repo)[0])
+    assert "is not UTF-8 text" in str(check(repo)[0])
 
 
 # Editing --------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from inflight import files
 from inflight.errors import CourseError
 from inflight.triton.repository.checks import check
 from inflight.triton.repository.layout import CONFIG, PIPELINE, TEMPLATES, is_repository
-from inflight.triton.repository.pbtxt import fill, write_config
+from inflight.triton.repository.pbtxt import MOST_BYTES, fill, write_config
 from inflight.triton.repository.templates import DEFAULTS
 
 
@@ -64,7 +64,8 @@ def assemble(
 
 
 def _assemble_model(template: Path, folder: Path, values: dict) -> None:
-    config = fill((template / CONFIG).read_text(encoding="utf-8"), values, f"{template.name}/{CONFIG}")
+    text = files.read_text(template / CONFIG, "template", MOST_BYTES, "Check the repository out again.")
+    config = fill(text, values, f"{template.name}/{CONFIG}")
     (folder / "1").mkdir(parents=True)
     for file in (template / "1").glob("*.py"):
         shutil.copyfile(file, folder / "1" / file.name)

@@ -32,7 +32,8 @@ def check(repo: str | Path) -> list[Problem]:
         try:
             configs[name] = read_config(path)
         except CourseError as error:
-            message, _, fix = str(error).removeprefix(f"{path}: ").partition(". ")
+            said = str(error).removeprefix(f"{path}: ").replace(f"The config {path} ", "It ")
+            message, _, fix = said.partition(". ")
             problems.append(Problem(str(path), "syntax", message.rstrip(".") + ".", fix or "Correct this line."))
     for name, config in configs.items():
         problems += _model_problems(repo, name, config)

@@ -7,12 +7,15 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from inflight import files
 from inflight.errors import CourseError
 from inflight.triton.repository import batchers
 from inflight.triton.repository.layout import CONFIG
 from inflight.triton.repository.parameter import Parameter
 from inflight.triton.repository.parameters import PARAMETERS, parameter_problems
 from inflight.triton.repository.pbtxt import as_text, diff, parse, read_config, write_config
+
+MOST_SCHEDULER_BYTES = 1 << 20
 
 
 def get_parameter(config: ModelConfig, name: str) -> str:
@@ -60,7 +63,8 @@ def note_scheduler(config: ModelConfig) -> None:
     """
     path = Path(get_parameter(config, "scheduler_path"))
     if path.is_file():
-        config.parameters["scheduler_sha256"].string_value = hashlib.sha256(path.read_bytes()).hexdigest()
+        content = files.read_bytes(path, "scheduler", MOST_SCHEDULER_BYTES, "Name a Python file that can be read.")
+        config.parameters["scheduler_sha256"].string_value = hashlib.sha256(content).hexdigest()
 
 
 def edit(repo: str | Path, model: str, fragment: str = "", **values) -> str:

@@ -93,4 +93,6 @@ class Problem:
     fix: str
 
     def __str__(self) -> str:
-        return f"{self.file}: {self.field}: {self.message} {self.fix}"
+        text = f"{self.file}: {self.field}: {self.message} {self.fix}"
+        # A folder's name may hold bytes that are no text, which cannot be printed.
+        return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

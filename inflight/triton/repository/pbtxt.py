@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from google.protobuf import text_encoding, text_format
+from google.protobuf.message import Message
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight import files
 from inflight.errors import CourseError
 from inflight.triton.repository.layout import CONFIG, VARIABLE
 
+MOST_BYTES = 1 << 20  # the longest that come with Triton have some 10,000
+_LONG_WORD = re.compile(r"\S{81,}")  # a file that is no config may have lines of any length
 _BARE_VALUE = re.compile(r"-?\d+|true|false|[A-Z][A-Z0-9_]*")
 
 
@@ -26,9 +30,30 @@ def parse(text: str, file: str = CONFIG) -> ModelConfig:
         With line and column of what is not right.
     """
     try:
-        return text_format.Parse(text, ModelConfig())
+        config = text_format.Parse(text, ModelConfig())
     except text_format.ParseError as error:
-        raise CourseError(f"{file}: {_parse_reason(str(error), text)}") from None
+        reason = _parse_reason(str(error), text)
+        raise CourseError(f"{file}: {_LONG_WORD.sub(lambda word: f'{word[0][:80]}…', reason)}") from None
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:  # protobuf's own, without a place
+        raise CourseError(f"{file}: {str(error)[:200]}. Correct the value.") from None
+    if unknown := next(_unknown_numbers(config), None):
+        raise CourseError(f"{file}: {unknown}")
+    return config
+
+
+def _unknown_numbers(message: Message) -> Iterator[str]:
+    """What is wrong with each number that stands for a name, such as a data type, and is none: protobuf takes any."""
+    for field, value in message.ListFields():
+        if field.message_type and field.message_type.GetOptions().map_entry:
+            values = [entry for entry in value.values() if isinstance(entry, Message)]
+        else:
+            values = value if field.label == field.LABEL_REPEATED else [value]
+        for each in values:
+            if isinstance(each, Message):
+                yield from _unknown_numbers(each)
+            elif field.enum_type and each not in field.enum_type.values_by_number:
+                names = ", ".join(field.enum_type.values_by_name)
+                yield f"{field.name}: there is no {field.enum_type.name} {each}, only {names}. Correct this value."
 
 
 def _parse_reason(error: str, text: str) -> str:
@@ -41,11 +66,9 @@ def _parse_reason(error: str, text: str) -> str:
     variable = VARIABLE.search(line)
     if variable:
         return f"{where}the variable ${{{variable[1]}}} is not filled. Give it a value when assembling."
-    unknown = re.search(r'has no field named "(\w+)"', error)
+    unknown = re.search(r'Message type "([\w.]+)" has no field named "(\w+)"', error)
     if unknown:
-        known = [field.name for field in ModelConfig.DESCRIPTOR.fields]
-        near = difflib.get_close_matches(unknown[1], known, 1)
-        return f"{where}there is no field {unknown[1]!r}." + (f" Did you mean {near[0]!r}?" if near else "")
+        return f"{where}{_unknown_field(*unknown.groups())}"
     both = re.search(r'Field "(\w+)" is specified along with field "(\w+)"', error)
     if both:
         return f"{where}{both[1]} and {both[2]} exclude each other: only one of them can be chosen. Take one out."
@@ -59,14 +82,39 @@ def _parse_reason(error: str, text: str) -> str:
     return f"{where}{reason.rpartition(chr(39) + ': ')[2]}. Correct this line."
 
 
+def _unknown_field(message: str, name: str) -> str:
+    """What to do about a field that a message of this type does not have."""
+    whole = ModelConfig.DESCRIPTOR
+    known = [field.name for field in whole.file.pool.FindMessageTypeByName(message).fields]
+    near = difflib.get_close_matches(name, known, 1)
+    if message == whole.full_name:
+        said = f"there is no field {name!r}."
+    else:
+        said = f"there is no field {name!r} inside of {_as_field(message)}, only {', '.join(known)}."
+    if near:
+        return f"{said} Did you mean {near[0]!r}?"
+    if message != whole.full_name and name in whole.fields_by_name:
+        return f"{said} Close the brace of what stands before it: {name!r} belongs to the whole config."
+    return said
+
+
+def _as_field(message: str) -> str:
+    """The name of the field that holds such a message: "inference.ModelInstanceGroup" -> "instance_group"."""
+    name = message.rpartition(".")[2].removeprefix("Model").removesuffix("Entry")  # of a map: ParametersEntry
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
 def read_config(path: str | Path) -> ModelConfig:
-    """Read a `config.pbtxt`; errors name the file."""
-    try:
-        return parse(Path(path).read_text(encoding="utf-8"), str(path))
-    except FileNotFoundError:
-        raise CourseError(f"{path} does not exist. Assemble the repository: `inflight assemble`.") from None
-    except UnicodeDecodeError as error:
-        raise CourseError(f"{path} is not text ({error}). Assemble the repository again.") from error
+    """Read a `config.pbtxt`; errors name the file.
+
+    Raises
+    ------
+    CourseError
+        It is not there, cannot be read, is too large for a config, or is not right.
+    """
+    if not Path(path).exists():
+        raise CourseError(f"{path} does not exist. Assemble the repository: `inflight assemble`.")
+    return parse(files.read_text(path, "config", MOST_BYTES, "Assemble the repository again."), str(path))
 
 
 def to_text(config: ModelConfig) -> str:

@@ -4,6 +4,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from transformers import StoppingCriteriaList
 
+from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.models import huggingface
 from inflight.triton import python_model
@@ -21,12 +22,19 @@ class TritonPythonModel:
         self.pipeline = huggingface.pipeline(
             self.parameters["checkpoint_dir"], self.parameters["tokenizer_dir"], self.parameters["dtype"]
         )
+        # Its chat template runs where it can take no more than its share of time and memory, not in the pipeline.
+        self.tokenizer = load_tokenizer(self.parameters["tokenizer_dir"] or self.parameters["checkpoint_dir"])
+        self.is_chat = self.parameters["apply_chat_template"] and self.tokenizer.has_template
+        if self.is_chat:
+            self.tokenizer.chat("Hello")  # one that cannot be used is found now
 
     def execute(self, requests):
         return [python_model.answer(self._generate, request) for request in requests]
 
     def _generate(self, request):
-        prompt = self._prompt(python_model.prompt(request))
+        prompt = python_model.prompt(request)
+        if self.is_chat:
+            prompt = self.tokenizer.chat(prompt)
         room = self._room(prompt)
         max_tokens = python_model.scalar(request, "max_tokens")
         min_length = python_model.scalar(request, "min_length", 0)
@@ -41,26 +49,17 @@ class TritonPythonModel:
             max_new_tokens=length,
             min_new_tokens=min(min_length, length),
             return_full_text=False,
+            add_special_tokens=not self.is_chat,  # a template writes its own
             clean_up_tokenization_spaces=False,
             stopping_criteria=StoppingCriteriaList([lambda token_ids, scores: request.is_cancelled()]),
         )
         text = answer["generated_text"].encode("utf-8")
         return [pb_utils.Tensor("text_output", np.array([[text]], dtype=np.object_))]
 
-    def _prompt(self, text):
-        """`text` as the pipeline takes it: a conversation of one turn, for the model's chat template, or as it is."""
-        if self.parameters["apply_chat_template"] and self.pipeline.tokenizer.chat_template:
-            return [{"role": "user", "content": text}]
-        return text
-
-    def _room(self, prompt) -> int:
+    def _room(self, prompt: str) -> int:
         """Tokens that an answer to `prompt` may have: the model knows no more than so many positions."""
-        tokenizer, positions = self.pipeline.tokenizer, self.pipeline.model.config.max_position_embeddings
-        if isinstance(prompt, str):
-            tokens = tokenizer(prompt)
-        else:
-            tokens = tokenizer.apply_chat_template(prompt, add_generation_prompt=True)
-        length = len(tokens["input_ids"])
+        positions = self.pipeline.model.config.max_position_embeddings
+        length = len(self.pipeline.tokenizer(prompt, add_special_tokens=not self.is_chat)["input_ids"])
         if length >= positions:
             raise CourseError(
                 f"Prompt length ({length}) leaves no room for an answer in the model's {positions} "

@@ -13,6 +13,8 @@ class TritonPythonModel:
     def initialize(self, args):
         self.parameters = python_model.parameters(args)
         self.tokenizer = load_tokenizer(self.parameters["tokenizer_dir"])
+        if self.parameters["apply_chat_template"]:
+            self.tokenizer.chat("Hello")  # a template that cannot be used is found now, and its process is there
 
     def execute(self, requests):
         return [python_model.answer(self._tokenize, request) for request in requests]
