@@ -232,11 +232,11 @@ def install(root, prefix):
         torch = re.findall(r'^ *"(torch==[^"]+)"', file.read(), re.MULTILINE)
     # requirements.txt is the whole set, so nothing is left for pip to resolve; why it must not try: see pyproject.toml.
     hashed = ["--no-deps", "--require-hashes", "--only-binary=:all:", "-r", "requirements.txt"]
-    run_pip(root, prefix, ["install"] + hashed, len(pins))
+    run_pip(root, prefix, ["install", *hashed], len(pins))
     # setuptools, which this needs, has just been installed: no other is fetched.
     run_pip(root, prefix, ["install", "--no-deps", "--no-build-isolation", "-e", "."], 0)
     if torch:  # with the CUDA libraries that its build for GPUs names
-        run_pip(root, prefix, ["install"] + torch, len(torch))
+        run_pip(root, prefix, ["install", *torch], len(torch))
 
 
 def run_pip(root, prefix, arguments, total):
@@ -247,7 +247,7 @@ def run_pip(root, prefix, arguments, total):
     SetupError
         pip failed; the sentence says why.
     """
-    command = [os.path.join(prefix, "bin", "python"), "-m", "pip"] + arguments
+    command = [os.path.join(prefix, "bin", "python"), "-m", "pip", *arguments]
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     environment.update(PIP_USER="0", PIP_NO_INPUT="1", PIP_PROGRESS_BAR="off", PIP_DISABLE_PIP_VERSION_CHECK="1")
     pip = subprocess.Popen(
@@ -367,9 +367,7 @@ def main():
     except OSError as error:
         sys.stderr.write(
             "error: {} cannot be made ({}): make room there and check that you may write to it, "
-            "then run the command again.\n".format(
-                sys.prefix if here else os.path.join(ROOT, ".venv"), error.strerror
-            )
+            "then run the command again.\n".format(sys.prefix if here else os.path.join(ROOT, ".venv"), error.strerror)
         )
         return 2
     except KeyboardInterrupt:

@@ -1,6 +1,6 @@
 """Nothing is sent home, by us or by a library: what the course does, where every lookup and every packet is seen.
 
-Each activity runs in a namespace without network, see watched_network.py, with an empty HOME and with no variable that a
+Each activity runs in a namespace without network (watched_network.py), with an empty HOME and with no variable that a
 library takes for a sign of automated tests, in which it would keep quiet. On its path lies a package of the name of
 OpenVINO's telemetry, as an environment that was not set up by the course may have it.
 """
@@ -29,7 +29,7 @@ REPORTS = """
 import pathlib, socket
 class Telemetry:
     def __init__(self, *arguments, **options):
-        pathlib.Path("~/intel").expanduser().mkdir(exist_ok=True)
+        pathlib.Path("~/openvino_ga_cid").expanduser().touch()
     def send_event(self, *arguments, **options):
         try:
             socket.create_connection(("analytics.example.org", 443), timeout=5)
@@ -199,12 +199,11 @@ NOTHING = {"lookups": [], "packets": []}, []
 
 def test_what_is_sent_would_be_seen(watched):
     """OpenVINO alone reports; so does a program that knows an address and asks no name server."""
-    sent, left = watched("import openvino")
-    assert sent["lookups"] == ["analytics.example.org"]
+    assert watched("import openvino") == ({"lookups": ["analytics.example.org"], "packets": []}, ["openvino_ga_cid"])
     code = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'me', ('203.0.113.7', 9))"
     assert watched(code)[0] == {"lookups": [], "packets": ["203.0.113.7"]}
     code = "import pathlib; pathlib.Path('~/mine').expanduser().touch()"
-    assert watched(code) == ({"lookups": [], "packets": []}, ["mine"])
+    assert "mine" in watched(code)[1]
 
 
 def test_imports(watched):

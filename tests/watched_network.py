@@ -137,5 +137,6 @@ if __name__ == "__main__":
     seen = watch()
     status = subprocess.run(command).returncode
     wait_for_all(seen)
-    Path(report).write_text(json.dumps({name: sorted(set(notes) - {LAST_NAME, LAST_ADDRESS}) for name, notes in seen.items()}))
+    sent = {kind: sorted(set(notes) - {LAST_NAME, LAST_ADDRESS}) for kind, notes in seen.items()}
+    Path(report).write_text(json.dumps(sent))
     sys.exit(status)
