@@ -3,8 +3,8 @@
     python -m tools.audit
 
 The versions of requirements.txt, and PyTorch's, are held against the advisories of the Python Package Index. The exit
-status is 1 when one has an advisory, and `SKIPPED` where the index cannot be asked. An advisory that cannot be mended yet
-is accepted in pyproject.toml, with the reason and the day on which that ends:
+status is 1 when one has an advisory, and `SKIPPED` where the index cannot be asked. An advisory that cannot be mended
+yet is accepted in pyproject.toml, with the reason and the day on which that ends:
 
     [[tool.inflight.accepted-advisories]]
     id = "CVE-2030-1234"
