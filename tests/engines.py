@@ -133,7 +133,7 @@ def connections_with_mail(port: int) -> int:
 # Waiting, and processes of their own ----------------------------------------------------------------------------------
 
 
-def wait_until(condition, what: str, deadline_s: float = 30) -> None:
+def wait_until(condition, what: str, deadline_s: float = 50) -> None:
     """Return as soon as `condition()` is true; fail with `what` if it is not within the deadline."""
     deadline = time.monotonic() + deadline_s
     while not condition():
