@@ -125,7 +125,8 @@ def held(server: Server, num_requests: int) -> Iterator[None]:
 
 def connections_with_mail(port: int) -> int:
     """How many connections to a port of this machine have bytes that its server has not read yet."""
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    tables = [Path("/proc/net", name).read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
+    rows = [line.split() for table in tables for line in table]
     unread = [row[4].partition(":")[2] for row in rows if int(row[1].partition(":")[2], 16) == port and row[3] == "01"]
     return sum(int(each, 16) > 0 for each in unread)
 

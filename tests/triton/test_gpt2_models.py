@@ -26,6 +26,7 @@ LONG = 100
 FULL = "All 1 slots of the KV cache are taken: send the request again later, or set kv_cache_slots higher."
 PATIENCE_S = 120  # for what Triton's own threads may rarely let pass: then it is tried again
 DEADLINE_S = 30  # less than max_sequence_idle_microseconds: what comes in time has not waited for that
+OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]  # else all clients of a process share one
 IDLE, CANDIDATES = (
     f"sequence_batching.{field}" for field in ("max_sequence_idle_microseconds", "oldest.max_candidate_sequences")
 )
@@ -80,7 +81,7 @@ class Stream:
     def __init__(self, server, on_piece=lambda: None):
         self.pieces, self.final_flags, self.error = [], [], None
         self._over, self._some, self._on_piece = threading.Event(), threading.Event(), on_piece
-        self._connection = triton.InferenceServerClient(server.grpc_url)
+        self._connection = triton.InferenceServerClient(server.grpc_url, channel_args=OWN_CONNECTION)
         assert self._connection.is_server_live()  # connected now, and not with the request
         self._connection.start_stream(self._arrived)
 
