@@ -6,14 +6,12 @@ second and an iteration takes a millisecond. Its text makes no sense, but it is 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import dataclasses
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -106,29 +104,6 @@ def model_process(server: Server, model: str) -> psutil.Process:
 
 def active_requests(server: Server) -> float:
     return metric(server, "nv_trt_llm_request_metrics", request_type="active")
-
-
-@contextlib.contextmanager
-def held(server: Server, num_requests: int) -> Iterator[None]:
-    """Triton stands still while so many requests are sent in the block, each on a gRPC connection of its own.
-
-    It goes on when all of them lie in its sockets: then they are under way together, however busy the machine is.
-    """
-    port, process = int(server.grpc_url.rpartition(":")[2]), psutil.Process(server.pid)
-    process.suspend()
-    try:
-        yield
-        wait_until(lambda: connections_with_mail(port) >= num_requests, "all requests lie in Triton's sockets")
-    finally:
-        process.resume()
-
-
-def connections_with_mail(port: int) -> int:
-    """How many connections to a port of this machine have bytes that its server has not read yet."""
-    tables = [Path("/proc/net", name).read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
-    rows = [line.split() for table in tables for line in table]
-    unread = [row[4].partition(":")[2] for row in rows if int(row[1].partition(":")[2], 16) == port and row[3] == "01"]
-    return sum(int(each, 16) > 0 for each in unread)
 
 
 # Waiting, and processes of their own ----------------------------------------------------------------------------------

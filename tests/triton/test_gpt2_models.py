@@ -18,15 +18,16 @@ from inflight.models.gpt2_checkpoint import SIZES, random_checkpoint
 from inflight.triton import repository, telemetry
 from inflight.triton.repository import GPT2
 from inflight.triton.server import Server
-from tests.engines import held, how_it_ends, metric, model_process, wait_until
+from tests.engines import how_it_ends, metric, model_process, wait_until
 
 PROMPTS = ["Programming in C++ is like", "One", "The capital of France", "ünïcödé 日本 🎈"]
 POSITIONS = SIZES["gpt2-tiny"]["n_positions"]
 LONG = 100
 FULL = "All 1 slots of the KV cache are taken: send the request again later, or set kv_cache_slots higher."
-PATIENCE_S = 120  # for what Triton's own threads may rarely let pass: then it is tried again
+# What shows only where requests are under way together is tried again, for so long: on a busy machine the last of them
+# may be sent when the first has its answer.
+PATIENCE_S = 300
 DEADLINE_S = 30  # less than max_sequence_idle_microseconds: what comes in time has not waited for that
-OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]  # else all clients of a process share one
 IDLE, CANDIDATES = (
     f"sequence_batching.{field}" for field in ("max_sequence_idle_microseconds", "oldest.max_candidate_sequences")
 )
@@ -81,7 +82,7 @@ class Stream:
     def __init__(self, server, on_piece=lambda: None):
         self.pieces, self.final_flags, self.error = [], [], None
         self._over, self._some, self._on_piece = threading.Event(), threading.Event(), on_piece
-        self._connection = triton.InferenceServerClient(server.grpc_url, channel_args=OWN_CONNECTION)
+        self._connection = triton.InferenceServerClient(server.grpc_url)
         assert self._connection.is_server_live()  # connected now, and not with the request
         self._connection.start_stream(self._arrived)
 
@@ -134,9 +135,8 @@ def ask(server, model, text, length):
 def ask_all(server, prompts, length):
     """Answers of iterative-gpt2 to prompts that are sent at once."""
     streams = [Stream(server) for _ in prompts]
-    with held(server, len(prompts)):
-        for each, prompt in zip(streams, prompts):
-            each.send("iterative-gpt2", prompt, {"max_tokens": length, "ignore_eos": True})
+    for each, prompt in zip(streams, prompts):
+        each.send("iterative-gpt2", prompt, {"max_tokens": length, "ignore_eos": True})
     return [each.read() for each in streams]
 
 
@@ -187,9 +187,8 @@ def test_over_http_too(server, expected, model):
 def spans_of_two(server, new_passes, model):
     """First and last forward pass of two streams that are sent at once: one of `LONG` tokens, and one of 20."""
     streams = Stream(server), Stream(server)
-    with held(server, 2):
-        for each, length in zip(streams, (LONG, 20)):
-            each.send(model, PROMPTS[0], {"max_tokens": length, "ignore_eos": True})
+    for each, length in zip(streams, (LONG, 20)):
+        each.send(model, PROMPTS[0], {"max_tokens": length, "ignore_eos": True})
     assert [len(each.read()) for each in streams] == [LONG, 20]
     last = telemetry.passes(new_passes(model)).tail(LONG + 20)
     spans = last.groupby("sequence")["iteration"].agg(["count", "min", "max"]).sort_values("count")
@@ -346,9 +345,8 @@ def test_a_full_cache_refuses(server, expected):
 
     def one_is_refused():
         streams = Stream(server), Stream(server)
-        with held(server, 2):
-            for each in streams:
-                each.send("iterative-gpt2", PROMPTS[0], {"max_tokens": LONG, "ignore_eos": True})
+        for each in streams:
+            each.send("iterative-gpt2", PROMPTS[0], {"max_tokens": LONG, "ignore_eos": True})
         answers = [(each.read(), each.error) for each in streams]
         answered = [pieces for pieces, error in answers if error is None]
         assert answered in ([expected(PROMPTS[0], LONG)], [expected(PROMPTS[0], LONG)] * 2)
@@ -379,9 +377,8 @@ def test_a_place_whose_sequence_has_ended_comes_along_empty(server, new_passes):
 
     def one_ends_before_the_other():
         short, long = Stream(server), Stream(server)
-        with held(server, 2):
-            short.send("iterative-gpt2", PROMPTS[0], {"max_tokens": 60, "ignore_eos": True})
-            long.send("iterative-gpt2", PROMPTS[1], {"max_tokens": LONG, "ignore_eos": True})
+        short.send("iterative-gpt2", PROMPTS[0], {"max_tokens": 60, "ignore_eos": True})
+        long.send("iterative-gpt2", PROMPTS[1], {"max_tokens": LONG, "ignore_eos": True})
         assert (len(short.read()), len(long.read())) == (60, LONG)
         return (new_passes()["empty_places"] > 0).any()
 
