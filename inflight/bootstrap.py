@@ -5,9 +5,12 @@ so that even Python 3.6 parses it, because only then can an old Python be told w
 
 A stamp inside .venv is written last. It names what .venv was made from, so a half-made, moved or outdated .venv has no
 stamp that fits, and is made again.
+
+With --here the packages go into the Python that runs this, and no .venv is made: for conda, mamba and Binder.
 """
 
 import hashlib
+import json
 import os
 import platform
 import re
@@ -19,6 +22,16 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PYTHONS = ((3, 11), (3, 12))
 MACHINES = ("x86_64", "aarch64")  # CPUs that Triton's and OpenVINO's wheels exist for
 GLIBC = (2, 35)
+# JupyterLab asks nobody for news, for a newer version of itself, or for what else there is to install; nor does it look
+# for language servers, for which it starts npm.
+JUPYTER = {
+    "LabApp": {
+        "news_url": None,
+        "check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
+        "extension_manager": "readonly",
+    },
+    "LanguageServerManager": {"autodetect": False},
+}
 CONTAINER = "use a Linux machine or container with Debian 12, Ubuntu 22.04 or newer"
 
 
@@ -153,22 +166,28 @@ def is_ready(root):
         return version is not None and file.read() == fingerprint(root, version)
 
 
-def why_pip_failed(log):
-    """One sentence for the end of a failed pip run, from its output."""
-    if re.search(r"No space left on device|Disk quota exceeded|Errno (28|122)\b", log):
+def why_pip_failed(output, log_file):
+    """One sentence for the end of a failed pip run, from its output, which is kept in `log_file`."""
+    if re.search(r"No space left on device|Disk quota exceeded|Errno (28|122)\b", output):
         return "The disk became full while packages were installed: free 5 GB, then run the command again."
     if re.search(
         r"name resolution|NewConnectionError|NameResolutionError|Connection refused|Network is unreachable|"
         r"ConnectTimeout|Read timed out|Connection aborted|ProxyError",
-        log,
+        output,
     ):
         return (
             "The package index cannot be reached: connect this machine to the network (or set PIP_INDEX_URL to "
             "your mirror), then run the command again."
         )
-    errors = re.findall(r"^ERROR: (.+)$", log, re.MULTILINE)
+    if "DO NOT MATCH THE HASHES" in output:
+        other = re.search(r"^ +(\S+) from (\S+)", output, re.MULTILINE)
+        return "{} is not the file whose hash is in requirements.txt, and nothing was installed: {}".format(
+            "{} from {}".format(*other.groups()) if other else "A package",
+            "another package index (PIP_INDEX_URL) may have it, and whoever runs this one should know.",
+        )
+    errors = re.findall(r"^ERROR: (.+)$", output, re.MULTILINE)
     reason = errors[-1].rstrip(".") if errors else "no reason given"
-    return "pip could not install the packages ({}): its full output is in .venv/setup.log.".format(reason)
+    return "pip could not install the packages ({}): its full output is in {}.".format(reason, log_file)
 
 
 def show_progress(line, done, total):
@@ -195,8 +214,12 @@ def follow(pip, log_file, total):
     return "".join(lines)
 
 
-def install(root, venv):
-    """Install requirements.txt and this project into .venv.
+def install(root, prefix):
+    """Install requirements.txt and this project into the environment at `prefix`.
+
+    Every file is held against its hash in requirements.txt, and each is a wheel, so that none runs code now. The one
+    exception is PyTorch: whether its build is for CPUs or for GPUs depends on the index, and so does its hash. pip
+    holds it against the one that the index names.
 
     Raises
     ------
@@ -204,39 +227,77 @@ def install(root, venv):
         pip could not: no network, a full disk, a hash that does not match.
     """
     with open(os.path.join(root, "requirements.txt")) as file:
-        pins = [line.split()[0] for line in file if "==" in line and not line.startswith("#")]
+        pins = [line for line in file if "==" in line and not line.startswith("#")]
+    with open(os.path.join(root, "pyproject.toml")) as file:
+        torch = re.findall(r'^ *"(torch==[^"]+)"', file.read(), re.MULTILINE)
     # requirements.txt is the whole set, so nothing is left for pip to resolve; why it must not try: see pyproject.toml.
-    run_pip(root, venv, ["--no-deps", "-r", "requirements.txt", "-e", "."], len(pins))
-    # Where pip finds PyTorch's build for GPUs, this adds the CUDA libraries that it names; elsewhere nothing.
-    run_pip(root, venv, [pin for pin in pins if pin.startswith("torch==")], 0)
+    hashed = ["--no-deps", "--require-hashes", "--only-binary=:all:", "-r", "requirements.txt"]
+    run_pip(root, prefix, ["install", *hashed], len(pins))
+    # setuptools, which this needs, has just been installed: no other is fetched.
+    run_pip(root, prefix, ["install", "--no-deps", "--no-build-isolation", "-e", "."], 0)
+    if torch:  # with the CUDA libraries that its build for GPUs names
+        run_pip(root, prefix, ["install", *torch], len(torch))
 
 
-def run_pip(root, venv, arguments, total):
-    """Run `pip install` in .venv, showing its progress towards `total` packages.
+def run_pip(root, prefix, arguments, total):
+    """Run pip in the environment at `prefix`, showing its progress towards `total` packages.
 
     Raises
     ------
     SetupError
         pip failed; the sentence says why.
     """
-    command = [os.path.join(venv, "bin", "python"), "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
+    command = [os.path.join(prefix, "bin", "python"), "-m", "pip", *arguments]
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    environment["PIP_USER"] = "0"
+    environment.update(PIP_USER="0", PIP_NO_INPUT="1", PIP_PROGRESS_BAR="off", PIP_DISABLE_PIP_VERSION_CHECK="1")
     pip = subprocess.Popen(
-        command + arguments,
+        command,
         cwd=root,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         universal_newlines=True,
     )
+    log_file = os.path.join(prefix, "setup.log")
     try:
-        output = follow(pip, os.path.join(venv, "setup.log"), total)
+        output = follow(pip, log_file, total)
     finally:
         pip.terminate()  # no effect on a pip that has ended; an interrupted set-up leaves none behind
         pip.wait()
     if pip.returncode:
-        raise SetupError(why_pip_failed(output))
+        raise SetupError(why_pip_failed(output, log_file))
+
+
+def quiet_jupyter(prefix):
+    """Settings for the JupyterLab in the environment at `prefix`; a file that is there already stays as it is."""
+    path = os.path.join(prefix, "etc", "jupyter", "jupyter_lab_config.json")
+    if not os.path.exists(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as file:
+            json.dump(JUPYTER, file, indent=2)
+
+
+def install_here(root, prefix):
+    """Install everything into the environment at `prefix`, which its user has made for the course.
+
+    Raises
+    ------
+    SetupError
+        Its Python has another version, or pip failed.
+    """
+    version = sys.version_info[:2]
+    if version not in PYTHONS:
+        raise SetupError(
+            "The course needs Python 3.11 or 3.12, and here is Python {}.{}: make the environment with one of them "
+            "(conda env create -f environment.yml), then run the command again.".format(*version)
+        )
+    print("Setting up {} (1 to 4 minutes) ...".format(prefix))
+    sys.stdout.flush()
+    install(root, prefix)
+    # What an earlier installation brought: see inflight/__init__.py. Where it is not, pip says so and all is well.
+    run_pip(root, prefix, ["uninstall", "--yes", "openvino-telemetry"], 0)
+    quiet_jupyter(prefix)
+    print("{} is ready.".format(prefix))
 
 
 def remove(venv):
@@ -258,6 +319,7 @@ def make_venv(root, python):
         reason = " ".join(made.stdout.decode(errors="replace").split())
         raise SetupError("{} -m venv failed: {}".format(python, reason))
     install(root, venv)
+    quiet_jupyter(venv)
     aside = os.path.join(venv, "stamp.part")
     with open(aside, "w") as file:
         file.write(fingerprint(root, venv_python_version(venv)))
@@ -265,8 +327,10 @@ def make_venv(root, python):
     print(".venv is ready.")
 
 
-def setup(root):
+def setup(root, here=False):
     """Make .venv unless it is there and whole. Two at once: the second waits, then finds it made.
+
+    `here`: install into the Python that runs this, and make no .venv.
 
     Raises
     ------
@@ -276,6 +340,8 @@ def setup(root):
     problem = unsupported(machine_facts())
     if problem:
         raise SetupError(problem)
+    if here:
+        return install_here(root, sys.prefix)
     if is_ready(root):
         return
     import fcntl  # Windows has none, and is refused above
@@ -292,15 +358,16 @@ def setup(root):
 
 def main():
     """Set up; exit 2 with one sentence where that is impossible, 130 when interrupted."""
+    here = sys.argv[1:] == ["--here"]
     try:
-        setup(ROOT)
+        setup(ROOT, here)
     except SetupError as error:
         sys.stderr.write("error: {}\n".format(error))
         return 2
     except OSError as error:
         sys.stderr.write(
-            "error: .venv cannot be made in {} ({}): make room there and check that you may write to it, "
-            "then run the command again.\n".format(ROOT, error.strerror)
+            "error: {} cannot be made ({}): make room there and check that you may write to it, "
+            "then run the command again.\n".format(sys.prefix if here else os.path.join(ROOT, ".venv"), error.strerror)
         )
         return 2
     except KeyboardInterrupt:

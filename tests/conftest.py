@@ -54,7 +54,7 @@ def no_server_left():
     """At the end, no Triton process that a test started is alive, whoever its parent is by then."""
     os.environ[MARK] = secrets.token_hex(8)
     yield
-    _, alive = psutil.wait_procs(started_servers(os.environ.pop(MARK)), timeout=10)
+    _, alive = psutil.wait_procs(started_servers(os.environ.pop(MARK)), timeout=60)
     left = [f"{process.name()} ({process.pid})" for process in alive]
     for process in alive:
         process.kill()

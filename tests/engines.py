@@ -109,7 +109,7 @@ def active_requests(server: Server) -> float:
 # Waiting, and processes of their own ----------------------------------------------------------------------------------
 
 
-def wait_until(condition, what: str, deadline_s: float = 30) -> None:
+def wait_until(condition, what: str, deadline_s: float = 50) -> None:
     """Return as soon as `condition()` is true; fail with `what` if it is not within the deadline."""
     deadline = time.monotonic() + deadline_s
     while not condition():

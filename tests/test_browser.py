@@ -18,6 +18,7 @@ ROOT = COURSE
 LECTURES = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 ARGUMENTS = [
+    "--proxy-server=127.0.0.1:9",  # a closed port: it shall not ask its maker for updates
     "--no-sandbox",
     "--disable-gpu",
     "--disable-quic",
@@ -202,7 +203,7 @@ def run_board(board):
     run, stop = (board.get_by_role("button", name=name) for name in ("Run", "Stop"))
     control = board.locator("select, input").first
     run.dblclick()  # the second click must do nothing
-    board.get_by_text("Running").wait_for(timeout=10_000)
+    board.get_by_text("Running").wait_for(timeout=60_000)
     assert run.is_disabled() and control.is_disabled() and stop.is_enabled()
     board.get_by_text("Done.").wait_for(timeout=120_000)
     assert run.is_enabled() and stop.is_disabled()
@@ -246,13 +247,13 @@ def test_predict_and_the_notebook_knows(outputs):
     told = outputs["told"]
     told.click()
     told.page.keyboard.press("Control+Enter")
-    told.get_by_text("chosen that, given 7").wait_for(timeout=10_000)
+    told.get_by_text("chosen that, given 7").wait_for(timeout=60_000)
 
 
 def test_change_a_build_option_and_read_why_it_is_refused(outputs):
     options = outputs["options"]
     options.get_by_label("quant_algo", exact=True).select_option("W8A8")
-    options.get_by_text("this engine has").wait_for(timeout=10_000)
+    options.get_by_text("this engine has").wait_for(timeout=60_000)
     screenshot(options, "options")
 
 
@@ -260,7 +261,7 @@ def test_edit_the_config_and_the_server_loads_it(outputs):
     editor = outputs["editor"]
     policy = editor.locator(".widget-hbox", has_text="batch_scheduler_policy").locator("select")
     policy.select_option("max_utilization")
-    editor.get_by_text('+    string_value: "max_utilization"').wait_for(timeout=10_000)
+    editor.get_by_text('+    string_value: "max_utilization"').wait_for(timeout=60_000)
     editor.get_by_role("button", name="Apply").click()
     editor.get_by_text("The server has loaded tensorrt_llm again.").wait_for(timeout=60_000)
     editor.get_by_role("button", name="Undo").click()

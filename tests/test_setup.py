@@ -1,10 +1,12 @@
 """Set-up: the files that name packages agree, unfit machines are told why, and .venv is remade when it must be."""
 
+import json
 import os
 import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
@@ -18,8 +20,12 @@ from inflight.paths import COURSE
 
 ROOT = COURSE
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-LINES = (ROOT / "requirements.txt").read_text().splitlines()
-LOCK = [Requirement(line) for line in LINES if not line.startswith("#")]
+# A requirement and its hashes are one logical line, continued by backslashes.
+LINES = (ROOT / "requirements.txt").read_text().replace("\\\n", "").splitlines()
+HASHES = {line.split()[0]: re.findall(r"--hash=(\S+)", line) for line in LINES if not line.startswith("#")}
+LOCK = [Requirement(line.partition(" --hash")[0].strip()) for line in LINES if not line.startswith("#")]
+TORCH = next(line for line in PROJECT["project"]["dependencies"] if line.startswith("torch=="))
+LOCK.append(Requirement(TORCH))
 LINUX = {"system": "Linux", "machine": "x86_64", "glibc": (2, 36)}
 
 
@@ -51,7 +57,10 @@ def test_environment_yml_gives_the_same_set_and_a_python_in_the_range():
     dependencies = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
     python = next(entry for entry in dependencies if str(entry).startswith("python="))
     assert python.removeprefix("python=") in ("3.11", "3.12")
-    assert dependencies[-1] == {"pip": ["-r requirements.txt", "-e ."]}
+    assert "pip" in dependencies
+    assert (ROOT / "postBuild").read_text().splitlines()[-1] == "exec python -I inflight/bootstrap.py --here"
+    assert (ROOT / "postBuild").stat().st_mode & 0o111
+    assert "python -I inflight/bootstrap.py --here" in (ROOT / "README.md").read_text()
 
 
 def test_the_python_range_is_the_same_everywhere():
@@ -77,6 +86,64 @@ def test_ci_checks_and_tests_with_the_python_that_it_is_given(tmp_path, named, t
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHON3": named}
     ran = subprocess.run([ROOT / ".ci/run"], env=environment, capture_output=True, text=True, check=True).stdout
     assert ran.splitlines() == [f"make check PYTHON3={taken}", f"make test PYTHON3={taken}"]
+
+
+def test_every_file_that_set_up_installs_has_its_hash():
+    """All but PyTorch's, whose build depends on the index."""
+    assert [pin for pin, hashes in HASHES.items() if not hashes] == []
+    assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", value) for hashes in HASHES.values() for value in hashes)
+    assert not any(pin.startswith("torch==") for pin in HASHES)
+    build = PROJECT["build-system"]["requires"]
+    assert all(any(pin == need for pin in HASHES) for need in build), "set-up fetches nothing more to build the project"
+
+
+def test_a_file_with_another_hash_is_not_installed(project, monkeypatch, tmp_path, capsys):
+    wheel = tmp_path / "index" / "bait-1-py3-none-any.whl"
+    wheel.parent.mkdir()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("bait.py", "")
+        archive.writestr("bait-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: bait\nVersion: 1\n")
+        archive.writestr("bait-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("bait-1.dist-info/RECORD", "bait.py,,\nbait-1.dist-info/RECORD,,\n")
+    (project / "requirements.txt").write_text(f"bait==1 --hash=sha256:{'0' * 64}\n")
+    offline = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheel.parent)}
+    for name, value in offline.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(bootstrap, "ROOT", str(project))
+    assert bootstrap.main() == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: bait==1 from file:///") and error.count("\n") == 1
+    assert "is not the file whose hash is in requirements.txt, and nothing was installed" in error
+    assert not list((project / ".venv").rglob("bait*")) and not bootstrap.is_ready(str(project))
+
+
+def test_set_up_here_asks_for_a_python_in_the_range(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["bootstrap.py", "--here"])
+    monkeypatch.setattr(bootstrap, "PYTHONS", ((3, 9),))
+    assert bootstrap.main() == 2
+    assert "make the environment with one of them (conda env create" in capsys.readouterr().err
+
+
+def test_set_up_here_installs_into_this_python_and_takes_the_telemetry_out(monkeypatch, tmp_path):
+    ran = []
+    monkeypatch.setattr(bootstrap, "run_pip", lambda root, prefix, arguments, total: ran.append((prefix, arguments)))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    bootstrap.setup(str(ROOT), here=True)
+    assert {prefix for prefix, _ in ran} == {str(tmp_path)}
+    hashed, project, torch, removed = (arguments for _, arguments in ran)
+    assert {"--require-hashes", "--no-deps", "--only-binary=:all:", "requirements.txt"} < set(hashed)
+    assert {"--no-build-isolation", "--no-deps", "."} < set(project)
+    assert torch == ["install", TORCH] and removed == ["uninstall", "--yes", "openvino-telemetry"]
+    settings = json.loads((tmp_path / "etc" / "jupyter" / "jupyter_lab_config.json").read_text())
+    assert settings["LabApp"]["news_url"] is None
+
+
+def test_settings_of_jupyter_that_are_there_stay(tmp_path):
+    path = tmp_path / "etc" / "jupyter" / "jupyter_lab_config.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    bootstrap.quiet_jupyter(str(tmp_path))
+    assert path.read_text() == "{}"
 
 
 def test_committed_files_name_no_package_index():
@@ -187,12 +254,12 @@ def test_bootstrap_parses_on_an_old_python():
     [
         ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "disk became full"),
         ("WARNING: NewConnectionError('Temporary failure in name resolution')\nERROR: No match", "cannot be reached"),
-        ("Collecting x\nERROR: THESE PACKAGES DO NOT MATCH THE HASHES.", "THESE PACKAGES DO NOT MATCH THE HASHES"),
+        ("Collecting x\nERROR: THESE PACKAGES DO NOT MATCH THE HASHES.", "A package is not the file whose hash"),
         ("", "no reason given"),
     ],
 )
 def test_a_failed_pip_run_becomes_one_sentence(log, says):
-    sentence = bootstrap.why_pip_failed(log)
+    sentence = bootstrap.why_pip_failed(log, ".venv/setup.log")
     assert says in sentence and "\n" not in sentence
 
 

@@ -27,6 +27,9 @@ from inflight.triton.client import Client
 # Libraries that the binary wants, and the names under which another wheel carries them.
 LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
 TIMEOUT_S = 1800
+ATTEMPTS = (
+    3  # on a busy machine requests may be over before it begins to note them; then it even ends well without a file
+)
 WINDOWS = 3  # that the Performance Analyzer measures, each of as many requests, before it compares them
 
 
@@ -48,7 +51,7 @@ def run(
     model : str
         A text model: `ensemble` or `llama-python`.
     timeout_s : float
-        Longest time for all of it.
+        Longest time for all of it; begun again where it did not note every request.
 
     Returns
     -------
@@ -84,8 +87,24 @@ def run(
             "--profile-export-file",
             str(folder / "profile.json"),
         ]
-        _execute([*command, "--streaming"] if streams else command, environment(folder), timeout_s)
-        return read(folder / "profile.json", requests, streams)
+        variables = environment(folder)
+        for _ in range(ATTEMPTS):
+            _execute([*command, "--streaming"] if streams else command, variables, timeout_s)
+            noted = _noted(folder / "profile.json")
+            if noted == len(requests):
+                return read(folder / "profile.json", requests, streams)
+    raise CourseError(
+        f"The Performance Analyzer noted {noted} of {len(requests)} requests, and no more when it tried again: run it "
+        "again when the machine is less busy, or measure with `inflight bench load`."
+    )
+
+
+def _noted(profile: Path) -> int:
+    """How many requests an export holds; 0 where there is none."""
+    try:
+        return len(json.loads(profile.read_text())["experiments"][0]["requests"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return 0
 
 
 def check(requests: list[TimedRequest], concurrency: int, url: str | None = None) -> None:

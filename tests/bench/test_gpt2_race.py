@@ -306,7 +306,7 @@ def test_stop_ends_the_race_and_keeps_its_tokens(slow_server):
     some = threading.Event()
     board.words.observe(lambda _: some.set(), "value")
     board.run_button.click()
-    assert some.wait(30)
+    assert some.wait(60)
     board.stop_button.click()
     board.wait()
     assert "Stopped" in board.status.value and ready_again(board)

@@ -3,6 +3,7 @@
 import json
 import platform
 import stat
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -99,6 +100,32 @@ def test_what_it_says_of_a_failure_is_in_the_error(served):
         perf_analyzer.run(served[0].grpc_url, wrong, concurrency=1)
     with pytest.raises(CourseError, match="unknown model: 'nothing'"):
         perf_analyzer.run(served[0].grpc_url, REQUESTS, model="nothing")
+
+
+def forgetful(monkeypatch, runs):
+    """In place of the program one that notes `runs[0]` requests when it is first run, `runs[1]` then, and so on."""
+    runs = iter(runs)
+    noted = {"timestamp": 1, "request_inputs": {"text_input": "Hi 0", "max_tokens": 1}, "response_timestamps": [2]}
+
+    def execute(command, variables, timeout_s):
+        profile = Path(command[command.index("--profile-export-file") + 1])
+        if number := next(runs):
+            export(profile, *[noted] * number)
+        else:
+            profile.unlink(missing_ok=True)
+
+    monkeypatch.setattr(perf_analyzer, "_execute", execute)
+
+
+def test_one_that_noted_nothing_is_run_again(served, monkeypatch):
+    forgetful(monkeypatch, (0, 5, 9))
+    assert len(perf_analyzer.run(served[0].grpc_url, REQUESTS).requests) == 9
+
+
+def test_one_that_never_notes_all_is_one_sentence(served, monkeypatch):
+    forgetful(monkeypatch, (5, 0, 8))
+    with pytest.raises(CourseError, match="noted 8 of 9 requests, and no more when it tried again: run it again when"):
+        perf_analyzer.run(served[0].grpc_url, REQUESTS)
 
 
 def test_one_that_takes_too_long_is_ended(served):

@@ -304,5 +304,5 @@ def test_only_the_built_in_static_batching_holds_answers_back():
             executor.enqueue_request(
                 Request([1] * 6, length), lambda response: (order.append(len(response.token_ids)), both.release())
             )
-        assert both.acquire(timeout=30) and both.acquire(timeout=30)
+        assert both.acquire(timeout=60) and both.acquire(timeout=60)
     assert order == [2, 40]

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from inflight.paths import COURSE
-from tools import check
+from tools import audit, check
 
 UNPINNED = """name: x
 on: push
@@ -37,6 +37,14 @@ def test_every_step_runs_and_the_failed_one_says_why(steps, capfd):
         ["first", "passed"], ["second", "FAILED"], ["third", "passed"]
     ]  # fmt: skip
     assert "the reason" in lines and "quiet" not in lines and "Failed: second." in err
+
+
+def test_a_step_that_is_skipped_says_why_and_fails_nothing(monkeypatch, capfd):
+    code = f"print('no network'); raise SystemExit({audit.SKIPPED})"
+    monkeypatch.setattr(check, "STEPS", {"first": [sys.executable, "-c", code]})
+    assert check.main([]) == 0
+    out = capfd.readouterr().out
+    assert out.startswith("first       skipped") and "no network" in out.splitlines()
 
 
 def test_one_step_can_be_run_alone(steps, capfd):
