@@ -36,7 +36,7 @@ class TritonPythonModel:
     def _words(self, request, name, called) -> np.ndarray:
         """[1, 2, n]: token ids of all words in a row; below, the end of each word, then -1."""
         texts = python_model.texts(request, name, called)
-        words = [self.tokenizer.encode(text, add_special_tokens=False) for text in texts if text]
+        words = [ids for text in texts if (ids := self.tokenizer.encode(text, add_special_tokens=False))]
         ids = sum(words, [])
         ends = np.cumsum([len(word) for word in words]).tolist()
         if not ids:
