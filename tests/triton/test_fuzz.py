@@ -43,8 +43,9 @@ MAX_TOKENS = 6
 
 # What Triton says of a request that does not get to a model.
 AT_THE_DOOR = re.compile(
-    r"(?<!The )shape|byte size|batch size|batch-size|string (elements|data|length)|data-type|dimensions|missing required"
-    r"|inference inputs?|correlation|sequence|parse|JSON|json|decoupled|datatype|binary|unable to|Unexpected|expected"
+    r"(?<!The )shape|byte size|batch size|batch-size|string (elements|data|length)|data-type|dimensions"
+    r"|missing required|inference inputs?|correlation|sequence|parse|JSON|json"
+    r"|decoupled|datatype|binary|unable to|Unexpected|expected"
 )
 # A path, a traceback, or a second line.
 NO_SENTENCE = re.compile(r"\n|Traceback|\bAt:|\.py\b|/(tmp|home|root|usr|opt|work|var)/")
