@@ -71,6 +71,14 @@ def array(request, name: str, default=None) -> np.ndarray | None:
     return values
 
 
+def required(request, name: str) -> np.ndarray:
+    """`array`, or CourseError when the request does not have it: where others are optional, Triton only counts them."""
+    values = array(request, name)
+    if values is None:
+        raise CourseError(f"The request has no {name}: send it.")
+    return values
+
+
 def scalar(request, name: str, default=None):
     """The single value of input tensor `name`."""
     values = array(request, name)
@@ -104,6 +112,7 @@ def texts(request, name: str, called: str) -> list[str]:
 
 def prompt(request, name: str = "text_input") -> str:
     """The one text of a request; CourseError when there are more, or when it is empty."""
+    required(request, name)
     given = texts(request, name, "text_input")
     if len(given) != 1:
         raise CourseError(

@@ -50,8 +50,8 @@ class TritonPythonModel:
 
     def _answers(self, request):
         """Token ids of each beam, [beams, length], and how many of them are its answer."""
-        batch = python_model.array(request, "TOKENS_BATCH")
-        lengths = python_model.array(request, "SEQUENCE_LENGTH").reshape(-1)
+        batch = python_model.required(request, "TOKENS_BATCH")
+        lengths = python_model.required(request, "SEQUENCE_LENGTH").reshape(-1)
         beams = batch[0]
         if len(batch) != 1 or len(lengths) != len(beams):
             raise CourseError(

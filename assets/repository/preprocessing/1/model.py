@@ -25,7 +25,7 @@ class TritonPythonModel:
         tensors = {
             "INPUT_ID": np.array([ids]),
             "REQUEST_INPUT_LEN": np.array([[len(ids)]]),
-            "REQUEST_OUTPUT_LEN": python_model.array(request, "REQUEST_OUTPUT_LEN"),
+            "REQUEST_OUTPUT_LEN": python_model.required(request, "REQUEST_OUTPUT_LEN"),
             "BAD_WORDS_IDS": self._words(request, "BAD_WORDS_DICT", "bad_words"),
             "STOP_WORDS_IDS": self._words(request, "STOP_WORDS_DICT", "stop_words"),
             "OUT_END_ID": python_model.array(request, "END_ID", [[self.tokenizer.end_id]]),

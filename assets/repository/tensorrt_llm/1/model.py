@@ -120,12 +120,12 @@ class TritonPythonModel:
             self.running[self.executor.enqueue_request(wanted, on_response)] = running
 
     def _read(self, request) -> Request:
-        ids = python_model.array(request, "input_ids")
+        ids = python_model.required(request, "input_ids")
         if ids.shape[0] != 1:
             raise CourseError(
                 f"Expected batch dimension to be 1 for each request, got {ids.shape[0]}: send one prompt a request."
             )
-        length = python_model.scalar(request, "input_lengths")
+        length = python_model.required(request, "input_lengths").item()
         if not 0 <= length <= ids.shape[1]:
             raise CourseError(f"input_lengths is {length}, but input_ids has {ids.shape[1]} tokens.")
         if python_model.scalar(request, "beam_width", 1) != 1:
@@ -141,7 +141,7 @@ class TritonPythonModel:
         end_id = python_model.scalar(request, "end_id")
         return Request(
             input_ids=ids[0, :length].tolist(),
-            request_output_len=python_model.scalar(request, "request_output_len"),
+            request_output_len=python_model.required(request, "request_output_len").item(),
             end_id=None if end_id == -1 else end_id,
             stop_words=_words(request, "stop_words_list"),
             bad_words=_words(request, "bad_words_list"),
