@@ -42,7 +42,7 @@ _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_cha
 
 multiarray: Any = _multiarray  # whose table NumPy's type hints do not know
 _functions = (ctypes.c_void_p * NUM_FUNCTIONS).from_address(_table_address(multiarray._ARRAY_API, None))
-_new_array = _NewFromDescr(_functions[NEW_FROM_DESCR])
+_new_array = _NewFromDescr(_functions[NEW_FROM_DESCR] or 0)
 
 
 @_NewFromDescr
