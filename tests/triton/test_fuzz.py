@@ -77,15 +77,23 @@ class Sent:
         return struct.pack(f"<{len(values)}{PACKED[datatype]}", *values)
 
 
-PACKED = {"INT32": "i", "FP32": "f", "UINT64": "Q", "BOOL": "?"}
+PACKED = {"INT32": "i", "INT64": "q", "FP32": "f", "UINT64": "Q", "BOOL": "?"}
 TYPED = {
     "INT32": "int_contents",
+    "INT64": "int64_contents",
     "FP32": "fp32_contents",
     "UINT64": "uint64_contents",
     "BOOL": "bool_contents",
     "BYTES": "bytes_contents",
 }
-WRONG_DATATYPE = {"INT32": "FP32", "FP32": "INT32", "UINT64": "INT32", "BOOL": "INT32", "BYTES": "INT32"}
+WRONG_DATATYPE = {
+    "INT32": "FP32",
+    "INT64": "INT32",
+    "FP32": "INT32",
+    "UINT64": "INT32",
+    "BOOL": "INT32",
+    "BYTES": "INT32",
+}
 WAYS = ("raw", "typed", "json", "binary")
 
 INT32 = st.one_of(
@@ -103,6 +111,7 @@ BYTES = st.one_of(
 )
 VALUES = {
     "INT32": INT32,
+    "INT64": st.integers(-(2**63), 2**63 - 1),
     "FP32": st.one_of(st.floats(0, 2, width=32), st.floats(width=32)),
     "UINT64": st.one_of(st.integers(0, 9), st.integers(0, 2**64 - 1)),
     "BOOL": st.booleans(),
