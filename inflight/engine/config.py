@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -193,8 +194,11 @@ class SamplingConfig:
     random_seed: int = 0
 
     def __post_init__(self):
+        for name in ("top_k", "min_length", "random_seed"):
+            if not isinstance(getattr(self, name), Integral):
+                raise CourseError(f"{name} is {getattr(self, name)!r}; give a whole number.")
         for name in ("temperature", "top_p", "repetition_penalty", "presence_penalty", "frequency_penalty"):
-            if not math.isfinite(getattr(self, name)):
+            if not isinstance(getattr(self, name), Real) or not math.isfinite(getattr(self, name)):
                 raise CourseError(f"{name} is {getattr(self, name)}; give a finite number.")
         for name, low, high in (
             ("temperature", 0, math.inf),

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from itertools import islice
+from numbers import Integral
 from operator import attrgetter
 from pathlib import Path
 
@@ -39,6 +40,8 @@ from inflight.errors import CourseError
 
 log = logging.getLogger("inflight.engine.executor")
 
+# Stop or bad words of a request, and their tokens together: each is looked for after every token of everybody.
+MAX_WORDS, MAX_WORD_IDS = 1024, 8192
 EMPTY_PLAN_S = 0.01  # after a plan that computes nothing, how long to wait for news before the scheduler is asked again
 
 
@@ -134,8 +137,7 @@ class Executor:
                 log.error("iteration %d: %s", self._iteration, error)
                 self._fail_all(str(error))
             except Exception as error:  # whatever the model raises: its requests fail, the engine goes on
-                log.exception("iteration %d failed", self._iteration)
-                self._fail_all(f"iteration {self._iteration} failed: {error}")
+                self._fail_all(self._what_happened(error))
 
     def step(self) -> None:
         """One iteration."""
@@ -193,17 +195,20 @@ class Executor:
             self._work.wait_for(lambda: self._inbox or self._asked_to_end or self._closing, timeout=EMPTY_PLAN_S)
 
     def _give_tokens(self, chunks: dict[Sequence, Chunk], logits: Iterable[np.ndarray]) -> int:
-        """Choose the next token of each request whose known tokens are all computed; return how many finished."""
+        """Choose the next token of each request whose known tokens are all computed; return how many finished.
+
+        What goes wrong with one of them ends that one.
+        """
         num_finished = 0
         for (sequence, chunk), row in zip(chunks.items(), logits):
             sequence.last_computed = self._iteration + 1
             self._sequences.computed(sequence, chunk)
             if sequence.num_pending:
                 continue
-            token = sequence.sampler.choose(row, sequence.request.input_ids, sequence.answer)
-            reason = sequence.add(token)
-            if sequence.request.return_log_probs and reason != "end_id":
-                sequence.log_probs.append(log_probability(row, token))
+            try:
+                reason = _take_token(sequence, row)
+            except Exception as error:
+                sequence.error, reason = self._what_happened(error), "error"
             if reason:
                 num_finished += 1
                 self._finish(sequence, reason)
@@ -211,9 +216,18 @@ class Executor:
                 self._respond(sequence)
         return num_finished
 
+    def _what_happened(self, error: Exception) -> str:
+        """One sentence for the clients; of what nobody foresaw, the rest goes into the log."""
+        if isinstance(error, CourseError):
+            return str(error)
+        log.error("iteration %d failed", self._iteration, exc_info=error)
+        return f"iteration {self._iteration} failed ({type(error).__name__}): the engine's log says where."
+
     def _finish(self, sequence: Sequence, reason: str) -> None:
         """Take `sequence` out of the engine and answer it. In static batching the answer waits for the whole batch."""
         sequence.finish_reason = reason
+        if reason == "timed_out":
+            sequence.error = _out_of_time(sequence.request)
         is_held = (
             isinstance(self.scheduler, StaticBatching) and sequence in self._sequences.running and reason != "timed_out"
         )
@@ -223,13 +237,13 @@ class Executor:
         if is_held:
             self._held.append(sequence)
         else:
-            self._respond(sequence, error=_out_of_time(sequence.request) if reason == "timed_out" else None)
+            self._respond(sequence)
         if self._held and not self._sequences.running:
             batch, self._held = self._held, []
             for other in sorted(batch, key=attrgetter("id")):
                 self._respond(other)
 
-    def _respond(self, sequence: Sequence, error: str | None = None) -> None:
+    def _respond(self, sequence: Sequence) -> None:
         """Put the tokens that were not handed over yet into the outbox."""
         cancelled = sequence.finish_reason == "cancelled"
         response = Response(
@@ -237,7 +251,7 @@ class Executor:
             token_ids=[] if cancelled else sequence.answer[sequence.num_sent :],
             is_final=sequence.finish_reason is not None,
             finish_reason=sequence.finish_reason,
-            error=error,
+            error=sequence.error,
             log_probs=sequence.log_probs[sequence.num_sent :],
             cum_log_prob=sum(sequence.log_probs),
         )
@@ -268,8 +282,8 @@ class Executor:
             self._asked_to_end.clear()
             self._held.clear()
         for sequence in failed:
-            sequence.finish_reason = "error"
-            self._respond(sequence, error=message)
+            sequence.finish_reason, sequence.error = "error", message
+            self._respond(sequence)
         self._deliver()
 
     # What others call -------------------------------------------------------------------------------------------------
@@ -382,7 +396,7 @@ class Executor:
         vocab_size = self.model.info.pretrained_config["vocab_size"]
         if length == 0:
             raise CourseError("The prompt is empty: it needs at least one token.")
-        if request.request_output_len < 1:
+        if not isinstance(request.request_output_len, Integral) or request.request_output_len < 1:
             raise CourseError(
                 f"request_output_len (max_tokens) is {request.request_output_len}; it must be at least 1."
             )
@@ -391,12 +405,11 @@ class Executor:
                 f"Prompt length ({length}) exceeds maximum input length ({limits.max_input_len}): shorten "
                 "the prompt, or build the engine with a larger max_input_len."
             )
-        for name, ids in (
-            ("input_ids", request.input_ids),
-            ("stop_words_list", sum(request.stop_words, [])),
-            ("bad_words_list", sum(request.bad_words, [])),
-        ):
-            wrong = [token for token in ids if not 0 <= token < vocab_size]
+        ids = {"input_ids": request.input_ids, "end_id": [] if request.end_id is None else [request.end_id]}
+        for name, words in (("stop_words_list", request.stop_words), ("bad_words_list", request.bad_words)):
+            ids[name] = _checked_words(name, words)
+        for name, tokens in ids.items():
+            wrong = [token for token in tokens if not isinstance(token, Integral) or not 0 <= token < vocab_size]
             if wrong:
                 raise CourseError(
                     f"{name} has the token id {wrong[0]}; this model's ids go from 0 to {vocab_size - 1}."
@@ -535,6 +548,29 @@ def _out_of_time(request: Request) -> str:
         "ask for fewer tokens, send it when fewer requests run, or allow it more time (allotted_time_ms of "
         "tensorrt_llm, or the timeout that the request brings)."
     )
+
+
+def _take_token(sequence: Sequence, logits: np.ndarray) -> str | None:
+    """Choose the next token and make it part of the answer; return why the answer ends now, or None."""
+    token = sequence.sampler.choose(logits, sequence.request.input_ids, sequence.answer)
+    log_prob = log_probability(logits, token) if sequence.request.return_log_probs else None
+    reason = sequence.add(token)
+    if log_prob is not None and reason != "end_id":
+        sequence.log_probs.append(log_prob)
+    return reason
+
+
+def _checked_words(name: str, words: list[list[int]]) -> list[int]:
+    """The token ids of all `words`; CourseError when they are more than can be looked for after every token."""
+    num_ids = sum(map(len, words))
+    if not all(words):
+        raise CourseError(f"{name} has an empty word: leave it out.")
+    if len(words) > MAX_WORDS or num_ids > MAX_WORD_IDS:
+        raise CourseError(
+            f"{name} has {len(words):,} words of {num_ids:,} tokens together: give at most {MAX_WORDS:,} words and "
+            f"{MAX_WORD_IDS:,} tokens."
+        )
+    return [token for word in words for token in word]
 
 
 def _joined(responses: list[Response]) -> Response:

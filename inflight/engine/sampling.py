@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from inflight.engine.config import SamplingConfig
+from inflight.errors import CourseError
 
 
 @dataclass
@@ -37,12 +38,22 @@ class Sampler:
         logits : float32 array [vocab_size]
         prompt, answer : list of int
             Tokens so far.
+
+        Raises
+        ------
+        CourseError
+            No token is left to choose, or the logits are no numbers to compare.
         """
         if self._needs_change(answer):
-            logits = self._changed(logits.astype(np.float64), prompt, answer)
-        if self.config.is_greedy:
-            return int(logits.argmax())
-        return self._draw(logits)
+            with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is looked at below
+                logits = self._changed(logits.astype(np.float64), prompt, answer)
+        likeliest = int(logits.argmax())
+        if logits[likeliest] == -np.inf:
+            raise CourseError("Every token is forbidden by bad_words_list and min_length: allow some.")
+        if not np.isfinite(logits[likeliest]):  # argmax finds NaN first
+            advice = ": use smaller penalties" if self.config.has_penalties else ""
+            raise CourseError(f"The logits hold {logits[likeliest]}, and no token can be chosen by them{advice}.")
+        return likeliest if self.config.is_greedy else self._draw(logits)
 
     def _needs_change(self, answer: list[int]) -> bool:
         return self.config.has_penalties or len(answer) < self.config.min_length or bool(self.bad_words)
@@ -68,8 +79,10 @@ class Sampler:
         count = min(config.top_k or len(logits), len(logits))
         top = np.argpartition(logits, -count)[-count:] if count < len(logits) else np.arange(len(logits))
         top = top[np.argsort(-logits[top], kind="stable")]
-        scaled = logits[top].astype(np.float64) / config.temperature
-        probabilities = np.exp(scaled - scaled.max())
+        below = logits[top].astype(np.float64)
+        below -= below[0]
+        with np.errstate(over="ignore"):  # -inf at a very low temperature: a probability of 0
+            probabilities = np.exp(below / config.temperature)
         probabilities /= probabilities.sum()
         if 0 < config.top_p < 1:
             keep = int(np.searchsorted(probabilities.cumsum(), config.top_p)) + 1

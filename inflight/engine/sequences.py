@@ -30,6 +30,7 @@ class Sequence:
         self.blocks: list[int] = []
         self.last_computed = 0  # iteration in which it was computed last, or before which it came
         self.finish_reason: str | None = None
+        self.error: str | None = None
 
     @property
     def tokens(self) -> list[int]:

@@ -10,21 +10,34 @@ import atexit
 import ctypes
 import gc
 import json
+import logging
 import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import c_python_backend_utils
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from inflight.errors import CourseError
-from inflight.triton import repository
+from inflight.triton import huge_shapes, repository
 
 if TYPE_CHECKING:
     from inflight.engine.executor import Executor
 
+log = logging.getLogger("inflight.triton.python_model")
+
+# UTF-8 bytes of all texts of one tensor: some 60,000 tokens, which take a second at worst. Ten times as much holds a
+# tokenizer for longer than a client waits, and its memory does not come back.
+MAX_TEXT_BYTES = 256 * 1024
+MAX_TEXTS = 1024
+MAX_VALUES = 256 * 1024  # of a tensor
+MAX_SENTENCE = 500  # characters
+
 # At a model's end its memory goes with the process. To look through PyTorch's objects first takes a second of CPU time,
 # which is that of the model that was loaded in its place.
 atexit.register(gc.freeze)
+# Now, as the backend has not needed an array yet.
+huge_shapes.survive(lambda: c_python_backend_utils.Tensor("any", np.zeros(1, np.int32)))
 
 
 def parameters(args: dict) -> dict:
@@ -39,17 +52,37 @@ def is_decoupled(args: dict) -> bool:
 
 
 def array(request, name: str, default=None) -> np.ndarray | None:
-    """Input tensor `name` with its batch dimension, or `default` when the request does not have it."""
+    """Input tensor `name` with its batch dimension, or `default` when the request does not have it.
+
+    Raises
+    ------
+    CourseError
+        It has more values than any model here has a use for, or none; or its shape claims more than an array can have
+        (see `huge_shapes`).
+    """
     tensor = pb_utils.get_input_tensor_by_name(request, name)
     if tensor is None:
         return None if default is None else np.asarray(default)
-    return tensor.as_numpy()
+    values = tensor.as_numpy()
+    if values.ndim and len(values) == 0:
+        raise CourseError(f"The shape of {name} is of no use: it has no values, or more than an array can have.")
+    if values.size > MAX_VALUES:
+        raise CourseError(f"{name} has {values.size:,} values: send at most {MAX_VALUES:,}.")
+    return values
+
+
+def required(request, name: str) -> np.ndarray:
+    """`array`, or CourseError when the request does not have it: where others are optional, Triton only counts them."""
+    values = array(request, name)
+    if values is None:
+        raise CourseError(f"The request has no {name}: send it.")
+    return values
 
 
 def scalar(request, name: str, default=None):
     """The single value of input tensor `name`."""
-    tensor = pb_utils.get_input_tensor_by_name(request, name)
-    return default if tensor is None else tensor.as_numpy().reshape(-1)[0].item()
+    values = array(request, name)
+    return default if values is None else values.reshape(-1)[0].item()
 
 
 def texts(request, name: str, called: str) -> list[str]:
@@ -58,13 +91,19 @@ def texts(request, name: str, called: str) -> list[str]:
     Raises
     ------
     CourseError
-        It holds bytes that are not UTF-8.
+        They are too many or too long together, or bytes that are not UTF-8.
     """
     items = array(request, name)
     if items is None:
         return []
+    items = items.reshape(-1)
+    if len(items) > MAX_TEXTS:
+        raise CourseError(f"{called} has {len(items):,} texts: send at most {MAX_TEXTS:,}.")
+    size = sum(map(len, items))
+    if size > MAX_TEXT_BYTES:
+        raise CourseError(f"{called} has {size:,} bytes: send at most {MAX_TEXT_BYTES:,}.")
     try:
-        return [item.decode("utf-8") for item in items.reshape(-1)]
+        return [item.decode("utf-8") for item in items]
     except UnicodeDecodeError as error:
         raise CourseError(
             f"{called} is not valid UTF-8 (byte {error.start}): send the text encoded as UTF-8."
@@ -73,6 +112,7 @@ def texts(request, name: str, called: str) -> list[str]:
 
 def prompt(request, name: str = "text_input") -> str:
     """The one text of a request; CourseError when there are more, or when it is empty."""
+    required(request, name)
     given = texts(request, name, "text_input")
     if len(given) != 1:
         raise CourseError(
@@ -83,16 +123,30 @@ def prompt(request, name: str = "text_input") -> str:
     return given[0]
 
 
-def answer(function, request) -> pb_utils.InferenceResponse:
-    """Output tensors of `function(request)` as a response; a CourseError as the response's error."""
+def request_parameters(request) -> dict:
+    """The parameters that the client sent with the request, by name."""
     try:
-        return pb_utils.InferenceResponse(function(request))
-    except CourseError as error:
+        return json.loads(request.parameters() or "{}")
+    except ValueError:
+        raise CourseError("The request's parameters cannot be read: send names with numbers, true or false.") from None
+
+
+def answer(function, *arguments) -> pb_utils.InferenceResponse:
+    """Output tensors of `function(*arguments)` as a response; whatever it raises as the response's error."""
+    try:
+        return pb_utils.InferenceResponse(function(*arguments))
+    except Exception as error:  # it is this request's alone, whatever it is
         return error_response(error)
 
 
-def error_response(error: CourseError) -> pb_utils.InferenceResponse:
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), pb_utils.TritonError.INVALID_ARG))
+def error_response(error: Exception) -> pb_utils.InferenceResponse:
+    """What went wrong, as one sentence: a CourseError's own; of anything else, the log alone has the details."""
+    if isinstance(error, CourseError):
+        sentence = str(error)[:MAX_SENTENCE]  # it may quote what the client sent
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError(sentence, pb_utils.TritonError.INVALID_ARG))
+    log.error("a request failed", exc_info=error)
+    sentence = f"The model failed on this request ({type(error).__name__}): its server's log says where."
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(sentence, pb_utils.TritonError.INTERNAL))
 
 
 class ExecutionLog:

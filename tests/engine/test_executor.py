@@ -2,11 +2,13 @@
 
 import json
 import logging
+import re
 import threading
 import time
 from dataclasses import asdict, dataclass, field
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -23,6 +25,7 @@ from inflight.engine.config import (
 )
 from inflight.engine.executor import Executor
 from inflight.engine.fake_model import FakeModel, next_token
+from inflight.engine.sampling import Sampler
 from inflight.errors import CourseError
 from tests.engines import SMALL_BUILD, SMALL_VOCAB, build_small, wait_until
 
@@ -317,6 +320,19 @@ def test_a_long_prompt_is_computed_in_parts(small_checkpoint, alone, tmp_path):
         (Request([-1], 4), "input_ids has the token id -1"),
         (Request([1], 4, stop_words=[[2], [99999]]), "stop_words_list has the token id 99999"),
         (Request([1], 4, bad_words=[[-7]]), "bad_words_list has the token id -7"),
+        (Request([1], 4, bad_words=[[1], []]), "bad_words_list has an empty word"),
+        (
+            Request([1], 4, bad_words=[[1]] * 1025),
+            "bad_words_list has 1,025 words of 1,025 tokens together: give at most",
+        ),
+        (
+            Request([1], 4, stop_words=[[1] * 9000]),
+            "stop_words_list has 1 words of 9,000 tokens together: give at most",
+        ),
+        (Request([1], 4, end_id=SMALL_VOCAB), f"end_id has the token id {SMALL_VOCAB}; this model's ids go from 0"),
+        (Request([1], 4, end_id=-2), "end_id has the token id -2"),
+        (Request([1.5], 4), "input_ids has the token id 1.5"),
+        (Request([1], 2.5), r"\(max_tokens\) is 2.5; it must be at least 1"),
     ],
     ids=lambda value: "" if isinstance(value, Request) else value[:20],
 )
@@ -610,9 +626,61 @@ def test_a_failing_iteration_fails_those_in_flight_and_no_later_one(small_engine
         for receiver in receivers:
             assert len(receiver.wait().responses) == 1
             assert receiver.last.finish_reason == "error"
-            assert "failed: the cache caught fire" in receiver.last.error
+            assert "failed (RuntimeError): the engine's log says where" in receiver.last.error
         assert executor.generate(Request(PROMPTS[3], MAX_OUTPUT)).token_ids == alone[3]
         wait_until(lambda: is_idle(executor), "slots and blocks are free")
+
+
+ALL_TOKENS = [[token] for token in range(SMALL_VOCAB)]
+EXPLODES = SamplingConfig(frequency_penalty=-1e308)  # counted twice it is more than a number can be
+POISON = 1000  # a prompt that begins with it has logits that are no numbers
+BAD = {
+    "every token forbidden": (Request([1, 2], 8, bad_words=ALL_TOKENS), "Every token is forbidden by bad_words_list"),
+    "every token forbidden, top-k": (
+        Request([1, 2], 8, bad_words=ALL_TOKENS, sampling=SamplingConfig(top_k=5)),
+        "Every token is forbidden by bad_words_list",
+    ),
+    "penalty beyond numbers": (Request([1, 2], 8, sampling=EXPLODES), "The logits hold inf, and no token can be"),
+    "logits that are no numbers": (Request([POISON, 2], 8), "The logits hold nan, and no token can be chosen"),
+    "logits that are no numbers, with top-p and log-probabilities": (
+        Request([POISON, 2], 8, sampling=SamplingConfig(top_p=0.9), return_log_probs=True),
+        "The logits hold nan, and no token can be chosen",
+    ),
+    "what nobody foresaw": (
+        Request([7, 7, 7], 8),
+        r"iteration \d+ failed \(ZeroDivisionError\): the engine's log says",
+    ),
+}
+
+
+class Poisoned(FakeModel):
+    def forward(self, chunks):
+        logits = super().forward(chunks)
+        logits[[chunk.token_ids[0] == POISON for chunk in chunks]] = np.nan
+        return logits
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("batching", ["V1", "inflight_fused_batching"])
+def test_a_fault_while_sampling_ends_that_request_alone(batching, bad, monkeypatch):
+    wrong, message = BAD[bad]
+    choose = Sampler.choose
+
+    def choose_or_raise(sampler, logits, prompt, answer):
+        return 1 // 0 if prompt == [7, 7, 7] else choose(sampler, logits, prompt, answer)
+
+    monkeypatch.setattr(Sampler, "choose", choose_or_raise)
+    with Executor(Poisoned(SMALL_BUILD, SMALL_VOCAB), ExecutorConfig(gpt_model_type=batching)) as executor:
+        good = [Request(prompt, MAX_OUTPUT) for prompt in PROMPTS[:3]]
+        expected = [executor.generate(request).token_ids for request in good]
+        held = hold(executor)
+        first, *others = [send(executor, request) for request in (wrong, *good)]
+        held.set()
+        assert re.match(message, first.wait().last.error)
+        assert first.last.finish_reason == "error"
+        assert [receiver.wait().tokens for receiver in others] == expected
+        wait_until(lambda: is_idle(executor), "slots and blocks are free")
+        assert [executor.generate(request).token_ids for request in good] == expected
 
 
 def test_generate_raises_what_the_engine_failed_with(small_engine, monkeypatch):
@@ -622,7 +690,7 @@ def test_generate_raises_what_the_engine_failed_with(small_engine, monkeypatch):
             raise RuntimeError("no more electrons")
 
         monkeypatch.setattr(executor.model, "forward", fail)
-        with pytest.raises(CourseError, match="iteration 0 failed: no more electrons"):
+        with pytest.raises(CourseError, match=r"iteration 0 failed \(RuntimeError\): the engine's log says where"):
             executor.generate(Request([1], 4))
 
 

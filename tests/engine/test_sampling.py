@@ -52,6 +52,27 @@ def test_shares_are_the_probabilities(config, expected):
     assert shares(config) == pytest.approx(expected, abs=0.03)
 
 
+@pytest.mark.parametrize("temperature", [1e-320, 1e-45, 1e38])
+def test_any_temperature_gives_a_token(temperature):
+    assert Sampler(SamplingConfig(temperature=temperature, top_k=4)).choose(LOGITS * 100, [0], []) in range(4)
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+@pytest.mark.parametrize(
+    "logits, message",
+    [
+        ([1, math.nan, 2], "The logits hold nan, and no token can be chosen by them."),
+        ([1, math.inf, 2], "The logits hold inf, and no token can be chosen by them."),
+        ([-math.inf] * 3, "Every token is forbidden by bad_words_list and min_length: allow some."),
+    ],
+)
+def test_logits_without_a_choice_are_said(logits, message, greedy):
+    sampler = Sampler(SamplingConfig() if greedy else SamplingConfig(top_k=2))
+    with pytest.raises(CourseError) as caught:
+        sampler.choose(np.array(logits, np.float32), [0], [])
+    assert str(caught.value) == message
+
+
 def test_order_of_the_vocabulary_does_not_matter():
     sampler = Sampler(SamplingConfig(top_k=2))
     assert {sampler.choose(LOGITS[::-1].copy(), [0], []) for _ in range(100)} == {2, 3}
@@ -130,6 +151,9 @@ def test_log_probability():
         ({"top_p": 1.5}, "top_p is 1.5; give a value of between 0 and 1"),
         ({"min_length": -1}, "min_length is -1; give a value of at least 0"),
         ({"random_seed": -1}, "random_seed is -1; give a value of at least 0"),
+        ({"random_seed": 1.5}, "random_seed is 1.5; give a whole number"),
+        ({"top_k": "5"}, "top_k is '5'; give a whole number"),
+        ({"temperature": "hot"}, "temperature is hot; give a finite number"),
         ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0; give a value above 0"),
     ],
 )

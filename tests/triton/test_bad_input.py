@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tritonclient.grpc as triton
 
 from inflight.checkpoint import sources as checkpoint
 from inflight.engine import builder as engine
@@ -16,10 +17,15 @@ from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.client import Client, _text
 from inflight.triton.server import Server
-from inflight.triton.transport import Connection
+from inflight.triton.transport import Connection, errors, tensors
 from tests.engines import SMALL_BUILD, start_build, wait_until
 
 FRANCE = "What is the capital of France?"
+USUAL = {
+    "tensorrt_llm": {"input_ids": [[1, 2, 3]], "input_lengths": [[3]], "request_output_len": [[2]]},
+    "postprocessing": {"TOKENS_BATCH": [[[1, 2, 3]]], "SEQUENCE_LENGTH": [[3]]},
+}
+HUGE = "is of no use: it has no values, or more than an array can have."
 
 
 @dataclass
@@ -44,6 +50,22 @@ class Place:
         usual = {"text_input": np.array([[FRANCE.encode()]], object), "max_tokens": np.array([[4]], np.int32)}
         tensors = {name: array for name, array in {**usual, **arrays}.items() if name not in remove}
         return Client(self.streaming.grpc_url)._ask_grpc("ensemble", tensors, _text)
+
+    def send_to(self, model, claims=None, missing=(), request_id="", **arrays):
+        """A request to one model of the pipeline: the usual tensors, with some replaced.
+
+        `claims` are shapes, by name, of tensors that have no bytes.
+        """
+        claims = claims or {}
+        empty = [
+            triton.InferInput(name, [0], "INT32").set_data_from_numpy(np.zeros(0, np.int32)).set_shape(shape)
+            for name, shape in claims.items()
+        ]
+        given = {**USUAL[model], **arrays}
+        given = {name: array for name, array in given.items() if name not in claims and name not in missing}
+        others = tensors({name: np.array(array, np.int32) for name, array in given.items()})
+        with errors(self.whole.grpc_url), triton.InferenceServerClient(self.whole.grpc_url) as client:
+            client.infer(model, [*empty, *others], request_id=request_id)
 
     def repo(self, **values) -> Path:
         values = {"engine_dir": self.engine, "decoupled_mode": True, **values}
@@ -148,6 +170,51 @@ CASES = {
     "negative temperature": (lambda p: p.ask(temperature=-1.0, http=True), "temperature is -1.0; give a value of"),
     "top_p above 1": (lambda p: p.ask(top_p=1.5), "top_p is 1.5; give a value of between 0 and 1."),
     "beams": (lambda p: p.ask(beam_width=4), "beam_width must be 1: this engine decodes one beam."),
+    "more ids than an array can have": (
+        lambda p: p.send_to("tensorrt_llm", {"input_ids": [1, 2**62]}),
+        f"The shape of input_ids {HUGE}",
+    ),
+    "more stop words than an array can have": (
+        lambda p: p.send_to("tensorrt_llm", {"stop_words_list": [1, 2, 2**61]}),
+        f"The shape of stop_words_list {HUGE}",
+    ),
+    "more bad words than an array can have": (
+        lambda p: p.send_to("tensorrt_llm", {"bad_words_list": [1, 2, 2**62]}),
+        f"The shape of bad_words_list {HUGE}",
+    ),
+    "more beams than an array can have": (
+        lambda p: p.send_to("postprocessing", {"TOKENS_BATCH": [1, 2**31, 2**31]}),
+        f"The shape of TOKENS_BATCH {HUGE}",
+    ),
+    "no beams of more tokens than an array can have": (
+        lambda p: p.send_to("postprocessing", {"TOKENS_BATCH": [1, 0, 2**62]}),
+        f"The shape of TOKENS_BATCH {HUGE}",
+    ),
+    "more lengths than an array can have": (
+        lambda p: p.send_to("postprocessing", {"SEQUENCE_LENGTH": [1, 2**62]}),
+        f"The shape of SEQUENCE_LENGTH {HUGE}",
+    ),
+    "a negative token id to be decoded": (
+        lambda p: p.send_to("postprocessing", TOKENS_BATCH=[[[1, -5, 3]]]),
+        "TOKENS_BATCH has the token id -5",
+    ),
+    "text too long": (lambda p: p.ask("x" * 300_000), "text_input has 300,000 bytes: send at most 262,144."),
+    "text too long, HTTP": (lambda p: p.ask("é" * 150_000, http=True), "text_input has 300,000 bytes: send at most"),
+    "stop words too long": (lambda p: p.ask(stop_words=["x" * 300_000]), "stop_words has 300,000 bytes: send at most"),
+    "too many bad words": (lambda p: p.ask(bad_words=["x"] * 1025), "bad_words has 1,025 texts: send at most 1,024."),
+    "no length, but something else": (
+        lambda p: p.send_to("tensorrt_llm", missing=["input_lengths"], beam_width=[[1]]),
+        "The request has no input_lengths: send it.",
+    ),
+    "too many tokens": (lambda p: p.ask_tokens([1] * 300_000), "input_ids has 300,000 values: send at most 262,144."),
+    "end_id of no token": (
+        lambda p: p.ask(end_id=49152, min_length=3),
+        "end_id has the token id 49152; this model's ids go from 0 to 49151.",
+    ),
+    "id too long": (
+        lambda p: p.send_to("tensorrt_llm", request_id="i" * 1025),
+        "The request's id has 1,025 characters: send at most 1024.",
+    ),
     "decoupled call to a model that is not": (
         decoupled_call_to_a_model_that_is_not,
         "Streaming is only supported if the model is deployed using decoupled "

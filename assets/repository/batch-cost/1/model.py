@@ -9,6 +9,8 @@ import triton_python_backend_utils as pb_utils
 from inflight.errors import CourseError
 from inflight.triton import python_model
 
+MAX_COST_MS = 60_000  # of a request, for all others wait for it
+
 
 class TritonPythonModel:
     """Input and outputs as in config.pbtxt, each with a leading batch dimension; a request may have several items."""
@@ -21,28 +23,44 @@ class TritonPythonModel:
 
     def execute(self, requests):
         start_s, number = time.time(), next(self.numbers)
-        works = [python_model.array(request, "work") for request in requests]
-        time.sleep(self._cost_ms(sum(map(self._units, works))) / 1000)
+        works = [self._work(request) for request in requests]
+        good = [work for work in works if not isinstance(work, Exception)]
+        time.sleep(self._cost_ms(sum(int(work.sum()) for work in good)) / 1000)
         self.log.write(
             instance=self.instance,
             execution=number,
             start_s=start_s,
             end_s=time.time(),
-            requests=[[request.request_id(), int(work.sum())] for request, work in zip(requests, works)],
+            requests=[
+                [request.request_id(), int(work.sum())]
+                for request, work in zip(requests, works)
+                if not isinstance(work, Exception)
+            ],
         )
-        ends = np.cumsum([len(work) for work in works])
-        return [self._response(number, end - len(work), work) for end, work in zip(ends, works)]
+        places = iter(np.split(np.arange(sum(map(len, good))), np.cumsum([len(work) for work in good])))
+        return [
+            python_model.error_response(work) if isinstance(work, Exception) else self._response(number, next(places))
+            for work in works
+        ]
 
-    def _units(self, work) -> int:
-        return int(work.clip(min=0).sum())
+    def _work(self, request) -> np.ndarray | Exception:
+        """Units of work of each item of a request; or what is wrong with them, which is no other request's fault."""
+        try:
+            work = python_model.array(request, "work")
+            if work.min() < 0:
+                raise CourseError(f"work is {work.min()}; it must be at least 0.")
+            if self._cost_ms(int(work.sum())) > MAX_COST_MS:
+                raise CourseError(
+                    f"work is {work.sum():,}; that takes more than {MAX_COST_MS / 1000:g} s: ask for less."
+                )
+            return work
+        except Exception as error:
+            return error
 
     def _cost_ms(self, units: int) -> float:
         return self.parameters["fixed_ms"] + self.parameters["item_ms"] * units
 
-    def _response(self, number, place, work):
-        if work.min() < 0:
-            return python_model.error_response(CourseError(f"work is {work.min()}; it must be at least 0."))
-        places = np.arange(place, place + len(work))
+    def _response(self, number, places):
         columns = {
             "instance": np.full_like(places, self.instance),
             "execution": np.full_like(places, number),

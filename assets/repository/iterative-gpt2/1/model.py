@@ -67,8 +67,13 @@ class TritonPythonModel:
             batch = [row for row in (self._take_up(request, start_s) for request in ready) if row]
             self._forget_lost(start_s)
             batch, num_waiting = self._with_room(batch)
-            if batch:
-                self._step(batch, timestamp, start_s, waiting=num_waiting, empty_places=len(requests) - len(ready))
+            try:
+                if batch:
+                    self._step(batch, timestamp, start_s, waiting=num_waiting, empty_places=len(requests) - len(ready))
+            except Exception as error:  # nobody is left without an end
+                for row in batch:
+                    self._end(*row, error)
+                batch = []
             # All at once: each is a message to the server and back. None may be under way when requests are released.
             list(self.pool.map(self._send_token, batch))
             for row in batch:
@@ -93,7 +98,7 @@ class TritonPythonModel:
             if _control(request, "start"):
                 self._forget(number)
                 self.states[number] = State(self._sequence(request), sender, now_s)
-        except CourseError as error:
+        except Exception as error:
             self._end(request, number, sender, error)
             return None
         if number not in self.states:  # it was given up, and has been told so
@@ -106,7 +111,7 @@ class TritonPythonModel:
             raise CourseError(
                 "The request says that its sequence ends with it: leave sequence_end out, the model ends it."
             )
-        return self.model.sequence(python_model.prompt(request), json.loads(request.parameters() or "{}"))
+        return self.model.sequence(python_model.prompt(request), python_model.request_parameters(request))
 
     def _forget_lost(self, now_s, unseen_s=0.0):
         """Forget sequences, unseen for so long, that will not come again.

@@ -36,7 +36,7 @@ class TritonPythonModel:
         if self.is_chat:
             prompt = self.tokenizer.chat(prompt)
         room = self._room(prompt)
-        max_tokens = python_model.scalar(request, "max_tokens")
+        max_tokens = python_model.required(request, "max_tokens").item()
         min_length = python_model.scalar(request, "min_length", 0)
         if max_tokens < 1:
             raise CourseError(f"max_tokens is {max_tokens}; it must be at least 1.")

@@ -4,6 +4,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from inflight.checkpoint.tokenizer import load_tokenizer
+from inflight.errors import CourseError
 from inflight.triton import python_model
 from inflight.triton.canceller import EngineCanceller
 
@@ -34,12 +35,11 @@ class TritonPythonModel:
         if cancellation_id is not None and request.is_cancelled():
             self.canceller.cancel(cancellation_id)
             return [pb_utils.Tensor("OUTPUT", np.array([[b""]], np.object_))]
-        beams = python_model.array(request, "TOKENS_BATCH")[0]
-        lengths = python_model.array(request, "SEQUENCE_LENGTH").reshape(-1)
+        beams, lengths = self._answers(request)
         preceding = [
             token for token in python_model.array(request, "PRECEDING_IDS", []).reshape(-1).tolist() if token >= 0
         ]
-        is_final = bool(python_model.array(request, "IS_FINAL", [True]).reshape(-1)[0])
+        is_final = python_model.scalar(request, "IS_FINAL", True)
         texts = [
             self.tokenizer.decode_increment(
                 preceding, ids[:length].tolist(), is_final, self.parameters["skip_special_tokens"]
@@ -47,3 +47,19 @@ class TritonPythonModel:
             for ids, length in zip(beams, lengths)
         ]
         return [pb_utils.Tensor("OUTPUT", np.array([[text.encode("utf-8") for text in texts]], dtype=np.object_))]
+
+    def _answers(self, request):
+        """Token ids of each beam, [beams, length], and how many of them are its answer."""
+        batch = python_model.required(request, "TOKENS_BATCH")
+        lengths = python_model.required(request, "SEQUENCE_LENGTH").reshape(-1)
+        beams = batch[0]
+        if len(batch) != 1 or len(lengths) != len(beams):
+            raise CourseError(
+                f"TOKENS_BATCH has the shape {list(batch.shape)} and SEQUENCE_LENGTH {len(lengths)} lengths: send one "
+                "request of [1, beams, tokens], with a length for each beam."
+            )
+        if not all(0 <= length <= beams.shape[1] for length in lengths):
+            raise CourseError(f"SEQUENCE_LENGTH is {lengths.tolist()}, but TOKENS_BATCH has {beams.shape[1]} tokens.")
+        if beams.size and beams.min() < 0:
+            raise CourseError(f"TOKENS_BATCH has the token id {beams.min()}, which no tokenizer has.")
+        return beams, lengths

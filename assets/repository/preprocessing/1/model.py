@@ -27,7 +27,7 @@ class TritonPythonModel:
         tensors = {
             "INPUT_ID": np.array([ids]),
             "REQUEST_INPUT_LEN": np.array([[len(ids)]]),
-            "REQUEST_OUTPUT_LEN": python_model.array(request, "REQUEST_OUTPUT_LEN"),
+            "REQUEST_OUTPUT_LEN": python_model.required(request, "REQUEST_OUTPUT_LEN"),
             "BAD_WORDS_IDS": self._words(request, "BAD_WORDS_DICT", "bad_words"),
             "STOP_WORDS_IDS": self._words(request, "STOP_WORDS_DICT", "stop_words"),
             "OUT_END_ID": python_model.array(request, "END_ID", [[self.tokenizer.end_id]]),
@@ -38,7 +38,7 @@ class TritonPythonModel:
     def _words(self, request, name, called) -> np.ndarray:
         """[1, 2, n]: token ids of all words in a row; below, the end of each word, then -1."""
         texts = python_model.texts(request, name, called)
-        words = [self.tokenizer.encode(text, add_special_tokens=False) for text in texts if text]
+        words = [ids for text in texts if (ids := self.tokenizer.encode(text, add_special_tokens=False))]
         ids = sum(words, [])
         ends = np.cumsum([len(word) for word in words]).tolist()
         if not ids:

@@ -7,9 +7,12 @@ from itertools import count
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from inflight.errors import CourseError
 from inflight.triton import python_model
 
 CONTROLS = ("START", "END", "READY")
+INT32 = np.iinfo(np.int32)
+MAX_MEMORY = 100_000  # characters of a sequence's texts, all of which are in every answer
 
 
 @dataclass
@@ -18,6 +21,14 @@ class Memory:
 
     sum: int = 0
     texts: list[str] = field(default_factory=list)
+
+    def add(self, value: int, texts: list[str]) -> None:
+        if not INT32.min <= self.sum + value <= INT32.max:
+            raise CourseError(f"The sum would be {self.sum + value:,}, which is no 32-bit number: add less.")
+        if sum(map(len, self.texts + texts)) > MAX_MEMORY:
+            raise CourseError(f"The memory would have more than {MAX_MEMORY:,} characters: end the sequence.")
+        self.sum += value
+        self.texts += filter(None, texts)
 
 
 class TritonPythonModel:
@@ -37,7 +48,7 @@ class TritonPythonModel:
         start_s, number = time.time(), next(self.numbers)
         controls = [self._controls(request) for request in requests]
         responses = [
-            self._step(request, corrid, said, number, place)
+            python_model.answer(self._step, request, corrid, said, number, place)
             for place, (request, (corrid, said)) in enumerate(zip(requests, controls))
         ]
         self.log.write(
@@ -55,20 +66,18 @@ class TritonPythonModel:
 
     def _step(self, request, corrid, said, number, place):
         if not said["READY"]:  # a place in the batch that no request has come for
-            return pb_utils.InferenceResponse([])
+            return []
         if said["START"]:
             self.memories[corrid] = Memory()
-        memory = self.memories[corrid]
-        memory.sum += python_model.scalar(request, "value")
-        memory.texts += filter(None, python_model.texts(request, "text", "text"))
-        if said["END"]:
-            del self.memories[corrid]
+        if corrid not in self.memories:
+            raise CourseError(f"The model does not know the sequence {corrid}: begin it again with START.")
+        memory = self.memories.pop(corrid) if said["END"] else self.memories[corrid]
+        memory.add(python_model.scalar(request, "value"), python_model.texts(request, "text", "text"))
         return self._response(memory, " ".join(name for name in CONTROLS if said[name]), number, place)
 
     def _response(self, memory, controls, number, place):
         numbers = {"sum": memory.sum, "execution": number, "place": place}
         texts = {"memory": "\n".join(memory.texts), "controls": controls}
-        return pb_utils.InferenceResponse(
-            [pb_utils.Tensor(name, np.array([[value]], np.int32)) for name, value in numbers.items()]
-            + [pb_utils.Tensor(name, np.array([[text.encode("utf-8")]], np.object_)) for name, text in texts.items()]
-        )
+        return [pb_utils.Tensor(name, np.array([[value]], np.int32)) for name, value in numbers.items()] + [
+            pb_utils.Tensor(name, np.array([[text.encode("utf-8")]], np.object_)) for name, text in texts.items()
+        ]

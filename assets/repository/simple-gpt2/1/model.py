@@ -1,13 +1,11 @@
 """GPT-2, batch after batch: no KV cache, and nobody joins a batch that has begun."""
 
-import json
 import time
 from itertools import count
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight.errors import CourseError
 from inflight.models import gpt2
 from inflight.triton import python_model
 
@@ -26,7 +24,12 @@ class TritonPythonModel:
     def execute(self, requests):
         running = self._begin(requests)
         while running:
-            self._step([(number, sequence) for _, number, sequence, _ in running])
+            try:
+                self._step([(number, sequence) for _, number, sequence, _ in running])
+            except Exception as error:  # nobody is left without an end
+                for _, _, _, sender in running:
+                    sender.send(python_model.error_response(error), flags=FINAL)
+                return
             for _, _, sequence, sender in running:
                 sender.send(self._response(sequence), flags=FINAL if sequence.is_finished else 0)
             running = [row for row in running if not row[2].is_finished and not self._is_abandoned(row[0], row[3])]
@@ -37,9 +40,9 @@ class TritonPythonModel:
         for request in requests:
             sender = request.get_response_sender()
             try:
-                sequence = self.model.sequence(python_model.prompt(request), json.loads(request.parameters() or "{}"))
+                sequence = self.model.sequence(python_model.prompt(request), python_model.request_parameters(request))
                 running.append((request, next(self.numbers), sequence, sender))
-            except CourseError as error:
+            except Exception as error:
                 sender.send(python_model.error_response(error), flags=FINAL)
         return running
 

@@ -13,6 +13,7 @@ from inflight.errors import CourseError
 from inflight.triton import python_model
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+MAX_ID_LENGTH = 1024  # characters of a request's id, which is kept as long as the request runs
 NUM_PRECEDING = 8  # tokens given before, for whoever turns the next ones into text
 
 # Triton's tensor name -> SamplingConfig's field
@@ -70,7 +71,7 @@ class TritonPythonModel:
             sender = request.get_response_sender()
             try:
                 self._start(request, sender)
-            except CourseError as error:
+            except Exception as error:
                 sender.send(python_model.error_response(error), flags=FINAL)
         return None
 
@@ -92,8 +93,17 @@ class TritonPythonModel:
         exclude = python_model.scalar(request, "exclude_input_in_output", self.parameters["exclude_input_in_output"])
         prefix = [] if exclude or wanted.streaming else wanted.input_ids
         outputs, preceding = _outputs(request), []
+        request_id = request.request_id()
+        if len(request_id) > MAX_ID_LENGTH:
+            raise CourseError(f"The request's id has {len(request_id):,} characters: send at most {MAX_ID_LENGTH}.")
         # Nobody guesses the number: who has it has got a response of this request.
-        running = Running(request.request_id(), sender, secrets.randbits(63))
+        running = Running(request_id, sender, secrets.randbits(63))
+
+        def tensors(response):
+            given = self._tensors(prefix, preceding, response, outputs)
+            if "cancellation_id" in outputs and not response.is_final:
+                given.append(pb_utils.Tensor("cancellation_id", np.array([[running.cancellation_id]], np.int64)))
+            return given
 
         def on_response(response):
             if response.is_final:
@@ -102,10 +112,7 @@ class TritonPythonModel:
             if response.error:
                 message = python_model.error_response(CourseError(response.error))
             else:
-                tensors = self._tensors(prefix, preceding, response, outputs)
-                if "cancellation_id" in outputs and not response.is_final:
-                    tensors.append(pb_utils.Tensor("cancellation_id", np.array([[running.cancellation_id]], np.int64)))
-                message = pb_utils.InferenceResponse(tensors)
+                message = python_model.answer(tensors, response)
             preceding[:] = [*preceding, *response.token_ids][-NUM_PRECEDING:]
             sender.send(message, flags=FINAL if response.is_final else 0)
 
@@ -113,12 +120,12 @@ class TritonPythonModel:
             self.running[self.executor.enqueue_request(wanted, on_response)] = running
 
     def _read(self, request) -> Request:
-        ids = python_model.array(request, "input_ids")
+        ids = python_model.required(request, "input_ids")
         if ids.shape[0] != 1:
             raise CourseError(
                 f"Expected batch dimension to be 1 for each request, got {ids.shape[0]}: send one prompt a request."
             )
-        length = python_model.scalar(request, "input_lengths")
+        length = python_model.required(request, "input_lengths").item()
         if not 0 <= length <= ids.shape[1]:
             raise CourseError(f"input_lengths is {length}, but input_ids has {ids.shape[1]} tokens.")
         if python_model.scalar(request, "beam_width", 1) != 1:
@@ -129,15 +136,12 @@ class TritonPythonModel:
                 "Streaming is only supported if the model is deployed using decoupled mode: "
                 "set decoupled_mode to true, or leave out streaming."
             )
-        given = {
-            field: python_model.scalar(request, name)
-            for name, field in SAMPLING.items()
-            if python_model.scalar(request, name) is not None
-        }
+        given = {field: python_model.scalar(request, name) for name, field in SAMPLING.items()}
+        given = {field: value for field, value in given.items() if value is not None}
         end_id = python_model.scalar(request, "end_id")
         return Request(
             input_ids=ids[0, :length].tolist(),
-            request_output_len=python_model.scalar(request, "request_output_len"),
+            request_output_len=python_model.required(request, "request_output_len").item(),
             end_id=None if end_id == -1 else end_id,
             stop_words=_words(request, "stop_words_list"),
             bad_words=_words(request, "bad_words_list"),

@@ -4,7 +4,6 @@ import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 
-from inflight.errors import CourseError
 from inflight.models import embedding
 from inflight.triton import python_model
 
@@ -19,18 +18,18 @@ class TritonPythonModel:
 
     def execute(self, requests):
         texts = [self._texts(request) for request in requests]
-        good = [text for own in texts if not isinstance(own, CourseError) for text in own]
+        good = [text for own in texts if not isinstance(own, Exception) for text in own]
         rows = iter(self.model(good) if good else [])
         return [
-            python_model.error_response(own) if isinstance(own, CourseError) else self._response(own, rows)
+            python_model.error_response(own) if isinstance(own, Exception) else self._response(own, rows)
             for own in texts
         ]
 
-    def _texts(self, request) -> list[list[int]] | CourseError:
+    def _texts(self, request) -> list[list[int]] | Exception:
         """Token ids of a request's texts; or what is wrong with them, which is no other request's fault."""
         try:
             return [self.model.encode(text) for text in python_model.texts(request, "text_input", "text_input")]
-        except CourseError as error:
+        except Exception as error:
             return error
 
     def _response(self, texts, rows):

@@ -1,0 +1,79 @@
+"""What a model's process makes of a request that is wrong, or that the model fails on."""
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+
+from inflight.errors import CourseError
+from inflight.triton.server import Server
+from inflight.triton.transport import Connection, errors
+from tests.engines import model_process, wait_until
+
+MODEL = "faulty"
+CONFIG = """
+backend: "python"
+max_batch_size: 1
+input [ { name: "values"  data_type: TYPE_INT32  dims: [ -1 ] } ]
+output [ { name: "inverse"  data_type: TYPE_FP32  dims: [ 1 ] } ]
+instance_group [ { count: 1  kind: KIND_CPU } ]
+"""
+CODE = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from inflight.triton import python_model
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [python_model.answer(self._inverse, request) for request in requests]
+
+    def _inverse(self, request):
+        value = python_model.array(request, "values").sum().item()
+        return [pb_utils.Tensor("inverse", np.array([[1 / value]], np.float32))]
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("repo") / MODEL
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(CONFIG, encoding="utf-8")
+    (folder / "1" / "model.py").write_text(CODE, encoding="utf-8")
+    with Server(folder.parent) as server:
+        yield server
+
+
+def ask(server, values) -> float:
+    with Connection(server.grpc_url) as connection:
+        return connection.infer(MODEL, {"values": np.array([values], np.int32)}, timeout_s=60).tensor("inverse").item()
+
+
+def claim(server, shape) -> None:
+    """Send a tensor that has no bytes and claims to have `shape`."""
+    tensor = triton.InferInput("values", [0], "INT32").set_data_from_numpy(np.zeros(0, np.int32)).set_shape(shape)
+    with errors(server.grpc_url), triton.InferenceServerClient(server.grpc_url) as client:
+        client.infer(MODEL, [tensor])
+
+
+def test_what_a_model_fails_on_is_one_sentence_for_the_client_and_a_traceback_in_the_log(server):
+    assert ask(server, [4]) == 0.25
+    with pytest.raises(CourseError) as caught:
+        ask(server, [0])
+    assert str(caught.value) == "The model failed on this request (ZeroDivisionError): its server's log says where."
+    wait_until(lambda: "division by zero" in server.log_tail(), "the log has the traceback")
+    assert ask(server, [4]) == 0.25
+
+
+@pytest.mark.parametrize("shape", [[1, 2**62], [1, 2**62 + 2**61]], ids=str)
+def test_a_shape_that_no_array_can_have_is_refused_by_a_process_that_goes_on(server, shape):
+    process = model_process(server, MODEL)
+    with pytest.raises(
+        CourseError, match="The (shape of values is of no use|model failed)|unexpected|byte size|invalid"
+    ):
+        claim(server, shape)
+    assert ask(server, [2]) == 0.5
+    assert model_process(server, MODEL) == process
+
+
+def test_more_values_than_are_taken(server):
+    with pytest.raises(CourseError, match="values has 262,145 values: send at most 262,144."):
+        ask(server, [1] * (256 * 1024 + 1))
