@@ -381,7 +381,7 @@ display(*guesses.values())
 # %%
 def triton_says(model: str) -> str:
     try:
-        plain_client.load_model(model)
+        plain_client.load_model(model, headers=server.headers)  # only you may: it carries your key
     except InferenceServerException as error:
         return error.message().partition("\n")[0]
     gone = [row for row in server.models() if row.state != "READY"]
