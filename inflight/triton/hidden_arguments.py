@@ -2,7 +2,7 @@
 
     start(["/usr/bin/server", f"--key={PLACEHOLDER}"], secret)
 
-or as a program of its own, which reads the secret from its standard input and ends as the other does:
+or as a program of its own, whose standard input ends with the secret, and which ends as the other does:
 
     python -S hidden_arguments.py /usr/bin/server "--key=(hidden)" < FILE
 
@@ -87,6 +87,8 @@ def start(
 
     try:
         process = subprocess.Popen(command, executable=path, preexec_fn=prepare_traced, **options)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, command[0]) from None
     except subprocess.SubprocessError:  # which is all that it says of an exception in the child
         raise CannotHide("a process may not be traced by the one that starts it") from None
     try:
@@ -173,11 +175,11 @@ def end_with_parent() -> None:
 
 
 def main(command: Sequence[str]) -> int:
-    secret = sys.stdin.readline().strip()
+    secret = sys.stdin.read().split()[-1]
     try:
         process = start(command, secret, end_with_parent, stdin=subprocess.DEVNULL)
     except (CannotHide, OSError) as error:
-        sys.exit(f"error: {command[0]} could not be started with a hidden argument: {error}")
+        sys.exit(f"error: it cannot be started ({getattr(error, 'strerror', error)})")
     status = process.wait()
     return status if status >= 0 else 128 - status
 

@@ -79,8 +79,8 @@ class Server:
     ------
     CourseError
         It is to be private and open; INFLIGHT_PRIVATE is neither 0 nor 1. When starting: the machine does not let a
-        server be closed to other users; the repository has a problem, a
-        named port is in use, or a model cannot be loaded.
+        server be closed to other users; the repository has a problem, a named port is in use, or a model cannot be
+        loaded.
     """
 
     def __init__(
@@ -216,8 +216,9 @@ class Server:
         answer = self._supervisor.stdout.readline().decode().strip()
         if not answer.isdecimal():
             raise CourseError(
-                f"The server cannot be closed to the other users of this machine ({answer or 'no reason given'}). If you "
-                "trust them all, start it with --open-control (open_control=True): any of them can then run code as you."
+                f"The server cannot be closed to the other users of this machine ({answer or 'no reason given'}). If "
+                "you trust all of them, start it with --open-control (in Python open_control=True): any of them can "
+                "then run code as you."
             )
         self.pid = int(answer)
 

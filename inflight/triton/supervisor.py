@@ -65,7 +65,7 @@ def _start(workdir: Path, command: list[str]) -> subprocess.Popen:
     """Start the server; with a key, which takes its place in the arguments unseen, closed to other users."""
     key_file, key = workdir / KEY_FILE, ""
     if key_file.exists():
-        key = key_file.read_text().partition(":")[2].strip()
+        key = key_file.read_text().split()[-1]
         owner_only.apply()
     with open(workdir / "triton.log", "ab") as log:
         return hidden_arguments.start(
