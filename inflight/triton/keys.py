@@ -50,6 +50,10 @@ class Key(str):
     def __format__(self, format_spec: str) -> str:
         return format(repr(self), format_spec)
 
+    def reveal(self) -> str:
+        """The key as plain text."""
+        return str.__str__(self)
+
 
 def create(workdir: Path) -> None:
     """Make a server's key and keep it in its folder."""
