@@ -117,8 +117,8 @@ def _late(url: str, timeout_s: float | None) -> NoAnswer:
 def _reason(message: str) -> str:
     if _RESTRICTED.match(message):
         return (
-            "The server does this only for the user who started it, and has got no key of theirs. Ask as that user, on "
-            f"the same machine, at {keys.HOST}:port."
+            "The server does this only for the user who started it, and the request had no key of theirs. Ask as that "
+            f"user, on the same machine, and with the address {keys.HOST}"
         )
     prefix = _PREFIX.match(message)
     return message[prefix.end() if prefix else 0 :].strip()
