@@ -12,6 +12,10 @@ Triton's Performance Analyzer does. They tell of models and counts, and change n
 The key lies in one file of the server's own folder, which the user alone can open. A process of the same user finds it
 by the server's address: `of` looks for the process that listens there, and takes the key only if that process is a
 `tritonserver` of this user, started by us. So a key goes to no other address, and to no other program at the same one.
+
+What remains: root reads everything, and so do programs of the same user. While a server ends, its ports are free a
+moment before its process is gone; what is sent then may reach whoever takes them, with a key that opens nothing more.
+The names of a user's models and folders are in the arguments of its processes, as ever.
 """
 
 from __future__ import annotations
@@ -92,10 +96,18 @@ def of(url: str) -> Key | None:
     if host != HOST:
         return None
     process, key = _found.get(port, (None, None))
-    if process is None or not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+    if process is None or not _is_alive(process):
         process, key = _find(port)
         _found[port] = process, key
     return key
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    """Whether it still runs, and so holds its ports; another that has got its number since is not it."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _find(port: int) -> tuple[psutil.Process | None, Key | None]:

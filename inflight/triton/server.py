@@ -65,7 +65,7 @@ class Server:
     repo : path
         Model repository. It is checked before anything starts.
     http_port, grpc_port, metrics_port : int, optional
-        Ports on 127.0.0.1; a free one each unless named.
+        Ports on 127.0.0.1; a free one each unless named. The metrics of a private server have none.
     on_state : callable, optional
         Called with a `ModelState` whenever the state of a model changes while starting.
     private : bool, optional
@@ -214,11 +214,17 @@ class Server:
         )
         assert self._supervisor.stdout is not None
         answer = self._supervisor.stdout.readline().decode().strip()
-        if not answer.isdecimal():
+        if answer.startswith(supervisor.CANNOT_CLOSE):
+            reason = answer.removeprefix(supervisor.CANNOT_CLOSE).strip()
             raise CourseError(
-                f"The server cannot be closed to the other users of this machine ({answer or 'no reason given'}). If "
+                f"The server cannot be closed to the other users of this machine ({reason}). If "
                 "you trust all of them, start it with --open-control (in Python open_control=True): any of them can "
                 "then run code as you."
+            )
+        if not answer.isdecimal():
+            raise CourseError(
+                f"tritonserver cannot be started ({answer or 'its supervisor ended'}). Install the course's "
+                "requirements again (`make course` does it)."
             )
         self.pid = int(answer)
 

@@ -25,6 +25,7 @@ else:  # run as a program, its own folder is where Python looks
     import owner_only  # type: ignore[no-redef]
 
 KEY_FILE = "key"  # in WORKDIR: a header, "name: value", as curl reads it with -H @FILE
+CANNOT_CLOSE = "cannot be closed:"  # what it says in place of the server's number, and why
 GRACE_S = 4
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -42,7 +43,10 @@ def main(workdir: str, shm_prefix: str, command: list[str]) -> int:
     try:
         server = _start(Path(workdir), command)
     except (hidden_arguments.CannotHide, owner_only.CannotClose) as error:
-        print(error, flush=True)
+        print(CANNOT_CLOSE, error, flush=True)
+        return 1
+    except OSError as error:
+        print(error.strerror, flush=True)
         return 1
     print(server.pid, flush=True)
     try:

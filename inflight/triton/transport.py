@@ -365,14 +365,14 @@ def _exchange(
     limit_s = SHORT_TIMEOUT_S if timeout_s is None else timeout_s
     content = None if body is None else _json(body)
     socket_path = url.removeprefix(UNIX) if url.startswith(UNIX) else None
-    address = "http://metrics/metrics" if socket_path else url + path
+    address = f"http://{keys.HOST}/metrics" if socket_path else url + path
     with (
         errors(url, timeout_s),
         httpx.Client(
             transport=httpx.HTTPTransport(uds=socket_path) if socket_path else None,
             timeout=limit_s,
             verify=_tls(),
-            trust_env=not keys.is_local(url),  # a proxy would get what is sent
+            trust_env=not keys.is_local(address),  # a proxy would get what is sent
             follow_redirects=False,  # another address would
         ) as client,
         client.stream(method, address, content=content, headers={} if is_open else keys.headers(url)) as response,

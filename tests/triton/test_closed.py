@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -367,7 +368,7 @@ def test_a_redirection_is_not_followed(monkeypatch):
         assert carries_a_key(redirecting.seen) and other.seen == []
 
 
-def test_a_proxy_gets_nothing_of_what_goes_to_this_machine(server, monkeypatch):
+def test_a_proxy_gets_nothing_of_what_goes_to_this_machine(server, private_server, monkeypatch):
     with Listener() as proxy:
         for name in ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy"):
             monkeypatch.setenv(name, proxy.url)
@@ -377,6 +378,7 @@ def test_a_proxy_gets_nothing_of_what_goes_to_this_machine(server, monkeypatch):
         assert server.models()
         with Connection(server.grpc_url) as connection:
             assert connection.metadata(MODEL, timeout_s=60)["name"] == MODEL
+        telemetry.page(private_server.metrics_url)
         assert proxy.seen == []
 
 
@@ -520,6 +522,27 @@ def test_a_server_with_open_control_takes_no_key(repo):
         assert not is_refused(one.http_url, HTTP_CONTROL[0])
         assert not is_refused_by_grpc(one.grpc_url, "RepositoryIndex")
         one.load(MODEL)
+
+
+@pytest.mark.parametrize(
+    "option, told",
+    [
+        ("--open-control", "control  open: any user of this machine can load models, and so run code as you"),
+        ("--private", "for requests and control by tools of your own: curl -H @FILE"),
+        ("--not-private", "for control by tools of your own: curl -H @FILE"),
+    ],
+)
+def test_serve_tells_who_may_do_what_and_no_key(repo, option, told):
+    script = "from inflight.cli.commands import app; app()"
+    with start_python(script, "serve", repo, option, env={**os.environ, "COLUMNS": "300"}) as serving:
+        try:
+            lines = list(iter(serving.stdout.readline, "Ctrl-C stops the server.\n"))
+            assert lines[-1].strip().endswith(told)
+            for file in (word.rstrip(",") for word in lines[-1].split() if word.startswith("/")):
+                assert Path(file).read_text().split()[-1] not in "".join(lines)
+        finally:
+            serving.send_signal(signal.SIGINT)
+            serving.communicate(timeout=60)
 
 
 # What a security policy does to a call of the system: it fails, "not permitted".
