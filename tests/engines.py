@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import gguf
-import httpx
 import psutil
 import pytest
 
@@ -24,6 +23,7 @@ from inflight.checkpoint import sources as checkpoints
 from inflight.checkpoint import weights
 from inflight.engine import builder as engine
 from inflight.engine.config import BuildConfig
+from inflight.triton import telemetry
 from inflight.triton.client import Client
 from inflight.triton.server import Server
 
@@ -86,7 +86,7 @@ def clients(server: Server) -> list[Client]:
 def metric(server: Server, family: str, **labels) -> float:
     """One value of /metrics."""
     wanted = [f'{name}="{value}"' for name, value in labels.items()]
-    for line in httpx.get(server.metrics_url).text.splitlines():
+    for line in telemetry.page(server.metrics_url).splitlines():
         if line.startswith(family + "{") and all(label in line for label in wanted):
             return float(line.rpartition(" ")[2])
     raise LookupError(f"{family} {labels} is not among the metrics")

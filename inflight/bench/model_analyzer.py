@@ -5,7 +5,8 @@
     found.table, found.best
 
 It is given the server's address only ("remote" mode): it loads each configuration through the API, as `Server.load`
-does, lets the Performance Analyzer measure it, and loads the next. The repository's files stay as they are.
+does, lets the Performance Analyzer measure it, and loads the next. The repository's files stay as they are. It has no
+setting for the server's key: `model_analyzer_with_key` starts it so that it sends it.
 """
 
 from __future__ import annotations
@@ -185,7 +186,7 @@ def search(
     with tempfile.TemporaryDirectory(prefix="inflight-model-analyzer-") as scratch:
         folder = Path(scratch)
         (folder / "input.json").write_text(json.dumps(input_data))
-        _write_perf_analyzer(folder, binary)
+        _write_perf_analyzer(folder, binary, None if server.open_control else server.key_file)
         batching = {"max_queue_delay_microseconds": list(max_queue_delays_us)}
         if preferred_batch_sizes:
             batching["preferred_batch_size"] = [list(sizes) for sizes in preferred_batch_sizes]
@@ -203,13 +204,17 @@ def search(
         return _read(folder, model)
 
 
-def _write_perf_analyzer(folder: Path, binary: Path) -> None:
-    """The Performance Analyzer as a program that finds its libraries by itself."""
+def _write_perf_analyzer(folder: Path, binary: Path, key_file: Path | None) -> None:
+    """The Performance Analyzer as a program that finds its libraries, and the server's key, by itself."""
     libraries = folder / "libraries"
     libraries.mkdir()
     variable = shlex.quote(perf_analyzer.environment(libraries)["LD_LIBRARY_PATH"])
     program = folder / "perf_analyzer"
-    program.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={variable} exec {shlex.quote(str(binary))} "$@"\n')
+    command = f'{shlex.quote(str(binary))} "$@"'
+    if key_file is not None:
+        before, after = shlex.join(perf_analyzer.with_key(["BINARY"])).split("BINARY")
+        command = f"{before}{command}{after} < {shlex.quote(str(key_file))}"
+    program.write_text(f"#!/bin/sh\nLD_LIBRARY_PATH={variable} exec {command}\n")
     program.chmod(0o755)
 
 
@@ -228,7 +233,7 @@ def _settings(
         "triton_launch_mode": "remote",
         "triton_http_endpoint": server.http_url.removeprefix("http://"),
         "triton_grpc_endpoint": server.grpc_url,
-        "triton_metrics_url": server.metrics_url,
+        "triton_metrics_url": server.metrics_url,  # named only: without a GPU it does not read it
         "model_repository": str(server.repo),
         "output_model_repository_path": str(folder / "configurations"),
         "checkpoint_directory": str(folder / "checkpoints"),
@@ -259,7 +264,7 @@ def _run(folder: Path, packages: Path, progress: Callable[[str], None]) -> None:
     (folder / "export").mkdir()
     # It looks for GPUs by itself, and for libraries to watch them with, which come with none of its packages.
     variables = {**os.environ, "PYTHONPATH": str(packages), "CUDA_VISIBLE_DEVICES": "", "MPLBACKEND": "agg"}
-    command = [sys.executable, "-m", "model_analyzer.entrypoint", "profile", "-f", "settings.yaml"]
+    command = [sys.executable, "-m", "inflight.bench.model_analyzer_with_key", "profile", "-f", "settings.yaml"]
     process = subprocess.Popen(
         command,
         cwd=folder,

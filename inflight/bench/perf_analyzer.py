@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, files
@@ -22,6 +23,7 @@ import pandas as pd
 from inflight.bench.load_generator import COLUMNS, Run, exactly
 from inflight.bench.workload import TimedRequest
 from inflight.errors import CourseError
+from inflight.triton import hidden_arguments, keys
 from inflight.triton.client import Client
 
 # Libraries that the binary wants, and the names under which another wheel carries them.
@@ -89,7 +91,7 @@ def run(
         ]
         variables = environment(folder)
         for _ in range(ATTEMPTS):
-            _execute([*command, "--streaming"] if streams else command, variables, timeout_s)
+            _execute([*command, "--streaming"] if streams else command, url, variables, timeout_s)
             noted = _noted(folder / "profile.json")
             if noted == len(requests):
                 return read(folder / "profile.json", requests, streams)
@@ -233,7 +235,7 @@ def sweep(
                 str(folder / "report.csv"),
                 "--verbose-csv",
             ]
-            _execute(command, variables, timeout_s)
+            _execute(command, url, variables, timeout_s)
             rows.append(read_report(folder / "report.csv"))
     return pd.DataFrame(rows)
 
@@ -309,13 +311,20 @@ def _row(number: int, measured: dict, zero: int, lengths: dict, streams: bool) -
     return row
 
 
-def _execute(command: list[str], variables: dict[str, str], timeout_s: float) -> None:
+def with_key(command: list[str]) -> list[str]:
+    """A command that runs it with the server's key as a header; its standard input ends with the key."""
+    header = f"{keys.GRPC_HEADER}:{hidden_arguments.PLACEHOLDER}"  # over gRPC too, though its help says otherwise
+    return [sys.executable, "-S", hidden_arguments.__file__, *command, "-H", header]
+
+
+def _execute(command: list[str], url: str, variables: dict[str, str], timeout_s: float) -> None:
+    key = keys.of(url)
     try:
         done = subprocess.run(
-            command,
+            with_key(command) if key else command,
             check=False,
             env=variables,
-            stdin=subprocess.DEVNULL,
+            input=key or "",
             capture_output=True,
             text=True,
             errors="replace",

@@ -207,6 +207,23 @@ def serve(
     http_port: Annotated[int | None, typer.Option(help="By default a free one.")] = None,
     grpc_port: Annotated[int | None, typer.Option(help="By default a free one.")] = None,
     metrics_port: Annotated[int | None, typer.Option(help="By default a free one.")] = None,
+    private: Annotated[
+        bool | None,
+        typer.Option(
+            "--private/--not-private",
+            show_default=False,
+            help="Let other users of this machine ask nothing but the server's health, or let them send requests and "
+            "read metrics too. By default as INFLIGHT_PRIVATE (0 or 1) says, and else not private.",
+        ),
+    ] = None,
+    open_control: Annotated[
+        bool,
+        typer.Option(
+            "--open-control",
+            help="Load models and change settings for whoever asks, without a key: any user of this machine can then "
+            "run code as you.",
+        ),
+    ] = False,
 ) -> None:
     """Run a model repository on 127.0.0.1 until Ctrl-C.
 
@@ -219,17 +236,31 @@ def serve(
         )
     with tempfile.TemporaryDirectory(prefix="inflight-serve-") as scratch:
         repo = repo or _assemble(Path(scratch) / "repository", engine_dir, values, with_llama_python)
-        with terminal.server(repo, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port) as server:
+        with terminal.server(
+            repo,
+            http_port=http_port,
+            grpc_port=grpc_port,
+            metrics_port=metrics_port,
+            private=private,
+            open_control=open_control,
+        ) as server:
             table = Table("model", "version", "state")
             for row in server.models():
                 table.add_row(row.name, row.version, row.state)
             console.print(table)
             console.print(
                 f"HTTP     {server.http_url}\ngRPC     {server.grpc_url}\nmetrics  {server.metrics_url}\n"
-                "Ctrl-C stops the server.",
+                f"{_who_may(server)}\nCtrl-C stops the server.",
                 highlight=False,
             )
             server.wait()
+
+
+def _who_may(server: triton.Server) -> str:
+    if server.open_control:
+        return "control  open: any user of this machine can load models, and so run code as you"
+    what = "requests and control" if server.private else "control"
+    return f"key      {server.key_file}, for {what} by tools of your own: curl -H @FILE"
 
 
 @app.command()

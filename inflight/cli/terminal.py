@@ -65,11 +65,11 @@ def cached_engine() -> Path:
 
 
 @contextlib.contextmanager
-def server(repo: Path, **ports) -> Iterator[Server]:
-    """A server of `repo`, its models' states shown while it starts."""
+def server(repo: Path, **options) -> Iterator[Server]:
+    """A server of `repo`, its models' states shown while it starts; options as of `Server`."""
     with progress_console.status("Starting Triton") as status:
         running = triton.Server(
-            repo, **ports, on_state=lambda row: status.update(f"Starting Triton: {row.name} {row.state}")
+            repo, **options, on_state=lambda row: status.update(f"Starting Triton: {row.name} {row.state}")
         ).start()
     try:
         yield running

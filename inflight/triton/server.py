@@ -5,7 +5,8 @@
 
 The `tritonserver` binary is the one inside the nvidia-pytriton wheel. Models are loaded one by one through the server's
 API (`--model-control-mode=explicit`), so that the state of each is known at any time and the reason of a failure at
-once.
+once. That API, and others that could be turned against the user, take a key that only the user's own processes find;
+`keys` says which.
 """
 
 from __future__ import annotations
@@ -29,16 +30,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import psutil
 from google.protobuf import json_format
 
 from inflight.errors import CourseError
-from inflight.triton import repository, supervisor, transport
+from inflight.triton import keys, repository, supervisor, transport
 from inflight.triton.repository import batchers
 
-HOST = "127.0.0.1"
+HOST = keys.HOST
+PRIVATE = "INFLIGHT_PRIVATE"  # environment: 1 makes every server private that is not told otherwise
 START_TIMEOUT_S = 60
 LOAD_TIMEOUT_S = 300
 PORT_ATTEMPTS = 5
+METRICS_SOCKET = "metrics.sock"
+LONGEST_SOCKET_PATH = 107  # bytes, of sockaddr_un
 LOG_LINES = 15
 
 
@@ -60,14 +65,22 @@ class Server:
     repo : path
         Model repository. It is checked before anything starts.
     http_port, grpc_port, metrics_port : int, optional
-        Ports on 127.0.0.1; a free one each unless named.
+        Ports on 127.0.0.1; a free one each unless named. The metrics of a private server have none.
     on_state : callable, optional
         Called with a `ModelState` whenever the state of a model changes while starting.
+    private : bool, optional
+        Whether other users of the machine can ask it nothing but its health; `keys` has the details. By default as the
+        environment's INFLIGHT_PRIVATE says, which the configuration of a hub sets to 1 for all, and else not.
+    open_control : bool
+        Let every request load models and change settings, without a key: any user of this machine can then run code
+        as you. For tools that must do so and can send no key.
 
     Raises
     ------
     CourseError
-        When starting: the repository has a problem, a named port is in use, or a model cannot be loaded.
+        It is to be private and open; INFLIGHT_PRIVATE is neither 0 nor 1. When starting: the machine does not let a
+        server be closed to other users; the repository has a problem, a named port is in use, or a model cannot be
+        loaded.
     """
 
     def __init__(
@@ -78,7 +91,11 @@ class Server:
         grpc_port: int | None = None,
         metrics_port: int | None = None,
         on_state: Callable[[ModelState], None] | None = None,
+        private: bool | None = None,
+        open_control: bool = False,
     ):
+        self.private = _is_private(private, open_control)
+        self.open_control = open_control
         self.repo = Path(repo).absolute()
         self._named_ports = {"http": http_port, "grpc": grpc_port, "metrics": metrics_port}
         self._ports: dict[str, int] = {}
@@ -98,14 +115,34 @@ class Server:
 
     @property
     def metrics_url(self) -> str:
+        """Address of the page; of a private server the path of a socket, "unix:/…", which `telemetry.page` reads."""
+        if self.private:
+            return f"{transport.UNIX}{self._folder / METRICS_SOCKET}"
         return f"http://{HOST}:{self._ports['metrics']}/metrics"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a request to the server carries, over HTTP and gRPC, to do what others may not: for tools of your own.
+
+        The course's own tools send it by themselves. Printed, it does not show the key.
+        """
+        return keys.headers(self.http_url)
+
+    @property
+    def key_file(self) -> Path:
+        """The key as a header in a file that you alone can open: `curl -H @FILE`. There is none with open control."""
+        return self._folder / supervisor.KEY_FILE
+
+    @property
+    def _folder(self) -> Path:
+        if self._workdir is None:
+            raise CourseError("The server does not run, so it has no folder. Start it first.")
+        return self._workdir
 
     @property
     def backend_dir(self) -> Path:
         """Folder of the Python backend that this server alone uses: links that go when it stops."""
-        if self._workdir is None:
-            raise CourseError("The server does not run, so it has no backend folder. Start it first.")
-        return self._workdir / "backends" / "python"
+        return self._folder / keys.BACKENDS / "python"
 
     # Start and stop ---------------------------------------------------------------------------------------------------
 
@@ -143,7 +180,9 @@ class Server:
         triton = _installation()
         try:
             self._workdir = Path(tempfile.mkdtemp(prefix="inflight-server-"))
-            _link_backend(triton, self._workdir / "backends")
+            _link_backend(triton, self._workdir / keys.BACKENDS)
+            if not self.open_control:
+                keys.create(self._workdir)
         except OSError as error:
             raise CourseError(
                 f"No folder for the server could be made in {tempfile.gettempdir()} ({error.strerror}). "
@@ -153,7 +192,7 @@ class Server:
         command = [
             str(triton / "bin" / "tritonserver"),
             f"--model-repository={self.repo}",
-            f"--backend-directory={self._workdir / 'backends'}",
+            f"--backend-directory={self._workdir / keys.BACKENDS}",
             "--model-control-mode=explicit",
             "--exit-timeout-secs=10",
             "--disable-auto-complete-config",
@@ -161,9 +200,10 @@ class Server:
             f"--http-port={self._ports['http']}",
             f"--grpc-address={HOST}",
             f"--grpc-port={self._ports['grpc']}",
-            f"--metrics-address={HOST}",
+            f"--metrics-address={self._metrics_address()}",
             f"--metrics-port={self._ports['metrics']}",
             f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
+            *([] if self.open_control else keys.arguments(self.private)),
         ]
         self._supervisor = subprocess.Popen(
             [sys.executable, "-S", supervisor.__file__, str(self._workdir), self._shm_prefix, *command],
@@ -173,7 +213,30 @@ class Server:
             start_new_session=True,
         )
         assert self._supervisor.stdout is not None
-        self.pid = int(self._supervisor.stdout.readline())
+        answer = self._supervisor.stdout.readline().decode().strip()
+        if answer.startswith(supervisor.CANNOT_CLOSE):
+            reason = answer.removeprefix(supervisor.CANNOT_CLOSE).strip()
+            raise CourseError(
+                f"The server cannot be closed to the other users of this machine ({reason}). If "
+                "you trust all of them, start it with --open-control (in Python open_control=True): any of them can "
+                "then run code as you."
+            )
+        if not answer.isdecimal():
+            raise CourseError(
+                f"tritonserver cannot be started ({answer or 'its supervisor ended'}). Install the course's "
+                "requirements again (`make course` does it)."
+            )
+        self.pid = int(answer)
+
+    def _metrics_address(self) -> str:
+        if not self.private:
+            return HOST
+        path = self._folder / METRICS_SOCKET
+        if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
+            raise CourseError(
+                f"The path of the metrics' socket is too long for Linux ({path}). Set TMPDIR to a shorter one."
+            )
+        return f"{transport.UNIX}{path}"
 
     def _wait_until_live(self) -> bool:
         """True when the API answers, False when the process has ended."""
@@ -189,12 +252,8 @@ class Server:
         return False
 
     def _owns_http_port(self) -> bool:
-        """Whether it is this server that answers, and not one that took the port first."""
-        try:
-            extensions = transport.get_json(self.http_url, "/v2")
-        except CourseError:
-            return False
-        return extensions.get("name") == "triton" and self.is_alive()
+        """Whether it is this server that listens there, and not one that took the port first."""
+        return self.pid is not None and keys.listens(psutil.Process(self.pid), self._ports["http"])
 
     def is_alive(self) -> bool:
         """Whether the server's process runs."""
@@ -365,6 +424,21 @@ def _is_gpu_note(line: str) -> bool:
         word in line
         for word in ("NVML", "nvml", "CUDA driver", "CudaDriver", "cuda_memory", "pinned memory", "libcuda.so", "DCGM")
     )
+
+
+def _is_private(private: bool | None, open_control: bool) -> bool:
+    """What is asked for, or else the environment's setting."""
+    setting = os.environ.get(PRIVATE, "") or "0"
+    if setting not in ("0", "1"):
+        raise CourseError(f"{PRIVATE} is {setting!r}. Set it to 1 for servers that only you can ask, or to 0.")
+    if not open_control:
+        return setting == "1" if private is None else private
+    if private or (private is None and setting == "1"):
+        raise CourseError(
+            "A server cannot be private and its control open: leave one of them out"
+            + ("." if private else f" ({PRIVATE} is set here: for an open one, say that it is not private).")
+        )
+    return False
 
 
 def _free_ports(named: dict[str, int | None]) -> dict[str, int]:

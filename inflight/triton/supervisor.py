@@ -10,7 +10,6 @@ leaves nothing behind: no process, no shared memory, no folder. Standard library
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import select
 import shutil
@@ -19,10 +18,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+if __package__:
+    from inflight.triton import hidden_arguments, owner_only
+else:  # run as a program, its own folder is where Python looks
+    import hidden_arguments  # type: ignore[no-redef]
+    import owner_only  # type: ignore[no-redef]
+
+KEY_FILE = "key"  # in WORKDIR: a header, "name: value", as curl reads it with -H @FILE
+CANNOT_CLOSE = "cannot be closed:"  # what it says in place of the server's number, and why
 GRACE_S = 4
-PR_SET_PDEATHSIG = 1
-
-
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -30,21 +34,20 @@ def _prepare_server() -> None:
     """In the child, before exec: listen to signals again; should the supervisor be killed, end with it."""
     for name in IGNORED:
         signal.signal(name, signal.SIG_DFL)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    hidden_arguments.end_with_parent()
 
 
 def main(workdir: str, shm_prefix: str, command: list[str]) -> int:
     for name in IGNORED:
         signal.signal(name, signal.SIG_IGN)  # only the closed pipe ends it, so that cleaning up is never cut short
-    with open(Path(workdir) / "triton.log", "ab") as log:
-        server = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=_prepare_server,
-        )
+    try:
+        server = _start(Path(workdir), command)
+    except (hidden_arguments.CannotHide, owner_only.CannotClose) as error:
+        print(CANNOT_CLOSE, error, flush=True)
+        return 1
+    except OSError as error:
+        print(error.strerror, flush=True)
+        return 1
     print(server.pid, flush=True)
     try:
         _wait_for_end(server)
@@ -60,6 +63,24 @@ def main(workdir: str, shm_prefix: str, command: list[str]) -> int:
         _wait_for_reader()
         shutil.rmtree(workdir, ignore_errors=True)
     return 0
+
+
+def _start(workdir: Path, command: list[str]) -> subprocess.Popen:
+    """Start the server; with a key, which takes its place in the arguments unseen, closed to other users."""
+    key_file, key = workdir / KEY_FILE, ""
+    if key_file.exists():
+        key = key_file.read_text().split()[-1]
+        owner_only.apply()
+    with open(workdir / "triton.log", "ab") as log:
+        return hidden_arguments.start(
+            command,
+            key,
+            _prepare_server,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
 
 def clean_up(server_pid: int, shm_prefix: str) -> None:

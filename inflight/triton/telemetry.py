@@ -1,6 +1,6 @@
 """What a server says about itself, as tables: Triton's /metrics and the engine's iteration log.
 
-now = metrics(httpx.get(server.metrics_url).text)       # one row a sample
+now = metrics(page(server.metrics_url))                 # one row a sample
 done = statistics(server.http_url, "ensemble")          # what Triton counts of one model
 log = iterations("iterations.jsonl")                    # one row an iteration
 stays = slots(log)                                      # one row a request's stay on a slot
@@ -95,6 +95,17 @@ def metrics(text: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
+def page(url: str) -> str:
+    """The text of /metrics at a server's `metrics_url`, which of a private server is the path of a socket.
+
+    Raises
+    ------
+    CourseError
+        Nobody answers there.
+    """
+    return transport.get_text(url)
+
+
 def metrics_with(url: str, label: str, value: float) -> pd.DataFrame:
     """The samples of /metrics at `url` as soon as one with `label` has `value`: a page lags behind its engine.
 
@@ -107,8 +118,8 @@ def metrics_with(url: str, label: str, value: float) -> pd.DataFrame:
         It did not come to that within METRICS_LAG_S.
     """
     return wait_for(
-        lambda: metrics(transport.get_text(url)),
-        lambda page: (page.loc[page["label"] == label, "value"] == value).any(),
+        lambda: metrics(page(url)),
+        lambda found: (found.loc[found["label"] == label, "value"] == value).any(),
         f"No sample {label} of {url} came to {value:g} within {METRICS_LAG_S} s: look at the page.",
     )
 

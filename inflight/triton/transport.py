@@ -6,8 +6,8 @@
     get_json("http://127.0.0.1:8000", "/v2/models/stats")["model_stats"]
 
 Whatever the libraries raise becomes a CourseError of one of three kinds: `ServerGone`, `NoAnswer` (in time), or
-`Refused` with Triton's reason. Every gRPC call goes through a `Connection` and every HTTP call through `_exchange`:
-what all calls to a server must carry has its place there.
+`Refused` with Triton's reason. Every gRPC call goes through a `Connection` and every HTTP call through `_exchange`,
+which send the server's key along if it is this user's own (see `keys`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ import grpc
 import httpx
 import numpy as np
 import tritonclient.grpc as triton
+from tritonclient.grpc import InferenceServerClientPlugin
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from inflight.errors import CourseError
+from inflight.triton import keys
 
 SHORT_TIMEOUT_S = 10  # of what Triton answers at once: health, metadata, statistics
 
@@ -36,8 +38,11 @@ SHORT_TIMEOUT_S = 10  # of what Triton answers at once: health, metadata, statis
 _PREFIX = re.compile(r"(\[request id: [^\]]*\] |in ensemble '[^']*', )+")
 # What Triton says itself under the status UNAVAILABLE, which is else that of a server that cannot be reached.
 _TRITONS_OWN = re.compile(
-    r"\[request id: |in ensemble |Request for unknown |Exceeds maximum queue size|Request timeout"
+    r"\[request id: |in ensemble |Request for unknown |Exceeds maximum queue size|Request timeout|"
+    r"This protocol is restricted"
 )
+_RESTRICTED = re.compile(r"This (API|protocol) is restricted, expecting header ")
+UNIX = "unix:"  # in front of the path of a socket, in place of an address
 
 
 # What may go wrong ----------------------------------------------------------------------------------------------------
@@ -110,6 +115,11 @@ def _late(url: str, timeout_s: float | None) -> NoAnswer:
 
 
 def _reason(message: str) -> str:
+    if _RESTRICTED.match(message):
+        return (
+            "The server does this only for the user who started it, and the request had no key of theirs. Ask as that "
+            f"user, on the same machine, and with the address {keys.HOST}"
+        )
     prefix = _PREFIX.match(message)
     return message[prefix.end() if prefix else 0 :].strip()
 
@@ -183,7 +193,8 @@ class Connection:
     def __init__(self, url: str, arrived: queue.SimpleQueue[Reply] | None = None):
         self.url = url
         self.arrived: queue.SimpleQueue[Reply] = queue.SimpleQueue() if arrived is None else arrived
-        self._client = triton.InferenceServerClient(url)
+        self._client = triton.InferenceServerClient(url, channel_args=_channel_args(url))
+        self._client.register_plugin(KeySender(url))
         self._has_stream = False
 
     # One request, one reply -------------------------------------------------------------------------------------------
@@ -272,6 +283,25 @@ class Connection:
         self.close()
 
 
+class KeySender(InferenceServerClientPlugin):
+    """For a client of tritonclient: `client.register_plugin(KeySender(url))` has it send the key of the server."""
+
+    def __init__(self, url: str):
+        self._url = url
+
+    def __call__(self, request) -> None:
+        request.headers = {**request.headers, **keys.headers(self._url)}
+
+
+def _channel_args(url: str) -> list[tuple[str, int]]:
+    """Those of tritonclient, and for this machine no proxy, which would get what is sent."""
+    return [
+        ("grpc.max_send_message_length", triton.MAX_GRPC_MESSAGE_SIZE),
+        ("grpc.max_receive_message_length", triton.MAX_GRPC_MESSAGE_SIZE),
+        ("grpc.enable_http_proxy", int(not keys.is_local(url))),
+    ]
+
+
 # HTTP -----------------------------------------------------------------------------------------------------------------
 
 
@@ -319,19 +349,33 @@ def get_text(url: str) -> str:
 
 
 def is_ok(url: str, path: str, timeout_s: float | None = None) -> bool:
-    """Whether an endpoint of health answers, and answers yes."""
-    with contextlib.suppress(ServerGone, NoAnswer), _exchange("GET", url, path, None, timeout_s) as response:
+    """Whether an endpoint of health, which is open to everybody, answers, and answers yes."""
+    with (
+        contextlib.suppress(ServerGone, NoAnswer),
+        _exchange("GET", url, path, None, timeout_s, is_open=True) as response,
+    ):
         return response.status_code == 200
     return False
 
 
 @contextlib.contextmanager
-def _exchange(method: str, url: str, path: str, body: dict | None, timeout_s: float | None) -> Iterator[httpx.Response]:
+def _exchange(
+    method: str, url: str, path: str, body: dict | None, timeout_s: float | None, is_open: bool = False
+) -> Iterator[httpx.Response]:
     limit_s = SHORT_TIMEOUT_S if timeout_s is None else timeout_s
     content = None if body is None else _json(body)
+    socket_path = url.removeprefix(UNIX) if url.startswith(UNIX) else None
+    address = f"http://{keys.HOST}/metrics" if socket_path else url + path
     with (
         errors(url, timeout_s),
-        httpx.stream(method, url + path, content=content, timeout=limit_s, verify=_tls()) as response,
+        httpx.Client(
+            transport=httpx.HTTPTransport(uds=socket_path) if socket_path else None,
+            timeout=limit_s,
+            verify=_tls(),
+            trust_env=not keys.is_local(address),  # a proxy would get what is sent
+            follow_redirects=False,  # another address would
+        ) as client,
+        client.stream(method, address, content=content, headers={} if is_open else keys.headers(url)) as response,
     ):
         yield response
 

@@ -151,7 +151,7 @@ check("2.3", extended)
 if extended is not None:
     with Server(extended) as server:
         url, body = f"{server.http_url}/v2/models/ensemble/generate", {"text_input": "Hello", "max_tokens": 8}
-        reply = httpx.post(url, json=body, timeout=60).json()
+        reply = httpx.post(url, json=body, headers=server.headers, timeout=60).json()
     print(pd.Series(reply)[["text_output", "prompt_tokens"]])
 
 # %%

@@ -154,7 +154,7 @@ print(f"{counts.sum()}  in all")
 def call(model: str, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     inputs = [triton.InferInput(name, array.shape, np_to_triton_dtype(array.dtype)).set_data_from_numpy(array)
               for name, array in tensors.items()]
-    result = plain_client.infer(model, inputs)
+    result = plain_client.infer(model, inputs, headers=server.headers)
     return {output.name: result.as_numpy(output.name) for output in result.get_response().outputs}
 
 
@@ -381,7 +381,7 @@ display(*guesses.values())
 # %%
 def triton_says(model: str) -> str:
     try:
-        plain_client.load_model(model)
+        plain_client.load_model(model, headers=server.headers)  # they carry a key: nobody else may
     except InferenceServerException as error:
         return error.message().partition("\n")[0]
     gone = [row for row in server.models() if row.state != "READY"]

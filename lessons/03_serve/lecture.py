@@ -112,7 +112,7 @@ print(f"The whole answer was there after {answer.latency_s * 1000:.0f} ms; a ser
 import httpx
 
 request = {"text_input": "What is the capital of France?", "max_tokens": 64}
-reply = httpx.post(f"{server.http_url}/v2/models/ensemble/generate", json=request).json()
+reply = httpx.post(f"{server.http_url}/v2/models/ensemble/generate", json=request, headers=server.headers).json()
 print("keys:", *sorted(reply))
 print("the same text over gRPC and HTTP:", reply["text_output"] == answer.text)
 print("Paris in it:", "Paris" in answer.text)
@@ -354,7 +354,7 @@ print("Paris in the next answer:", "Paris" in client.ask("What is the capital of
 
 # %% tags=["nbval-ignore-output"]
 def read_metrics():
-    return telemetry.metrics(httpx.get(server.metrics_url).text)
+    return telemetry.metrics(telemetry.page(server.metrics_url))
 
 
 before = read_metrics()
@@ -446,9 +446,10 @@ playground
 # %%
 inputs = [{"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["Hello"]},
           {"name": "max_tokens", "datatype": "INT32", "shape": [1, 1], "data": [4]}]
-print(httpx.post(f"{server.http_url}/v2/models/ensemble/infer", json={"inputs": inputs}).json()["error"])
+model_url = f"{server.http_url}/v2/models/ensemble"
+print(httpx.post(f"{model_url}/infer", json={"inputs": inputs}, headers=server.headers).json()["error"])
 stream_by_generate = {"text_input": "Hello", "max_tokens": 4, "stream": True}
-print(httpx.post(f"{server.http_url}/v2/models/ensemble/generate", json=stream_by_generate).json()["error"])
+print(httpx.post(f"{model_url}/generate", json=stream_by_generate, headers=server.headers).json()["error"])
 
 # %% [markdown]
 # Fix: a gRPC stream, or `generate_stream`. The course's client asks the server whether a model is decoupled and picks

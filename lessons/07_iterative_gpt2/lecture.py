@@ -186,7 +186,8 @@ charts.table(second[["iteration", "correlation_id", "start", "computed", "length
 import httpx
 
 body = {"text_input": prompts[0], "max_tokens": 4, "ignore_eos": True}
-with httpx.stream("POST", f"{server.http_url}/v2/models/iterative-gpt2/generate_stream", json=body) as answer:
+url = f"{server.http_url}/v2/models/iterative-gpt2/generate_stream"
+with httpx.stream("POST", url, json=body, headers=server.headers) as answer:
     for line in filter(None, answer.iter_lines()):
         print(line)
 

@@ -115,7 +115,8 @@ def write(config, fragment: str) -> None:
 
 def load(server) -> httpx.Response:
     """Have Triton read the file itself."""
-    return httpx.post(f"{server.http_url}/v2/repository/models/batch-cost/load", content="{}", timeout=60)
+    url = f"{server.http_url}/v2/repository/models/batch-cost/load"
+    return httpx.post(url, content="{}", headers=server.headers, timeout=60)
 
 
 def says(message: str, words: list[str]) -> bool:

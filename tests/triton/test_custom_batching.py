@@ -240,7 +240,7 @@ def test_an_install_that_cannot_be_is_told(volume, server, tmp_path):
         install(volume, server, "other", "model")
     with pytest.raises(CourseError, match="none.so cannot be read .No such file or directory.. Build it"):
         install(tmp_path / "none.so", server, MODEL, "parameter")
-    with pytest.raises(CourseError, match="The server does not run, so it has no backend folder"):
+    with pytest.raises(CourseError, match="The server does not run, so it has no folder"):
         install(volume, Server(server.repo), MODEL, "backend")
     assert repository.get_parameter(repository.read_config(server.repo / MODEL / repository.CONFIG), PARAMETER) == ""
 
@@ -252,7 +252,8 @@ def tritons_reason(server, timeout_s=60):
     """Why Triton does not load what is in the files; blank when it does."""
     config = repository.read_config(server.repo / MODEL / repository.CONFIG)
     body = {"parameters": {"config": json_format.MessageToJson(config, preserving_proto_field_name=True)}}
-    answer = httpx.post(f"{server.http_url}/v2/repository/models/{MODEL}/load", json=body, timeout=timeout_s)
+    url = f"{server.http_url}/v2/repository/models/{MODEL}/load"
+    answer = httpx.post(url, json=body, headers=server.headers, timeout=timeout_s)
     return answer.json()["error"] if answer.status_code != 200 else ""
 
 
