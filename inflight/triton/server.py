@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import select
 import shutil
 import socket
@@ -32,7 +31,7 @@ from typing import Any
 from google.protobuf import json_format
 
 from inflight.errors import CourseError
-from inflight.triton import repository, supervisor, transport
+from inflight.triton import repository, supervisor, transport, watch
 from inflight.triton.repository import batchers
 
 HOST = "127.0.0.1"
@@ -40,6 +39,7 @@ START_TIMEOUT_S = 60
 LOAD_TIMEOUT_S = 300
 PORT_ATTEMPTS = 5
 LOG_LINES = 15
+DRAIN_S = 10
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,15 @@ class ModelState:
     version: str
     state: str
     reason: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened to a model that died: it did, it was loaded again, it stays down. `time` in seconds since 1970."""
+
+    time: float
+    model: str
+    what: str
 
 
 class Server:
@@ -103,9 +112,13 @@ class Server:
     @property
     def backend_dir(self) -> Path:
         """Folder of the Python backend that this server alone uses: links that go when it stops."""
+        return self._folder / "backends" / "python"
+
+    @property
+    def _folder(self) -> Path:
         if self._workdir is None:
-            raise CourseError("The server does not run, so it has no backend folder. Start it first.")
-        return self._workdir / "backends" / "python"
+            raise CourseError("The server does not run, so it has no folder. Start it first.")
+        return self._workdir
 
     # Start and stop ---------------------------------------------------------------------------------------------------
 
@@ -155,7 +168,7 @@ class Server:
             f"--model-repository={self.repo}",
             f"--backend-directory={self._workdir / 'backends'}",
             "--model-control-mode=explicit",
-            "--exit-timeout-secs=10",
+            "--exit-timeout-secs=3600",  # the supervisor does not wait as long
             "--disable-auto-complete-config",
             f"--http-address={HOST}",
             f"--http-port={self._ports['http']}",
@@ -197,8 +210,24 @@ class Server:
         return extensions.get("name") == "triton" and self.is_alive()
 
     def is_alive(self) -> bool:
-        """Whether the server's process runs."""
+        """Whether the server's process runs; whether it can answer is what `is_ready` tells."""
         return not self._ends(within_s=0)
+
+    def is_ready(self) -> bool:
+        """Whether the server runs, all its models are loaded, and the process of none is gone."""
+        return (
+            self.is_alive()
+            and not watch.read_status(self._folder)["down"]
+            and transport.is_ok(self.http_url, "/v2/health/ready")
+            and all(row.state == "READY" for row in self.models())
+        )
+
+    def events(self) -> list[Event]:
+        """What happened to models whose processes ended by themselves or were killed; the oldest first.
+
+        The server notices it at once and loads such a model again, up to 3 times in 10 minutes (`inflight.triton.watch`).
+        """
+        return [Event(**event) for event in watch.read_status(self._folder)["events"]] if self.is_alive() else []
 
     def _ends(self, within_s: float | None) -> bool:
         """Whether the server has ended, or ends in the next seconds; None waits for it. Returns as soon as it has."""
@@ -218,11 +247,25 @@ class Server:
         self._ends(within_s=None)
         raise CourseError(f"tritonserver ended unexpectedly. Its last lines:\n{self.log_tail()}")
 
-    def stop(self) -> None:
-        """Stop the server and wait until nothing of it is left. May be called twice."""
+    def stop(self, drain_s: float = DRAIN_S) -> None:
+        """Stop the server and wait until nothing of it is left. May be called twice.
+
+        Parameters
+        ----------
+        drain_s : float
+            How many seconds the requests that run may take to their end; new ones are refused. The clients of those
+            that take longer are told that the server went away. An interrupt meanwhile ends the server at once.
+        """
         if self._supervisor is None:
             return
         process, self._supervisor = self._supervisor, None
+        try:
+            _wait_for_end(process, drain_s)
+        finally:
+            self._clean_up(process)
+
+    def _clean_up(self, process: subprocess.Popen) -> None:
+        """Wait for the supervisor's end, which is soon now, and remove what is left."""
         assert process.stdin is not None and process.stdout is not None and self._workdir is not None
         process.stdin.close()
         process.stdout.read()
@@ -253,6 +296,10 @@ class Server:
 
     def load_all(self) -> None:
         """Load every model; an ensemble takes the models that it is made of along, side by side."""
+        with self._alone_with_models():
+            self._load_all()
+
+    def _load_all(self) -> None:
         names = repository.models(self.repo)
         configs = {name: repository.read_config(self.repo / name / repository.CONFIG) for name in names}
         parts = {step.model_name for config in configs.values() for step in config.ensemble_scheduling.step}
@@ -304,26 +351,30 @@ class Server:
         for problem in repository.batch_library_problems(self.repo / model, config):
             raise CourseError(str(problem))
         repository.note_scheduler(config)
+        self._wait_until_mended(model)
         # Always with a config: told to load files that have not changed, Triton keeps an earlier override.
-        self._load(
-            model, {"parameters": {"config": json_format.MessageToJson(config, preserving_proto_field_name=True)}}
-        )
+        with self._alone_with_models():
+            self._load(
+                model, {"parameters": {"config": json_format.MessageToJson(config, preserving_proto_field_name=True)}}
+            )
 
     def _load(self, model: str, body: dict) -> None:
         try:
             self._post(f"/v2/repository/models/{model}/load", body)
         except transport.Refused as error:
             raise CourseError(
-                f"The model {model!r} could not be loaded: {_reason(str(error))}\n"
+                f"The model {model!r} could not be loaded: {watch.sentence(str(error))}\n"
                 f"Last lines of the log:\n{self.log_tail()}"
             ) from error
 
     def unload(self, model: str) -> None:
-        """Unload a model and wait until it is gone."""
-        try:
-            self._post(f"/v2/repository/models/{model}/unload", {})
-        except transport.Refused as error:
-            raise CourseError(f"The model {model!r} could not be unloaded: {error}") from error
+        """Unload a model and wait until it is gone: its running requests end first, with their answers."""
+        self._wait_until_mended(model)
+        with self._alone_with_models():
+            try:
+                self._post(f"/v2/repository/models/{model}/unload", {})
+            except transport.Refused as error:
+                raise CourseError(f"The model {model!r} could not be unloaded: {error}") from error
         deadline = time.monotonic() + LOAD_TIMEOUT_S
         while any(row.name == model and row.state in ("READY", "UNLOADING") for row in self.models()):
             if time.monotonic() > deadline:
@@ -331,13 +382,34 @@ class Server:
             self._ends(within_s=0.05)
 
     def models(self) -> list[ModelState]:
-        """State of each model of the repository, as in the table that Triton logs."""
+        """State of each model of the repository, as in the table that Triton logs.
+
+        Of a model whose process is gone Triton says that it is READY, and later that it is being unloaded: here it is
+        UNAVAILABLE, with the reason.
+        """
+        down = watch.read_status(self._folder)["down"] if self.is_alive() else {}
         rows = [
-            ModelState(row["name"], row.get("version", "1"), row.get("state", ""), _reason(row.get("reason", "")))
+            ModelState(row["name"], row.get("version", "1"), "UNAVAILABLE", down[row["name"]])
+            if row["name"] in down
+            else ModelState(
+                row["name"], row.get("version", "1"), row.get("state", ""), watch.sentence(row.get("reason", ""))
+            )
             for row in self._post("/v2/repository/index", {})
         ]
         known = repository.models(self.repo)
         return sorted(rows, key=lambda row: known.index(row.name) if row.name in known else len(known))
+
+    def _alone_with_models(self) -> contextlib.AbstractContextManager:
+        """Loading and unloading, here and by the supervisor, is done by one at a time."""
+        return watch.held(self._folder / watch.LOCK)
+
+    def _wait_until_mended(self, model: str) -> None:
+        """Return when the supervisor has loaded a model again that died, or has given up on it."""
+        deadline = time.monotonic() + LOAD_TIMEOUT_S
+        while self.is_alive() and watch.read_status(self._folder)["down"].get(model, "").endswith(watch.BEING_MENDED):
+            if time.monotonic() > deadline:
+                return
+            self._ends(within_s=0.05)
 
     def _post(self, path: str, body: dict) -> Any:
         """What an endpoint of the model repository answers; CourseError with the log's end when nothing comes."""
@@ -351,12 +423,13 @@ class Server:
             ) from error
 
 
-def _reason(text: str) -> str:
-    """Triton's reason without the traceback that Python models add: the sentence of a CourseError if there is one."""
-    for line in text.splitlines():
-        if told := re.search(r"(?:CourseError|SchedulerError): (.*)", line):
-            return told[1].strip()
-    return " ".join(text.partition("\n\nAt:")[0].split())
+def _wait_for_end(process: subprocess.Popen, drain_s: float) -> None:
+    """Tell the supervisor to end the server, and wait until it has."""
+    assert process.stdin is not None and process.stdout is not None
+    with contextlib.suppress(BrokenPipeError):  # it was killed itself
+        process.stdin.write(f"stop {drain_s}\n".encode())
+        process.stdin.flush()
+    process.stdout.readline()
 
 
 def _is_gpu_note(line: str) -> bool:
