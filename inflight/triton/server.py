@@ -95,7 +95,12 @@ class Server:
         self._supervisor: subprocess.Popen | None = None
         self._workdir: Path | None = None
         self._shm_prefix = ""
-        self.pid: int | None = None
+        self._pid: int | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of `tritonserver`, None when there is none; another one after a crash."""
+        return self._pid if self._workdir is None else watch.read_status(self._workdir).get("pid", self._pid)
 
     @property
     def http_url(self) -> str:
@@ -186,7 +191,7 @@ class Server:
             start_new_session=True,
         )
         assert self._supervisor.stdout is not None
-        self.pid = int(self._supervisor.stdout.readline())
+        self._pid = int(self._supervisor.stdout.readline())
 
     def _wait_until_live(self) -> bool:
         """True when the API answers, False when the process has ended."""
@@ -215,12 +220,12 @@ class Server:
 
     def is_ready(self) -> bool:
         """Whether the server runs, all its models are loaded, and the process of none is gone."""
-        return (
-            self.is_alive()
-            and not watch.read_status(self._folder)["down"]
-            and transport.is_ok(self.http_url, "/v2/health/ready")
-            and all(row.state == "READY" for row in self.models())
-        )
+        if not self.is_alive() or not transport.is_ok(self.http_url, "/v2/health/ready"):
+            return False
+        try:
+            return all(row.state == "READY" for row in self.models())
+        except CourseError:  # it has gone since
+            return False
 
     def events(self) -> list[Event]:
         """What happened to models whose processes ended by themselves or were killed; the oldest first.
@@ -269,11 +274,11 @@ class Server:
         assert process.stdin is not None and process.stdout is not None and self._workdir is not None
         process.stdin.close()
         process.stdout.read()
-        if process.wait() != 0 and self.pid is not None:  # the supervisor was killed itself: do its work
-            supervisor.clean_up(self.pid, self._shm_prefix)
+        if process.wait() != 0 and self._pid is not None:  # the supervisor was killed itself: do its work
+            supervisor.clean_up(self._pid, self._shm_prefix)
         process.stdout.close()
         shutil.rmtree(self._workdir, ignore_errors=True)
-        self._workdir = self.pid = None
+        self._workdir = self._pid = None
 
     def __enter__(self) -> Server:
         return self.start()

@@ -1,7 +1,7 @@
 """Keeps a Triton server no longer than whoever started it.
 
 Run as a process of its own, between a notebook's kernel and `tritonserver`. It starts the server, looks after the
-processes of its models (`watch`), and waits until the server ends or the kernel wants it to:
+processes of its models (`watch`), starts it again when it crashes, and waits until the server ends or the kernel wants it to:
 
 - A line "stop SECONDS" on its standard input: the server takes no more requests, and those that run may go on for so
   many seconds.
@@ -33,6 +33,8 @@ else:  # run as a program, its own folder is where Python looks
 
 GRACE_S = 4
 POLL_S = 0.1
+CRASHES = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS)
+MOST_RESTARTS = 3
 DRAINED = b"All models are stopped"  # in Triton's log when it has been told to end and no request runs any more
 PR_SET_PDEATHSIG = 1
 
@@ -50,20 +52,21 @@ def _prepare_server() -> None:
 def main(workdir: str, shm_prefix: str, command: list[str]) -> int:
     for name in IGNORED:
         signal.signal(name, signal.SIG_IGN)  # only the closed pipe ends it, so that cleaning up is never cut short
-    with open(Path(workdir) / watch.LOG, "ab") as log:
-        server = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=_prepare_server,
-        )
+    server = _start(workdir, command)
     print(server.pid, flush=True)
     models = watch.Watch(server.pid, _http_address(command), Path(workdir))
+    num_restarts = 0
     try:
         models.start()
         _wait_for_end(server)
+        while server.poll() in CRASHES and num_restarts < MOST_RESTARTS:
+            num_restarts += 1
+            models.stop()
+            clean_up(server.pid, shm_prefix)
+            server = _start(workdir, command)
+            models = watch.Watch(server.pid, _http_address(command), Path(workdir), before=models)
+            models.start()
+            _wait_for_end(server)
         models.stop()
         if server.poll() is None:
             _drain(server, Path(workdir) / watch.LOG)
@@ -75,6 +78,18 @@ def main(workdir: str, shm_prefix: str, command: list[str]) -> int:
         _wait_for_reader()
         shutil.rmtree(workdir, ignore_errors=True)
     return 0
+
+
+def _start(workdir: str, command: list[str]) -> subprocess.Popen:
+    with open(Path(workdir) / watch.LOG, "ab") as log:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_prepare_server,
+        )
 
 
 def _http_address(command: list[str]) -> tuple[str, int]:

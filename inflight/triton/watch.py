@@ -6,10 +6,13 @@ of them than its config asks for, and no load or unload explains it, the model h
 every client sees that it is not ready, stays so for as long as a client takes to look (SHOWN_S), and is loaded again
 with the very config that it had, overrides included. A model that has died MOST_RELOADS times in WINDOW_S stays down.
 
+Triton 2.51 may crash with a model: when the process of one ends while it holds a lock that they share. The supervisor
+then starts the server again, and the watch of the new one loads what was served.
+
 What happened stands in a file of the server's folder, STATUS, written whole and renamed, so that whoever reads it is
 never kept waiting and never sees half of it:
 
-    {"down": {model: sentence}, "events": [{"time": seconds since 1970, "model": …, "what": sentence}, …]}
+    {"pid": of the server, "down": {model: sentence}, "events": [{"time": seconds since 1970, "model": …, "what": sentence}, …]}
 
 Standard library only: the supervisor runs without site-packages.
 """
@@ -43,7 +46,10 @@ SETTLE_S = 1.0
 SHOWN_S = 1.5  # longer than a waiting client lets pass between two looks
 MOST_RELOADS, WINDOW_S = 3, 600
 LOAD_TIMEOUT_S = 300
+LEARN_S, LEARN_EVERY_S = 5, 1  # after a model was loaded: until its ensembles are ready too
+STOP_S = 5
 MOST_EVENTS = 50
+CRASHED = "the server crashed"
 BEING_MENDED = "it is being loaded again"
 STUB = "triton_python_backend_stub"
 
@@ -83,9 +89,11 @@ class Watch:
         Host and port of the server's HTTP API.
     workdir : path
         The server's folder, for STATUS, LOCK and KEY_FILE.
+    before : Watch, optional
+        That of the server which crashed, and in the place of which this one was started.
     """
 
-    def __init__(self, server_pid: int, address: tuple[str, int], workdir: Path):
+    def __init__(self, server_pid: int, address: tuple[str, int], workdir: Path, before: Watch | None = None):
         self._server_pid = server_pid
         self._address = address
         self._workdir = workdir
@@ -95,25 +103,38 @@ class Watch:
         self._events: deque[dict] = deque(maxlen=MOST_EVENTS)
         self._changed = threading.Condition()  # guards _died and _events
         self._stopping = threading.Event()
-        self.last_death = float("-inf")  # of a model's process, time.monotonic()
+        self._served: dict[str, dict] = {}  # models that are READY -> their configs, as of a moment ago
+        self._learn_until = time.monotonic() + LEARN_S
+        self._learned_at = float("-inf")
+        self._threads = [
+            threading.Thread(target=self._unless_gone, args=(work,), daemon=True) for work in (self._look, self._repair)
+        ]
+        self._is_resumed = before is None
+        if before is not None:
+            self._died, self._events, self._served = before._died, before._events, before._served
+            for model in self._served:
+                self._died.setdefault(model, Model()).reason = CRASHED
+            self._tell("", f"{CRASHED[0].upper()}{CRASHED[1:]}, and is started again.")
 
     def start(self) -> None:
         """Begin to look; the threads end with this process or with `stop`."""
-        for work in (self._look, self._repair):
-            threading.Thread(target=self._unless_gone, args=(work,), daemon=True).start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
-        """Load nothing again from now on."""
+        """Load nothing again from now on; wait for what is under way, which fails at once if the server is gone."""
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(STOP_S)
 
     def _unless_gone(self, work: Callable[[], None]) -> None:
         """Run `work` until the watch is stopped; that a server which ends no longer answers is no error."""
         while not self._stopping.is_set():
             try:
                 work()
-            except (Failed, ProcessLookupError, FileNotFoundError) as error:
+            except (Failed, OSError) as error:
                 if not self._stopping.wait(POLL_S):
                     self._log(f"The watch of the models' processes begins again after: {error}")
 
@@ -124,11 +145,13 @@ class Watch:
             self._find_new()
             for stub in self._ended_within(POLL_S):
                 self._suspects[stub.model] = how_it_ended(stub.pid)
-                self.last_death = time.monotonic()
+                self._learn_until = time.monotonic() + LEARN_S
                 del self._stubs[stub.pid]
                 os.close(stub.pidfd)
             if self._suspects:
                 self._judge()
+            if self._learned_at + LEARN_EVERY_S < time.monotonic() < self._learn_until and self._is_resumed:
+                self._learn()
 
     def _find_new(self) -> None:
         for pid in children(self._server_pid):
@@ -140,6 +163,7 @@ class Watch:
             with contextlib.suppress(ProcessLookupError):
                 stub = Stub(pid, os.pidfd_open(pid), Path(arguments[1]).parent.parent.name)
                 self._stubs[pid] = stub
+                self._learn_until = time.monotonic() + LEARN_S
                 if stub.model in self._died:
                     self._suspects.setdefault(stub.model, "")  # loaded again, by the watch or by a user
 
@@ -184,10 +208,20 @@ class Watch:
                 known.reason = known.stays_down = ""
                 self._tell(model, what)
 
+    def _learn(self) -> None:
+        """Remember what is served: a server that has crashed can be asked no more."""
+        states = self._states()
+        self._served = {model: self._config(model) for model, state in states.items() if state == "READY"}
+        self._learned_at = time.monotonic()
+        if "LOADING" in states.values():
+            self._learn_until = self._learned_at + LEARN_S
+
     # Mending ----------------------------------------------------------------------------------------------------------
 
     def _repair(self) -> None:
         """Load what has died again, what died at about the same time together."""
+        if not self._is_resumed:
+            self._resume()
         while not self._stopping.is_set():
             with self._changed:
                 self._changed.wait_for(lambda: self._stopping.is_set() or self._dead())
@@ -195,6 +229,16 @@ class Watch:
             if not self._stopping.is_set():
                 with held(self._workdir / LOCK):
                     self._load_again(self._still_dead())
+
+    def _resume(self) -> None:
+        """Load what the server before served, once this one answers."""
+        self._ask("GET", "/v2/health/live")  # until it does, this fails and is tried again
+        with held(self._workdir / LOCK):
+            for model, config in self._served.items():
+                if "ensemble_scheduling" not in config:
+                    self._load_one(model, config)
+            self._load_ensembles({name: each for name, each in self._served.items() if "ensemble_scheduling" in each})
+            self._is_resumed = True
 
     def _dead(self) -> list[str]:
         return [model for model, known in self._died.items() if known.reason and not known.stays_down]
@@ -234,6 +278,7 @@ class Watch:
             is_whole = all(states.get(part) == "READY" for part in parts)
             if states.get(name) != "READY" and is_whole and not self._stopping.is_set():
                 self._ask("POST", f"/v2/repository/models/{name}/load", {"parameters": {"config": json.dumps(config)}})
+                self._settle(name, "It was loaded again and is ready.")
 
     def _load_one(self, model: str, config: dict) -> None:
         known, now = self._died[model], time.monotonic()
@@ -265,7 +310,7 @@ class Watch:
             if known.reason
         }
         aside = self._workdir / f"{STATUS}.new"
-        aside.write_text(json.dumps({"down": down, "events": list(self._events)}))
+        aside.write_text(json.dumps({"pid": self._server_pid, "down": down, "events": list(self._events)}))
         aside.replace(self._workdir / STATUS)
 
     def _log(self, line: str) -> None:
@@ -290,7 +335,10 @@ class Watch:
             raise Failed(f"the server does not answer ({error})") from error
         finally:
             connection.close()
-        content = json.loads(text) if text else None
+        try:
+            content = json.loads(text) if text else None
+        except ValueError:
+            content = text
         if response.status != 200:
             raise Failed(sentence(content.get("error", text) if isinstance(content, dict) else text))
         return content
