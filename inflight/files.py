@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from inflight import leftovers
 from inflight.errors import CourseError
 
 
@@ -23,15 +24,18 @@ def written_aside(folder: Path, what: str) -> Iterator[Path]:
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        leftovers.sweep_beside(folder)
         aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except OSError as error:
         raise CourseError(f"{folder.parent} cannot be written ({error.strerror}). Name a folder that can.") from error
     try:
-        yield aside
-        aside.chmod(0o755)
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(aside, folder)
+        with leftovers.owned(aside):
+            yield aside
+            aside.chmod(0o755)
+            if folder.exists():
+                shutil.rmtree(folder)
+            os.replace(aside, folder)
+            (folder / leftovers.OWNER).unlink()
     except OSError as error:
         raise CourseError(
             f"The {what} could not be written to {folder.parent} ({error.strerror or error}). "

@@ -265,7 +265,9 @@ class Client:
             pieces = list(self._stream_grpc(model, arrays, read))
         else:
             try:
-                pieces = [read(self._grpc.infer(model, arrays, self.timeout_s, self._is_gone(model), request_id=request_id))]
+                pieces = [
+                    read(self._grpc.infer(model, arrays, self.timeout_s, self._is_gone(model), request_id=request_id))
+                ]
             except (NoAnswer, ModelGone):
                 # Nobody waits any longer: the time is up, the model is gone, or `close` was called meanwhile.
                 if model != ENGINE:
@@ -313,7 +315,9 @@ class Client:
         started, request_id = time.perf_counter(), uuid.uuid4().hex
         path = f"/v2/models/{self.model}/generate"
         try:
-            text = transport.post_json(self.url, path, _body(inputs, request_id), self.timeout_s, self.model, self._is_gone(self.model))["text_output"]
+            text = transport.post_json(
+                self.url, path, _body(inputs, request_id), self.timeout_s, self.model, self._is_gone(self.model)
+            )["text_output"]
         except (NoAnswer, ModelGone):
             self._stop_in_engine_http(request_id)
             raise
@@ -324,7 +328,9 @@ class Client:
         path = f"/v2/models/{self.model}/generate_stream"
         try:
             content = _body(inputs, request_id)
-            stream = transport.post_stream(self.url, path, content, self.timeout_s, self.model, self._is_gone(self.model))
+            stream = transport.post_stream(
+                self.url, path, content, self.timeout_s, self.model, self._is_gone(self.model)
+            )
             with closing(stream) as pieces:
                 for piece in pieces:
                     yield piece["text_output"]

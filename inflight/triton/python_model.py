@@ -17,7 +17,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from inflight.errors import CourseError
-from inflight.triton import repository
+from inflight.triton import orphan, repository
 
 if TYPE_CHECKING:
     from inflight.engine.executor import Executor
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # At a model's end its memory goes with the process. To look through PyTorch's objects first takes a second of CPU time,
 # which is that of the model that was loaded in its place.
 atexit.register(gc.freeze)
+orphan.end_with_server()
 
 
 def parameters(args: dict) -> dict:

@@ -30,6 +30,7 @@ from typing import Any
 
 from google.protobuf import json_format
 
+from inflight import leftovers
 from inflight.errors import CourseError
 from inflight.triton import repository, supervisor, transport, watch
 from inflight.triton.repository import batchers
@@ -134,6 +135,7 @@ class Server:
         problems = repository.check(self.repo)
         if problems:
             raise CourseError(f"The repository is not ready to be served: {problems[0]}")
+        leftovers.sweep()
         try:
             self._start_process()
             self.load_all()
@@ -159,15 +161,16 @@ class Server:
 
     def _launch(self) -> None:
         triton = _installation()
+        self._shm_prefix = f"inflight_{uuid.uuid4().hex[:12]}_"
         try:
             self._workdir = Path(tempfile.mkdtemp(prefix="inflight-server-"))
+            owner = leftovers.mark(self._workdir, self._shm_prefix)
             _link_backend(triton, self._workdir / "backends")
         except OSError as error:
             raise CourseError(
                 f"No folder for the server could be made in {tempfile.gettempdir()} ({error.strerror}). "
                 "Make room there, or set TMPDIR."
             ) from error
-        self._shm_prefix = f"inflight_{uuid.uuid4().hex[:12]}_"
         command = [
             str(triton / "bin" / "tritonserver"),
             f"--model-repository={self.repo}",
@@ -189,7 +192,9 @@ class Server:
             stdout=subprocess.PIPE,
             env=_environment(triton),
             start_new_session=True,
+            pass_fds=[owner],
         )
+        os.close(owner)  # the folder is the supervisor's
         assert self._supervisor.stdout is not None
         self._pid = int(self._supervisor.stdout.readline())
 
@@ -241,16 +246,16 @@ class Server:
             return True
         return bool(select.select([process.stdout], [], [], within_s)[0])  # the supervisor writes a second line then
 
-    def wait(self) -> None:
-        """Block until the server ends by itself, which is an error; an interrupt ends the waiting.
+    def wait(self, within_s: float | None = None) -> None:
+        """Block until the server ends by itself, which is an error, or for some seconds; an interrupt ends the waiting.
 
         Raises
         ------
         CourseError
             The server died, with the last lines of its log.
         """
-        self._ends(within_s=None)
-        raise CourseError(f"tritonserver ended unexpectedly. Its last lines:\n{self.log_tail()}")
+        if self._ends(within_s):
+            raise CourseError(f"tritonserver ended unexpectedly. Its last lines:\n{self.log_tail()}")
 
     def stop(self, drain_s: float = DRAIN_S) -> None:
         """Stop the server and wait until nothing of it is left. May be called twice.
@@ -393,16 +398,17 @@ class Server:
         UNAVAILABLE, with the reason.
         """
         down = watch.read_status(self._folder)["down"] if self.is_alive() else {}
-        rows = [
-            ModelState(row["name"], row.get("version", "1"), "UNAVAILABLE", down[row["name"]])
-            if row["name"] in down
-            else ModelState(
-                row["name"], row.get("version", "1"), row.get("state", ""), watch.sentence(row.get("reason", ""))
-            )
-            for row in self._post("/v2/repository/index", {})
-        ]
+        states = {name: ModelState(name, "1", "UNAVAILABLE", reason) for name, reason in down.items()}
+        try:
+            for row in self._post("/v2/repository/index", {}):
+                reason = watch.sentence(row.get("reason", ""))
+                told = ModelState(row["name"], row.get("version", "1"), row.get("state", ""), reason)
+                states.setdefault(row["name"], told)
+        except CourseError:
+            if not states:  # else it has crashed, and is being started again
+                raise
         known = repository.models(self.repo)
-        return sorted(rows, key=lambda row: known.index(row.name) if row.name in known else len(known))
+        return sorted(states.values(), key=lambda row: known.index(row.name) if row.name in known else len(known))
 
     def _alone_with_models(self) -> contextlib.AbstractContextManager:
         """Loading and unloading, here and by the supervisor, is done by one at a time."""
