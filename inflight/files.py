@@ -25,24 +25,25 @@ def written_aside(folder: Path, what: str) -> Iterator[Path]:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         leftovers.sweep_beside(folder)
-        aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        around = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except OSError as error:
         raise CourseError(f"{folder.parent} cannot be written ({error.strerror}). Name a folder that can.") from error
     try:
-        with leftovers.owned(aside):
+        with leftovers.owned(around):
+            aside = around / folder.name
+            aside.mkdir()
             yield aside
             aside.chmod(0o755)
             if folder.exists():
                 shutil.rmtree(folder)
             os.replace(aside, folder)
-            (folder / leftovers.OWNER).unlink()
     except OSError as error:
         raise CourseError(
             f"The {what} could not be written to {folder.parent} ({error.strerror or error}). "
             "Free some space there or name another folder, and try again."
         ) from error
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(around, ignore_errors=True)
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -91,7 +91,7 @@ def sweep() -> list[Path]:
 
 
 def sweep_beside(target: Path) -> None:
-    """Remove what dead processes have left half-made beside `target`, under the names that `files.written_aside` gives."""
+    """Remove what dead processes have left half-made beside `target`, under `files.written_aside`'s names."""
     for each in _own_folders(target.parent, f".{target.name}.*"):
         _remove_if_dead(each)
 

@@ -286,12 +286,24 @@ def _none(text: str) -> str | None:
     return None if text == NONE else text
 
 
+class Terminated(SystemExit):
+    """SIGTERM has come."""
+
+
+def _terminate(number: int, _) -> None:
+    raise Terminated(128 + number)
+
+
 def main() -> None:
     """Run the command; a CourseError is one sentence and exit code 1. SIGTERM cleans up like Ctrl-C."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, _terminate)
+    errors = Console(stderr=True, soft_wrap=True, highlight=False)
     leftovers.sweep()
     try:
         app()
     except CourseError as error:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]error:[/] {escape(str(error))}")
+        errors.print(f"[red]error:[/] {escape(str(error))}")
         sys.exit(1)
+    except Terminated:
+        errors.print("Ended by SIGTERM; nothing that was started is left running.")
+        raise

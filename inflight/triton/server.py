@@ -190,6 +190,7 @@ class Server:
             [sys.executable, "-S", supervisor.__file__, str(self._workdir), self._shm_prefix, *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            bufsize=0,
             env=_environment(triton),
             start_new_session=True,
             pass_fds=[owner],
@@ -235,7 +236,7 @@ class Server:
     def events(self) -> list[Event]:
         """What happened to models whose processes ended by themselves or were killed; the oldest first.
 
-        The server notices it at once and loads such a model again, up to 3 times in 10 minutes (`inflight.triton.watch`).
+        It is noticed at once, and such a model is loaded again, up to 3 times in 10 minutes (`inflight.triton.watch`).
         """
         return [Event(**event) for event in watch.read_status(self._folder)["events"]] if self.is_alive() else []
 
@@ -315,7 +316,11 @@ class Server:
         parts = {step.model_name for config in configs.values() for step in config.ensemble_scheduling.step}
         with ThreadPoolExecutor(max_workers=len(names)) as pool:
             loads = [pool.submit(self._load, name, {}) for name in names if name not in parts]
-            self._report_until_done(loads)
+            try:
+                self._report_until_done(loads)
+            except BaseException:  # an interrupt: without a server the loads end, which this block waits for
+                self.stop(drain_s=0)
+                raise
         failed = [row for row in self.models() if row.state != "READY" and row.reason]
         if failed:
             first = next(
@@ -439,7 +444,6 @@ def _wait_for_end(process: subprocess.Popen, drain_s: float) -> None:
     assert process.stdin is not None and process.stdout is not None
     with contextlib.suppress(BrokenPipeError):  # it was killed itself
         process.stdin.write(f"stop {drain_s}\n".encode())
-        process.stdin.flush()
     process.stdout.readline()
 
 

@@ -1,7 +1,8 @@
 """Keeps a Triton server no longer than whoever started it.
 
 Run as a process of its own, between a notebook's kernel and `tritonserver`. It starts the server, looks after the
-processes of its models (`watch`), starts it again when it crashes, and waits until the server ends or the kernel wants it to:
+processes of its models (`watch`), starts it again when it crashes, and waits until the server ends or the kernel wants
+it to:
 
 - A line "stop SECONDS" on its standard input: the server takes no more requests, and those that run may go on for so
   many seconds.
@@ -29,7 +30,7 @@ from pathlib import Path
 if __package__:
     from inflight.triton import watch
 else:  # run as a program, its own folder is where Python looks
-    import watch
+    import watch  # type: ignore[no-redef]
 
 GRACE_S = 4
 POLL_S = 0.1

@@ -12,7 +12,7 @@ then starts the server again, and the watch of the new one loads what was served
 What happened stands in a file of the server's folder, STATUS, written whole and renamed, so that whoever reads it is
 never kept waiting and never sees half of it:
 
-    {"pid": of the server, "down": {model: sentence}, "events": [{"time": seconds since 1970, "model": …, "what": sentence}, …]}
+    {"pid": of the server, "down": {model: sentence}, "events": [{"time": since 1970, "model": …, "what": sentence}, …]}
 
 Standard library only: the supervisor runs without site-packages.
 """
