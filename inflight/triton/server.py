@@ -374,8 +374,16 @@ class Server:
             )
 
     def _load(self, model: str, body: dict) -> None:
+        started = time.time()
+
+        def has_failed() -> bool:
+            return any(event.time > started and event.what.startswith(watch.LOAD_FAILED) for event in self.events())
+
         try:
-            self._post(f"/v2/repository/models/{model}/load", body)
+            self._post(f"/v2/repository/models/{model}/load", body, model, has_failed)
+        except transport.ModelGone as error:
+            reasons = [f"{event.model}: {event.what}" for event in self.events() if event.time > started]
+            raise CourseError(f"The model {model!r} could not be loaded. {' '.join(reasons)}") from error
         except transport.Refused as error:
             raise CourseError(
                 f"The model {model!r} could not be loaded: {watch.sentence(str(error))}\n"
@@ -419,20 +427,33 @@ class Server:
         """Loading and unloading, here and by the supervisor, is done by one at a time."""
         return watch.held(self._folder / watch.LOCK)
 
+    def _is_being_mended(self, model: str) -> bool:
+        return watch.read_status(self._folder)["down"].get(model, "").endswith(watch.BEING_MENDED)
+
+    def _lacks_processes(self, model: str) -> bool:
+        """Whether a process of a loaded model has ended, which the supervisor is about to notice."""
+        try:
+            config = transport.get_json(self.http_url, f"/v2/models/{model}/config")
+            return self.pid is not None and watch.living(self.pid, model) < watch.num_processes(config)
+        except (CourseError, FileNotFoundError):  # it is not loaded; the server has ended
+            return False
+
     def _wait_until_mended(self, model: str) -> None:
         """Return when the supervisor has loaded a model again that died, or has given up on it."""
         deadline = time.monotonic() + LOAD_TIMEOUT_S
-        while self.is_alive() and watch.read_status(self._folder)["down"].get(model, "").endswith(watch.BEING_MENDED):
+        while self.is_alive() and (self._is_being_mended(model) or self._lacks_processes(model)):
             if time.monotonic() > deadline:
                 return
             self._ends(within_s=0.05)
 
-    def _post(self, path: str, body: dict) -> Any:
+    def _post(self, path: str, body: dict, model: str = "", is_gone: Callable[[], bool] | None = None) -> Any:
         """What an endpoint of the model repository answers; CourseError with the log's end when nothing comes."""
         if not self.is_alive():
             raise CourseError(f"The server does not run. Start it first. Last lines of its log:\n{self.log_tail()}")
         try:
-            return transport.post_json(self.http_url, path, body, LOAD_TIMEOUT_S)
+            return transport.post_json(self.http_url, path, body, LOAD_TIMEOUT_S, model, is_gone)
+        except transport.ModelGone:
+            raise
         except (transport.ServerGone, transport.NoAnswer) as error:
             raise CourseError(
                 f"The server at {self.http_url} does not answer. Last lines of its log:\n{self.log_tail()}"

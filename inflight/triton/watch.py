@@ -49,6 +49,8 @@ LOAD_TIMEOUT_S = 300
 LEARN_S, LEARN_EVERY_S = 5, 1  # after a model was loaded: until its ensembles are ready too
 STOP_S = 5
 MOST_EVENTS = 50
+LOAD_GRACE_S = 5
+LOAD_FAILED = "It could not be loaded"
 CRASHED = "the server crashed"
 BEING_MENDED = "it is being loaded again"
 STUB = "triton_python_backend_stub"
@@ -99,6 +101,7 @@ class Watch:
         self._workdir = workdir
         self._stubs: dict[int, Stub] = {}
         self._suspects: dict[str, str] = {}  # models of which a process has ended -> how
+        self._load_ends_by: dict[str, float] = {}  # those that ended while they were loaded
         self._died: dict[str, Model] = {}
         self._events: deque[dict] = deque(maxlen=MOST_EVENTS)
         self._changed = threading.Condition()  # guards _died and _events
@@ -161,7 +164,7 @@ class Watch:
             if len(arguments) < 2 or not arguments[0].endswith(STUB):  # just forked, or not a model's
                 continue
             with contextlib.suppress(ProcessLookupError):
-                stub = Stub(pid, os.pidfd_open(pid), Path(arguments[1]).parent.parent.name)
+                stub = Stub(pid, os.pidfd_open(pid), model_of(arguments))
                 self._stubs[pid] = stub
                 self._learn_until = time.monotonic() + LEARN_S
                 if stub.model in self._died:
@@ -180,16 +183,26 @@ class Watch:
         for model, how in list(self._suspects.items()):
             state = states.get(model, "UNAVAILABLE")
             if state == "LOADING":
+                self._judge_load(model, how)
                 continue
             del self._suspects[model]
+            self._load_ends_by.pop(model, None)
             if state == "READY" and self._lacks_processes(model):
                 self._died_now(model, how)
             elif state == "READY":
                 self._settle(model, "It was loaded again and is ready.")
 
+    def _judge_load(self, model: str, how: str) -> None:
+        """Triton mostly says itself that a process has ended that it was loading, and sometimes waits for ever."""
+        ends_by = self._load_ends_by.setdefault(model, time.monotonic() + LOAD_GRACE_S)
+        if time.monotonic() > ends_by and not any(stub.model == model for stub in self._stubs.values()):
+            del self._suspects[model], self._load_ends_by[model]
+            with self._changed:
+                self._tell(model, f"{LOAD_FAILED}: {how}.")
+
     def _lacks_processes(self, model: str) -> bool:
         living = sum(stub.model == model and not stub.has_ended() for stub in self._stubs.values())
-        return living < _num_processes(self._config(model))
+        return living < num_processes(self._config(model))
 
     def _died_now(self, model: str, how: str) -> None:
         with self._changed:
@@ -236,6 +249,7 @@ class Watch:
         with held(self._workdir / LOCK):
             for model, config in self._served.items():
                 if "ensemble_scheduling" not in config:
+                    self._died[model].reloads.clear()  # that the server crashed is not the model's fault alone
                     self._load_one(model, config)
             self._load_ensembles({name: each for name, each in self._served.items() if "ensemble_scheduling" in each})
             self._is_resumed = True
@@ -251,6 +265,7 @@ class Watch:
             if state == "READY" and self._lacks_processes(model):
                 dead.append(model)
             elif state == "READY":
+                self._died[model].reloads.clear()  # by a user, who may want to try it again
                 self._settle(model, "It was loaded again and is ready.")
             elif state != "LOADING":
                 self._settle(model, "It was unloaded.")
@@ -399,6 +414,17 @@ def how_it_ended(pid: int) -> str:
     return f"its process ended with exit code {os.WEXITSTATUS(status)}"
 
 
+def living(server_pid: int, model: str) -> int:
+    """How many processes of a model run."""
+    found = [_arguments(pid) for pid in children(server_pid)]  # of one that has ended they are blank
+    return sum(each[0].endswith(STUB) and model_of(each) == model for each in found if len(each) > 1)
+
+
+def model_of(arguments: list[str]) -> str:
+    """The model that a process runs: the second argument is the path of its model.py."""
+    return Path(arguments[1]).parent.parent.name
+
+
 def _arguments(pid: int) -> list[str]:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "surrogateescape").split("\0")
@@ -406,7 +432,7 @@ def _arguments(pid: int) -> list[str]:
         return []
 
 
-def _num_processes(config: dict) -> int:
+def num_processes(config: dict) -> int:
     """Processes of a model: one an instance, none for what does not run in the Python backend."""
     if config.get("backend") != "python":
         return 0
