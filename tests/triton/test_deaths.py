@@ -17,8 +17,8 @@ from inflight.triton.client import Client
 from inflight.triton.lookout import Lookout
 from inflight.triton.repository import PIPELINE
 from inflight.triton.server import Server
-from inflight.triton.transport import ModelGone, Refused
-from tests.engines import clients, metric, model_process, wait_until
+from inflight.triton.transport import ModelGone, Refused, text
+from tests.engines import add_silent_model, clients, metric, model_process, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +32,15 @@ def server(small_engine, tmp_path_factory):
 
 
 def kill(server, *models):
-    for process in [model_process(server, model) for model in models]:
+    processes = [model_process(server, model) for model in models]
+    for process in processes:
         process.kill()
+    for process in processes:
+        wait_until(lambda process=process: has_ended(process), "the process has ended")
+
+
+def has_ended(process):
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 def what(server, model):
@@ -94,35 +101,21 @@ def test_who_waits_for_a_model_that_dies_is_told(server):
 
 def test_a_whole_answer_is_not_waited_for_in_vain(small_engine, tmp_path):
     repo = repository.assemble(tmp_path / "repo", small_engine, decoupled_mode=False, apply_chat_template=False)
-    shutil.copytree(repo / "preprocessing", repo / "slow", dirs_exist_ok=True)
-    for file in (repo / "slow").rglob("*"):
-        if file.is_file():
-            file.unlink()
-    (repo / "slow" / "config.pbtxt").write_text(
-        'name: "slow"\nbackend: "python"\nmax_batch_size: 0\n'
-        'input [ { name: "text_input" data_type: TYPE_STRING dims: [ -1, -1 ] } ]\n'
-        'output [ { name: "text_output" data_type: TYPE_STRING dims: [ -1, -1 ] } ]\n'
-        "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
-    )
-    (repo / "slow" / "1" / "model.py").write_text(
-        "import time\nclass TritonPythonModel:\n    def execute(self, requests):\n"
-        "        self.kept = [request.get_response_sender() for request in requests]\n        return None\n"
-    )
+    add_silent_model(repo)
     with Server(repo) as server:
         for url in (server.grpc_url, server.http_url):
             before = len(server.events())
             with ThreadPoolExecutor(1) as pool:
                 if url == server.grpc_url:
                     client = Client(url, timeout_s=3600)
-                    arrays = {"text_input": __import__("numpy").array([[b"x"]], object)}
-                    asked = pool.submit(client._ask_grpc, "slow", arrays, lambda reply: reply)
+                    asked = pool.submit(client._ask_grpc, "silent", {"text_input": text("Hello")}, lambda reply: reply)
                 else:
-                    client = Client(url, model="slow", timeout_s=3600)
-                    asked = pool.submit(client._ask_http, {"text_input": "x"})
+                    client = Client(url, model="silent", timeout_s=3600)
+                    asked = pool.submit(client._ask_http, {"text_input": "Hello"})
                 with pytest.raises(TimeoutError):
                     asked.result(timeout=2)
-                kill(server, "slow")
-                with pytest.raises(ModelGone, match="'slow' .* its process ended, or it was unloaded"):
+                kill(server, "silent")
+                with pytest.raises(ModelGone, match="'silent' .* its process ended, or it was unloaded"):
                     asked.result(timeout=60)
             wait_until_mended(server, before + 2)
 
