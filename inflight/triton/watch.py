@@ -100,6 +100,7 @@ class Watch:
         self._address = address
         self._workdir = workdir
         self._stubs: dict[int, Stub] = {}
+        self._unseen: set[int] = set()  # processes that had ended before they could be told apart
         self._suspects: dict[str, str] = {}  # models of which a process has ended -> how
         self._load_ends_by: dict[str, float] = {}  # those that ended while they were loaded
         self._died: dict[str, Model] = {}
@@ -161,6 +162,11 @@ class Watch:
             if pid in self._stubs:
                 continue
             arguments = _arguments(pid)
+            if arguments == [""] and pid not in self._unseen:  # it has ended already
+                self._unseen.add(pid)
+                for model, state in self._states().items():
+                    if state == "LOADING":
+                        self._suspects.setdefault(model, how_it_ended(pid))
             if len(arguments) < 2 or not arguments[0].endswith(STUB):  # just forked, or not a model's
                 continue
             with contextlib.suppress(ProcessLookupError):
