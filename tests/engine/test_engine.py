@@ -231,7 +231,7 @@ def test_a_build_spares_files_that_are_not_an_engine(small_checkpoint, tmp_path)
 def test_a_build_killed_half_way_never_looks_like_an_engine(checkpoint, tmp_path):
     folder = tmp_path / "engine"
     process = start_build(checkpoint.path, folder)
-    wait_until(lambda: list(tmp_path.glob(".engine.*/tokenizer.json")) or folder.exists(), "the build begins")
+    wait_until(lambda: list(tmp_path.glob(".engine.*/engine/tokenizer.json")) or folder.exists(), "the build begins")
     process.kill()
     process.communicate()
     assert not folder.exists()
