@@ -118,16 +118,16 @@ def sweep(parent: str | Path, prefix: str) -> list[Path]:
     """
     swept = []
     for folder in sorted(Path(parent).glob(f"{glob.escape(prefix)}*")):
-        with _lock_of_the_dead(folder) as is_dead:
-            if is_dead:
+        with lock_of_the_dead(folder) as mark:
+            if mark is not None:
                 shutil.rmtree(folder, ignore_errors=True)
                 swept.append(folder)
     return swept
 
 
 @contextlib.contextmanager
-def _lock_of_the_dead(folder: Path) -> Iterator[bool]:
-    """Hold the lock of a folder, if it is this user's and the lock is free; whether it is held."""
+def lock_of_the_dead(folder: Path) -> Iterator[int | None]:
+    """Hold the lock of a folder, if it is this user's and the lock is free: its descriptor, or None."""
     with contextlib.ExitStack() as opened:
         try:
             inside = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -136,9 +136,11 @@ def _lock_of_the_dead(folder: Path) -> Iterator[bool]:
             opened.callback(os.close, mark)
             fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            yield False
+            yield None
             return
-        yield os.fstat(inside).st_uid == os.geteuid() and stat.S_ISREG(os.fstat(mark).st_mode)
+        found = os.fstat(mark)
+        is_own = os.fstat(inside).st_uid == os.geteuid() and stat.S_ISREG(found.st_mode)
+        yield mark if is_own and found.st_nlink else None  # without a name it was swept by another meanwhile
 
 
 def replace_text(path: Path, text: str) -> None:

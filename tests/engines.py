@@ -106,6 +106,21 @@ def active_requests(server: Server) -> float:
     return metric(server, "nv_trt_llm_request_metrics", request_type="active")
 
 
+def add_silent_model(repo: Path) -> None:
+    """Add the model `silent`, which takes requests and never answers."""
+    (repo / "silent" / "1").mkdir(parents=True)
+    (repo / "silent" / "config.pbtxt").write_text(
+        'name: "silent"\nbackend: "python"\nmax_batch_size: 0\n'
+        'input [ { name: "text_input" data_type: TYPE_STRING dims: [ -1, -1 ] } ]\n'
+        'output [ { name: "text_output" data_type: TYPE_STRING dims: [ -1, -1 ] } ]\n'
+        "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
+    )
+    (repo / "silent" / "1" / "model.py").write_text(
+        "class TritonPythonModel:\n    def execute(self, requests):\n"
+        "        self.kept = [request.get_response_sender() for request in requests]\n"
+    )
+
+
 # Waiting, and processes of their own ----------------------------------------------------------------------------------
 
 

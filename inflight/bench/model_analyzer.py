@@ -17,7 +17,6 @@ import os
 import shlex
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ import yaml
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from inflight import files, manifest
+from inflight import files, leftovers, manifest
 from inflight.bench import perf_analyzer
 from inflight.cache import made_once
 from inflight.errors import CourseError
@@ -183,7 +182,7 @@ def search(
         raise CourseError(f"The server has no model {model!r}. It has: {', '.join(names)}.")
     binary = perf_analyzer.find()  # before the packages, which are of no use without it
     packages = prepare()
-    with tempfile.TemporaryDirectory(prefix="inflight-model-analyzer-") as scratch:
+    with leftovers.folder("inflight-model-analyzer-") as scratch:
         folder = Path(scratch)
         (folder / "input.json").write_text(json.dumps(input_data))
         _write_perf_analyzer(folder, binary, None if server.open_control else server.key_file)

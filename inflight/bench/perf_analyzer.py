@@ -13,13 +13,13 @@ import os
 import platform
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 import pandas as pd
 
+from inflight import leftovers
 from inflight.bench.load_generator import COLUMNS, Run, exactly
 from inflight.bench.workload import TimedRequest
 from inflight.errors import CourseError
@@ -69,7 +69,7 @@ def run(
     binary = find()
     with Client(url, model) as client:
         streams = client.is_decoupled()
-    with tempfile.TemporaryDirectory(prefix="inflight-perf-analyzer-") as scratch:
+    with leftovers.folder("inflight-perf-analyzer-") as scratch:
         folder = Path(scratch)
         (folder / "input.json").write_text(json.dumps(input_data(requests, model, streams)))
         command = [
@@ -212,7 +212,7 @@ def sweep(
             f"The concurrency is {list(concurrency)}; with {requests} requests each must be from 1 to {requests}."
         )
     binary = find()
-    with tempfile.TemporaryDirectory(prefix="inflight-perf-analyzer-") as scratch:
+    with leftovers.folder("inflight-perf-analyzer-") as scratch:
         folder = Path(scratch)
         (folder / "input.json").write_text(json.dumps(data))
         variables = environment(folder)

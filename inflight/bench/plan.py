@@ -12,10 +12,10 @@ A choice that cannot be made is told in the words of the command line, where it 
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from inflight import leftovers
 from inflight.bench import workload
 from inflight.bench.load_generator import Sender
 from inflight.bench.names import ARRIVALS, TRACES
@@ -216,7 +216,7 @@ def target(
         with Sender(Client(url, model), stream) as send:
             yield send, None
         return
-    with tempfile.TemporaryDirectory(prefix="inflight-bench-") as scratch:
+    with leftovers.folder("inflight-bench-") as scratch:
         log = Path(scratch) / "iterations.jsonl"
         repo = repository.assemble(
             Path(scratch) / "repository", engine_dir, decoupled_mode=stream, iteration_log_path=log

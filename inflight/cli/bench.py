@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from inflight import bench, checkpoint, engine, models, triton
+from inflight import bench, checkpoint, engine, leftovers, models, triton
 from inflight.bench.names import ARRIVALS, MOST_UNDER_WAY, TRACES, WAYS
 from inflight.cli import terminal
 from inflight.cli.terminal import ENGINE_DIR, console, progress_console
@@ -48,7 +47,7 @@ def serving_tax(
     """
     folder = engine_dir or terminal.cached_engine()
     with (
-        tempfile.TemporaryDirectory(prefix="inflight-bench-") as scratch,
+        leftovers.folder("inflight-bench-") as scratch,
         progress_console.status("Starting") as status,
     ):
         result = bench.load_generator.serving_tax(folder, scratch, requests, in_flight, rounds, progress=status.update)
@@ -149,7 +148,7 @@ def compare(
     requests = _requests(dataset, num_requests, engine_dir, seed)
     bench.plan.check_fit(requests, engine.read(engine_dir).build_config)
     with (
-        tempfile.TemporaryDirectory(prefix="inflight-bench-") as scratch,
+        leftovers.folder("inflight-bench-") as scratch,
         progress_console.status("Starting") as status,
     ):
         result = bench.compare.compare(
@@ -228,7 +227,7 @@ def gpt2_command(
     with progress_console.status(f"Preparing the checkpoint {checkpoint}"):
         folder = models.gpt2_checkpoint.find(checkpoint)
     with (
-        tempfile.TemporaryDirectory(prefix="inflight-bench-") as scratch,
+        leftovers.folder("inflight-bench-") as scratch,
         terminal.progress("Loading the checkpoint") as progress,
     ):
         result = bench.gpt2_serving.bench(folder, scratch, streams, tokens, rounds, progress=progress)
@@ -254,7 +253,7 @@ def batchers_command(
     bench.dynamic_batching.check(rounds, requests, max_batch_size)
     with progress_console.status("Preparing the checkpoint"):
         folder = models.huggingface.folder(terminal.fetch(checkpoint.DEFAULT))
-    with tempfile.TemporaryDirectory(prefix="inflight-bench-") as scratch, terminal.progress("Starting") as progress:
+    with leftovers.folder("inflight-bench-") as scratch, terminal.progress("Starting") as progress:
         result = bench.dynamic_batching.bench(
             folder, scratch, rounds, requests, max_batch_size, dtype, progress=progress
         )

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
-from inflight import engine, models, triton
+from inflight import engine, leftovers, models, triton
 from inflight.checkpoint.names import DEFAULT
 from inflight.cli import bench, datasets, gpt2, terminal
 from inflight.cli.terminal import ENGINE_DIR, console, progress_console
@@ -225,7 +224,9 @@ def serve(
         ),
     ] = False,
 ) -> None:
-    """Run a model repository on 127.0.0.1 until Ctrl-C.
+    """Run a model repository on 127.0.0.1 until Ctrl-C, and show how its models are.
+
+    At Ctrl-C or SIGTERM the requests that run have 10 s to end; a second one ends the server at once.
 
     Example: [bold]inflight serve --http-port 8000 --grpc-port 8001 --set decoupled_mode=true[/]
     """
@@ -234,8 +235,8 @@ def serve(
             "A repository that exists is served as it is: leave out --engine-dir, --set and "
             "--with-llama-python, or the repository."
         )
-    with tempfile.TemporaryDirectory(prefix="inflight-serve-") as scratch:
-        repo = repo or _assemble(Path(scratch) / "repository", engine_dir, values, with_llama_python)
+    with leftovers.folder("inflight-serve-") as scratch:
+        repo = repo or _assemble(scratch / "repository", engine_dir, values, with_llama_python)
         with terminal.server(
             repo,
             http_port=http_port,
@@ -244,16 +245,8 @@ def serve(
             private=private,
             open_control=open_control,
         ) as server:
-            table = Table("model", "version", "state")
-            for row in server.models():
-                table.add_row(row.name, row.version, row.state)
-            console.print(table)
-            console.print(
-                f"HTTP     {server.http_url}\ngRPC     {server.grpc_url}\nmetrics  {server.metrics_url}\n"
-                f"{_who_may(server)}\nCtrl-C stops the server.",
-                highlight=False,
-            )
-            server.wait()
+            addresses = f"HTTP     {server.http_url}\ngRPC     {server.grpc_url}\nmetrics  {server.metrics_url}\n"
+            terminal.show_until_it_ends(server, f"{addresses}{_who_may(server)}\nCtrl-C stops the server.")
 
 
 def _who_may(server: triton.Server) -> str:
@@ -278,8 +271,8 @@ def ask(
     """
     if url is not None:
         return _ask(url, text, max_tokens, stream)
-    with tempfile.TemporaryDirectory(prefix="inflight-ask-") as scratch:
-        repo = triton.repository.assemble(Path(scratch) / "repository", terminal.cached_engine(), decoupled_mode=stream)
+    with leftovers.folder("inflight-ask-") as scratch:
+        repo = triton.repository.assemble(scratch / "repository", terminal.cached_engine(), decoupled_mode=stream)
         with terminal.server(repo) as server:
             _ask(server.grpc_url, text, max_tokens, stream)
 
@@ -349,11 +342,24 @@ def _none(text: str) -> str | None:
     return None if text == NONE else text
 
 
+class Terminated(SystemExit):
+    """SIGTERM has come."""
+
+
+def _terminate(number: int, _) -> None:
+    raise Terminated(128 + number)
+
+
 def main() -> None:
     """Run the command; a CourseError is one sentence and exit code 1. SIGTERM cleans up like Ctrl-C."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, _terminate)
+    errors = Console(stderr=True, soft_wrap=True, highlight=False)
+    leftovers.sweep()
     try:
         app()
     except CourseError as error:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]error:[/] {escape(str(error))}")
+        errors.print(f"[red]error:[/] {escape(str(error))}")
         sys.exit(1)
+    except Terminated:
+        errors.print("Ended by SIGTERM; nothing that was started is left running.")
+        raise

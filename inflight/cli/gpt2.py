@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
-from inflight import bench, models, triton
+from inflight import bench, leftovers, models, triton
 from inflight.cli import terminal
 from inflight.cli.terminal import console, progress_console
 from inflight.errors import CourseError
@@ -64,9 +62,9 @@ def _gpt2_server(names: list[str], checkpoint: str) -> Iterator[Server]:
             )
     with progress_console.status(f"Preparing the checkpoint {checkpoint}"):
         folder = models.gpt2_checkpoint.find(checkpoint)
-    with tempfile.TemporaryDirectory(prefix="inflight-gpt2-") as scratch:
+    with leftovers.folder("inflight-gpt2-") as scratch:
         repo = triton.repository.assemble(
-            Path(scratch) / "repository", scratch, tuple(dict.fromkeys(names)), gpt2_checkpoint_dir=folder
+            scratch / "repository", scratch, tuple(dict.fromkeys(names)), gpt2_checkpoint_dir=folder
         )
         with terminal.server(repo) as server:
             yield server

@@ -6,6 +6,7 @@ The command line names rooms and takes from them when a command runs: `inflight 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,12 +22,15 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.table import Table
 
 from inflight import checkpoint, engine, triton
 
 if TYPE_CHECKING:
     from inflight.checkpoint import Checkpoint
     from inflight.triton import Server
+
+LOOK_S = 0.5
 
 console = Console()
 progress_console = Console(stderr=True)  # so that what a command prints can be piped
@@ -75,3 +79,31 @@ def server(repo: Path, **options) -> Iterator[Server]:
         yield running
     finally:
         running.stop()
+
+
+def show_until_it_ends(server: Server, notes: str) -> None:
+    """Show the states of a server's models, and `notes`; then whatever happens to them, until the server ends.
+
+    Raises
+    ------
+    CourseError
+        The server ended by itself.
+    """
+    console.print(_states(server))
+    console.print(notes, highlight=False)
+    shown_until = 0.0
+    while True:
+        server.wait(LOOK_S)
+        news = [event for event in server.events() if event.time > shown_until]
+        for event in news:
+            shown_until, clock = event.time, time.strftime("%H:%M:%S", time.localtime(event.time))
+            console.print(f"{clock}  {event.model or 'server'}: {event.what}", highlight=False, soft_wrap=True)
+        if news:
+            console.print(_states(server))
+
+
+def _states(server: Server) -> Table:
+    table = Table("model", "version", "state", "reason")
+    for row in server.models():
+        table.add_row(row.name, row.version, row.state, row.reason)
+    return table

@@ -27,7 +27,7 @@ import numpy as np
 import psutil
 
 from inflight.engine.config import Chunk, ExecutorConfig, IterationStats, Request, Response
-from inflight.engine.folder import read
+from inflight.engine.folder import WEIGHTS_FILE, EngineInfo, read
 from inflight.engine.kv_cache import BlockManager
 from inflight.engine.model import Model
 from inflight.engine.model import load as load_model
@@ -43,6 +43,30 @@ log = logging.getLogger("inflight.engine.executor")
 # Stop or bad words of a request, and their tokens together: each is looked for after every token of everybody.
 MAX_WORDS, MAX_WORD_IDS = 1024, 8192
 EMPTY_PLAN_S = 0.01  # after a plan that computes nothing, how long to wait for news before the scheduler is asked again
+
+
+def check_memory(info: EngineInfo) -> None:
+    """See, before anything of an engine is loaded, that memory has room for it beside all that runs.
+
+    Its weights, and the KV cache of one longest request: with less it cannot work. The engine whose place it is to take
+    may still run, and serves on if there is no room.
+
+    Raises
+    ------
+    CourseError
+        There is not enough memory.
+    """
+    weights = (info.folder / WEIGHTS_FILE).stat().st_size
+    build = info.build_config
+    blocks = -(-build.max_seq_len // build.tokens_per_block)
+    kv_cache = blocks * build.tokens_per_block * info.kv_cache_bytes_per_token
+    available = psutil.virtual_memory().available
+    if weights + kv_cache > available:
+        raise CourseError(
+            f"The engine in {info.folder} needs {(weights + kv_cache) / 1e6:.1f} MB ({weights / 1e6:.1f} MB of weights "
+            f"and {kv_cache / 1e6:.1f} MB of KV cache for one request), and {available / 1e6:.1f} MB of memory are "
+            "available. Unload or stop something, or build a smaller engine."
+        )
 
 
 class Executor:
@@ -109,10 +133,11 @@ class Executor:
         Raises
         ------
         CourseError
-            The engine cannot be loaded; its KV cache would be too small for one longest request; a `scheduler_path`
-            whose scheduler does not pass its dry run.
+            The engine cannot be loaded; memory has no room for it; its KV cache would be too small for one longest
+            request; a `scheduler_path` whose scheduler does not pass its dry run.
         """
         config = config or ExecutorConfig()
+        check_memory(read(engine_dir))
         scheduler = None
         if config.scheduler_path:
             scheduler = tried(config, read(engine_dir).build_config)

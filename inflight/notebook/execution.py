@@ -63,8 +63,9 @@ class KernelOfThisPython(AsyncKernelManager):
 
     @property
     def kernel_spec(self) -> KernelSpec:
+        # What a kernel logs when it is ended in the middle of a cell is nothing for who ended it.
         # A kernel named python3 that a user installed earlier would otherwise win and lack the package.
-        return KernelSpec(**get_kernel_dict(), env={"COURSE_STRICT": "1"})
+        return KernelSpec(**get_kernel_dict(["--log-level=CRITICAL"]), env={"COURSE_STRICT": "1"})
 
     @default("transport_encryption")
     def _encrypt(self) -> str:

@@ -15,12 +15,14 @@ import uuid
 from collections.abc import Generator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from inflight.errors import CourseError
 from inflight.triton import transport
-from inflight.triton.transport import Connection, NoAnswer, Refused, Reply
+from inflight.triton.lookout import SharedLook
+from inflight.triton.transport import Connection, ModelGone, NoAnswer, Refused, Reply
 
 ENGINE = "tensorrt_llm"
 STOP_TIMEOUT_S = 5
@@ -145,6 +147,7 @@ class Client:
         self.model = model
         self.timeout_s = timeout_s
         self._decoupled: dict[str, bool] = {}
+        self._looks: dict[str, SharedLook] = {}
         self._http = self.url.startswith(("http://", "https://"))
         self._connection = None if self._http else Connection(self.url)
 
@@ -201,8 +204,18 @@ class Client:
     # The server -------------------------------------------------------------------------------------------------------
 
     def is_ready(self) -> bool:
-        """Whether the server answers and every model it was told to load is ready."""
-        return transport.is_ok(self.url, "/v2/health/ready") if self._http else self._grpc.is_ready()
+        """Whether the server answers, every model it was told to load is ready, and this client's is among them."""
+        if self._http:
+            paths = "/v2/health/ready", f"/v2/models/{self.model}/ready"
+            return all(transport.is_ok(self.url, path) for path in paths)
+        return self._grpc.is_ready() and self._grpc.is_model_ready(self.model)
+
+    def _is_gone(self, model: str) -> SharedLook:
+        """Whether the server runs on without a model, for those who wait for its answers."""
+        if model not in self._looks:
+            ask = partial(transport.is_model_gone, self.url) if self._http else self._grpc.is_model_gone
+            self._looks[model] = SharedLook(partial(ask, model))
+        return self._looks[model]
 
     def metadata(self, model: str | None = None) -> dict:
         """A model's inputs and outputs, as the server tells them: name, datatype, shape."""
@@ -252,9 +265,11 @@ class Client:
             pieces = list(self._stream_grpc(model, arrays, read))
         else:
             try:
-                pieces = [read(self._grpc.infer(model, arrays, self.timeout_s, request_id=request_id))]
-            except NoAnswer:
-                # Nobody waits any longer: the time is up, or `close` was called meanwhile.
+                pieces = [
+                    read(self._grpc.infer(model, arrays, self.timeout_s, self._is_gone(model), request_id=request_id))
+                ]
+            except (NoAnswer, ModelGone):
+                # Nobody waits any longer: the time is up, the model is gone, or `close` was called meanwhile.
                 if model != ENGINE:
                     self._stop_in_engine(request_id)
                 raise
@@ -268,7 +283,7 @@ class Client:
         num_unfinished = 1  # requests on this stream: the stop request gets a final response of its own
         stop_at = None if stop_after_s is None else time.perf_counter() + stop_after_s
         try:
-            with Connection(url) as connection:
+            with Connection(url) as connection, connection.lookout(model, self._is_gone(model)) as lookout:
                 connection.open_stream()
                 connection.send_on_stream(model, arrays, request_id, enable_empty_final_response=True)
                 while not is_over:
@@ -282,8 +297,9 @@ class Client:
                         connection.send_on_stream(model, _stop_arrays(), request_id)
                         num_unfinished += 1
                         continue
+                    lookout.has_come()
                     if reply.error is not None:
-                        is_over = True
+                        is_over = not isinstance(reply.error, ModelGone)  # others of an ensemble may work on for it
                         raise reply.error
                     num_unfinished -= reply.is_final
                     is_over = num_unfinished == 0
@@ -299,8 +315,10 @@ class Client:
         started, request_id = time.perf_counter(), uuid.uuid4().hex
         path = f"/v2/models/{self.model}/generate"
         try:
-            text = transport.post_json(self.url, path, _body(inputs, request_id), self.timeout_s)["text_output"]
-        except NoAnswer:
+            text = transport.post_json(
+                self.url, path, _body(inputs, request_id), self.timeout_s, self.model, self._is_gone(self.model)
+            )["text_output"]
+        except (NoAnswer, ModelGone):
             self._stop_in_engine_http(request_id)
             raise
         return Answer([text], [time.perf_counter() - started])
@@ -309,7 +327,11 @@ class Client:
         request_id, is_over = uuid.uuid4().hex, False
         path = f"/v2/models/{self.model}/generate_stream"
         try:
-            with closing(transport.post_stream(self.url, path, _body(inputs, request_id), self.timeout_s)) as pieces:
+            content = _body(inputs, request_id)
+            stream = transport.post_stream(
+                self.url, path, content, self.timeout_s, self.model, self._is_gone(self.model)
+            )
+            with closing(stream) as pieces:
                 for piece in pieces:
                     yield piece["text_output"]
             is_over = True

@@ -30,7 +30,7 @@ from pathlib import Path
 
 import psutil
 
-from inflight.triton import hidden_arguments, supervisor
+from inflight.triton import hidden_arguments, watch
 
 HEADER = "inflight-key"
 GRPC_HEADER = f"triton-grpc-protocol-{HEADER}"
@@ -61,7 +61,7 @@ class Key(str):
 
 def create(workdir: Path) -> None:
     """Make a server's key and keep it in its folder."""
-    descriptor = os.open(workdir / supervisor.KEY_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    descriptor = os.open(workdir / watch.KEY_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "w") as file:
         file.write(f"{HEADER}: {secrets.token_hex(32)}\n")
 
@@ -154,7 +154,7 @@ def _key_of(process: psutil.Process) -> Key | None:
 def read(workdir: Path) -> Key | None:
     """The key in a server's folder; None if there is none, or if others may have written or read it."""
     try:
-        descriptor = os.open(workdir / supervisor.KEY_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(workdir / watch.KEY_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
     with open(descriptor) as file:

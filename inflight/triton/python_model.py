@@ -19,7 +19,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from inflight.errors import CourseError
-from inflight.triton import huge_shapes, repository
+from inflight.triton import huge_shapes, orphan, repository
 
 if TYPE_CHECKING:
     from inflight.engine.executor import Executor
@@ -38,6 +38,7 @@ MAX_SENTENCE = 500  # characters
 atexit.register(gc.freeze)
 # Now, as the backend has not needed an array yet.
 huge_shapes.survive(lambda: c_python_backend_utils.Tensor("any", np.zeros(1, np.int32)))
+orphan.end_with_server()
 
 
 def parameters(args: dict) -> dict:

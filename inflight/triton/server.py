@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import select
 import shutil
 import socket
@@ -33,8 +32,9 @@ from typing import Any
 import psutil
 from google.protobuf import json_format
 
+from inflight import leftovers
 from inflight.errors import CourseError
-from inflight.triton import keys, repository, supervisor, transport
+from inflight.triton import keys, repository, supervisor, transport, watch
 from inflight.triton.repository import batchers
 
 HOST = keys.HOST
@@ -45,6 +45,7 @@ PORT_ATTEMPTS = 5
 METRICS_SOCKET = "metrics.sock"
 LONGEST_SOCKET_PATH = 107  # bytes, of sockaddr_un
 LOG_LINES = 15
+DRAIN_S = 10
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,15 @@ class ModelState:
     version: str
     state: str
     reason: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened to a model that died: it did, it was loaded again, it stays down. `time` in seconds since 1970."""
+
+    time: float
+    model: str
+    what: str
 
 
 class Server:
@@ -103,7 +113,12 @@ class Server:
         self._supervisor: subprocess.Popen | None = None
         self._workdir: Path | None = None
         self._shm_prefix = ""
-        self.pid: int | None = None
+        self._pid: int | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of `tritonserver`, None when there is none; another one after a crash."""
+        return self._pid if self._workdir is None else watch.read_status(self._workdir).get("pid", self._pid)
 
     @property
     def http_url(self) -> str:
@@ -131,7 +146,7 @@ class Server:
     @property
     def key_file(self) -> Path:
         """The key as a header in a file that you alone can open: `curl -H @FILE`. There is none with open control."""
-        return self._folder / supervisor.KEY_FILE
+        return self._folder / watch.KEY_FILE
 
     @property
     def _folder(self) -> Path:
@@ -153,6 +168,7 @@ class Server:
         problems = repository.check(self.repo)
         if problems:
             raise CourseError(f"The repository is not ready to be served: {problems[0]}")
+        leftovers.sweep()
         try:
             self._start_process()
             self.load_all()
@@ -178,8 +194,9 @@ class Server:
 
     def _launch(self) -> None:
         triton = _installation()
+        self._shm_prefix = f"inflight_{uuid.uuid4().hex[:12]}_"
         try:
-            self._workdir = Path(tempfile.mkdtemp(prefix="inflight-server-"))
+            self._workdir, owner = leftovers.server_folder(self._shm_prefix)
             _link_backend(triton, self._workdir / keys.BACKENDS)
             if not self.open_control:
                 keys.create(self._workdir)
@@ -188,30 +205,19 @@ class Server:
                 f"No folder for the server could be made in {tempfile.gettempdir()} ({error.strerror}). "
                 "Make room there, or set TMPDIR."
             ) from error
-        self._shm_prefix = f"inflight_{uuid.uuid4().hex[:12]}_"
-        command = [
-            str(triton / "bin" / "tritonserver"),
-            f"--model-repository={self.repo}",
-            f"--backend-directory={self._workdir / keys.BACKENDS}",
-            "--model-control-mode=explicit",
-            "--exit-timeout-secs=10",
-            "--disable-auto-complete-config",
-            f"--http-address={HOST}",
-            f"--http-port={self._ports['http']}",
-            f"--grpc-address={HOST}",
-            f"--grpc-port={self._ports['grpc']}",
-            f"--metrics-address={self._metrics_address()}",
-            f"--metrics-port={self._ports['metrics']}",
-            f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
-            *([] if self.open_control else keys.arguments(self.private)),
-        ]
-        self._supervisor = subprocess.Popen(
-            [sys.executable, "-S", supervisor.__file__, str(self._workdir), self._shm_prefix, *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=_environment(triton),
-            start_new_session=True,
-        )
+        try:
+            command = self._command(triton)
+            self._supervisor = subprocess.Popen(
+                [sys.executable, "-S", supervisor.__file__, str(self._workdir), self._shm_prefix, *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                env=_environment(triton),
+                start_new_session=True,
+                pass_fds=[owner],
+            )
+        finally:
+            os.close(owner)  # the folder is the supervisor's
         assert self._supervisor.stdout is not None
         answer = self._supervisor.stdout.readline().decode().strip()
         if answer.startswith(supervisor.CANNOT_CLOSE):
@@ -226,7 +232,25 @@ class Server:
                 f"tritonserver cannot be started ({answer or 'its supervisor ended'}). Install the course's "
                 "requirements again (`make course` does it)."
             )
-        self.pid = int(answer)
+        self._pid = int(answer)
+
+    def _command(self, triton: Path) -> list[str]:
+        return [
+            str(triton / "bin" / "tritonserver"),
+            f"--model-repository={self.repo}",
+            f"--backend-directory={self._folder / keys.BACKENDS}",
+            "--model-control-mode=explicit",
+            "--exit-timeout-secs=3600",  # the supervisor does not wait as long
+            "--disable-auto-complete-config",
+            f"--http-address={HOST}",
+            f"--http-port={self._ports['http']}",
+            f"--grpc-address={HOST}",
+            f"--grpc-port={self._ports['grpc']}",
+            f"--metrics-address={self._metrics_address()}",
+            f"--metrics-port={self._ports['metrics']}",
+            f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
+            *([] if self.open_control else keys.arguments(self.private)),
+        ]
 
     def _metrics_address(self) -> str:
         if not self.private:
@@ -256,8 +280,24 @@ class Server:
         return self.pid is not None and keys.listens(psutil.Process(self.pid), self._ports["http"])
 
     def is_alive(self) -> bool:
-        """Whether the server's process runs."""
+        """Whether the server's process runs; whether it can answer is what `is_ready` tells."""
         return not self._ends(within_s=0)
+
+    def is_ready(self) -> bool:
+        """Whether the server runs, all its models are loaded, and the process of none is gone."""
+        if not self.is_alive() or not transport.is_ok(self.http_url, "/v2/health/ready"):
+            return False
+        try:
+            return all(row.state == "READY" for row in self.models())
+        except CourseError:  # it has gone since
+            return False
+
+    def events(self) -> list[Event]:
+        """What happened to models whose processes ended by themselves or were killed; the oldest first.
+
+        It is noticed at once, and such a model is loaded again, up to 3 times in 10 minutes (`inflight.triton.watch`).
+        """
+        return [Event(**event) for event in watch.read_status(self._folder)["events"]] if self.is_alive() else []
 
     def _ends(self, within_s: float | None) -> bool:
         """Whether the server has ended, or ends in the next seconds; None waits for it. Returns as soon as it has."""
@@ -266,30 +306,47 @@ class Server:
             return True
         return bool(select.select([process.stdout], [], [], within_s)[0])  # the supervisor writes a second line then
 
-    def wait(self) -> None:
-        """Block until the server ends by itself, which is an error; an interrupt ends the waiting.
+    def wait(self, within_s: float | None = None) -> None:
+        """Block until the server ends by itself, which is an error, or for some seconds; an interrupt ends the waiting.
 
         Raises
         ------
         CourseError
             The server died, with the last lines of its log.
         """
-        self._ends(within_s=None)
-        raise CourseError(f"tritonserver ended unexpectedly. Its last lines:\n{self.log_tail()}")
+        if self._ends(within_s):
+            raise CourseError(f"tritonserver ended unexpectedly. Its last lines:\n{self.log_tail()}")
 
-    def stop(self) -> None:
-        """Stop the server and wait until nothing of it is left. May be called twice."""
+    def stop(self, drain_s: float = DRAIN_S) -> None:
+        """Stop the server and wait until nothing of it is left. May be called twice.
+
+        Parameters
+        ----------
+        drain_s : float
+            How many seconds the requests that run may take to their end; new ones are refused. The clients of those
+            that take longer are told that the server went away. An interrupt meanwhile ends the server at once.
+        """
         if self._supervisor is None:
+            if self._workdir is not None:  # it could not be started
+                shutil.rmtree(self._workdir, ignore_errors=True)
+                self._workdir = None
             return
         process, self._supervisor = self._supervisor, None
+        try:
+            _wait_for_end(process, drain_s)
+        finally:
+            self._clean_up(process)
+
+    def _clean_up(self, process: subprocess.Popen) -> None:
+        """Wait for the supervisor's end, which is soon now, and remove what is left."""
         assert process.stdin is not None and process.stdout is not None and self._workdir is not None
         process.stdin.close()
         process.stdout.read()
-        if process.wait() != 0 and self.pid is not None:  # the supervisor was killed itself: do its work
-            supervisor.clean_up(self.pid, self._shm_prefix)
+        if process.wait() != 0 and self._pid is not None:  # the supervisor was killed itself: do its work
+            supervisor.clean_up(self._pid, self._shm_prefix)
         process.stdout.close()
         shutil.rmtree(self._workdir, ignore_errors=True)
-        self._workdir = self.pid = None
+        self._workdir = self._pid = None
 
     def __enter__(self) -> Server:
         return self.start()
@@ -312,12 +369,20 @@ class Server:
 
     def load_all(self) -> None:
         """Load every model; an ensemble takes the models that it is made of along, side by side."""
+        with self._alone_with_models():
+            self._load_all()
+
+    def _load_all(self) -> None:
         names = repository.models(self.repo)
         configs = {name: repository.read_config(self.repo / name / repository.CONFIG) for name in names}
         parts = {step.model_name for config in configs.values() for step in config.ensemble_scheduling.step}
         with ThreadPoolExecutor(max_workers=len(names)) as pool:
             loads = [pool.submit(self._load, name, {}) for name in names if name not in parts]
-            self._report_until_done(loads)
+            try:
+                self._report_until_done(loads)
+            except BaseException:  # an interrupt: without a server the loads end, which this block waits for
+                self.stop(drain_s=0)
+                raise
         failed = [row for row in self.models() if row.state != "READY" and row.reason]
         if failed:
             first = next(
@@ -363,26 +428,38 @@ class Server:
         for problem in repository.batch_library_problems(self.repo / model, config):
             raise CourseError(str(problem))
         repository.note_scheduler(config)
+        self._wait_until_mended(model)
         # Always with a config: told to load files that have not changed, Triton keeps an earlier override.
-        self._load(
-            model, {"parameters": {"config": json_format.MessageToJson(config, preserving_proto_field_name=True)}}
-        )
+        with self._alone_with_models():
+            self._load(
+                model, {"parameters": {"config": json_format.MessageToJson(config, preserving_proto_field_name=True)}}
+            )
 
     def _load(self, model: str, body: dict) -> None:
+        started = time.time()
+
+        def has_failed() -> bool:
+            return any(event.time > started and event.what.startswith(watch.LOAD_FAILED) for event in self.events())
+
         try:
-            self._post(f"/v2/repository/models/{model}/load", body)
+            self._post(f"/v2/repository/models/{model}/load", body, model, has_failed)
+        except transport.ModelGone as error:
+            reasons = [f"{event.model}: {event.what}" for event in self.events() if event.time > started]
+            raise CourseError(f"The model {model!r} could not be loaded. {' '.join(reasons)}") from error
         except transport.Refused as error:
             raise CourseError(
-                f"The model {model!r} could not be loaded: {_reason(str(error))}\n"
+                f"The model {model!r} could not be loaded: {watch.sentence(str(error))}\n"
                 f"Last lines of the log:\n{self.log_tail()}"
             ) from error
 
     def unload(self, model: str) -> None:
-        """Unload a model and wait until it is gone."""
-        try:
-            self._post(f"/v2/repository/models/{model}/unload", {})
-        except transport.Refused as error:
-            raise CourseError(f"The model {model!r} could not be unloaded: {error}") from error
+        """Unload a model and wait until it is gone: its running requests end first, with their answers."""
+        self._wait_until_mended(model)
+        with self._alone_with_models():
+            try:
+                self._post(f"/v2/repository/models/{model}/unload", {})
+            except transport.Refused as error:
+                raise CourseError(f"The model {model!r} could not be unloaded: {error}") from error
         deadline = time.monotonic() + LOAD_TIMEOUT_S
         while any(row.name == model and row.state in ("READY", "UNLOADING") for row in self.models()):
             if time.monotonic() > deadline:
@@ -390,32 +467,67 @@ class Server:
             self._ends(within_s=0.05)
 
     def models(self) -> list[ModelState]:
-        """State of each model of the repository, as in the table that Triton logs."""
-        rows = [
-            ModelState(row["name"], row.get("version", "1"), row.get("state", ""), _reason(row.get("reason", "")))
-            for row in self._post("/v2/repository/index", {})
-        ]
-        known = repository.models(self.repo)
-        return sorted(rows, key=lambda row: known.index(row.name) if row.name in known else len(known))
+        """State of each model of the repository, as in the table that Triton logs.
 
-    def _post(self, path: str, body: dict) -> Any:
+        Of a model whose process is gone Triton says that it is READY, and later that it is being unloaded: here it is
+        UNAVAILABLE, with the reason.
+        """
+        down = watch.read_status(self._folder)["down"] if self.is_alive() else {}
+        states = {name: ModelState(name, "1", "UNAVAILABLE", reason) for name, reason in down.items()}
+        try:
+            for row in self._post("/v2/repository/index", {}):
+                reason = watch.sentence(row.get("reason", ""))
+                told = ModelState(row["name"], row.get("version", "1"), row.get("state", ""), reason)
+                states.setdefault(row["name"], told)
+        except CourseError:
+            if not states:  # else it has crashed, and is being started again
+                raise
+        known = repository.models(self.repo)
+        return sorted(states.values(), key=lambda row: known.index(row.name) if row.name in known else len(known))
+
+    def _alone_with_models(self) -> contextlib.AbstractContextManager:
+        """Loading and unloading, here and by the supervisor, is done by one at a time."""
+        return watch.held(self._folder / watch.LOCK)
+
+    def _is_being_mended(self, model: str) -> bool:
+        return watch.read_status(self._folder)["down"].get(model, "").endswith(watch.BEING_MENDED)
+
+    def _lacks_processes(self, model: str) -> bool:
+        """Whether a process of a loaded model has ended, which the supervisor is about to notice."""
+        try:
+            config = transport.get_json(self.http_url, f"/v2/models/{model}/config")
+            return self.pid is not None and watch.living(self.pid, model) < watch.num_processes(config)
+        except (CourseError, FileNotFoundError):  # it is not loaded; the server has ended
+            return False
+
+    def _wait_until_mended(self, model: str) -> None:
+        """Return when the supervisor has loaded a model again that died, or has given up on it."""
+        deadline = time.monotonic() + LOAD_TIMEOUT_S
+        while self.is_alive() and (self._is_being_mended(model) or self._lacks_processes(model)):
+            if time.monotonic() > deadline:
+                return
+            self._ends(within_s=0.05)
+
+    def _post(self, path: str, body: dict, model: str = "", is_gone: Callable[[], bool] | None = None) -> Any:
         """What an endpoint of the model repository answers; CourseError with the log's end when nothing comes."""
         if not self.is_alive():
             raise CourseError(f"The server does not run. Start it first. Last lines of its log:\n{self.log_tail()}")
         try:
-            return transport.post_json(self.http_url, path, body, LOAD_TIMEOUT_S)
+            return transport.post_json(self.http_url, path, body, LOAD_TIMEOUT_S, model, is_gone)
+        except transport.ModelGone:
+            raise
         except (transport.ServerGone, transport.NoAnswer) as error:
             raise CourseError(
                 f"The server at {self.http_url} does not answer. Last lines of its log:\n{self.log_tail()}"
             ) from error
 
 
-def _reason(text: str) -> str:
-    """Triton's reason without the traceback that Python models add: the sentence of a CourseError if there is one."""
-    for line in text.splitlines():
-        if told := re.search(r"(?:CourseError|SchedulerError): (.*)", line):
-            return told[1].strip()
-    return " ".join(text.partition("\n\nAt:")[0].split())
+def _wait_for_end(process: subprocess.Popen, drain_s: float) -> None:
+    """Tell the supervisor to end the server, and wait until it has."""
+    assert process.stdin is not None and process.stdout is not None
+    with contextlib.suppress(BrokenPipeError):  # it was killed itself
+        process.stdin.write(f"stop {drain_s}\n".encode())
+    process.stdout.readline()
 
 
 def _is_gpu_note(line: str) -> bool:

@@ -1,8 +1,15 @@
 """Keeps a Triton server no longer than whoever started it.
 
-Run as a process of its own, between a notebook's kernel and `tritonserver`. It starts the server, waits until the
-server ends or its own standard input is closed (which the kernel does by stopping it, or by dying in any way), and
-leaves nothing behind: no process, no shared memory, no folder. Standard library only, so that it is up in no time.
+Run as a process of its own, between a notebook's kernel and `tritonserver`. It starts the server, looks after the
+processes of its models (`watch`), starts it again when it crashes, and waits until the server ends or the kernel wants
+it to:
+
+- A line "stop SECONDS" on its standard input: the server takes no more requests, and those that run may go on for so
+  many seconds.
+- Its standard input is closed, which also happens when the kernel dies in any way: the same, for GRACE_S at most; after
+  a "stop", at once.
+
+It leaves nothing behind: no process, no shared memory, no folder. Standard library only, so that it is up in no time.
 
     python supervisor.py WORKDIR SHM_PREFIX tritonserver ARG…
 """
@@ -16,17 +23,22 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 if __package__:
-    from inflight.triton import hidden_arguments, owner_only
+    from inflight.triton import hidden_arguments, owner_only, watch
 else:  # run as a program, its own folder is where Python looks
     import hidden_arguments  # type: ignore[no-redef]
     import owner_only  # type: ignore[no-redef]
+    import watch  # type: ignore[no-redef]
 
-KEY_FILE = "key"  # in WORKDIR: a header, "name: value", as curl reads it with -H @FILE
 CANNOT_CLOSE = "cannot be closed:"  # what it says in place of the server's number, and why
 GRACE_S = 4
+POLL_S = 0.1
+CRASHES = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS)
+MOST_RESTARTS = 3
+DRAINED = b"All models are stopped"  # in Triton's log when it has been told to end and no request runs any more
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -49,12 +61,22 @@ def main(workdir: str, shm_prefix: str, command: list[str]) -> int:
         print(error.strerror, flush=True)
         return 1
     print(server.pid, flush=True)
+    models = watch.Watch(server.pid, _http_address(command), Path(workdir))
+    num_restarts = 0
     try:
+        models.start()
         _wait_for_end(server)
+        while server.poll() in CRASHES and num_restarts < MOST_RESTARTS:
+            num_restarts += 1
+            models.stop()
+            clean_up(server.pid, shm_prefix)
+            server = _start(Path(workdir), command)
+            models = watch.Watch(server.pid, _http_address(command), Path(workdir), before=models)
+            models.start()
+            _wait_for_end(server)
+        models.stop()
         if server.poll() is None:
-            server.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                server.wait(GRACE_S)
+            _drain(server, Path(workdir) / watch.LOG)
     finally:
         clean_up(server.pid, shm_prefix)
         code = server.wait()
@@ -67,11 +89,11 @@ def main(workdir: str, shm_prefix: str, command: list[str]) -> int:
 
 def _start(workdir: Path, command: list[str]) -> subprocess.Popen:
     """Start the server; with a key, which takes its place in the arguments unseen, closed to other users."""
-    key_file, key = workdir / KEY_FILE, ""
+    key_file, key = workdir / watch.KEY_FILE, ""
     if key_file.exists():
         key = key_file.read_text().split()[-1]
         owner_only.apply()
-    with open(workdir / "triton.log", "ab") as log:
+    with open(workdir / watch.LOG, "ab") as log:
         return hidden_arguments.start(
             command,
             key,
@@ -81,6 +103,11 @@ def _start(workdir: Path, command: list[str]) -> subprocess.Popen:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+
+
+def _http_address(command: list[str]) -> tuple[str, int]:
+    options = dict(argument.partition("=")[::2] for argument in command)
+    return options["--http-address"], int(options["--http-port"])
 
 
 def clean_up(server_pid: int, shm_prefix: str) -> None:
@@ -100,9 +127,29 @@ def _wait_for_end(server: subprocess.Popen) -> None:
         os.close(ended)
 
 
+def _drain(server: subprocess.Popen, log: Path) -> None:
+    """Wait for a server that is told to end: as long as whoever started it says, and still wants to wait.
+
+    Once no request runs any more it has GRACE_S: Triton 2.51 may wait for more than those, and in vain.
+    """
+    order = os.read(sys.stdin.fileno(), 100).split()  # blank when the input is closed
+    is_asked = len(order) == 2 and order[0] == b"stop"
+    inputs = [os.pidfd_open(server.pid), *([sys.stdin.fileno()] if is_asked else [])]
+    deadline = time.monotonic() + (float(order[1]) if is_asked else GRACE_S)
+    with open(log, "rb") as lines:
+        lines.seek(0, os.SEEK_END)
+        server.terminate()
+        is_drained = False
+        while (left_s := deadline - time.monotonic()) > 0 and not select.select(inputs, [], [], min(left_s, POLL_S))[0]:
+            if not is_drained and DRAINED in lines.read():
+                is_drained, deadline = True, min(deadline, time.monotonic() + GRACE_S)
+    os.close(inputs[0])
+
+
 def _wait_for_reader() -> None:
     """The log is kept until whoever started the server has let go of it."""
-    select.select([sys.stdin], [], [])
+    while os.read(sys.stdin.fileno(), 100):  # until it is closed
+        pass
 
 
 if __name__ == "__main__":

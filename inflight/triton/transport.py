@@ -16,9 +16,10 @@ import contextlib
 import json
 import queue
 import re
+import socket
 import ssl
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from inflight.errors import CourseError
 from inflight.triton import keys
+from inflight.triton.lookout import Lookout
 
 SHORT_TIMEOUT_S = 10  # of what Triton answers at once: health, metadata, statistics
 
@@ -54,6 +56,16 @@ class ServerGone(CourseError):
 
 class NoAnswer(CourseError):
     """Nothing came within the time, or the client stopped waiting."""
+
+
+class ModelGone(ServerGone):
+    """The server answers, but the model does not run any more."""
+
+    def __init__(self, url: str, model: str):
+        super().__init__(
+            f"The model {model!r} at {url} went away in the middle of a request: its process ended, or it was "
+            "unloaded. Ask again when it is ready; the server's log says what happened."
+        )
 
 
 class Refused(CourseError):
@@ -199,16 +211,52 @@ class Connection:
 
     # One request, one reply -------------------------------------------------------------------------------------------
 
-    def infer(self, model: str, arrays: dict[str, np.ndarray], timeout_s: float, **options) -> Reply:
+    def infer(
+        self,
+        model: str,
+        arrays: dict[str, np.ndarray],
+        timeout_s: float,
+        is_gone: Callable[[], bool] | None = None,
+        **options,
+    ) -> Reply:
         """Send a request and wait for its reply; `options` as tritonclient's: request_id, parameters, priority, ...
+
+        Parameters
+        ----------
+        is_gone : callable, optional
+            Asked from time to time whether the model is gone, so that nobody waits for it in vain.
 
         Raises
         ------
         CourseError
             ServerGone, NoAnswer within `timeout_s`, or Refused.
         """
+        if is_gone is None:
+            with errors(self.url, timeout_s):
+                result = self._client.infer(model, tensors(arrays), client_timeout=timeout_s, **options)
+            return Reply(0, time.perf_counter(), result, None)
+        return self._infer_unless_gone(model, arrays, timeout_s, is_gone, options)
+
+    def _infer_unless_gone(self, model: str, arrays: dict, timeout_s: float, is_gone, options: dict) -> Reply:
+        arrived: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
         with errors(self.url, timeout_s):
-            result = self._client.infer(model, tensors(arrays), client_timeout=timeout_s, **options)
+            call = self._client.async_infer(
+                model,
+                tensors(arrays),
+                lambda result, error: arrived.put((result, error)),
+                client_timeout=timeout_s,
+                **options,
+            )
+            with Lookout(is_gone, lambda: arrived.put((None, ModelGone(self.url, model)))):
+                try:
+                    result, error = arrived.get()
+                except BaseException:  # an interrupt: nobody waits any longer
+                    call.cancel()
+                    raise
+            if isinstance(error, ModelGone):
+                call.cancel()
+            if error is not None:
+                raise error
         return Reply(0, time.perf_counter(), result, None)
 
     def send(self, number: int, model: str, arrays: dict[str, np.ndarray], **options) -> None:
@@ -257,6 +305,28 @@ class Connection:
         with contextlib.suppress(CourseError), errors(self.url):
             return self._client.is_server_ready(client_timeout=SHORT_TIMEOUT_S)
         return False
+
+    def is_model_ready(self, model: str) -> bool:
+        """Whether the server answers, and takes requests for a model."""
+        with contextlib.suppress(CourseError), errors(self.url):
+            return self._client.is_model_ready(model, client_timeout=SHORT_TIMEOUT_S)
+        return False
+
+    def is_model_gone(self, model: str) -> bool:
+        """Whether the server runs on without the model. One that is stopping answers what it has taken in."""
+        if self.is_model_ready(model):
+            return False
+        with contextlib.suppress(CourseError), errors(self.url):
+            return self._client.is_server_live(client_timeout=SHORT_TIMEOUT_S)
+        return False
+
+    def lookout(self, model: str, is_gone: Callable[[], bool], number: int = 0) -> Lookout:
+        """For the time of a request on the stream: if its model is gone, `next_reply` has the error."""
+
+        def tell() -> None:
+            self.arrived.put(Reply(number, time.perf_counter(), None, ModelGone(self.url, model)))
+
+        return Lookout(is_gone, tell)
 
     def metadata(self, model: str, timeout_s: float) -> dict:
         """A model's inputs and outputs, as the server tells them."""
@@ -326,26 +396,77 @@ def get_json(url: str, path: str, timeout_s: float | None = None) -> Any:
         return _content(response)
 
 
-def post_json(url: str, path: str, body: dict, timeout_s: float) -> Any:
-    """What an endpoint answers to `body`; None when it answers nothing. Parameters and errors as of `get_json`."""
-    with _exchange("POST", url, path, body, timeout_s) as response:
+def post_json(
+    url: str, path: str, body: dict, timeout_s: float, model: str = "", is_gone: Callable[[], bool] | None = None
+) -> Any:
+    """What an endpoint answers to `body`; None when it answers nothing. Parameters and errors as of `get_json`.
+
+    With `is_gone`, which is asked from time to time, nobody waits in vain for a `model` that is gone.
+    """
+    with _unless_gone(url, model, is_gone) as wire, _exchange("POST", url, path, body, timeout_s, wire) as response:
         return _content(response)
 
 
-def post_stream(url: str, path: str, body: dict, timeout_s: float) -> Generator[dict, None, None]:
-    """What an endpoint answers to `body` piece by piece, as server-sent events. As `get_json`; may be closed early."""
-    with _exchange("POST", url, path, body, timeout_s) as response:
+def post_stream(
+    url: str, path: str, body: dict, timeout_s: float, model: str = "", is_gone: Callable[[], bool] | None = None
+) -> Generator[dict, None, None]:
+    """What an endpoint answers to `body` piece by piece, as server-sent events. As `post_json`; may be closed early."""
+    with _unless_gone(url, model, is_gone) as wire, _exchange("POST", url, path, body, timeout_s, wire) as response:
         if response.status_code != 200:
             _content(response)
         for line in response.iter_lines():
+            wire.has_come()
             if line.startswith("data:"):
                 yield _parsed(line, response)
+
+
+class _Wire:
+    """The socket of one HTTP request, which another thread may cut."""
+
+    def __init__(self) -> None:
+        self.is_cut = False
+        self.has_come: Callable[[], None] = lambda: None  # called with each line
+        self._socket: socket.socket | None = None
+
+    def trace(self, event: str, info: dict) -> None:
+        """Called by httpx as the request goes on."""
+        if event.startswith("connection.connect_") and event.endswith(".complete"):
+            self._socket = info["return_value"].get_extra_info("socket")
+
+    def cut(self) -> None:
+        """Have whoever reads from the socket find it closed."""
+        if self._socket is not None:
+            self.is_cut = True
+            with contextlib.suppress(OSError):  # the other side was faster
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def _unless_gone(url: str, model: str, is_gone: Callable[[], bool] | None) -> Iterator[_Wire]:
+    """For the time of a request: if its model is gone, cut its wire. Raises ModelGone then."""
+    wire = _Wire()
+    if is_gone is None:
+        yield wire
+        return
+    try:
+        with Lookout(is_gone, wire.cut) as lookout:
+            wire.has_come = lookout.has_come
+            yield wire
+    except ServerGone:
+        if wire.is_cut:
+            raise ModelGone(url, model) from None
+        raise
 
 
 def get_text(url: str) -> str:
     """A page, such as /metrics. Errors as of `get_json`."""
     with _exchange("GET", url, "", None, None) as response:
         return response.read().decode("utf-8", "replace")
+
+
+def is_model_gone(url: str, model: str) -> bool:
+    """Whether a server runs on without a model. One that is stopping answers what it has taken in."""
+    return not is_ok(url, f"/v2/models/{model}/ready") and is_ok(url, "/v2/health/live")
 
 
 def is_ok(url: str, path: str, timeout_s: float | None = None) -> bool:
@@ -360,8 +481,16 @@ def is_ok(url: str, path: str, timeout_s: float | None = None) -> bool:
 
 @contextlib.contextmanager
 def _exchange(
-    method: str, url: str, path: str, body: dict | None, timeout_s: float | None, is_open: bool = False
+    method: str,
+    url: str,
+    path: str,
+    body: dict | None,
+    timeout_s: float | None,
+    wire: _Wire | None = None,
+    is_open: bool = False,
 ) -> Iterator[httpx.Response]:
+    extensions = {} if wire is None else {"trace": wire.trace}
+    headers = {} if is_open else keys.headers(url)
     limit_s = SHORT_TIMEOUT_S if timeout_s is None else timeout_s
     content = None if body is None else _json(body)
     socket_path = url.removeprefix(UNIX) if url.startswith(UNIX) else None
@@ -375,7 +504,7 @@ def _exchange(
             trust_env=not keys.is_local(address),  # a proxy would get what is sent
             follow_redirects=False,  # another address would
         ) as client,
-        client.stream(method, address, content=content, headers={} if is_open else keys.headers(url)) as response,
+        client.stream(method, address, content=content, headers=headers, extensions=extensions) as response,
     ):
         yield response
 

@@ -4,6 +4,9 @@ import os
 import signal
 import socket
 import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +18,8 @@ from inflight.triton import repository
 from inflight.triton.client import Client
 from inflight.triton.repository import PIPELINE
 from inflight.triton.server import ModelState, Server
-from tests.engines import how_it_ends, metric, model_process, start_python, wait_until
+from inflight.triton.transport import ServerGone, text
+from tests.engines import add_silent_model, how_it_ends, metric, model_process, start_python, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -295,3 +299,73 @@ def test_a_killed_server_is_noticed_and_may_be_started_again(small_repo):
         assert states(server) == dict.fromkeys(PIPELINE, "READY")
     finally:
         server.stop()
+
+
+# Draining -------------------------------------------------------------------------------------------------------------
+
+
+def test_requests_that_run_end_with_their_answers_when_the_server_stops(small_repo):
+    with Server(small_repo) as server:
+        stream = Client(server.grpc_url, timeout_s=3600).stream("Hello", max_tokens=40, min_length=40)
+        pieces = iter(stream)
+        next(pieces)
+        with ThreadPoolExecutor(1) as pool:
+            rest = pool.submit(list, pieces)
+            server.stop(drain_s=60)
+            rest.result(timeout=60)
+    assert len(stream.answer.pieces) >= 30  # some tokens are no text yet
+
+
+def test_requests_that_run_end_with_their_answers_when_the_model_is_loaded_again(server):
+    stream = Client(server.grpc_url, timeout_s=3600).stream("Hello", max_tokens=40, min_length=40)
+    pieces = iter(stream)
+    next(pieces)
+    with ThreadPoolExecutor(1) as pool:
+        rest = pool.submit(list, pieces)
+        server.load("tensorrt_llm", max_tokens_in_paged_kv_cache=192)
+        rest.result(timeout=60)
+    server.load("tensorrt_llm")
+    assert len(stream.answer.pieces) >= 30
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_what_runs_longer_than_it_may_is_told_and_an_interrupt_ends_the_waiting(small_repo, is_interrupted):
+    add_silent_model(small_repo)
+    with Server(small_repo) as server:
+        traces, client = Traces.of(server.pid), Client(server.grpc_url, timeout_s=3600)
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(client._ask_grpc, "silent", {"text_input": text("Hello")}, lambda reply: reply)
+            with pytest.raises(TimeoutError):
+                asked.result(timeout=2)
+            if is_interrupted:
+                threading.Timer(2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+                with pytest.raises(KeyboardInterrupt):
+                    server.stop(drain_s=3600)
+            else:
+                server.stop(drain_s=1)
+            with pytest.raises(ServerGone, match="went away in the middle of a request"):
+                asked.result(timeout=60)
+    assert traces.found() == []
+
+
+def test_a_command_that_is_told_to_end_says_so_in_one_sentence(small_repo):
+    command = [sys.executable, "-m", "inflight", "serve", str(small_repo)]
+    serving = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    shown = []
+    while "Ctrl-C" not in "".join(shown[-1:]):
+        shown.append(serving.stdout.readline())
+        assert shown[-1], shown
+    [supervisor] = psutil.Process(serving.pid).children()
+    wait_until(supervisor.children, "Triton runs")
+    traces = Traces.of(supervisor.children()[0].pid)
+    model = next(child for child in psutil.Process(traces.processes[0].pid).children())
+    model.kill()
+    while "is ready" not in shown[-1]:
+        shown.append(serving.stdout.readline())
+        assert shown[-1], shown
+    assert any("It died: its process was ended by signal 9" in line for line in shown)
+    serving.send_signal(signal.SIGTERM)
+    _, errors = serving.communicate(timeout=60)
+    assert errors == "Ended by SIGTERM; nothing that was started is left running.\n"
+    assert serving.returncode == 128 + signal.SIGTERM
+    assert traces.found() == []

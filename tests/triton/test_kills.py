@@ -1,0 +1,118 @@
+"""Whatever is killed of a server, at whatever moment: nothing of it is left, at the latest after the next sweep.
+
+Some cases by default; INFLIGHT_KILLS=all for every combination at every moment, INFLIGHT_KILLS=24 for each process
+alone, the two that clean up, and all at once.
+"""
+
+import contextlib
+import os
+import subprocess
+from itertools import combinations
+from pathlib import Path
+
+import psutil
+import pytest
+
+from inflight import leftovers
+from tests.engines import start_python, wait_until
+
+MOMENTS = ("start", "loading", "serving", "stopping")
+VICTIMS = ("kernel", "supervisor", "tritonserver", "models")
+EVERY = [those for number in range(1, 5) for those in combinations(VICTIMS, number)]
+CASES = {
+    "": [
+        ("start", ("supervisor", "tritonserver")),
+        ("loading", VICTIMS),
+        ("serving", ("kernel", "supervisor")),
+        ("serving", ("models",)),
+        ("stopping", ("kernel", "supervisor")),
+    ],
+    "24": [
+        (moment, those)
+        for moment in MOMENTS
+        for those in [("kernel",), ("supervisor",), ("tritonserver",), ("models",), ("kernel", "supervisor"), VICTIMS]
+    ],
+    "all": [(moment, those) for moment in MOMENTS for those in EVERY],
+}[os.environ.get("INFLIGHT_KILLS", "")]
+
+KERNEL_SCRIPT = """
+import sys, threading
+from inflight.errors import CourseError
+from inflight.triton.client import Client
+from inflight.triton.server import Server
+
+class Told(Server):
+    def _launch(self):
+        super()._launch()
+        print("start", self.pid, self._supervisor.pid, self._workdir, self._shm_prefix, flush=True)
+
+server = Told(sys.argv[1], on_state=lambda row: print("loading", flush=True))
+
+def ask():
+    try:
+        for _ in Client(server.grpc_url, timeout_s=20).stream("Hello", max_tokens=60, min_length=60):
+            print("serving", flush=True)
+    except CourseError as error:
+        print("told:", error, flush=True)
+
+try:
+    server.start()
+    for _ in range(8):
+        threading.Thread(target=ask, daemon=True).start()
+    sys.stdin.readline()
+    print("stopping", flush=True)
+finally:
+    server.stop(drain_s=3)
+"""
+
+
+def of_server(workdir: Path) -> list[psutil.Process]:
+    """Processes that were started for a server: their arguments name its folder."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and any(str(workdir) in each for each in process.cmdline()):
+                found.append(process)
+    return found
+
+
+def left(workdir: Path, shm_prefix: str) -> list[str]:
+    """What is left of a server."""
+    files = [workdir, *Path("/dev/shm").glob(f"{shm_prefix}*")]
+    return [str(process) for process in of_server(workdir)] + [str(file) for file in files if file.exists()]
+
+
+@pytest.mark.parametrize("moment, victims", CASES, ids=lambda case: case if isinstance(case, str) else "+".join(case))
+def test_nothing_is_left(small_repo, moment, victims):
+    kernel = start_python(KERNEL_SCRIPT, small_repo, stdin=subprocess.PIPE)
+    lines: list[str] = []
+
+    def reach(wanted):
+        while True:
+            lines.append(kernel.stdout.readline())
+            assert lines[-1], f"{wanted} was not reached: {lines}"
+            if lines[-1].split()[0] == wanted:
+                return lines[-1].split()[1:]
+
+    pid, supervisor, workdir, shm_prefix = reach("start")
+    for each in MOMENTS[1 : MOMENTS.index(moment) + 1]:
+        if each == "stopping":
+            kernel.stdin.write("\n")
+            kernel.stdin.flush()
+        reach(each)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        models = psutil.Process(int(pid)).children()
+        parts = {
+            "kernel": [psutil.Process(kernel.pid)],
+            "supervisor": [psutil.Process(int(supervisor))],
+            "tritonserver": [psutil.Process(int(pid))],
+            "models": models,
+        }
+        for process in [process for name in victims for process in parts[name]]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+    with contextlib.suppress(BrokenPipeError, ValueError):
+        kernel.communicate(timeout=120)  # closes its input: it stops the server if it lives
+    if "kernel" in victims and "supervisor" in victims:
+        leftovers.sweep()  # as the next command does
+    wait_until(lambda: not left(Path(workdir), shm_prefix), "nothing is left", 60)
