@@ -194,13 +194,15 @@ def test_every_method_of_grpc_is_open_or_takes_the_key(server, private_server, m
 WATCHER = f"""
 import json, os, select, sys
 os.setgroups([]), os.setgid({NOBODY}), os.setuid({NOBODY})
-oldest, seen = os.getpid(), set()
+older, seen = set(os.listdir("/proc")), set()
 print("watching", flush=True)
 ends = False
 while not ends:
     ends = bool(select.select([sys.stdin], [], [], 0)[0])  # then this is the last round
-    for pid in os.listdir("/proc"):
-        if pid.isdecimal() and int(pid) > oldest:
+    present = set(os.listdir("/proc"))
+    older &= present  # a number that was given again is a younger process's
+    for pid in present - older:
+        if pid.isdecimal():
             for file in ("cmdline", "environ"):
                 try:
                     with open(f"/proc/{{pid}}/{{file}}", "rb") as opened:
