@@ -48,7 +48,8 @@ EXEMPT = {
 # Inside Triton there is a module of this name; what is read from it at import may be anything.
 IN_TRITON = """
 import runpy, sys, unittest.mock
-sys.modules["triton_python_backend_utils"] = unittest.mock.MagicMock()
+for name in ("triton_python_backend_utils", "c_python_backend_utils"):
+    sys.modules[name] = unittest.mock.MagicMock()
 """
 
 

@@ -7,6 +7,7 @@ import ast
 import importlib
 import sys
 from types import ModuleType
+from unittest.mock import MagicMock
 
 import grimp
 import pytest
@@ -69,9 +70,9 @@ def test_what_a_lesson_uses_of_a_module_is_there(path):
 
 @pytest.fixture
 def backend(monkeypatch):
-    """An empty stand-in for what Triton gives the process of a Python model, for as long as the test lasts."""
-    name = "triton_python_backend_utils"
-    monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    """Stand-ins for what Triton gives the process of a Python model, for as long as the test lasts."""
+    for name in ("triton_python_backend_utils", "c_python_backend_utils"):
+        monkeypatch.setitem(sys.modules, name, MagicMock())
     yield
     sys.modules.pop("inflight.triton.python_model", None)
 

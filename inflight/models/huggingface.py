@@ -12,7 +12,7 @@ import contextlib
 import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from inflight.errors import CourseError
 from inflight.paths import cache_dir
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, TextGenerationPipeline
+    from transformers import PreTrainedModel, StoppingCriteriaList, TextGenerationPipeline
 
 # Nothing is asked of the network, and nothing runs that a checkpoint brings along.
 LOCAL = {"local_files_only": True, "trust_remote_code": False}
@@ -86,6 +86,13 @@ def pipeline(
             f"The checkpoint in {checkpoint_dir} cannot be loaded ({last_line(error)}). Remove that "
             "folder, then make it again: `inflight assemble --with-llama-python`."
         ) from error
+
+
+def stop_when(is_over: Callable[[], bool]) -> StoppingCriteriaList:
+    """For `stopping_criteria` of a pipeline: end the answer after the token at which `is_over()` is true."""
+    from transformers import StoppingCriteriaList
+
+    return StoppingCriteriaList([lambda token_ids, scores: is_over()])
 
 
 def _convert(checkpoint: Checkpoint, target: Path) -> None:

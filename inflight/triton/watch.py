@@ -27,6 +27,8 @@ import os
 import re
 import select
 import signal
+import socket
+import sys
 import threading
 import time
 from collections import deque
@@ -54,6 +56,7 @@ LOAD_FAILED = "It could not be loaded"
 CRASHED = "the server crashed"
 BEING_MENDED = "it is being loaded again"
 STUB = "triton_python_backend_stub"
+LISTENING = "0A"  # a socket's state in /proc/PID/net/tcp
 
 
 class Failed(Exception):
@@ -347,6 +350,8 @@ class Watch:
 
     def _ask(self, method: str, path: str, body: dict | None = None) -> Any:
         """What an endpoint of the server answers. Raises Failed."""
+        if not listens(self._server_pid, self._address):  # the key is for it alone, not for whoever has its port
+            raise Failed("the server does not listen")
         connection = http.client.HTTPConnection(*self._address, timeout=LOAD_TIMEOUT_S)
         try:
             connection.request(method, path, None if body is None else json.dumps(body), self._key())
@@ -406,6 +411,17 @@ def children(pid: int) -> list[int]:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
             found.extend(map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split()))
     return found
+
+
+def listens(pid: int, address: tuple[str, int]) -> bool:
+    """Whether it is this process that answers at an IPv4 address."""
+    host, port = address
+    wanted = f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}:{port:04X}"
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+        rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+        inodes = {f"socket:[{row[9]}]" for row in rows if row[1] == wanted and row[3] == LISTENING}
+        return any(os.readlink(file) in inodes for file in Path(f"/proc/{pid}/fd").iterdir())
+    return False
 
 
 def how_it_ended(pid: int) -> str:

@@ -107,7 +107,7 @@ def forgetful(monkeypatch, runs):
     runs = iter(runs)
     noted = {"timestamp": 1, "request_inputs": {"text_input": "Hi 0", "max_tokens": 1}, "response_timestamps": [2]}
 
-    def execute(command, variables, timeout_s):
+    def execute(command, url, variables, timeout_s):
         profile = Path(command[command.index("--profile-export-file") + 1])
         if number := next(runs):
             export(profile, *[noted] * number)

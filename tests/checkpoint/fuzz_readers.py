@@ -7,6 +7,7 @@ time for one damaged file: a reader that wants more ends the process. Prints how
 first outcome that is neither is printed with the number of its mutation, which alone makes the same file again.
 """
 
+import copy
 import json
 import random
 import resource
@@ -104,7 +105,7 @@ def _damage(value: object, chance: random.Random) -> None:
             case 2 if isinstance(value[key], str):
                 value[key] += chance.choice(["x", " ", "\n", "\ud800", "é"])
             case _:
-                value[key] = chance.choice(STRANGE)
+                value[key] = copy.deepcopy(chance.choice(STRANGE))  # or it might come to hold itself
         return
 
 

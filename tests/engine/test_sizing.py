@@ -6,6 +6,7 @@ from inflight.checkpoint.sources import fetch
 from inflight.checkpoint.weights import GgufFile
 from inflight.engine import builder as engine
 from inflight.engine.config import BuildConfig
+from inflight.engine.folder import WEIGHTS_FILE, read
 from inflight.engine.model import load as load_model
 from inflight.engine.sizing import KINDS, Sizing, kind
 from inflight.errors import CourseError
@@ -20,11 +21,11 @@ def default_engine():
 
 @pytest.fixture(scope="module")
 def sizing(default_engine):
-    return Sizing(GgufFile(fetch().path), engine.read(default_engine).pretrained_config)
+    return Sizing(GgufFile(fetch().path), read(default_engine).pretrained_config)
 
 
 def test_weights_are_predicted_to_a_thousandth(sizing, default_engine):
-    on_disk = (default_engine / engine.WEIGHTS_FILE).stat().st_size
+    on_disk = (default_engine / WEIGHTS_FILE).stat().st_size
     assert sizing.weight_bytes(BuildConfig()) == pytest.approx(on_disk, rel=1e-3)
 
 

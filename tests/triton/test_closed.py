@@ -20,10 +20,11 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from inflight.errors import CourseError
-from inflight.triton import hidden_arguments, keys, repository, supervisor, telemetry, transport
+from inflight.triton import hidden_arguments, keys, repository, telemetry, transport
 from inflight.triton.repository import RUNNING_SUM
 from inflight.triton.server import PRIVATE, Server
 from inflight.triton.transport import Connection, Refused
+from inflight.triton.watch import KEY_FILE
 from tests.engines import start_python, wait_until
 
 NOBODY = 65534
@@ -408,7 +409,7 @@ def test_whoever_took_the_port_before_the_server_gets_no_key(repo, monkeypatch):
 
 def test_a_key_file_that_others_may_have_made_is_not_read(tmp_path):
     keys.create(tmp_path)
-    file = tmp_path / supervisor.KEY_FILE
+    file = tmp_path / KEY_FILE
     content = file.read_text()
     assert len(keys.read(tmp_path).reveal()) == 64 and stat.S_IMODE(file.stat().st_mode) == 0o600
     for mode in (0o640, 0o604, 0o620, 0o602):

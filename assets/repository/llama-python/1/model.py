@@ -2,7 +2,6 @@
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from transformers import StoppingCriteriaList
 
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
@@ -51,7 +50,7 @@ class TritonPythonModel:
             return_full_text=False,
             add_special_tokens=not self.is_chat,  # a template writes its own
             clean_up_tokenization_spaces=False,
-            stopping_criteria=StoppingCriteriaList([lambda token_ids, scores: request.is_cancelled()]),
+            stopping_criteria=huggingface.stop_when(request.is_cancelled),
         )
         text = answer["generated_text"].encode("utf-8")
         return [pb_utils.Tensor("text_output", np.array([[text]], dtype=np.object_))]
