@@ -145,7 +145,7 @@ class Sender:
 
     def is_alive(self) -> bool:
         """Whether the server still answers, and `abort` has not been called."""
-        return not self._aborted and self.client.is_ready()
+        return not self._aborted and self.client.is_live()
 
     def abort(self) -> None:
         """End what is under way: whole answers over gRPC at once, streams at their next piece, HTTP with its answer."""

@@ -203,6 +203,10 @@ class Client:
 
     # The server -------------------------------------------------------------------------------------------------------
 
+    def is_live(self) -> bool:
+        """Whether the server answers, whatever its models do."""
+        return transport.is_ok(self.url, "/v2/health/live") if self._http else self._grpc.is_live()
+
     def is_ready(self) -> bool:
         """Whether the server answers, every model it was told to load is ready, and this client's is among them."""
         if self._http:

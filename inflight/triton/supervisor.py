@@ -36,6 +36,7 @@ else:  # run as a program, its own folder is where Python looks
 CANNOT_CLOSE = "cannot be closed:"  # what it says in place of the server's number, and why
 GRACE_S = 4
 POLL_S = 0.1
+IDLE_LOOKS = 3  # in a row, before the engine is taken for idle: its figures are some time old
 CRASHES = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS)
 MOST_RESTARTS = 3
 DRAINED = b"All models are stopped"  # in Triton's log when it has been told to end and no request runs any more
@@ -76,7 +77,7 @@ def main(workdir: str, shm_prefix: str, command: list[str]) -> int:
             _wait_for_end(server)
         models.stop()
         if server.poll() is None:
-            _drain(server, Path(workdir) / watch.LOG)
+            _drain(server, command, Path(workdir) / watch.LOG)
     finally:
         clean_up(server.pid, shm_prefix)
         code = server.wait()
@@ -105,8 +106,12 @@ def _start(workdir: Path, command: list[str]) -> subprocess.Popen:
         )
 
 
+def _options(command: list[str]) -> dict[str, str]:
+    return dict(argument.partition("=")[::2] for argument in command)
+
+
 def _http_address(command: list[str]) -> tuple[str, int]:
-    options = dict(argument.partition("=")[::2] for argument in command)
+    options = _options(command)
     return options["--http-address"], int(options["--http-port"])
 
 
@@ -127,20 +132,30 @@ def _wait_for_end(server: subprocess.Popen) -> None:
         os.close(ended)
 
 
-def _drain(server: subprocess.Popen, log: Path) -> None:
+def _drain(server: subprocess.Popen, command: list[str], log: Path) -> None:
     """Wait for a server that is told to end: as long as whoever started it says, and still wants to wait.
 
-    Once no request runs any more it has GRACE_S: Triton 2.51 may wait for more than those, and in vain.
+    The engine's requests are waited for before Triton is told: told to end, Triton 2.51 sends nothing more on a gRPC
+    stream. Once no request runs any more it has GRACE_S: it may wait for more than those, and in vain.
     """
     order = os.read(sys.stdin.fileno(), 100).split()  # blank when the input is closed
     is_asked = len(order) == 2 and order[0] == b"stop"
     inputs = [os.pidfd_open(server.pid), *([sys.stdin.fileno()] if is_asked else [])]
     deadline = time.monotonic() + (float(order[1]) if is_asked else GRACE_S)
+
+    def goes_on() -> bool:
+        """Whether there is time left, after a moment of it."""
+        left_s = deadline - time.monotonic()
+        return left_s > 0 and not select.select(inputs, [], [], min(left_s, POLL_S))[0]
+
+    num_idle = 0
+    while is_asked and num_idle < IDLE_LOOKS and goes_on():
+        num_idle = 0 if watch.is_busy(_options(command)) else num_idle + 1
     with open(log, "rb") as lines:
         lines.seek(0, os.SEEK_END)
         server.terminate()
         is_drained = False
-        while (left_s := deadline - time.monotonic()) > 0 and not select.select(inputs, [], [], min(left_s, POLL_S))[0]:
+        while goes_on():
             if not is_drained and DRAINED in lines.read():
                 is_drained, deadline = True, min(deadline, time.monotonic() + GRACE_S)
     os.close(inputs[0])

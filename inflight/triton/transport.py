@@ -300,6 +300,12 @@ class Connection:
         with errors(self.url):
             self._client.is_server_live(client_timeout=SHORT_TIMEOUT_S)
 
+    def is_live(self) -> bool:
+        """Whether the server answers."""
+        with contextlib.suppress(CourseError), errors(self.url):
+            return self._client.is_server_live(client_timeout=SHORT_TIMEOUT_S)
+        return False
+
     def is_ready(self) -> bool:
         """Whether the server answers and every model it was told to load is ready."""
         with contextlib.suppress(CourseError), errors(self.url):

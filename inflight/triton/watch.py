@@ -56,6 +56,8 @@ LOAD_FAILED = "It could not be loaded"
 CRASHED = "the server crashed"
 BEING_MENDED = "it is being loaded again"
 STUB = "triton_python_backend_stub"
+METRICS_TIMEOUT_S = 2
+ACTIVE = r'^nv_trt_llm_request_metrics\{[^}]*request_type="active"[^}]*\} (\S+)'
 LISTENING = "0A"  # a socket's state in /proc/PID/net/tcp
 
 
@@ -411,6 +413,24 @@ def children(pid: int) -> list[int]:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
             found.extend(map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split()))
     return found
+
+
+def is_busy(options: dict[str, str]) -> bool:
+    """Whether an engine computes requests, by the metrics of a server; no where they cannot be had."""
+    address = options["--metrics-address"]
+    connection = http.client.HTTPConnection("127.0.0.1", int(options["--metrics-port"]), timeout=METRICS_TIMEOUT_S)
+    try:
+        if address.startswith("unix:"):
+            connection.sock = socket.socket(socket.AF_UNIX)
+            connection.sock.settimeout(METRICS_TIMEOUT_S)
+            connection.sock.connect(address.removeprefix("unix:"))
+        connection.request("GET", "/metrics")
+        page = connection.getresponse().read().decode("utf-8", "replace")
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+    return any(float(number) > 0 for number in re.findall(ACTIVE, page, re.MULTILINE))
 
 
 def listens(pid: int, address: tuple[str, int]) -> bool:
