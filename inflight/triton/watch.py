@@ -293,7 +293,7 @@ class Watch:
         self._stopping.wait(SHOWN_S)
         for model in models:
             if not self._stopping.is_set():
-                self._load_one(model, configs[model])
+                self._load_dead(model, configs[model])
         self._load_ensembles(ensembles)
 
     def _load_ensembles(self, ensembles: dict[str, dict]) -> None:
@@ -306,13 +306,17 @@ class Watch:
                 self._ask("POST", f"/v2/repository/models/{name}/load", {"parameters": {"config": json.dumps(config)}})
                 self._settle(name, "It was loaded again and is ready.")
 
-    def _load_one(self, model: str, config: dict) -> None:
+    def _load_dead(self, model: str, config: dict) -> None:
+        """Load a model that has died, unless it does so all the time."""
         known, now = self._died[model], time.monotonic()
         if len(known.reloads) == MOST_RELOADS and now - known.reloads[0] < WINDOW_S:
             minutes = WINDOW_S // 60
             self._keep_down(model, f"it died {MOST_RELOADS + 1} times in {minutes} minutes and is not loaded again")
             return
         known.reloads.append(now)
+        self._load_one(model, config)
+
+    def _load_one(self, model: str, config: dict) -> None:
         try:
             self._ask("POST", f"/v2/repository/models/{model}/load", {"parameters": {"config": json.dumps(config)}})
         except Failed as error:
