@@ -115,6 +115,7 @@ class Watch:
         self._served: dict[str, dict] = {}  # models that are READY -> their configs, as of a moment ago
         self._learn_until = time.monotonic() + LEARN_S
         self._learned_at = float("-inf")
+        self._is_mending = False
         self._threads = [
             threading.Thread(target=self._unless_gone, args=(work,), daemon=True) for work in (self._look, self._repair)
         ]
@@ -233,9 +234,15 @@ class Watch:
                 self._tell(model, what)
 
     def _learn(self) -> None:
-        """Remember what is served: a server that has crashed can be asked no more."""
-        states = self._states()
-        self._served = {model: self._config(model) for model, state in states.items() if state == "READY"}
+        """Remember what is served: a server that has crashed can be asked no more.
+
+        What is unloaded or loaded again just now is served, too.
+        """
+        if self._is_mending or self._dead():
+            return
+        states, before = self._states(), self._served
+        served = {model: self._config(model) for model, state in states.items() if state == "READY"}
+        self._served = {model: before[model] for model in before if states.get(model) == "LOADING"} | served
         self._learned_at = time.monotonic()
         if "LOADING" in states.values():
             self._learn_until = self._learned_at + LEARN_S
@@ -251,8 +258,12 @@ class Watch:
                 self._changed.wait_for(lambda: self._stopping.is_set() or self._dead())
             self._stopping.wait(SETTLE_S)
             if not self._stopping.is_set():
-                with held(self._workdir / LOCK):
-                    self._load_again(self._still_dead())
+                self._is_mending = True
+                try:
+                    with held(self._workdir / LOCK):
+                        self._load_again(self._still_dead())
+                finally:
+                    self._is_mending = False
 
     def _resume(self) -> None:
         """Load what the server before served, once this one answers."""
