@@ -60,6 +60,17 @@ def state(server, model):
     return row
 
 
+def test_an_unload_or_a_load_is_no_death(server):
+    # First of all: Triton 2.51 does not end the unload of a model that answers nobody waits for have gone through.
+    before = server.events()
+    server.unload("preprocessing")
+    server.load("preprocessing")
+    server.load("ensemble")
+    server.load("tensorrt_llm", max_tokens_in_paged_kv_cache=192)
+    server.load("tensorrt_llm")
+    assert server.events() == before and server.is_ready()
+
+
 def test_a_death_is_noticed_by_all_who_look_and_mended(server):
     before, waiting = len(server.events()), clients(server)
     assert server.is_ready() and all(client.is_ready() for client in waiting)
@@ -142,16 +153,6 @@ def test_a_load_by_hand_and_the_watch_do_not_hinder_each_other(server):
     wait_until(lambda: server.is_ready(), "all models are ready", 60)
     assert Client(server.grpc_url).ask("Hello", max_tokens=3).pieces
     assert len(server.events()) == before + 2
-
-
-def test_an_unload_or_a_load_is_no_death(server):
-    before = server.events()
-    server.unload("preprocessing")
-    server.load("preprocessing")
-    server.load("ensemble")
-    server.load("tensorrt_llm", max_tokens_in_paged_kv_cache=192)
-    server.load("tensorrt_llm")
-    assert server.events() == before and server.is_ready()
 
 
 def test_a_model_that_dies_again_and_again_stays_down_and_can_be_loaded(small_repo):
