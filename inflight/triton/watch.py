@@ -207,7 +207,9 @@ class Watch:
     def _judge_load(self, model: str, how: str) -> None:
         """Triton mostly says itself that a process has ended that it was loading, and sometimes waits for ever."""
         ends_by = self._load_ends_by.setdefault(model, time.monotonic() + LOAD_GRACE_S)
-        if time.monotonic() > ends_by and not any(stub.model == model for stub in self._stubs.values()):
+        living = sum(stub.model == model for stub in self._stubs.values())
+        served = num_processes(self._served[model]) if model in self._served else 0  # by the load before
+        if time.monotonic() > ends_by and living <= served:
             del self._suspects[model], self._load_ends_by[model]
             with self._changed:
                 self._tell(model, f"{LOAD_FAILED}: {how}.")
