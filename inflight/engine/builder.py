@@ -29,7 +29,7 @@ from inflight.engine.folder import CONFIG_FILE, MODEL_FILE, WEIGHTS_FILE, engine
 from inflight.errors import CourseError
 from inflight.paths import cache_dir
 
-FOLDER_FORMAT = 2  # of the engines in the cache: 2 has checksums
+FOLDER_FORMAT = 3  # of the engines in the cache: 2 has checksums, 3 exact products of 4-bit weights
 COMMANDS_FILE = "BUILD_WITH_TENSORRT_LLM.md"
 
 
@@ -107,6 +107,7 @@ def _compile(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
             (aside / "tokenizer_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
         tokenizer.load_tokenizer(aside)  # an engine that no text can reach is of no use
         _convert(gguf_file, aside)
+        _say_it_exactly(gguf_file, aside)
     except (CourseError, OSError):
         raise
     except Exception as error:  # libraries that take a file apart raise whatever they trip over
@@ -138,6 +139,23 @@ def _convert(gguf_file: Path, aside: Path) -> None:
     finally:
         for file in aside.glob("openvino_*tokenizer.*"):  # the course uses tokenizer.json
             file.unlink()
+
+
+def _say_it_exactly(gguf_file: Path, aside: Path) -> None:
+    """Mend what the conversion rounds in 4-bit weights, in the graph on disk."""
+    import openvino
+
+    from inflight.engine import four_bits
+
+    graph = openvino.Core().read_model(aside / MODEL_FILE)
+    if four_bits.make_exact(graph, checkpoints.weights.GgufFile(gguf_file)):
+        exact = aside / "exact"
+        exact.mkdir()
+        openvino.save_model(graph, exact / MODEL_FILE, compress_to_fp16=False)
+        del graph  # it has the old files open
+        for name in (MODEL_FILE, WEIGHTS_FILE):
+            os.replace(exact / name, aside / name)
+        exact.rmdir()
 
 
 def _pretrained_config(

@@ -38,8 +38,14 @@ class Packed:
     d: np.ndarray
 
 
-def make_exact(graph: ov.Model, source: checkpoint.GgufFile) -> None:
-    """Give the products of Q4_1 weights in `graph`, which was made from `source`, the terms that rounding took away."""
+def make_exact(graph: ov.Model, source: checkpoint.GgufFile) -> int:
+    """Give the products of Q4_1 weights in `graph`, which was made from `source`, the terms that rounding took away.
+
+    Returns
+    -------
+    int
+        How many products were changed; 0 where the checkpoint has no such weights.
+    """
     offsets = _offsets(source)
     found = [(product, offsets.get(_content(_weights(product).q))) for product in _products(graph)]
     exact = [(product, offset) for product, offset in found if offset is not None]
@@ -49,6 +55,7 @@ def make_exact(graph: ov.Model, source: checkpoint.GgufFile) -> None:
         matrices = [_with_offsets(_weights(product), m) for product, m in zip(products, smallest)]
         _replace(products, matrices, num_blocks=smallest[0].shape[1])
     graph.validate_nodes_and_infer_types()
+    return len(exact)
 
 
 # What the checkpoint says ---------------------------------------------------------------------------------------------
@@ -56,24 +63,21 @@ def make_exact(graph: ov.Model, source: checkpoint.GgufFile) -> None:
 
 def _offsets(source: checkpoint.GgufFile) -> dict[bytes, np.ndarray]:
     """The smallest values m, float32 [rows, blocks], of each Q4_1 matrix, by the content of its q."""
-    architecture = source.metadata["general.architecture"]
-    heads = source.metadata[f"{architecture}.attention.head_count"]
-    kv_heads = source.metadata.get(f"{architecture}.attention.head_count_kv", heads)
+    shape, content = source.shape(), np.memmap(source.path, np.uint8, "r")
     found = {}
-    for tensor in source.reader.tensors:
-        if tensor.tensor_type == gguf.GGMLQuantizationType.Q4_1 and len(tensor.shape) == 2:
-            q, m = _read_q4_1(tensor)
-            rotary = {"attn_q": heads, "attn_k": kv_heads}.get(tensor.name.split(".")[-2])
+    for tensor in source.index.tensors:
+        if tensor.kind == gguf.GGMLQuantizationType.Q4_1 and len(tensor.shape) == 2:
+            q, m = _read_q4_1(content[tensor.start : tensor.start + tensor.size], rows=tensor.shape[0])
+            rotary = {"attn_q": shape.heads, "attn_k": shape.kv_heads}.get(tensor.name.split(".")[-2])
             if rotary:  # the graph has the halves of a head where GGUF has neighbours
                 q, m = _halves(q, rotary), _halves(m, rotary)
             found[_content(q)] = m
     return found
 
 
-def _read_q4_1(tensor: gguf.ReaderTensor) -> tuple[np.ndarray, np.ndarray]:
+def _read_q4_1(content: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
     """`q` uint8 [rows, blocks, 32] and m float32 [rows, blocks]: a block is d and m in float16, then 16 bytes of q."""
-    rows = int(tensor.shape[1])
-    blocks = np.ascontiguousarray(tensor.data).view(np.uint8).reshape(rows, -1, 20)
+    blocks = content.reshape(rows, -1, 20)
     m = np.ascontiguousarray(blocks[..., 2:4]).view(np.float16)[..., 0].astype(np.float32)
     return np.concatenate([blocks[..., 4:] & 15, blocks[..., 4:] >> 4], axis=-1), m
 
