@@ -16,6 +16,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "model_analyzer",
         "perf_analyzer",
         "plan",
+        "quality",
         "report",
         "request_path",
         "result_files",

@@ -95,6 +95,38 @@ def stop_when(is_over: Callable[[], bool]) -> StoppingCriteriaList:
     return StoppingCriteriaList([lambda token_ids, scores: is_over()])
 
 
+def reference(checkpoint: Checkpoint) -> PreTrainedModel:
+    """The checkpoint as it is, every weight as float32: what its builds are judged by. Nothing is kept of it on disk.
+
+    Raises
+    ------
+    CourseError
+        The checkpoint is not what it should be, or damaged.
+    """
+    import torch
+    import transformers
+
+    path = Path(checkpoint.path).absolute()
+    if checkpoint.format == "hf":
+        refuse_damaged(path)
+    else:
+        checkpoints.GgufFile(path).shape()  # before transformers believes what the file says of itself
+    try:
+        if checkpoint.format == "gguf":
+            return _dequantized(path, "float32").eval()
+        folder_files.checked(path)
+        with quiet():
+            return transformers.AutoModelForCausalLM.from_pretrained(
+                path, dtype=torch.float32, use_safetensors=True, **LOCAL
+            ).eval()
+    except CourseError:
+        raise
+    except Exception as error:  # transformers raises whatever it trips over
+        raise CourseError(
+            f"The checkpoint {path} cannot be loaded ({last_line(error)}). Fetch it again: `inflight fetch`."
+        ) from error
+
+
 def _convert(checkpoint: Checkpoint, target: Path) -> None:
     """Write the Hugging Face folder of a GGUF file; nothing is at `target` until all of it is."""
     path = Path(checkpoint.path).absolute()
@@ -102,7 +134,7 @@ def _convert(checkpoint: Checkpoint, target: Path) -> None:
     source.shape()  # before transformers believes what the file says of itself
     text, settings = tokenizer.from_gguf(source.metadata)
     try:
-        model = _dequantized(path)
+        model = _dequantized(path, "bfloat16")
     except Exception as error:  # transformers raises whatever it trips over
         raise CourseError(
             f"The checkpoint {path} cannot be made a Hugging Face folder ({last_line(error)}). Give one "
@@ -117,8 +149,8 @@ def _convert(checkpoint: Checkpoint, target: Path) -> None:
             file.chmod(0o644)
 
 
-def _dequantized(path: Path) -> PreTrainedModel:
-    """The model of a GGUF file with every weight in bfloat16."""
+def _dequantized(path: Path, dtype: str) -> PreTrainedModel:
+    """The model of a GGUF file with every weight in `dtype`, as PyTorch calls it."""
     import torch
     import transformers
 
@@ -126,7 +158,7 @@ def _dequantized(path: Path) -> PreTrainedModel:
         return transformers.AutoModelForCausalLM.from_pretrained(
             path.parent,
             gguf_file=path.name,
-            dtype=torch.bfloat16,
+            dtype=getattr(torch, dtype),
             quantization_config=transformers.GgufConfig(dequantize=True),
             **LOCAL,
         )

@@ -1,0 +1,304 @@
+"""How close the builds of a checkpoint come to its own words: perplexity, most likely tokens, KL divergence.
+
+    source = checkpoint.fetch()
+    result = bench(source, engines(source, workdir))
+    result["ratios"]["perplexity_over_checkpoint"]["median"]
+
+The text is the prose of the course's own lessons, which no data set that the course fetches contains, cut into windows
+of 256 tokens. Within a window every model is given each token and asked for the next one. The reference is the
+checkpoint itself: its weights, whatever their format, as float32 in PyTorch. An engine is asked through the very
+function that serves, one token of each of 8 windows an iteration.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from inflight import checkpoint as checkpoints
+from inflight import engine, machine, models
+from inflight.checkpoint.sources import Checkpoint
+from inflight.checkpoint.tokenizer import Tokenizer
+from inflight.engine.config import BuildConfig, Chunk
+from inflight.engine.model import Model, load
+from inflight.errors import CourseError
+from inflight.paths import COURSE
+
+if TYPE_CHECKING:
+    import torch
+
+WINDOW = 256  # tokens; the first has nothing before it and is not judged
+TOKENS = 20 * WINDOW
+GROUP = 8  # windows whose reference is held at a time: 25 MB each with a vocabulary of 50,000
+ROUNDS, ITERATIONS, PAST = 5, 16, 64  # of the measurement of speed: rounds, iterations in each, tokens before them
+BUILDS = {
+    "W4A8": BuildConfig(quant_algo="W4A8"),
+    "W4A16": BuildConfig(quant_algo="W4A16"),
+    "W8A16": BuildConfig(quant_algo="W8A16"),
+    "float": BuildConfig(quant_algo=None),
+}
+
+Progress = Callable[[str, int, int], None]
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    pass
+
+
+# What is compared -----------------------------------------------------------------------------------------------------
+
+
+def engines(
+    source: Checkpoint,
+    workdir: str | Path,
+    progress: Progress = _silent,
+) -> dict[str, Path]:
+    """Engines of `source` by the name of their build: the default one, the other precisions, and an 8-bit KV cache.
+
+    The default build comes from the course's cache folder, under its precision's name; the others are built in
+    `workdir`.
+    """
+    default = engine.cached(source)
+    precision = engine.read(default).pretrained_config["quantization"]["quant_algo"]
+    folders = {precision or "float": default}
+    others = {name: config for name, config in BUILDS.items() if name not in folders}
+    others["INT8 KV"] = BuildConfig(kv_cache_quant_algo="INT8")
+    for number, (name, config) in enumerate(others.items()):
+        progress(f"building {name}", number, len(others))
+        folders[name] = engine.build(source, config, Path(workdir) / name)
+    return folders
+
+
+def prose() -> str:
+    """The text of all lessons: their markdown, without code and without the lines that a build fills in."""
+    import jupytext
+
+    paragraphs = []
+    for path in sorted((COURSE / "lessons").glob("*/lecture.py")):
+        for cell in jupytext.read(path, fmt="py:percent").cells:
+            if cell.cell_type == "markdown":
+                lines = [line for line in cell.source.splitlines() if "{" not in line]
+                paragraphs.append("\n".join(lines).strip())
+    return "\n\n".join(paragraphs)
+
+
+def windows(tokenizer: Tokenizer, tokens: int = TOKENS, vocab_size: int | None = None) -> np.ndarray:
+    """The first `tokens` tokens of the lessons' prose in windows, int64 [windows, 256]; what fills no window is left.
+
+    Raises
+    ------
+    CourseError
+        Too few tokens for two windows, or more than the text has; a token that a model of `vocab_size` has not.
+    """
+    if tokens < 2 * WINDOW:
+        raise CourseError(
+            f"{tokens} tokens are too few to judge by: give at least {2 * WINDOW}, two windows of {WINDOW}."
+        )
+    ids = np.array(tokenizer.encode(prose()), np.int64)
+    if len(ids) < tokens:
+        raise CourseError(
+            f"The text is too short: the lessons' prose is {len(ids)} tokens with this checkpoint's tokenizer, and "
+            f"{tokens} were asked for. Ask for at most {len(ids)}, and at least {2 * WINDOW}."
+        )
+    if vocab_size is not None and ids.max() >= vocab_size:
+        raise CourseError(
+            f"The tokenizer is not this model's: it made token {ids.max()} of the text, and the model's vocabulary "
+            f"ends at {vocab_size - 1}. Use a checkpoint whose tokenizer belongs to it."
+        )
+    return ids[: tokens // WINDOW * WINDOW].reshape(-1, WINDOW)
+
+
+# The benchmark --------------------------------------------------------------------------------------------------------
+
+
+def bench(
+    source: Checkpoint,
+    folders: dict[str, Path],
+    tokens: int = TOKENS,
+    progress: Progress = _silent,
+) -> dict:
+    """Quality, size and speed of engines, beside the checkpoint that they were built from.
+
+    All figures of quality are means over windows. Their 95 % intervals take the windows for independent draws from the
+    text: mean ± t · s / √n, with the standard deviation s between the n windows and Student's t; for perplexity and its
+    ratio this is done with the mean negative log-likelihood of a window, and with its difference to the reference's in
+    the same window, and e is raised to the results. So the ratio's interval is far narrower than that of two
+    perplexities: which text is hard is the same for both.
+
+    Parameters
+    ----------
+    source : Checkpoint
+    folders : dict of str to path
+        Engines of `source` by name, the default build first.
+    tokens : int
+        Length of the text.
+    progress : callable, optional
+        Called with what runs, and how many steps of all are done.
+
+    Returns
+    -------
+    dict
+        `machine`, `settings`; `rows`: the checkpoint first, then one an engine: `build`, `weight_bytes`,
+        `tokens_per_s_1` and `tokens_per_s_8` (of 1 and 8 sequences side by side; medians, the builds taking turns), and
+        with `value`, `low`, `high` each `perplexity`, `over_checkpoint` (ratio of perplexities), `same_top` (share of
+        tokens where the most likely one is the checkpoint's) and `kl` (mean Kullback-Leibler divergence of the engine's
+        distribution from the checkpoint's, in nats); `ratios`: `perplexity_over_checkpoint` of the default build, `min`
+        and `max` being the ends of its interval.
+
+    Raises
+    ------
+    CourseError
+        `tokens` is too small or more than the text has; the tokenizer is not the model's; a model cannot be loaded.
+    """
+    first = next(iter(folders.values()))
+    vocab_size = engine.read(first).pretrained_config["vocab_size"]
+    text = windows(checkpoints.load_tokenizer(first), tokens, vocab_size)
+    groups = [text[begin : begin + GROUP] for begin in range(0, len(text), GROUP)]
+    steps = len(groups) * (1 + len(folders)) + 2
+    progress("the checkpoint in float32", 0, steps)
+    reference = models.huggingface.reference(source)
+    runners = {name: _loaded(folder) for name, folder in folders.items()}
+    own: list[np.ndarray] = []
+    scores: dict[str, list[np.ndarray]] = {name: [] for name in runners}
+    done = 0
+    for group in groups:
+        progress("the checkpoint in float32", (done := done + 1), steps)
+        expected, likelihoods = _reference(reference, group)
+        own += likelihoods
+        for name, runner in runners.items():
+            progress(f"{name} reads", (done := done + 1), steps)
+            scores[name] += _scores(runner, group, expected)
+    del reference
+    progress("speed", steps - 1, steps)
+    speeds = _speeds(runners, text)
+    rows = [{"build": "checkpoint", "weight_bytes": None, "tokens_per_s_1": None, "tokens_per_s_8": None}]
+    rows[0] |= {"perplexity": _exp(_interval(np.array(own))), "over_checkpoint": None, "same_top": None, "kl": None}
+    for name, folder in folders.items():
+        size = (folder / engine.WEIGHTS_FILE).stat().st_size
+        rows.append({"build": name, "weight_bytes": size, **speeds[name], **_figures(np.array(scores[name]), own)})
+    ratio = rows[1]["over_checkpoint"]
+    settings = {
+        "checkpoint": source.name,
+        "default_build": next(iter(folders)),
+        "tokens": text.size,
+        "windows": len(text),
+        "interval": 0.95,
+    }
+    ratios = {
+        "perplexity_over_checkpoint": {"median": ratio["value"], "min": ratio["low"], "max": ratio["high"]},
+    }
+    return {"machine": machine.describe(), "settings": settings, "rows": rows, "ratios": ratios}
+
+
+def _loaded(folder: Path) -> Model:
+    runner = load(folder)
+    runner.allocate_kv_cache(GROUP * _blocks(runner))
+    return runner
+
+
+def _blocks(runner: Model) -> int:
+    """KV cache blocks of a window."""
+    return -(-WINDOW // runner.info.build_config.tokens_per_block)
+
+
+def _next(runner: Model, column: np.ndarray, num_past: int) -> np.ndarray:
+    """Logits [windows, vocabulary] after the tokens `column`, one of each window, which has `num_past` before it."""
+    per_window = _blocks(runner)
+    return runner.forward(
+        [
+            Chunk([int(token)], num_past, list(range(number * per_window, (number + 1) * per_window)))
+            for number, token in enumerate(column)
+        ]
+    )
+
+
+# Quality --------------------------------------------------------------------------------------------------------------
+
+
+def _reference(model, group: np.ndarray) -> tuple[torch.Tensor, list[float]]:
+    """The checkpoint's log-probabilities, float16 [windows, 255, vocabulary], and each window's mean -log-likelihood.
+
+    In float16 they are wrong by less than a thousandth of themselves.
+    """
+    import torch
+
+    expected, likelihoods = [], []
+    with torch.inference_mode():
+        for window in torch.from_numpy(group):  # one after the other: in float32 each takes twice the room
+            log_p = model(window[None]).logits[0, :-1].log_softmax(-1)
+            likelihoods.append(-log_p.gather(-1, window[1:, None]).mean().item())
+            expected.append(log_p.half())
+    return torch.stack(expected), likelihoods
+
+
+def _scores(runner: Model, group: np.ndarray, expected: torch.Tensor) -> list[np.ndarray]:
+    """For each window the means of -log-likelihood, equal most likely tokens, and KL divergence."""
+    import torch
+
+    total = torch.zeros(len(group), 3, dtype=torch.float64)
+    for place in range(WINDOW - 1):
+        log_q = torch.from_numpy(_next(runner, group[:, place], place)).log_softmax(-1)
+        log_p = expected[:, place].float()
+        following = torch.from_numpy(group[:, place + 1])
+        total[:, 0] -= log_q.gather(-1, following[:, None])[:, 0]
+        total[:, 1] += log_q.argmax(-1) == log_p.argmax(-1)
+        total[:, 2] += (log_p.exp() * (log_p - log_q)).sum(-1)
+    return list((total / (WINDOW - 1)).numpy())
+
+
+def _figures(scores: np.ndarray, own: list[float]) -> dict:
+    """A row's figures of quality from [windows, 3] and the reference's -log-likelihoods."""
+    likelihoods, same, divergence = scores.T
+    return {
+        "perplexity": _exp(_interval(likelihoods)),
+        "over_checkpoint": _exp(_interval(likelihoods - np.array(own))),
+        "same_top": _interval(same, most=1.0),
+        "kl": _interval(divergence),
+    }
+
+
+def _interval(values: np.ndarray, most: float = math.inf) -> dict[str, float]:
+    mean, spread = float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values)))
+    reach = student_t(len(values) - 1) * spread
+    return {"value": mean, "low": mean - reach, "high": min(most, mean + reach)}
+
+
+def student_t(degrees: int) -> float:
+    """The 97.5th percentile of Student's t, to 1 % from 3 degrees of freedom (Abramowitz and Stegun, 26.7.5)."""
+    z = NormalDist().inv_cdf(0.975)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return z + sum(term / degrees**power for power, term in enumerate(terms, start=1))
+
+
+def _exp(interval: dict[str, float]) -> dict[str, float]:
+    return {name: math.exp(value) for name, value in interval.items()}
+
+
+# Speed ----------------------------------------------------------------------------------------------------------------
+
+
+def _speeds(runners: dict[str, Model], text: np.ndarray) -> dict[str, dict[str, float]]:
+    """Tokens a second of each engine with 1 and 8 sequences, from the median iteration; engines take turns."""
+    sequences = np.resize(text, (GROUP, WINDOW))
+    times: dict[tuple[str, int], list[float]] = {(name, number): [] for name in runners for number in (1, GROUP)}
+    for _ in range(ROUNDS):
+        for (name, number), measured in times.items():
+            _next(runners[name], sequences[:number, PAST], PAST)  # brings its weights back into the processor's caches
+            for place in range(PAST, PAST + ITERATIONS):
+                started = time.perf_counter()
+                _next(runners[name], sequences[:number, place], place)
+                measured.append(time.perf_counter() - started)
+    return {
+        name: {f"tokens_per_s_{number}": number / float(np.median(times[name, number])) for number in (1, GROUP)}
+        for name in runners
+    }
