@@ -70,6 +70,33 @@ def write_small_gguf(source: weights.GgufFile, target: Path) -> Path:
     return target
 
 
+def write_quantized(small: Path, target: Path, stored: str) -> Path:
+    """The small model with its layers' matrices in a format of GGUF, by its name, or in a mixture of them.
+
+    The vocabulary is in 8 bits beside 4 bits, as in the files that people share.
+    """
+    source = weights.GgufFile(small)
+    writer = gguf.GGUFWriter(target, "llama")
+    for key, (kind, item_kind) in source.index.kinds.items():
+        if key != "general.architecture":
+            writer.add_key_value(key, source.metadata[key], kind, sub_type=item_kind)
+    for number, tensor in enumerate(source.reader.tensors):
+        values = gguf.dequantize(tensor.data, tensor.tensor_type)
+        name = stored if stored != "mixed" else ("Q4_0", "Q4_1", "Q8_0", "Q4_1")[number % 4]
+        if tensor.name == "token_embd.weight" and name.startswith("Q"):
+            name = "Q8_0"
+        kind = gguf.GGMLQuantizationType[name]
+        if values.ndim == 1:
+            writer.add_tensor(tensor.name, values)
+        else:
+            writer.add_tensor(tensor.name, gguf.quantize(values, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return target
+
+
 def build_small(checkpoint: checkpoints.Checkpoint, folder: Path, **options) -> Path:
     """An engine of the small model with `SMALL_BUILD` and what is changed in it."""
     return engine.build(checkpoint, dataclasses.replace(SMALL_BUILD, **options), folder)

@@ -57,14 +57,21 @@ def _silent(what: str, done: int, total: int) -> None:
 def engines(
     source: Checkpoint,
     workdir: str | Path,
+    tokens: int = TOKENS,
     progress: Progress = _silent,
 ) -> dict[str, Path]:
     """Engines of `source` by the name of their build: the default one, the other precisions, and an 8-bit KV cache.
 
     The default build comes from the course's cache folder, under its precision's name; the others are built in
     `workdir`.
+
+    Raises
+    ------
+    CourseError
+        `source` cannot be built, or the text has not so many tokens for it, before more than one engine is built.
     """
     default = engine.cached(source)
+    _text(default, tokens)
     precision = engine.read(default).pretrained_config["quantization"]["quant_algo"]
     folders = {precision or "float": default}
     others = {name: config for name, config in BUILDS.items() if name not in folders}
@@ -88,6 +95,14 @@ def prose() -> str:
     return "\n\n".join(paragraphs)
 
 
+def check(tokens: int) -> None:
+    """Refuse a length of text that has no spread, with a CourseError."""
+    if tokens < 2 * WINDOW:
+        raise CourseError(
+            f"{tokens} tokens are too few to judge by: give at least {2 * WINDOW}, two windows of {WINDOW}."
+        )
+
+
 def windows(tokenizer: Tokenizer, tokens: int = TOKENS, vocab_size: int | None = None) -> np.ndarray:
     """The first `tokens` tokens of the lessons' prose in windows, int64 [windows, 256]; what fills no window is left.
 
@@ -96,10 +111,7 @@ def windows(tokenizer: Tokenizer, tokens: int = TOKENS, vocab_size: int | None =
     CourseError
         Too few tokens for two windows, or more than the text has; a token that a model of `vocab_size` has not.
     """
-    if tokens < 2 * WINDOW:
-        raise CourseError(
-            f"{tokens} tokens are too few to judge by: give at least {2 * WINDOW}, two windows of {WINDOW}."
-        )
+    check(tokens)
     ids = np.array(tokenizer.encode(prose()), np.int64)
     if len(ids) < tokens:
         raise CourseError(
@@ -156,9 +168,7 @@ def bench(
     CourseError
         `tokens` is too small or more than the text has; the tokenizer is not the model's; a model cannot be loaded.
     """
-    first = next(iter(folders.values()))
-    vocab_size = engine.read(first).pretrained_config["vocab_size"]
-    text = windows(checkpoints.load_tokenizer(first), tokens, vocab_size)
+    text = _text(next(iter(folders.values())), tokens)
     groups = [text[begin : begin + GROUP] for begin in range(0, len(text), GROUP)]
     steps = len(groups) * (1 + len(folders)) + 2
     progress("the checkpoint in float32", 0, steps)
@@ -194,6 +204,35 @@ def bench(
         "perplexity_over_checkpoint": {"median": ratio["value"], "min": ratio["low"], "max": ratio["high"]},
     }
     return {"machine": machine.describe(), "settings": settings, "rows": rows, "ratios": ratios}
+
+
+def in_words(rows: list[dict]) -> list[dict]:
+    """The rows as a terminal shows them: sizes in MB, and figures of quality with the reach of their interval."""
+    return [
+        {
+            "build": row["build"],
+            "MB": None if row["weight_bytes"] is None else row["weight_bytes"] / 1e6,
+            "tok/s, 1": row["tokens_per_s_1"],
+            "tok/s, 8": row["tokens_per_s_8"],
+            "perplexity": _with_reach(row["perplexity"], 1),
+            "over_checkpoint": _with_reach(row["over_checkpoint"], 3),
+            "same_top": _with_reach(row["same_top"], 3),
+            "KL": _with_reach(row["kl"], 4),
+        }
+        for row in rows
+    ]
+
+
+def _with_reach(interval: dict[str, float] | None, places: int) -> str | None:
+    if interval is None:
+        return None
+    return f"{interval['value']:.{places}f} ± {interval['value'] - interval['low']:.{places}f}"
+
+
+def _text(folder: Path, tokens: int) -> np.ndarray:
+    """`windows` for the engine in `folder`."""
+    vocab_size = engine.read(folder).pretrained_config["vocab_size"]
+    return windows(checkpoints.load_tokenizer(folder), tokens, vocab_size)
 
 
 def _loaded(folder: Path) -> Model:

@@ -15,20 +15,30 @@ import numpy as np
 from safetensors import safe_open
 
 from inflight import schemas
+from inflight.checkpoint import q4_1
 from inflight.checkpoint.gguf_index import read_index
 from inflight.checkpoint.safetensors_header import tensor_shapes
 from inflight.checkpoint.shapes import GgufShape, LlamaConfig, ModelConfig, shape_problem
 from inflight.checkpoint.tokenizer_files import MOST_TOKENIZER_BYTES, Vocabulary
 from inflight.errors import CourseError
 
-# TensorRT-LLM's name of a precision -> the GGUF format of the matrices. `None` keeps them as floating point. There is
-# no W8A8: with 8-bit weights this runtime's 8-bit activations spoil the text (seen with SmolLM2 and OpenVINO 2026.4).
+# TensorRT-LLM's name of a precision -> the GGUF format of the matrices. `None` keeps them as floating point.
 GGUF_FORMATS = {
     None: gguf.GGMLQuantizationType.F16,
     "W8A16": gguf.GGMLQuantizationType.Q8_0,
     "W4A8": gguf.GGMLQuantizationType.Q4_1,
     "W4A16": gguf.GGMLQuantizationType.Q4_1,
 }
+
+
+VOCABULARY = ("token_embd.weight", "output.weight")
+
+
+def stored_format(tensor: str, quant_algo: str | None) -> gguf.GGMLQuantizationType:
+    """The GGUF format of a matrix. What turns tokens into vectors and back keeps 8 bits: each word has but one row."""
+    if tensor in VOCABULARY and bits(quant_algo) == "W4":
+        return gguf.GGMLQuantizationType.Q8_0
+    return GGUF_FORMATS[quant_algo]
 
 
 def bits(quant_algo: str | None) -> str | None:
@@ -98,9 +108,9 @@ class GgufFile:
         """Precision of most of the weights: "W4", "W8", or None for floating point."""
         sizes: Counter[str] = Counter()
         for row in self.tensor_table():
-            sizes[row["format"]] += row["parameters"]
-        name = sizes.most_common(1)[0][0] if sizes else ""
-        return f"W{name[1]}" if name.startswith("Q") else None
+            name = row["format"]
+            sizes[f"W{name[1]}" if name.startswith("Q") else ""] += row["parameters"]
+        return (sizes.most_common(1)[0][0] if sizes else "") or None
 
 
 def requantize(source: GgufFile, target: Path, quant_algo: str | None) -> None:
@@ -111,7 +121,7 @@ def requantize(source: GgufFile, target: Path, quant_algo: str | None) -> None:
             writer.add_key_value(key, source.metadata[key], kind, sub_type=item_kind)
     for tensor in source.reader.tensors:
         values = gguf.dequantize(tensor.data, tensor.tensor_type)
-        _add_tensor(writer, tensor.name, values, GGUF_FORMATS[quant_algo])
+        _add_tensor(writer, tensor.name, values, quant_algo)
     _finish(writer)
 
 
@@ -161,7 +171,7 @@ def from_huggingface(folder: Path, target: Path, quant_algo: str | None) -> None
                 values = tensors.get_tensor(name).float().numpy()
                 if name.endswith(("q_proj.weight", "k_proj.weight")):
                     values = _interleave_rotary(values, heads if "q_proj" in name else kv_heads)
-                _add_tensor(writer, gguf_name, values, GGUF_FORMATS[quant_algo])
+                _add_tensor(writer, gguf_name, values, quant_algo)
     _finish(writer)
 
 
@@ -223,11 +233,14 @@ def _interleave_rotary(values: np.ndarray, heads: int) -> np.ndarray:
     return values.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
-def _add_tensor(writer: gguf.GGUFWriter, name: str, values: np.ndarray, kind: gguf.GGMLQuantizationType) -> None:
+def _add_tensor(writer: gguf.GGUFWriter, name: str, values: np.ndarray, quant_algo: str | None) -> None:
+    kind = stored_format(name, quant_algo)
     if values.ndim == 1:  # norms and biases are small and sensitive: they stay in float32
         writer.add_tensor(name, values.astype(np.float32))
     elif kind == gguf.GGMLQuantizationType.F16:
         writer.add_tensor(name, values.astype(np.float16))
+    elif kind == gguf.GGMLQuantizationType.Q4_1:
+        writer.add_tensor(name, q4_1.quantize(values.astype(np.float32)), raw_dtype=kind)
     else:
         writer.add_tensor(name, gguf.quantize(values.astype(np.float32), kind), raw_dtype=kind)
 

@@ -28,6 +28,7 @@ URL = typer.Option(help="host:port (gRPC) or http://host:port; by default a serv
 STREAM = typer.Option("--stream", help="Ask for answers in pieces, which gives TTFT and ITL.")
 WARM_UP = typer.Option(help="Requests before it that are not counted; by default two for each of the engine's slots.")
 WAY = typer.Argument(help=f"{', '.join(WAYS)}.")
+CHECKPOINT = typer.Option(help="Name, Hugging Face repository, or path of a GGUF file or a folder.")
 AS_JSON = typer.Option("--json", help="One JSON object instead of a table.")
 
 app = typer.Typer(no_args_is_help=True, help="Benchmarks: load and latencies, and ratios measured in one run.")
@@ -264,6 +265,27 @@ def batchers_command(
             f"A batch costs {cost['fixed_ms']:.1f} ms and {cost['item_ms']:.1f} ms for each text in it.",
             highlight=False,
         )
+
+
+@app.command("quality")
+def quality_command(
+    checkpoint: Annotated[str, CHECKPOINT] = checkpoint.DEFAULT,
+    tokens: Annotated[int, typer.Option(help="Tokens of the lessons' prose to read, in windows of 256.")] = 5120,
+    as_json: Annotated[bool, AS_JSON] = False,
+) -> None:
+    """What each build of a checkpoint loses of its words, with its size and speed; each figure ± its 95 % interval.
+
+    Example: [bold]inflight bench quality --tokens 5120 --json[/]
+    """
+    bench.quality.check(tokens)
+    source = terminal.fetch(checkpoint)
+    with leftovers.folder("inflight-bench-") as scratch, terminal.progress("Preparing the engines") as progress:
+        folders = bench.quality.engines(source, scratch, tokens, progress)
+        result = bench.quality.bench(source, folders, tokens, progress)
+    if as_json:
+        print_benchmark(result, as_json)
+    else:
+        print_benchmark(result | {"rows": bench.quality.in_words(result["rows"])}, as_json)
 
 
 # Runs -----------------------------------------------------------------------------------------------------------------

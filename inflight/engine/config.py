@@ -20,8 +20,8 @@ log = logging.getLogger("inflight.engine")
 BATCHING_TYPES = ("V1", "inflight_batching", "inflight_fused_batching")
 POLICIES = ("guaranteed_no_evict", "max_utilization")
 OLDER_POLICIES = {"guaranteed_completion": "guaranteed_no_evict"}  # older spelling -> today's
-# Precision of weights and activations of a matrix product; None is floating point. There is no W8A8: with 8-bit weights
-# this runtime's 8-bit activations spoil the text (seen with SmolLM2 and OpenVINO 2026.4).
+# Precision of weights and activations of a matrix product; None is floating point. There is no W8A8: who
+# wants speed has W4A8, and who keeps 8 bits of the weights wants answers that do not depend on the rest of a batch.
 QUANT_ALGOS = (None, "W8A16", "W4A8", "W4A16")
 TOKENS_PER_BLOCK = 32  # fixed by the CPU's paged-attention kernel
 

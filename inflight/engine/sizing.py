@@ -15,9 +15,10 @@ from inflight.engine.config import BuildConfig
 from inflight.engine.folder import EngineInfo
 from inflight.errors import CourseError
 
-# Bits that the engine stores for one weight, by the checkpoint's format: a 4- or 8-bit weight shares a float16 scale
-# and a zero point of its own width with the 31 others of its group.
-STORED_BITS = {"Q4_1": 4 + (16 + 4) / 32, "Q8_0": 8 + (16 + 8) / 32, "F16": 16}
+# Bits that the engine stores for one weight, by the checkpoint's format; with 4 and 8 bits, the 32 weights of a block
+# share a float16 scale, and a zero point of as many bits as a weight.
+STORED_BITS = {"Q4_0": 4, "Q4_1": 4, "Q8_0": 8, "F16": 16}
+BLOCK, BLOCK_SCALE_BYTES = 32, 2
 SCALE_BYTES = 8  # a float32 scale and a float32 zero point
 KINDS = ("feed-forward", "embedding", "attention", "norms")
 
@@ -61,7 +62,7 @@ class Sizing:
         """One row a kind of weight: `kind`, `tensors`, `parameters`, `bytes` in the engine."""
         rows = pd.DataFrame(self._table)
         rows["kind"] = rows["name"].map(kind)
-        rows["bytes"] = [row["parameters"] * self._bits(row, config.quant_algo) / 8 for row in self._table]
+        rows["bytes"] = self._bytes(config.quant_algo)
         grouped = rows.groupby("kind").agg(
             tensors=("name", "size"), parameters=("parameters", "sum"), bytes=("bytes", "sum")
         )
@@ -91,9 +92,26 @@ class Sizing:
         """Users with `tokens` tokens each whose KV cache fits beside the weights into `memory_bytes`."""
         return max(0, int((memory_bytes - self.weight_bytes(config)) // self.kv_bytes_per_user(config, tokens)))
 
-    def _bits(self, row: dict, quant_algo: str | None) -> float:
-        """Bits that a weight of tensor `row` has in the engine."""
-        if len(row["shape"]) == 1:
-            return 16 if quant_algo is None else 32
-        as_it_is = quant_algo == "auto" or checkpoint.weights.bits(quant_algo) == self._precision
-        return STORED_BITS[row["format"] if as_it_is else checkpoint.weights.GGUF_FORMATS[quant_algo].name]
+    def _bytes(self, quant_algo: str | None) -> list[int]:
+        """Bytes that each tensor takes in the engine. What is there twice with the same content is stored once."""
+        precision = self._precision if quant_algo == "auto" else checkpoint.weights.bits(quant_algo)
+        as_it_is = precision == self._precision
+        sizes, constants = [], set()
+        for row in self._table:
+            if len(row["shape"]) == 1:
+                sizes.append(row["parameters"] * (4 if precision else 2))
+                continue
+            stored = row["format"] if as_it_is else checkpoint.weights.stored_format(row["name"], quant_algo).name
+            rows, columns = row["shape"]
+            bits, size = STORED_BITS[stored], 0
+            if stored.startswith("Q"):
+                blocks = columns // BLOCK
+                if stored == "Q4_1":  # one more weight for each block, in whole blocks: see four_bits.py
+                    blocks += -(-blocks // BLOCK)
+                columns, zeros = blocks * BLOCK, -(-rows * blocks * bits // 8)
+                size = rows * blocks * BLOCK_SCALE_BYTES
+                if stored == "Q4_1" or (stored, zeros) not in constants:  # others have the middle step throughout
+                    size += zeros
+                constants.add((stored, zeros))
+            sizes.append(size + rows * columns * bits // 8)
+        return sizes

@@ -190,63 +190,53 @@ print(f"{users} users of 2,048 tokens fit beside the weights into {memory / 1e9:
 # %% [markdown]
 # ## Compare builds
 #
-# Four engines of the same checkpoint. Each is built, loaded, asked by one user, then by eight at once.
+# Five engines of the same checkpoint. All read the same text, the prose of these lessons.
 #
 # - **W4A8**, the default: 4-bit weights; activations are rounded to 8 bits before each product.
 # - **W4A16**: the same weights; activations stay as they are.
+# - **W8A16**: the checkpoint's 4-bit weights, stored in 8 bits.
 # - **float**: weights in 16 bits on disk.
 # - **INT8 KV**: as the default, keys and values in 8 bits.
+#
+# One printed answer says nothing about a build; *perplexity* does. It is e to the mean of −log p, where p is the
+# probability that the model gave to each token that really came next: a perplexity of 20 is as unsure as a choice
+# among 20 equally likely tokens. The text decides most of it, so judge a build by how many times the checkpoint's
+# own perplexity it has, computed with the file's weights in 32 bits: 1 means nothing is lost.
+
+# %%
+from inflight.bench import quality
+
+options = {"W4A16": {"quant_algo": "W4A16"}, "W8A16": {"quant_algo": "W8A16"}, "float": {"quant_algo": None},
+           "INT8 KV": {"kv_cache_quant_algo": "INT8"}}
+built = {"W4A8": folder, **{name: build(name, **given)[0] for name, given in options.items()}}
 
 # %% tags=["nbval-ignore-output"]
-def tokens_per_second(executor: Executor, users: int) -> float:
-    """Speed over all users, each asking the same and getting 48 tokens; the better of two tries."""
-    times = []
-    for _ in range(2):
-        started = time.perf_counter()
-        executor.generate_all([Request(question, request_output_len=48)] * users)
-        times.append(time.perf_counter() - started)
-    return users * 48 / min(times)
-
-
-question = tokenizer.encode(tokenizer.chat("Name three rivers."))
-others = {"W4A16": {"quant_algo": "W4A16"}, "float": {"quant_algo": None}, "INT8 KV": {"kv_cache_quant_algo": "INT8"}}
-built = {"W4A8": (folder, seconds), **{name: build(name, **options) for name, options in others.items()}}
+result = quality.bench(checkpoint, built, tokens=1024)
+compared = pd.DataFrame(quality.in_words(result["rows"]))
+charts.table(compared.fillna("-"))
 
 # %% tags=["nbval-ignore-output"]
-rows, texts = [], {}
-for name, (path, build_s) in built.items():
-    started = time.perf_counter()
-    with Executor.load(path) as executor:
-        load_s = time.perf_counter() - started
-        answer = executor.generate(Request(question, request_output_len=48, end_id=tokenizer.end_id))  # also warms up
-        texts[name] = tokenizer.decode(answer.token_ids)
-        rows.append((name, sum(file.stat().st_size for file in path.iterdir()) / 1e6, build_s, load_s,
-                     executor.model.block_bytes // per_block,
-                     tokens_per_second(executor, 1), tokens_per_second(executor, 8)))
-columns = ["build", "MB on disk", "build s", "load s", "KV bytes a token", "tok/s, 1 user", "tok/s, 8 users"]
-charts.table(pd.DataFrame(rows, columns=columns))
-
-# %% tags=["nbval-ignore-output"]
-compared = pd.DataFrame(rows, columns=columns).set_index("build")
-speed, disk = compared["tok/s, 8 users"], compared["MB on disk"]
-print(f"W4A16 runs at {speed['W4A16'] / speed['W4A8']:.2f} of W4A8's speed with eight users, float at "
-      f"{speed['float'] / speed['W4A8']:.2f} with {disk['float'] / disk['W4A8']:.1f} times the bytes.\n")
-for name, words in texts.items():
-    print(f"{name:8} {words[:100]!r}")
+summary = charts.builds_summary(result["rows"])
+charts.show(charts.builds(result["rows"]), summary)
+Markdown(summary)
 
 # %% [markdown]
-# What to read off:
+# What to read off (± is a 95 % interval; `inflight bench quality` reads five times as much and is surer):
 #
+# - **Perplexity**: all builds stay within about a hundredth of the checkpoint. 4 bits are what the file has, and the
+#   engine multiplies with exactly them.
 # - **W4A8 against W4A16**: the same file, the same bytes to read. The difference is arithmetic: a CPU multiplies
 #   8-bit whole numbers several at a time; for A16 it must first turn each weight back into a floating-point number.
-# - **float**: nothing to turn back, but several times the bytes have to come from memory for every iteration.
-# - **One user against eight**: an iteration reads the weights once, for however many users. That is why servers batch.
-# - **The words**: rounding tips a close decision between two tokens, and everything after it differs. None is *the*
-#   answer.
+#   The price is `same_top`: the share of places with the checkpoint's most likely token.
+# - **W8A16**: half as many bytes again, and slower. More bits cannot bring back what the file never had.
+# - **float**: nothing to turn back, and the checkpoint's words; but several times the bytes have to come from memory.
+# - **1 user against 8**: an iteration reads the weights once, for however many users. That is why servers batch.
+#
+# Where the most likely token is another, a greedy answer takes another turn, and everything after it differs.
 #
 # ## Where do the other bytes come from?
 #
-# With INT8 the formula says one byte a number. Now compare with the table.
+# With an INT8 cache the formula says one byte a number. Now ask the engine.
 
 # %%
 int8 = BuildConfig(kv_cache_quant_algo="INT8")
@@ -353,7 +343,7 @@ workdir.cleanup()
 # - A checkpoint is weights, shape and tokenizer; an engine adds a compiled graph, a KV cache and limits.
 # - KV bytes a token = 2 × layers × KV heads × head size × bytes of a number; an 8-bit cache adds its scales.
 # - Users that fit = (memory − weights) / (tokens × bytes a token), and never more than `max_batch_size` at once.
-# - Fewer bits for the weights are less to read for each token, and so faster; they change words.
+# - Fewer bits are less to read for each token, and so faster; what they cost is measured on a text, not on an answer.
 # - What a build has not is refused with the reason; what a request exceeds is refused or cut at run time.
 #
 # ## Questions

@@ -21,7 +21,7 @@ from inflight.notebook.charts.batching import (
     who_pays,
 )
 from inflight.notebook.charts.display import show, table
-from inflight.notebook.charts.engine import engine_bytes, engine_bytes_summary
+from inflight.notebook.charts.engine import builds, builds_summary, engine_bytes, engine_bytes_summary
 from inflight.notebook.charts.iterative_gpt2 import (
     cost_of_a_token,
     cost_of_a_token_summary,
@@ -40,6 +40,8 @@ __all__ = [
     "batch_cost",
     "batches",
     "batches_summary",
+    "builds",
+    "builds_summary",
     "cost_of_a_token",
     "cost_of_a_token_summary",
     "course_map",

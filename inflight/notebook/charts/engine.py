@@ -1,9 +1,9 @@
-"""Lesson 01: what fills the memory."""
+"""Lesson 01: what fills the memory, and what builds cost."""
 
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.notebook.palette import DECODE, REQUEST
+from inflight.notebook.palette import DECODE, INK, REQUEST
 
 _KINDS = {"feed-forward": "#444444", "embedding": "#6E6E6E", "attention": "#9A9A9A", "norms": "#C8C8C8"}
 MB, GB = 1e6, 1e9
@@ -119,4 +119,100 @@ def engine_bytes_summary(weights: pd.DataFrame, kv_per_user: pd.DataFrame, memor
         f"{first['tokens']:,.0f} tokens {first['bytes'] / MB:.1f}, {first['bytes'] / total:.2f} times as much as "
         f"the whole model. Below, memory against users, one line a length: {memory_bytes / GB:.1f} GB are full "
         f"at {ends}."
+    )
+
+
+# Builds ---------------------------------------------------------------------------------------------------------------
+
+
+def builds(rows: list[dict]) -> go.Figure:
+    """Above, what each build makes of the checkpoint's perplexity; below, its speed against its bytes.
+
+    `rows` are those of `inflight.bench.quality.bench`; the checkpoint's own is the line at 1.
+    """
+    engines = [row for row in rows if row["over_checkpoint"]]
+    fig = go.Figure()
+    fig.add_vline(x=1, xref="x", yref="y", line={"color": INK, "width": 1, "dash": "dash"})
+    fig.add_scatter(
+        x=[row["over_checkpoint"]["value"] for row in engines],
+        y=[row["build"] for row in engines],
+        error_x={
+            "array": [row["over_checkpoint"]["high"] - row["over_checkpoint"]["value"] for row in engines],
+            "arrayminus": [row["over_checkpoint"]["value"] - row["over_checkpoint"]["low"] for row in engines],
+            "thickness": 2,
+        },
+        mode="markers",
+        marker={"color": DECODE, "size": 11},
+        hovertext=[_in_words(row) for row in engines],
+        hoverinfo="text",
+    )
+    for users, colour, symbol in ((8, DECODE, "circle"), (1, REQUEST[3], "diamond")):
+        fig.add_scatter(
+            x=[row["weight_bytes"] / MB for row in engines],
+            y=[row[f"tokens_per_s_{users}"] for row in engines],
+            xaxis="x2",
+            yaxis="y2",
+            mode="markers+text",
+            text=[row["build"] for row in engines] if users == 8 else None,
+            textposition=_beside(engines),
+            marker={"color": colour, "size": 11, "symbol": symbol},
+            hovertext=[_in_words(row) for row in engines],
+            hoverinfo="text",
+        )
+    last = max(engines, key=lambda row: row["weight_bytes"])
+    for users, colour in ((8, DECODE), (1, REQUEST[3])):
+        fig.add_annotation(
+            xref="x2", yref="y2", x=last["weight_bytes"] / MB, y=last[f"tokens_per_s_{users}"], yshift=-18,
+            text=f"{users} user{'s' if users > 1 else ''}", showarrow=False, font={"color": colour},
+        )  # fmt: skip
+    for top, title in ((1, "Perplexity over the checkpoint's, with its 95 % interval"), (0.5, "Speed against bytes")):
+        fig.add_annotation(
+            xref="paper", yref="paper", x=0, y=top, xanchor="left", yanchor="bottom", yshift=6, showarrow=False,
+            text=f"<b>{title}</b>",
+        )  # fmt: skip
+    most_mb = last["weight_bytes"] / MB
+    fig.update_layout(
+        title="What builds keep, weigh and give",
+        height=680,
+        showlegend=False,
+        margin={"l": 90, "r": 30, "t": 76, "b": 60},
+        xaxis={"title": "times the checkpoint's perplexity; 1: nothing lost", "anchor": "y"},
+        yaxis={"domain": [0.66, 1], "autorange": "reversed"},
+        xaxis2={"title": "megabytes of weights", "anchor": "y2", "range": [0, most_mb * 1.15]},
+        yaxis2={"title": "tokens a second", "domain": [0, 0.5], "anchor": "x2", "rangemode": "tozero"},
+    )
+    return fig
+
+
+def _beside(engines: list[dict]) -> list[str]:
+    """Where each build's name stands: builds of the same bytes lie above each other, and their names take turns."""
+    places = {}
+    for sizes in {row["weight_bytes"] for row in engines}:
+        alike = sorted((row for row in engines if row["weight_bytes"] == sizes), key=lambda row: row["tokens_per_s_8"])
+        turns = ["middle right", "middle left"] if len(alike) > 1 else ["top center"]
+        places |= {row["build"]: turns[number % len(turns)] for number, row in enumerate(alike)}
+    return [places[row["build"]] for row in engines]
+
+
+def _in_words(row: dict) -> str:
+    ratio = row["over_checkpoint"]
+    return (
+        f"<b>{row['build']}</b>: {row['weight_bytes'] / MB:.0f} MB of weights<br>"
+        f"{ratio['value']:.3f} times the checkpoint's perplexity ({ratio['low']:.3f} to {ratio['high']:.3f})<br>"
+        f"the same most likely token in {row['same_top']['value']:.1%} of places<br>"
+        f"{row['tokens_per_s_1']:.0f} tokens a second for 1 user, {row['tokens_per_s_8']:.0f} for 8"
+    )
+
+
+def builds_summary(rows: list[dict]) -> str:
+    """The picture of `builds` in a paragraph."""
+    parts = [
+        f"{row['build']} {row['over_checkpoint']['value']:.3f}, {row['weight_bytes'] / MB:.0f} MB, "
+        f"{row['tokens_per_s_1']:.0f} and {row['tokens_per_s_8']:.0f} tokens a second"
+        for row in rows
+        if row["over_checkpoint"]
+    ]
+    return (
+        "Above, each build's perplexity over the checkpoint's; below, tokens a second for 1 and 8 users against "
+        f"megabytes of weights: {'; '.join(parts)}."
     )
