@@ -70,15 +70,16 @@ def write_small_gguf(source: weights.GgufFile, target: Path) -> Path:
     return target
 
 
-def write_quantized(small: Path, target: Path, stored: str) -> Path:
+def write_quantized(small: Path, target: Path, stored: str, without: str | None = None) -> Path:
     """The small model with its layers' matrices in a format of GGUF, by its name, or in a mixture of them.
 
-    The vocabulary is in 8 bits beside 4 bits, as in the files that people share.
+    The vocabulary's matrix is in 8 bits beside 4 bits, as in the files that people share. `without` is a key of the
+    metadata that is left out.
     """
     source = weights.GgufFile(small)
     writer = gguf.GGUFWriter(target, "llama")
     for key, (kind, item_kind) in source.index.kinds.items():
-        if key != "general.architecture":
+        if key not in ("general.architecture", without):
             writer.add_key_value(key, source.metadata[key], kind, sub_type=item_kind)
     for number, tensor in enumerate(source.reader.tensors):
         values = gguf.dequantize(tensor.data, tensor.tensor_type)

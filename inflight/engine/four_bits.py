@@ -149,7 +149,7 @@ def _with_offsets(weights: Packed, smallest: np.ndarray) -> Packed:
 
 
 def _quantized(values: np.ndarray) -> Packed:
-    """Float values [rows, columns] in 4 bits, each block with the least scale that reaches from its least to its most."""
+    """Float values [rows, columns] in 4 bits, each block with the least scale that reaches all of it."""
     blocks = values.reshape(len(values), -1, BLOCK)
     least, most = np.minimum(blocks.min(-1), 0), np.maximum(blocks.max(-1), 0)
     z = np.round(STEPS * -least / np.maximum(most - least, SMALLEST_SCALE))

@@ -19,8 +19,8 @@ from inflight.engine.config import Chunk
 from inflight.engine.folder import MODEL_FILE, EngineInfo
 from inflight.errors import CourseError
 
-# With quant_algo W…A8, activations are rounded to 8 bits in groups of this many values before a product. Half a block of
-# weights: with 32 the most likely token is another in 4 of 100 places, with 16 in 3, for some 5 % more time.
+# With quant_algo W…A8, activations are rounded to 8 bits in groups of this many values before a product. Half a block
+# of weights: with 32 the most likely token is another in 4 of 100 places, with 16 in 3, for some 5 % more time.
 A8_GROUP = 16
 OPENVINO_TYPE = {"float32": "f32", "bfloat16": "bf16", "INT8": "u8"}
 

@@ -162,10 +162,10 @@ def builds(rows: list[dict]) -> go.Figure:
     last = max(engines, key=lambda row: row["weight_bytes"])
     for users, colour in ((8, DECODE), (1, REQUEST[3])):
         fig.add_annotation(
-            xref="x2", yref="y2", x=last["weight_bytes"] / MB, y=last[f"tokens_per_s_{users}"], yshift=-18,
-            text=f"{users} user{'s' if users > 1 else ''}", showarrow=False, font={"color": colour},
+            xref="x2", yref="y2", x=last["weight_bytes"] / MB, y=last[f"tokens_per_s_{users}"],
+            xanchor="left", xshift=12, text=f"{users} user{'s' if users > 1 else ''}", showarrow=False, font={"color": colour},
         )  # fmt: skip
-    for top, title in ((1, "Perplexity over the checkpoint's, with its 95 % interval"), (0.5, "Speed against bytes")):
+    for top, title in ((1, "Perplexity over the checkpoint's, with its 95 % interval"), (0.46, "Speed against bytes")):
         fig.add_annotation(
             xref="paper", yref="paper", x=0, y=top, xanchor="left", yanchor="bottom", yshift=6, showarrow=False,
             text=f"<b>{title}</b>",
@@ -173,13 +173,13 @@ def builds(rows: list[dict]) -> go.Figure:
     most_mb = last["weight_bytes"] / MB
     fig.update_layout(
         title="What builds keep, weigh and give",
-        height=680,
+        height=700,
         showlegend=False,
         margin={"l": 90, "r": 30, "t": 76, "b": 60},
-        xaxis={"title": "times the checkpoint's perplexity; 1: nothing lost", "anchor": "y"},
+        xaxis={"title": {"text": "times the checkpoint's perplexity; 1: nothing lost", "standoff": 6}, "anchor": "y"},
         yaxis={"domain": [0.66, 1], "autorange": "reversed"},
-        xaxis2={"title": "megabytes of weights", "anchor": "y2", "range": [0, most_mb * 1.15]},
-        yaxis2={"title": "tokens a second", "domain": [0, 0.5], "anchor": "x2", "rangemode": "tozero"},
+        xaxis2={"title": "megabytes of weights", "anchor": "y2", "range": [0, most_mb * 1.2]},
+        yaxis2={"title": "tokens a second", "domain": [0, 0.46], "anchor": "x2", "rangemode": "tozero"},
     )
     return fig
 

@@ -1,0 +1,124 @@
+"""How far builds are from their checkpoint, on a small model; what cannot be measured is refused."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from inflight import models
+from inflight.bench import quality
+from inflight.checkpoint.sources import fetch
+from inflight.checkpoint.tokenizer import load_tokenizer
+from inflight.cli import app
+from inflight.engine.config import Request
+from inflight.engine.executor import Executor
+from inflight.errors import CourseError
+from tests.engines import build_small, write_quantized
+
+PROMPTS = (
+    "What is the capital of France?",
+    "Name three rivers.",
+    "Explain in two sentences why the sky is blue.",
+    "Write a short poem about the sea.",
+    "How do I boil an egg?",
+)
+
+
+@pytest.fixture(scope="module")
+def stored(small_checkpoint, tmp_path_factory):
+    """The small model as people share models: in 4 bits, the vocabulary in 8."""
+    return fetch(str(write_quantized(small_checkpoint.path, tmp_path_factory.mktemp("stored") / "q.gguf", "Q4_1")))
+
+
+def test_a_small_models_builds_beside_itself(stored, tmp_path):
+    folders = {
+        name: build_small(stored, tmp_path / name, quant_algo=algo)
+        for name, algo in {"W4A8": "W4A8", "W4A16": "W4A16", "float": None}.items()
+    }
+    steps = []
+    result = quality.bench(stored, folders, 600, lambda what, done, total: steps.append((done, total)))
+    assert result["settings"]["tokens"] == 512 and result["settings"]["default_build"] == "W4A8"
+    assert [row["build"] for row in result["rows"]] == ["checkpoint", *folders]
+    assert all(done < total for done, total in steps) and steps == sorted(steps)
+    own, *builds = result["rows"]
+    for row in builds:
+        size = (folders[row["build"]] / "openvino_model.bin").stat().st_size
+        assert row["weight_bytes"] == size and row["tokens_per_s_1"] > 0 < row["tokens_per_s_8"]
+        for figure in ("perplexity", "over_checkpoint", "same_top", "kl"):
+            assert row[figure]["low"] <= row[figure]["value"] <= row[figure]["high"], figure
+        ratio = row["perplexity"]["value"] / own["perplexity"]["value"]
+        assert row["over_checkpoint"]["value"] == pytest.approx(ratio)
+    assert builds[2]["kl"]["value"] < 1e-3 and builds[2]["over_checkpoint"]["value"] == pytest.approx(1, abs=0.01)
+    assert builds[1]["over_checkpoint"]["value"] == pytest.approx(1, abs=0.02)
+    ratio = result["ratios"]["perplexity_over_checkpoint"]
+    assert (ratio["median"], ratio["min"], ratio["max"]) == tuple(builds[0]["over_checkpoint"].values())
+    assert json.dumps(result) and "±" in quality.in_words(result["rows"])[1]["same_top"]
+
+
+def test_a_hugging_face_folder_is_its_own_reference(small_checkpoint):
+    folder = models.huggingface.folder(small_checkpoint)
+    text = quality.windows(load_tokenizer(folder), 512)
+    one, other = (models.huggingface.reference(source) for source in (small_checkpoint, fetch(str(folder))))
+    (_, [first, second]), (_, of_folder) = (quality._reference(model, text) for model in (one, other))
+    assert of_folder == pytest.approx([first, second], rel=0.01)  # the folder's weights are in bfloat16
+
+
+def test_intervals_are_students():
+    values = np.array([1.0, 2.0, 3.0, 6.0])
+    half = 3.182 * values.std(ddof=1) / 2
+    interval = quality._interval(values)
+    assert interval["value"] == 3 and interval["high"] - 3 == pytest.approx(half, rel=0.01)
+    assert quality.student_t(19) == pytest.approx(2.093, abs=1e-3)
+    assert quality._interval(np.array([0.9, 1.0]), most=1.0)["high"] == 1
+    assert quality._exp({"value": 0.0})["value"] == 1 and math.isfinite(quality.student_t(1))
+
+
+def test_the_prose_is_the_lessons(course_engine):
+    text = quality.prose()
+    assert "KV cache" in text and "import " not in text.splitlines()[0] and "{heading}" not in text
+    assert quality.windows(load_tokenizer(course_engine)).shape == (20, 256)
+
+
+@pytest.mark.parametrize("tokens", [-1, 0, 511])
+def test_too_few_tokens_are_refused_before_anything_is_built(tokens, monkeypatch):
+    monkeypatch.setattr("inflight.cli.terminal.fetch", lambda source: pytest.fail("began"))
+    result = CliRunner().invoke(app, ["bench", "quality", "--tokens", str(tokens)])
+    assert isinstance(result.exception, CourseError)
+    assert str(result.exception) == f"{tokens} tokens are too few to judge by: give at least 512, two windows of 256."
+
+
+def test_more_tokens_than_there_is_text(course_engine):
+    with pytest.raises(CourseError, match=r"^The text is too short: .* and 10000000 were asked for\. Ask for at most"):
+        quality.windows(load_tokenizer(course_engine), 10_000_000)
+
+
+def test_a_tokenizer_of_another_model(course_engine):
+    with pytest.raises(CourseError, match="^The tokenizer is not this model's: .* ends at 99. Use a checkpoint whose"):
+        quality.windows(load_tokenizer(course_engine), 512, vocab_size=100)
+
+
+def test_a_checkpoint_without_a_vocabulary(small_checkpoint, tmp_path):
+    file = write_quantized(small_checkpoint.path, tmp_path / "mute.gguf", "Q4_1", without="tokenizer.ggml.tokens")
+    with pytest.raises(CourseError, match="vocabulary|tokenizer") as refusal:
+        quality.engines(fetch(str(file)), tmp_path)
+    assert "\n" not in str(refusal.value)
+
+
+def test_the_default_engine_and_the_baseline_agree_as_long_as_rounding_allows(course_engine, checkpoint):
+    """Greedily, for 48 tokens: in the middle of five prompts they say the same for at least a dozen tokens."""
+    import torch
+
+    tokenizer, model = load_tokenizer(course_engine), models.huggingface.reference(checkpoint)
+    alike = []
+    with Executor.load(course_engine) as executor:
+        for prompt in PROMPTS:
+            ids = tokenizer.encode(tokenizer.chat(prompt))
+            ours = executor.generate(Request(ids, request_output_len=48)).token_ids
+            with torch.inference_mode():
+                theirs = model.generate(torch.tensor([ids]), max_new_tokens=48, min_new_tokens=48, do_sample=False)
+            pairs = zip(ours, theirs[0, len(ids) :].tolist())
+            alike.append(next((place for place, (one, other) in enumerate(pairs) if one != other), 48))
+    print(f"the same for so many tokens: {alike}")
+    assert sorted(alike)[2] >= 12
