@@ -174,7 +174,7 @@ def bench(
     progress("the checkpoint in float32", 0, steps)
     reference = models.huggingface.reference(source)
     runners = {name: _loaded(folder) for name, folder in folders.items()}
-    own: list[np.ndarray] = []
+    own: list[float] = []
     scores: dict[str, list[np.ndarray]] = {name: [] for name in runners}
     done = 0
     for group in groups:
@@ -187,8 +187,9 @@ def bench(
     del reference
     progress("speed", steps - 1, steps)
     speeds = _speeds(runners, text)
-    rows = [{"build": "checkpoint", "weight_bytes": None, "tokens_per_s_1": None, "tokens_per_s_8": None}]
-    rows[0] |= {"perplexity": _exp(_interval(np.array(own))), "over_checkpoint": None, "same_top": None, "kl": None}
+    rows: list[dict] = [dict.fromkeys(("build", "weight_bytes", "tokens_per_s_1", "tokens_per_s_8"))]
+    rows[0] |= {"build": "checkpoint", "perplexity": _exp(_interval(np.array(own)))}
+    rows[0] |= dict.fromkeys(("over_checkpoint", "same_top", "kl"))
     for name, folder in folders.items():
         size = (folder / engine.WEIGHTS_FILE).stat().st_size
         rows.append({"build": name, "weight_bytes": size, **speeds[name], **_figures(np.array(scores[name]), own)})
@@ -211,9 +212,9 @@ def in_words(rows: list[dict]) -> list[dict]:
     return [
         {
             "build": row["build"],
-            "MB": None if row["weight_bytes"] is None else row["weight_bytes"] / 1e6,
-            "tok/s, 1": row["tokens_per_s_1"],
-            "tok/s, 8": row["tokens_per_s_8"],
+            "MB": _rounded(row["weight_bytes"] and row["weight_bytes"] / 1e6),
+            "tok/s, 1": _rounded(row["tokens_per_s_1"]),
+            "tok/s, 8": _rounded(row["tokens_per_s_8"]),
             "perplexity": _with_reach(row["perplexity"], 1),
             "over_checkpoint": _with_reach(row["over_checkpoint"], 3),
             "same_top": _with_reach(row["same_top"], 3),
@@ -221,6 +222,10 @@ def in_words(rows: list[dict]) -> list[dict]:
         }
         for row in rows
     ]
+
+
+def _rounded(value: float | None) -> str | None:
+    return None if value is None else f"{value:,.0f}"
 
 
 def _with_reach(interval: dict[str, float] | None, places: int) -> str | None:

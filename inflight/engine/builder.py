@@ -151,7 +151,11 @@ def _say_it_exactly(gguf_file: Path, aside: Path) -> None:
     if four_bits.make_exact(graph, checkpoints.weights.GgufFile(gguf_file)):
         exact = aside / "exact"
         exact.mkdir()
-        openvino.save_model(graph, exact / MODEL_FILE, compress_to_fp16=False)
+        try:
+            openvino.save_model(graph, exact / MODEL_FILE, compress_to_fp16=False)
+            openvino.Core().read_model(exact / MODEL_FILE)  # a failed write may have gone unsaid
+        except RuntimeError as error:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         del graph  # it has the old files open
         for name in (MODEL_FILE, WEIGHTS_FILE):
             os.replace(exact / name, aside / name)

@@ -9,7 +9,6 @@ PyTorch and transformers are imported when they are needed: it takes them two se
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -153,8 +152,9 @@ def _dequantized(path: Path, dtype: str) -> PreTrainedModel:
     """The model of a GGUF file with every weight in `dtype`, as PyTorch calls it."""
     import torch
     import transformers
+    from IPython.utils.capture import capture_output
 
-    with quiet(), contextlib.redirect_stderr(io.StringIO()):  # one of the progress bars has no switch
+    with quiet(), capture_output(stdout=False):  # one of the progress bars has no switch; in a notebook it is a display
         return transformers.AutoModelForCausalLM.from_pretrained(
             path.parent,
             gguf_file=path.name,

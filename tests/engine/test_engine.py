@@ -29,6 +29,7 @@ from tests.engines import (
     start_build,
     start_python,
     wait_until,
+    write_quantized,
 )
 
 
@@ -478,6 +479,19 @@ def test_full_disk(small_checkpoint, tmp_path, largest_file):
     assert "CourseError: The engine could not be written to" in output
     assert "Free some space there or name another folder, and try again." in output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_fills_while_the_exact_products_are_saved(small_checkpoint, tmp_path):
+    """Their weights are a little larger than those that the conversion wrote a moment before."""
+    file = write_quantized(small_checkpoint.path, tmp_path / "q4_1.gguf", "Q4_1")
+    whole = build_small(fetch(str(file)), tmp_path / "whole")
+    largest_file = (whole / engine.WEIGHTS_FILE).stat().st_size - 1000
+    (tmp_path / "full").mkdir()
+    process = start_build(file, tmp_path / "full" / "engine", largest_file)
+    output, _ = process.communicate()
+    assert "CourseError: The engine could not be written to" in output
+    assert "Free some space there or name another folder, and try again." in output
+    assert list((tmp_path / "full").iterdir()) == []
 
 
 def test_an_engine_is_built_on_one_core(small_checkpoint, tmp_path):

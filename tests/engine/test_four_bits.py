@@ -65,7 +65,8 @@ def test_the_graph_says_what_the_checkpoint_says(small_checkpoint, tmp_path, kin
         found.setdefault(blocks, []).append(weights_of(product, blocks))
     for name, values, scales, most in wanted:
         errors = [
-            np.abs(matrix[begin : begin + len(values)] - values).reshape(*scales.shape, 32).max(-1) / scales.max(-1, keepdims=True)
+            np.abs(matrix[begin : begin + len(values)] - values).reshape(*scales.shape, 32).max(-1)
+            / scales.max(-1, keepdims=True)
             for matrix in found[scales.shape[1]]
             for begin in {0, len(matrix) - len(values), *starts(len(matrix), len(values))}
             if begin >= 0 and begin + len(values) <= len(matrix)
@@ -117,5 +118,9 @@ def test_a_product_with_appended_sums_is_the_exact_one(columns):
     result = ov.Core().compile_model(graph, "CPU", properties)(x)[0]
     exact = q * d.astype(np.float32)[..., None] + smallest[..., None]
     expected = x[0] @ exact.reshape(rows, columns).T
-    sums = np.abs(x.reshape(3, blocks, 32).sum(-1)) @ np.broadcast_to(d.astype(np.float32).max(-1, keepdims=True), d.shape).T * LEFT
+    sums = (
+        np.abs(x.reshape(3, blocks, 32).sum(-1))
+        @ np.broadcast_to(d.astype(np.float32).max(-1, keepdims=True), d.shape).T
+        * LEFT
+    )
     assert (np.abs(result[0] - expected) <= sums + 1e-4).all()
