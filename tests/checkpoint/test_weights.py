@@ -10,9 +10,8 @@ from safetensors.numpy import save_file
 from safetensors.torch import load_file
 from safetensors.torch import save_file as save_torch_file
 
-from inflight.checkpoint import q4_1
+from inflight.checkpoint import q4_1, weights
 from inflight.checkpoint import sources as checkpoints
-from inflight.checkpoint import weights
 from inflight.checkpoint.weights import GgufFile
 from inflight.engine.config import Request
 from inflight.engine.executor import Executor

@@ -163,7 +163,8 @@ def builds(rows: list[dict]) -> go.Figure:
     for users, colour in ((8, DECODE), (1, REQUEST[3])):
         fig.add_annotation(
             xref="x2", yref="y2", x=last["weight_bytes"] / MB, y=last[f"tokens_per_s_{users}"],
-            xanchor="left", xshift=12, text=f"{users} user{'s' if users > 1 else ''}", showarrow=False, font={"color": colour},
+            xanchor="left", xshift=12, showarrow=False,
+            text=f"{users} user{'s' if users > 1 else ''}", font={"color": colour},
         )  # fmt: skip
     for top, title in ((1, "Perplexity over the checkpoint's, with its 95 % interval"), (0.46, "Speed against bytes")):
         fig.add_annotation(
