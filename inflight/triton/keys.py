@@ -114,24 +114,12 @@ def _find(port: int) -> tuple[psutil.Process | None, Key | None]:
     if time.monotonic() - _missed.get(port, -LOOK_AGAIN_S) < LOOK_AGAIN_S:
         return None, None
     for process in _servers():
-        if listens(process, port):
+        if watch.listens(process.pid, (HOST, port)):
             return process, _key_of(process)
     with socket.socket() as probe:
         if probe.connect_ex((HOST, port)) == 0:  # another's server; where nobody listens, ours may any moment
             _missed[port] = time.monotonic()
     return None, None
-
-
-def listens(process: psutil.Process, port: int) -> bool:
-    """Whether it is this process that answers at the port of 127.0.0.1."""
-    try:
-        connections = process.net_connections("tcp")
-    except psutil.Error:
-        return False
-    return any(
-        one.status == psutil.CONN_LISTEN and one.laddr.port == port and one.laddr.ip.removeprefix("::ffff:") == HOST
-        for one in connections
-    )
 
 
 def _servers() -> Iterator[psutil.Process]:

@@ -29,7 +29,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import psutil
 from google.protobuf import json_format
 
 from inflight import leftovers
@@ -277,7 +276,7 @@ class Server:
 
     def _owns_http_port(self) -> bool:
         """Whether it is this server that listens there, and not one that took the port first."""
-        return self.pid is not None and keys.listens(psutil.Process(self.pid), self._ports["http"])
+        return self.pid is not None and watch.listens(self.pid, (HOST, self._ports["http"]))
 
     def is_alive(self) -> bool:
         """Whether the server's process runs; whether it can answer is what `is_ready` tells."""

@@ -306,7 +306,7 @@ class Watch:
         self._stopping.wait(SHOWN_S)
         for model in models:
             if not self._stopping.is_set():
-                self._load_dead(model, configs[model])
+                self._load_one(model, configs[model])
         self._load_ensembles(ensembles)
 
     def _load_ensembles(self, ensembles: dict[str, dict]) -> None:
@@ -319,17 +319,13 @@ class Watch:
                 self._ask("POST", f"/v2/repository/models/{name}/load", {"parameters": {"config": json.dumps(config)}})
                 self._settle(name, "It was loaded again and is ready.")
 
-    def _load_dead(self, model: str, config: dict) -> None:
-        """Load a model that has died, unless it does so all the time."""
+    def _load_one(self, model: str, config: dict) -> None:
         known, now = self._died[model], time.monotonic()
         if len(known.reloads) == MOST_RELOADS and now - known.reloads[0] < WINDOW_S:
             minutes = WINDOW_S // 60
             self._keep_down(model, f"it died {MOST_RELOADS + 1} times in {minutes} minutes and is not loaded again")
             return
         known.reloads.append(now)
-        self._load_one(model, config)
-
-    def _load_one(self, model: str, config: dict) -> None:
         try:
             self._ask("POST", f"/v2/repository/models/{model}/load", {"parameters": {"config": json.dumps(config)}})
         except Failed as error:
@@ -451,14 +447,22 @@ def is_busy(options: dict[str, str]) -> bool:
 
 
 def listens(pid: int, address: tuple[str, int]) -> bool:
-    """Whether it is this process that answers at an IPv4 address."""
+    """Whether it is this process that answers at an IPv4 address, through a socket of IPv4 or of both kinds."""
     host, port = address
-    wanted = f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}:{port:04X}"
+    number = f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}"
+    mapped = f"{'0' * 16}{int.from_bytes(bytes([0, 0, 255, 255]), sys.byteorder):08X}"  # ::ffff:a.b.c.d
+    wanted = f"{number}:{port:04X}", f"{mapped}{number}:{port:04X}"
     with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
-        rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
-        inodes = {f"socket:[{row[9]}]" for row in rows if row[1] == wanted and row[3] == LISTENING}
+        lines = [line for table in ("tcp", "tcp6") for line in _lines(Path(f"/proc/{pid}/net/{table}"))]
+        rows = [line.split() for line in lines]
+        inodes = {f"socket:[{row[9]}]" for row in rows if row[1] in wanted and row[3] == LISTENING}
         return any(os.readlink(file) in inodes for file in Path(f"/proc/{pid}/fd").iterdir())
     return False
+
+
+def _lines(table: Path) -> list[str]:
+    """The rows of a table of the kernel's; none where it has no such table, as without IPv6."""
+    return table.read_text().splitlines()[1:] if table.exists() else []
 
 
 def how_it_ended(pid: int) -> str:

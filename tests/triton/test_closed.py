@@ -265,7 +265,9 @@ def test_another_user_who_watches_every_process_never_sees_a_key(repo, private):
 @as_another_user
 def test_the_watcher_would_see_a_key_that_is_there(tmp_path):
     secret = "not so secret"
-    with watch() as watcher, subprocess.Popen(["/bin/sh", "-c", "read line", secret], stdin=subprocess.PIPE) as shown:
+    shell = ["/bin/sh", "-c", "echo started; read line", secret]
+    with watch() as watcher, subprocess.Popen(shell, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as shown:
+        assert shown.stdout.readline() == "started\n"  # its arguments are there only when exec is over
         told = what_was_seen(watcher, [secret], [tmp_path])
         shown.stdin.close()
     assert any("arguments" in one for one in told["found"])

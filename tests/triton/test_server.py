@@ -102,8 +102,10 @@ def test_metrics_have_the_names_of_the_tensorrt_llm_backend(server):
     for kind in ("total_context_tokens", "generation_requests", "paused_requests", "micro_batch_id"):
         family = "nv_trt_llm_inflight_batcher_metrics"
         assert metric(server, family, inflight_batcher_specific_metric=kind, **labels) >= 0
-    for kind in ("timestamp", "iteration_counter"):
-        assert metric(server, "nv_trt_llm_general_metrics", general_type=kind, **labels) > 0
+    for kind in ("timestamp", "iteration_counter"):  # exported after the answer has gone out
+        wait_until(
+            lambda kind=kind: metric(server, "nv_trt_llm_general_metrics", general_type=kind, **labels) > 0, kind
+        )
     assert metric(server, "nv_trt_llm_request_metrics", request_type="max") == 4
     assert metric(server, "nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="tokens_per") == 32
     with pytest.raises(LookupError):  # static batching's family is there when it is in use
