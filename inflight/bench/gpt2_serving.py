@@ -19,6 +19,7 @@ import pandas as pd
 
 from inflight import machine
 from inflight.bench import gpt2_client, gpt2_race, load_generator
+from inflight.bench.bandwidth import read_bandwidth
 from inflight.bench.gpt2_client import Token
 from inflight.errors import CourseError
 from inflight.models import gpt2
@@ -49,8 +50,6 @@ TIMEOUT_S = 600  # for a token: a large checkpoint that recomputes everything ta
 LENGTHS = (16, 256, 900)  # of the text that a token follows
 NUM_TOKEN_IDS = 200  # fewer than any tokenizer has
 REPEATS = 9  # tokens of which a cost is the median
-CPU_BUFFER_BYTES, GPU_BUFFER_BYTES = 2**29, 2**32  # much more than any cache holds
-BANDWIDTH_READS = 5
 
 RESULTS = ASSETS / "results"
 
@@ -244,24 +243,6 @@ def weight_bytes(folder: str | Path, dtype: str = "bfloat16") -> int:
     inner = config.n_inner or 4 * width
     block = 4 * width**2 + 9 * width + 2 * width * inner + inner
     return (config.n_layer * block + 2 * width + config.vocab_size * width) * getattr(torch, dtype).itemsize
-
-
-def read_bandwidth() -> float:
-    """Bytes a second that PyTorch reads from the memory of the GPU it sees, or of this machine with all its threads.
-
-    The sum of a buffer of float32 that is much larger than the caches, the fastest of `BANDWIDTH_READS` times.
-    """
-    import torch
-
-    device, size = ("cuda", GPU_BUFFER_BYTES) if torch.cuda.is_available() else ("cpu", CPU_BUFFER_BYTES)
-    buffer = torch.ones(size // 4, dtype=torch.float32, device=device)
-    buffer.sum().item()
-    times = []
-    for _ in range(BANDWIDTH_READS):
-        started = time.perf_counter()
-        buffer.sum().item()  # the item waits for the GPU
-        times.append(time.perf_counter() - started)
-    return size / min(times)
 
 
 # The cost of a token as the text grows --------------------------------------------------------------------------------

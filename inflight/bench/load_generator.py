@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
+from typing import Protocol
 
 import pandas as pd
 
@@ -98,6 +99,31 @@ def exactly(request: TimedRequest, model: str) -> dict[str, int]:
     return {"min_length": request.max_tokens} if model == repository.BASELINE else {"end_id": NEVER}
 
 
+class Sends(Protocol):
+    """What a load asks of whoever sends its requests, from several threads.
+
+    Attributes
+    ----------
+    url : str
+        The server's, for messages.
+    """
+
+    @property
+    def url(self) -> str: ...
+
+    def __call__(self, request: TimedRequest) -> Timing:
+        """Send `request` now and wait for the end of its answer; CourseError when there is none."""
+        ...
+
+    def is_alive(self) -> bool:
+        """Whether sending another request makes sense."""
+        ...
+
+    def abort(self) -> None:
+        """End what is under way."""
+        ...
+
+
 class Sender:
     """Sends requests to one text model and takes the times of each. May be called from several threads.
 
@@ -118,6 +144,10 @@ class Sender:
         self.client = client
         self.stream = stream
         self._aborted = False
+
+    @property
+    def url(self) -> str:
+        return self.client.url
 
     def __call__(self, request: TimedRequest) -> Timing:
         """Send `request` now and wait for the end of its answer; CourseError when there is none."""
@@ -164,7 +194,7 @@ def sender(client: Client, model: str = "ensemble", stream: bool = False) -> Sen
     return Sender(Client(client.url, model, client.timeout_s), stream)
 
 
-def warm_up(send: Sender, requests: list[TimedRequest], number: int) -> None:
+def warm_up(send: Sends, requests: list[TimedRequest], number: int) -> None:
     """Send `number` of `requests` at once, and again from the first if there are fewer; nothing is kept of them.
 
     What an engine does once, at its first requests, is not part of a measurement then.
@@ -181,7 +211,7 @@ def warm_up(send: Sender, requests: list[TimedRequest], number: int) -> None:
 
 
 def load(
-    send: Sender,
+    send: Sends,
     requests: list[TimedRequest],
     concurrency: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -194,7 +224,8 @@ def load(
 
     Parameters
     ----------
-    send : Sender
+    send : Sends
+        A `Sender`, or another.
     requests : list of TimedRequest
     concurrency : int, optional
         Most requests under way at any time; by default `MOST_UNDER_WAY`.
@@ -235,7 +266,7 @@ def load(
 class _Load:
     """What the threads of one run share. Each takes the next request, waits until it is due, and sends it."""
 
-    def __init__(self, send: Sender, requests: list[TimedRequest], progress: Callable[[int, int], None], timed: bool):
+    def __init__(self, send: Sends, requests: list[TimedRequest], progress: Callable[[int, int], None], timed: bool):
         self._send, self._requests, self._progress = send, requests, progress
         self._due_s = [request.at_s if timed else 0.0 for request in requests]
         self._next = iter(sorted(range(len(requests)), key=self._due_s.__getitem__))
@@ -287,7 +318,7 @@ class _Load:
         except CourseError as error:
             ended = time.perf_counter_ns()
             if not self._stopping.is_set() and not self._send.is_alive():
-                self.stop(f"The server at {self._send.client.url} went away")
+                self.stop(f"The server at {self._send.url} went away")
             return self._failed(index, self._seconds(sent), self._seconds(ended), str(error))
         return {
             "request": index,

@@ -288,6 +288,78 @@ def quality_command(
         print_benchmark(result | {"rows": bench.quality.in_words(result["rows"])}, as_json)
 
 
+@app.command("peer")
+def peer_command(
+    url: Annotated[str, typer.Option(help="http://host:port of the other server.")],
+    api: Annotated[str, typer.Option(help="How it is asked: openai.")] = "openai",
+    dataset: Annotated[str, DATASET] = "mild",
+    num_requests: Annotated[int | None, NUM_REQUESTS] = None,
+    slots: Annotated[int, typer.Option(help="Slots of our engine; start the other with as many.")] = 8,
+    concurrency: Annotated[
+        int | None, typer.Option(help=f"Most requests under way at any time; by default {MOST_UNDER_WAY}.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds that count; one before them warms up.")] = 5,
+    stream: Annotated[
+        bool, typer.Option("--stream/--whole", help="Answers in pieces (TTFT and ITL), or whole.")
+    ] = False,
+    model: Annotated[str | None, typer.Option(help="Its name there; by default the first that it lists.")] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Most seconds for one of its answers.")] = 300,
+    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+    engine_dir: Annotated[Path | None, ENGINE_DIR] = None,
+    as_json: Annotated[bool, AS_JSON] = False,
+) -> None:
+    """Any server with OpenAI's endpoints and ours on the same requests, taking turns: ratios, ours over theirs.
+
+    Start the other with the same model, as many slots, and no memory of earlier prompts; on this machine, on loopback:
+
+    [bold]llama.cpp[/]: llama-server -m MODEL.gguf --host 127.0.0.1 --port 8080 --parallel 8 --ctx-size 16384
+    (2,048 tokens a slot; MODEL.gguf is what `inflight fetch` names)
+
+    [bold]vLLM[/]: vllm serve MODEL_FOLDER --host 127.0.0.1 --port 8080 --max-num-seqs 8 --no-enable-prefix-caching
+
+    [bold]TensorRT-LLM[/]: trtllm-serve MODEL_FOLDER --host 127.0.0.1 --port 8080 --max_batch_size 8
+
+    Then: [bold]inflight bench peer --url http://127.0.0.1:8080 --slots 8[/]
+
+    It is asked at /v1/completions, or at /v1/chat/completions if it has only that, greedily, for answers of a fixed
+    length (max_tokens, ignore_eos, min_tokens). Tokens are those of our tokenizer in the text that came; what the
+    server says of itself is shown beside them. A key it wants goes into the environment variable INFLIGHT_PEER_API_KEY.
+    """
+    bench.peer.check(api, rounds)
+    if engine_dir is None:
+        source = terminal.fetch(checkpoint.DEFAULT)
+        with progress_console.status("Preparing the engine (built once, then kept)"):
+            engine_dir = engine.cached(source, BuildConfig(max_batch_size=slots))
+    requests = _requests(dataset, num_requests, engine_dir, seed)
+    bench.plan.check_fit(requests, engine.read(engine_dir).build_config)
+    with leftovers.folder("inflight-bench-") as scratch, progress_console.status("Starting") as status:
+        result = bench.peer.bench(
+            url, engine_dir, requests, scratch, rounds, stream, model, concurrency, timeout, status.update
+        )
+    result["settings"] |= {"dataset": dataset, "seed": seed}
+    print_benchmark(result, as_json)
+
+
+@app.command("floor")
+def floor_command(
+    rounds: Annotated[int, typer.Option(help="Rounds that count; one before them warms up.")] = 5,
+    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+    as_json: Annotated[bool, AS_JSON] = False,
+) -> None:
+    """Time of an iteration over the time to read what it needs from memory, and where it goes by kind of layer.
+
+    Example: [bold]inflight bench floor --rounds 3[/]
+    """
+    source = terminal.fetch(checkpoint.DEFAULT)
+    with progress_console.status("Preparing the engine (built once, then kept)"):
+        engine_dir = engine.cached(source, BuildConfig(max_batch_size=max(bench.floor.BATCHES)))
+    with progress_console.status("Starting") as status:
+        result = bench.floor.bench(
+            checkpoint.GgufFile(source.path), engine_dir, rounds, seed=seed, progress=status.update
+        )
+    print_benchmark(result, as_json)
+
+
 # Runs -----------------------------------------------------------------------------------------------------------------
 
 
@@ -325,6 +397,8 @@ def print_benchmark(result: dict, as_json: bool) -> None:
     _print_rows(result["rows"])
     if "rows_by_length" in result:
         _print_rows(result["rows_by_length"], "One token of one sequence, in process")
+    if "rows_by_kind" in result:
+        _print_rows(result["rows_by_kind"], "Where it goes, by kind of layer")
     if "floor" in result:
         console.print(
             "the floor: {weight_mb:.0f} MB of weights, read at {read_gb_per_s:.1f} GB/s, take {ms:.1f} ms".format(

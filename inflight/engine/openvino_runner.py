@@ -34,13 +34,18 @@ class OpenVINOModel:
     block_bytes : int
         Bytes of one KV cache block: keys and values of `tokens_per_block` tokens in every layer, with their scales.
 
+    Parameters
+    ----------
+    profiled : bool
+        Have the runtime take the time of each of its kernels, and keep the graph: see `openvino_profile`.
+
     Raises
     ------
     CourseError
         The graph in the folder cannot be read or compiled.
     """
 
-    def __init__(self, info: EngineInfo):
+    def __init__(self, info: EngineInfo, profiled: bool = False):
         self.info = info
         build = self.info.build_config
         quant_algo = self.info.pretrained_config["quantization"]["quant_algo"] or ""
@@ -49,12 +54,14 @@ class OpenVINOModel:
             "INFERENCE_PRECISION_HINT": OPENVINO_TYPE[build.dtype],
             "KV_CACHE_PRECISION": OPENVINO_TYPE[build.kv_cache_quant_algo or build.dtype],
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": A8_GROUP if quant_algo.endswith("A8") else 0,
+            "PERF_COUNT": profiled,
         }
         core = ov.Core()
         try:
             graph = core.read_model(self.info.folder / MODEL_FILE)
             paged_attention_transformation(graph)
             _keep_last_tokens(graph)
+            self._graph = graph if profiled else None
             self._compiled = core.compile_model(graph, "CPU", properties)
         except RuntimeError as error:
             raise CourseError(

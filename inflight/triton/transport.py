@@ -426,7 +426,7 @@ def post_stream(
                 yield _parsed(line, response)
 
 
-class _Wire:
+class Wire:
     """The socket of one HTTP request, which another thread may cut."""
 
     def __init__(self) -> None:
@@ -438,19 +438,21 @@ class _Wire:
         """Called by httpx as the request goes on."""
         if event.startswith("connection.connect_") and event.endswith(".complete"):
             self._socket = info["return_value"].get_extra_info("socket")
+            if self.is_cut:
+                self.cut()
 
     def cut(self) -> None:
-        """Have whoever reads from the socket find it closed."""
+        """Have whoever reads from the socket find it closed, now or as soon as it is there."""
+        self.is_cut = True
         if self._socket is not None:
-            self.is_cut = True
             with contextlib.suppress(OSError):  # the other side was faster
                 self._socket.shutdown(socket.SHUT_RDWR)
 
 
 @contextlib.contextmanager
-def _unless_gone(url: str, model: str, is_gone: Callable[[], bool] | None) -> Iterator[_Wire]:
+def _unless_gone(url: str, model: str, is_gone: Callable[[], bool] | None) -> Iterator[Wire]:
     """For the time of a request: if its model is gone, cut its wire. Raises ModelGone then."""
-    wire = _Wire()
+    wire = Wire()
     if is_gone is None:
         yield wire
         return
@@ -492,7 +494,7 @@ def _exchange(
     path: str,
     body: dict | None,
     timeout_s: float | None,
-    wire: _Wire | None = None,
+    wire: Wire | None = None,
     is_open: bool = False,
 ) -> Iterator[httpx.Response]:
     extensions = {} if wire is None else {"trace": wire.trace}

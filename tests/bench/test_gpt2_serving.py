@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from inflight.bench import gpt2_serving
 from inflight.bench.gpt2_client import Token, table
-from inflight.bench.gpt2_serving import cost_by_length, figures, read_bandwidth, result_path, results, weight_bytes
+from inflight.bench.gpt2_serving import cost_by_length, figures, result_path, results, weight_bytes
 from inflight.cli.bench import print_benchmark
 from inflight.cli.commands import app
 from inflight.errors import CourseError
@@ -191,10 +191,6 @@ def test_the_bytes_are_those_of_all_weights_but_the_positions(folder, tmp_path):
     assert weight_bytes(folder, "float32") == 2 * weight_bytes(folder) == 4 * numbers
     transformers.GPT2Config(**SIZES["gpt2-124m"]).save_pretrained(tmp_path)
     assert weight_bytes(tmp_path) == pytest.approx(247e6, rel=0.01)
-
-
-def test_the_bandwidth_is_that_of_a_memory():
-    assert 1e8 < read_bandwidth() < 1e14
 
 
 def test_the_cost_of_a_token_by_way_and_length(folder):

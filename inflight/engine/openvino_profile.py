@@ -1,0 +1,123 @@
+"""Where an iteration spends its time, by kind of layer, as the compiled graph itself reports it.
+
+[one] = profile(read("engine"), [[Chunk(token_ids=[1], num_past=100, blocks=[0, 1, 2, 3])]])
+one.ms["feed-forward, products"], one.kernels["feed-forward, products"]     # 4.1, ["brgemm_avx512_f32"]
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import openvino as ov
+
+from inflight.engine.config import Chunk
+from inflight.engine.folder import EngineInfo
+from inflight.engine.openvino_runner import OpenVINOModel
+
+ATTENTION, FEED_FORWARD, OUTPUT = "attention, products", "feed-forward, products", "output, product"
+KERNEL, NORMS, ROTARY, REST = "attention, kernel", "norms", "rotary", "rest"
+KINDS = (ATTENTION, KERNEL, FEED_FORWARD, OUTPUT, NORMS, ROTARY, REST)
+NODE_KINDS = {"PagedAttentionExtension": KERNEL, "RMS": NORMS, "RoPE": ROTARY, "Cos": ROTARY, "Sin": ROTARY}
+WHERE_A_PRODUCT_ENDS = ("MatMul", "PagedAttentionExtension", "Cos", "Sin", "Result")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What an iteration spends where, in milliseconds.
+
+    Attributes
+    ----------
+    ms : dict
+        Kind of layer, of `KINDS` -> time of its kernels, one after the other.
+    kernels : dict
+        Kind of layer -> names of its kernels, as the runtime calls them, the longest-running first.
+    whole_ms : float
+        The whole call with its inputs and what lies between kernels; taking times makes it longer than it is otherwise.
+    """
+
+    ms: dict[str, float]
+    kernels: dict[str, list[str]]
+    whole_ms: float
+
+
+def profile(info: EngineInfo, iterations: list[list[Chunk]], repeats: int = 30) -> list[Profile]:
+    """Where each of `iterations` spends its time: the compiled graph's own report, of a compilation for this purpose.
+
+    Parameters
+    ----------
+    iterations : list of list of Chunk
+        What `OpenVINOModel.forward` takes; each is computed `repeats` times, after as many that are not counted.
+
+    Returns
+    -------
+    list of Profile
+        Means over the repeats.
+    """
+    model = _ProfiledModel(info)
+    return [model.profile(chunks, repeats) for chunks in iterations]
+
+
+class _ProfiledModel(OpenVINOModel):
+    def __init__(self, info: EngineInfo):
+        super().__init__(info, profiled=True)
+        self._products = product_kinds(self._graph)
+
+    def profile(self, chunks: list[Chunk], repeats: int) -> Profile:
+        num_blocks = 1 + max(block for chunk in chunks for block in chunk.blocks)
+        for _ in range(2):  # a request's report is the mean over all of its calls: the second one counts
+            self._request = self._compiled.create_infer_request()
+            self.allocate_kv_cache(num_blocks)
+            started = time.perf_counter()
+            for _ in range(repeats):
+                self.forward(chunks)
+            whole_ms = (time.perf_counter() - started) / repeats * 1000
+        ms: dict[str, float] = dict.fromkeys(KINDS, 0.0)
+        kernels: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        for node in self._request.profiling_info:
+            if node.status != ov.ProfilingInfo.Status.EXECUTED:
+                continue
+            kind = self._products.get(node.node_name) or NODE_KINDS.get(node.node_type, REST)
+            taken_ms = node.real_time.total_seconds() * 1000
+            ms[kind] += taken_ms
+            kernels[kind][node.exec_type] += taken_ms
+        ordered = {kind: sorted(names, key=names.__getitem__, reverse=True) for kind, names in kernels.items()}
+        return Profile(ms, ordered, whole_ms)
+
+
+def product_kinds(graph: ov.Model) -> dict[str, str]:
+    """Name of each matrix product of a graph -> what it is for, told by where its input comes from and its output goes.
+
+    Between one product and the next: what leads to or comes from the attention kernel is its own, what leads to the
+    logits is the output's, what leads to sines the rotary embedding's. All others are the feed-forward layers'.
+    """
+    kinds = {}
+    for node in graph.get_ordered_ops():
+        if node.get_type_name() != "MatMul":
+            continue
+        after = _reached(node, lambda one: (use.get_node() for out in one.outputs() for use in out.get_target_inputs()))
+        before = _reached(node, lambda one: (source.get_source_output().get_node() for source in one.inputs()))
+        if after & {"Cos", "Sin"}:
+            kind = ROTARY
+        elif "PagedAttentionExtension" in after | before:
+            kind = ATTENTION
+        else:
+            kind = OUTPUT if "Result" in after else FEED_FORWARD
+        kinds[node.get_friendly_name()] = kind
+    return kinds
+
+
+def _reached(start: ov.Node, neighbours: Callable[[ov.Node], Iterable[ov.Node]]) -> set[str]:
+    """The types at which every way from `start` ends, of `WHERE_A_PRODUCT_ENDS`."""
+    found, seen, ahead = set(), set(), list(neighbours(start))
+    while ahead:
+        node = ahead.pop()
+        name, kind = node.get_friendly_name(), node.get_type_name()
+        if kind in WHERE_A_PRODUCT_ENDS:
+            found.add(kind)
+        elif name not in seen:
+            seen.add(name)
+            ahead += neighbours(node)
+    return found
