@@ -211,7 +211,8 @@ class OpenAIServer:
             claimed = usage["completion_tokens"] if usage else None
             if claimed is not None and (not isinstance(claimed, int) or not 0 <= claimed < 1 << 53):
                 raise TypeError("completion_tokens")
-            text, reason = _choice(choices[0]) if choices else ("", None)
+            # A piece may bring usage alone.
+            text, reason = ("", None) if choices == [] and usage else _choice(choices[0])
         except (AttributeError, KeyError, IndexError, TypeError):
             found = json.dumps(content)
             raise CourseError(f"{self._who()} does not answer in OpenAI's form: {_shown(found)}.{_NOT_ONE}") from None
@@ -261,6 +262,8 @@ class OpenAIServer:
                 if response.status_code != 200:
                     raise self._refused(response, most)
                 yield from self._bounded(response, most)
+            if wire.is_cut:  # an answer that ends with its connection looks whole then
+                raise httpx.ReadError("cut")
         except httpx.RequestError as error:
             is_late = time.monotonic() - started >= limit_s
             raise CourseError(self._trouble(error, is_late, limit_s, wire)) from None

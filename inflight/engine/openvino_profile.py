@@ -21,6 +21,7 @@ ATTENTION, FEED_FORWARD, OUTPUT = "attention, products", "feed-forward, products
 KERNEL, NORMS, ROTARY, REST = "attention, kernel", "norms", "rotary", "rest"
 KINDS = (ATTENTION, KERNEL, FEED_FORWARD, OUTPUT, NORMS, ROTARY, REST)
 NODE_KINDS = {"PagedAttentionExtension": KERNEL, "RMS": NORMS, "RoPE": ROTARY, "Cos": ROTARY, "Sin": ROTARY}
+WARM_UP = 3  # calls; the first makes what depends on the lengths
 WHERE_A_PRODUCT_ENDS = ("MatMul", "PagedAttentionExtension", "Cos", "Sin", "Result")
 
 
@@ -44,47 +45,55 @@ class Profile:
 
 
 def profile(info: EngineInfo, iterations: list[list[Chunk]], repeats: int = 30) -> list[Profile]:
-    """Where each of `iterations` spends its time: the compiled graph's own report, of a compilation for this purpose.
+    """Where each of `iterations` spends its time: the compiled graph's own report, of a compilation for each.
 
     Parameters
     ----------
     iterations : list of list of Chunk
-        What `OpenVINOModel.forward` takes; each is computed `repeats` times, after as many that are not counted.
+        What `OpenVINOModel.forward` takes; each is computed `repeats` times, after a few that are not counted.
 
     Returns
     -------
     list of Profile
         Means over the repeats.
     """
-    model = _ProfiledModel(info)
-    return [model.profile(chunks, repeats) for chunks in iterations]
+    return [_ProfiledModel(info).profile(chunks, repeats) for chunks in iterations]
 
 
 class _ProfiledModel(OpenVINOModel):
+    """An engine that has run nothing yet: the runtime's report is of the graph, and a mean over all calls so far."""
+
     def __init__(self, info: EngineInfo):
         super().__init__(info, profiled=True)
         self._products = product_kinds(self._graph)
 
     def profile(self, chunks: list[Chunk], repeats: int) -> Profile:
-        num_blocks = 1 + max(block for chunk in chunks for block in chunk.blocks)
-        for _ in range(2):  # a request's report is the mean over all of its calls: the second one counts
-            self._request = self._compiled.create_infer_request()
-            self.allocate_kv_cache(num_blocks)
-            started = time.perf_counter()
-            for _ in range(repeats):
-                self.forward(chunks)
-            whole_ms = (time.perf_counter() - started) / repeats * 1000
+        self.allocate_kv_cache(1 + max(block for chunk in chunks for block in chunk.blocks))
+        for _ in range(WARM_UP):
+            self.forward(chunks)
+        before = self._totals_ms(WARM_UP)
+        started = time.perf_counter()
+        for _ in range(repeats):
+            self.forward(chunks)
+        whole_ms = (time.perf_counter() - started) / repeats * 1000
         ms: dict[str, float] = dict.fromkeys(KINDS, 0.0)
         kernels: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-        for node in self._request.profiling_info:
-            if node.status != ov.ProfilingInfo.Status.EXECUTED:
-                continue
-            kind = self._products.get(node.node_name) or NODE_KINDS.get(node.node_type, REST)
-            taken_ms = node.real_time.total_seconds() * 1000
+        for node, total_ms in self._totals_ms(WARM_UP + repeats).items():
+            name, node_type, kernel = node
+            kind = self._products.get(name) or NODE_KINDS.get(node_type, REST)
+            taken_ms = (total_ms - before.get(node, 0.0)) / repeats
             ms[kind] += taken_ms
-            kernels[kind][node.exec_type] += taken_ms
+            kernels[kind][kernel] += taken_ms
         ordered = {kind: sorted(names, key=names.__getitem__, reverse=True) for kind, names in kernels.items()}
         return Profile(ms, ordered, whole_ms)
+
+    def _totals_ms(self, calls: int) -> dict[tuple[str, str, str], float]:
+        """Name, type and kernel of each node that ran -> its time in all `calls` so far."""
+        return {
+            (node.node_name, node.node_type, node.exec_type): node.real_time.total_seconds() * 1000 * calls
+            for node in self._request.profiling_info
+            if node.status == ov.ProfilingInfo.Status.EXECUTED
+        }
 
 
 def product_kinds(graph: ov.Model) -> dict[str, str]:
