@@ -26,6 +26,7 @@ from inflight import checkpoint
 
 BLOCK = 32  # weights that share a scale
 STEPS = 15  # the largest q
+SUMS = "/sums"  # ends the name of what adds up the input of the product with the name before
 SMALLEST_SCALE = 2.0**-24  # of float16
 
 
@@ -162,7 +163,9 @@ def _quantized(values: np.ndarray) -> Packed:
 def _replace(products: tuple[ov.Node, ...], matrices: list[Packed], num_blocks: int) -> None:
     """Put one product of all `matrices` in the place of `products`, which have one input of `num_blocks` blocks."""
     together = Packed(*(np.concatenate([getattr(matrix, part) for matrix in matrices]) for part in ("q", "z", "d")))
-    result = ops.matmul(_with_sums(products[0].input_value(0), num_blocks), _unpacking(together), False, True)
+    name = products[0].get_friendly_name()
+    summed = _with_sums(products[0].input_value(0), num_blocks, name + SUMS)
+    result = ops.matmul(summed, _unpacking(together), False, True, name=name)
     if len(products) > 1:
         result = ops.variadic_split(result, np.int64(2), np.array([len(matrix.q) for matrix in matrices]))
     for number, product in enumerate(products):
@@ -170,12 +173,12 @@ def _replace(products: tuple[ov.Node, ...], matrices: list[Packed], num_blocks: 
             target.replace_source_output(result.output(number))
 
 
-def _with_sums(source: ov.Output, num_blocks: int) -> ov.Node:
+def _with_sums(source: ov.Output, num_blocks: int, name: str) -> ov.Node:
     """`source` [.., .., columns] with its sums over blocks of 32 appended, and zeros up to a whole block of sums."""
-    sums = ops.reduce_sum(ops.reshape(source, np.array([0, 0, num_blocks, BLOCK]), True), np.array([-1]), False)
-    fill = np.array([0, 0, -num_blocks % BLOCK])
-    filled = ops.pad(sums, np.zeros(3, np.int64), fill, "constant", ops.constant(np.float32(0)))
-    return ops.concat([source, filled], axis=2)
+    summing = np.zeros((num_blocks * BLOCK, num_blocks + -num_blocks % BLOCK), np.float32)
+    summing[np.arange(len(summing)), np.arange(len(summing)) // BLOCK] = 1
+    sums = ops.matmul(source, ops.constant(summing), False, False, name=name)  # one kernel; ReduceSum and Pad are two
+    return ops.concat([source, sums], axis=2)
 
 
 def _unpacking(weights: Packed) -> ov.Node:

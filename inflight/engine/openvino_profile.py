@@ -15,6 +15,7 @@ import openvino as ov
 
 from inflight.engine.config import Chunk
 from inflight.engine.folder import EngineInfo
+from inflight.engine.four_bits import SUMS
 from inflight.engine.openvino_runner import OpenVINOModel
 
 ATTENTION, FEED_FORWARD, OUTPUT = "attention, products", "feed-forward, products", "output, product"
@@ -100,12 +101,13 @@ def product_kinds(graph: ov.Model) -> dict[str, str]:
     """Name of each matrix product of a graph -> what it is for, told by where its input comes from and its output goes.
 
     Between one product and the next: what leads to or comes from the attention kernel is its own, what leads to the
-    logits is the output's, what leads to sines the rotary embedding's. All others are the feed-forward layers'.
+    logits is the output's, what leads to sines the rotary embedding's. All others are the feed-forward layers'. What
+    adds up the input of an exact 4-bit product is of that product's kind.
     """
+    products = {node.get_friendly_name(): node for node in graph.get_ordered_ops() if node.get_type_name() == "MatMul"}
     kinds = {}
-    for node in graph.get_ordered_ops():
-        if node.get_type_name() != "MatMul":
-            continue
+    for name in products:
+        node = products[name.removesuffix(SUMS)]
         after = _reached(node, lambda one: (use.get_node() for out in one.outputs() for use in out.get_target_inputs()))
         before = _reached(node, lambda one: (source.get_source_output().get_node() for source in one.inputs()))
         if after & {"Cos", "Sin"}:
@@ -114,7 +116,7 @@ def product_kinds(graph: ov.Model) -> dict[str, str]:
             kind = ATTENTION
         else:
             kind = OUTPUT if "Result" in after else FEED_FORWARD
-        kinds[node.get_friendly_name()] = kind
+        kinds[name] = kind
     return kinds
 
 

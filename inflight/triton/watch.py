@@ -53,6 +53,7 @@ STOP_S = 5
 MOST_EVENTS = 50
 LOAD_GRACE_S = 5
 LOAD_FAILED = "It could not be loaded"
+SIGNALLED = "was ended by signal"
 CRASHED = "the server crashed"
 BEING_MENDED = "it is being loaded again"
 STUB = "triton_python_backend_stub"
@@ -178,6 +179,7 @@ class Watch:
             with contextlib.suppress(ProcessLookupError):
                 stub = Stub(pid, os.pidfd_open(pid), model_of(arguments))
                 self._stubs[pid] = stub
+                self._load_ends_by.pop(stub.model, None)  # of a load before this one
                 self._learn_until = time.monotonic() + LEARN_S
                 if stub.model in self._died:
                     self._suspects.setdefault(stub.model, "")  # loaded again, by the watch or by a user
@@ -194,7 +196,7 @@ class Watch:
         states = self._states()
         for model, how in list(self._suspects.items()):
             state = states.get(model, "UNAVAILABLE")
-            if state == "LOADING":
+            if state == "LOADING" or (state == "READY" and self._may_hang(model, how)):
                 self._judge_load(model, how)
                 continue
             del self._suspects[model]
@@ -203,6 +205,10 @@ class Watch:
                 self._died_now(model, how)
             elif state == "READY":
                 self._settle(model, "It was loaded again and is ready.")
+
+    def _may_hang(self, model: str, how: str) -> bool:
+        """Whether a process was killed that somebody loads in the place of those that serve: READY are these."""
+        return SIGNALLED in how and not self._lacks_processes(model) and is_held(self._workdir / LOCK)
 
     def _judge_load(self, model: str, how: str) -> None:
         """Triton mostly says itself that a process has ended that it was loading, and sometimes waits for ever."""
@@ -403,6 +409,18 @@ def held(lock: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def is_held(lock: Path) -> bool:
+    """Whether somebody holds the lock in a file."""
+    handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
 def read_status(workdir: Path) -> dict:
     """What STATUS says: `down` and `events`, both empty as long as nothing has died."""
     try:
@@ -473,7 +491,7 @@ def how_it_ended(pid: int) -> str:
         return ""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        return f"its process was ended by signal {number} ({signal.strsignal(number)})"
+        return f"its process {SIGNALLED} {number} ({signal.strsignal(number)})"
     return f"its process ended with exit code {os.WEXITSTATUS(status)}"
 
 
