@@ -429,7 +429,7 @@ class Server:
         repository.note_scheduler(config)
         self._wait_until_mended(model)
         # Always with a config: told to load files that have not changed, Triton keeps an earlier override.
-        with self._alone_with_models():
+        with self._alone_with_models(model):
             self._load(
                 model, {"parameters": {"config": json_format.MessageToJson(config, preserving_proto_field_name=True)}}
             )
@@ -454,7 +454,7 @@ class Server:
     def unload(self, model: str) -> None:
         """Unload a model and wait until it is gone: its running requests end first, with their answers."""
         self._wait_until_mended(model)
-        with self._alone_with_models():
+        with self._alone_with_models(model):
             try:
                 self._post(f"/v2/repository/models/{model}/unload", {})
             except transport.Refused as error:
@@ -484,9 +484,9 @@ class Server:
         known = repository.models(self.repo)
         return sorted(states.values(), key=lambda row: known.index(row.name) if row.name in known else len(known))
 
-    def _alone_with_models(self) -> contextlib.AbstractContextManager:
+    def _alone_with_models(self, model: str = "") -> contextlib.AbstractContextManager:
         """Loading and unloading, here and by the supervisor, is done by one at a time."""
-        return watch.held(self._folder / watch.LOCK)
+        return watch.held(self._folder / watch.LOCK, model)
 
     def _is_being_mended(self, model: str) -> bool:
         return watch.read_status(self._folder)["down"].get(model, "").endswith(watch.BEING_MENDED)

@@ -171,9 +171,9 @@ class Watch:
             arguments = _arguments(pid)
             if arguments == [""] and pid not in self._unseen:  # it has ended already
                 self._unseen.add(pid)
-                for model, state in self._states().items():
-                    if state == "LOADING":
-                        self._suspects.setdefault(model, how_it_ended(pid))
+                loading = {model for model, state in self._states().items() if state == "LOADING"}
+                for model in {*loading, held_for(self._workdir / LOCK) or ""} - {""}:
+                    self._suspects.setdefault(model, how_it_ended(pid))
             if len(arguments) < 2 or not arguments[0].endswith(STUB):  # just forked, or not a model's
                 continue
             with contextlib.suppress(ProcessLookupError):
@@ -208,7 +208,7 @@ class Watch:
 
     def _may_hang(self, model: str, how: str) -> bool:
         """Whether a process was killed that somebody loads in the place of those that serve: READY are these."""
-        return SIGNALLED in how and not self._lacks_processes(model) and is_held(self._workdir / LOCK)
+        return SIGNALLED in how and not self._lacks_processes(model) and held_for(self._workdir / LOCK) is not None
 
     def _judge_load(self, model: str, how: str) -> None:
         """Triton mostly says itself that a process has ended that it was loading, and sometimes waits for ever."""
@@ -399,26 +399,28 @@ class Watch:
 
 
 @contextlib.contextmanager
-def held(lock: Path) -> Iterator[None]:
-    """Hold the lock in a file for the block; it is free again when its holder ends, however that happens."""
+def held(lock: Path, model: str = "") -> Iterator[None]:
+    """Hold the lock in a file for the block, for one model or several; it is free when its holder ends, however."""
     handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
+        os.truncate(handle, 0)
+        os.write(handle, model.encode())
         yield
     finally:
         os.close(handle)
 
 
-def is_held(lock: Path) -> bool:
-    """Whether somebody holds the lock in a file."""
+def held_for(lock: Path) -> str | None:
+    """The model for which somebody holds the lock in a file, blank for several; None when nobody does."""
     handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
+        return lock.read_text()
     finally:
         os.close(handle)
-    return False
+    return None
 
 
 def read_status(workdir: Path) -> dict:
