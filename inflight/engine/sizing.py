@@ -106,10 +106,13 @@ class Sizing:
             bits, size = STORED_BITS[stored], 0
             if stored.startswith("Q"):
                 blocks = columns // BLOCK
-                if stored == "Q4_1":  # one more weight for each block, in whole blocks: see four_bits.py
-                    blocks += -(-blocks // BLOCK)
+                if stored == "Q4_1":  # one more weight for each block, in whole blocks, and what sums: see four_bits.py
+                    more = -(-blocks // BLOCK)
+                    size = 0 if ("sums", columns) in constants else columns * more * BLOCK * 4
+                    constants.add(("sums", columns))
+                    blocks += more
                 columns, zeros = blocks * BLOCK, -(-rows * blocks * bits // 8)
-                size = rows * blocks * BLOCK_SCALE_BYTES
+                size += rows * blocks * BLOCK_SCALE_BYTES
                 if stored == "Q4_1" or (stored, zeros) not in constants:  # others have the middle step throughout
                     size += zeros
                 constants.add((stored, zeros))
