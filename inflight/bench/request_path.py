@@ -1,6 +1,6 @@
 """Where one request spends its time on its way from the client through the models and back.
 
-    path = measure(server, client, "iterations.jsonl", "What is the capital of France?", max_tokens=32)
+    path = measure(server, client, "iterations.jsonl", "Name the capital of France.", max_tokens=32)
 
 Three clocks are read: the client's, Triton's statistics of each model, and the engine's iteration log. Triton counts
 how long a model's part took, not when it began; and `tensorrt_llm` answers from a thread of its own, so that Triton's

@@ -267,7 +267,7 @@ def ask(
 ) -> None:
     """Ask a running server, or one that is started for the occasion.
 
-    Example: [bold]inflight ask "What is the capital of France?"[/]
+    Example: [bold]inflight ask "Name the capital of France."[/]
     """
     if url is not None:
         return _ask(url, text, max_tokens, stream)

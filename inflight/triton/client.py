@@ -1,7 +1,7 @@
 """Ask a running server: text or tokens, whole or streamed, over gRPC or HTTP.
 
     client = Client("127.0.0.1:8001")                   # gRPC; "http://127.0.0.1:8000" for HTTP
-    print(client.ask("What is the capital of France?").text)
+    print(client.ask("Name the capital of France.").text)
     for piece in client.stream("Tell me a story.", max_tokens=100):
         print(piece, end="")
 

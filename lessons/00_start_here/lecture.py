@@ -55,7 +55,7 @@ guess
 # ## Ask
 
 # %% tags=["nbval-ignore-output"]
-answer = client.ask("What is the capital of France?", max_tokens=32)
+answer = client.ask("Name the capital of France.", max_tokens=32)
 print(f"{answer.text}\n\n({answer.latency_s:.2f} s, the first request after the start)")
 
 # %% [markdown]
@@ -71,7 +71,7 @@ print(f"{answer.text}\n\n({answer.latency_s:.2f} s, the first request after the 
 from inflight.bench import request_path
 from inflight.notebook import charts
 
-answer, path = request_path.measure(server, client, log_path, "What is the capital of France?", max_tokens=32)
+answer, path = request_path.measure(server, client, log_path, "Name the capital of France.", max_tokens=32)
 first_word = request_path.first_word(path)
 charts.table(first_word)
 

@@ -102,7 +102,7 @@ client = Client(server.grpc_url)
 pd.DataFrame(server.models())
 
 # %% tags=["nbval-ignore-output"]
-question = "What is the capital of France?"
+question = "Name the capital of France."
 answer = client.ask(question)
 print(f"{answer.text!r} after {answer.latency_s * 1000:.0f} ms, through {len(configs)} models")
 

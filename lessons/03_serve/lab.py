@@ -27,7 +27,7 @@ workdir = tempfile.TemporaryDirectory()
 repo = repository.assemble(Path(workdir.name) / "repo", engine.cached(fetch()), decoupled_mode=True)
 server = Server(repo).start()
 client = Client(server.grpc_url)
-print("warm-up:", client.ask("What is the capital of France?").text)
+print("warm-up:", client.ask("Name the capital of France.").text)
 
 # %% [markdown]
 # ## Exercise 3.1 · What the user felt
@@ -111,7 +111,7 @@ check("3.2", read_until)
 # And on the server: how many of the 200 tokens that were asked for were ever made?
 
 # %% tags=["nbval-ignore-output"]
-stream = client.stream("What is the capital of France? Then tell me its history.", max_tokens=200, end_id=-1)
+stream = client.stream("Name the capital of France. Then tell me its history.", max_tokens=200, end_id=-1)
 print(read_until(stream, "Paris"))
 print(f"{len(stream.answer.pieces)} of 200 pieces were read.")
 

@@ -100,7 +100,7 @@ tensors.head(4)
 # First over gRPC, with the course's client.
 
 # %% tags=["nbval-ignore-output"]
-answer = client.ask("What is the capital of France?")
+answer = client.ask("Name the capital of France.")
 print(answer.text)
 print(f"The whole answer was there after {answer.latency_s * 1000:.0f} ms; a server's first request is its slowest.")
 
@@ -111,7 +111,7 @@ print(f"The whole answer was there after {answer.latency_s * 1000:.0f} ms; a ser
 # %%
 import httpx
 
-request = {"text_input": "What is the capital of France?", "max_tokens": 64}
+request = {"text_input": "Name the capital of France.", "max_tokens": 64}
 reply = httpx.post(f"{server.http_url}/v2/models/ensemble/generate", json=request, headers=server.headers).json()
 print("keys:", *sorted(reply))
 print("the same text over gRPC and HTTP:", reply["text_output"] == answer.text)
@@ -339,7 +339,7 @@ for mistake, send in mistakes.items():
         print(f"{mistake}:", textwrap.indent(textwrap.fill(str(error), 100), "    "), sep="\n")
 
 # %%
-print("Paris in the next answer:", "Paris" in client.ask("What is the capital of France?").text)
+print("Paris in the next answer:", "Paris" in client.ask("Name the capital of France.").text)
 
 # %% [markdown]
 # Who refused? The misspelt option never left your client. The empty prompt and the bytes that are no text stopped in

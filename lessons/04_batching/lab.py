@@ -31,7 +31,7 @@ log_path = Path(workdir.name) / "iterations.jsonl"
 repo = repository.assemble(Path(workdir.name) / "repo", engine_dir, batching_strategy="V1", iteration_log_path=log_path)
 server = Server(repo).start()
 client = Client(server.grpc_url)
-print("warm-up:", client.ask("What is the capital of France?").text)
+print("warm-up:", client.ask("Name the capital of France.").text)
 
 # %% [markdown]
 # ## Exercise 4.1 · Count on paper

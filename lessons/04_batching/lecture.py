@@ -97,7 +97,7 @@ log_path = Path(workdir.name) / "iterations.jsonl"
 repo = repository.assemble(Path(workdir.name) / "repo", engine_dir, batching_strategy="V1", iteration_log_path=log_path)
 server = Server(repo).start()
 client = Client(server.grpc_url)
-print("ready:", client.ask("What is the capital of France?").text)
+print("ready:", client.ask("Name the capital of France.").text)
 
 # %% [markdown]
 # `trace_run.run` sends all guests at once and waits for the last answer. It gives one row a request, as the clients saw

@@ -35,7 +35,7 @@ repo = repository.assemble(Path(workdir.name) / "repo", engine_dir, iteration_lo
                            batch_scheduler_policy="max_utilization", max_tokens_in_paged_kv_cache=1024)
 server = Server(repo).start()
 client = Client(server.grpc_url)
-print("warm-up:", client.ask("What is the capital of France?").text)
+print("warm-up:", client.ask("Name the capital of France.").text)
 
 # %%
 choose = random.Random(7)
@@ -107,7 +107,7 @@ check("5.2", price)
 # %% tags=["nbval-ignore-output"]
 def run(policy, cache_tokens):
     server.load("tensorrt_llm", batch_scheduler_policy=policy, max_tokens_in_paged_kv_cache=cache_tokens)
-    client.ask("What is the capital of France?")
+    client.ask("Name the capital of France.")
     return trace_run.run(client, requests, log_path)
 
 

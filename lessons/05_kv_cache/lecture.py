@@ -114,7 +114,7 @@ repo = repository.assemble(Path(workdir.name) / "repo", tight_engine, iteration_
                            batch_scheduler_policy="guaranteed_no_evict", max_tokens_in_paged_kv_cache=cache_tokens)
 server = Server(repo).start()
 client = Client(server.grpc_url)
-print("ready:", client.ask("What is the capital of France?").text)
+print("ready:", client.ask("Name the capital of France.").text)
 
 # %% [markdown]
 # `trace_run.run` is lesson 04's: it sends all guests and waits for the last answer. `requests` has a row a guest, `log` a
@@ -142,7 +142,7 @@ print(repository.edit(repo, "tensorrt_llm", batch_scheduler_policy="max_utilizat
 server.load("tensorrt_llm")
 
 # %% tags=["nbval-ignore-output"]
-client.ask("What is the capital of France?")  # a fresh engine's first request is its slowest: not counted
+client.ask("Name the capital of France.")  # a fresh engine's first request is its slowest: not counted
 utilization = trace_run.run(client, requests, log_path)
 log = utilization.log
 print(f"{utilization.tokens_per_s:.0f} tokens a second; {log['scheduled'].mean():.1f} guests at the table on average")
@@ -206,7 +206,7 @@ import pandas as pd
 
 def measure(policy, cache_tokens):
     server.load("tensorrt_llm", batch_scheduler_policy=policy, max_tokens_in_paged_kv_cache=cache_tokens)
-    client.ask("What is the capital of France?")
+    client.ask("Name the capital of France.")
     return trace_run.run(client, requests, log_path)
 
 

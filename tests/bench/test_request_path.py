@@ -26,7 +26,7 @@ def measured(tmp_path_factory):
     )
     with Server(repo) as server, Client(server.grpc_url) as client:
         client.ask("Hello", max_tokens=2)
-        return request_path.measure(server, client, folder / "iterations.jsonl", "What is the capital of France?", 32)
+        return request_path.measure(server, client, folder / "iterations.jsonl", "Name the capital of France.", 32)
 
 
 def test_every_stage_of_a_real_request_is_there(measured):

@@ -20,7 +20,7 @@ from inflight.triton.server import Server
 from inflight.triton.transport import Connection, errors, tensors
 from tests.engines import SMALL_BUILD, start_build, wait_until
 
-FRANCE = "What is the capital of France?"
+FRANCE = "Name the capital of France."
 USUAL = {
     "tensorrt_llm": {"input_ids": [[1, 2, 3]], "input_lengths": [[3]], "request_output_len": [[2]]},
     "postprocessing": {"TOKENS_BATCH": [[[1, 2, 3]]], "SEQUENCE_LENGTH": [[3]]},

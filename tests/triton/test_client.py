@@ -16,7 +16,7 @@ from inflight.triton import telemetry, transport
 from inflight.triton.client import Answer, Client
 from tests.engines import active_requests, clients, wait_until
 
-FRANCE = "What is the capital of France?"
+FRANCE = "Name the capital of France."
 MULTI_BYTE = "Repeat exactly: 日本語 🎉 naïve 👩‍👩‍👧 été"
 LONG = 1500  # tokens; some ten seconds, so that there is something to end early
 NO_END = {"end_id": -1}
