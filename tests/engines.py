@@ -30,7 +30,9 @@ from inflight.triton.server import Server
 SMALL_LAYERS = 3
 SMALL_VOCAB = 1024
 SPECIAL_AND_BYTES = 252  # tokens of the course's model that are no merge; each of the others is the next merge's result
-SMALL_BUILD = BuildConfig(max_batch_size=4, max_input_len=48, max_seq_len=96, max_num_tokens=64, quant_algo="W4A16")
+SMALL_BUILD = BuildConfig(
+    max_batch_size=4, max_input_len=48, max_seq_len=96, max_num_tokens=64, dtype="float32", quant_algo="W4A16"
+)
 
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
 PTRACE_CONT, PTRACE_SEIZE = 7, 0x4206

@@ -19,7 +19,7 @@ import shutil
 from pathlib import Path
 
 from inflight import checkpoint as checkpoints
-from inflight import files, manifest
+from inflight import files, machine, manifest
 from inflight.cache import made_once
 from inflight.checkpoint import tokenizer
 from inflight.checkpoint.sources import Checkpoint
@@ -39,16 +39,33 @@ def cpu_has_bfloat16() -> bool:
     return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
-def check_machine(config: BuildConfig) -> None:
-    """Raise CourseError for options that this machine cannot compute."""
-    if config.dtype == "bfloat16" and not cpu_has_bfloat16():
+def check_machine(config: BuildConfig, tier: str | None = None) -> None:
+    """Raise CourseError for options that a tier has not (by default this machine's), or that this CPU cannot compute.
+
+    An engine for a GPU may be built on a machine that has none, and is not run there.
+    """
+    tier = tier or machine.tier()
+    if tier == "cpu" and config.on(tier).dtype == "bfloat16" and not cpu_has_bfloat16():
         raise CourseError(
             "Build option dtype 'bfloat16' needs a CPU with bfloat16 arithmetic, which this one lacks; use 'float32'."
         )
 
 
-def build(checkpoint: Checkpoint, config: BuildConfig, folder: str | Path) -> Path:
+def build(
+    checkpoint: Checkpoint,
+    config: BuildConfig,
+    folder: str | Path,
+    tier: str | None = None,
+    device: str | None = None,
+) -> Path:
     """Build an engine; nothing is at `folder` until all of it is.
+
+    Parameters
+    ----------
+    tier : str, optional
+        What it is for: "cpu" (OpenVINO on the CPU) or "cuda" (PyTorch on a GPU); by default this machine's.
+    device : str, optional
+        Where an engine of the tier cuda computes: "cuda", or "cpu" to try it without a GPU; by default the GPU.
 
     Returns
     -------
@@ -61,18 +78,22 @@ def build(checkpoint: Checkpoint, config: BuildConfig, folder: str | Path) -> Pa
         `folder` holds something else than an engine, cannot be written or is full; the checkpoint cannot be read; this
         machine cannot compute what `config` asks for.
     """
-    check_machine(config)
+    tier = tier or machine.tier()
+    check_machine(config, tier)
+    config = config.on(tier)
     folder = Path(folder).absolute()
     if folder.exists() and not folder.is_dir():
         raise CourseError(f"{folder} is a file, not a folder. Name another folder for the engine.")
     if folder.exists() and any(folder.iterdir()) and not (folder / CONFIG_FILE).exists():
         raise CourseError(f"{folder} holds files that are not an engine. Name an empty or new folder for the engine.")
     with files.written_aside(folder.resolve(), "engine") as aside:
-        pretrained = _compile(checkpoint, config, aside)
+        pretrained = _compile(checkpoint, config, aside) if tier == "cpu" else _write(checkpoint, config, aside)
         resolved = dataclasses.replace(config, quant_algo=pretrained["quantization"]["quant_algo"])
         (aside / COMMANDS_FILE).write_text(trtllm_commands.as_markdown(resolved), encoding="utf-8")
         content = {
-            "version": engine_version(),
+            "version": engine_version(tier),
+            "tier": tier,
+            "device": "cpu" if tier == "cpu" else device or "cuda",
             "pretrained_config": pretrained,
             "build_config": dataclasses.asdict(config),
         }
@@ -118,6 +139,13 @@ def _compile(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
     finally:
         gguf_file.unlink(missing_ok=True)
     return _pretrained_config(checkpoint, config, quant_algo, source)
+
+
+def _write(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
+    """The same for a GPU."""
+    from inflight.engine import torch_builder
+
+    return torch_builder.write_engine(checkpoint, config, aside)
 
 
 def _convert(gguf_file: Path, aside: Path) -> None:
@@ -184,9 +212,18 @@ def _pretrained_config(
     }
 
 
-def cached(checkpoint: Checkpoint, config: BuildConfig | None = None) -> Path:
-    """The engine of `checkpoint` with `config` in the course's cache folder, built unless it is there and whole."""
-    config = config or BuildConfig()
-    key = json.dumps([checkpoint.sha256, engine_version(), FOLDER_FORMAT, dataclasses.asdict(config)])
+def cached(
+    checkpoint: Checkpoint, config: BuildConfig | None = None, tier: str | None = None, device: str | None = None
+) -> Path:
+    """The engine of `checkpoint` with `config` in the course's cache folder, built unless it is there and whole.
+
+    `tier` and `device` are as `build` takes them.
+    """
+    tier = tier or machine.tier()
+    config = (config or BuildConfig()).on(tier)
+    parts = [checkpoint.sha256, engine_version(tier), FOLDER_FORMAT, dataclasses.asdict(config)]
+    key = json.dumps(parts + [device] * (device is not None))
     folder = cache_dir().absolute() / "engines" / f"{checkpoint.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
-    return made_once(folder, lambda: flaw(folder, checkpoint, config), lambda: build(checkpoint, config, folder))
+    return made_once(
+        folder, lambda: flaw(folder, checkpoint, config), lambda: build(checkpoint, config, folder, tier, device)
+    )

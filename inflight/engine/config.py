@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,22 @@ OLDER_POLICIES = {"guaranteed_completion": "guaranteed_no_evict"}  # older spell
 # wants speed has W4A8, and who keeps 8 bits of the weights wants answers that do not depend on the rest of a batch.
 QUANT_ALGOS = (None, "W8A16", "W4A8", "W4A16")
 TOKENS_PER_BLOCK = 32  # fixed by the CPU's paged-attention kernel
+TIERS = ("cpu", "cuda")  # OpenVINO on the CPU, PyTorch on an NVIDIA GPU
+# What an engine of each tier has of the options that differ; the first is what "auto" takes.
+TIER_OPTIONS: dict[str, dict[str, tuple]] = {
+    "cpu": {
+        "dtype": ("float32", "bfloat16"),
+        "tokens_per_block": (TOKENS_PER_BLOCK,),
+        "quant_algo": ("auto", *QUANT_ALGOS),
+        "kv_cache_quant_algo": (None, "INT8"),
+    },
+    "cuda": {
+        "dtype": ("bfloat16", "float16", "float32"),
+        "tokens_per_block": (TOKENS_PER_BLOCK, 64, 128, 256),
+        "quant_algo": ("auto", None, "W8A16"),
+        "kv_cache_quant_algo": (None,),
+    },
+}
 
 
 def setting(
@@ -57,20 +73,49 @@ class BuildConfig:
     )
     max_beam_width: int = setting(1, "1: this engine has no beam search.")
     kv_cache_type: str = setting("paged", "paged: this engine has no other.")
-    tokens_per_block: int = setting(TOKENS_PER_BLOCK, "32: fixed by this engine's kernel.")
+    tokens_per_block: int = setting(
+        TOKENS_PER_BLOCK, "Tokens of a KV cache block. 32: fixed by the CPU's kernel; on a GPU also 64, 128 or 256."
+    )
     remove_input_padding: bool = setting(True, "Tokens of all sequences are packed into one row, without padding.")
-    dtype: str = setting("float32", "Precision of activations: float32, or bfloat16 on a CPU that has it.")
+    dtype: str = setting(
+        "auto",
+        "Precision of activations: float32; bfloat16 on a CPU that has it; on a GPU also float16. "
+        "auto: float32 on a CPU, bfloat16 on a GPU.",
+    )
     # W: bits of the weights, A: of the activations, rounded in groups of 32 values. A8 is about twice as fast; A16
     # gives the same answer whatever else is in the batch.
     quant_algo: str | None = setting(
         "auto",
-        "Precision of a matrix product: W8A16, W4A16, W4A8, none, or auto: the checkpoint's weights, A8 at 4 bits.",
+        "Precision of a matrix product: W8A16, W4A16, W4A8, none, or auto: the checkpoint's weights, A8 at 4 bits. "
+        "On a GPU: W8A16, none, or auto, which takes 4-bit weights as floating point.",
     )
-    kv_cache_quant_algo: str | None = setting(None, "Precision of the KV cache: INT8, or none for that of dtype.")
+    kv_cache_quant_algo: str | None = setting(
+        None, "Precision of the KV cache: INT8 (on a CPU), or none for that of dtype."
+    )
 
     def __post_init__(self):
         for problem in _problems(self):
             raise CourseError(f"Build option {problem}")
+
+    def on(self, tier: str) -> BuildConfig:
+        """These options as an engine of a tier is built with them: `dtype` is no longer "auto".
+
+        Raises
+        ------
+        CourseError
+            There is no such tier, or it has not what an option asks for.
+        """
+        if tier not in TIERS:
+            raise CourseError(f"The tier is {tier!r}; engines are built for {' or '.join(TIERS)}.")
+        has = TIER_OPTIONS[tier]
+        resolved = replace(self, dtype=has["dtype"][0]) if self.dtype == "auto" else self
+        for name, allowed in has.items():
+            if (value := getattr(resolved, name)) not in allowed:
+                raise CourseError(
+                    f"Build option {name} is {value!r}; an engine of the tier {tier} has "
+                    f"{', '.join(map(repr, allowed))}."
+                )
+        return resolved
 
 
 def _problems(config: BuildConfig) -> Iterator[str]:
@@ -93,20 +138,15 @@ def _problems(config: BuildConfig) -> Iterator[str]:
     fixed = {
         "max_beam_width": (1, "it decodes one beam; use sampling instead"),
         "kv_cache_type": ("paged", "in-flight batching needs pages, and the kernel has no other"),
-        "tokens_per_block": (TOKENS_PER_BLOCK, "the CPU's paged-attention kernel fixes it"),
         "remove_input_padding": (True, "its kernel takes packed rows only"),
     }
     for name, (value, reason) in fixed.items():
         if getattr(config, name) != value:
             yield f"{name} can only be {value!r} in this engine: {reason}."
-    choices = {
-        "dtype": ("float32", "bfloat16"),
-        "quant_algo": ("auto", *QUANT_ALGOS),
-        "kv_cache_quant_algo": (None, "INT8"),
-    }
-    for name, allowed in choices.items():
-        if getattr(config, name) not in allowed:
-            yield f"{name} is {getattr(config, name)!r}; this engine has {', '.join(map(repr, allowed))}."
+    for name in TIER_OPTIONS["cpu"]:
+        allowed = list(dict.fromkeys(value for tier in TIERS for value in TIER_OPTIONS[tier][name]))
+        if getattr(config, name) not in (*allowed, *(["auto"] if name == "dtype" else [])):
+            yield f"{name} is {getattr(config, name)!r}; the engines here have {', '.join(map(repr, allowed))}."
 
 
 @dataclass(frozen=True)

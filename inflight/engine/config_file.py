@@ -17,6 +17,7 @@ class BuiltBy(Schema):
     """What every engine says, also one of another version, whose other fields may be others."""
 
     version: Annotated[str, Field(min_length=1, max_length=100)]
+    tier: Literal["cpu", "cuda"] = "cpu"
 
 
 class Source(Schema):
@@ -39,7 +40,7 @@ class PretrainedConfig(Schema):
     architecture: Annotated[str, Field(max_length=100)]
     checkpoint: Source
     num_parameters: Annotated[int, Field(ge=1, lt=1 << 50)]
-    dtype: Literal["float32", "bfloat16"]
+    dtype: Literal["float32", "bfloat16", "float16"]
     num_hidden_layers: Layers
     num_attention_heads: Heads
     num_key_value_heads: Heads
@@ -75,5 +76,6 @@ class BuildOptions(Schema):
 class EngineConfig(BuiltBy):
     """The whole file."""
 
+    device: Literal["cpu", "cuda"] = "cpu"
     pretrained_config: PretrainedConfig
     build_config: BuildOptions

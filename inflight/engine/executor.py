@@ -24,12 +24,11 @@ from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
-import psutil
 
 from inflight.engine.config import Chunk, ExecutorConfig, IterationStats, Request, Response
-from inflight.engine.folder import WEIGHTS_FILE, EngineInfo, read
+from inflight.engine.folder import EngineInfo, read
 from inflight.engine.kv_cache import BlockManager
-from inflight.engine.model import Model
+from inflight.engine.model import Model, free_bytes
 from inflight.engine.model import load as load_model
 from inflight.engine.plan_rules import SchedulerError, plan_of
 from inflight.engine.sampling import log_probability
@@ -56,16 +55,16 @@ def check_memory(info: EngineInfo) -> None:
     CourseError
         There is not enough memory.
     """
-    weights = (info.folder / WEIGHTS_FILE).stat().st_size
-    build = info.build_config
+    weights, build = info.weight_bytes, info.build_config
     blocks = -(-build.max_seq_len // build.tokens_per_block)
     kv_cache = blocks * build.tokens_per_block * info.kv_cache_bytes_per_token
-    available = psutil.virtual_memory().available
+    available = free_bytes(info)
     if weights + kv_cache > available:
         raise CourseError(
             f"The engine in {info.folder} needs {(weights + kv_cache) / 1e6:.1f} MB ({weights / 1e6:.1f} MB of weights "
-            f"and {kv_cache / 1e6:.1f} MB of KV cache for one request), and {available / 1e6:.1f} MB of memory are "
-            "available. Unload or stop something, or build a smaller engine."
+            f"and {kv_cache / 1e6:.1f} MB of KV cache for one request), and {available / 1e6:.1f} MB of "
+            f"{'GPU memory' if info.device == 'cuda' else 'memory'} are available. Unload or stop something, or build "
+            "a smaller engine."
         )
 
 
@@ -460,9 +459,7 @@ class Executor:
         """KV cache blocks: the least of what is allowed, what memory has, and what full slots could ever use."""
         config, build = self.config, self.build_config
         per_sequence = -(-build.max_seq_len // build.tokens_per_block)
-        by_memory = int(
-            psutil.virtual_memory().available * config.kv_cache_free_gpu_mem_fraction // self.model.block_bytes
-        )
+        by_memory = int(free_bytes(self.model.info) * config.kv_cache_free_gpu_mem_fraction // self.model.block_bytes)
         num_blocks = min(per_sequence * build.max_batch_size, by_memory)
         limit = f"kv_cache_free_gpu_mem_fraction ({config.kv_cache_free_gpu_mem_fraction})"
         if config.max_tokens_in_paged_kv_cache is not None:

@@ -63,9 +63,10 @@ def _state(folder: Path, size: int) -> tuple[str, str]:
     if different:
         return f"damaged: {manifest.in_words(different)}", again
     try:
-        version = json.loads((folder / CONFIG_FILE).read_bytes())["version"]
-    except (OSError, ValueError, TypeError, KeyError):
+        content = json.loads((folder / CONFIG_FILE).read_bytes())
+        version, here = content["version"], engine_version(content.get("tier", "cpu"))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return f"damaged: {CONFIG_FILE} cannot be read", again
-    if version != engine_version():
+    if version != here:
         return f"of another version ({version})", old
     return ("whole (every file compared by SHA-256)" if by_content else "whole (files compared by size)"), ""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import psutil
 
 from inflight.engine.config import Chunk
 from inflight.engine.folder import EngineInfo, read
@@ -14,7 +15,10 @@ from inflight.errors import CourseError
 
 # What an engine was built by, the first word of its version -> the class that runs it. By name: a runner brings its
 # libraries along, and only the one that is needed is imported.
-RUNNERS = {"openvino": "inflight.engine.openvino_runner:OpenVINOModel"}
+RUNNERS = {
+    "openvino": "inflight.engine.openvino_runner:OpenVINOModel",
+    "torch": "inflight.engine.torch_runner:TorchModel",
+}
 
 
 class Model(Protocol):
@@ -60,3 +64,10 @@ def load(engine_dir: str | Path) -> Model:
         )
     module, _, runner = RUNNERS[name].partition(":")
     return getattr(import_module(module), runner)(info)
+
+
+def free_bytes(info: EngineInfo) -> int:
+    """Memory that is free where an engine keeps its weights and its KV cache: the host's, or its GPU's."""
+    if info.device == "cpu":
+        return psutil.virtual_memory().available
+    return import_module("inflight.engine.torch_device").free_bytes()

@@ -8,6 +8,7 @@ steps; the LLM API, recommended from 1.0, reads a `model.yaml` when it starts, a
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from inflight.errors import CourseError
@@ -45,6 +46,7 @@ def commands(config: BuildConfig, family: str = "llama", tp_size: int = 1, pp_si
     for name, size in (("tp_size", tp_size), ("pp_size", pp_size)):
         if not isinstance(size, int) or size < 1:
             raise CourseError(f"{name} is {size!r}; give a number of GPUs of at least 1.")
+    config = _decided(config)
     texts = (
         _build_py(config, family, tp_size, pp_size),
         _trtllm_build(config, family, tp_size, pp_size),
@@ -65,7 +67,7 @@ def as_markdown(config: BuildConfig, family: str = "llama", tp_size: int = 1, pp
 
 def differences(config: BuildConfig) -> list[str]:
     """Sentences about options that a GPU build would choose otherwise, or does not have in this form."""
-    notes = []
+    notes, config = [], _decided(config)
     if config.dtype == "float32":
         notes.append("`float32` is kept here because this engine computes in it; on a GPU you would choose `float16`.")
     if config.quant_algo == "W4A8":
@@ -198,6 +200,11 @@ def _model_yaml(config: BuildConfig, tp_size: int, pp_size: int) -> str:
             "  decoupled: true",
         ]
     )
+
+
+def _decided(config: BuildConfig) -> BuildConfig:
+    """`config` with the precision that "auto" is on a CPU."""
+    return dataclasses.replace(config, dtype="float32") if config.dtype == "auto" else config
 
 
 def _weight_only(config: BuildConfig) -> list[str]:

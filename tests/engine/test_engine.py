@@ -45,16 +45,40 @@ from tests.engines import (
         ({"max_num_tokens": 4}, r"max_num_tokens \(4\) is less than one token for each of max_batch_size \(8\)"),
         ({"max_beam_width": 4}, "max_beam_width can only be 1 in this engine: it decodes one beam"),
         ({"kv_cache_type": "continuous"}, "kv_cache_type can only be 'paged' in this engine: in-flight batching"),
-        ({"tokens_per_block": 64}, "tokens_per_block can only be 32 in this engine: the CPU's paged-attention kernel"),
+        ({"tokens_per_block": 48}, "tokens_per_block is 48; the engines here have 32, 64, 128, 256"),
         ({"remove_input_padding": False}, "remove_input_padding can only be True in this engine"),
-        ({"dtype": "float16"}, "dtype is 'float16'; this engine has 'float32', 'bfloat16'"),
-        ({"quant_algo": "FP8"}, "quant_algo is 'FP8'; this engine has 'auto', None, 'W8A16', 'W4A8', 'W4A16'"),
-        ({"kv_cache_quant_algo": "FP8"}, "kv_cache_quant_algo is 'FP8'; this engine has None, 'INT8'"),
+        ({"dtype": "float64"}, "dtype is 'float64'; the engines here have 'float32', 'bfloat16', 'float16'"),
+        ({"quant_algo": "FP8"}, "quant_algo is 'FP8'; the engines here have 'auto', None, 'W8A16', 'W4A8', 'W4A16'"),
+        ({"kv_cache_quant_algo": "FP8"}, "kv_cache_quant_algo is 'FP8'; the engines here have None, 'INT8'"),
     ],
 )
 def test_a_build_option_that_the_engine_has_not_is_refused_with_the_reason(options, message):
     with pytest.raises(CourseError, match=f"^Build option {message}"):
         BuildConfig(**options)
+
+
+@pytest.mark.parametrize(
+    "tier, options, message",
+    [
+        ("cpu", {"dtype": "float16"}, "dtype is 'float16'; an engine of the tier cpu has 'float32', 'bfloat16'"),
+        ("cpu", {"tokens_per_block": 64}, "tokens_per_block is 64; an engine of the tier cpu has 32"),
+        ("cuda", {"quant_algo": "W4A8"}, "quant_algo is 'W4A8'; an engine of the tier cuda has 'auto', None, 'W8A16'"),
+        ("cuda", {"kv_cache_quant_algo": "INT8"}, "kv_cache_quant_algo is 'INT8'; an engine of the tier cuda has None"),
+    ],
+)
+def test_a_build_option_that_the_tier_has_not_is_refused_with_what_it_has(
+    small_checkpoint, tmp_path, tier, options, message
+):
+    with pytest.raises(CourseError, match=f"^Build option {message}"):
+        engine.build(small_checkpoint, BuildConfig(**options), tmp_path / "engine", tier=tier)
+    assert not any(tmp_path.iterdir())
+
+
+def test_each_tier_decides_what_auto_is():
+    assert (BuildConfig().on("cpu").dtype, BuildConfig().on("cuda").dtype) == ("float32", "bfloat16")
+    assert BuildConfig(dtype="float16").on("cuda") == BuildConfig(dtype="float16")
+    with pytest.raises(CourseError, match="The tier is 'tpu'; engines are built for cpu or cuda."):
+        BuildConfig().on("tpu")
 
 
 def test_bfloat16_is_taken_exactly_where_the_cpu_has_it():
@@ -500,4 +524,4 @@ def test_an_engine_is_built_on_one_core(small_checkpoint, tmp_path):
     building = start_python(one_core + BUILD_SCRIPT, small_checkpoint.path, tmp_path / "engine", 0)
     output, _ = building.communicate()
     assert building.returncode == 0, output
-    assert read(tmp_path / "engine").build_config == BuildConfig()
+    assert read(tmp_path / "engine").build_config == BuildConfig().on("cpu")

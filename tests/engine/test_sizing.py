@@ -93,9 +93,9 @@ def test_widget_says_what_build_config_says(sizing, name, value):
     options = widgets.BuildOptions(sizing, memory_bytes=4e9)
     options.fields[name].value = value
     with pytest.raises(CourseError) as refusal:
-        BuildConfig(**{name: value})
+        BuildConfig(**{name: value}).on("cpu")
     assert str(refusal.value)[:40].replace("'", "&#x27;") in options.result.value
-    options.fields[name].value = getattr(BuildConfig(), name)
+    options.fields[name].value = getattr(BuildConfig().on("cpu"), name)
     assert "Refused" not in options.result.value
 
 
