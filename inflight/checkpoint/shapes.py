@@ -92,7 +92,19 @@ class GgufShape(Schema):
 
 
 class RopeParameters(Schema):
+    """How positions are rotated. Those of "llama3" make the slow ones of a model of shorter texts slower."""
+
     rope_theta: Base | None = None
+    rope_type: Annotated[str, Field(max_length=100)] | None = None
+    type: Annotated[str, Field(max_length=100)] | None = None  # the same in older files
+    factor: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    low_freq_factor: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    high_freq_factor: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    original_max_position_embeddings: Positions | None = None
+
+    @property
+    def kind(self) -> str:
+        return self.rope_type or self.type or "default"
 
 
 class ModelConfig(Schema):
@@ -147,6 +159,10 @@ class LlamaConfig(ModelConfig):
     rms_norm_eps: Epsilon
     rope_theta: Base | None = None
     rope_parameters: RopeParameters | None = None
+    rope_scaling: RopeParameters | None = None  # older files have the numbers here
+    hidden_act: Annotated[str, Field(max_length=100)] | None = None
+    attention_bias: bool | None = None
+    mlp_bias: bool | None = None
     tie_word_embeddings: bool | None = False
     bos_token_id: TokenId | None = None
     eos_token_id: TokenId | Annotated[list[TokenId], Field(min_length=1, max_length=100)] | None = None
@@ -170,10 +186,33 @@ class LlamaConfig(ModelConfig):
         return self.rope_theta or parameters.rope_theta or 10000.0
 
     @property
+    def rotation(self) -> RopeParameters:
+        return self.rope_scaling or self.rope_parameters or RopeParameters()
+
+    @property
     def end_id(self) -> int:
         """The first of the tokens that end an answer."""
         ids = self.eos_token_id if isinstance(self.eos_token_id, list) else [self.eos_token_id]
         return ids[0] or 0
+
+
+class Gpt2Config(ModelConfig):
+    """The `config.json` of a GPT-2."""
+
+    n_layer: Layers
+    n_head: Heads
+    n_embd: Width
+    n_positions: Positions
+    vocab_size: Words
+    layer_norm_epsilon: Epsilon = 1e-5
+    activation_function: Annotated[str, Field(max_length=100)] = "gelu_new"
+    scale_attn_weights: bool = True
+    scale_attn_by_inverse_layer_idx: bool = False
+    add_cross_attention: bool = False
+
+    @property
+    def feed_forward(self) -> int:
+        return self.n_inner or 4 * self.n_embd
 
 
 def shape_problem(wanted: dict[str, tuple[int, ...]], found: Iterable[tuple[str, tuple[int, ...]]]) -> str | None:

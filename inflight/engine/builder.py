@@ -15,7 +15,8 @@ import errno
 import hashlib
 import json
 import os
-import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from inflight import checkpoint as checkpoints
@@ -81,13 +82,19 @@ def build(
     tier = tier or machine.tier()
     check_machine(config, tier)
     config = config.on(tier)
+    if checkpoint.format == "random" and tier == "cpu":
+        raise CourseError(
+            f"{checkpoint.name} has no weights but random ones, which an engine of the tier cuda makes when it is "
+            "loaded, and one of the tier cpu cannot: build it for a GPU, or take another checkpoint."
+        )
     folder = Path(folder).absolute()
     if folder.exists() and not folder.is_dir():
         raise CourseError(f"{folder} is a file, not a folder. Name another folder for the engine.")
     if folder.exists() and any(folder.iterdir()) and not (folder / CONFIG_FILE).exists():
         raise CourseError(f"{folder} holds files that are not an engine. Name an empty or new folder for the engine.")
     with files.written_aside(folder.resolve(), "engine") as aside:
-        pretrained = _compile(checkpoint, config, aside) if tier == "cpu" else _write(checkpoint, config, aside)
+        with _reading(checkpoint):
+            pretrained = _compile(checkpoint, config, aside) if tier == "cpu" else _write(checkpoint, config, aside)
         resolved = dataclasses.replace(config, quant_algo=pretrained["quantization"]["quant_algo"])
         (aside / COMMANDS_FILE).write_text(trtllm_commands.as_markdown(resolved), encoding="utf-8")
         content = {
@@ -102,6 +109,20 @@ def build(
     return folder
 
 
+@contextmanager
+def _reading(checkpoint: Checkpoint) -> Iterator[None]:
+    """Turn what libraries that take a file apart raise, which is whatever they trip over, into a CourseError."""
+    try:
+        yield
+    except (CourseError, OSError):
+        raise
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        raise CourseError(
+            f"The checkpoint {checkpoint.path} cannot be read ({reason[:300]}). Fetch it again: `inflight fetch`."
+        ) from error
+
+
 def _compile(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
     """Write graph, weights and tokenizer into `aside`; return the `pretrained_config`."""
     gguf_file = aside / "weights.gguf"
@@ -109,9 +130,6 @@ def _compile(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
         if checkpoint.format == "hf":
             quant_algo = None if config.quant_algo == "auto" else config.quant_algo
             checkpoints.weights.from_huggingface(checkpoint.path, gguf_file, quant_algo)
-            for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-                if (checkpoint.path / name).exists():
-                    shutil.copyfile(checkpoint.path / name, aside / name)
             source = checkpoints.weights.GgufFile(gguf_file)
         else:
             source = checkpoints.weights.GgufFile(checkpoint.path)
@@ -123,19 +141,9 @@ def _compile(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
                 gguf_file.symlink_to(Path(checkpoint.path).absolute())
             else:
                 checkpoints.weights.requantize(source, gguf_file, quant_algo)
-            text, settings = tokenizer.from_gguf(source.metadata)
-            (aside / "tokenizer.json").write_text(text.to_str(pretty=True), encoding="utf-8")
-            (aside / "tokenizer_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
-        tokenizer.load_tokenizer(aside)  # an engine that no text can reach is of no use
+        tokenizer.write_files(checkpoint, source.metadata, aside)
         _convert(gguf_file, aside)
         _say_it_exactly(gguf_file, aside)
-    except (CourseError, OSError):
-        raise
-    except Exception as error:  # libraries that take a file apart raise whatever they trip over
-        reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
-        raise CourseError(
-            f"The checkpoint {checkpoint.path} cannot be read ({reason[:300]}). Fetch it again: `inflight fetch`."
-        ) from error
     finally:
         gguf_file.unlink(missing_ok=True)
     return _pretrained_config(checkpoint, config, quant_algo, source)

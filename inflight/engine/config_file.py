@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from inflight.checkpoint.shapes import Heads, Layers, Positions, Width, Words, check_heads
+from inflight.checkpoint.shapes import Base, Epsilon, Heads, Layers, Positions, Width, Words, check_heads
 from inflight.schemas import Schema
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -54,6 +54,22 @@ class PretrainedConfig(Schema):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         check_heads(self.num_attention_heads, self.num_key_value_heads, self.hidden_size, self.head_size)
+        return self
+
+
+class TorchConfig(Schema):
+    """What an engine for PyTorch says of its model besides, under TensorRT-LLM's names."""
+
+    architecture: Literal["LlamaForCausalLM", "GPTForCausalLM"]
+    norm_epsilon: Epsilon
+    rotary_base: Base | None = None
+    share_embedding_table: bool
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None  # of random weights
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.architecture == "LlamaForCausalLM" and self.rotary_base is None:
+            raise ValueError("a Llama has no rotary_base")
         return self
 
 

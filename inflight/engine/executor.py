@@ -169,7 +169,7 @@ class Executor:
         self._take_in()
         plan = self._plan()
         chunks = self._sequences.carry_out(plan)
-        logits: Iterable[np.ndarray] = self.model.forward(list(chunks.values())) if chunks else ()
+        logits: Iterable = self.model.forward(list(chunks.values())) if chunks else ()
         num_finished = self._give_tokens(chunks, logits)
         if chunks:
             self._record(started, chunks, num_finished)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
 import psutil
 
 from inflight.engine.config import Chunk
@@ -37,13 +37,14 @@ class Model(Protocol):
     def allocate_kv_cache(self, num_blocks: int) -> None:
         """Give the model a cache of blocks 0 … num_blocks − 1."""
 
-    def forward(self, chunks: list[Chunk]) -> np.ndarray:
+    def forward(self, chunks: list[Chunk]) -> Iterable:
         """Compute the new tokens of several sequences, one chunk each.
 
         Returns
         -------
         float32 array [len(chunks), vocab_size]
-            Logits that follow the last new token of each chunk; valid until the next call.
+            Logits that follow the last new token of each chunk; valid until the next call. A model that keeps them on
+            a GPU gives rows that know their `argmax()` and that `numpy.asarray` brings.
         """
         ...
 

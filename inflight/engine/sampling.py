@@ -36,6 +36,7 @@ class Sampler:
         Parameters
         ----------
         logits : float32 array [vocab_size]
+            Or a row of a model that keeps them elsewhere and brings them when more than the likeliest is asked for.
         prompt, answer : list of int
             Tokens so far.
 
@@ -46,14 +47,14 @@ class Sampler:
         """
         if self._needs_change(answer):
             with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is looked at below
-                logits = self._changed(logits.astype(np.float64), prompt, answer)
+                logits = self._changed(np.array(logits, np.float64), prompt, answer)
         likeliest = int(logits.argmax())
         if logits[likeliest] == -np.inf:
             raise CourseError("Every token is forbidden by bad_words_list and min_length: allow some.")
         if not np.isfinite(logits[likeliest]):  # argmax finds NaN first
             advice = ": use smaller penalties" if self.config.has_penalties else ""
             raise CourseError(f"The logits hold {logits[likeliest]}, and no token can be chosen by them{advice}.")
-        return likeliest if self.config.is_greedy else self._draw(logits)
+        return likeliest if self.config.is_greedy else self._draw(np.asarray(logits))
 
     def _needs_change(self, answer: list[int]) -> bool:
         return self.config.has_penalties or len(answer) < self.config.min_length or bool(self.bad_words)
@@ -92,5 +93,6 @@ class Sampler:
 
 def log_probability(logits: np.ndarray, token: int) -> float:
     """Natural logarithm of the probability that `logits` [vocab_size] give to `token`."""
-    shifted = logits.astype(np.float64) - logits.max()
+    logits = np.asarray(logits, np.float64)
+    shifted = logits - logits.max()
     return float(shifted[token] - np.log(np.exp(shifted).sum()))

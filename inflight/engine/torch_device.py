@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from inflight.errors import CourseError
@@ -9,9 +12,26 @@ from inflight.errors import CourseError
 
 def refuse_without_gpu(what: str, fix: str) -> None:
     """Raise CourseError where PyTorch has no GPU to compute on; the sentence begins with `what` and ends with `fix`."""
-    if not torch.cuda.is_available():
-        build = "sees none" if torch.version.cuda else "is the build for CPUs"
-        raise CourseError(f"{what} is for an NVIDIA GPU (tier cuda), and PyTorch here {build}. {fix}")
+    try:
+        torch.cuda.init()
+        torch.cuda.current_device()
+    except (RuntimeError, AssertionError) as error:  # no build for GPUs, no GPU, or a driver that is too old
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise CourseError(
+            f"{what} is for an NVIDIA GPU (tier cuda), and PyTorch has none here ({reason}). {fix}"
+        ) from error
+
+
+@contextmanager
+def memory_errors(what: str) -> Iterator[None]:
+    """Turn what PyTorch raises when memory is short into a CourseError that says what there was no room for."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise CourseError(
+            f"The GPU has no room for {what}: {free_bytes() / 1e6:,.0f} MB of its memory are free. Stop what else uses "
+            "it, lower kv_cache_free_gpu_mem_fraction, or build a smaller engine."
+        ) from error
 
 
 def free_bytes() -> int:
