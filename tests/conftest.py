@@ -14,7 +14,7 @@ from inflight.checkpoint import weights
 from inflight.engine import builder as engine
 from inflight.triton import repository
 from inflight.triton.server import Server
-from tests.engines import build_small, write_small_gguf
+from tests.engines import build_small, write_small_gguf, write_tiny
 
 SERVER_PROCESSES = ("tritonserver", "triton_python_backend_stub")
 MARK = "INFLIGHT_TEST_RUN"
@@ -96,6 +96,16 @@ def small_checkpoint(checkpoint, tmp_path_factory) -> checkpoints.Checkpoint:
 @pytest.fixture(scope="session")
 def small_engine(small_checkpoint, tmp_path_factory) -> Path:
     return build_small(small_checkpoint, tmp_path_factory.mktemp("small") / "engine")
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(small_checkpoint, tmp_path_factory) -> checkpoints.Checkpoint:
+    return write_tiny("llama", small_checkpoint.path, tmp_path_factory.mktemp("tiny") / "llama")
+
+
+@pytest.fixture(scope="session")
+def tiny_gpt2(small_checkpoint, tmp_path_factory) -> checkpoints.Checkpoint:
+    return write_tiny("gpt2", small_checkpoint.path, tmp_path_factory.mktemp("tiny") / "gpt2")
 
 
 # Servers --------------------------------------------------------------------------------------------------------------

@@ -20,9 +20,10 @@ import psutil
 import pytest
 
 from inflight.checkpoint import sources as checkpoints
-from inflight.checkpoint import weights
+from inflight.checkpoint import tokenizer, weights
 from inflight.engine import builder as engine
 from inflight.engine.config import BuildConfig
+from inflight.models import huggingface
 from inflight.triton import telemetry
 from inflight.triton.client import Client
 from inflight.triton.server import Server
@@ -103,6 +104,51 @@ def write_quantized(small: Path, target: Path, stored: str, without: str | None 
 def build_small(checkpoint: checkpoints.Checkpoint, folder: Path, **options) -> Path:
     """An engine of the small model with `SMALL_BUILD` and what is changed in it."""
     return engine.build(checkpoint, dataclasses.replace(SMALL_BUILD, **options), folder)
+
+
+# Tiny models for PyTorch: random weights, large enough that an answer does not repeat its last token for ever.
+TINY_LLAMA = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "vocab_size": SMALL_VOCAB,
+    "tie_word_embeddings": False,
+    "initializer_range": 0.4,
+}
+TINY_GPT2 = {
+    "n_embd": 64,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 128,
+    "vocab_size": SMALL_VOCAB,
+    "initializer_range": 0.4,
+}
+
+
+def write_tiny(kind: str, small: Path, folder: Path, **changed) -> checkpoints.Checkpoint:
+    """A Hugging Face folder of a tiny "llama" or "gpt2", with the small model's tokenizer and seeded random weights."""
+    import torch
+    import transformers
+
+    sizes = {"llama": TINY_LLAMA, "gpt2": TINY_GPT2}[kind]
+    config = transformers.AutoConfig.for_model(kind, **(sizes | changed))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    with huggingface.quiet():
+        model.save_pretrained(folder)
+    source = weights.GgufFile(small)
+    tokenizer.write_files(checkpoints.Checkpoint("small", small, "gguf", ""), source.metadata, folder)
+    return checkpoints.fetch(folder)
+
+
+def build_tiny(checkpoint: checkpoints.Checkpoint, folder: Path, **options) -> Path:
+    """An engine for PyTorch on the CPU with `SMALL_BUILD` and what is changed in it."""
+    config = dataclasses.replace(SMALL_BUILD, **{"quant_algo": None, **options})
+    return engine.build(checkpoint, config, folder, tier="cuda", device="cpu")
 
 
 # Servers --------------------------------------------------------------------------------------------------------------

@@ -68,7 +68,13 @@ def load(engine_dir: str | Path) -> Model:
 
 
 def free_bytes(info: EngineInfo) -> int:
-    """Memory that is free where an engine keeps its weights and its KV cache: the host's, or its GPU's."""
+    """Memory that is free where an engine keeps its weights and its KV cache: the host's, or its GPU's.
+
+    Raises
+    ------
+    CourseError
+        There is no GPU that PyTorch can use.
+    """
     if info.device == "cpu":
         return psutil.virtual_memory().available
-    return import_module("inflight.engine.torch_device").free_bytes()
+    return import_module("inflight.engine.torch_device").free_bytes(info)

@@ -13,7 +13,7 @@ cache; which one a machine has is found out when the engine is loaded, see `best
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -237,7 +237,14 @@ def best(cache: torch.Tensor, num_heads: int, most_sequences: int, most_tokens: 
     if cache.device.type == "cpu":
         log.info("attention: gathered, in %s on the CPU", cache.dtype)
         return by_gathering
-    ways: dict[str, Way] = {"FlashAttention": by_flash_attention, "flex_attention": FlexAttention(most_sequences)}
+    ways = {"FlashAttention": by_flash_attention, "flex_attention": FlexAttention(most_sequences)}
+    return first_right(ways, cache, num_heads, most_sequences, most_tokens)
+
+
+def first_right(
+    ways: Mapping[str, Way], cache: torch.Tensor, num_heads: int, most_sequences: int, most_tokens: int
+) -> Way:
+    """The first of `ways` that can be taken and gives what gathering gives; gathering, if none does."""
     reasons = []
     for name, way in ways.items():
         try:

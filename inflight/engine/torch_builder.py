@@ -72,6 +72,11 @@ def write_engine(checkpoint: Checkpoint, config: BuildConfig, folder: Path) -> d
     """
     write = {"gguf": _from_gguf, "hf": _from_huggingface, "random": _from_nothing}[checkpoint.format]
     model, quant_algo = write(checkpoint, config, folder)
+    if model["architecture"] == GPT2 and config.max_seq_len > model["max_position_embeddings"]:
+        raise CourseError(
+            f"max_seq_len is {config.max_seq_len}, and {checkpoint.name} has learned "
+            f"{model['max_position_embeddings']} positions: build it with a max_seq_len of at most that."
+        )
     return {
         "architecture": model["architecture"],
         "checkpoint": {"name": checkpoint.name, "sha256": checkpoint.sha256},
@@ -99,7 +104,7 @@ def _from_gguf(checkpoint: Checkpoint, config: BuildConfig, folder: Path) -> tup
     tensors = {tensor.name: tensor for tensor in source.reader.tensors}
 
     def get(name: str) -> torch.Tensor:
-        values = torch.from_numpy(gguf.dequantize(tensors[name].data, tensors[name].tensor_type))
+        values = torch.tensor(gguf.dequantize(tensors[name].data, tensors[name].tensor_type))
         if name.endswith(("attn_q.weight", "attn_k.weight")):
             return _halves(values, shape.heads if "attn_q" in name else shape.kv_heads)
         return values

@@ -7,18 +7,20 @@ from contextlib import contextmanager
 
 import torch
 
+from inflight.engine.folder import EngineInfo
 from inflight.errors import CourseError
 
 
-def refuse_without_gpu(what: str, fix: str) -> None:
-    """Raise CourseError where PyTorch has no GPU to compute on; the sentence begins with `what` and ends with `fix`."""
+def refuse_without_gpu(info: EngineInfo) -> None:
+    """Raise CourseError where PyTorch has no GPU for an engine to compute on, with PyTorch's reason."""
     try:
         torch.cuda.init()
         torch.cuda.current_device()
     except (RuntimeError, AssertionError) as error:  # no build for GPUs, no GPU, or a driver that is too old
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise CourseError(
-            f"{what} is for an NVIDIA GPU (tier cuda), and PyTorch has none here ({reason}). {fix}"
+            f"The engine in {info.folder} is for an NVIDIA GPU (tier cuda), and PyTorch can use none here ({reason}). "
+            f"Load it on a machine with one, or build one for this machine: `inflight build --tier cpu`."
         ) from error
 
 
@@ -29,13 +31,25 @@ def memory_errors(what: str) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         raise CourseError(
-            f"The GPU has no room for {what}: {free_bytes() / 1e6:,.0f} MB of its memory are free. Stop what else uses "
-            "it, lower kv_cache_free_gpu_mem_fraction, or build a smaller engine."
+            f"The GPU has no room for {what}: {_free() / 1e6:,.0f} MB of its memory are free. Stop what else uses it, "
+            "lower kv_cache_free_gpu_mem_fraction, or build a smaller engine."
         ) from error
 
 
-def free_bytes() -> int:
-    """Memory of the GPU that nobody has taken: what PyTorch holds and does not use counts as free."""
+def free_bytes(info: EngineInfo) -> int:
+    """Memory of the GPU that an engine may take.
+
+    Raises
+    ------
+    CourseError
+        There is no GPU that PyTorch can use.
+    """
+    refuse_without_gpu(info)
+    return _free()
+
+
+def _free() -> int:
+    """Memory that nobody has taken; what PyTorch holds and does not use counts as free."""
     free, _ = torch.cuda.mem_get_info()
     return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
 

@@ -102,9 +102,7 @@ class TorchModel:
         again = "Build it again: `inflight build`."
         schemas.check(TorchConfig, info.pretrained_config, f"The model in the engine {info.folder}", again)
         if self._device == "cuda":
-            torch_device.refuse_without_gpu(
-                f"The engine in {info.folder}", "Load it on a machine that has one, or build one for this machine."
-            )
+            torch_device.refuse_without_gpu(info)
         build, model = info.build_config, info.pretrained_config
         self._dtype = getattr(torch, build.dtype)
         if "seed" in model:

@@ -5,7 +5,7 @@ import logging
 import re
 import threading
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,7 +27,7 @@ from inflight.engine.executor import Executor
 from inflight.engine.fake_model import FakeModel, next_token
 from inflight.engine.sampling import Sampler
 from inflight.errors import CourseError
-from tests.engines import SMALL_BUILD, SMALL_VOCAB, build_small, wait_until
+from tests.engines import SMALL_BUILD, SMALL_VOCAB, build_small, build_tiny, wait_until
 
 MAX_OUTPUT = 32
 # Prompts of 1 to 48 tokens: within a cache block, at its edge, over it.
@@ -37,16 +37,34 @@ PROMPTS = [
 TIGHT_CACHE = SMALL_BUILD.max_seq_len  # tokens: room for one longest request
 
 
+@pytest.fixture(scope="module", params=["fake", "openvino", "torch"])
+def load(request, tmp_path_factory):
+    """Makes executors over one of the runners: `load(config, **build_options)`, each of a small model of its own."""
+    build_engine = {"fake": None, "openvino": build_small, "torch": build_tiny}[request.param]
+    checkpoint = {"fake": "", "openvino": "small_checkpoint", "torch": "tiny_llama"}[request.param]
+    checkpoint, folders = checkpoint and request.getfixturevalue(checkpoint), {}
+
+    def load(config=None, **options):
+        build = replace(SMALL_BUILD, **options)
+        if build_engine is None:
+            return Executor(FakeModel(build, SMALL_VOCAB), config)
+        if build not in folders:
+            folders[build] = build_engine(checkpoint, tmp_path_factory.mktemp("runner") / "engine", **options)
+        return Executor.load(folders[build], config)
+
+    return load
+
+
 @pytest.fixture(scope="module")
-def alone(small_engine):
+def alone(load):
     """Greedy tokens of each prompt when nothing else runs."""
-    with Executor.load(small_engine) as executor:
+    with load() as executor:
         return [executor.generate(Request(prompt, MAX_OUTPUT)).token_ids for prompt in PROMPTS]
 
 
 @pytest.fixture(scope="module")
-def executor(small_engine):
-    with Executor.load(small_engine) as executor:
+def executor(load):
+    with load() as executor:
         yield executor
 
 
@@ -184,8 +202,8 @@ def check_trace(executor: Executor, trace: list[Arrival], answers: list[list[int
 
 
 @pytest.fixture(scope="module", params=SETTINGS)
-def any_executor(request, small_engine):
-    with Executor.load(small_engine, SETTINGS[request.param]) as executor:
+def any_executor(request, load):
+    with load(SETTINGS[request.param]) as executor:
         yield executor
 
 
@@ -216,9 +234,9 @@ def test_any_trace_gets_its_tokens_from_a_model_without_weights(fake_executor, t
     check_trace(fake_executor, trace, [fake_answer(prompt) for prompt in PROMPTS])
 
 
-def test_a_prompt_that_begins_like_an_earlier_one_starts_from_its_blocks(small_engine, alone):
+def test_a_prompt_that_begins_like_an_earlier_one_starts_from_its_blocks(load, alone):
     longest = PROMPTS.index(max(PROMPTS, key=len))
-    with Executor.load(small_engine, ExecutorConfig(enable_kv_cache_reuse=True)) as executor:
+    with load(ExecutorConfig(enable_kv_cache_reuse=True)) as executor:
         answers = [executor.generate(Request(PROMPTS[longest], 4)).token_ids for _ in range(2)]
         rows = [row for row in executor.iteration_stats if row.context_tokens]
     assert answers == [alone[longest][:4]] * 2
@@ -252,8 +270,8 @@ def test_in_flight_a_short_request_overtakes_the_long_one_it_sat_beside(executor
     assert order == [1, 2, 0]
 
 
-def test_static_a_batch_is_answered_together_and_nobody_joins_it(small_engine, monkeypatch):
-    with Executor.load(small_engine, ExecutorConfig(gpt_model_type="V1")) as executor:
+def test_static_a_batch_is_answered_together_and_nobody_joins_it(load, monkeypatch):
+    with load(ExecutorConfig(gpt_model_type="V1")) as executor:
         requests = [Request(PROMPTS[0], length) for length in (20, 2, 9)]
         assert finish_order(executor, requests) == [0, 1, 2]
         late, forward = Receiver(), executor.model.forward
@@ -271,19 +289,19 @@ def test_static_a_batch_is_answered_together_and_nobody_joins_it(small_engine, m
         assert batches[:20] == [[first]] * 20
 
 
-def test_max_utilization_pauses_and_no_evict_does_not(small_engine):
+def test_max_utilization_pauses_and_no_evict_does_not(load):
     paused = {}
     for policy in POLICIES:
         config = ExecutorConfig(batch_scheduler_policy=policy, max_tokens_in_paged_kv_cache=TIGHT_CACHE)
-        with Executor.load(small_engine, config) as executor:
+        with load(config) as executor:
             executor.generate_all([Request(PROMPTS[3], 32) for _ in range(3)])  # one block each, later two
             paused[policy] = max(row.paused for row in executor.iteration_stats)
     assert paused["max_utilization"] > 0 == paused["guaranteed_no_evict"]
 
 
-def test_a_waiting_request_does_not_overtake_a_paused_one(small_engine):
+def test_a_waiting_request_does_not_overtake_a_paused_one(load):
     config = ExecutorConfig(batch_scheduler_policy="max_utilization", max_tokens_in_paged_kv_cache=TIGHT_CACHE)
-    with Executor.load(small_engine, config) as executor:
+    with load(config) as executor:
         held = hold(executor)
         # Three that take all three blocks, until the first needs another; one that would fit in what is left then.
         receivers = [send(executor, Request(PROMPTS[3], 32)) for _ in range(3)] + [send(executor, Request([1], 2))]
@@ -296,11 +314,10 @@ def test_a_waiting_request_does_not_overtake_a_paused_one(small_engine):
     assert max(row.paused for row in rows) > 0 == first.paused
 
 
-def test_a_long_prompt_is_computed_in_parts(small_checkpoint, alone, tmp_path):
-    folder = build_small(small_checkpoint, tmp_path / "engine", max_num_tokens=16)
+def test_a_long_prompt_is_computed_in_parts(load, alone):
     with pytest.raises(CourseError, match=r"\(48\) tokens does not fit into an iteration of max_num_tokens \(16\)"):
-        Executor.load(folder)
-    with Executor.load(folder, ExecutorConfig(enable_chunked_context=True)) as executor:
+        load(max_num_tokens=16)
+    with load(ExecutorConfig(enable_chunked_context=True), max_num_tokens=16) as executor:
         answers = executor.generate_all([Request(prompt, MAX_OUTPUT) for prompt in PROMPTS])
         check_iterations(executor)
     assert [answer.token_ids for answer in answers] == alone
@@ -349,14 +366,14 @@ def test_an_answer_ends_at_max_seq_len(executor, caplog):
     assert "exceed max_seq_len (96): at most 48 tokens are made" in caplog.text
 
 
-def test_static_batching_cannot_stream(small_engine):
-    with Executor.load(small_engine, ExecutorConfig(gpt_model_type="V1")) as executor:
+def test_static_batching_cannot_stream(load):
+    with load(ExecutorConfig(gpt_model_type="V1")) as executor:
         with pytest.raises(CourseError, match="Static batching .* cannot stream"):
             executor.generate(Request([1], 4, streaming=True))
 
 
-def test_a_full_queue_refuses_and_goes_on(small_engine):
-    with Executor.load(small_engine, ExecutorConfig(max_queue_size=2)) as executor:
+def test_a_full_queue_refuses_and_goes_on(load):
+    with load(ExecutorConfig(max_queue_size=2)) as executor:
         held = hold(executor)
         running = [send(executor, Request([1], 4)) for _ in range(2)]
         with pytest.raises(CourseError, match=r"The queue is full: 2 requests wait \(max_queue_size\)"):
@@ -410,9 +427,9 @@ def test_a_wrong_setting_is_refused(options, message):
         ({"kv_cache_free_gpu_mem_fraction": 1e-9}, r"kv_cache_free_gpu_mem_fraction \(1e-09\) gives 0 tokens"),
     ],
 )
-def test_a_cache_too_small_for_one_request_is_refused(small_engine, options, limit):
+def test_a_cache_too_small_for_one_request_is_refused(load, options, limit):
     with pytest.raises(CourseError, match=f"{limit} of KV cache, too few for one request of max_seq_len: it needs 96"):
-        Executor.load(small_engine, ExecutorConfig(**options))
+        load(ExecutorConfig(**options))
 
 
 def test_older_spelling_of_the_policy_is_taken_and_said(caplog):
@@ -422,9 +439,9 @@ def test_older_spelling_of_the_policy_is_taken_and_said(caplog):
     assert "guaranteed_completion is an older spelling" in caplog.text
 
 
-def test_both_names_of_in_flight_batching_run_alike(small_engine, alone):
+def test_both_names_of_in_flight_batching_run_alike(load, alone):
     for name in BATCHING_TYPES[1:]:
-        with Executor.load(small_engine, ExecutorConfig(gpt_model_type=name)) as executor:
+        with load(ExecutorConfig(gpt_model_type=name)) as executor:
             assert executor.generate(Request(PROMPTS[4], MAX_OUTPUT, streaming=True)).token_ids == alone[4]
 
 
@@ -549,8 +566,8 @@ def run_out(executor, request):
 
 
 @pytest.mark.parametrize("batching", ["V1", "inflight_fused_batching"])
-def test_a_request_whose_time_is_over_while_it_waits_is_told_so_and_never_computed(small_engine, batching):
-    with Executor.load(small_engine, ExecutorConfig(gpt_model_type=batching)) as executor:
+def test_a_request_whose_time_is_over_while_it_waits_is_told_so_and_never_computed(load, batching):
+    with load(ExecutorConfig(gpt_model_type=batching)) as executor:
         receiver = run_out(executor, Request(PROMPTS[3], MAX_OUTPUT, allotted_time_ms=20))
         assert len(receiver.responses) == 1 and receiver.last.finish_reason == "timed_out"
         assert receiver.last.error.startswith(
@@ -582,8 +599,8 @@ def test_a_request_whose_time_is_over_while_it_runs_gives_back_its_slot(executor
     wait_until(lambda: is_idle(executor), "slots and blocks are free")
 
 
-def test_in_a_static_batch_who_is_late_does_not_wait_for_the_others(small_engine, alone, clock, monkeypatch):
-    with Executor.load(small_engine, ExecutorConfig(gpt_model_type="V1")) as executor:
+def test_in_a_static_batch_who_is_late_does_not_wait_for_the_others(load, alone, clock, monkeypatch):
+    with load(ExecutorConfig(gpt_model_type="V1")) as executor:
         forward, order = executor.model.forward, []
 
         def forward_and_let_time_pass(chunks):
@@ -611,8 +628,8 @@ def test_who_has_time_enough_or_no_limit_is_not_ended(executor, alone):
 
 
 @pytest.mark.parametrize("batching", ["V1", "inflight_fused_batching"])
-def test_a_failing_iteration_fails_those_in_flight_and_no_later_one(small_engine, alone, monkeypatch, batching):
-    with Executor.load(small_engine, ExecutorConfig(gpt_model_type=batching)) as executor:
+def test_a_failing_iteration_fails_those_in_flight_and_no_later_one(load, alone, monkeypatch, batching):
+    with load(ExecutorConfig(gpt_model_type=batching)) as executor:
         forward = executor.model.forward
         held = hold(executor)
         receivers = [send(executor, Request(PROMPTS[i], MAX_OUTPUT)) for i in range(6)]  # four running, two waiting
@@ -683,8 +700,8 @@ def test_a_fault_while_sampling_ends_that_request_alone(batching, bad, monkeypat
         assert [executor.generate(request).token_ids for request in good] == expected
 
 
-def test_generate_raises_what_the_engine_failed_with(small_engine, monkeypatch):
-    with Executor.load(small_engine) as executor:
+def test_generate_raises_what_the_engine_failed_with(load, monkeypatch):
+    with load() as executor:
 
         def fail(chunks):
             raise RuntimeError("no more electrons")
@@ -704,8 +721,8 @@ def test_a_callback_that_raises_harms_nobody_else(executor, alone, streaming):
     wait_until(lambda: is_idle(executor), "the request without a receiver has ended")
 
 
-def test_shutdown_ends_requests_in_flight_and_may_be_repeated(small_engine):
-    executor = Executor.load(small_engine)
+def test_shutdown_ends_requests_in_flight_and_may_be_repeated(load):
+    executor = load()
     held = hold(executor)
     receivers = [send(executor, Request(PROMPTS[3], MAX_OUTPUT)) for _ in range(6)]
     closer = threading.Thread(target=executor.shutdown)
@@ -746,9 +763,9 @@ def test_many_threads_may_enqueue(executor, alone):
 # Statistics -----------------------------------------------------------------------------------------------------------
 
 
-def test_iteration_log_is_one_json_object_a_line(small_engine, tmp_path):
+def test_iteration_log_is_one_json_object_a_line(load, tmp_path):
     path = tmp_path / "iterations.jsonl"
-    with Executor.load(small_engine, ExecutorConfig(iteration_log_path=path)) as executor:
+    with load(ExecutorConfig(iteration_log_path=path)) as executor:
         executor.generate_all([Request(PROMPTS[3], 6), Request(PROMPTS[6], 3)])
     kept = [asdict(row) for row in executor.iteration_stats]
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -761,9 +778,9 @@ def test_iteration_log_is_one_json_object_a_line(small_engine, tmp_path):
     assert all(row["kv_blocks_max"] == 12 and row["tokens_per_block"] == 32 for row in rows)
 
 
-def test_iteration_log_that_cannot_be_written(small_engine, tmp_path):
+def test_iteration_log_that_cannot_be_written(load, tmp_path):
     with pytest.raises(CourseError, match="The iteration log .* cannot be written"):
-        Executor.load(small_engine, ExecutorConfig(iteration_log_path=tmp_path / "nowhere" / "log"))
+        load(ExecutorConfig(iteration_log_path=tmp_path / "nowhere" / "log"))
 
 
 def test_snapshot_of_an_idle_engine(executor):

@@ -1,0 +1,529 @@
+"""The runner for PyTorch, on the CPU: the tokens of Hugging Face's own code, whatever the executor makes of a request.
+
+What only a GPU has is tested where there is one, and its arithmetic everywhere.
+"""
+
+import dataclasses
+import json
+import logging
+import os
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from inflight.checkpoint import sources as checkpoints
+from inflight.checkpoint.tokenizer import load_tokenizer
+from inflight.engine import builder as engine
+from inflight.engine import model as engine_model
+from inflight.engine import torch_attention, torch_device, torch_layers
+from inflight.engine.config import BuildConfig, Chunk, ExecutorConfig, Request, SamplingConfig
+from inflight.engine.executor import Executor
+from inflight.engine.folder import read
+from inflight.engine.torch_attention import FlexAttention, by_flash_attention, by_gathering
+from inflight.engine.torch_graphs import StepBuffers, sizes
+from inflight.engine.torch_runner import TorchModel, step_of
+from inflight.errors import CourseError
+from tests.engines import SMALL_BUILD, SMALL_VOCAB, build_small, build_tiny, write_tiny
+
+with_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+MAX_OUTPUT = 24
+PROMPTS = [
+    [(7 * length + 31 * index) % SMALL_VOCAB for index in range(length)] for length in (1, 2, 9, 31, 32, 33, 40, 48)
+]
+# The runtime of the CPU rounds its sums elsewhere than PyTorch does: of logits up to 60, so much is that at most.
+OPENVINO_TOLERANCE = 0.01
+
+
+def greedy(checkpoint, prompts=PROMPTS, length=MAX_OUTPUT):
+    """Hugging Face's greedy answers, each computed alone in float32."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint.path, dtype=torch.float32).eval()
+    answers = []
+    with torch.inference_mode():
+        for prompt in prompts:
+            ids = torch.tensor([prompt])
+            answer = model.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=length, do_sample=False, eos_token_id=None
+            )
+            answers.append(answer[0, len(prompt) :].tolist())
+    return answers
+
+
+@pytest.fixture(scope="module", params=["llama", "gpt2"])
+def tiny(request):
+    """A tiny checkpoint of each architecture, and Hugging Face's answers to `PROMPTS`."""
+    checkpoint = request.getfixturevalue(f"tiny_{request.param}")
+    return SimpleNamespace(checkpoint=checkpoint, answers=greedy(checkpoint))
+
+
+@pytest.fixture(scope="module")
+def tiny_engine(tiny, tmp_path_factory):
+    return build_tiny(tiny.checkpoint, tmp_path_factory.mktemp("tiny") / "engine")
+
+
+# The tokens of Hugging Face -------------------------------------------------------------------------------------------
+
+
+def test_the_answers_differ(tiny):
+    assert len({tuple(answer) for answer in tiny.answers}) == len(PROMPTS)
+    assert max(len(set(answer)) for answer in tiny.answers) > 8
+
+
+def test_prompts_and_answers_in_one_pass_get_the_tokens_of_hugging_face(tiny, tiny_engine):
+    with Executor.load(tiny_engine) as executor:
+        responses = executor.generate_all([Request(prompt, MAX_OUTPUT) for prompt in PROMPTS])
+        rows = list(executor.iteration_stats)
+    assert [response.token_ids for response in responses] == tiny.answers
+    assert any(row.context_tokens and row.generation_tokens for row in rows)
+
+
+def test_paused_requests_get_them_too(tiny, tiny_engine):
+    config = ExecutorConfig(batch_scheduler_policy="max_utilization", max_tokens_in_paged_kv_cache=96)
+    with Executor.load(tiny_engine, config) as executor:
+        responses = executor.generate_all([Request(prompt, MAX_OUTPUT) for prompt in PROMPTS])
+        assert max(row.paused for row in executor.iteration_stats) > 0
+    assert [response.token_ids for response in responses] == tiny.answers
+
+
+def test_prompts_in_parts_and_reused_blocks_get_them_too(tiny, tmp_path):
+    folder = build_tiny(tiny.checkpoint, tmp_path / "engine", max_num_tokens=16)
+    config = ExecutorConfig(enable_chunked_context=True, enable_kv_cache_reuse=True)
+    with Executor.load(folder, config) as executor:
+        for _ in range(2):
+            responses = executor.generate_all([Request(prompt, MAX_OUTPUT) for prompt in PROMPTS])
+            assert [response.token_ids for response in responses] == tiny.answers
+        rows = list(executor.iteration_stats)
+    assert rows[-1].kv_blocks_reused > 0 and max(row.context_tokens for row in rows) <= 16
+
+
+@pytest.mark.parametrize("tokens_per_block", [64, 128, 256])
+def test_blocks_of_every_size_hold_them(tiny, tmp_path, tokens_per_block):
+    folder = build_tiny(tiny.checkpoint, tmp_path / "engine", tokens_per_block=tokens_per_block)
+    with Executor.load(folder) as executor:
+        responses = executor.generate_all([Request(prompt, MAX_OUTPUT) for prompt in PROMPTS])
+    assert [response.token_ids for response in responses] == tiny.answers
+
+
+def test_a_llama_with_slowed_rotations_gets_them_too(small_checkpoint, tmp_path):
+    rope = {
+        "rope_type": "llama3",
+        "rope_theta": 10000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    }
+    slowed = write_tiny("llama", small_checkpoint.path, tmp_path / "llama", rope_parameters=rope)
+    expected = greedy(slowed, PROMPTS[-2:])
+    with Executor.load(build_tiny(slowed, tmp_path / "engine")) as executor:
+        responses = executor.generate_all([Request(prompt, MAX_OUTPUT) for prompt in PROMPTS[-2:]])
+    assert [response.token_ids for response in responses] == expected
+
+
+def test_logits_are_openvinos_and_so_are_tokens_while_the_two_best_differ_by_more(small_checkpoint, tmp_path):
+    """The same weights, unquantized, from the same GGUF file."""
+    options = {"dtype": "float32", "quant_algo": None}
+    folders = build_small(small_checkpoint, tmp_path / "a", **options), build_tiny(small_checkpoint, tmp_path / "b")
+    models = [engine_model.load(folder) for folder in folders]
+    for model in models:
+        model.allocate_kv_cache(12)
+    chunks = [Chunk(prompt, 0, blocks) for prompt, blocks in zip(PROMPTS[-4:], _blocks(12, 3))]
+    compared = 0
+    for _ in range(MAX_OUTPUT):
+        theirs, ours = (np.array(model.forward(chunks)) for model in models)
+        assert np.abs(theirs - ours).max() < OPENVINO_TOLERANCE
+        second, first = np.sort(theirs, axis=1)[:, -2:].T
+        clear = first - second > 2 * OPENVINO_TOLERANCE
+        assert (theirs.argmax(1) == ours.argmax(1))[clear].all()
+        compared += clear.sum()
+        chunks = [
+            Chunk([int(row.argmax())], chunk.num_past + len(chunk.token_ids), chunk.blocks)
+            for row, chunk in zip(theirs, chunks)
+        ]
+    assert compared > MAX_OUTPUT
+
+
+def _blocks(number: int, each: int) -> list[list[int]]:
+    order = np.random.default_rng(0).permutation(number).tolist()
+    return [order[start : start + each] for start in range(0, number, each)]
+
+
+# Precisions -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("quant_algo", [None, "W8A16"])
+def test_every_precision_runs_and_is_near_the_checkpoint(tiny, tmp_path, dtype, quant_algo):
+    folder = build_tiny(tiny.checkpoint, tmp_path / "engine", dtype=dtype, quant_algo=quant_algo)
+    exact = build_tiny(tiny.checkpoint, tmp_path / "exact")
+    logits = []
+    for each in (folder, exact):
+        model = engine_model.load(each)
+        model.allocate_kv_cache(4)
+        logits.append(np.array(model.forward([Chunk(PROMPTS[-1], 0, [2, 0]), Chunk(PROMPTS[2], 0, [1])])))
+    error = np.abs(logits[0] - logits[1]).max() / np.abs(logits[1]).max()
+    assert error <= {"float32": 1e-6, "bfloat16": 0.1, "float16": 0.02}[dtype] + (0.05 if quant_algo else 0)
+    assert read(folder).pretrained_config["quantization"]["quant_algo"] == quant_algo
+
+
+def test_8_bits_make_a_smaller_engine(tiny, tmp_path):
+    sizes_ = [
+        read(build_tiny(tiny.checkpoint, tmp_path / str(quant_algo), quant_algo=quant_algo)).weight_bytes
+        for quant_algo in (None, "W8A16")
+    ]
+    assert sizes_[1] < sizes_[0]
+
+
+def test_the_product_of_int8_weights_is_the_plain_one():
+    random = torch.Generator().manual_seed(0)
+    weight, scale = torch.randint(-127, 128, (24, 32), dtype=torch.int8, generator=random), torch.rand(24) + 0.5
+    product = torch_layers.Int8Linear({"a.weight": weight, "a.scale": scale}, "a", torch.float32)
+    for rows in (1, torch_layers.MOST_PACKED_ROWS + 1):
+        x = torch.randn(rows, 32, generator=random)
+        torch.testing.assert_close(product(x), x @ (weight * scale[:, None]).t(), rtol=1e-4, atol=1e-3)
+
+
+# Attention ------------------------------------------------------------------------------------------------------------
+
+
+def naive(queries, cache, step, index):
+    """Attention of one sequence by the formula, over its tokens one by one."""
+    length, width = int(step.lengths[index]), cache.shape[1]
+    tokens = torch.stack([cache[step.tables[index, place // width], place % width] for place in range(length)])
+    keys, values = tokens.double().chunk(2, 1)
+    groups = queries.shape[1] // keys.shape[1]
+    own = queries[step.begins[index] : step.begins[index + 1]].double()
+    rows = []
+    for row, query in enumerate(own):
+        seen = length - len(own) + row + 1
+        heads = [
+            torch.softmax(keys[:seen, head // groups] @ query[head] / query.shape[-1] ** 0.5, 0)
+            @ values[:seen, head // groups]
+            for head in range(len(query))
+        ]
+        rows.append(torch.stack(heads))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("counts", [[1, 1, 1, 1], [5, 1, 3, 1], [1, 9], [4]])
+@pytest.mark.parametrize("heads, kv_heads", [(4, 4), (9, 3)])
+def test_gathering_is_attention(counts, heads, kv_heads):
+    cache = torch.randn(9, 8, 2 * kv_heads, 16, generator=torch.Generator().manual_seed(1))
+    step = torch_attention._example(cache, counts, 24)
+    queries = torch.randn(sum(counts), heads, 16, generator=torch.Generator().manual_seed(2))
+    found = by_gathering(step)(queries, cache)
+    expected = torch.cat([naive(queries, cache, step, index) for index in range(len(counts))])
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_way_that_is_wrong_or_not_there_is_not_taken_and_the_log_says_so(caplog):
+    def wrong(step):
+        return lambda queries, cache: by_gathering(step)(queries, cache) + 1
+
+    def missing(step):
+        raise RuntimeError("no kernel image is available\nfor this device")
+
+    cache = torch.zeros(9, 8, 4, 16)
+    assert torch_attention.distance(by_gathering, cache, 4, 4, 24) == 0
+    assert torch_attention.distance(wrong, cache, 4, 4, 24) == pytest.approx(1, abs=1e-4)
+
+    def never(step):
+        return lambda queries, cache: queries * torch.nan
+
+    assert torch_attention.distance(never, cache, 4, 4, 24) == np.inf
+    for ways, taken, words in (
+        ({"A": missing, "B": by_gathering}, by_gathering, r"attention: B, at most 0 from .*not A: no kernel image is"),
+        ({"A": wrong, "B": missing}, by_gathering, r"gathered, which copies .*not A: 1 from gathering; not B: no kern"),
+    ):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "inflight.engine.torch_runner"):
+            assert torch_attention.first_right(ways, cache, 4, 4, 24) is taken
+        assert re.search(words, caplog.text) and not cache.any()
+
+
+@with_gpu
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_flash_attention_reads_the_blocks_where_they_lie(dtype, kv_heads):
+    with torch.inference_mode():
+        cache = torch.zeros(17, 256, 2 * kv_heads, 64, dtype=dtype, device="cuda")
+        assert torch_attention.distance(by_flash_attention, cache, 4, 8, 1024) <= torch_attention.TOLERANCE[dtype]
+
+
+@with_gpu
+@pytest.mark.parametrize("width", [32, 256])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_flex_attention_reads_the_blocks_where_they_lie(dtype, width):
+    with torch.inference_mode():
+        cache = torch.zeros(4 * 1024 // width + 1, width, 4, 64, dtype=dtype, device="cuda")
+        assert torch_attention.distance(FlexAttention(8), cache, 4, 8, 1024) <= torch_attention.TOLERANCE[dtype]
+
+
+# Graphs ---------------------------------------------------------------------------------------------------------------
+
+
+def test_graphs_are_recorded_for_a_few_sizes_the_largest_first():
+    assert sizes(1) == [1]
+    assert sizes(6) == [6, 4, 2, 1]
+    assert sizes(32) == [32, 24, 16, 8, 4, 2, 1]
+    assert all(any(size >= number for size in sizes(64)) for number in range(1, 65))
+
+
+@torch.inference_mode()
+def test_a_step_in_a_buffer_that_is_too_large_gives_what_it_gives_alone(tiny_engine):
+    model = TorchModel(read(tiny_engine))
+    model.allocate_kv_cache(12)
+    blocks = _blocks(12, 3)
+    prompts = [Chunk(prompt, 0, blocks[index]) for index, prompt in enumerate(PROMPTS[3:6])]
+    rows = model.forward(prompts)
+    chunks = [Chunk([row.argmax()], len(chunk.token_ids), chunk.blocks) for row, chunk in zip(rows, prompts)]
+    step = step_of(chunks, SMALL_BUILD.tokens_per_block)
+    buffers = StepBuffers(8, 3, spare_block=12, width=32, longest=96, device="cpu")
+    buffers.fill(step)
+    before = model._caches.clone()
+    alone, _ = model._compute(step)
+    for size in (4, 8):
+        model._caches.copy_(before)
+        padded, best = model._compute(buffers.step(size))
+        torch.testing.assert_close(padded[:3], alone, rtol=1e-4, atol=1e-4)
+        assert best[:3, 1].tolist() == alone.argmax(-1).tolist()
+        assert torch.equal(model._caches[:, blocks[3]], before[:, blocks[3]])  # nobody's sequences write elsewhere
+
+
+@with_gpu
+def test_a_recorded_step_gives_what_the_same_step_gives_eagerly(tiny, tmp_path):
+    folder = engine.build(
+        tiny.checkpoint, dataclasses.replace(SMALL_BUILD, quant_algo=None), tmp_path / "engine", tier="cuda"
+    )
+    with Executor.load(folder) as executor:
+        assert executor.model._graphs is not None
+        responses = executor.generate_all([Request(prompt, MAX_OUTPUT) for prompt in PROMPTS])
+    assert [response.token_ids for response in responses] == tiny.answers
+
+
+# Rows of logits that stay where they are ------------------------------------------------------------------------------
+
+
+def test_a_row_is_brought_only_when_more_than_the_likeliest_is_asked_for(tiny_engine, monkeypatch):
+    model = TorchModel(read(tiny_engine))
+    model.allocate_kv_cache(3)
+    rows = model.forward([Chunk(PROMPTS[2], 0, [0])])
+    whole = np.array(rows)
+    assert whole.shape == (1, SMALL_VOCAB) and whole.dtype == np.float32
+    [row] = rows
+    assert row.argmax() == whole[0].argmax() and row[row.argmax()] == whole[0].max() and row[3] == whole[0][3]
+    assert len(row) == SMALL_VOCAB and np.array_equal(np.asarray(row), whole[0])
+
+    brought = []
+    monkeypatch.setattr(type(row), "__array__", lambda self, *_, **__: brought.append(1) or whole[0])
+    with Executor(model) as executor:
+        executor.generate(Request(PROMPTS[2], 4))
+        assert not brought
+        executor.generate(Request(PROMPTS[2], 2, sampling=SamplingConfig(top_p=0.9)))
+        assert len(brought) == 2
+
+
+# Random weights -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tiny_architecture(tmp_path, tiny):
+    """A tiny architecture without weights, as the course has large ones."""
+    file = tmp_path / "tiny.json"
+    file.write_bytes((tiny.checkpoint.path / "config.json").read_bytes())
+    return checkpoints.Checkpoint("random-tiny", file, "random", "0" * 64)
+
+
+def test_random_weights_are_made_from_a_seed_and_never_stored_and_say_that_they_mean_nothing(
+    tiny_architecture, tmp_path, caplog
+):
+    folder = build_tiny(tiny_architecture, tmp_path / "engine")
+    assert not list(folder.glob("*.safetensors"))
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 2_000_000
+    info = read(folder)
+    assert info.pretrained_config["seed"] == 0
+    answers = []
+    for _ in range(2):
+        with caplog.at_level(logging.WARNING, "inflight.engine.torch_runner"), Executor.load(folder) as executor:
+            answers.append(executor.generate(Request([1, 2, 3], 8)).token_ids)
+        assert "are random: what it answers means nothing" in caplog.text
+    assert answers[0] == answers[1]
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.decode(answers[0]) == " meaningless" * 8
+    assert tokenizer.decode_increment(answers[0][:3], answers[0][3:4], False) == " meaningless"
+    assert tokenizer.vocab_size >= SMALL_VOCAB and tokenizer.encode("Hello") != []
+    assert info.weight_bytes == 4 * info.pretrained_config["num_parameters"]
+
+
+@pytest.mark.parametrize(
+    "name, parameters", [("llama-3.2-1b", 1_235_814_400), ("llama-3-8b", 8_030_261_248), ("gpt2-xl", 1_557_611_200)]
+)
+def test_architectures_of_real_sizes(name, parameters, tmp_path):
+    checkpoint = checkpoints.fetch(f"random:{name}")
+    config = BuildConfig(max_input_len=512, max_seq_len=1024)
+    info = read(engine.build(checkpoint, config, tmp_path / "engine", tier="cuda"))
+    assert info.pretrained_config["num_parameters"] == parameters
+    assert (info.tier, info.device, info.build_config.dtype) == ("cuda", "cuda", "bfloat16")
+    assert load_tokenizer(info.folder).decode([info.pretrained_config["vocab_size"] - 1]) == " meaningless"
+    assert checkpoint.name == f"random-{name}"
+
+
+def test_an_architecture_that_there_is_not_is_refused_with_those_that_there_are():
+    with pytest.raises(CourseError, match="no architecture 'random:gpt5': the course has random:gpt2-xl, random:llam"):
+        checkpoints.fetch("random:gpt5")
+
+
+def test_random_weights_are_for_a_gpu_alone(tmp_path):
+    with pytest.raises(CourseError, match="random-llama-3-8b has no weights but random ones"):
+        engine.build(checkpoints.fetch("random:llama-3-8b"), BuildConfig(), tmp_path / "engine", tier="cpu")
+
+
+# What is built --------------------------------------------------------------------------------------------------------
+
+
+def test_the_config_says_what_the_engine_is_for(tiny, tiny_engine):
+    content = json.loads((tiny_engine / "config.json").read_text())
+    assert (content["tier"], content["device"]) == ("cuda", "cpu")
+    assert content["version"] == engine.engine_version("cuda") == f"torch {torch.__version__.partition('+')[0]}"
+    assert content["pretrained_config"]["architecture"] in ("LlamaForCausalLM", "GPTForCausalLM")
+    assert {file.name for file in tiny_engine.iterdir()} >= {"model.safetensors", "tokenizer.json", "checksums.json"}
+
+
+def test_the_number_of_parameters_is_the_checkpoints(tiny, tiny_engine):
+    model = transformers.AutoModelForCausalLM.from_pretrained(tiny.checkpoint.path)
+    assert read(tiny_engine).pretrained_config["num_parameters"] == model.num_parameters()
+
+
+def change_config(checkpoint, folder, **changed):
+    """A copy of a Hugging Face folder with another config."""
+    folder.mkdir()
+    for file in checkpoint.path.iterdir():
+        os.link(file, folder / file.name)
+    (folder / "config.json").unlink()
+    content = json.loads((checkpoint.path / "config.json").read_text()) | changed
+    (folder / "config.json").write_text(json.dumps(content))
+    return checkpoints.fetch(folder)
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"model_type": "mamba"}, "holds a 'mamba' model; the course computes Llama and GPT-2 models on a GPU"),
+        ({"hidden_act": "gelu"}, "has hidden_act = 'gelu', and the course computes 'silu' only"),
+        ({"attention_bias": True}, "has attention_bias = True, and the course computes False only"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "has rope_type = 'yarn', and the course computes"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "has rope_type = 'linear', and the course computes"),
+        ({"rope_parameters": {"rope_type": "llama3", "factor": 2.0}}, "has rope_type 'llama3' and no low_freq_factor"),
+        ({"intermediate_size": 64}, r"mlp.gate_up.weight has the shape \(192, 64\) instead of \(128, 64\)"),
+        ({"num_hidden_layers": 3}, "have no tensor model.layers.2.self_attn.q_proj.weight"),
+    ],
+    ids=str,
+)
+def test_a_model_that_is_not_computed_is_refused_and_nothing_is_left(tiny_llama, tmp_path, changed, message):
+    checkpoint = change_config(tiny_llama, tmp_path / "changed", **changed)
+    with pytest.raises(CourseError, match=message):
+        build_tiny(checkpoint, tmp_path / "engine")
+    assert [path.name for path in tmp_path.iterdir()] == ["changed"]
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"activation_function": "relu"}, "has activation_function = 'relu', and the course computes 'gelu_new' or"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "has scale_attn_by_inverse_layer_idx = True"),
+        ({"n_positions": 64}, "position_embedding.weight has the shape"),
+    ],
+    ids=str,
+)
+def test_a_gpt2_that_is_not_computed_is_refused(tiny_gpt2, tmp_path, changed, message):
+    with pytest.raises(CourseError, match=message):
+        build_tiny(change_config(tiny_gpt2, tmp_path / "changed", **changed), tmp_path / "engine")
+
+
+def test_a_gpt2_is_not_built_for_more_positions_than_it_has_learned(tiny_gpt2, tmp_path):
+    with pytest.raises(
+        CourseError, match="max_seq_len is 129, and gpt2 has learned 128 positions: build it with a max"
+    ):
+        build_tiny(tiny_gpt2, tmp_path / "engine", max_seq_len=129)
+
+
+def test_weights_that_are_not_those_of_the_config_are_refused(tiny_llama, tmp_path):
+    folder = build_tiny(tiny_llama, tmp_path / "engine")
+    file = folder / "config.json"
+    file.write_text(file.read_text().replace('"intermediate_size": 96', '"intermediate_size": 80'))
+    engine.accept(folder)
+    with pytest.raises(CourseError, match=r"are not those of its config.json: .*mlp.gate_up.weight is \(192, 64\)"):
+        Executor.load(folder)
+
+
+@pytest.mark.parametrize(
+    "before, after, message",
+    [
+        ("LlamaForCausalLM", "MambaForCausalLM", "architecture .* is 'MambaForCausalLM'|architecture Input should be"),
+        ('"rotary_base": 10000.0,', "", "a Llama has no rotary_base"),
+        ('"norm_epsilon": 1e-06,', "", "has no field norm_epsilon"),
+    ],
+)
+def test_a_model_that_the_runner_has_not_is_refused_by_name(tiny_llama, tmp_path, before, after, message):
+    folder = build_tiny(tiny_llama, tmp_path / "engine")
+    text = (folder / "config.json").read_text()
+    assert before in text
+    (folder / "config.json").write_text(text.replace(before, after))
+    engine.accept(folder)
+    with pytest.raises(CourseError, match="The model in the engine .*"):
+        Executor.load(folder)
+
+
+# Where it runs --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_an_engine_for_a_gpu_is_refused_in_a_sentence_where_there_is_none(tiny_llama, tmp_path):
+    config = dataclasses.replace(SMALL_BUILD, quant_algo=None)
+    folder = engine.build(tiny_llama, config, tmp_path / "engine", tier="cuda")
+    assert json.loads((folder / "config.json").read_text())["device"] == "cuda"
+    message = (
+        r"is for an NVIDIA GPU \(tier cuda\), and PyTorch can use none here \(.+\)\. Load it on a machine with one"
+    )
+    for load in (Executor.load, engine_model.load):
+        with pytest.raises(CourseError, match=message) as refusal:
+            load(folder)
+        assert "\n" not in str(refusal.value)
+
+
+def test_a_driver_that_is_too_old_is_named(tiny_engine, monkeypatch):
+    def too_old():
+        raise RuntimeError(
+            "The NVIDIA driver on your system is too old (found version 11040). Please update it.\nMore."
+        )
+
+    monkeypatch.setattr(torch.cuda, "init", too_old)
+    with pytest.raises(CourseError, match=r"can use none here \(The NVIDIA driver on your system is too old \(found"):
+        TorchModel(read(tiny_engine), device="cuda")
+
+
+def test_a_gpu_that_is_too_small_is_told_before_anything_is_loaded(tiny_engine, monkeypatch):
+    monkeypatch.setattr(torch_device, "refuse_without_gpu", lambda info: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (100_000, 200_000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 0)
+    info = dataclasses.replace(read(tiny_engine), device="cuda")
+    monkeypatch.setattr("inflight.engine.executor.read", lambda folder: info)
+    with pytest.raises(CourseError, match=r"needs \d+\.\d MB .* and 0\.1 MB of GPU memory are available"):
+        Executor.load(tiny_engine)
+
+
+def test_memory_that_runs_out_while_loading_is_told_in_a_sentence(tiny_engine, monkeypatch):
+    def no_room(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    model = TorchModel(read(tiny_engine))
+    monkeypatch.setattr(torch_device, "_free", lambda: 3_000_000)
+    monkeypatch.setattr(torch, "zeros", no_room)
+    with pytest.raises(
+        CourseError, match="The GPU has no room for a KV cache of 5 blocks: 3 MB of its memory are free"
+    ):
+        model.allocate_kv_cache(5)
