@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from inflight import cache, files, machine, manifest
 from inflight import checkpoint as checkpoints
-from inflight import files, machine, manifest
 from inflight.cache import made_once
 from inflight.checkpoint import tokenizer
 from inflight.checkpoint.sources import Checkpoint
@@ -45,11 +45,23 @@ def check_machine(config: BuildConfig, tier: str | None = None) -> None:
 
     An engine for a GPU may be built on a machine that has none, and is not run there.
     """
-    tier = tier or machine.tier()
+    tier = tier or _tier_for(config)
     if tier == "cpu" and config.on(tier).dtype == "bfloat16" and not cpu_has_bfloat16():
         raise CourseError(
             "Build option dtype 'bfloat16' needs a CPU with bfloat16 arithmetic, which this one lacks; use 'float32'."
         )
+
+
+def _tier_for(config: BuildConfig) -> str:
+    """The machine's tier, or the CPU's where only that has what is asked for; then that is said."""
+    tier = machine.tier()
+    try:
+        config.on(tier)
+    except CourseError as error:
+        config.on("cpu")
+        cache.say(f"{error} This engine is built for the tier cpu.")
+        return "cpu"
+    return tier
 
 
 def build(
@@ -64,7 +76,8 @@ def build(
     Parameters
     ----------
     tier : str, optional
-        What it is for: "cpu" (OpenVINO on the CPU) or "cuda" (PyTorch on a GPU); by default this machine's.
+        What it is for: "cpu" (OpenVINO on the CPU) or "cuda" (PyTorch on a GPU); by default this machine's, or the CPU
+        for options that only an engine there has.
     device : str, optional
         Where an engine of the tier cuda computes: "cuda", or "cpu" to try it without a GPU; by default the GPU.
 
@@ -79,7 +92,7 @@ def build(
         `folder` holds something else than an engine, cannot be written or is full; the checkpoint cannot be read; this
         machine cannot compute what `config` asks for.
     """
-    tier = tier or machine.tier()
+    tier = tier or _tier_for(config)
     check_machine(config, tier)
     config = config.on(tier)
     if checkpoint.format == "random" and tier == "cpu":
@@ -96,7 +109,8 @@ def build(
         with _reading(checkpoint):
             pretrained = _compile(checkpoint, config, aside) if tier == "cpu" else _write(checkpoint, config, aside)
         resolved = dataclasses.replace(config, quant_algo=pretrained["quantization"]["quant_algo"])
-        (aside / COMMANDS_FILE).write_text(trtllm_commands.as_markdown(resolved), encoding="utf-8")
+        family = "gpt" if pretrained["architecture"].startswith("GPT") else "llama"
+        (aside / COMMANDS_FILE).write_text(trtllm_commands.as_markdown(resolved, family), encoding="utf-8")
         content = {
             "version": engine_version(tier),
             "tier": tier,
@@ -227,8 +241,9 @@ def cached(
 
     `tier` and `device` are as `build` takes them.
     """
-    tier = tier or machine.tier()
-    config = (config or BuildConfig()).on(tier)
+    config = config or BuildConfig()
+    tier = tier or _tier_for(config)
+    config = config.on(tier)
     parts = [checkpoint.sha256, engine_version(tier), FOLDER_FORMAT, dataclasses.asdict(config)]
     key = json.dumps(parts + [device] * (device is not None))
     folder = cache_dir().absolute() / "engines" / f"{checkpoint.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"

@@ -136,12 +136,13 @@ class Executor:
             request; a `scheduler_path` whose scheduler does not pass its dry run.
         """
         config = config or ExecutorConfig()
-        check_memory(read(engine_dir))
+        info = read(engine_dir)
+        check_memory(info)
         scheduler = None
         if config.scheduler_path:
-            scheduler = tried(config, read(engine_dir).build_config)
+            scheduler = tried(config, info.build_config)
         try:
-            return cls(load_model(engine_dir), config, scheduler)
+            return cls(load_model(info), config, scheduler)
         except BaseException:
             if scheduler is not None:
                 scheduler.close()

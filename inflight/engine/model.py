@@ -49,19 +49,19 @@ class Model(Protocol):
         ...
 
 
-def load(engine_dir: str | Path) -> Model:
-    """The engine in a folder, loaded by the runner that it was built for.
+def load(engine: str | Path | EngineInfo) -> Model:
+    """The engine in a folder, or of which `read` said what it is, loaded by the runner that it was built for.
 
     Raises
     ------
     CourseError
         The folder is not an engine of this version, or is damaged.
     """
-    info = read(engine_dir)
+    info = engine if isinstance(engine, EngineInfo) else read(engine)
     name = info.version.split()[0]
     if name not in RUNNERS:
         raise CourseError(
-            f"The engine in {engine_dir} is for {name}; here there is {', '.join(RUNNERS)}. Build it again."
+            f"The engine in {info.folder} is for {name}; here there is {', '.join(RUNNERS)}. Build it again."
         )
     module, _, runner = RUNNERS[name].partition(":")
     return getattr(import_module(module), runner)(info)

@@ -124,7 +124,10 @@ def _one_prompt(queries: torch.Tensor, cache: torch.Tensor, table: torch.Tensor,
         attended = scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=True)
     else:
         seen = torch.ones(num_new, length, dtype=torch.bool, device=queries.device).tril(length - num_new)
-        attended = scaled_dot_product_attention(queries, keys, values, attn_mask=seen, enable_gqa=True)
+        # A head of keys for each of queries: with fewer, and a mask, PyTorch on a GPU writes every score to memory.
+        groups = queries.shape[1] // keys.shape[1]
+        keys, values = (part.repeat_interleave(groups, dim=1) for part in (keys, values))
+        attended = scaled_dot_product_attention(queries, keys, values, attn_mask=seen)
     return attended[0].transpose(0, 1)
 
 
@@ -190,7 +193,7 @@ class FlexAttention:
                 masks.append(self._mask(lengths, tables, *cache.shape[:2]))
             keys, values = (part.flatten(0, 1).transpose(0, 1)[None] for part in split(cache))
             attended = self._compiled(
-                pad(queries, (0, 0, 0, 0, 0, missing))[:, :, None],
+                pad(queries, (0, 0, 0, 0, 0, missing)).contiguous()[:, :, None],
                 keys,
                 values,
                 block_mask=masks[0],
@@ -237,7 +240,7 @@ def best(cache: torch.Tensor, num_heads: int, most_sequences: int, most_tokens: 
     if cache.device.type == "cpu":
         log.info("attention: gathered, in %s on the CPU", cache.dtype)
         return by_gathering
-    ways = {"FlashAttention": by_flash_attention, "flex_attention": FlexAttention(most_sequences)}
+    ways: dict[str, Way] = {"FlashAttention": by_flash_attention, "flex_attention": FlexAttention(most_sequences)}
     return first_right(ways, cache, num_heads, most_sequences, most_tokens)
 
 
@@ -272,7 +275,8 @@ def distance(way: Way, cache: torch.Tensor, num_heads: int, most_sequences: int,
     random = torch.Generator(cache.device).manual_seed(0)
     cache.normal_(generator=random)
     found = 0.0
-    for counts in ([1] * min(4, most_sequences), [5, 1, 3][:most_sequences]):
+    most = min(most_sequences, len(cache))
+    for counts in ([1] * min(most, 4), [min(5, most_tokens), 1, 2][:most]):
         step = _example(cache, counts, most_tokens)
         queries = torch.empty(sum(counts), num_heads, cache.shape[3], dtype=cache.dtype, device=cache.device).normal_(
             generator=random

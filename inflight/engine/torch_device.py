@@ -54,6 +54,11 @@ def _free() -> int:
     return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
 
 
-def has_bfloat16() -> bool:
-    """Whether the GPU computes in bfloat16 itself: one of Ampere or later does."""
-    return torch.cuda.get_device_capability() >= (8, 0)
+def refuse_without_arithmetic(info: EngineInfo) -> None:
+    """Raise CourseError for bfloat16 on a GPU from before Ampere, which computes it many times slower."""
+    if info.build_config.dtype == "bfloat16" and torch.cuda.get_device_capability() < (8, 0):
+        name = torch.cuda.get_device_name()
+        raise CourseError(
+            f"The engine in {info.folder} computes in bfloat16, which this GPU ({name}) has not: build it with dtype "
+            "float16."
+        )

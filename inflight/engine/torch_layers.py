@@ -27,6 +27,12 @@ class Linear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return linear(x, self._weight, self._bias)
 
+    def add_to(self, total: torch.Tensor, x: torch.Tensor) -> None:
+        """Add what `x` gives to `total`, within the product itself."""
+        total.addmm_(x, self._weight.t())
+        if self._bias is not None:
+            total += self._bias
+
 
 class Int8Linear:
     """The same for a weight in int8 with a scale for each output: the activations stay as they are.
@@ -46,6 +52,9 @@ class Int8Linear:
         else:
             product = linear(x, self._weight.to(x.dtype)) * self._scale
         return product if self._bias is None else product + self._bias
+
+    def add_to(self, total: torch.Tensor, x: torch.Tensor) -> None:
+        total += self(x)
 
 
 @functools.cache
@@ -69,21 +78,30 @@ def layer_linear(weights: Weights, name: str, dtype: torch.dtype) -> Linear | In
 
 
 class Attention:
-    """The part of a layer that both architectures share: new keys and values into the cache, then attention."""
+    """The half of a layer that both architectures share: new keys and values into the cache, then attention.
+
+    `rotation` is a Llama's; what attention gives is added to `total`.
+    """
 
     def __init__(self, weights: Weights, prefix: str, model: dict, dtype: torch.dtype):
         self._qkv = layer_linear(weights, prefix + "attention.qkv", dtype)
         self._dense = layer_linear(weights, prefix + "attention.dense", dtype)
         self._heads, self._kv_heads = model["num_attention_heads"], model["num_key_value_heads"]
 
-    def __call__(
-        self, x: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor, attend: Attend, rotation: Rotation | None
-    ) -> torch.Tensor:
+    def add_to(
+        self,
+        total: torch.Tensor,
+        x: torch.Tensor,
+        cache: torch.Tensor,
+        slots: torch.Tensor,
+        attend: Attend,
+        rotation: Rotation | None = None,
+    ) -> None:
         heads = self._qkv(x).view(len(x), self._heads + 2 * self._kv_heads, -1)  # queries, keys, values
         if rotation is not None:
             rotation(heads[:, : self._heads + self._kv_heads])
         cache.flatten(0, 1).index_copy_(0, slots, heads[:, self._heads :])
-        return self._dense(attend(heads[:, : self._heads], cache).flatten(1))
+        self._dense.add_to(total, attend(heads[:, : self._heads], cache).flatten(1))
 
 
 class Rotation:
@@ -138,11 +156,11 @@ class Llama:
         x, slots = embedding(step.ids, self._embedding), step.slots.long()
         rotation = Rotation(self._cosines[step.positions], self._sines[step.positions])
         for cache, (before_attention, attention, before_mlp, gate_up, down) in zip(caches, self._layers):
-            x += attention(self._normed(x, before_attention), cache, slots, attend, rotation)
+            attention.add_to(x, self._normed(x, before_attention), cache, slots, attend, rotation)
             if attention is self._layers[-1][1]:
                 x = last_tokens(x, step)
             gate, up = gate_up(self._normed(x, before_mlp)).chunk(2, -1)
-            x += down(silu(gate).mul_(up))
+            down.add_to(x, silu(gate).mul_(up))
         return self._normed(x, self._norm)
 
     def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -174,10 +192,10 @@ class Gpt2:
         x, slots = embedding(step.ids, self._embedding), step.slots.long()
         x += embedding(step.positions, self._positions)
         for cache, (before_attention, attention, before_mlp, widening, narrowing) in zip(caches, self._layers):
-            x += attention(self._normed(x, before_attention), cache, slots, attend, None)
+            attention.add_to(x, self._normed(x, before_attention), cache, slots, attend)
             if attention is self._layers[-1][1]:
                 x = last_tokens(x, step)
-            x += narrowing(gelu(widening(self._normed(x, before_mlp)), approximate="tanh"))
+            narrowing.add_to(x, gelu(widening(self._normed(x, before_mlp)), approximate="tanh"))
         return self._normed(x, self._norm)
 
     def _normed(self, x: torch.Tensor, norm: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:

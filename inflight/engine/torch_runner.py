@@ -103,6 +103,7 @@ class TorchModel:
         schemas.check(TorchConfig, info.pretrained_config, f"The model in the engine {info.folder}", again)
         if self._device == "cuda":
             torch_device.refuse_without_gpu(info)
+            torch_device.refuse_without_arithmetic(info)
         build, model = info.build_config, info.pretrained_config
         self._dtype = getattr(torch, build.dtype)
         if "seed" in model:

@@ -81,6 +81,21 @@ def test_each_tier_decides_what_auto_is():
         BuildConfig().on("tpu")
 
 
+def test_an_option_that_only_the_cpu_has_is_built_for_it_on_a_machine_with_a_gpu_and_said(
+    small_checkpoint, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr("inflight.machine.tier", lambda: "cuda")
+    folder = build_small(small_checkpoint, tmp_path / "w4a16")
+    assert read(folder).tier == "cpu"
+    assert (
+        "quant_algo is 'W4A16'; an engine of the tier cuda has 'auto', None, 'W8A16'. This engine is built for the"
+        in (capsys.readouterr().err)
+    )
+    folder = build_small(small_checkpoint, tmp_path / "float", quant_algo=None)
+    assert (read(folder).tier, read(folder).device) == ("cuda", "cuda")
+    assert capsys.readouterr().err == ""
+
+
 def test_bfloat16_is_taken_exactly_where_the_cpu_has_it():
     if engine.cpu_has_bfloat16():
         assert BuildConfig(dtype="bfloat16").dtype == "bfloat16"

@@ -505,6 +505,17 @@ def test_a_driver_that_is_too_old_is_named(tiny_engine, monkeypatch):
         TorchModel(read(tiny_engine), device="cuda")
 
 
+def test_a_gpu_without_bfloat16_is_told_what_it_has(tiny_llama, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch_device, "refuse_without_gpu", lambda info: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
+    folder = build_tiny(tiny_llama, tmp_path / "engine", dtype="bfloat16")
+    with pytest.raises(
+        CourseError, match=r"computes in bfloat16, which this GPU \(Tesla T4\) has not: build it with dt"
+    ):
+        TorchModel(read(folder), device="cuda")
+
+
 def test_a_gpu_that_is_too_small_is_told_before_anything_is_loaded(tiny_engine, monkeypatch):
     monkeypatch.setattr(torch_device, "refuse_without_gpu", lambda info: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (100_000, 200_000))
