@@ -23,7 +23,7 @@ def write_tokenizer(vocab_size: int, folder: Path) -> None:
     taken = set(vocabulary.values()) | {token["id"] for token in content["added_tokens"]}
     vocabulary |= {f"[unused{index}]": index for index in range(vocab_size) if index not in taken}
     text = Tokenizer.from_str(json.dumps(content))
-    text.decoder = decoders.Replace(Regex("(?s).+"), TEXT)
+    text.decoder = decoders.Replace(Regex(r"[\s\S]+"), TEXT)
     (folder / "tokenizer.json").write_text(text.to_str(), encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(
         (ASSETS / "checkpoints" / "course-gpt2" / "tokenizer_config.json").read_text(encoding="utf-8"), encoding="utf-8"

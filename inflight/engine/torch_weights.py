@@ -64,7 +64,7 @@ def is_quantized(name: str, quant_algo: str | None) -> bool:
 
 def quantized(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """A matrix [outputs, inputs] in int8, and a float32 scale for each output."""
-    weight = weight.float()
+    weight = weight.float().contiguous()
     scale = weight.abs().amax(1).clamp(min=1e-12) / 127
     return (weight / scale[:, None]).round().to(torch.int8), scale
 
