@@ -149,7 +149,12 @@ class TorchModel:
         """Record the graphs of decoding; without them the engine goes on, and says that it is slow."""
         build = self.info.build_config
         buffers = StepBuffers(
-            build.max_batch_size, self._most_blocks, spare_block, build.tokens_per_block, build.max_seq_len, "cuda"
+            build.max_batch_size,
+            self._most_blocks,
+            spare_block,
+            build.tokens_per_block,
+            build.max_seq_len,
+            self._device,
         )
         try:
             self._graphs = DecodeGraphs(self._compute, buffers, build.max_batch_size)

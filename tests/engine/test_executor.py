@@ -37,7 +37,7 @@ PROMPTS = [
 TIGHT_CACHE = SMALL_BUILD.max_seq_len  # tokens: room for one longest request
 
 
-@pytest.fixture(scope="module", params=["fake", "openvino", "torch"])
+@pytest.fixture(scope="session", params=["fake", "openvino", "torch"])  # session: one after the other
 def load(request, tmp_path_factory):
     """Makes executors over one of the runners: `load(config, **build_options)`, each of a small model of its own."""
     build_engine = {"fake": None, "openvino": build_small, "torch": build_tiny}[request.param]

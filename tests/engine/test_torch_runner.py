@@ -3,7 +3,9 @@
 What only a GPU has is tested where there is one, and its arithmetic everywhere.
 """
 
+import contextlib
 import dataclasses
+import inspect
 import json
 import logging
 import os
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from torch.nn.attention.flex_attention import flex_attention
 
 from inflight.checkpoint import sources as checkpoints
 from inflight.checkpoint.tokenizer import load_tokenizer
@@ -34,8 +37,8 @@ MAX_OUTPUT = 24
 PROMPTS = [
     [(7 * length + 31 * index) % SMALL_VOCAB for index in range(length)] for length in (1, 2, 9, 31, 32, 33, 40, 48)
 ]
-# OpenVINO's kernels round elsewhere than PyTorch's, which stay within 0.0001 of Hugging Face's own code: of logits up to
-# 60, no more than this.
+# OpenVINO's kernels round elsewhere than PyTorch's, which stay within 0.0001 of Hugging Face's own code: of logits up
+# to 60, no more than this.
 OPENVINO_TOLERANCE = 0.05
 
 
@@ -245,6 +248,68 @@ def test_a_way_that_is_wrong_or_not_there_is_not_taken_and_the_log_says_so(caplo
         assert re.search(words, caplog.text) and not cache.any()
 
 
+def paged(queries, keys, values, tables, lengths, begins):
+    """What a kernel over blocks computes, sequence by sequence, from the arguments that it is given."""
+    parts = []
+    for index, length in enumerate(lengths.tolist()):
+        own = queries[begins[index] : begins[index + 1]]
+        blocks = tables[index, : -(-length // keys.shape[1])].long()
+        own_keys, own_values = (part[blocks].flatten(0, 1)[:length].transpose(0, 1)[None] for part in (keys, values))
+        seen = torch.ones(len(own), length, dtype=torch.bool).tril(length - len(own))
+        attended = torch.nn.functional.scaled_dot_product_attention(
+            own.transpose(0, 1)[None], own_keys, own_values, attn_mask=seen, enable_gqa=True
+        )
+        parts.append(attended[0].transpose(0, 1))
+    return torch.cat(parts)
+
+
+def test_flash_attention_is_given_what_it_takes(monkeypatch):
+    """A stand-in for the kernel, which a CPU has not: the arguments are bound to the real function's signature."""
+    from torch.nn.attention import varlen
+
+    signature, calls = inspect.signature(varlen.varlen_attn), []
+
+    def stand_in(*positional, **named):
+        given = SimpleNamespace(**signature.bind(*positional, **named).arguments)
+        for indices in (given.cu_seq_q, given.seqused_k, given.block_table):
+            assert indices.dtype == torch.int32 and indices.is_contiguous()
+        assert all(tensor.stride(-1) == 1 for tensor in (given.query, given.key, given.value))
+        assert given.max_q >= given.cu_seq_q.diff().max() and given.max_k >= given.seqused_k.max()
+        assert (given.window_size, given.enable_gqa, given.num_splits) == ((-1, 0), True, 1)
+        calls.append(given.max_q)
+        return paged(given.query, given.key, given.value, given.block_table, given.seqused_k, given.cu_seq_q)
+
+    monkeypatch.setattr(varlen, "varlen_attn", stand_in)
+    cache = torch.zeros(9, 256, 4, 16)
+    assert torch_attention.distance(by_flash_attention, cache, 4, 4, 600) < 1e-4
+    assert calls == [1, 5]
+
+
+def test_flex_attention_is_given_the_blocks_of_each_sequence_and_a_mask_for_the_last(monkeypatch):
+    """A stand-in for the compiled kernel reads the blocks that the mask lists, and of them what it lets through."""
+    signature, calls = inspect.signature(flex_attention), []
+
+    def stand_in(*positional, **named):
+        given = SimpleNamespace(**signature.bind(*positional, **named).arguments)
+        mask, places = given.block_mask, torch.arange(given.key.shape[2])
+        assert mask.seq_lengths == (1, len(places)) and len(mask.kv_num_blocks) == len(given.query) == 6
+        seen = torch.zeros(len(given.query), len(places), dtype=torch.bool)
+        for row, count in enumerate(mask.kv_num_blocks[:, 0, 0].tolist()):
+            listed = torch.isin(places // 8, mask.kv_indices[row, 0, 0, :count])
+            seen[row] = listed & mask.mask_mod(torch.tensor(row), 0, 0, places)
+        calls.append(seen.sum(1).tolist())
+        keys, values = (part.expand(len(given.query), -1, -1, -1) for part in (given.key, given.value))
+        return torch.nn.functional.scaled_dot_product_attention(
+            given.query, keys, values, attn_mask=seen[:, None, None], enable_gqa=given.enable_gqa
+        ).nan_to_num()
+
+    monkeypatch.setattr(torch, "compile", lambda function, **_: stand_in)
+    for kv_heads in (4, 2):
+        cache = torch.zeros(13, 8, 2 * kv_heads, 16)
+        assert torch_attention.distance(FlexAttention(6), cache, 4, 6, 24) < 1e-4
+    assert calls == [[24, 19, 14, 9, 0, 0]] * 2  # two of the six are not there; an iteration with a prompt is gathered
+
+
 @with_gpu
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -292,6 +357,83 @@ def test_a_step_in_a_buffer_that_is_too_large_gives_what_it_gives_alone(tiny_eng
         torch.testing.assert_close(padded[:3], alone, rtol=1e-4, atol=1e-4)
         assert best[:3, 1].tolist() == alone.argmax(-1).tolist()
         assert torch.equal(model._caches[:, blocks[3]], before[:, blocks[3]])  # nobody's sequences write elsewhere
+
+
+class StandInGraph:
+    """Stands in for a CUDA graph on a CPU: a replay computes again, into the tensors that the recording gave."""
+
+    recording = None
+
+    def replay(self):
+        for kept, new in zip(self.found, self.again()):
+            kept.copy_(new)
+
+
+@pytest.fixture
+def graphs_without_gpu(monkeypatch):
+    """`torch.cuda` as far as recording needs it; gives the number of sequences of each recording, in their order."""
+    recorded = []
+
+    @contextlib.contextmanager
+    def record(graph, pool, capture_error_mode):
+        StandInGraph.recording = graph
+        yield
+        StandInGraph.recording = None
+
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", StandInGraph)
+    monkeypatch.setattr(torch.cuda, "graph", record)
+    compute, step_in_buffer = TorchModel._compute, StepBuffers.step
+
+    def computed(model, step):
+        found = compute(model, step)
+        if graph := StandInGraph.recording:
+            recorded.append(len(step.counts))
+            graph.found, graph.again = found, lambda: compute(model, graph.step())
+        return found
+
+    def step(buffers, size):
+        if graph := StandInGraph.recording:
+            graph.step = lambda: step_in_buffer(buffers, size)
+        return step_in_buffer(buffers, size)
+
+    monkeypatch.setattr(TorchModel, "_compute", computed)
+    monkeypatch.setattr(StepBuffers, "step", step)
+    return recorded
+
+
+def test_recorded_steps_give_the_tokens_of_hugging_face(tiny, tiny_engine, graphs_without_gpu, monkeypatch):
+    allocate = TorchModel.allocate_kv_cache
+
+    def allocate_and_record(model, num_blocks):
+        allocate(model, num_blocks)
+        with torch.inference_mode():
+            model._record(spare_block=num_blocks)
+
+    monkeypatch.setattr(TorchModel, "allocate_kv_cache", allocate_and_record)
+    with Executor.load(tiny_engine) as executor:
+        assert graphs_without_gpu == [4, 2, 1]
+        responses = executor.generate_all([Request(prompt, MAX_OUTPUT) for prompt in PROMPTS])
+        assert {row.scheduled for row in executor.iteration_stats} >= {1, 2, 3, 4} - {2}
+    assert [response.token_ids for response in responses] == tiny.answers
+    assert graphs_without_gpu == [4, 2, 1]  # recorded once
+
+
+def test_an_engine_whose_steps_cannot_be_recorded_goes_on_and_says_so(tiny, tiny_engine, monkeypatch, caplog):
+    def refuse(*_):
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr("inflight.engine.torch_runner.DecodeGraphs", refuse)
+    model = TorchModel(read(tiny_engine))
+    model.allocate_kv_cache(3)
+    with caplog.at_level(logging.WARNING, "inflight.engine.torch_runner"):
+        model._record(spare_block=3)
+    assert "not recorded as a CUDA graph, and slow for it (operation not permitted when stream" in caplog.text
+    assert len(model.forward([Chunk([5], 0, [0])])) == 1
 
 
 @with_gpu
