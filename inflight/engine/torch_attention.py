@@ -13,11 +13,14 @@ cache; which one a machine has is found out when the engine is loaded, see `best
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
+
+from inflight import cache as cache_folder
 
 log = logging.getLogger("inflight.engine.torch_runner")
 
@@ -176,6 +179,10 @@ class FlexAttention:
     """
 
     def __init__(self, most_sequences: int):
+        # What is compiled is kept for the next time, and read as code: not in a folder that others can write. Compiled
+        # here, and not by processes of PyTorch's that outlive this one.
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder.folder("compiled"))
+        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
         from torch.nn.attention.flex_attention import flex_attention
 
         self._most_sequences = most_sequences
@@ -240,19 +247,23 @@ def best(cache: torch.Tensor, num_heads: int, most_sequences: int, most_tokens: 
     if cache.device.type == "cpu":
         log.info("attention: gathered, in %s on the CPU", cache.dtype)
         return by_gathering
-    ways: dict[str, Way] = {"FlashAttention": by_flash_attention, "flex_attention": FlexAttention(most_sequences)}
+    ways: dict[str, Callable[[], Way]] = {
+        "FlashAttention": lambda: by_flash_attention,
+        "flex_attention": lambda: FlexAttention(most_sequences),
+    }
     return first_right(ways, cache, num_heads, most_sequences, most_tokens)
 
 
 def first_right(
-    ways: Mapping[str, Way], cache: torch.Tensor, num_heads: int, most_sequences: int, most_tokens: int
+    ways: Mapping[str, Callable[[], Way]], cache: torch.Tensor, num_heads: int, most_sequences: int, most_tokens: int
 ) -> Way:
     """The first of `ways` that can be taken and gives what gathering gives; gathering, if none does."""
     reasons = []
-    for name, way in ways.items():
+    for name, make in ways.items():
         try:
+            way = make()
             difference = distance(way, cache, num_heads, most_sequences, most_tokens)
-        except Exception as error:  # a kernel that is not there, does not take this, or cannot be compiled
+        except Exception as error:  # a kernel that is not there, does not take these blocks, or cannot be compiled
             reasons.append(f"{name}: {(str(error).strip() or type(error).__name__).splitlines()[0][:200]}")
             continue
         finally:

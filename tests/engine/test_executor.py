@@ -259,8 +259,10 @@ def finish_order(executor: Executor, requests: list[Request]) -> list[int]:
 
         return on_response
 
+    held = hold(executor)  # else a quick model may have answered the first before the last is sent
     for position, request in enumerate(requests):
         executor.enqueue_request(request, note(position))
+    held.set()
     assert everything.wait(60)
     return order
 

@@ -244,7 +244,8 @@ def test_a_way_that_is_wrong_or_not_there_is_not_taken_and_the_log_says_so(caplo
     ):
         caplog.clear()
         with caplog.at_level(logging.INFO, "inflight.engine.torch_runner"):
-            assert torch_attention.first_right(ways, cache, 4, 4, 24) is taken
+            makers = {name: lambda way=way: way for name, way in ways.items()}
+            assert torch_attention.first_right(makers, cache, 4, 4, 24) is taken
         assert re.search(words, caplog.text) and not cache.any()
 
 
@@ -285,7 +286,7 @@ def test_flash_attention_is_given_what_it_takes(monkeypatch):
     assert calls == [1, 5]
 
 
-def test_flex_attention_is_given_the_blocks_of_each_sequence_and_a_mask_for_the_last(monkeypatch):
+def test_flex_attention_is_given_the_blocks_of_each_sequence_and_a_mask_for_the_last(monkeypatch, tmp_path):
     """A stand-in for the compiled kernel reads the blocks that the mask lists, and of them what it lets through."""
     signature, calls = inspect.signature(flex_attention), []
 
@@ -303,10 +304,14 @@ def test_flex_attention_is_given_the_blocks_of_each_sequence_and_a_mask_for_the_
             given.query, keys, values, attn_mask=seen[:, None, None], enable_gqa=given.enable_gqa
         ).nan_to_num()
 
+    monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # set and left as they were
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "")
     monkeypatch.setattr(torch, "compile", lambda function, **_: stand_in)
     for kv_heads in (4, 2):
         cache = torch.zeros(13, 8, 2 * kv_heads, 16)
         assert torch_attention.distance(FlexAttention(6), cache, 4, 6, 24) < 1e-4
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "home" / "compiled")
     assert calls == [[24, 19, 14, 9, 0, 0]] * 2  # two of the six are not there; an iteration with a prompt is gathered
 
 
