@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from inflight import bootstrap, cache
+from inflight import bootstrap, cache, tiers
 from inflight.checkpoint.sources import DEFAULT, cached_path
 from inflight.errors import CourseError
 from inflight.paths import cache_dir, lender
@@ -45,17 +45,26 @@ def checks() -> list[Check]:
 
 
 def tier() -> str:
-    """The tier that the course runs in: always "cpu", the one of the three that is built."""
-    return "cpu"
+    """The tier that the course runs in by default: "cuda" if PyTorch can use an NVIDIA GPU, else "cpu"."""
+    return tiers.here().name
+
+
+def device_name(tier: str | None = None) -> str:
+    """The device that a tier computes on, by default this machine's: the name of the GPU, or of the CPU."""
+    found = tiers.here()
+    return found.gpu.name if found.gpu is not None and tier in (None, tiers.CUDA) else _cpu_model()
 
 
 def describe() -> dict:
     """Facts of this machine for a benchmark's JSON: CPU, cores, memory, GPU, OS, Python and versions of the parts."""
+    found = tiers.here()
     return {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(_memory_bytes() / GIB, 1),
         "gpu": gpu(),
+        "driver": found.gpu.driver if found.gpu is not None else None,
+        "tier": found.name,
         "os": _os_name(),
         "python": platform.python_version(),
         "versions": {
@@ -69,13 +78,14 @@ def describe() -> dict:
 
 
 def gpu() -> str | None:
-    """Names of the NVIDIA GPUs that the driver shows, or None."""
-    if shutil.which("nvidia-smi"):
-        names = _output(["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"], seconds=5)
-        if names:
-            return "; ".join(names.splitlines())
-    devices = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
-    return f"{len(devices)} NVIDIA device(s), nvidia-smi says nothing" if devices else None
+    """The NVIDIA GPU that the course computes on, with its memory; where it uses none, every one there is; or None."""
+    found = tiers.here().gpu
+    every = [found] if found is not None else tiers.gpus() or []
+    return "; ".join(f"{one.name}, {_gib(one.total_bytes)}" for one in every) or None
+
+
+def _gib(size: int | None) -> str:
+    return "memory unknown" if size is None else f"{size / GIB:.1f} GiB"
 
 
 def container_runtime() -> str | None:
@@ -188,12 +198,11 @@ def _port_checks() -> list[Check]:
 
 
 def _accelerator_checks() -> list[Check]:
-    device = gpu()
-    unused = " (this GPU's tier is not built yet)" if device else ""
+    found = tiers.here()
     return [
-        Check("GPU", "none needed", device or "none", ok=True, required=False),
+        Check("GPU", "none needed", gpu() or "none", ok=True, required=False),
         Check("container runtime", "none needed", container_runtime() or "none", ok=True, required=False),
-        Check("tier", "cpu, cuda or trtllm", tier() + unused, ok=True),
+        _check("tier", "cpu, cuda or trtllm", f"{found.name}: {found.why}", not found.fix, found.fix, required=False),
     ]
 
 

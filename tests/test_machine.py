@@ -103,13 +103,6 @@ def test_a_container_client_counts_only_when_its_engine_answers(tmp_path, monkey
     assert machine.container_runtime() == found
 
 
-def test_a_gpu_is_named_and_the_tier_says_that_it_is_not_used(tmp_path, monkeypatch):
-    fake_command(tmp_path, "nvidia-smi", "echo 'NVIDIA H200, 143771 MiB'")
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert machine.gpu() == "NVIDIA H200, 143771 MiB"
-    assert row("tier").have == "cpu (this GPU's tier is not built yet)" and machine.tier() == "cpu"
-
-
 def test_importing_the_package_loads_none_of_its_libraries():
     script = "import sys, inflight; print({'numpy', 'typer', 'httpx', 'openvino'} & set(sys.modules))"
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout

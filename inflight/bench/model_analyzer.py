@@ -25,7 +25,7 @@ import pandas as pd
 import psutil
 import yaml
 from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from inflight import files, leftovers, manifest
 from inflight.bench import perf_analyzer
@@ -191,7 +191,7 @@ def search(
             batching["preferred_batch_size"] = [list(sizes) for sizes in preferred_batch_sizes]
         parameters = {
             "dynamic_batching": batching,
-            "instance_group": [[{"count": count, "kind": "KIND_CPU"}] for count in instance_counts],
+            "instance_group": [[{"count": count, "kind": _kind(server, model)}] for count in instance_counts],
         }
         settings = _settings(server, model, folder, list(concurrency), parameters, latency_budget_ms, requests)
         (folder / "settings.yaml").write_text(yaml.safe_dump(settings))
@@ -201,6 +201,12 @@ def search(
             if server.is_alive():
                 server.load(model)
         return _read(folder, model)
+
+
+def _kind(server: Server, model: str) -> str:
+    """Where the model's instances compute: what is searched for is how many of them, on the same device."""
+    groups = repository.read_config(server.repo / model / repository.CONFIG).instance_group
+    return ModelInstanceGroup.Kind.Name(groups[0].kind) if groups else "KIND_AUTO"
 
 
 def _write_perf_analyzer(folder: Path, binary: Path, key_file: Path | None) -> None:

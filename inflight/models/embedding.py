@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inflight import engine
+from inflight import engine, tiers
 from inflight.errors import CourseError
 from inflight.models import huggingface
 
@@ -29,6 +29,8 @@ class Embedder:
     dtype : str
         Precision of weights and arithmetic: "bfloat16", "float32", or "auto": bfloat16 on a GPU or a CPU that computes
         with it, else float32.
+    device : str, optional
+        "cpu", "cuda" or "cuda:0"; by default that of this machine's tier.
 
     Raises
     ------
@@ -36,9 +38,10 @@ class Embedder:
         The folder is not what it should be, or damaged.
     """
 
-    def __init__(self, checkpoint_dir: str | Path, dtype: str = "auto"):
-        self.dtype = _best_dtype() if dtype == "auto" else dtype
-        whole = huggingface.pipeline(checkpoint_dir, dtype=self.dtype)
+    def __init__(self, checkpoint_dir: str | Path, dtype: str = "auto", device: str | None = None):
+        device = tiers.checked(device)
+        self.dtype = _best_dtype(device) if dtype == "auto" else dtype
+        whole = huggingface.pipeline(checkpoint_dir, dtype=self.dtype, device=device)
         self._tokenizer, self._model = whole.tokenizer, whole.model.base_model
 
     @property
@@ -79,7 +82,5 @@ class Embedder:
             return torch.nn.functional.normalize(means, dim=1).cpu().numpy()
 
 
-def _best_dtype() -> str:
-    import torch
-
-    return "bfloat16" if torch.cuda.is_available() or engine.cpu_has_bfloat16() else "float32"
+def _best_dtype(device: str) -> str:
+    return "bfloat16" if device != "cpu" or engine.cpu_has_bfloat16() else "float32"

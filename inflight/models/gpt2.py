@@ -15,6 +15,9 @@ A step is one forward pass for all the sequences it is given. What it computes i
 - "tutorial": the same, as Triton's public tutorial does it: histories padded on the left, float32, `generate` for one
   token.
 
+On a GPU a step in which every sequence has just one token to compute is captured as a CUDA graph when the model is
+loaded, and replayed: see `_FixedSteps`.
+
 PyTorch and transformers are imported when they are needed: it takes them two seconds.
 """
 
@@ -24,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from inflight import tiers
 from inflight.checkpoint import folder_files
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
@@ -37,6 +41,8 @@ DTYPES = {"cpu": ("bfloat16", "float32"), "cuda": ("bfloat16", "float16", "float
 DEVICE_NAMES = {"cpu": "CPU", "cuda": "GPU"}
 PACKED_FOR_TOKENS = 8  # number of tokens that the weights are packed for; others are computed too
 LENGTH_STEP = 32  # tokens; attention goes over a multiple of it
+SHORTEST_FIXED = 128  # tokens that the shortest fixed step goes over; each other over twice as many as the one before
+WARM_UPS = 3  # of a step before it is captured: libraries choose their kernels in the first
 NUM_PRECEDING = 8  # tokens that are decoded again to find where a character begins
 
 
@@ -89,8 +95,8 @@ class Gpt2:
 
     num_slots = num_used_slots = 0
 
-    def __init__(self, folder: str | Path, dtype: str):
-        self._model = _pretrained(folder, dtype)
+    def __init__(self, folder: str | Path, dtype: str, device: str):
+        self._model = _pretrained(folder, dtype, device)
         self._tokenizer = load_tokenizer(folder)
         self._end_id = self._model.config.eos_token_id
         self.positions: int = self._model.config.n_positions
@@ -142,8 +148,10 @@ class Gpt2:
         raise NotImplementedError
 
 
-def load(folder: str | Path, kv_cache: str = "on", dtype: str = "bfloat16", num_slots: int = 8) -> Gpt2:
-    """A GPT-2 of any size, from a Hugging Face folder with safetensors weights; on the GPU if PyTorch sees one.
+def load(
+    folder: str | Path, kv_cache: str = "on", dtype: str = "bfloat16", num_slots: int = 8, device: str | None = None
+) -> Gpt2:
+    """A GPT-2 of any size, from a Hugging Face folder with safetensors weights.
 
     Parameters
     ----------
@@ -155,16 +163,19 @@ def load(folder: str | Path, kv_cache: str = "on", dtype: str = "bfloat16", num_
         float32.
     num_slots : int
         Sequences that the cache holds; each takes 2 * layers * positions * width numbers.
+    device : str, optional
+        "cpu", "cuda" or "cuda:0"; by default that of this machine's tier.
 
     Raises
     ------
     CourseError
         The folder holds no GPT-2, or one with options that the course does not compute, or is damaged; a precision that
-        the device cannot do; no memory.
+        the device cannot do; a GPU where the tier has none; no memory.
     """
+    device = tiers.checked(device)
     if kv_cache == "tutorial":
-        return TutorialGpt2(folder)
-    return SlotGpt2(folder, dtype, num_slots if kv_cache == "on" else 0)
+        return TutorialGpt2(folder, device)
+    return SlotGpt2(folder, dtype, num_slots if kv_cache == "on" else 0, device)
 
 
 def _read_parameters(parameters: dict) -> tuple[int, bool]:
@@ -182,16 +193,16 @@ def _read_parameters(parameters: dict) -> tuple[int, bool]:
     return max_tokens, ignore_eos
 
 
-def _pretrained(folder: str | Path, dtype: str):
-    """The transformers model of a folder, in evaluation mode."""
+def _pretrained(folder: str | Path, dtype: str, device: str):
+    """The transformers model of a folder on a device, in evaluation mode."""
     import torch
     import transformers
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    if dtype not in DTYPES[device]:
+    kind = device.partition(":")[0]
+    if dtype not in DTYPES[kind]:
         raise CourseError(
-            f"dtype is {dtype}, which this computer's {DEVICE_NAMES[device]} does not compute GPT-2 in: use "
-            f"{' or '.join(DTYPES[device])}."
+            f"dtype is {dtype}, which this computer's {DEVICE_NAMES[kind]} does not compute GPT-2 in: use "
+            f"{' or '.join(DTYPES[kind])}."
         )
     folder_files.checked(Path(folder))
     try:
@@ -211,7 +222,7 @@ def _pretrained(folder: str | Path, dtype: str):
             f"The checkpoint in {folder} cannot be loaded ({huggingface.last_line(error)}). Make or fetch that "
             "folder again."
         ) from error
-    return model.to(device).eval()
+    return huggingface.on_device(model, device, folder).eval()
 
 
 # The tutorial's way ---------------------------------------------------------------------------------------------------
@@ -220,8 +231,8 @@ def _pretrained(folder: str | Path, dtype: str):
 class TutorialGpt2(Gpt2):
     """Every history in full at every step, padded on the left to the longest, in float32."""
 
-    def __init__(self, folder: str | Path):
-        super().__init__(folder, "float32")
+    def __init__(self, folder: str | Path, device: str):
+        super().__init__(folder, "float32", device)
 
     def step(self, sequences: list[Sequence]) -> None:
         import torch
@@ -254,13 +265,15 @@ class SlotGpt2(Gpt2):
     slots, as far as the longest goes, behind a mask of their lengths; whole histories, each by itself.
     """
 
-    def __init__(self, folder: str | Path, dtype: str, num_slots: int):
-        super().__init__(folder, dtype)
+    def __init__(self, folder: str | Path, dtype: str, num_slots: int, device: str):
+        super().__init__(folder, dtype, device)
         self.num_slots = num_slots
         self._weights = _Weights(self._model)
         del self._model  # its matrices lie the other way round than `linear` wants them
         self._cache = self._empty_cache() if num_slots else None
         self._free = list(reversed(range(num_slots)))
+        # On a CPU rows and positions that nobody needs take their time, and there is no graph to gain from.
+        self._fixed_steps = _FixedSteps(self) if num_slots and device != "cpu" else None
 
     @property
     def num_used_slots(self) -> int:
@@ -277,6 +290,8 @@ class SlotGpt2(Gpt2):
         if sequence.slot is not None:
             self._free.append(sequence.slot)
             self._free.sort(reverse=True)  # the lowest is taken next: neighbours are read without a copy
+            if self._fixed_steps is not None:
+                self._fixed_steps.num_cached[sequence.slot] = 0
             sequence.slot, sequence.num_cached = None, 0
 
     def step(self, sequences: list[Sequence]) -> None:
@@ -285,21 +300,29 @@ class SlotGpt2(Gpt2):
         # Decoding first and by slot, as attention wants them.
         order = sorted(sequences, key=lambda sequence: (not sequence.num_cached, sequence.slot or 0))
         with torch.inference_mode():
-            # Not argmax, which is several times slower on a CPU in bfloat16.
-            tokens = self._weights.head(self._forward(order)).max(-1).indices.tolist()
+            if self._fixed_steps is not None and order[-1].num_cached:
+                tokens = self._fixed_steps.tokens(order)
+            else:
+                embeddings = self._weights.embeddings
+                batch = _Batch(order, self._weights.num_heads, self.positions, embeddings.device, embeddings.dtype)
+                tokens = self._likeliest(batch).tolist()
         for sequence, token in zip(order, tokens):
             if self._cache is not None:
                 sequence.num_cached = len(sequence.token_ids)
+                if self._fixed_steps is not None:
+                    self._fixed_steps.num_cached[sequence.slot] = sequence.num_cached
             sequence.token_ids.append(token)
 
-    def _forward(self, sequences: list[Sequence]) -> torch.Tensor:
+    def _likeliest(self, batch: _Batch | _FixedBatch) -> torch.Tensor:
+        """Next token of each sequence."""
+        # Not argmax, which is several times slower on a CPU in bfloat16.
+        return self._weights.head(self._forward(batch)).max(-1).indices
+
+    def _forward(self, batch: _Batch | _FixedBatch) -> torch.Tensor:
         """Hidden state of each sequence's last token, [sequences, width]."""
         from torch.nn.functional import layer_norm
 
         weights = self._weights
-        batch = _Batch(
-            sequences, weights.num_heads, self.positions, weights.embeddings.device, weights.embeddings.dtype
-        )
         x = weights.embeddings[batch.ids] + weights.positions[batch.positions]
         for number, layer in enumerate(weights.layers):
             normed = layer_norm(x, x.shape[-1:], *layer.norm_1, weights.epsilon)
@@ -312,7 +335,7 @@ class SlotGpt2(Gpt2):
             x = x + layer.narrowing(layer.widening(normed))
         return layer_norm(x, x.shape[-1:], *weights.norm, weights.epsilon)
 
-    def _attend(self, layer: int, batch: _Batch, projected: torch.Tensor) -> torch.Tensor:
+    def _attend(self, layer: int, batch: _Batch | _FixedBatch, projected: torch.Tensor) -> torch.Tensor:
         """Attention of every token to itself and those before it in its own sequence.
 
         Takes query, key and value, [tokens, 3, heads, head_dim], and gives [tokens, heads, head_dim].
@@ -323,7 +346,7 @@ class SlotGpt2(Gpt2):
         parts, number = [], len(batch.slots)
         if number:
             self._cache[layer, :, batch.slots, :, batch.positions[:number]] = projected[:number, 1:]
-            parts.append(_attend_with_one_token(projected[:number, 0], *batch.rows(self._cache[layer]), batch.mask))
+            parts.append(batch.attend_with_one_token(projected[:number, 0], *batch.rows(self._cache[layer])))
         for start, end, slot in batch.whole:
             own = projected[start:end].permute(1, 2, 0, 3)[:, None]  # [3, 1, heads, tokens, head_dim]
             if slot is not None:
@@ -353,7 +376,7 @@ class SlotGpt2(Gpt2):
 class _Batch:
     """What a forward pass computes, as tensors: made once, used by every layer.
 
-    `slots` and `mask` ([sequences * heads, positions, 1], 0 or minus infinity) are of the sequences that decode, which
+    `slots` and `_mask` ([sequences * heads, positions, 1], 0 or minus infinity) are of the sequences that decode, which
     come first; `whole` has start, end and slot of each other.
     """
 
@@ -381,11 +404,149 @@ class _Batch:
             self._rows = slice(first, first + len(decoding)) if are_neighbours else self.slots
             hidden = torch.arange(self._longest, device=device) > self.positions[: len(decoding), None]
             mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
-            self.mask = mask.repeat_interleave(num_heads, 0)[:, :, None]
+            self._mask = mask.repeat_interleave(num_heads, 0)[:, :, None]
 
     def rows(self, cache: torch.Tensor) -> torch.Tensor:
         """The slots' keys and values up to the longest sequence: a view when they lie side by side, else a copy."""
         return cache[:, self._rows, :, : self._longest]
+
+    def attend_with_one_token(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """Attention of one token a sequence.
+
+        Takes query, [n, heads, head_dim], keys and values, [n, heads, positions, head_dim], and gives what `query` is.
+        Keys times query, in this order: on a CPU it is four times as fast as `scaled_dot_product_attention`, which is
+        made for many tokens.
+        """
+        import torch
+
+        shape = query.shape
+        scores = torch.baddbmm(self._mask, keys.flatten(0, 1), query.flatten(0, 1)[:, :, None], alpha=shape[-1] ** -0.5)
+        return torch.bmm(scores.softmax(1).transpose(1, 2), values.flatten(0, 1)).view(shape)
+
+
+# Steps of fixed shape -------------------------------------------------------------------------------------------------
+
+
+class _FixedBatch:
+    """One token for each of the first `num_rows` slots, whoever sits there, over the first `length` positions.
+
+    The tensors stay where they are and are filled anew for each step, so that a step can be captured. Of a slot whose
+    sequence is not in the step the row is computed too, and looked at by nobody.
+
+    Attributes
+    ----------
+    ids, positions : int64 tensors [num_rows]
+        Token of each row, and its position.
+    likeliest : int64 tensor [num_rows]
+        After a step: the tokens that follow.
+    """
+
+    whole = ()
+    last = slice(None)
+
+    def __init__(self, num_rows: int, length: int, device, dtype):
+        import torch
+
+        self._num_rows, self._length, self._dtype = num_rows, length, dtype
+        self.ids, self.positions, self.likeliest = torch.zeros(3, num_rows, dtype=torch.long, device=device)
+        self.slots = torch.arange(num_rows, device=device)
+
+    def begin(self) -> None:
+        """The first part of a step: what each row may not look at, [num_rows, 1, 1, length], 0 or minus infinity."""
+        import torch
+
+        hidden = torch.arange(self._length, device=self.ids.device) > self.positions[:, None]
+        mask = torch.zeros(hidden.shape, dtype=self._dtype, device=self.ids.device)
+        self._mask = mask.masked_fill_(hidden, -torch.inf)[:, None, None]
+
+    def rows(self, cache: torch.Tensor) -> torch.Tensor:
+        """The rows' keys and values, without a copy."""
+        return cache[:, : self._num_rows, :, : self._length]
+
+    def attend_with_one_token(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """As that of `_Batch`, in one call: each kernel of a small model takes longer to begin than to compute."""
+        from torch.nn.functional import scaled_dot_product_attention
+
+        return scaled_dot_product_attention(query[:, :, None], keys, values, attn_mask=self._mask)[:, :, 0]
+
+
+class _FixedSteps:
+    """Steps in which everybody decodes, each for so many slots and so long texts; on a GPU captured as CUDA graphs.
+
+    A forward pass of a small model is some two hundred kernels of a few microseconds, and starting each from Python
+    takes longer than that. A captured graph starts them all at once. What is captured is fixed: addresses, shapes, and
+    no look at a value from the host. So there is a graph for each power of two of slots and for lengths that double,
+    and a step takes the smallest that holds it. They never run at the same time, so all take their memory from one
+    pool, the largest first.
+
+    Attributes
+    ----------
+    num_cached : list of int
+        By slot, tokens whose keys and values are in the cache. A row that is computed for nobody writes its key and its
+        value right behind them, where the slot's next token overwrites them before anybody looks.
+    """
+
+    def __init__(self, model: SlotGpt2):
+        import torch
+
+        self._model, weights = model, model._weights
+        self.num_cached = [0] * model.num_slots
+        sizes = sorted({min(2**power, model.num_slots) for power in range(model.num_slots.bit_length() + 1)})
+        lengths = [min(SHORTEST_FIXED, model.positions)]
+        while lengths[-1] < model.positions:
+            lengths.append(min(2 * lengths[-1], model.positions))
+        device, dtype = weights.embeddings.device, weights.embeddings.dtype
+        with torch.inference_mode():
+            self._steps = {
+                (size, length): _FixedBatch(size, length, device, dtype) for size in sizes for length in lengths
+            }
+            self._graphs = self._captured(device) if device.type == "cuda" else {}
+
+    def tokens(self, sequences: list[Sequence]) -> list[int]:
+        """The next token of sequences of which the cache holds all but the last."""
+        import torch
+
+        most = 1 + max(sequence.slot for sequence in sequences)
+        longest = max(len(sequence.token_ids) for sequence in sequences)
+        shape = min(shape for shape in self._steps if shape[0] >= most and shape[1] >= longest)
+        step, rows = self._steps[shape], shape[0]
+        ids, positions = [0] * rows, [min(cached, self._model.positions - 1) for cached in self.num_cached[:rows]]
+        for sequence in sequences:
+            ids[sequence.slot] = sequence.token_ids[-1]
+        step.ids.copy_(torch.tensor(ids))
+        step.positions.copy_(torch.tensor(positions))
+        if shape in self._graphs:
+            self._graphs[shape].replay()
+        else:
+            self._compute(step)
+        likeliest = step.likeliest.tolist()  # waits for the GPU
+        return [likeliest[sequence.slot] for sequence in sequences]
+
+    def _compute(self, step: _FixedBatch) -> None:
+        step.begin()
+        step.likeliest.copy_(self._model._likeliest(step))
+
+    def _captured(self, device: torch.device) -> dict[tuple[int, int], torch.cuda.CUDAGraph]:
+        import torch
+
+        graphs, pool = {}, torch.cuda.graph_pool_handle()
+        with torch.cuda.device(device):
+            side = torch.cuda.Stream()
+            for shape in sorted(self._steps, reverse=True):
+                step, graph = self._steps[shape], torch.cuda.CUDAGraph()
+                side.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(side):
+                    for _ in range(WARM_UPS):
+                        self._compute(step)
+                torch.cuda.current_stream().wait_stream(side)
+                # Of this thread alone: an engine in another one may be at work on the same GPU.
+                with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                    self._compute(step)
+                graphs[shape] = graph
+        return graphs
+
+
+# Weights --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -460,19 +621,6 @@ def _can_pack(weight: torch.Tensor) -> bool:
         and all(hasattr(torch.ops.mkldnn, name) for name in operators)
         and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     )
-
-
-def _attend_with_one_token(query, keys, values, mask) -> torch.Tensor:
-    """Attention of one token a sequence: query [n, heads, head_dim], keys and values [n, heads, positions, head_dim].
-
-    Keys times query, in this order: on a CPU it is four times as fast as `scaled_dot_product_attention`, which is made
-    for many tokens.
-    """
-    import torch
-
-    shape = query.shape
-    scores = torch.baddbmm(mask, keys.flatten(0, 1), query.flatten(0, 1)[:, :, None], alpha=shape[-1] ** -0.5)
-    return torch.bmm(scores.softmax(1).transpose(1, 2), values.flatten(0, 1)).view(shape)
 
 
 def _pair(module) -> tuple:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inflight import checkpoint as checkpoints
-from inflight import files, manifest
+from inflight import files, manifest, tiers
 from inflight.cache import made_once
 from inflight.checkpoint import folder_files, tokenizer
 from inflight.checkpoint.sources import Checkpoint
@@ -48,9 +48,12 @@ def folder(checkpoint: Checkpoint) -> Path:
 
 
 def pipeline(
-    checkpoint_dir: str | Path, tokenizer_dir: str | Path | None = None, dtype: str = "bfloat16"
+    checkpoint_dir: str | Path,
+    tokenizer_dir: str | Path | None = None,
+    dtype: str = "bfloat16",
+    device: str | None = None,
 ) -> TextGenerationPipeline:
-    """Hugging Face's text-generation pipeline, on the GPU if PyTorch sees one.
+    """Hugging Face's text-generation pipeline.
 
     Parameters
     ----------
@@ -60,17 +63,19 @@ def pipeline(
         Folder with tokenizer.json and chat template; by default the same.
     dtype : str
         Precision of weights and arithmetic: "bfloat16" or "float32".
+    device : str, optional
+        "cpu", "cuda" or "cuda:0"; by default that of this machine's tier.
 
     Raises
     ------
     CourseError
-        A folder is not what it should be, or damaged.
+        A folder is not what it should be, or damaged; a GPU where the tier has none, or without room for the model.
     """
+    device = tiers.checked(device)
     import torch
     import transformers
 
     refuse_damaged(Path(checkpoint_dir))
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         folder_files.checked(Path(checkpoint_dir))
         tokenizer.load_tokenizer(tokenizer_dir or checkpoint_dir)
@@ -79,11 +84,35 @@ def pipeline(
                 checkpoint_dir, dtype=getattr(torch, dtype), use_safetensors=True, **LOCAL
             )
             text = transformers.AutoTokenizer.from_pretrained(tokenizer_dir or checkpoint_dir, **LOCAL)
+            model = on_device(model, device, checkpoint_dir)
             return transformers.pipeline("text-generation", model=model, tokenizer=text, device=device)
+    except CourseError:
+        raise
     except Exception as error:  # transformers raises whatever it trips over
         raise CourseError(
             f"The checkpoint in {checkpoint_dir} cannot be loaded ({last_line(error)}). Remove that "
             "folder, then make it again: `inflight assemble --with-llama-python`."
+        ) from error
+
+
+def on_device(model: PreTrainedModel, device: str, folder: str | Path) -> PreTrainedModel:
+    """The model of a folder, moved to a device.
+
+    Raises
+    ------
+    CourseError
+        The GPU has no room for its weights.
+    """
+    import torch
+
+    try:
+        return model.to(device)
+    except torch.OutOfMemoryError as error:
+        needed = sum(weights.nbytes for weights in model.parameters())
+        free, _ = torch.cuda.mem_get_info(device)
+        raise CourseError(
+            f"The model in {folder} has {needed / 1e6:.0f} MB of weights, and {free / 1e6:.0f} MB of the GPU's memory "
+            "are free. Stop what else uses it, or give the model KIND_CPU in its instance_group."
         ) from error
 
 

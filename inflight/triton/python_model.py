@@ -52,6 +52,11 @@ def is_decoupled(args: dict) -> bool:
     return json.loads(args["model_config"]).get("model_transaction_policy", {}).get("decoupled", False)
 
 
+def device(args: dict) -> str:
+    """Where PyTorch computes for this instance, as its `instance_group` says: "cpu", or a GPU such as "cuda:0"."""
+    return f"cuda:{args['model_instance_device_id']}" if args["model_instance_kind"] == "GPU" else "cpu"
+
+
 def array(request, name: str, default=None) -> np.ndarray | None:
     """Input tensor `name` with its batch dimension, or `default` when the request does not have it.
 

@@ -31,7 +31,7 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from inflight import leftovers
+from inflight import leftovers, tiers
 from inflight.errors import CourseError
 from inflight.triton import keys, repository, supervisor, transport, watch
 from inflight.triton.repository import batchers
@@ -600,9 +600,14 @@ def _link_backend(triton: Path, backends: Path) -> None:
 def _environment(triton: Path) -> dict[str, str]:
     """The server's environment: the libraries of the wheel and of this Python, and this Python first on the path.
 
-    The Python backend embeds an interpreter that takes its packages from where it finds `python3` on the path.
+    The Python backend embeds an interpreter that takes its packages from where it finds `python3` on the path. Of the
+    GPUs it sees the one that was chosen.
     """
+    tiers.device()  # names the GPU in the environment
     libraries = [triton.parent.parent / "nvidia_pytriton.libs", triton / "lib", sysconfig.get_config_var("LIBDIR")]
+    # Some containers have the driver's own library on this path alone.
+    given = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
+    libraries += [folder for folder in given if (Path(folder) / "libcuda.so.1").exists()]
     return {
         **os.environ,
         "LD_LIBRARY_PATH": os.pathsep.join(map(str, libraries)),

@@ -7,12 +7,15 @@ import os
 import shutil
 from pathlib import Path
 
-from inflight import files
+from inflight import files, tiers
 from inflight.errors import CourseError
 from inflight.triton.repository.checks import check
 from inflight.triton.repository.layout import CONFIG, PIPELINE, TEMPLATES, is_repository
 from inflight.triton.repository.pbtxt import MOST_BYTES, fill, write_config
 from inflight.triton.repository.templates import DEFAULTS
+
+# Tier -> the kind of an instance of a model that computes with PyTorch.
+KINDS = {tiers.CPU: "KIND_CPU", tiers.CUDA: "KIND_GPU"}
 
 
 def assemble(
@@ -50,6 +53,7 @@ def assemble(
     if engine_dir is not None:
         engine_dir = Path(engine_dir).absolute()
         values = {"tokenizer_dir": engine_dir, **values, "engine_dir": engine_dir}
+    values = {"instance_kind": KINDS[tiers.here().name], **values}
     values = {name: value for name, value in {**DEFAULTS, **values}.items() if value is not None}
     target = Path(target).absolute()
     if target.is_dir() and any(target.iterdir()) and not is_repository(target):

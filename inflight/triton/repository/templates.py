@@ -34,6 +34,7 @@ _FIELDS = {
     "triton_backend": "python",
     "triton_max_batch_size": 64,
     "decoupled_mode": False,
+    "instance_kind": "KIND_CPU",  # of models that compute with PyTorch; `assemble` puts in that of the machine's tier
     "preprocessing_instance_count": 1,
     "postprocessing_instance_count": 1,
     "gpt2_max_batch_size": 8,

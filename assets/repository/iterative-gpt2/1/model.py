@@ -42,7 +42,11 @@ class TritonPythonModel:
         parameters = python_model.parameters(args)
         self.refuses = parameters["when_full"] == "refuse"
         self.model = gpt2.load(
-            parameters["checkpoint_dir"], parameters["kv_cache"], parameters["dtype"], parameters["kv_cache_slots"]
+            parameters["checkpoint_dir"],
+            parameters["kv_cache"],
+            parameters["dtype"],
+            parameters["kv_cache_slots"],
+            python_model.device(args),
         )
         self.log, self.numbers = python_model.ExecutionLog(parameters["iteration_log_path"]), count(1)
         batching = json.loads(args["model_config"])["sequence_batching"]

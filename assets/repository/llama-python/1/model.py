@@ -19,7 +19,10 @@ class TritonPythonModel:
     def initialize(self, args):
         self.parameters = python_model.parameters(args)
         self.pipeline = huggingface.pipeline(
-            self.parameters["checkpoint_dir"], self.parameters["tokenizer_dir"], self.parameters["dtype"]
+            self.parameters["checkpoint_dir"],
+            self.parameters["tokenizer_dir"],
+            self.parameters["dtype"],
+            python_model.device(args),
         )
         # Its chat template runs where it can take no more than its share of time and memory, not in the pipeline.
         self.tokenizer = load_tokenizer(self.parameters["tokenizer_dir"] or self.parameters["checkpoint_dir"])

@@ -14,7 +14,7 @@ class TritonPythonModel:
     def initialize(self, args):
         parameters = python_model.parameters(args)
         torch.set_num_threads(1)  # instance_group says how many cores work, and the others stay free for Triton
-        self.model = embedding.Embedder(parameters["checkpoint_dir"], parameters["dtype"])
+        self.model = embedding.Embedder(parameters["checkpoint_dir"], parameters["dtype"], python_model.device(args))
 
     def execute(self, requests):
         texts = [self._texts(request) for request in requests]

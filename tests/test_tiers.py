@@ -1,0 +1,193 @@
+"""Which tier a machine runs, with a stand-in for the driver's nvidia-smi and for PyTorch's build."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from inflight import machine, tiers
+from inflight.errors import CourseError
+from inflight.triton import repository, server
+
+H200 = "0, GPU-aaaa-1, NVIDIA H200, 143771, 143000, 580.65.06, 9.0"
+T4 = "0, GPU-tttt-1, Tesla T4, 15360, 15000, 580.65.06, 7.5"
+FOR_GPUS, FOR_CPUS = ("2.13.0+cu130", "13.0"), ("2.13.0+cpu", None)
+
+
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    """A machine whose nvidia-smi prints these rows, and whose PyTorch is the build for GPUs."""
+    monkeypatch.delenv(tiers.VISIBLE, raising=False)
+    monkeypatch.setattr(tiers, "ELSEWHERE", ())
+    monkeypatch.setattr(tiers, "torch_build", lambda: FOR_GPUS)
+
+    def shows(*rows: str, script: str = "") -> None:
+        tiers._found.cache_clear()
+        program = tmp_path / "nvidia-smi"
+        program.write_text("#!/bin/sh\n" + (script or "".join(f"echo '{row}'\n" for row in rows)))
+        program.chmod(0o755)
+
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    yield shows
+    tiers._found.cache_clear()
+
+
+def test_a_gpu_that_pytorch_can_use_is_the_tier_cuda(driver):
+    driver(H200)
+    found = tiers.here()
+    assert (found.name, found.fix) == ("cuda", "") and machine.tier() == "cuda"
+    assert found.why == ("NVIDIA H200, 139.6 of 140.4 GiB free, driver 580.65.06, PyTorch's build for CUDA 13.0")
+    facts = machine.describe()
+    assert (facts["gpu"], facts["driver"], facts["tier"]) == ("NVIDIA H200, 140.4 GiB", "580.65.06", "cuda")
+    assert machine.device_name() == machine.device_name("cuda") == "NVIDIA H200"
+    assert machine.device_name("cpu") == facts["cpu"]
+
+
+def test_doctor_names_the_tier_and_why(driver):
+    driver(H200)
+    [row] = [check for check in machine.checks() if check.name == "tier"]
+    assert row.ok and row.have.startswith("cuda: NVIDIA H200, 139.6 of 140.4 GiB free, driver 580.65.06")
+    driver(H200.replace("580.65.06", "535.183.01"))
+    [row] = [check for check in machine.checks() if check.name == "tier"]
+    assert (
+        not row.ok and not row.required and row.have.startswith("cpu: NVIDIA H200 is not used: its driver 535.183.01")
+    )
+    assert row.fix.startswith("update the driver, or install PyTorch's build for CUDA 12")
+
+
+@pytest.mark.parametrize(
+    "row, build, why, fix",
+    [
+        (
+            H200.replace("580.65.06", "570.124.06"),
+            FOR_GPUS,
+            "its driver 570.124.06 is older than 580, which PyTorch's build for CUDA 13.0 needs",
+            "update the driver, or install PyTorch's build for CUDA 12: python -m pip install torch==2.13.0+cu126 "
+            "--index-url https://download.pytorch.org/whl/cu126",
+        ),
+        (
+            H200,
+            FOR_CPUS,
+            "PyTorch 2.13.0+cpu is the build for CPUs",
+            "install the one for GPUs: python -m pip install torch==2.13.0+cu130 --index-url "
+            "https://download.pytorch.org/whl/cu130",
+        ),
+        (H200, None, "PyTorch is not installed", "set the course up: `make setup`"),
+        (
+            "0, GPU-v, Tesla V100-SXM2-16GB, 16384, 16000, 580.65.06, 7.0",
+            FOR_GPUS,
+            "it has compute capability 7.0, and PyTorch's build for CUDA 13.0 needs 7.5",
+            "install PyTorch's build for CUDA 12: python -m pip install torch==2.13.0+cu126 --index-url "
+            "https://download.pytorch.org/whl/cu126",
+        ),
+    ],
+)
+def test_a_gpu_that_is_not_used_says_why_and_what_to_do(driver, monkeypatch, row, build, why, fix):
+    monkeypatch.setattr(tiers, "torch_build", lambda: build)
+    driver(row)
+    found, name = tiers.here(), row.split(", ")[2]
+    assert (found.name, found.why, found.fix) == ("cpu", f"{name} is not used: {why}", fix)
+    assert tiers.device() == "cpu" and tiers.VISIBLE not in os.environ
+
+
+@pytest.mark.parametrize("driver_version, cuda", [("525.60.13", "12.6"), ("580.65.06", "12.6"), ("595.10", "13.0")])
+def test_a_driver_that_is_new_enough_is_taken(driver, monkeypatch, driver_version, cuda):
+    monkeypatch.setattr(tiers, "torch_build", lambda: ("2.13.0", cuda))
+    driver(H200.replace("580.65.06", driver_version))
+    assert tiers.here().name == "cuda"
+
+
+def test_an_old_driver_that_does_not_know_every_field_is_asked_for_fewer(driver):
+    old = "0, GPU-aaaa-1, NVIDIA A100, 40960, 40000, 470.57.02"
+    driver(script=f'case "$1" in *compute_cap*) exit 2;; *) echo "{old}";; esac\n')
+    assert "its driver 470.57.02 is older than 580" in tiers.here().why
+
+
+def test_of_two_gpus_the_one_that_is_not_busy_is_taken_and_others_are_hidden(driver):
+    driver(H200.replace("143000", "2048"), H200.replace("0, GPU-aaaa-1", "1, GPU-bbbb-2"))
+    found = tiers.here()
+    assert found.gpu.index == 1
+    assert (
+        "GPU 1, the one with the most free memory (139.6 of 140.4 GiB free; GPU 0 has 2.0 of 140.4 GiB free)"
+        in found.why
+    )
+    assert tiers.device() == "cuda" and os.environ[tiers.VISIBLE] == "GPU-bbbb-2"
+    assert tiers.here().gpu.index == 1  # and so does every process that this one starts
+
+
+@pytest.mark.parametrize(
+    "setting, index", [("0", 0), ("GPU-bbbb-2", 1), ("GPU-b", 1), ("1,0", 1), ("0,9,1", 0), ("MIG-x", 1)]
+)
+def test_cuda_visible_devices_narrows_the_choice(driver, monkeypatch, setting, index):
+    driver(H200.replace("143000", "2048"), H200.replace("0, GPU-aaaa-1", "1, GPU-bbbb-2"))
+    monkeypatch.setenv(tiers.VISIBLE, setting)
+    assert tiers.here().gpu.index == index
+    tiers.device()
+    assert os.environ[tiers.VISIBLE] == ("MIG-x" if setting == "MIG-x" else ["GPU-aaaa-1", "GPU-bbbb-2"][index])
+
+
+@pytest.mark.parametrize("setting", ["", "-1", "NoDevFiles"])
+def test_cuda_visible_devices_can_hide_every_gpu(driver, monkeypatch, setting):
+    driver(H200)
+    monkeypatch.setenv(tiers.VISIBLE, setting)
+    assert (tiers.here().name, tiers.here().why) == ("cpu", "CUDA_VISIBLE_DEVICES hides the GPU")
+    assert tiers.device() == "cpu" and os.environ[tiers.VISIBLE] == setting
+
+
+def test_memory_that_the_driver_does_not_tell_is_no_obstacle(driver):
+    driver("0, GPU-s, NVIDIA GB10, [N/A], [N/A], 580.95.05, 12.1")
+    assert tiers.here().why.startswith("NVIDIA GB10, memory unknown, driver")
+    assert machine.gpu() == "NVIDIA GB10, memory unknown"
+
+
+@pytest.mark.parametrize("script", ["exit 9", "echo 'No devices were found'; exit 6", "echo 'No devices were found'"])
+def test_a_driver_without_an_answer_is_no_gpu(driver, script):
+    driver(script=script)
+    assert tiers.here().name == "cpu" and tiers.here().gpu is None
+
+
+def test_the_driver_is_asked_once_a_process(driver, tmp_path):
+    driver(script=f"echo x >> {tmp_path}/asked; echo '{H200}'")
+    for _ in range(3):
+        tiers.here(), machine.describe()
+    assert (tmp_path / "asked").read_text() == "x\n"
+
+
+def test_pytorchs_build_is_read_without_loading_it():
+    script = "import sys; from inflight import tiers; print(*tiers.torch_build()); print('torch' in sys.modules)"
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    import torch
+
+    assert printed == [torch.__version__, str(torch.version.cuda), "False"]
+
+
+def test_a_model_that_is_to_compute_on_a_gpu_where_none_is_used_says_so(driver):
+    driver(H200.replace("580.65.06", "535.183.01"))
+    assert tiers.checked(None) == "cpu" and tiers.checked("cpu") == "cpu"
+    with pytest.raises(CourseError, match="A model is to compute on a GPU, and NVIDIA H200 is not used: its driver"):
+        tiers.checked("cuda:0")
+
+
+@pytest.mark.parametrize("rows, kind", [((), "KIND_CPU"), ((H200,), "KIND_GPU")])
+def test_the_models_without_an_engine_follow_the_tier(driver, tmp_path, rows, kind):
+    driver(*rows)
+    names = (*repository.GPT2, "text-embedding")
+    folders = {"gpt2_checkpoint_dir": tmp_path, "checkpoint_dir": tmp_path}
+    (tmp_path / "model.safetensors").touch()
+    repo = repository.assemble(tmp_path / "repository", models=names, **folders)
+    for name in names:
+        assert f"kind: {kind}\n" in (repo / name / "config.pbtxt").read_text()
+    by_hand = repository.assemble(tmp_path / "other", models=names[:1], instance_kind="KIND_CPU", **folders)
+    assert "kind: KIND_CPU\n" in (by_hand / names[0] / "config.pbtxt").read_text()
+
+
+def test_the_server_has_the_drivers_library_and_the_chosen_gpu(driver, tmp_path, monkeypatch):
+    driver(H200)
+    (tmp_path / "driver").mkdir()
+    (tmp_path / "driver" / "libcuda.so.1").touch()
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere:{tmp_path}/driver")
+    found = server._environment(Path("/opt/tritonserver"))
+    assert found["LD_LIBRARY_PATH"].endswith(f":{tmp_path}/driver") and "/nowhere" not in found["LD_LIBRARY_PATH"]
+    assert found[tiers.VISIBLE] == "GPU-aaaa-1"
