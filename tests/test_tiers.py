@@ -19,7 +19,8 @@ FOR_GPUS, FOR_CPUS = ("2.13.0+cu130", "13.0"), ("2.13.0+cpu", None)
 @pytest.fixture
 def driver(tmp_path, monkeypatch):
     """A machine whose nvidia-smi prints these rows, and whose PyTorch is the build for GPUs."""
-    monkeypatch.delenv(tiers.VISIBLE, raising=False)
+    monkeypatch.setenv(tiers.VISIBLE, "")  # so that it is put back, too, where it was not set
+    monkeypatch.delenv(tiers.VISIBLE)
     monkeypatch.setattr(tiers, "ELSEWHERE", ())
     monkeypatch.setattr(tiers, "torch_build", lambda: FOR_GPUS)
 
