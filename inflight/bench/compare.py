@@ -16,7 +16,7 @@ from statistics import median
 import pandas as pd
 
 from inflight import engine, machine
-from inflight.bench import load_generator, report, trace_run
+from inflight.bench import devices, load_generator, report, trace_run
 from inflight.bench.names import MODELS, WAYS
 from inflight.bench.trace_run import TraceRun
 from inflight.bench.workload import TimedRequest
@@ -42,6 +42,7 @@ def compare(
     rounds: int = 5,
     checkpoint_dir: str | Path | None = None,
     progress: Callable[[str], None] = lambda step: None,
+    mix_devices: bool = False,
 ) -> dict:
     """Run `first` and `second` on one trace in turns, after one round that is not counted.
 
@@ -57,19 +58,25 @@ def compare(
         The engine's `batch_scheduler_policy`.
     checkpoint_dir : path, optional
         Hugging Face folder, which `llama-python` needs.
+    mix_devices : bool
+        Compare ways that compute on different devices, too.
 
     Returns
     -------
     dict
-        `machine`, `settings`, `rows` (one a way), `ratios` (median, min and max over the rounds) and, between two
-        batching types, `predicted`: the same ratios from lengths and the measured cost of an iteration.
+        `machine`, `devices`, `settings`, `rows` (one a way), `ratios` (median, min and max over the rounds) and,
+        between two batching types, `predicted`: the same ratios from lengths and the measured cost of an iteration.
 
     Raises
     ------
     CourseError
-        A way or policy that is not known, before anything starts; a request that failed.
+        A way or policy that is not known, or different devices, before anything starts; a request that failed.
     """
     check(first, second, policy, rounds)
+    # The baseline computes where the machine's tier is; the engine where it was built for.
+    of_engine = devices.of_engine(engine_dir)
+    sides = {name: machine.device_name() if name == repository.BASELINE else of_engine for name in (first, second)}
+    devices.check(sides, mix_devices)
     slots = engine.read(engine_dir).build_config.max_batch_size
     batching = first in BATCHING_TYPES and second in BATCHING_TYPES
     log_path = Path(workdir) / "iterations.jsonl"
@@ -117,7 +124,7 @@ def compare(
             result["ratios"][f"{name}_measured_over_predicted"] = {
                 key: value / expected for key, value in result["ratios"][name].items()
             }
-    return {"machine": machine.describe(), "settings": settings, **result}
+    return {"machine": machine.describe(), "devices": sides, "settings": settings, **result}
 
 
 def predicted(requests: list[TimedRequest], slots: int, types: tuple[str, str], cost: IterationCost) -> dict:

@@ -78,7 +78,7 @@ def bench(
     Returns
     -------
     dict
-        `machine`, `settings`; `rows`, one a batcher with medians over the rounds: texts_per_s, mean_batch,
+        `machine`, `devices`, `settings`; `rows`, one a batcher with medians over the rounds: texts_per_s, mean_batch,
         expected_batch; `cost`, medians of `fixed_ms` a batch and `item_ms` a text, and `batch_ms` by batch size;
         `ratios` (median, min and max over the rounds): `dynamic_over_none`, of throughput, and
         `measured_over_predicted`; `predicted`: the same `dynamic_over_none` from the costs.
@@ -119,7 +119,12 @@ def bench(
         "rounds": rounds,
         "warm_up_rounds": 1,
     }
-    return {"machine": machine.describe(), "settings": settings, **_result(turns, requests, max_batch_size)}
+    return {
+        "machine": machine.describe(),
+        "devices": dict.fromkeys(BATCHERS, machine.device_name()),
+        "settings": settings,
+        **_result(turns, requests, max_batch_size),
+    }
 
 
 def check(rounds: int, requests: int, max_batch_size: int) -> None:

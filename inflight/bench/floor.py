@@ -1,14 +1,15 @@
 """How far an iteration is from the time that reading memory takes, which no engine can beat, and where the rest goes.
 
-    result = floor.bench(GgufFile(checkpoint.path), engine_dir)
+    result = floor.bench(engine_dir, checkpoint)
     result["ratios"]["iteration_over_floor_1"]["median"]
 
 One token more for each sequence needs every weight once, and the keys and values of each sequence once:
 
     floor = (bytes of the checkpoint's weights + sequences × tokens × bytes of a token's keys and values) / bandwidth
 
-The weights count as the checkpoint stores them, whatever the engine made of them. A cache that is larger than the
-weights may read them faster than memory: then the ratio can be below 1.
+On a CPU the weights of a GGUF file count as it stores them, whatever the engine made of them; otherwise as the engine
+has them. The bandwidth is that of the device that the engine computes on. A cache that is larger than the weights may
+read them faster than memory: then the ratio can be below 1.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from statistics import median
 
 import pandas as pd
 
-from inflight import engine, machine
-from inflight.bench import load_generator
+from inflight import engine, machine, tiers
+from inflight.bench import devices, load_generator
 from inflight.bench.bandwidth import read_bandwidth
-from inflight.checkpoint import GgufFile
+from inflight.checkpoint import Checkpoint, GgufFile
 from inflight.engine import openvino_profile, sizing
 from inflight.engine.config import BuildConfig, Chunk, Request
 from inflight.engine.executor import Executor
+from inflight.engine.folder import DTYPE_BYTES
 from inflight.errors import CourseError
 
 BATCHES = (1, 8, 32)
@@ -45,8 +47,8 @@ BETWEEN = "between kernels"
 
 
 def bench(
-    source: GgufFile,
     engine_dir: str | Path,
+    checkpoint: Checkpoint,
     rounds: int = 5,
     batches: Sequence[int] = BATCHES,
     prompt_tokens: int = PROMPT_TOKENS,
@@ -62,10 +64,10 @@ def bench(
 
     Parameters
     ----------
-    source : GgufFile
-        The checkpoint that the engine was built from.
     engine_dir : path
         With at least as many slots as the largest of `batches`.
+    checkpoint : Checkpoint
+        What the engine was built from.
     prompt_tokens, answer_tokens : int
         Of each sequence. So there are `prompt_tokens + answer_tokens / 2` in the cache of each, on average.
     seed : int
@@ -74,11 +76,11 @@ def bench(
     Returns
     -------
     dict
-        `machine`, `settings`; `rows`, one a number of `requests`, medians over the rounds: `iteration_ms`, `floor_ms`
-        and `ratio`; `weight_mb` and `kv_mb`, what is read, in 10⁶ bytes; `read_gb_per_s`, in 10⁹ bytes. `rows_by_kind`,
-        one a kind of layer and number of `requests`: `ms` of its kernels, their names, and `floor_ms`, the time to read
-        what this kind needs; from a compilation of its own, in which taking times costs some. `ratios`:
-        `iteration_over_floor_1` and so on.
+        `machine`, `devices`, `settings`; `rows`, one a number of `requests`, medians over the rounds: `iteration_ms`,
+        `floor_ms` and `ratio`; `weight_mb` and `kv_mb`, what is read, in 10⁶ bytes; `read_gb_per_s`, in 10⁹ bytes.
+        `ratios`: `iteration_over_floor_1` and so on. On a CPU, of a GGUF file, `rows_by_kind`, one a kind of layer
+        and number of `requests`: `ms` of its kernels, their names, and `floor_ms`, the time to read what this kind
+        needs; from a compilation of its own, in which taking times costs some.
 
     Raises
     ------
@@ -87,7 +89,8 @@ def bench(
     """
     info = engine.read(engine_dir)
     _check(info.build_config, rounds, batches, prompt_tokens, answer_tokens)
-    weights = weight_bytes(source)
+    as_stored = info.tier == tiers.CPU and checkpoint.format == "gguf"
+    weights = weight_bytes(GgufFile(checkpoint.path)) if as_stored else {"all": engine_weight_bytes(info)}
     draw = random.Random(seed)
     vocabulary = info.pretrained_config["vocab_size"]
     prompts = [[draw.randrange(vocabulary) for _ in range(prompt_tokens)] for _ in range(max(batches))]
@@ -99,18 +102,16 @@ def bench(
         kv_token_bytes = executor.model.block_bytes / info.build_config.tokens_per_block
         for number in range(rounds + 1):
             progress(f"round {number} of {rounds}: bandwidth" if number else "warm-up: bandwidth")
-            bandwidth = read_bandwidth(threads)
+            bandwidth = read_bandwidth(threads, info.device)
             bandwidths += [bandwidth] if number else []
             for batch in batches if number % 2 else batches[::-1]:
                 progress(f"round {number} of {rounds}: {batch} sequences" if number else f"warm-up: {batch} sequences")
                 taken = iteration_ms(executor, requests[:batch])
                 if number:
                     times[batch].append(taken)
-    progress("profile")
     tokens = prompt_tokens + answer_tokens / 2
     kv = {batch: batch * tokens * kv_token_bytes for batch in batches}
     floors = {batch: [floor_ms(weights["all"] + kv[batch], one) for one in bandwidths] for batch in batches}
-    profiles = openvino_profile.profile(info, [_iteration(prompts[:batch], int(tokens), info) for batch in batches])
     rows = [
         {
             "requests": batch,
@@ -123,13 +124,18 @@ def bench(
         }
         for batch in batches
     ]
-    rows_by_kind = [
-        row
-        for batch, found in zip(batches, profiles)
-        for row in _by_kind(batch, found, weights, kv[batch], median(bandwidths))
-    ]
+    by_kind = {}
+    if as_stored:
+        progress("profile")
+        profiles = openvino_profile.profile(info, [_iteration(prompts[:batch], int(tokens), info) for batch in batches])
+        by_kind["rows_by_kind"] = [
+            row
+            for batch, found in zip(batches, profiles)
+            for row in _by_kind(batch, found, weights, kv[batch], median(bandwidths))
+        ]
     return {
         "machine": machine.describe(),
+        "devices": {f"{batch} sequences": devices.of_engine(engine_dir) for batch in batches},
         "settings": {
             "rounds": rounds,
             "warm_up_rounds": 1,
@@ -140,7 +146,7 @@ def bench(
             "quant_algo": info.pretrained_config["quantization"]["quant_algo"],
         },
         "rows": rows,
-        "rows_by_kind": rows_by_kind,
+        **by_kind,
         "ratios": {
             f"iteration_over_floor_{batch}": load_generator.ratio(times[batch], floors[batch]) for batch in batches
         },
@@ -164,6 +170,17 @@ def weight_bytes(source: GgufFile) -> dict[str, int]:
         if not (has_output and row["name"] == "token_embd.weight"):
             sizes[sizing.kind(row["name"])] += row["bytes"]
     return {**sizes, "all": sum(sizes.values())}
+
+
+def engine_weight_bytes(info: engine.EngineInfo) -> int:
+    """Bytes of weights that a GPU reads for one token: all of an engine's, but of an embedding of its own a row.
+
+    Where the output's matrix is the embedding of tokens as well, an engine stores it once.
+    """
+    model = info.pretrained_config
+    if model.get("share_embedding_table", True):
+        return info.weight_bytes
+    return info.weight_bytes - model["vocab_size"] * model["hidden_size"] * DTYPE_BYTES[info.build_config.dtype]
 
 
 def iteration_ms(executor: Executor, requests: list[Request]) -> float:

@@ -8,8 +8,6 @@ Times belong to the machine they were taken on; ratios of ways that took turns i
 
 from __future__ import annotations
 
-import json
-import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +21,6 @@ from inflight.bench.bandwidth import read_bandwidth
 from inflight.bench.gpt2_client import Token
 from inflight.errors import CourseError
 from inflight.models import gpt2
-from inflight.paths import ASSETS
 from inflight.triton import repository
 from inflight.triton.server import Server
 
@@ -50,8 +47,6 @@ TIMEOUT_S = 600  # for a token: a large checkpoint that recomputes everything ta
 LENGTHS = (16, 256, 900)  # of the text that a token follows
 NUM_TOKEN_IDS = 200  # fewer than any tokenizer has
 REPEATS = 9  # tokens of which a cost is the median
-
-RESULTS = ASSETS / "results"
 
 Progress = Callable[[str, int, int], None]
 
@@ -88,10 +83,12 @@ def bench(
     Returns
     -------
     dict
-        `machine` and `settings`; `rows`, one a way, with medians over the rounds of what `figures` gives;
+        `machine`, `devices`, `settings`; `rows`, one a way, with medians over the rounds of what `figures` gives;
         `rows_by_length`, see `cost_by_length`; `floor`, what reading the weights takes: `weight_mb`, `read_gb_per_s`,
-        `ms`; `ratios`, each with median, min and max over the rounds. Three are of tokens/s, the served KV cache over
-        another way; `kv_cache_over_bandwidth_floor` is its time per token over that of reading the weights.
+        `ms`; `triton_overhead_ms`, what a token takes longer through Triton than its forward pass; `ratios`, each with
+        median, min and max over the rounds. Three are of tokens/s, the served KV cache over another way;
+        `kv_cache_over_bandwidth_floor` is its time per token over that of reading the weights, and
+        `step_over_bandwidth_floor` that of the forward pass alone, see `step_ms`.
 
     Raises
     ------
@@ -112,12 +109,13 @@ def bench(
         gpt2_max_batch_size=max(8, streams),
         gpt2_kv_cache_slots=streams,
     )
-    turns, bandwidths = [], []
+    turns, bandwidths, steps = [], [], []
     progress("Starting Triton", 0, 1)
     with Server(repo) as server:
         for number in range(rounds):
             bandwidths.append(read_bandwidth())
             turns += _round(number, rounds, server, model, prompts, tokens, progress)
+            steps.append(step_ms(model, prompts, tokens))
     lengths = [length for length in LENGTHS if length + REPEATS <= model.positions]
     del model
     progress("Cost of a token by length", 1, 1)
@@ -132,8 +130,9 @@ def bench(
     }
     return {
         "machine": machine.describe(),
+        "devices": dict.fromkeys([*SERVED, IN_PROCESS], machine.device_name()),
         "settings": settings,
-        **_result(pd.DataFrame(turns), weight_bytes(folder, dtype), bandwidths),
+        **_result(pd.DataFrame(turns), weight_bytes(folder, dtype), bandwidths, steps),
         "rows_by_length": costs.to_dict("records"),
     }
 
@@ -210,19 +209,38 @@ def _sequences(model: gpt2.Gpt2, prompts: list[str], tokens: int) -> list[gpt2.S
     return [model.sequence(prompt, {"max_tokens": tokens, "ignore_eos": True}) for prompt in prompts]
 
 
-def _result(turns: pd.DataFrame, num_bytes: int, bandwidths: list[float]) -> dict:
+def step_ms(model: gpt2.Gpt2, prompts: list[str], tokens: int) -> float:
+    """Milliseconds of a forward pass in which each stream gets a token, a median; making text of it is no part."""
+    sequences, times = _sequences(model, prompts, tokens), []
+    for sequence in sequences:
+        model.join(sequence)
+    for _ in range(tokens):
+        started = time.perf_counter()
+        model.step(sequences)
+        times.append(time.perf_counter() - started)
+    for sequence in sequences:
+        model.leave(sequence)
+    return statistics.median(times[1:]) * 1000  # the first computes the prompts
+
+
+def _result(turns: pd.DataFrame, num_bytes: int, bandwidths: list[float], steps: list[float]) -> dict:
     """Rows, floor and ratios of all rounds."""
     medians = turns.groupby("way").median().loc[[*SERVED, IN_PROCESS]].reset_index()
     floors_ms = [num_bytes / bandwidth * 1000 for bandwidth in bandwidths]
     measured = dict(iter(turns.groupby("way")))
     speeds = {way: rows["tokens_per_s"].tolist() for way, rows in measured.items()}
     ratios = {name: load_generator.ratio(speeds[KV_CACHE], speeds[way]) for name, way in RATIOS.items()}
-    ratios["kv_cache_over_bandwidth_floor"] = load_generator.ratio(
-        measured[KV_CACHE]["ms_per_token"].tolist(), floors_ms
-    )
+    served = measured[KV_CACHE]["ms_per_token"].tolist()
+    ratios["kv_cache_over_bandwidth_floor"] = load_generator.ratio(served, floors_ms)
+    ratios["step_over_bandwidth_floor"] = load_generator.ratio(steps, floors_ms)
     bandwidth = statistics.median(bandwidths)
     floor = {"weight_mb": num_bytes / 1e6, "read_gb_per_s": bandwidth / 1e9, "ms": num_bytes / bandwidth * 1000}
-    return {"rows": medians.to_dict("records"), "floor": floor, "ratios": ratios}
+    return {
+        "rows": medians.to_dict("records"),
+        "floor": floor,
+        "triton_overhead_ms": statistics.median(one - step for one, step in zip(served, steps)),
+        "ratios": ratios,
+    }
 
 
 # The floor ------------------------------------------------------------------------------------------------------------
@@ -299,54 +317,3 @@ def _cost_ms(model: gpt2.Gpt2, length: int, repeats: int) -> float:
         times.append(time.perf_counter() - started)
     model.leave(sequence)
     return statistics.median(times) * 1000
-
-
-# Results that are kept ------------------------------------------------------------------------------------------------
-
-
-def result_path(checkpoint: str, facts: dict) -> Path:
-    """File in `RESULTS` for a checkpoint and a machine: its GPU if it has one, else its CPU.
-
-    Parameters
-    ----------
-    checkpoint : str
-        Its name.
-    facts : dict
-        From `machine.describe`.
-    """
-    return RESULTS / f"gpt2_{_safe(checkpoint)}_{_safe(_device(facts))}.json"
-
-
-def results(part: str = "rows") -> pd.DataFrame:
-    """What `inflight bench gpt2 --save` has kept in `RESULTS`, of all machines and checkpoints.
-
-    Parameters
-    ----------
-    part : str
-        "rows", "rows_by_length", or "ratios".
-
-    Returns
-    -------
-    DataFrame
-        `machine`, the `cores` of its CPU and `checkpoint`, then the columns of that part; a ratio has `ratio`,
-        `median`, `min`, `max`. Empty when nothing is kept.
-    """
-    tables = []
-    for path in sorted(RESULTS.glob("gpt2_*.json")):
-        result = json.loads(path.read_text(encoding="utf-8"))
-        rows = result[part]
-        if part == "ratios":
-            rows = [{"ratio": name, **values} for name, values in rows.items()]
-        tables.append(pd.DataFrame(rows))
-        tables[-1].insert(0, "machine", _device(result["machine"]))
-        tables[-1].insert(1, "cores", result["machine"]["cores"])
-        tables[-1].insert(2, "checkpoint", result["settings"]["checkpoint"])
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["machine", "cores", "checkpoint"])
-
-
-def _device(facts: dict) -> str:
-    return (facts["gpu"] or facts["cpu"]).partition(",")[0]  # a GPU's memory follows its name
-
-
-def _safe(name: str) -> str:
-    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")

@@ -22,7 +22,7 @@ from typing import Protocol
 import pandas as pd
 
 from inflight import machine
-from inflight.bench import workload
+from inflight.bench import devices, workload
 from inflight.bench.names import MOST_UNDER_WAY
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import load_tokenizer
@@ -395,7 +395,8 @@ def serving_tax(
     Returns
     -------
     dict
-        `machine`, `settings`, `rows` (way, tokens_per_s by round) and `ratios` (median, min, max over the rounds).
+        `machine`, `devices`, `settings`, `rows` (way, tokens_per_s by round) and `ratios` (median, min, max over the
+        rounds).
     """
     tokenizer = load_tokenizer(engine_dir)
     requests = workload.trace("mild", tokenizer, seed, num_requests)
@@ -418,6 +419,7 @@ def serving_tax(
     alone = speeds["engine in process"]
     return {
         "machine": machine.describe(),
+        "devices": dict.fromkeys(ways, devices.of_engine(engine_dir)),
         "settings": {
             "num_requests": num_requests,
             "in_flight": in_flight,

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from inflight import engine, machine
-from inflight.bench import load_generator, report
+from inflight.bench import devices, load_generator, report
 from inflight.bench.load_generator import Run, Sender
 from inflight.bench.openai_server import Asking, Heard, OpenAIServer, PeerSender, count_tokens
 from inflight.bench.workload import TimedRequest
@@ -75,6 +75,8 @@ def bench(
     concurrency: int | None = None,
     timeout_s: float = 300,
     progress: Callable[[str], None] = lambda step: None,
+    their_device: str | None = None,
+    mix_devices: bool = False,
 ) -> dict:
     """Run the trace against the server at `url` and against ours in turns, after one round that is not counted.
 
@@ -96,23 +98,29 @@ def bench(
         Most requests under way at any time; by default as in `load_generator.load`.
     timeout_s : float
         Most seconds for one of its answers.
+    their_device : str, optional
+        Name of what it computes on; needed unless it is on this machine, and this has no GPU.
+    mix_devices : bool
+        Compare servers that compute on different devices, too.
 
     Returns
     -------
     dict
-        `machine`, `settings` (with `endpoint` and `fields`, how theirs is asked), `rows`, one a server, medians over
-        the rounds: `tokens_per_s`, latencies, TTFT and ITL in milliseconds, and of a round `asked`, `counted` and
-        `claimed` tokens; `ratios`, ours over theirs: `throughput`, `mean_latency`, `p99_latency`.
+        `machine`, `devices`, `settings` (with `endpoint` and `fields`, how theirs is asked), `rows`, one a server,
+        medians over the rounds: `tokens_per_s`, latencies, TTFT and ITL in milliseconds, and of a round `asked`,
+        `counted` and `claimed` tokens; `ratios`, ours over theirs: `throughput`, `mean_latency`, `p99_latency`.
 
     Raises
     ------
     CourseError
-        The server cannot be asked in OpenAI's way, fails, stops early or says another number of tokens than its text
-        has; a request of ours failed.
+        The two compute on different devices; the server cannot be asked in OpenAI's way, fails, stops early or says
+        another number of tokens than its text has; a request of ours failed.
     """
     check(APIS[0], rounds)
     tokenizer = load_tokenizer(engine_dir)
     server = OpenAIServer(url, tokenizer, timeout_s)
+    sides = {THEIRS: devices.of_peer(server.url, their_device), OURS: devices.of_engine(engine_dir)}
+    devices.check(sides, mix_devices)
     progress(f"asking {server.url} how it is to be asked")
     asking = server.find(requests[0], stream, model)
     repo = repository.assemble(Path(workdir) / "repository", engine_dir, decoupled_mode=stream)
@@ -144,7 +152,7 @@ def bench(
         "rounds": rounds,
         "warm_up_rounds": 1,
     }
-    return {"machine": machine.describe(), "settings": settings, **_result(runs, counts)}
+    return {"machine": machine.describe(), "devices": sides, "settings": settings, **_result(runs, counts)}
 
 
 def _ours(client: Client, requests: list[TimedRequest], stream: bool, concurrency: int | None) -> Run:

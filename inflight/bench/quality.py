@@ -23,6 +23,7 @@ import numpy as np
 
 from inflight import checkpoint as checkpoints
 from inflight import engine, machine, models
+from inflight.bench import devices
 from inflight.checkpoint.sources import Checkpoint
 from inflight.checkpoint.tokenizer import Tokenizer
 from inflight.engine.config import BuildConfig, Chunk
@@ -62,6 +63,8 @@ def engines(
 ) -> dict[str, Path]:
     """Engines of `source` by the name of their build: the default one, the other precisions, and an 8-bit KV cache.
 
+    Those that this machine's tier has.
+
     The default build comes from the course's cache folder, under its precision's name; the others are built in
     `workdir`.
 
@@ -76,10 +79,20 @@ def engines(
     folders = {precision or "float": default}
     others = {name: config for name, config in BUILDS.items() if name not in folders}
     others["INT8 KV"] = BuildConfig(kv_cache_quant_algo="INT8")
+    others = {name: config for name, config in others.items() if _has(engine.read(default).tier, config)}
     for number, (name, config) in enumerate(others.items()):
         progress(f"building {name}", number, len(others))
         folders[name] = engine.build(source, config, Path(workdir) / name)
     return folders
+
+
+def _has(tier: str, config: BuildConfig) -> bool:
+    """Whether a tier builds such engines."""
+    try:
+        config.on(tier)
+    except CourseError:
+        return False
+    return True
 
 
 def prose() -> str:
@@ -156,7 +169,7 @@ def bench(
     Returns
     -------
     dict
-        `machine`, `settings`; `rows`: the checkpoint first, then one an engine: `build`, `weight_bytes`,
+        `machine`, `devices`, `settings`; `rows`: the checkpoint first, then one an engine: `build`, `weight_bytes`,
         `tokens_per_s_1` and `tokens_per_s_8` (of 1 and 8 sequences side by side; medians, the builds taking turns), and
         with `value`, `low`, `high` each `perplexity`, `over_checkpoint` (ratio of perplexities), `same_top` (share of
         tokens where the most likely one is the checkpoint's) and `kl` (mean Kullback-Leibler divergence of the engine's
@@ -191,7 +204,7 @@ def bench(
     rows[0] |= {"build": "checkpoint", "perplexity": _exp(_interval(np.array(own)))}
     rows[0] |= dict.fromkeys(("over_checkpoint", "same_top", "kl"))
     for name, folder in folders.items():
-        size = (folder / engine.WEIGHTS_FILE).stat().st_size
+        size = engine.read(folder).weight_bytes
         rows.append({"build": name, "weight_bytes": size, **speeds[name], **_figures(np.array(scores[name]), own)})
     ratio = rows[1]["over_checkpoint"]
     settings = {
@@ -204,7 +217,8 @@ def bench(
     ratios = {
         "perplexity_over_checkpoint": {"median": ratio["value"], "min": ratio["low"], "max": ratio["high"]},
     }
-    return {"machine": machine.describe(), "settings": settings, "rows": rows, "ratios": ratios}
+    on = {name: devices.of_engine(folder) for name, folder in folders.items()}
+    return {"machine": machine.describe(), "devices": on, "settings": settings, "rows": rows, "ratios": ratios}
 
 
 def in_words(rows: list[dict]) -> list[dict]:

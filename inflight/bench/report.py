@@ -107,15 +107,16 @@ def _text(value: float | None) -> str:
     return str(value) if isinstance(value, int) else f"{value:.1f}"
 
 
-def result(runs: dict[str, Run], settings: dict) -> dict:
-    """What `--json` prints: the machine, `settings`, and one row of figures for each way in `runs`.
+def result(runs: dict[str, Run], settings: dict, device: str) -> dict:
+    """What `--json` prints: the machine, the device of all ways, `settings`, and a row of figures for each in `runs`.
 
     A run that ended early says why in its row's `stopped`.
     """
     rows = [
         {"way": name, **summary(run), **({"stopped": run.stopped} if run.stopped else {})} for name, run in runs.items()
     ]
-    return {"machine": machine.describe(), "settings": settings, "rows": rows, "ratios": {}}
+    devices = dict.fromkeys(runs, device)
+    return {"machine": machine.describe(), "devices": devices, "settings": settings, "rows": rows, "ratios": {}}
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------

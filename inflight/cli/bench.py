@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,6 +30,9 @@ STREAM = typer.Option("--stream", help="Ask for answers in pieces, which gives T
 WARM_UP = typer.Option(help="Requests before it that are not counted; by default two for each of the engine's slots.")
 WAY = typer.Argument(help=f"{', '.join(WAYS)}.")
 CHECKPOINT = typer.Option(help="Name, Hugging Face repository, or path of a GGUF file or a folder.")
+SAVE = typer.Option("--save", help="Keep the result in assets/results, by model and device.")
+TIER = typer.Option(help="What the engine is built for, cpu or cuda; by default as this machine is.")
+MIX_DEVICES = typer.Option("--mix-devices", help="Compare sides that compute on different devices, too.")
 AS_JSON = typer.Option("--json", help="One JSON object instead of a table.")
 
 app = typer.Typer(no_args_is_help=True, help="Benchmarks: load and latencies, and ratios measured in one run.")
@@ -40,6 +44,7 @@ def serving_tax(
     in_flight: Annotated[int, typer.Option(help="Requests under way at any time.")] = 8,
     rounds: Annotated[int, typer.Option(help="Rounds that count.")] = 5,
     engine_dir: Annotated[Path | None, ENGINE_DIR] = None,
+    save: Annotated[bool, SAVE] = False,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Tokens/s through Triton over tokens/s of the engine alone in process.
@@ -47,12 +52,14 @@ def serving_tax(
     Example: [bold]inflight bench serving-tax --json[/]
     """
     folder = engine_dir or terminal.cached_engine()
+    keep = _keeper(save, "serving-tax", engine_dir=folder)
     with (
         leftovers.folder("inflight-bench-") as scratch,
         progress_console.status("Starting") as status,
     ):
         result = bench.load_generator.serving_tax(folder, scratch, requests, in_flight, rounds, progress=status.update)
     print_benchmark(result, as_json)
+    keep(result)
 
 
 @app.command()
@@ -119,7 +126,7 @@ def load(
         "warm_up_requests": warm_up,
         "seed": seed,
     }
-    _print_runs({"bench load": run}, settings, as_json)
+    _print_runs({"bench load": run}, settings, _device(url, engine_dir), as_json)
     files.write(run, iterations)
     bench.result_files.check_answered(run, files)
 
@@ -134,6 +141,13 @@ def compare(
     max_batch_size: Annotated[int, typer.Option(help="Slots of the engine.")] = BuildConfig.max_batch_size,
     rounds: Annotated[int, typer.Option(help="Rounds that count; one before them warms up.")] = 5,
     seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+    checkpoint: Annotated[str, CHECKPOINT] = checkpoint.DEFAULT,
+    tier: Annotated[str | None, TIER] = None,
+    in_process: Annotated[
+        bool, typer.Option("--in-process", help="Two batching types of the engine alone, without a server.")
+    ] = False,
+    mix_devices: Annotated[bool, MIX_DEVICES] = False,
+    save: Annotated[bool, SAVE] = False,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Two ways of serving on the same requests, taking turns: ratios, second over first, with their spread.
@@ -141,22 +155,27 @@ def compare(
     Example: [bold]inflight bench compare V1 inflight_fused_batching[/] or [bold]... compare llama-python ensemble
     --dataset dataset --requests 16 --rounds 3[/]
     """
-    bench.compare.check(first, second, policy, rounds)
-    source = terminal.fetch(checkpoint.DEFAULT)
+    (bench.in_process if in_process else bench.compare).check(first, second, policy, rounds)
+    source = terminal.fetch(checkpoint)
     with progress_console.status("Preparing"):
-        engine_dir = engine.cached(source, BuildConfig(max_batch_size=max_batch_size))
+        engine_dir = engine.cached(source, BuildConfig(max_batch_size=max_batch_size), tier)
         checkpoint_dir = models.huggingface.folder(source) if BASELINE in (first, second) else None
+    keep = _keeper(save, f"compare-{'in-process-' * in_process}{first}-{second}", engine_dir=engine_dir)
     requests = _requests(dataset, num_requests, engine_dir, seed)
     bench.plan.check_fit(requests, engine.read(engine_dir).build_config)
     with (
         leftovers.folder("inflight-bench-") as scratch,
         progress_console.status("Starting") as status,
     ):
-        result = bench.compare.compare(
-            first, second, engine_dir, requests, scratch, policy, rounds, checkpoint_dir, status.update
-        )
+        if in_process:
+            result = bench.in_process.compare(first, second, engine_dir, requests, policy, rounds, status.update)
+        else:
+            result = bench.compare.compare(
+                first, second, engine_dir, requests, scratch, policy, rounds, checkpoint_dir, status.update, mix_devices
+            )
     result["settings"] |= {"dataset": dataset, "seed": seed}
     print_benchmark(result, as_json)
+    keep(result)
 
 
 @app.command("perf-analyzer")
@@ -203,7 +222,7 @@ def perf_analyzer_command(
         "warm_up_requests": warm_up,
         "seed": seed,
     }
-    _print_runs(runs, settings, as_json)
+    _print_runs(runs, settings, _device(url, engine_dir), as_json)
     bench.result_files.check_answered(run)
 
 
@@ -213,18 +232,14 @@ def gpt2_command(
     streams: Annotated[int, typer.Option(help="Requests at once.")] = 8,
     tokens: Annotated[int, typer.Option(help="Tokens of each answer.")] = 64,
     rounds: Annotated[int, typer.Option(help="Rounds; ratios are of one round each.")] = 3,
-    save: Annotated[bool, typer.Option("--save", help="Keep the result in assets/results, by machine.")] = False,
+    save: Annotated[bool, SAVE] = False,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """GPT-2 behind Triton: batch after batch, a token at a time, and with a KV cache. It takes minutes.
 
     Example: [bold]inflight bench gpt2 --streams 8 --tokens 64[/]
     """
-    from inflight import machine
-
-    path = bench.gpt2_serving.result_path(Path(checkpoint).name, machine.describe())
-    if save:
-        bench.report.check_writable(path)
+    keep = _keeper(save, "gpt2", Path(checkpoint).name)
     with progress_console.status(f"Preparing the checkpoint {checkpoint}"):
         folder = models.gpt2_checkpoint.find(checkpoint)
     with (
@@ -234,9 +249,7 @@ def gpt2_command(
         result = bench.gpt2_serving.bench(folder, scratch, streams, tokens, rounds, progress=progress)
     result["settings"]["checkpoint"] = Path(checkpoint).name
     print_benchmark(result, as_json)
-    if save:
-        bench.report.write(path, json.dumps(result, indent=2) + "\n")
-        progress_console.print(f"Kept in {path}", highlight=False, soft_wrap=True)
+    keep(result)
 
 
 @app.command("batchers")
@@ -245,6 +258,7 @@ def batchers_command(
     requests: Annotated[int, typer.Option(help="Texts of a turn, one a request.")] = 96,
     max_batch_size: Annotated[int, typer.Option(help="Most texts in a batch; twice so many are under way.")] = 8,
     dtype: Annotated[str, typer.Option(help="auto, bfloat16 or float32; auto: the faster one here.")] = "auto",
+    save: Annotated[bool, SAVE] = False,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Throughput of text-embedding without and with dynamic batching, and the gain that the cost of a batch predicts.
@@ -252,6 +266,7 @@ def batchers_command(
     Example: [bold]inflight bench batchers --rounds 3[/]
     """
     bench.dynamic_batching.check(rounds, requests, max_batch_size)
+    keep = _keeper(save, "batchers", checkpoint.DEFAULT)
     with progress_console.status("Preparing the checkpoint"):
         folder = models.huggingface.folder(terminal.fetch(checkpoint.DEFAULT))
     with leftovers.folder("inflight-bench-") as scratch, terminal.progress("Starting") as progress:
@@ -265,12 +280,14 @@ def batchers_command(
             f"A batch costs {cost['fixed_ms']:.1f} ms and {cost['item_ms']:.1f} ms for each text in it.",
             highlight=False,
         )
+    keep(result)
 
 
 @app.command("quality")
 def quality_command(
     checkpoint: Annotated[str, CHECKPOINT] = checkpoint.DEFAULT,
     tokens: Annotated[int, typer.Option(help="Tokens of the lessons' prose to read, in windows of 256.")] = 5120,
+    save: Annotated[bool, SAVE] = False,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """What each build of a checkpoint loses of its words, with its size and speed; each figure ± its 95 % interval.
@@ -279,6 +296,7 @@ def quality_command(
     """
     bench.quality.check(tokens)
     source = terminal.fetch(checkpoint)
+    keep = _keeper(save, "quality", source.name)
     with leftovers.folder("inflight-bench-") as scratch, terminal.progress("Preparing the engines") as progress:
         folders = bench.quality.engines(source, scratch, tokens, progress)
         result = bench.quality.bench(source, folders, tokens, progress)
@@ -286,6 +304,7 @@ def quality_command(
         print_benchmark(result, as_json)
     else:
         print_benchmark(result | {"rows": bench.quality.in_words(result["rows"])}, as_json)
+    keep(result)
 
 
 @app.command("peer")
@@ -306,6 +325,11 @@ def peer_command(
     timeout: Annotated[float, typer.Option(min=1, help="Most seconds for one of its answers.")] = 300,
     seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
     engine_dir: Annotated[Path | None, ENGINE_DIR] = None,
+    tier: Annotated[str | None, TIER] = None,
+    their_device: Annotated[
+        str | None, typer.Option(help="What it computes on; needed unless it is here, and this machine has no GPU.")
+    ] = None,
+    mix_devices: Annotated[bool, MIX_DEVICES] = False,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Any server with OpenAI's endpoints and ours on the same requests, taking turns: ratios, ours over theirs.
@@ -329,12 +353,23 @@ def peer_command(
     if engine_dir is None:
         source = terminal.fetch(checkpoint.DEFAULT)
         with progress_console.status("Preparing the engine (built once, then kept)"):
-            engine_dir = engine.cached(source, BuildConfig(max_batch_size=slots))
+            engine_dir = engine.cached(source, BuildConfig(max_batch_size=slots), tier)
     requests = _requests(dataset, num_requests, engine_dir, seed)
     bench.plan.check_fit(requests, engine.read(engine_dir).build_config)
     with leftovers.folder("inflight-bench-") as scratch, progress_console.status("Starting") as status:
         result = bench.peer.bench(
-            url, engine_dir, requests, scratch, rounds, stream, model, concurrency, timeout, status.update
+            url,
+            engine_dir,
+            requests,
+            scratch,
+            rounds,
+            stream,
+            model,
+            concurrency,
+            timeout,
+            status.update,
+            their_device,
+            mix_devices,
         )
     result["settings"] |= {"dataset": dataset, "seed": seed}
     print_benchmark(result, as_json)
@@ -344,20 +379,23 @@ def peer_command(
 def floor_command(
     rounds: Annotated[int, typer.Option(help="Rounds that count; one before them warms up.")] = 5,
     seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+    checkpoint: Annotated[str, CHECKPOINT] = checkpoint.DEFAULT,
+    tier: Annotated[str | None, TIER] = None,
+    save: Annotated[bool, SAVE] = False,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Time of an iteration over the time to read what it needs from memory, and where it goes by kind of layer.
 
     Example: [bold]inflight bench floor --rounds 3[/]
     """
-    source = terminal.fetch(checkpoint.DEFAULT)
+    source = terminal.fetch(checkpoint)
     with progress_console.status("Preparing the engine (built once, then kept)"):
-        engine_dir = engine.cached(source, BuildConfig(max_batch_size=max(bench.floor.BATCHES)))
+        engine_dir = engine.cached(source, BuildConfig(max_batch_size=max(bench.floor.BATCHES)), tier)
+    keep = _keeper(save, "floor", engine_dir=engine_dir)
     with progress_console.status("Starting") as status:
-        result = bench.floor.bench(
-            checkpoint.GgufFile(source.path), engine_dir, rounds, seed=seed, progress=status.update
-        )
+        result = bench.floor.bench(engine_dir, source, rounds, seed=seed, progress=status.update)
     print_benchmark(result, as_json)
+    keep(result)
 
 
 # Runs -----------------------------------------------------------------------------------------------------------------
@@ -389,6 +427,36 @@ def _run(send: Sender, requests: list[TimedRequest], concurrency: int | None) ->
 # Printing -------------------------------------------------------------------------------------------------------------
 
 
+def _keeper(
+    wanted: bool, benchmark: str, model: str | None = None, engine_dir: Path | None = None
+) -> Callable[[dict], None]:
+    """What keeps a result in assets/results if it is wanted; whether it can is seen now, before anything is measured.
+
+    The model is that of the engine, and the device too, where one is given.
+    """
+    from inflight import machine
+
+    if not wanted:
+        return lambda result: None
+    device = machine.device_name()
+    if engine_dir is not None:
+        info = engine.read(engine_dir)
+        model, device = info.pretrained_config["checkpoint"]["name"], machine.device_name(info.device)
+    assert model is not None
+    bench.recorded.check(benchmark, model, device)
+
+    def keep(result: dict) -> None:
+        path = bench.recorded.save(result, benchmark, model)
+        progress_console.print(f"Kept in {path}", highlight=False, soft_wrap=True)
+
+    return keep
+
+
+def _device(url: str | None, engine_dir: Path) -> str:
+    """What a load's server computes on: the engine's device, where the server is for the occasion."""
+    return bench.devices.of_engine(engine_dir) if url is None else bench.devices.of_server(url)
+
+
 def print_benchmark(result: dict, as_json: bool) -> None:
     """A benchmark's result as one JSON object, or as a table of its rows, its ratios, and the machine."""
     if as_json:
@@ -412,7 +480,7 @@ def print_benchmark(result: dict, as_json: bool) -> None:
         console.print(
             f"{name}: {ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f}){beside}", highlight=False
         )
-    _print_machine(result["machine"])
+    _print_machine(result["machine"], result["devices"])
 
 
 def _print_rows(rows: list[dict], title: str | None = None) -> None:
@@ -431,9 +499,9 @@ def _cell(value: float | str | None) -> str:
     return "-" if value is None else str(value)
 
 
-def _print_runs(runs: dict[str, Run], settings: dict, as_json: bool) -> None:
+def _print_runs(runs: dict[str, Run], settings: dict, device: str, as_json: bool) -> None:
     """Figures of loads side by side: one column each."""
-    result = bench.report.result(runs, settings)
+    result = bench.report.result(runs, settings, device)
     if as_json:
         print(json.dumps(result, indent=2))
         return
@@ -444,10 +512,13 @@ def _print_runs(runs: dict[str, Run], settings: dict, as_json: bool) -> None:
             table.add_row(title, *(column[title] for column in columns))
     console.print(table)
     console.print(f"{settings['warm_up_requests']} warm-up requests went before and are not counted.", highlight=False)
-    _print_machine(result["machine"])
+    _print_machine(result["machine"], result["devices"])
 
 
-def _print_machine(facts: dict) -> None:
+def _print_machine(facts: dict, devices: dict[str, str]) -> None:
+    sides = [f"{side} on {device}" for side, device in devices.items()]
+    computed = next(iter(devices.values())) if len(set(devices.values())) == 1 else "; ".join(sides)
+    console.print(escape(f"computed on {computed}"), highlight=False)
     parts = [
         facts["cpu"],
         f"{facts['cores']} cores",

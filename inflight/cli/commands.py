@@ -144,6 +144,10 @@ def build(
     dtype: Annotated[str, _build_option("dtype")] = BuildConfig.dtype,
     quant_algo: Annotated[str, _build_option("quant_algo")] = BuildConfig.quant_algo or NONE,
     kv_cache_quant_algo: Annotated[str, _build_option("kv_cache_quant_algo")] = BuildConfig.kv_cache_quant_algo or NONE,
+    tier: Annotated[
+        str | None,
+        typer.Option(help="What it is for: cpu (OpenVINO) or cuda (PyTorch on a GPU); by default as this machine is."),
+    ] = None,
 ) -> None:
     """Build an engine from a checkpoint.
 
@@ -164,7 +168,7 @@ def build(
     source = terminal.fetch(checkpoint)
     with progress_console.status(f"Building an engine from {source.name}"):
         started = time.perf_counter()
-        folder = engine.build(source, config, output_dir)
+        folder = engine.build(source, config, output_dir, tier)
         seconds = time.perf_counter() - started
     table = Table("file", "MB", title=f"{folder} ({seconds:.1f} s)")
     for file in sorted(folder.iterdir()):

@@ -60,10 +60,11 @@ def test_only_iterations_of_all_requests_and_no_prompt_are_timed(small_engine):
             floor.iteration_ms(executor, [dataclasses.replace(one, request_output_len=4) for one in requests])
 
 
-def test_rows_kinds_and_ratios_fit_together(source, small_engine):
+def test_rows_kinds_and_ratios_fit_together(small_checkpoint, small_engine):
     steps: list[str] = []
-    result = floor.bench(source, small_engine, 3, (1, 4), 16, 24, progress=steps.append)
-    assert set(result) == {"machine", "settings", "rows", "rows_by_kind", "ratios"}
+    result = floor.bench(small_engine, small_checkpoint, 3, (1, 4), 16, 24, progress=steps.append)
+    assert set(result) == {"machine", "devices", "settings", "rows", "rows_by_kind", "ratios"}
+    assert result["devices"] == dict.fromkeys(("1 sequences", "4 sequences"), result["machine"]["cpu"])
     assert set(result["ratios"]) == {"iteration_over_floor_1", "iteration_over_floor_4"}
     assert json.loads(json.dumps(result)) == result
     info = engine.read(small_engine)
@@ -83,14 +84,16 @@ def test_rows_kinds_and_ratios_fit_together(source, small_engine):
     "batches, prompt_tokens, answer_tokens, message",
     [((1, 5), 16, 8, "has 4 slots and 5 are needed"), ((1,), 49, 8, "do not fit"), ((1,), 48, 48, "do not fit")],
 )
-def test_an_engine_that_is_too_small_is_refused(source, small_engine, batches, prompt_tokens, answer_tokens, message):
+def test_an_engine_that_is_too_small_is_refused(
+    small_checkpoint, small_engine, batches, prompt_tokens, answer_tokens, message
+):
     with pytest.raises(CourseError, match=message):
-        floor.bench(source, small_engine, 1, batches, prompt_tokens, answer_tokens)
+        floor.bench(small_engine, small_checkpoint, 1, batches, prompt_tokens, answer_tokens)
 
 
-def test_no_round_is_refused(source, small_engine):
+def test_no_round_is_refused(small_checkpoint, small_engine):
     with pytest.raises(CourseError, match="0 rounds"):
-        floor.bench(source, small_engine, 0)
+        floor.bench(small_engine, small_checkpoint, 0)
 
 
 # The profile ----------------------------------------------------------------------------------------------------------
