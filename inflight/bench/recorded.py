@@ -7,6 +7,7 @@ table("floor", "ratios")                    # of every model and device there is
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from inflight import files
 from inflight.bench import report
 from inflight.paths import ASSETS
 
-RESULTS = ASSETS / "results"
+RESULTS = Path(os.environ.get("INFLIGHT_RESULTS") or ASSETS / "results")
 
 
 def path(benchmark: str, model: str, device: str) -> Path:

@@ -1,22 +1,21 @@
 """The benchmark of the GPT-2 models, with a tiny one of random weights: what is measured, printed and kept."""
 
 import json
-import subprocess
 
 import pandas as pd
 import pytest
 import transformers
 from typer.testing import CliRunner
 
-from inflight.bench import gpt2_serving
+from inflight import machine
+from inflight.bench import gpt2_serving, recorded
 from inflight.bench.gpt2_client import Token, table
-from inflight.bench.gpt2_serving import cost_by_length, figures, result_path, results, weight_bytes
+from inflight.bench.gpt2_serving import cost_by_length, figures, weight_bytes
 from inflight.cli.bench import print_benchmark
 from inflight.cli.commands import app
 from inflight.errors import CourseError
 from inflight.models import gpt2
 from inflight.models.gpt2_checkpoint import SIZES, random_checkpoint
-from inflight.paths import COURSE
 
 STREAMS, TOKENS = 3, 6
 
@@ -30,8 +29,8 @@ def folder(tmp_path_factory):
 def kept(tmp_path_factory):
     """An empty folder of results."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gpt2_serving, "RESULTS", tmp_path_factory.mktemp("results"))
-        yield gpt2_serving.RESULTS
+        patch.setattr(recorded, "RESULTS", tmp_path_factory.mktemp("results"))
+        yield recorded.RESULTS
 
 
 @pytest.fixture(scope="module")
@@ -80,11 +79,15 @@ def test_ratios_have_their_names_and_spread(result):
         "kv_cache_over_recompute_same_dtype",
         "kv_cache_over_in_process_loop",
         "kv_cache_over_bandwidth_floor",
+        "step_over_bandwidth_floor",
     ]
     for ratio in result["ratios"].values():
         assert 0 < ratio["min"] <= ratio["median"] <= ratio["max"]
     floor = result["floor"]
     assert floor["ms"] == pytest.approx(floor["weight_mb"] / floor["read_gb_per_s"])
+    served = pd.DataFrame(result["rows"]).set_index("way").loc["iterative, KV cache", "ms_per_token"]
+    step = result["ratios"]["step_over_bandwidth_floor"]["median"] * floor["ms"]  # there is but one round
+    assert result["triton_overhead_ms"] == pytest.approx(served - step)
 
 
 def test_it_says_what_was_run_and_where(result, folder):
@@ -94,6 +97,7 @@ def test_it_says_what_was_run_and_where(result, folder):
         == result["settings"]
     )
     assert len(set(result["settings"]["prompts"])) == STREAMS and result["machine"]["cores"] >= 1
+    assert result["devices"] == dict.fromkeys([row["way"] for row in result["rows"]], machine.device_name())
     assert str(folder.parent) not in json.dumps(result)
     assert [(row["way"], row["length"]) for row in result["rows_by_length"]] == [(way, 16) for way in gpt2.WAYS]
 
@@ -113,23 +117,13 @@ def test_without_json_it_is_two_tables(result, capsys):
 
 def test_what_is_kept_is_found_again(result, kept):
     [path] = kept.iterdir()
-    assert path == result_path("tiny", result["machine"]) and json.loads(path.read_text()) == result
+    assert path == recorded.path("gpt2", "tiny", machine.device_name()) and json.loads(path.read_text()) == result
     assert path.name.startswith("gpt2_tiny_") and path.name.lower() == path.name and " " not in path.name
-    rows, lengths, ratios = results(), results("rows_by_length"), results("ratios")
+    rows, lengths, ratios = (recorded.table("gpt2", part) for part in ("rows", "rows_by_length", "ratios"))
     assert rows["way"].tolist() == [row["way"] for row in result["rows"]]
-    assert lengths.columns.tolist() == ["machine", "cores", "checkpoint", "way", "length", "ms"]
+    assert lengths.columns.tolist() == ["device", "cores", "checkpoint", "way", "length", "ms"]
     assert ratios["ratio"].tolist() == list(result["ratios"])
-    assert set(rows["checkpoint"]) == {"tiny"} and set(rows["machine"]) == {result["machine"]["cpu"]}
-
-
-def test_nothing_kept_is_an_empty_table(monkeypatch, tmp_path):
-    monkeypatch.setattr(gpt2_serving, "RESULTS", tmp_path)
-    assert results().empty
-
-
-def test_a_gpu_gives_the_file_its_name():
-    facts = {"gpu": "NVIDIA H200, 143771 MiB", "cpu": "AMD EPYC"}
-    assert result_path("gpt2-1.5b-random", facts).name == "gpt2_gpt2-1.5b-random_nvidia-h200.json"
+    assert set(rows["checkpoint"]) == {"tiny"} and set(rows["device"]) == {machine.device_name()}
 
 
 @pytest.mark.parametrize(
@@ -148,15 +142,9 @@ def test_a_wrong_value_is_one_sentence_before_anything_starts(folder, arguments,
 
 
 def test_results_that_could_not_be_kept_are_refused_before_the_run(folder, monkeypatch, tmp_path):
-    monkeypatch.setattr(gpt2_serving, "RESULTS", tmp_path / "nowhere")
+    monkeypatch.setattr(recorded, "RESULTS", tmp_path / "nowhere")
     ran = CliRunner().invoke(app, ["bench", "gpt2", "--checkpoint", str(folder), "--save"])
     assert isinstance(ran.exception, CourseError) and "Name a file in a folder that exists" in str(ran.exception)
-
-
-def test_the_script_is_whole():
-    script = COURSE / "assets" / "lab-gpu" / "bench_gpt2.sh"
-    subprocess.run(["bash", "-n", script], check=True)
-    assert script.stat().st_mode & 0o111
 
 
 # Figures --------------------------------------------------------------------------------------------------------------

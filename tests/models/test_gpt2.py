@@ -33,14 +33,22 @@ def folder(tmp_path_factory):
     return random_checkpoint(tmp_path_factory.mktemp("gpt2") / "tiny", "gpt2-tiny")
 
 
-@pytest.fixture(scope="module")
-def model(folder):
-    return gpt2.load(folder, "on", "float32", NUM_SLOTS)
+@pytest.fixture(scope="module", params=["as many rows as there are", "steps of fixed shape, as on a GPU"])
+def model(folder, request):
+    loaded = gpt2.load(folder, "on", "float32", NUM_SLOTS)
+    if request.param != "as many rows as there are":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(gpt2, "SHORTEST_FIXED", 16)
+            loaded._fixed_steps = gpt2._FixedSteps(loaded)
+        shapes = [(rows, length) for rows in (1, 2, 4) for length in (16, 32, 64, 128)]
+        assert list(loaded._fixed_steps._steps) == shapes
+    return loaded
 
 
 @pytest.fixture(scope="module")
-def generated(folder, model):
+def generated(folder):
     """Prompt -> prompt and answer as tokens, by transformers."""
+    model = gpt2.load(folder, "on", "float32", NUM_SLOTS)
     theirs = transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
     answers = {}
     for prompt in PROMPTS:
@@ -148,6 +156,22 @@ def test_without_the_packing_operators_there_is_no_packing(monkeypatch):
     assert not gpt2._can_pack(weight.float())
     monkeypatch.setattr(torch.ops, "mkldnn", object())
     assert not gpt2._can_pack(weight)
+
+
+def test_steps_of_fixed_shape_are_those_of_a_gpu_alone(folder):
+    """On a CPU, rows that nobody needs would take their time."""
+    assert gpt2.load(folder, "on", "float32", 2, "cpu")._fixed_steps is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_every_step_of_fixed_shape_is_a_graph_that_gives_the_same_tokens(folder, generated):
+    model = gpt2.load(folder, "on", "float32", len(PROMPTS), "cuda")
+    assert set(model._fixed_steps._graphs) == set(model._fixed_steps._steps)
+    sequences = [model.sequence(prompt, PARAMETERS) for prompt in PROMPTS]
+    assert all(map(model.join, sequences))
+    for _ in range(LENGTH):
+        model.step(sequences)
+    assert [sequence.token_ids for sequence in sequences] == list(generated.values())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU computes in float16")

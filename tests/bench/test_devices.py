@@ -1,0 +1,128 @@
+"""Which device each side computes on, and what may be compared."""
+
+import json
+
+import pytest
+
+from inflight import machine, tiers
+from inflight.bench import compare, devices, recorded, workload
+from inflight.checkpoint.tokenizer import load_tokenizer
+from inflight.errors import CourseError
+from inflight.tiers import Gpu, Tier
+
+H200 = Gpu(0, "GPU-a", "NVIDIA H200", 2**37, 2**37, "580.65.06", (9, 0))
+
+
+@pytest.fixture
+def with_gpu(monkeypatch):
+    """A machine that has a GPU which PyTorch could use."""
+    monkeypatch.setattr(tiers, "here", lambda: Tier("cuda", "NVIDIA H200", H200))
+    monkeypatch.setattr(tiers, "gpus", lambda: [H200])
+
+
+def test_sides_on_one_device_may_be_compared():
+    devices.check({"V1": "NVIDIA H200", "inflight_batching": "NVIDIA H200"})
+    devices.check({"ours": "NVIDIA H200", "theirs": "nvidia h200"})
+
+
+def test_sides_on_two_devices_may_be_compared_when_asked_for():
+    sides = {"llama-python": "NVIDIA H200", "ensemble": "AMD EPYC"}
+    devices.check(sides, mix_devices=True)
+    with pytest.raises(CourseError) as refused:
+        devices.check(sides)
+    assert str(refused.value) == (
+        "llama-python computes on NVIDIA H200 and ensemble computes on AMD EPYC: a ratio would compare the devices. "
+        "Put both on one (an engine by `--tier`, all else by CUDA_VISIBLE_DEVICES), or ask for it with --mix-devices."
+    )
+
+
+def test_an_engine_of_the_cpu_is_not_compared_with_a_baseline_on_the_gpu(with_gpu, small_engine, tmp_path):
+    requests = workload.trace("mild", load_tokenizer(small_engine), num_requests=1)
+    with pytest.raises(CourseError, match="llama-python computes on NVIDIA H200 and ensemble computes on "):
+        compare.compare("llama-python", "ensemble", small_engine, requests, tmp_path / "work")
+    assert not (tmp_path / "work").exists()  # before anything starts
+
+
+def test_an_engine_says_its_device_whatever_the_machine_has(with_gpu, small_engine):
+    assert devices.of_engine(small_engine) == machine.describe()["cpu"]
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8080", "http://localhost:8080", "http://[::1]:8080"])
+def test_another_server_on_a_machine_without_a_gpu_computes_on_its_cpu(url):
+    if tiers.gpus():
+        pytest.skip("this machine has a GPU")
+    assert devices.of_peer(url, None) == machine.describe()["cpu"]
+
+
+def test_what_another_server_computes_on_has_to_be_said_where_it_cannot_be_known(monkeypatch):
+    monkeypatch.setattr(tiers, "gpus", lambda: None)
+    assert devices.of_peer("http://192.0.2.7:8080", "NVIDIA L4") == "NVIDIA L4"
+    with pytest.raises(CourseError, match="What the server at http://192.0.2.7:8080 computes on cannot be found out"):
+        devices.of_peer("http://192.0.2.7:8080", None)
+    monkeypatch.setattr(tiers, "gpus", lambda: [H200])
+    with pytest.raises(CourseError, match="name it, such as --their-device"):
+        devices.of_peer("http://127.0.0.1:8080", None)
+
+
+# Results that are kept ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kept(monkeypatch, tmp_path):
+    monkeypatch.setattr(recorded, "RESULTS", tmp_path)
+    return tmp_path
+
+
+def result(device: str, median: float) -> dict:
+    return {
+        "machine": {"cores": 16},
+        "devices": {"V1": device, "inflight_fused_batching": device},
+        "settings": {"rounds": 2},
+        "rows": [{"way": "V1", "tokens_per_s": median}],
+        "ratios": {"throughput": {"median": median, "min": 1.0, "max": 3.0}},
+    }
+
+
+def test_results_are_kept_by_benchmark_model_and_device(kept):
+    path = recorded.save(result("NVIDIA H200", 2.5), "compare-V1", "random-llama-3-8b")
+    assert path.name == "compare-v1_random-llama-3-8b_nvidia-h200.json"
+    assert json.loads(path.read_text())["settings"] == {"rounds": 2, "checkpoint": "random-llama-3-8b"}
+    recorded.save(result("AMD EPYC", 1.5), "compare-V1", "smollm2-135m-instruct")
+    recorded.save(result("NVIDIA H200", 9.0), "floor", "random-llama-3-8b")
+    table = recorded.table("compare-V1", "ratios")
+    assert table.to_dict("list") == {
+        "device": ["NVIDIA H200", "AMD EPYC"],
+        "cores": [16, 16],
+        "checkpoint": ["random-llama-3-8b", "smollm2-135m-instruct"],
+        "ratio": ["throughput"] * 2,
+        "median": [2.5, 1.5],
+        "min": [1.0] * 2,
+        "max": [3.0] * 2,
+    }
+    assert recorded.table("floor")["tokens_per_s"].tolist() == [9.0]
+
+
+def test_a_newer_result_takes_the_place_of_the_one_before(kept):
+    for median in (2.0, 2.5):
+        recorded.save(result("NVIDIA H200", median), "floor", "tiny")
+    assert len(list(kept.iterdir())) == 1 and recorded.table("floor", "ratios")["median"].tolist() == [2.5]
+
+
+def test_a_result_of_two_devices_is_named_by_both(kept):
+    mixed = result("AMD EPYC", 2.0) | {"devices": {"a": "AMD EPYC", "b": "NVIDIA H200"}}
+    assert recorded.save(mixed, "compare", "tiny").name == "compare_tiny_amd-epyc-and-nvidia-h200.json"
+
+
+def test_nothing_kept_is_an_empty_table(kept):
+    assert (
+        recorded.table("floor").columns.tolist() == ["device", "cores", "checkpoint"] and recorded.table("floor").empty
+    )
+
+
+def test_every_result_in_the_repository_can_be_read():
+    for path in recorded.RESULTS.glob("*.json"):
+        benchmark = path.name.partition("_")[0]
+        assert not recorded.table(benchmark).empty and not recorded.table(benchmark, "ratios").empty
+        content = json.loads(path.read_text())
+        device = " and ".join(dict.fromkeys(content["devices"].values()))
+        assert path == recorded.path(benchmark, content["settings"]["checkpoint"], device)
