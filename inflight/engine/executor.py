@@ -25,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
+from inflight import tiers
 from inflight.engine.config import Chunk, ExecutorConfig, IterationStats, Request, Response
 from inflight.engine.folder import EngineInfo, read
 from inflight.engine.kv_cache import BlockManager
@@ -63,9 +64,30 @@ def check_memory(info: EngineInfo) -> None:
         raise CourseError(
             f"The engine in {info.folder} needs {(weights + kv_cache) / 1e6:.1f} MB ({weights / 1e6:.1f} MB of weights "
             f"and {kv_cache / 1e6:.1f} MB of KV cache for one request), and {available / 1e6:.1f} MB of "
-            f"{'GPU memory' if info.device == 'cuda' else 'memory'} are available. Unload or stop something, or build "
-            "a smaller engine."
+            f"{_whose_memory(info)} are available. Unload or stop something, or build a smaller engine: "
+            f"{_what_fits(info, kv_cache, available)}."
         )
+
+
+def _whose_memory(info: EngineInfo) -> str:
+    gpu = tiers.here().gpu
+    if info.device == "cpu" or gpu is None:
+        return "memory"
+    return f"the memory of {gpu.name}" + ("" if gpu.total_bytes is None else f" ({gpu.total_bytes / 1e6:.0f} MB)")
+
+
+def _what_fits(info: EngineInfo, kv_cache: int, available: int) -> str:
+    """What there is room for: a shorter request, fewer bits of the same weights, or a smaller model."""
+    build, parameters = info.build_config, info.pretrained_config["num_parameters"]
+    tokens = (available - info.weight_bytes) // info.kv_cache_bytes_per_token
+    tokens -= tokens % build.tokens_per_block
+    if tokens >= 2 * build.tokens_per_block:
+        return f"a max_seq_len of {tokens} would fit"
+    if build.on(info.tier).quant_algo != "W8A16" and info.weight_bytes > 1.5 * parameters:
+        if parameters + kv_cache < available:
+            return f"quant_algo W8A16 would fit, about {(parameters + kv_cache) / 1e6:.0f} MB"
+    most = max(0, available - kv_cache) / (info.weight_bytes / parameters)
+    return f"a model of {most / 1e6:.0f} million parameters would fit, and this one has {parameters / 1e6:.0f}"
 
 
 class Executor:

@@ -7,20 +7,27 @@ from contextlib import contextmanager
 
 import torch
 
+from inflight import tiers
 from inflight.engine.folder import EngineInfo
 from inflight.errors import CourseError
 
 
 def refuse_without_gpu(info: EngineInfo) -> None:
-    """Raise CourseError where PyTorch has no GPU for an engine to compute on, with PyTorch's reason."""
+    """Raise CourseError where PyTorch has no GPU for an engine to compute on, with the reason.
+
+    From then on PyTorch sees the GPU that the tier has chosen, and no other.
+    """
+    tiers.device()
     try:
         torch.cuda.init()
         torch.cuda.current_device()
     except (RuntimeError, AssertionError) as error:  # no build for GPUs, no GPU, or a driver that is too old
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        found, told = tiers.here(), (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        reason = f"{told}; {found.why}" if found.gpu is None else told
+        way_on = f"To use it here, {found.fix}" if found.fix else "Load it on a machine with one"
         raise CourseError(
             f"The engine in {info.folder} is for an NVIDIA GPU (tier cuda), and PyTorch can use none here ({reason}). "
-            f"Load it on a machine with one, or build one for this machine: `inflight build --tier cpu`."
+            f"{way_on}, or build one for this machine: `inflight build --tier cpu`."
         ) from error
 
 
