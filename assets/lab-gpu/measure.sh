@@ -29,6 +29,7 @@ measure() {
 # What the models do on this device, from the inside out: an iteration, a batch of iterations, a server around them.
 measure floor --rounds "$rounds"
 measure compare V1 inflight_fused_batching --in-process --rounds "$rounds" "${trace[@]}"
+measure compare guaranteed_no_evict max_utilization --in-process --kv-cache-tokens 1024 --rounds "$rounds" "${trace[@]}"
 measure serving-tax --rounds "$rounds" "${tax[@]}"
 measure compare V1 inflight_fused_batching --rounds "$rounds" "${trace[@]}"
 measure compare llama-python ensemble --dataset dataset --rounds "$rounds" "${pair[@]}"

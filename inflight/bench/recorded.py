@@ -55,13 +55,15 @@ def every(benchmark: str) -> Iterator[tuple[str, str, dict]]:
         yield device, result["settings"]["checkpoint"], result
 
 
-def table(benchmark: str, part: str = "rows") -> pd.DataFrame:
+def table(benchmark: str, part: str = "rows", gpus_only: bool = False) -> pd.DataFrame:
     """What is kept of a benchmark, of all devices and models.
 
     Parameters
     ----------
     part : str
         "rows", another list of rows such as "rows_by_length", or "ratios".
+    gpus_only : bool
+        Leave out what a CPU computed.
 
     Returns
     -------
@@ -71,6 +73,8 @@ def table(benchmark: str, part: str = "rows") -> pd.DataFrame:
     """
     tables = []
     for device, model, result in every(benchmark):
+        if gpus_only and result["machine"]["cpu"] in result["devices"].values():
+            continue
         rows = result.get(part, [])
         if part == "ratios":
             rows = [{"ratio": name, **values} for name, values in rows.items()]

@@ -144,8 +144,13 @@ def compare(
     checkpoint: Annotated[str, CHECKPOINT] = checkpoint.DEFAULT,
     tier: Annotated[str | None, TIER] = None,
     in_process: Annotated[
-        bool, typer.Option("--in-process", help="Two batching types of the engine alone, without a server.")
+        bool,
+        typer.Option("--in-process", help=f"The engine alone, without a server; also two of {', '.join(POLICIES)}."),
     ] = False,
+    kv_cache_tokens: Annotated[
+        int | None,
+        typer.Option(help="With --in-process: tokens of the KV cache, as many as the longest request may have."),
+    ] = None,
     mix_devices: Annotated[bool, MIX_DEVICES] = False,
     save: Annotated[bool, SAVE] = False,
     as_json: Annotated[bool, AS_JSON] = False,
@@ -158,7 +163,7 @@ def compare(
     (bench.in_process if in_process else bench.compare).check(first, second, policy, rounds)
     source = terminal.fetch(checkpoint)
     with progress_console.status("Preparing"):
-        engine_dir = engine.cached(source, BuildConfig(max_batch_size=max_batch_size), tier)
+        engine_dir = engine.cached(source, _build_config(max_batch_size, kv_cache_tokens), tier)
         checkpoint_dir = models.huggingface.folder(source) if BASELINE in (first, second) else None
     keep = _keeper(save, f"compare-{'in-process-' * in_process}{first}-{second}", engine_dir=engine_dir)
     requests = _requests(dataset, num_requests, engine_dir, seed)
@@ -168,7 +173,9 @@ def compare(
         progress_console.status("Starting") as status,
     ):
         if in_process:
-            result = bench.in_process.compare(first, second, engine_dir, requests, policy, rounds, status.update)
+            result = bench.in_process.compare(
+                first, second, engine_dir, requests, policy, rounds, status.update, kv_cache_tokens
+            )
         else:
             result = bench.compare.compare(
                 first, second, engine_dir, requests, scratch, policy, rounds, checkpoint_dir, status.update, mix_devices
@@ -399,6 +406,15 @@ def floor_command(
 
 
 # Runs -----------------------------------------------------------------------------------------------------------------
+
+
+def _build_config(max_batch_size: int, kv_cache_tokens: int | None) -> BuildConfig:
+    """An engine whose longest request fits into a KV cache of so many tokens."""
+    if kv_cache_tokens is None:
+        return BuildConfig(max_batch_size=max_batch_size)
+    return BuildConfig(
+        max_batch_size=max_batch_size, max_input_len=max(1, kv_cache_tokens // 2), max_seq_len=kv_cache_tokens
+    )
 
 
 def _requests(dataset: str, number: int | None, engine_dir: Path, seed: int) -> list[TimedRequest]:

@@ -287,6 +287,17 @@ charts.table(pd.DataFrame(trtllm_commands.flags()))
 # plugin, packed input and the paged KV cache; all three are defaults today. What would differ on the GPU: a build
 # takes minutes, and the engine runs only on the GPU model and with the TensorRT version that it was built for.
 #
+# And how fast would it be? These are the builds of above, with eight users, beside those of the course's engine for a
+# GPU, as they were recorded.
+
+# %% tags=["nbval-ignore-output"]
+from inflight.bench import recorded
+
+here, lab = pd.DataFrame(result["rows"]), recorded.table("quality", gpus_only=True)
+summary = charts.lab_results_summary(here, lab, "build", "tokens_per_s_8")
+charts.show(charts.lab_results(here, lab, "build", "tokens_per_s_8", "tokens a second, 8 users"), summary)
+
+# %% [markdown]
 # ## What breaks
 #
 # A small engine, whose limits are easy to hit: 2 slots, prompts of at most 32 tokens, 64 tokens in all. A prompt that

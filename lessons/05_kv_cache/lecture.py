@@ -427,6 +427,17 @@ page[page["name"] == "nv_trt_llm_kv_cache_block_metrics"].set_index("label")["va
 # | nothing about `enable_kv_cache_reuse` | off up to 0.18, on from 0.19 on: the same benchmark, other figures |
 # | a misspelt policy or boolean | a warning in the log, and the default; here it is refused |
 #
+# What `max_utilization` gained here, and on GPUs, in a cache as tight (there with the skewed trace of lesson 04):
+
+# %% tags=["nbval-ignore-output"]
+from inflight.bench import recorded
+
+here = pd.DataFrame({"ratio": ["throughput"], "median": [gain[cache_tokens]]})
+lab = recorded.table("compare-in-process-guaranteed_no_evict-max_utilization", "ratios", gpus_only=True)
+summary = charts.lab_results_summary(here, lab, "ratio", "median")
+charts.show(charts.lab_results(here, lab, "ratio", "median", "max_utilization over guaranteed_no_evict"), summary)
+
+# %% [markdown]
 # ## What breaks
 #
 # **A cache that one longest request does not fit into.** It could wait for ever, so the engine refuses to load, and

@@ -283,13 +283,13 @@ charts.table(pd.DataFrame(rows, columns=["model", "kv_cache", "tokens a second",
 # `inflight bench gpt2` makes them on yours.
 
 # %%
-from inflight.bench import gpt2_serving
+from inflight.bench import recorded
 
-recorded = gpt2_serving.results()
-charts.table(recorded[["machine", "cores", "checkpoint", "way", "tokens_per_s", "ms_per_token", "first_ms_max"]])
+recorded_ways = recorded.table("gpt2")
+charts.table(recorded_ways[["device", "cores", "checkpoint", "way", "tokens_per_s", "ms_per_token", "first_ms_max"]])
 
 # %%
-charts.table(gpt2_serving.results("ratios")[["checkpoint", "ratio", "median", "min", "max"]], decimals=2)
+charts.table(recorded.table("gpt2", "ratios")[["device", "checkpoint", "ratio", "median", "min", "max"]], decimals=2)
 
 # %% [markdown]
 # - `kv_cache_over_recompute`: tokens a second against the tutorial's way, which differs in precision and padding too.
@@ -301,7 +301,8 @@ charts.table(gpt2_serving.results("ratios")[["checkpoint", "ratio", "median", "m
 # And one token of one stream, alone in a process, after so many tokens of text (in ms):
 
 # %%
-by_length = gpt2_serving.results("rows_by_length").pivot(index=["checkpoint", "length"], columns="way", values="ms")
+by_length = recorded.table("gpt2", "rows_by_length")
+by_length = by_length.pivot(index=["device", "checkpoint", "length"], columns="way", values="ms")
 charts.table(by_length[["tutorial", "off", "on"]].reset_index())
 
 # %% [markdown]
@@ -405,12 +406,21 @@ board
 #
 # | Step | Here | With a GPU |
 # |---|---|---|
-# | Start | `Server(repo)` | the same; with PyTorch's GPU build the models find the GPU. An image of NVIDIA's needs Python 3.11 or later (24.12 and newer) and the course's packages in it |
+# | Start | `Server(repo)` | the same; the config says `KIND_GPU`, and a step of single tokens is a CUDA graph. An image of NVIDIA's needs Python 3.11 or later (24.12 and newer) and the course's packages in it |
 # | Precision | `gpt2_dtype` `bfloat16` or `float32` | also `float16` |
 # | Version | Triton 2.51 (24.10) | of the images avoid 25.09, in which a third pass is never scheduled; see [core #456](https://github.com/triton-inference-server/core/pull/456) |
 # | Status | Triton calls `iterative_sequence` provisional | try it anew with every new version |
-# | Measure | `inflight bench gpt2` | the same; `assets/lab-gpu/bench_gpt2.sh` does all of it and keeps the results |
+# | Measure | `inflight bench gpt2` | the same; `assets/lab-gpu/measure.sh` runs this and all other benchmarks, and keeps the results |
 #
+# Eight streams with the KV cache, as you measured them above, and as they were recorded on GPUs:
+
+# %% tags=["nbval-ignore-output"]
+here = pd.DataFrame({"way": ["iterative, KV cache"], "tokens_per_s": [rows[-1][2]]})
+lab = recorded.table("gpt2", gpus_only=True)
+summary = charts.lab_results_summary(here, lab, "way", "tokens_per_s")
+charts.show(charts.lab_results(here, lab, "way", "tokens_per_s", "tokens a second, 8 streams"), summary)
+
+# %% [markdown]
 # ## What breaks
 #
 # **A prompt that is too long**, or an answer that would be. A slot has so many positions, and the model says so before

@@ -23,7 +23,8 @@ def test_both_types_run_in_turns_and_a_prediction_stands_beside_them(engine_dir)
     result = in_process.compare("V1", "inflight_fused_batching", engine_dir, mild, rounds=2, progress=steps.append)
     static, in_flight = result["rows"]
     assert (static["way"], in_flight["way"]) == ("V1, in process", "inflight_fused_batching, in process")
-    assert static["iterations"] > in_flight["iterations"]
+    iterations = result["predicted"]["iterations"]
+    assert iterations["V1"] > iterations["inflight_fused_batching"]
     assert result["devices"] == dict.fromkeys(("V1", "inflight_fused_batching"), of_engine(engine_dir))
     predicted, measured = result["predicted"]["throughput"], result["ratios"]["throughput"]
     assert predicted > 1 and measured["min"] <= measured["median"] <= measured["max"]
@@ -40,13 +41,22 @@ def test_both_types_run_in_turns_and_a_prediction_stands_beside_them(engine_dir)
     ]
 
 
+def test_two_policies_run_in_a_cache_that_is_short_and_nothing_is_predicted(engine_dir):
+    mild = workload.trace("mild", load_tokenizer(engine_dir), num_requests=6)
+    ways = ("guaranteed_no_evict", "max_utilization")
+    result = in_process.compare(*ways, engine_dir, mild, rounds=1, kv_cache_tokens=1024)
+    assert [row["way"] for row in result["rows"]] == [f"{way}, in process" for way in ways]
+    assert list(result["ratios"]) == ["throughput"] and "predicted" not in result
+    assert result["settings"]["kv_cache_tokens"] == 1024
+
+
 @pytest.mark.parametrize(
     "first, second, message",
     [
         (
             "llama-python",
             "ensemble",
-            "llama-python is no batching type of the engine, which is all that runs in process",
+            "llama-python does not run in process, where there are V1, inflight_batching",
         ),
         ("V1", "V1", "Both sides are V1"),
     ],

@@ -44,7 +44,7 @@ def test_on_a_gpu_everything_is_measured_and_kept(measure):
         checkpoints[command[0],].append(model)
     assert {name: models for (name,), models in checkpoints.items()} == {
         "floor": ["default", "random:llama-3.2-1b", "random:llama-3-8b"],
-        "compare": ["default", "default", "default", "random:llama-3.2-1b", "random:llama-3-8b"],
+        "compare": ["default", "default", "default", "default", "random:llama-3.2-1b", "random:llama-3-8b"],
         "serving-tax": ["default"],
         "batchers": ["default"],
         "gpt2": ["gpt2-124m-random", "gpt2-1.5b-random"],
@@ -60,7 +60,7 @@ def test_without_a_gpu_the_large_models_are_left_out(measure):
 
 def test_what_fails_is_named_at_the_end_and_the_rest_is_measured(measure):
     ran, commands = measure("cuda", fails="serving-tax")
-    assert ran.returncode == 1 and len(commands) == 13
+    assert ran.returncode == 1 and len(commands) == 14
     assert ran.stderr.splitlines() == ["error: this failed: bench serving-tax --rounds 3"]
 
 

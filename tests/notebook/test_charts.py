@@ -8,9 +8,11 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
+from inflight import machine
 from inflight.errors import CourseError
+from inflight.notebook import charts
 from inflight.notebook.charts import kv_blocks, kv_blocks_summary, show
-from inflight.notebook.charts.display import in_course_look
+from inflight.notebook.charts.display import CAPTION_PX, in_course_look
 from inflight.notebook.palette import DECODE, HEIGHT, PREFILL, REQUEST, WASTE
 
 ALT = "Two bars: decode takes 3 ms, prefill takes 1 ms."
@@ -28,16 +30,64 @@ def test_show_gives_plotly_and_words_in_one_small_output(shell):
         show(go.Figure(go.Bar(x=["prefill", "decode"], y=[1, 3])), ALT)
     (output,) = captured.outputs
     assert set(output.data) == {"application/vnd.plotly.v1+json", "text/plain"}
-    assert output.data["text/plain"] == ALT
+    assert output.data["text/plain"] == f"{ALT} Measured on {machine.device_name()}."
     assert len(json.dumps(output.data)) < 3000
 
 
 def test_every_figure_has_the_look_of_the_course_a_height_and_room_for_its_legend():
     spec = in_course_look(go.Figure(go.Bar(x=[1], y=[1]), layout={"template": "plotly_dark"}))
     assert spec["layout"]["template"]["layout"]["colorway"][:2] == [DECODE, PREFILL]
-    assert spec["layout"]["height"] == HEIGHT and 0.8 < spec["layout"]["legend"]["y"] < 1
-    own = in_course_look(go.Figure(layout={"height": 300, "legend": {"y": 0.5}}))["layout"]
-    assert (own["height"], own["legend"]["y"]) == (300, 0.5)
+    assert spec["layout"]["height"] == HEIGHT + CAPTION_PX and 0.8 < spec["layout"]["legend"]["y"] < 1
+    own = in_course_look(go.Figure(layout={"height": 300, "legend": {"y": 0.5}, "meta": {"device": ""}}))["layout"]
+    assert (own["height"], own["legend"]["y"]) == (300, 0.5) and "title" not in own
+
+
+def test_a_caption_names_what_was_measured_on_and_takes_no_room_from_the_picture():
+    plain = {"height": 300, "margin": {"t": 40, "b": 60}, "legend": {"y": 0.5}}
+    captioned = in_course_look(go.Figure(layout=plain))["layout"]
+    assert f">measured on {machine.device_name()}</span>" in captioned["title"]["text"]
+    assert captioned["height"] - captioned["margin"]["t"] - captioned["margin"]["b"] == 200
+    assert captioned["legend"]["y"] * captioned["height"] == pytest.approx(150)  # pixels from the bottom
+    titled = go.Figure(layout={**plain, "title": "Builds", "meta": {"device": "NVIDIA H200"}})
+    assert in_course_look(titled)["layout"]["title"]["text"].startswith("Builds<br><span")
+    assert "measured on NVIDIA H200</span>" in in_course_look(titled)["layout"]["title"]["text"]
+
+
+# On the lab GPU -------------------------------------------------------------------------------------------------------
+
+MEASURED = pd.DataFrame({"ratio": ["throughput"], "median": [1.8]})
+OF_A_GPU = pd.DataFrame(
+    {
+        "device": ["NVIDIA H200"] * 3,
+        "checkpoint": ["smollm2", "random-llama-3-8b", "random-llama-3-8b"],
+        "ratio": ["throughput", "throughput", "mean_latency"],
+        "median": [2.1, 2.6, 0.4],
+    }
+)
+
+
+def test_recorded_results_stand_beside_what_was_just_measured():
+    fig = charts.lab_results(MEASURED, OF_A_GPU, "ratio", "median", "in flight over static")
+    names = [trace.name for trace in fig.data]
+    here = f"here, just now: {machine.device_name()}"
+    assert names == [here, "NVIDIA H200, smollm2", "NVIDIA H200, random-llama-3-8b"]
+    assert [list(trace.x) for trace in fig.data] == [[1.8], [2.1], [2.6]] and not fig.layout.annotations
+    summary = charts.lab_results_summary(MEASURED, OF_A_GPU, "ratio", "median")
+    assert summary == (
+        f"H{here[1:]}: throughput 1.8. NVIDIA H200, smollm2: throughput 2.1. "
+        "NVIDIA H200, random-llama-3-8b: throughput 2.6."
+    )
+    assert "measured on" not in json.dumps(in_course_look(fig))
+
+
+@pytest.mark.parametrize("recorded", [OF_A_GPU.iloc[:0], OF_A_GPU.iloc[2:], pd.DataFrame(columns=["device"])])
+def test_where_nothing_is_recorded_it_is_said_plainly(recorded):
+    fig = charts.lab_results(MEASURED, recorded, "ratio", "median", "in flight over static")
+    assert len(fig.data) == 1 and fig.layout.annotations[0].text.startswith(
+        "No result of a GPU is recorded for this yet"
+    )
+    summary = charts.lab_results_summary(MEASURED, recorded, "ratio", "median")
+    assert summary.endswith("On a machine that has one, assets/lab-gpu/measure.sh makes them.")
 
 
 def test_show_leaves_the_figure_as_it_was():

@@ -31,6 +31,7 @@ from inflight.notebook.charts.iterative_gpt2 import (
     race_summary,
 )
 from inflight.notebook.charts.kv_cache import first_tokens, kv_blocks, kv_blocks_summary, policies, token_gaps
+from inflight.notebook.charts.lab_gpu import lab_results, lab_results_summary
 from inflight.notebook.charts.repository import repository_map
 from inflight.notebook.charts.serve import token_timeline
 from inflight.notebook.charts.start_here import course_map, request_path, request_path_summary
@@ -54,6 +55,8 @@ __all__ = [
     "iteration_cost",
     "kv_blocks",
     "kv_blocks_summary",
+    "lab_results",
+    "lab_results_summary",
     "policies",
     "queue_outcomes",
     "race",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import plotly.graph_objects as go
 
+from inflight import machine, tiers
 from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE, WASTE_TEXT
 
 if TYPE_CHECKING:
@@ -22,6 +23,11 @@ OUTCOMES = {"answered": DECODE, "queue full": REJECTED, "timed out": REQUEST[1]}
 
 
 # Arrivals and batches on one time line --------------------------------------------------------------------------------
+
+
+def _on_the_cpu() -> dict:
+    """What a picture's caption names: the models of this lesson sleep, or add, and no GPU has a part in it."""
+    return {"device": machine.device_name(tiers.CPU)}
 
 
 def batches(runs: dict[str, Outcome]) -> go.Figure:
@@ -72,6 +78,7 @@ def batches(runs: dict[str, Outcome]) -> go.Figure:
         showlegend=False,
         barmode="overlay",
         margin={"l": 78, "r": 16, "t": TOP_PX, "b": BOTTOM_PX},
+        meta=_on_the_cpu(),
     )
 
 
@@ -326,7 +333,7 @@ def delay_sweep(rows: pd.DataFrame, budget_ms: float) -> go.Figure:
                 f"yaxis{suffix}": {"anchor": f"x{suffix}", "domain": domain, "title": title, "range": [0, most * 1.22]},
             }
         )
-    return fig.update_layout(height=450, showlegend=False, margin={"t": 20, "r": 40, "b": 60})
+    return fig.update_layout(height=450, showlegend=False, margin={"t": 20, "r": 40, "b": 60}, meta=_on_the_cpu())
 
 
 def _draw_line(
@@ -368,7 +375,11 @@ def queue_outcomes(counts: pd.DataFrame) -> go.Figure:
     fig.update_xaxes(title="requests", range=[0, float(counts.sum(axis=1).max())])
     fig.update_yaxes(autorange="reversed")
     return fig.update_layout(
-        barmode="stack", height=150 + 44 * len(counts), margin={"l": 190, "t": 56, "b": 56}, showlegend=True
+        barmode="stack",
+        height=150 + 44 * len(counts),
+        margin={"l": 190, "t": 56, "b": 56},
+        showlegend=True,
+        meta=_on_the_cpu(),
     )
 
 
@@ -488,4 +499,4 @@ def sequence_places(runs: dict[str, pd.DataFrame]) -> go.Figure:
             showarrow=False,
         )
     inner_px = (40 + 34 * (last_place + 1)) * len(runs) * (1 + gap)
-    return fig.update_layout(height=90 + int(inner_px), showlegend=False, margin={"t": 34, "b": 56})
+    return fig.update_layout(height=90 + int(inner_px), showlegend=False, margin={"t": 34, "b": 56}, meta=_on_the_cpu())

@@ -8,8 +8,9 @@ import plotly.graph_objects as go
 import plotly.io as pio
 from IPython.display import HTML, display
 
+from inflight import machine
 from inflight.errors import CourseError
-from inflight.notebook.palette import DECODE, FONT, GRID, HEIGHT, INK, MARGIN, PREFILL, REQUEST, WASTE
+from inflight.notebook.palette import DECODE, FONT, GRID, HEIGHT, INK, MARGIN, PREFILL, REQUEST, WASTE, WASTE_TEXT
 
 _AXIS = {"gridcolor": GRID, "linecolor": INK, "zeroline": False, "automargin": True}
 pio.templates["course"] = go.layout.Template(
@@ -29,6 +30,7 @@ pio.templates.default = "course"
 
 
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
+CAPTION_PX = 20
 CONFIG = {"displaylogo": False, "responsive": True}  # of plotly.js, wherever it draws
 
 
@@ -39,15 +41,38 @@ def in_course_look(fig: go.Figure) -> dict:
     layout["template"] = pio.templates["course"].to_plotly_json()
     height = layout.setdefault("height", HEIGHT)
     layout.setdefault("legend", {}).setdefault("y", 1 - 54 / height)  # between the title and the titles of subplots
+    if device := _device(fig):
+        _add_caption(layout, f"measured on {device}")
     return {"data": spec["data"], "layout": layout, "config": CONFIG}
+
+
+def _device(fig: go.Figure) -> str:
+    """What a picture's figures were measured on: this machine's device, unless its `meta` names another, or none."""
+    meta = fig.layout.meta
+    return meta["device"] if isinstance(meta, dict) and "device" in meta else machine.device_name()
+
+
+def _add_caption(layout: dict, caption: str) -> None:
+    """A line above all that a figure has; it gets as much higher as the line is."""
+    height = layout["height"]
+    layout["height"] = height + CAPTION_PX
+    margin, legend, title = layout.setdefault("margin", {}), layout["legend"], layout.setdefault("title", {})
+    margin["t"] = margin.get("t", MARGIN["t"]) + CAPTION_PX
+    if legend.get("yref", "container") == "container":  # as far from the picture as it was
+        legend["y"] = legend["y"] * height / layout["height"]
+    above = f"{title['text']}<br>" if title.get("text") else ""
+    title["text"] = f'{above}<span style="font-size: 12px; color: {WASTE_TEXT}">{caption}</span>'
 
 
 def show(fig: go.Figure, alt: str) -> None:
     """Display `fig` in the course's look: plotly's JSON, which JupyterLab draws, and `alt` in one output.
 
+    Both name the device that the figures were measured on.
+
     Parameters
     ----------
     fig : Figure
+        `meta={"device": …}` of its layout names another device than this machine's; "" is for what was not measured.
     alt : str
         The picture in a sentence or two, for those who do not see it: what the axes are and what it shows.
 
@@ -58,7 +83,9 @@ def show(fig: go.Figure, alt: str) -> None:
     """
     if len(alt.split()) < 6:
         raise CourseError(f"show() got alt={alt!r}; say in a sentence what the picture shows, with its figures.")
-    display({PLOTLY_MIME: in_course_look(fig), "text/plain": alt}, raw=True)
+    device = _device(fig)
+    in_words = f"{alt} Measured on {device}." if device else alt
+    display({PLOTLY_MIME: in_course_look(fig), "text/plain": in_words}, raw=True)
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ def engine_bytes(weights: pd.DataFrame, kv_per_user: pd.DataFrame, memory_bytes:
         font={"color": REQUEST[3]},
     )
     fig.update_layout(
+        meta={"device": ""},  # worked out, not measured
         title="What fills the memory",
         barmode="stack",
         height=640,

@@ -30,7 +30,7 @@ def repository_map(files: list[str], edges: pd.DataFrame) -> go.Figure:
     height = sum(gaps) + len(nodes) * _BOX["height"] + 20
     tops = [height - 10 - sum(gaps[:i]) - i * _BOX["height"] for i in range(len(nodes))]
     layout = {"width": _MAP_WIDTH, "height": height, "margin": dict.fromkeys("lrtb", 0), "dragmode": False}
-    fig = go.Figure(layout=layout)
+    fig = go.Figure(layout={**layout, "meta": {"device": ""}})  # a drawing: nothing is measured
     for axis, end in (("xaxis", _MAP_WIDTH), ("yaxis", height)):
         fig.update_layout({axis: {"visible": False, "range": [0, end], "fixedrange": True}})
     # Without a trace plotly draws no plot area, and with it no shapes.

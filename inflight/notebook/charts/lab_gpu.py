@@ -1,0 +1,92 @@
+""" "On the lab GPU": what was recorded on GPUs, beside what was measured just now."""
+
+import math
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from inflight import machine
+from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE_TEXT
+
+HERE = "here, just now"
+NONE_YET = (
+    "No result of a GPU is recorded for this yet. On a machine that has one, assets/lab-gpu/measure.sh makes them."
+)
+
+
+def lab_results(measured: pd.DataFrame, recorded: pd.DataFrame, name: str, value: str, unit: str) -> go.Figure:
+    """A bar for each figure that was measured, and one of each GPU and model there is a result of; log scale.
+
+    Parameters
+    ----------
+    measured : DataFrame
+        One row a figure, with the columns `name` and `value`.
+    recorded : DataFrame
+        From `recorded.table(…, gpus_only=True)`: `device`, `checkpoint`, and the same columns. What has no counterpart
+        in `measured` is left out.
+    unit : str
+        Title of the axis.
+    """
+    rows = _rows(measured, recorded, name, value)
+    fig, sources = go.Figure(), rows["source"].unique()
+    for source, colour in zip(sources, [DECODE, *REQUEST] * len(sources)):
+        own = rows[rows["source"] == source]
+        fig.add_bar(
+            orientation="h",
+            name=source,
+            x=own[value].round(3),
+            y=own[name],
+            marker={"color": colour},
+            text=own[value].map(_rounded),
+            textposition="outside",
+            cliponaxis=False,
+            hovertemplate="%{y}: %{text}<extra>" + source + "</extra>",
+        )
+    if len(sources) == 1:
+        fig.add_annotation(
+            {"xref": "paper", "yref": "paper", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom", "yshift": 6},
+            text=NONE_YET,
+            showarrow=False,
+            font={"color": WASTE_TEXT},
+        )
+    fig.update_xaxes(title=f"{unit}, log scale", type="log", range=_decades(rows[value]), dtick=1)
+    fig.update_yaxes(autorange="reversed", tickfont={"color": INK})
+    height = 150 + 22 * len(rows) + 26 * len(sources)
+    return fig.update_layout(
+        height=height,
+        barmode="group",
+        showlegend=True,
+        legend={"orientation": "v", "traceorder": "normal", "y": 1, "yref": "paper", "yanchor": "bottom", "x": 0},
+        margin={"l": 190, "r": 60, "t": 30 + 26 * (len(sources) + 1), "b": 60},
+        meta={"device": ""},  # the legend names them
+    )
+
+
+def lab_results_summary(measured: pd.DataFrame, recorded: pd.DataFrame, name: str, value: str) -> str:
+    """The picture of `lab_results` in a paragraph."""
+    rows = _rows(measured, recorded, name, value)
+    parts = []
+    for source, own in rows.groupby("source", sort=False):
+        figures = ", ".join(f"{label} {_rounded(number)}" for label, number in zip(own[name], own[value]))
+        parts.append(f"{source[0].upper()}{source[1:]}: {figures}.")
+    return " ".join([*parts, *([NONE_YET] if len(parts) == 1 else [])])
+
+
+def _rows(measured: pd.DataFrame, recorded: pd.DataFrame, name: str, value: str) -> pd.DataFrame:
+    """`source`, `name` and `value` of all figures, those of this machine first."""
+    here = measured[[name, value]].dropna().assign(source=f"{HERE}: {machine.device_name()}")
+    if recorded.empty:
+        return here
+    of_lab = recorded.assign(source=recorded["device"] + ", " + recorded["checkpoint"])
+    of_lab = of_lab[of_lab[name].isin(here[name])].dropna(subset=value)
+    return pd.concat([here, of_lab[["source", name, value]]], ignore_index=True)
+
+
+def _rounded(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def _decades(values: pd.Series) -> list[float]:
+    """Whole powers of ten around all values, and room for what is written beside a bar."""
+    low, high = math.floor(math.log10(values.min())), math.ceil(math.log10(values.max()))
+    return [min(low, high - 1), high + 0.3]
