@@ -169,7 +169,10 @@ def is_ready(root):
 def why_pip_failed(output, log_file):
     """One sentence for the end of a failed pip run, from its output, which is kept in `log_file`."""
     if re.search(r"No space left on device|Disk quota exceeded|Errno (28|122)\b", output):
-        return "The disk became full while packages were installed: free 5 GB, then run the command again."
+        return (
+            "The disk became full while packages were installed: free 5 GB (12 GB where pip takes PyTorch's build for "
+            "GPUs), then run the command again."
+        )
     if re.search(
         r"name resolution|NewConnectionError|NameResolutionError|Connection refused|Network is unreachable|"
         r"ConnectTimeout|Read timed out|Connection aborted|ProxyError",
@@ -277,6 +280,14 @@ def quiet_jupyter(prefix):
             json.dump(JUPYTER, file, indent=2)
 
 
+def tell_of_gpu(prefix):
+    """Say in a sentence whether the environment at `prefix` uses the machine's GPU; nothing where there is none."""
+    command = [os.path.join(prefix, "bin", "python"), "-I", "-c", "from inflight import tiers; print(tiers.note())"]
+    told = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.decode().strip()
+    if told:
+        print(told)
+
+
 def install_here(root, prefix):
     """Install everything into the environment at `prefix`, which its user has made for the course.
 
@@ -298,6 +309,7 @@ def install_here(root, prefix):
     run_pip(root, prefix, ["uninstall", "--yes", "openvino-telemetry"], 0)
     quiet_jupyter(prefix)
     print("{} is ready.".format(prefix))
+    tell_of_gpu(prefix)
 
 
 def remove(venv):
@@ -325,6 +337,7 @@ def make_venv(root, python):
         file.write(fingerprint(root, venv_python_version(venv)))
     os.rename(aside, os.path.join(venv, "stamp"))
     print(".venv is ready.")
+    tell_of_gpu(venv)
 
 
 def setup(root, here=False):

@@ -29,7 +29,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 # CUDA's major version -> the oldest driver that runs it, and the oldest GPU (compute capability) that its compiler
 # makes code for. NVIDIA, "CUDA Compatibility", table 1; release notes of CUDA 12 and 13.
 NEEDS = {12: ((525,), (5, 0)), 13: ((580,), (7, 5))}
-OLDER_BUILD = "cu126"  # of PyTorch, with code for GPUs since 2014
+INDEXES = "https://pytorch.org/get-started/locally/"  # names the package index of each of PyTorch's builds
 
 MIB, GIB = 2**20, 2**30
 FIELDS = ("index", "uuid", "name", "memory.total", "memory.free", "driver_version")
@@ -128,6 +128,16 @@ def checked(wanted: str | None) -> str:
     return wanted or found
 
 
+def note() -> str:
+    """What to say of the GPU when the course is set up, a sentence; blank where there is none."""
+    found = here()
+    if found.gpu is not None:
+        return f"The course computes on the GPU here ({found.why})."
+    return (
+        f"There is a GPU, but the course computes on the CPU: {found.why}. To use it, {found.fix}." if found.fix else ""
+    )
+
+
 def gpus() -> list[Gpu] | None:
     """The GPUs that the driver shows; None where there is no driver, or it does not answer."""
     program = shutil.which("nvidia-smi") or shutil.which("nvidia-smi", path=os.pathsep.join(ELSEWHERE))
@@ -203,32 +213,27 @@ def _unusable(gpu: Gpu, build: tuple[str, str | None] | None) -> tuple[str, str]
     if build is None:
         return "PyTorch is not installed", "set the course up: `make setup`"
     version, cuda = build
-    release = version.partition("+")[0]
     if cuda is None:
         return (
             f"PyTorch {version} is the build for CPUs",
-            f"install the one for GPUs: {_install(release, 'cu130')}",
+            "set the course up again where pip finds the build for GPUs, with no PIP_EXTRA_INDEX_URL that names "
+            "PyTorch's index for CPUs: `make clean setup`",
         )
     driver, capability = NEEDS.get(int(cuda.partition(".")[0]), ((0,), (0, 0)))
-    older = f"PyTorch's build for CUDA 12: {_install(release, OLDER_BUILD)}"
+    older = f"set the course up again with PIP_EXTRA_INDEX_URL as {INDEXES} names it for CUDA 12: `make clean setup`"
     if _numbers(gpu.driver) < driver:
         return (
             f"its driver {gpu.driver} is older than {driver[0]}, which PyTorch's build for CUDA {cuda} needs",
-            f"update the driver, or install {older}",
+            f"update the driver, or {older}",
         )
     if gpu.capability is not None and gpu.capability < capability:
         return (
             "it has compute capability {}.{}, and PyTorch's build for CUDA {} needs {}.{}".format(
                 *gpu.capability, cuda, *capability
             ),
-            f"install {older}",
+            older,
         )
     return "", ""
-
-
-def _install(release: str, build: str) -> str:
-    """The command that puts another build of PyTorch in the place of the one that is there."""
-    return f"python -m pip install torch=={release}+{build} --index-url https://download.pytorch.org/whl/{build}"
 
 
 def _gpu(row: dict[str, str]) -> Gpu:

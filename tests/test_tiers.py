@@ -55,7 +55,7 @@ def test_doctor_names_the_tier_and_why(driver):
     assert (
         not row.ok and not row.required and row.have.startswith("cpu: NVIDIA H200 is not used: its driver 535.183.01")
     )
-    assert row.fix.startswith("update the driver, or install PyTorch's build for CUDA 12")
+    assert row.fix.startswith("update the driver, or set the course up again with PIP_EXTRA_INDEX_URL")
 
 
 @pytest.mark.parametrize(
@@ -65,23 +65,23 @@ def test_doctor_names_the_tier_and_why(driver):
             H200.replace("580.65.06", "570.124.06"),
             FOR_GPUS,
             "its driver 570.124.06 is older than 580, which PyTorch's build for CUDA 13.0 needs",
-            "update the driver, or install PyTorch's build for CUDA 12: python -m pip install torch==2.13.0+cu126 "
-            "--index-url https://download.pytorch.org/whl/cu126",
+            "update the driver, or set the course up again with PIP_EXTRA_INDEX_URL as "
+            "https://pytorch.org/get-started/locally/ names it for CUDA 12: `make clean setup`",
         ),
         (
             H200,
             FOR_CPUS,
             "PyTorch 2.13.0+cpu is the build for CPUs",
-            "install the one for GPUs: python -m pip install torch==2.13.0+cu130 --index-url "
-            "https://download.pytorch.org/whl/cu130",
+            "set the course up again where pip finds the build for GPUs, with no PIP_EXTRA_INDEX_URL that names "
+            "PyTorch's index for CPUs: `make clean setup`",
         ),
         (H200, None, "PyTorch is not installed", "set the course up: `make setup`"),
         (
             "0, GPU-v, Tesla V100-SXM2-16GB, 16384, 16000, 580.65.06, 7.0",
             FOR_GPUS,
             "it has compute capability 7.0, and PyTorch's build for CUDA 13.0 needs 7.5",
-            "install PyTorch's build for CUDA 12: python -m pip install torch==2.13.0+cu126 --index-url "
-            "https://download.pytorch.org/whl/cu126",
+            "set the course up again with PIP_EXTRA_INDEX_URL as https://pytorch.org/get-started/locally/ names it for "
+            "CUDA 12: `make clean setup`",
         ),
     ],
 )
@@ -162,6 +162,18 @@ def test_pytorchs_build_is_read_without_loading_it():
     import torch
 
     assert printed == [torch.__version__, str(torch.version.cuda), "False"]
+
+
+def test_the_set_up_says_what_becomes_of_a_gpu(driver, monkeypatch):
+    driver()
+    assert tiers.note() == ""
+    driver(H200)
+    assert tiers.note().startswith("The course computes on the GPU here (NVIDIA H200, 139.6 of 140.4 GiB free, driver")
+    driver(H200.replace("580.65.06", "570.124.06"))
+    assert tiers.note().startswith(
+        "There is a GPU, but the course computes on the CPU: NVIDIA H200 is not used: its driver 570.124.06 is older "
+        "than 580, which PyTorch's build for CUDA 13.0 needs. To use it, update the driver, or set the course up again"
+    )
 
 
 def test_a_model_that_is_to_compute_on_a_gpu_where_none_is_used_says_so(driver):

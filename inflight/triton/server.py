@@ -530,8 +530,8 @@ def _wait_for_end(process: subprocess.Popen, drain_s: float) -> None:
 
 
 def _is_gpu_note(line: str) -> bool:
-    """Lines that only say that there is no GPU, which is no fault on this tier."""
-    return any(
+    """Lines that only say that there is no GPU, which is no fault on the tier cpu."""
+    return tiers.here().name == tiers.CPU and any(
         word in line
         for word in ("NVML", "nvml", "CUDA driver", "CudaDriver", "cuda_memory", "pinned memory", "libcuda.so", "DCGM")
     )

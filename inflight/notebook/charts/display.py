@@ -60,8 +60,8 @@ def _add_caption(layout: dict, caption: str) -> None:
     margin["t"] = margin.get("t", MARGIN["t"]) + CAPTION_PX
     if legend.get("yref", "container") == "container":  # as far from the picture as it was
         legend["y"] = legend["y"] * height / layout["height"]
-    above = f"{title['text']}<br>" if title.get("text") else ""
-    title["text"] = f'{above}<span style="font-size: 12px; color: {WASTE_TEXT}">{caption}</span>'
+    written = {"text": caption, "font": {"size": 12, "color": WASTE_TEXT}}
+    title |= {"subtitle": written} if title.get("text") else written
 
 
 def show(fig: go.Figure, alt: str) -> None:

@@ -10,12 +10,14 @@ from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE_TEXT
 
 HERE = "here, just now"
 NONE_YET = (
-    "No result of a GPU is recorded for this yet. On a machine that has one, assets/lab-gpu/measure.sh makes them."
+    "No result of a GPU is recorded for this yet.",
+    "On a machine that has one, assets/lab-gpu/measure.sh makes them.",
 )
+LINE_PX = 22
 
 
 def lab_results(measured: pd.DataFrame, recorded: pd.DataFrame, name: str, value: str, unit: str) -> go.Figure:
-    """A bar for each figure that was measured, and one of each GPU and model there is a result of; log scale.
+    """A bar for each figure that was measured, and one of each GPU and model there is a result of.
 
     Parameters
     ----------
@@ -44,20 +46,22 @@ def lab_results(measured: pd.DataFrame, recorded: pd.DataFrame, name: str, value
         )
     if len(sources) == 1:
         fig.add_annotation(
-            {"xref": "paper", "yref": "paper", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom", "yshift": 6},
-            text=NONE_YET,
+            {"xref": "paper", "yref": "paper", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom"},
+            yshift=LINE_PX + 12,
+            text="<br>".join(NONE_YET),
+            align="left",
             showarrow=False,
             font={"color": WASTE_TEXT},
         )
-    fig.update_xaxes(title=f"{unit}, log scale", type="log", range=_decades(rows[value]), dtick=1)
+    fig.update_xaxes(_axis(unit, rows[value]))
     fig.update_yaxes(autorange="reversed", tickfont={"color": INK})
-    height = 150 + 22 * len(rows) + 26 * len(sources)
+    top = 40 + LINE_PX * max(len(sources), 3)
     return fig.update_layout(
-        height=height,
+        height=top + 60 + 40 + LINE_PX * len(rows),
         barmode="group",
         showlegend=True,
         legend={"orientation": "v", "traceorder": "normal", "y": 1, "yref": "paper", "yanchor": "bottom", "x": 0},
-        margin={"l": 190, "r": 60, "t": 30 + 26 * (len(sources) + 1), "b": 60},
+        margin={"l": 150, "r": 60, "t": top, "b": 60},
         meta={"device": ""},  # the legend names them
     )
 
@@ -69,7 +73,7 @@ def lab_results_summary(measured: pd.DataFrame, recorded: pd.DataFrame, name: st
     for source, own in rows.groupby("source", sort=False):
         figures = ", ".join(f"{label} {_rounded(number)}" for label, number in zip(own[name], own[value]))
         parts.append(f"{source[0].upper()}{source[1:]}: {figures}.")
-    return " ".join([*parts, *([NONE_YET] if len(parts) == 1 else [])])
+    return " ".join([*parts, *(NONE_YET if len(parts) == 1 else [])])
 
 
 def _rows(measured: pd.DataFrame, recorded: pd.DataFrame, name: str, value: str) -> pd.DataFrame:
@@ -86,7 +90,10 @@ def _rounded(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
-def _decades(values: pd.Series) -> list[float]:
-    """Whole powers of ten around all values, and room for what is written beside a bar."""
-    low, high = math.floor(math.log10(values.min())), math.ceil(math.log10(values.max()))
-    return [min(low, high - 1), high + 0.3]
+def _axis(unit: str, values: pd.Series) -> dict:
+    """Logarithmic where a bar would be twenty times as long as another; with room for what is written beside a bar."""
+    low, high = values.min(), values.max()
+    if high < 20 * low:
+        return {"title": unit, "range": [0, 1.15 * high]}
+    decades = [math.floor(math.log10(low / 2)), math.log10(high) + 0.3]
+    return {"title": f"{unit} (log scale)", "type": "log", "range": decades, "dtick": 1}
