@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from inflight import machine, tiers
+from inflight.engine import builder
+from inflight.engine.config import BuildConfig
 from inflight.errors import CourseError
 from inflight.triton import repository, server
 
@@ -184,6 +186,14 @@ def test_a_model_that_is_to_compute_on_a_gpu_where_none_is_used_says_so(driver):
 
 
 @pytest.mark.parametrize("rows, kind", [((), "KIND_CPU"), ((H200,), "KIND_GPU")])
+@pytest.mark.parametrize("row, dtype", [(H200, "bfloat16"), (T4, "float16")])
+def test_an_engine_for_a_gpu_without_bfloat16_is_built_in_float16(driver, row, dtype):
+    driver(row)
+    assert builder._resolved(BuildConfig(), "cuda").dtype == dtype
+    assert builder._resolved(BuildConfig(), "cpu").dtype == "float32"
+    assert builder._resolved(BuildConfig(dtype="float32"), "cuda").dtype == "float32"
+
+
 def test_the_models_without_an_engine_follow_the_tier(driver, tmp_path, rows, kind):
     driver(*rows)
     names = (*repository.GPT2, "text-embedding")

@@ -169,8 +169,8 @@ def bench(
     Returns
     -------
     dict
-        `machine`, `devices`, `settings`; `rows`: the checkpoint first, then one an engine: `build`, `weight_bytes`,
-        `tokens_per_s_1` and `tokens_per_s_8` (of 1 and 8 sequences side by side; medians, the builds taking turns), and
+        `machine`, `devices`, `settings`; `rows`: the checkpoint first, then one an engine: `build`, `device`,
+        `weight_bytes`, `tokens_per_s_1` and `tokens_per_s_8` (of 1 and 8 sequences side by side; medians, the builds taking turns), and
         with `value`, `low`, `high` each `perplexity`, `over_checkpoint` (ratio of perplexities), `same_top` (share of
         tokens where the most likely one is the checkpoint's) and `kl` (mean Kullback-Leibler divergence of the engine's
         distribution from the checkpoint's, in nats); `ratios`: `perplexity_over_checkpoint` of the default build, `min`
@@ -200,12 +200,14 @@ def bench(
     del reference
     progress("speed", steps - 1, steps)
     speeds = _speeds(runners, text)
-    rows: list[dict] = [dict.fromkeys(("build", "weight_bytes", "tokens_per_s_1", "tokens_per_s_8"))]
+    on = {name: devices.of_engine(folder) for name, folder in folders.items()}
+    rows: list[dict] = [dict.fromkeys(("build", "device", "weight_bytes", "tokens_per_s_1", "tokens_per_s_8"))]
     rows[0] |= {"build": "checkpoint", "perplexity": _exp(_interval(np.array(own)))}
     rows[0] |= dict.fromkeys(("over_checkpoint", "same_top", "kl"))
     for name, folder in folders.items():
         size = engine.read(folder).weight_bytes
-        rows.append({"build": name, "weight_bytes": size, **speeds[name], **_figures(np.array(scores[name]), own)})
+        figures = _figures(np.array(scores[name]), own)
+        rows.append({"build": name, "device": on[name], "weight_bytes": size, **speeds[name], **figures})
     ratio = rows[1]["over_checkpoint"]
     settings = {
         "checkpoint": source.name,
@@ -217,15 +219,19 @@ def bench(
     ratios = {
         "perplexity_over_checkpoint": {"median": ratio["value"], "min": ratio["low"], "max": ratio["high"]},
     }
-    on = {name: devices.of_engine(folder) for name, folder in folders.items()}
     return {"machine": machine.describe(), "devices": on, "settings": settings, "rows": rows, "ratios": ratios}
 
 
 def in_words(rows: list[dict]) -> list[dict]:
-    """The rows as a terminal shows them: sizes in MB, and figures of quality with the reach of their interval."""
+    """The rows as a terminal shows them: sizes in MB, and figures of quality with the reach of their interval.
+
+    The device is one of the figures where the engines do not share it.
+    """
+    several = len({row["device"] for row in rows if row["device"]}) > 1
     return [
         {
             "build": row["build"],
+            **({"device": row["device"]} if several else {}),
             "MB": _rounded(row["weight_bytes"] and row["weight_bytes"] / 1e6),
             "tok/s, 1": _rounded(row["tokens_per_s_1"]),
             "tok/s, 8": _rounded(row["tokens_per_s_8"]),
@@ -301,7 +307,7 @@ def _scores(runner: Model, group: np.ndarray, expected: torch.Tensor) -> list[np
 
     total = torch.zeros(len(group), 3, dtype=torch.float64)
     for place in range(WINDOW - 1):
-        log_q = torch.from_numpy(_next(runner, group[:, place], place)).log_softmax(-1)
+        log_q = torch.from_numpy(np.asarray(_next(runner, group[:, place], place))).log_softmax(-1)
         log_p = expected[:, place].float()
         following = torch.from_numpy(group[:, place + 1])
         total[:, 0] -= log_q.gather(-1, following[:, None])[:, 0]

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from inflight import cache, files, machine, manifest
+from inflight import cache, files, machine, manifest, tiers
 from inflight import checkpoint as checkpoints
 from inflight.cache import made_once
 from inflight.checkpoint import tokenizer
@@ -50,6 +50,14 @@ def check_machine(config: BuildConfig, tier: str | None = None) -> None:
         raise CourseError(
             "Build option dtype 'bfloat16' needs a CPU with bfloat16 arithmetic, which this one lacks; use 'float32'."
         )
+
+
+def _resolved(config: BuildConfig, tier: str) -> BuildConfig:
+    """`config` as an engine of a tier is built with it; a GPU from before Ampere computes in float16, not bfloat16."""
+    gpu = tiers.here().gpu
+    if tier == "cuda" and config.dtype == "auto" and gpu is not None and (gpu.capability or (8, 0)) < (8, 0):
+        config = dataclasses.replace(config, dtype="float16")
+    return config.on(tier)
 
 
 def _tier_for(config: BuildConfig) -> str:
@@ -94,7 +102,7 @@ def build(
     """
     tier = tier or _tier_for(config)
     check_machine(config, tier)
-    config = config.on(tier)
+    config = _resolved(config, tier)
     if checkpoint.format == "random" and tier == "cpu":
         raise CourseError(
             f"{checkpoint.name} has no weights but random ones, which an engine of the tier cuda makes when it is "
@@ -243,7 +251,7 @@ def cached(
     """
     config = config or BuildConfig()
     tier = tier or _tier_for(config)
-    config = config.on(tier)
+    config = _resolved(config, tier)
     parts = [checkpoint.sha256, engine_version(tier), FOLDER_FORMAT, dataclasses.asdict(config)]
     key = json.dumps(parts + [device] * (device is not None))
     folder = cache_dir().absolute() / "engines" / f"{checkpoint.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"

@@ -182,8 +182,19 @@ def builds(rows: list[dict]) -> go.Figure:
         yaxis={"domain": [0.66, 1], "autorange": "reversed"},
         xaxis2={"title": "megabytes of weights", "anchor": "y2", "range": [0, most_mb * 1.2]},
         yaxis2={"title": "tokens a second", "domain": [0, 0.46], "anchor": "x2", "rangemode": "tozero"},
+        meta={"device": _devices(engines)},
     )
     return fig
+
+
+def _devices(engines: list[dict]) -> str:
+    """What the engines compute on; with their names where it is not one for all."""
+    by_device: dict[str, list[str]] = {}
+    for row in engines:
+        by_device.setdefault(row["device"], []).append(row["build"])
+    if len(by_device) == 1:
+        return next(iter(by_device))
+    return " and ".join(f"{device} ({', '.join(names)})" for device, names in by_device.items())
 
 
 def _beside(engines: list[dict]) -> list[str]:
