@@ -170,11 +170,11 @@ def bench(
     -------
     dict
         `machine`, `devices`, `settings`; `rows`: the checkpoint first, then one an engine: `build`, `device`,
-        `weight_bytes`, `tokens_per_s_1` and `tokens_per_s_8` (of 1 and 8 sequences side by side; medians, the builds taking turns), and
-        with `value`, `low`, `high` each `perplexity`, `over_checkpoint` (ratio of perplexities), `same_top` (share of
-        tokens where the most likely one is the checkpoint's) and `kl` (mean Kullback-Leibler divergence of the engine's
-        distribution from the checkpoint's, in nats); `ratios`: `perplexity_over_checkpoint` of the default build, `min`
-        and `max` being the ends of its interval.
+        `weight_bytes`, `tokens_per_s_1` and `tokens_per_s_8` (of 1 and 8 sequences side by side; medians, the builds
+        taking turns), and with `value`, `low`, `high` each `perplexity`, `over_checkpoint` (ratio of perplexities),
+        `same_top` (share of tokens where the most likely one is the checkpoint's) and `kl` (mean Kullback-Leibler
+        divergence of the engine's distribution from the checkpoint's, in nats); `ratios`: `perplexity_over_checkpoint`
+        of the default build, `min` and `max` being the ends of its interval.
 
     Raises
     ------

@@ -12,7 +12,7 @@ from inflight.engine import openvino_profile
 from inflight.engine.config import ExecutorConfig, Request
 from inflight.engine.executor import Executor
 from inflight.errors import CourseError
-from tests.engines import SMALL_LAYERS, SMALL_VOCAB, build_small
+from tests.engines import SMALL_LAYERS, SMALL_VOCAB, TINY_LLAMA, build_small, build_tiny, write_tiny
 
 PRODUCTS = (openvino_profile.ATTENTION, openvino_profile.FEED_FORWARD, openvino_profile.OUTPUT)
 
@@ -78,6 +78,19 @@ def test_rows_kinds_and_ratios_fit_together(small_checkpoint, small_engine):
         assert [one["kind"] for one in kinds] == [*openvino_profile.KINDS, floor.BETWEEN]
         assert sum(one["floor_ms"] or 0 for one in kinds) == pytest.approx(row["floor_ms"])
     assert sum(step.startswith("round 2 of 3") for step in steps) == 3
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_of_an_engine_of_pytorch_what_it_reads_for_a_token_counts(small_checkpoint, tmp_path, shares):
+    tiny = write_tiny("llama", small_checkpoint.path, tmp_path / "tiny", tie_word_embeddings=shares)
+    folder = build_tiny(tiny, tmp_path / "engine")
+    result = floor.bench(folder, tiny, 1, (1, 2), 16, 24)
+    assert "rows_by_kind" not in result and set(result["devices"].values()) == {result["machine"]["cpu"]}
+    info = engine.read(folder)
+    numbers = info.pretrained_config["num_parameters"]
+    unread = 0 if shares else SMALL_VOCAB * TINY_LLAMA["hidden_size"]
+    assert [row["weight_mb"] for row in result["rows"]] == pytest.approx([4 * (numbers - unread) / 1e6] * 2, rel=0.02)
+    assert result["rows"][1]["kv_mb"] == pytest.approx(2 * 28 * info.kv_cache_bytes_per_token / 1e6)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from inflight.cli import app
 from inflight.engine.config import Request
 from inflight.engine.executor import Executor
 from inflight.errors import CourseError
-from tests.engines import build_small, write_quantized
+from tests.engines import build_small, build_tiny, write_quantized, write_tiny
 
 PROMPTS = (
     "What is the capital of France?",
@@ -55,6 +55,23 @@ def test_a_small_models_builds_beside_itself(stored, tmp_path):
     ratio = result["ratios"]["perplexity_over_checkpoint"]
     assert (ratio["median"], ratio["min"], ratio["max"]) == tuple(builds[0]["over_checkpoint"].values())
     assert json.dumps(result) and "±" in quality.in_words(result["rows"])[1]["same_top"]
+
+
+def test_an_engine_of_pytorch_is_judged_and_timed_like_any_other(small_checkpoint, tmp_path):
+    tiny = write_tiny("llama", small_checkpoint.path, tmp_path / "tiny", max_position_embeddings=512)
+    sizes = {"max_batch_size": 8, "max_input_len": 256, "max_seq_len": 512, "max_num_tokens": 512}
+    folders = {"float": build_tiny(tiny, tmp_path / "engine", **sizes)}
+    result = quality.bench(tiny, folders, 512)
+    _, row = result["rows"]
+    assert row["over_checkpoint"]["value"] == pytest.approx(1, abs=0.001) and row["same_top"]["value"] > 0.999
+    assert row["tokens_per_s_8"] > 0 and row["device"] == result["devices"]["float"] == result["machine"]["cpu"]
+
+
+@pytest.mark.parametrize("devices, words", [(["CPU", "CPU"], None), (["CPU", "NVIDIA H200"], "NVIDIA H200")])
+def test_devices_are_a_figure_where_the_builds_do_not_share_one(devices, words):
+    empty = dict.fromkeys(("weight_bytes", "tokens_per_s_1", "tokens_per_s_8", "perplexity", "over_checkpoint", "kl"))
+    rows = [{**empty, "same_top": None, "build": name, "device": device} for name, device in zip("ab", devices)]
+    assert quality.in_words(rows)[1].get("device") == words
 
 
 def test_a_hugging_face_folder_is_its_own_reference(small_checkpoint):
