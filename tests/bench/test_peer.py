@@ -364,7 +364,8 @@ def test_both_serve_the_trace_in_turns(other, engine_dir, tokenizer, tmp_path, s
     result = peer.bench(other.url, engine_dir, mild, tmp_path, 2, stream, progress=steps.append)
     turns = [step.rpartition(": ")[2] for step in steps if "round" in step or "warm-up" in step]
     assert turns == ["inflight", "peer", "peer", "inflight", "inflight", "peer"]
-    assert set(result) == {"machine", "settings", "rows", "ratios"}
+    assert set(result) == {"machine", "devices", "settings", "rows", "ratios"}
+    assert result["devices"] == dict.fromkeys(("peer", "inflight"), result["machine"]["cpu"])
     asked = sum(request.max_tokens for request in mild)
     assert result["settings"]["output_tokens"] == asked and result["settings"]["endpoint"] == COMPLETIONS
     theirs, ours = result["rows"]

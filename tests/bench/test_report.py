@@ -130,8 +130,11 @@ def test_figures_of_a_run_without_an_answer(run):
 
 
 def test_json_has_machine_settings_and_rows(run):
-    result = report.result({"bench load": run, "other": Run(run.requests, STARTED_AT, "Interrupted.")}, {"seed": 1})
-    assert set(result) == {"machine", "settings", "rows", "ratios"}
+    result = report.result(
+        {"bench load": run, "other": Run(run.requests, STARTED_AT, "Interrupted.")}, {"seed": 1}, "CPU"
+    )
+    assert set(result) == {"machine", "devices", "settings", "rows", "ratios"}
+    assert result["devices"] == {"bench load": "CPU", "other": "CPU"}
     assert result["machine"]["cores"] >= 1
     assert [row["way"] for row in result["rows"]] == ["bench load", "other"]
     assert "stopped" not in result["rows"][0]
