@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from inflight import machine, tiers
-from inflight.engine import builder
+from inflight.engine import builder, executor
 from inflight.engine.config import BuildConfig
+from inflight.engine.folder import EngineInfo
 from inflight.errors import CourseError
 from inflight.triton import repository, server
 
@@ -185,7 +186,6 @@ def test_a_model_that_is_to_compute_on_a_gpu_where_none_is_used_says_so(driver):
         tiers.checked("cuda:0")
 
 
-@pytest.mark.parametrize("rows, kind", [((), "KIND_CPU"), ((H200,), "KIND_GPU")])
 @pytest.mark.parametrize("row, dtype", [(H200, "bfloat16"), (T4, "float16")])
 def test_an_engine_for_a_gpu_without_bfloat16_is_built_in_float16(driver, row, dtype):
     driver(row)
@@ -194,6 +194,7 @@ def test_an_engine_for_a_gpu_without_bfloat16_is_built_in_float16(driver, row, d
     assert builder._resolved(BuildConfig(dtype="float32"), "cuda").dtype == "float32"
 
 
+@pytest.mark.parametrize("rows, kind", [((), "KIND_CPU"), ((H200,), "KIND_GPU")])
 def test_the_models_without_an_engine_follow_the_tier(driver, tmp_path, rows, kind):
     driver(*rows)
     names = (*repository.GPT2, "text-embedding")
@@ -204,6 +205,43 @@ def test_the_models_without_an_engine_follow_the_tier(driver, tmp_path, rows, ki
         assert f"kind: {kind}\n" in (repo / name / "config.pbtxt").read_text()
     by_hand = repository.assemble(tmp_path / "other", models=names[:1], instance_kind="KIND_CPU", **folders)
     assert "kind: KIND_CPU\n" in (by_hand / names[0] / "config.pbtxt").read_text()
+
+
+# Llama 3's 8 billion parameters in bfloat16, beside answers of up to 2,048 tokens: 16,061 MB and 268 MB.
+LLAMA_8B = {
+    "num_parameters": 8_030_000_000,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "head_size": 128,
+    "checkpoint": {"name": "random-llama-3-8b"},
+}
+
+
+@pytest.mark.parametrize(
+    "free_mb, message",
+    [
+        (
+            15_000,
+            r"needs 16328.4 MB \(16060.0 MB of weights and 268.4 MB of KV cache for one request\), and 15000.0 MB of "
+            r"the memory of Tesla T4 \(16106 MB\) are available. .*: quant_algo W8A16 would fit, about 8298 MB.$",
+        ),
+        (16_200, "smaller engine: a max_seq_len of 1056 would fit.$"),
+        (4_000, "a model of 1866 million parameters would fit, and this one has 8030.$"),
+        (100, "a model of 0 million parameters would fit"),
+    ],
+)
+def test_a_gpu_that_is_too_small_is_told_what_would_fit(driver, monkeypatch, tmp_path, free_mb, message):
+    driver(T4)
+    monkeypatch.setattr(executor, "free_bytes", lambda info: free_mb * 10**6)
+    info = EngineInfo(tmp_path, "torch", LLAMA_8B, BuildConfig(dtype="bfloat16"), "cuda", "cuda")
+    with pytest.raises(CourseError, match=message):
+        executor.check_memory(info)
+
+
+def test_a_gpu_with_room_is_taken(driver, monkeypatch, tmp_path):
+    driver(H200)
+    monkeypatch.setattr(executor, "free_bytes", lambda info: 16_400 * 10**6)
+    executor.check_memory(EngineInfo(tmp_path, "torch", LLAMA_8B, BuildConfig(dtype="bfloat16"), "cuda", "cuda"))
 
 
 def test_the_server_has_the_drivers_library_and_the_chosen_gpu(driver, tmp_path, monkeypatch):
