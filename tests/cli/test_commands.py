@@ -26,7 +26,7 @@ def test_an_option_of_build_is_told_in_the_words_of_its_setting(name):
         assert option.help == setting.metadata["help"]
         assert option.default == ("none" if setting.default is None else setting.default)
     else:
-        assert name in ("checkpoint", "output_dir")
+        assert name in ("checkpoint", "output_dir", "tier")
 
 
 def test_every_setting_of_an_engine_that_can_vary_is_an_option_of_build():

@@ -52,7 +52,7 @@ def test_a_picture_has_the_figure_s_words_and_colours_and_a_summary_for_a_screen
 
 @needs_chromium
 def test_a_picture_is_as_wide_as_a_page_and_as_tall_as_its_figure(drawn):
-    assert [(root.get("width"), root.get("height")) for root in drawn] == [("880", "300"), ("880", "420")]
+    assert [(root.get("width"), root.get("height")) for root in drawn] == [("880", "320"), ("880", "440")]
 
 
 @needs_chromium
