@@ -15,7 +15,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from inflight import bootstrap
+from inflight import bootstrap, tiers
 from inflight.paths import COURSE
 
 ROOT = COURSE
@@ -124,8 +124,29 @@ def test_set_up_here_asks_for_a_python_in_the_range(monkeypatch, capsys):
     assert "make the environment with one of them (conda env create" in capsys.readouterr().err
 
 
+def python_that_says(prefix: Path, sentence: str) -> None:
+    """A stand-in for the Python of an environment."""
+    (prefix / "bin").mkdir()
+    python = prefix / "bin" / "python"
+    python.write_text(f"#!/bin/sh\necho '{sentence}'\n")
+    python.chmod(0o755)
+
+
+@pytest.mark.parametrize("sentence, shown", [("", []), ("There is a GPU, but its driver is old.", [True])])
+def test_set_up_ends_with_a_sentence_on_a_gpu_that_is_there(tmp_path, capsys, sentence, shown):
+    python_that_says(tmp_path, sentence)
+    bootstrap.tell_of_gpu(str(tmp_path))
+    assert capsys.readouterr().out.splitlines() == [sentence] * len(shown)
+
+
+def test_what_set_up_says_of_a_gpu_is_asked_of_the_package(capsys):
+    bootstrap.tell_of_gpu(sys.prefix)
+    assert capsys.readouterr().out.strip() == tiers.note()
+
+
 def test_set_up_here_installs_into_this_python_and_takes_the_telemetry_out(monkeypatch, tmp_path):
     ran = []
+    python_that_says(tmp_path, "")
     monkeypatch.setattr(bootstrap, "run_pip", lambda root, prefix, arguments, total: ran.append((prefix, arguments)))
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     bootstrap.setup(str(ROOT), here=True)

@@ -84,15 +84,14 @@ def pipeline(
                 checkpoint_dir, dtype=getattr(torch, dtype), use_safetensors=True, **LOCAL
             )
             text = transformers.AutoTokenizer.from_pretrained(tokenizer_dir or checkpoint_dir, **LOCAL)
-            model = on_device(model, device, checkpoint_dir)
-            return transformers.pipeline("text-generation", model=model, tokenizer=text, device=device)
-    except CourseError:
-        raise
     except Exception as error:  # transformers raises whatever it trips over
         raise CourseError(
             f"The checkpoint in {checkpoint_dir} cannot be loaded ({last_line(error)}). Remove that "
             "folder, then make it again: `inflight assemble --with-llama-python`."
         ) from error
+    model = on_device(model, device, checkpoint_dir)
+    with quiet():
+        return transformers.pipeline("text-generation", model=model, tokenizer=text, device=device)
 
 
 def on_device(model: PreTrainedModel, device: str, folder: str | Path) -> PreTrainedModel:
