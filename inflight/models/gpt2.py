@@ -435,8 +435,8 @@ class _FixedBatch:
 
     Attributes
     ----------
-    ids, positions : int64 tensors [num_rows]
-        Token of each row, and its position.
+    inputs : int64 tensor [2, num_rows]
+        `ids` and `positions`, which are its rows: the token of each slot, and its position.
     likeliest : int64 tensor [num_rows]
         After a step: the tokens that follow.
     """
@@ -448,7 +448,9 @@ class _FixedBatch:
         import torch
 
         self._num_rows, self._length, self._dtype = num_rows, length, dtype
-        self.ids, self.positions, self.likeliest = torch.zeros(3, num_rows, dtype=torch.long, device=device)
+        self.inputs = torch.zeros(2, num_rows, dtype=torch.long, device=device)
+        self.ids, self.positions = self.inputs
+        self.likeliest = torch.zeros_like(self.ids)
         self.slots = torch.arange(num_rows, device=device)
 
     def begin(self) -> None:
@@ -513,8 +515,7 @@ class _FixedSteps:
         ids, positions = [0] * rows, [min(cached, self._model.positions - 1) for cached in self.num_cached[:rows]]
         for sequence in sequences:
             ids[sequence.slot] = sequence.token_ids[-1]
-        step.ids.copy_(torch.tensor(ids))
-        step.positions.copy_(torch.tensor(positions))
+        step.inputs.copy_(torch.tensor([ids, positions]))
         if shape in self._graphs:
             self._graphs[shape].replay()
         else:
