@@ -3,10 +3,12 @@
 import json
 
 import pytest
+from typer.testing import CliRunner
 
 from inflight import machine, tiers
 from inflight.bench import compare, devices, recorded, workload
 from inflight.checkpoint.tokenizer import load_tokenizer
+from inflight.cli.commands import app
 from inflight.errors import CourseError
 from inflight.tiers import Gpu, Tier
 
@@ -126,3 +128,39 @@ def test_every_result_in_the_repository_can_be_read():
         content = json.loads(path.read_text())
         device = " and ".join(dict.fromkeys(content["devices"].values()))
         assert path == recorded.path(benchmark, content["settings"]["checkpoint"], device)
+
+
+# Every command that keeps its result ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments, measures, kept_as",
+    [
+        (["serving-tax", "--engine-dir", "ENGINE"], "load_generator.serving_tax", "serving-tax_small"),
+        (["compare", "V1", "inflight_batching"], "compare.compare", "compare-v1-inflight-batching_small"),
+        (
+            ["compare", "max_utilization", "guaranteed_no_evict", "--in-process", "--kv-cache-tokens", "1024"],
+            "in_process.compare",
+            "compare-in-process-max-utilization-guaranteed-no-evict_small",
+        ),
+        (["floor"], "floor.bench", "floor_small"),
+        (["batchers"], "dynamic_batching.bench", "batchers_smollm2-135m-instruct"),
+    ],
+)
+def test_a_command_keeps_what_it_printed(
+    kept, small_engine, small_checkpoint, tmp_path, monkeypatch, arguments, measures, kept_as
+):
+    asked = []
+    device = machine.device_name("cpu")
+    measured = result(device, 2.5) | ({"cost": {}} if arguments[0] == "batchers" else {})
+    monkeypatch.setattr(f"inflight.bench.{measures}", lambda *given, **named: asked.append(given) or dict(measured))
+    monkeypatch.setattr("inflight.cli.terminal.fetch", lambda source: small_checkpoint)
+    monkeypatch.setattr("inflight.engine.cached", lambda source, config, tier: small_engine, raising=False)
+    monkeypatch.setattr("inflight.models.huggingface.folder", lambda source: tmp_path)
+    monkeypatch.setattr("inflight.cli.bench._requests", lambda *given: [])
+    filled = [str(small_engine) if word == "ENGINE" else word for word in arguments]
+    ran = CliRunner().invoke(app, ["bench", *filled, "--save", "--json"])
+    assert ran.exit_code == 0, ran.exception
+    [path] = kept.glob("*.json")
+    assert path == recorded.path(*kept_as.split("_"), device) and len(asked) == 1
+    assert json.loads(path.read_text())["ratios"] == json.loads(ran.stdout)["ratios"] == measured["ratios"]
