@@ -15,7 +15,7 @@ if [[ -n ${SMALL:-} ]]; then
     export INFLIGHT_RESULTS=${INFLIGHT_RESULTS:-$PWD/build/results}
     mkdir -p "$INFLIGHT_RESULTS"
     rounds=1 gpt2="gpt2-tiny-random" gpt2_size=(--streams 2 --tokens 8)
-    tax=(--requests 8) trace=(--requests 8) pair=(--requests 2) batches=(--requests 16) text=(--tokens 512)
+    tax=(--requests 8) trace=(--dataset mild --requests 4 --max-batch-size 2) pair=(--requests 2) batches=(--requests 16) text=(--tokens 512)
 fi
 failed=()
 
