@@ -10,7 +10,8 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 python=${PYTHON:-.venv/bin/python}
 tier=$("$python" -c "from inflight import machine; print(machine.tier())") || exit
-rounds=${ROUNDS:-3} gpt2="gpt2-124m-random" gpt2_size=() tax=() trace=() pair=(--requests 16) batches=() text=(--tokens 5120)
+rounds=${ROUNDS:-3} gpt2="gpt2-124m-random" gpt2_size=() tax=() trace=() pair=(--requests 16) batches=()
+text=(--tokens 5120)
 if [[ -n ${SMALL:-} ]]; then
     export INFLIGHT_RESULTS=${INFLIGHT_RESULTS:-$PWD/build/results}
     mkdir -p "$INFLIGHT_RESULTS"
