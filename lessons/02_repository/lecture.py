@@ -351,6 +351,21 @@ print(f"the answer has {len(with_prompt)} characters before Undo, {len(client.as
 # - The templates leave the chat template to the client; `apply_chat_template` is the course's own.
 
 # %% [markdown]
+# ## Whose clients?
+#
+# Names, types and shapes of the outer tensors are a **contract** with every client ever written. TensorRT-LLM's has
+# changed since its first release, mostly by additions. The course's repository has the one of 0.9 to 0.19: fields that
+# this engine has no use for are taken when they ask for nothing, and refused with the reason when they do. Clients of
+# the first workshops, of 0.5, are served by `assemble(…, contract="0.5")`, on the command line `--contract 0.5`.
+
+# %%
+pd.DataFrame(repository.contract_differences()).set_index("since")
+
+# %% [markdown]
+# Each row has broken somebody's client: at its first request when a type or a required input changed, or with a wrong
+# figure and no error at all when the prompt came to be left out of the answer.
+
+# %% [markdown]
 # ## What breaks
 #
 # Five repositories, one fault each. Some are seen by the check, before anything starts. Some only by Triton, when it
