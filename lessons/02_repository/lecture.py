@@ -188,7 +188,7 @@ moved = sum(len(tensors) for tensors in handed.values())
 prompt_tokens = to_engine["input_ids"].shape[1]
 Markdown(f"You said **{guess.value}**; the files said {counts.sum()}; **{moved}** were handed over. "
          f"The {len(question)} characters became {prompt_tokens} token ids, because the chat template puts its own words around them. The "
-         f"batch dimension in front is 1 everywhere: one request.")
+         f"batch dimension in front is 1: one request. Only the text comes without it, as TensorRT-LLM's clients expect.")
 
 # %% [markdown]
 # ## The same edit, three ways

@@ -137,11 +137,14 @@ def test_every_option_of_the_text_client_that_asks_for_nothing_new(streaming, an
 
 def test_the_later_names_do_what_the_earlier_ones_do(whole):
     with Client(whole.grpc_url) as client:
-        text = client.ask(PROMPT, LENGTH, top_k=50, random_seed=7, min_length=LENGTH).text
-        assert text != client.ask(PROMPT, LENGTH, top_k=50, random_seed=8, min_length=LENGTH).text
+        drawn = lambda seed: (
+            client.ask(PROMPT, LENGTH, top_k=50, temperature=5.0, random_seed=seed, min_length=LENGTH).text
+        )
+        text = drawn(7)
+        assert text != drawn(8)
     arrays = {"text_input": outside.text(PROMPT), "max_tokens": outside.one(LENGTH, np.int32)}
-    arrays |= {"top_k": outside.one(50, np.int32), "seed": outside.one(7, np.uint64)}
-    arrays |= {"min_tokens": outside.one(LENGTH, np.int32)}
+    arrays |= {"top_k": outside.one(50, np.int32), "temperature": outside.one(5.0, np.float32)}
+    arrays |= {"seed": outside.one(7, np.uint64), "min_tokens": outside.one(LENGTH, np.int32)}
     assert outside.infer(whole, "grpc", "ensemble", arrays).as_numpy("text_output")[0].decode() == text
 
 

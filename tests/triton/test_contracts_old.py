@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pandas as pd
@@ -27,7 +28,8 @@ LONG = 2000
 
 @pytest.fixture(scope="module")
 def engine_dir(small_checkpoint, tmp_path_factory):
-    return build_small(small_checkpoint, tmp_path_factory.mktemp("old") / "engine", max_seq_len=LONG + 48)
+    sizes = {"max_seq_len": LONG + 256, "max_input_len": 256, "max_num_tokens": 256}
+    return build_small(small_checkpoint, tmp_path_factory.mktemp("old") / "engine", **sizes)
 
 
 @pytest.fixture(scope="module")
@@ -237,6 +239,18 @@ def test_the_workshops_benchmark(whole, model, protocol, answers):
     assert len(outside.infer_at_once(whole, protocol, model, [request] * 6)) == 6
 
 
+@pytest.mark.parametrize("protocol", [0, 1], ids=["grpc", "http"])
+def test_the_baseline_ends_when_the_client_of_a_stream_goes(streaming, protocol):
+    client = clients(streaming, BASELINE)[protocol]
+    whole_s = client.stream(PROMPT, 500, min_length=500).read().latency_s
+    for number, _ in enumerate(client.stream(PROMPT, 500, min_length=500)):
+        if number == 2:
+            left_s = time.perf_counter()
+            break
+    assert client.ask(PROMPT, 2, min_length=2).text
+    assert time.perf_counter() - left_s < 0.8 * whole_s, "one is computed after the other"
+
+
 # The course's client --------------------------------------------------------------------------------------------------
 
 
@@ -252,13 +266,17 @@ def test_the_courses_client_fits_its_requests_to_the_older_contract(whole, strea
         assert with_words.text == answers[model]
 
 
-def test_a_load_is_sent_to_the_older_contract(whole, engine_dir):
-    command = ["bench", "load", "--url", whole.grpc_url, "--engine-dir", engine_dir, "--dataset", "mild"]
-    options = ["--requests", "4", "--warm-up", "1", "--max-input-len", "40", "--tokenizer-type", "llama", "--json"]
+def test_a_load_is_sent_to_the_older_contract(whole, engine_dir, tmp_path):
+    records = [{"input": "one " * words, "instruction": "Go on:", "output": "a b c"} for words in (3, 60, 5)]
+    (tmp_path / "dataset.json").write_text(json.dumps(records))
+    command = ["bench", "load", "--url", whole.grpc_url, "--engine-dir", engine_dir, "--warm-up", "1", "--json"]
+    options = ["--dataset", tmp_path / "dataset.json", "--max-input-len", "80", "--tokenizer-type", "llama"]
     done = subprocess.run([sys.executable, "-m", "inflight", *command, *options], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "--tokenizer-type llama is of no effect: tokenizer.json says what kind it is." in done.stderr
-    assert json.loads(done.stdout)["settings"]["requests"] <= 4
+    said = "1 prompts of DATASET are longer than --max-input-len (80 tokens) and are left out."
+    assert said.replace("DATASET", str(tmp_path / "dataset.json")) in " ".join(done.stderr.split())
+    assert json.loads(done.stdout)["settings"]["requests"] == 2
 
 
 @pytest.mark.parametrize("model", ["ensemble", BASELINE])

@@ -139,8 +139,8 @@ class TritonPythonModel:
             raise CourseError(f"input_lengths is {length}, but input_ids has {ids.shape[1]} tokens.")
         if python_model.scalar(request, "beam_width", 1) != 1:
             raise CourseError("beam_width must be 1: this engine decodes one beam.")
-        given = {field: python_model.scalar(request, name) for name, field in SAMPLING.items()}
-        given = {field: value for field, value in given.items() if value is not None}
+        given = {name: python_model.scalar(request, name) for name in SAMPLING}
+        given = {SAMPLING[name]: value for name, value in given.items() if value is not None}
         end_id = python_model.scalar(request, "end_id")
         return Request(
             input_ids=ids[0, :length].tolist(),
