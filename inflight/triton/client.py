@@ -321,14 +321,14 @@ class Client:
                 connection.next_reply(STOP_TIMEOUT_S)
 
     def _ask_grpc(self, model: str, arrays: dict[str, np.ndarray], read, request_id: str) -> Answer:
-        started = time.perf_counter()
+        started, connection = time.perf_counter(), self._grpc
         if self.is_decoupled(model):  # such a model answers only on a stream
             pieces = list(self._stream_grpc(model, arrays, read, request_id))
         else:
             arrays = fitting.fit(arrays, self._config(model))
             try:
                 pieces = [
-                    read(self._grpc.infer(model, arrays, self.timeout_s, self._is_gone(model), request_id=request_id))
+                    read(connection.infer(model, arrays, self.timeout_s, self._is_gone(model), request_id=request_id))
                 ]
             except (NoAnswer, ModelGone):
                 # Nobody waits any longer: the time is up, the model is gone, or `close` was called meanwhile.
