@@ -76,7 +76,8 @@ overview
 # %% [markdown]
 # Three models are run by the Python **backend**: Triton loads their `model.py`. The fourth, the **ensemble**, has no
 # code. It is a list of steps, and Triton itself carries the tensors between them; its folder `1` is empty.
-# **Decoupled** means that a request may get more than one response; streaming needs it, and here it is off.
+# **Decoupled** means that a request may get more than one response; streaming needs it, and here it is off. Most of
+# the engine's inputs are there for outside clients alone: [Whose clients?](#Whose-clients?) says why.
 
 # %%
 text = (repo / "postprocessing" / "config.pbtxt").read_text()
