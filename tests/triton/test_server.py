@@ -335,7 +335,7 @@ def test_what_runs_longer_than_it_may_is_told_and_an_interrupt_ends_the_waiting(
     with Server(small_repo) as server:
         traces, client = Traces.of(server.pid), Client(server.grpc_url, timeout_s=3600)
         with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(client._ask_grpc, "silent", {"text_input": text("Hello")}, lambda reply: reply)
+            asked = pool.submit(client._ask_grpc, "silent", {"text_input": text("Hello")}, lambda reply: reply, "id")
             with pytest.raises(TimeoutError):
                 asked.result(timeout=2)
             if is_interrupted:
