@@ -154,9 +154,9 @@ def build_tiny(checkpoint: checkpoints.Checkpoint, folder: Path, **options) -> P
 # Servers --------------------------------------------------------------------------------------------------------------
 
 
-def clients(server: Server) -> list[Client]:
+def clients(server: Server, model: str = "ensemble") -> list[Client]:
     """One client a protocol."""
-    return [Client(server.grpc_url), Client(server.http_url)]
+    return [Client(server.grpc_url, model), Client(server.http_url, model)]
 
 
 def metric(server: Server, family: str, **labels) -> float:

@@ -37,6 +37,7 @@ def requests(
     build: BuildConfig,
     seed: int = 0,
     tell: Callable[[str], None] = lambda sentence: None,
+    max_input_len: int | None = None,
 ) -> list[TimedRequest]:
     """The first requests of a trace or a dataset, with its own lengths.
 
@@ -54,22 +55,42 @@ def requests(
         Of the lengths that a trace draws.
     tell : function
         Called with a sentence when prompts are left out.
+    max_input_len : int, optional
+        Leave out prompts with more tokens, of a dataset before `number` counts, of a trace after it.
 
     Raises
     ------
     CourseError
-        A dataset that cannot be read or has fewer requests.
+        A dataset that cannot be read or has fewer requests, or no prompt that is short enough.
     """
     if dataset in TRACES:
-        return workload.trace(dataset, tokenizer, seed, number)
+        return _short_enough(workload.trace(dataset, tokenizer, seed, number), dataset, max_input_len, tell)
     path = workload.MINI_CNN_EVAL if dataset == "dataset" else Path(dataset)
-    found = workload.from_dataset(workload.read_dataset(path), tokenizer, build.max_input_len)
+    most = min(build.max_input_len, max_input_len or build.max_input_len)
+    found = workload.from_dataset(workload.read_dataset(path), tokenizer, most)
     if found.num_dropped:
-        tell(
-            f"{found.num_dropped} prompts of {path} are longer than the engine's max_input_len "
-            f"({build.max_input_len} tokens) and are left out."
-        )
+        whose = "the engine's max_input_len" if most == build.max_input_len else "--max-input-len"
+        tell(f"{found.num_dropped} prompts of {path} are longer than {whose} ({most} tokens) and are left out.")
     return first(found, number, f"The dataset {path}")
+
+
+def _short_enough(
+    requests: list[TimedRequest], trace: str, most: int | None, tell: Callable[[str], None]
+) -> list[TimedRequest]:
+    if most is None:
+        return requests
+    kept = [request for request in requests if request.input_len <= most]
+    if not kept:
+        raise CourseError(
+            f"Every prompt of the trace {trace} is longer than --max-input-len ({most} tokens); the shortest has "
+            f"{min(request.input_len for request in requests)}. Allow longer ones."
+        )
+    if len(kept) < len(requests):
+        tell(
+            f"{len(requests) - len(kept)} prompts of {trace} are longer than --max-input-len ({most} tokens) and are "
+            "left out."
+        )
+    return kept
 
 
 def recorded(path: str | Path, number: int | None, tokenizer: ChatTokenizer) -> list[TimedRequest]:

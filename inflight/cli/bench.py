@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 DATASET = typer.Option(help=f"{', '.join(TRACES)}, dataset (the course's own), or a file in MLPerf's layout.")
 NUM_REQUESTS = typer.Option("--requests", help="So many of its first requests; by default all.")
+MAX_INPUT_LEN = typer.Option(
+    min=1, help="Leave out requests whose prompt has more tokens; by default as many as the engine takes."
+)
 URL = typer.Option(help="host:port (gRPC) or http://host:port; by default a server for the occasion.")
 STREAM = typer.Option("--stream", help="Ask for answers in pieces, which gives TTFT and ITL.")
 WARM_UP = typer.Option(help="Requests before it that are not counted; by default two for each of the engine's slots.")
@@ -68,6 +71,7 @@ def load(
     model: Annotated[str, typer.Option(help="The text model to ask.")] = "ensemble",
     dataset: Annotated[str, DATASET] = "dataset",
     num_requests: Annotated[int | None, NUM_REQUESTS] = None,
+    max_input_len: Annotated[int | None, MAX_INPUT_LEN] = None,
     arrivals: Annotated[str | None, typer.Option(help=f"{', '.join(ARRIVALS)}; by default all at once.")] = None,
     rate: Annotated[float | None, typer.Option(help="Requests a second, for constant and poisson.")] = None,
     recorded: Annotated[
@@ -89,12 +93,14 @@ def load(
         Path | None, typer.Option(help="File to which a line of statistics is added, unless the run ends early.")
     ] = None,
     perfetto: Annotated[Path | None, typer.Option(help="File for a trace that ui.perfetto.dev opens.")] = None,
+    tokenizer_type: Annotated[str | None, terminal.TOKENIZER_TYPE] = None,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Send many requests, and show throughput, TTFT, ITL and latency.
 
     Example: [bold]inflight bench load --arrivals poisson --rate 4 --stream --csv run.csv[/]
     """
+    terminal.note_tokenizer_type(tokenizer_type)
     files = bench.result_files.ResultFiles(csv, op_stats_csv, perfetto)
     arrivals = bench.plan.arrivals(arrivals, rate, recorded, output_lengths)
     bench.plan.check_target(url, model)
@@ -103,7 +109,7 @@ def load(
     if recorded is not None:
         requests = bench.plan.recorded(recorded, num_requests, checkpoint.load_tokenizer(engine_dir))
     else:
-        requests = _requests(dataset, num_requests, engine_dir, seed)
+        requests = _requests(dataset, num_requests, engine_dir, seed, max_input_len)
         requests = bench.plan.with_lengths(requests, output_lengths, seed)
         requests = bench.plan.with_arrivals(requests, arrivals, rate, seed)
     bench.plan.check_fit(requests, build)
@@ -137,6 +143,7 @@ def compare(
     second: Annotated[str, WAY],
     dataset: Annotated[str, DATASET] = "skewed",
     num_requests: Annotated[int | None, NUM_REQUESTS] = None,
+    max_input_len: Annotated[int | None, MAX_INPUT_LEN] = None,
     policy: Annotated[str, typer.Option(help=f"{' or '.join(POLICIES)}.")] = POLICIES[0],
     max_batch_size: Annotated[int, typer.Option(help="Slots of the engine.")] = BuildConfig.max_batch_size,
     rounds: Annotated[int, typer.Option(help="Rounds that count; one before them warms up.")] = 5,
@@ -166,7 +173,7 @@ def compare(
         engine_dir = engine.cached(source, _build_config(max_batch_size, kv_cache_tokens), tier)
         checkpoint_dir = models.huggingface.folder(source) if BASELINE in (first, second) else None
     keep = _keeper(save, f"compare-{'in-process-' * in_process}{first}-{second}", engine_dir=engine_dir)
-    requests = _requests(dataset, num_requests, engine_dir, seed)
+    requests = _requests(dataset, num_requests, engine_dir, seed, max_input_len)
     bench.plan.check_fit(requests, engine.read(engine_dir).build_config)
     with (
         leftovers.folder("inflight-bench-") as scratch,
@@ -191,6 +198,7 @@ def perf_analyzer_command(
     model: Annotated[str, typer.Option(help="The text model to ask.")] = "ensemble",
     dataset: Annotated[str, DATASET] = "mild",
     num_requests: Annotated[int | None, NUM_REQUESTS] = None,
+    max_input_len: Annotated[int | None, MAX_INPUT_LEN] = None,
     concurrency: Annotated[int, typer.Option(help="Requests under way at any time.")] = 8,
     stream: Annotated[bool, STREAM] = False,
     warm_up: Annotated[int | None, WARM_UP] = None,
@@ -206,7 +214,7 @@ def perf_analyzer_command(
     bench.plan.check_target(url, model)
     engine_dir = engine_dir or terminal.cached_engine()
     build = engine.read(engine_dir).build_config
-    requests = _requests(dataset, num_requests, engine_dir, seed)
+    requests = _requests(dataset, num_requests, engine_dir, seed, max_input_len)
     bench.plan.check_fit(requests, build)
     bench.perf_analyzer.check(requests, concurrency, url)
     warm_up = bench.plan.warm_up_requests(warm_up, build)
@@ -417,11 +425,13 @@ def _build_config(max_batch_size: int, kv_cache_tokens: int | None) -> BuildConf
     )
 
 
-def _requests(dataset: str, number: int | None, engine_dir: Path, seed: int) -> list[TimedRequest]:
+def _requests(
+    dataset: str, number: int | None, engine_dir: Path, seed: int, max_input_len: int | None = None
+) -> list[TimedRequest]:
     """`plan.requests` for an engine; says when prompts are left out."""
     tokenizer, build = checkpoint.load_tokenizer(engine_dir), engine.read(engine_dir).build_config
     tell = lambda sentence: progress_console.print(sentence, highlight=False)
-    return bench.plan.requests(dataset, number, tokenizer, build, seed, tell)
+    return bench.plan.requests(dataset, number, tokenizer, build, seed, tell, max_input_len)
 
 
 def _warm(send: Sender, requests: list[TimedRequest], number: int) -> None:

@@ -22,7 +22,7 @@ from inflight.cli import bench, datasets, gpt2, terminal
 from inflight.cli.terminal import ENGINE_DIR, console, progress_console
 from inflight.engine.config import BuildConfig
 from inflight.errors import CourseError
-from inflight.triton.repository.layout import BASELINE, PIPELINE
+from inflight.triton.repository.layout import BASELINE, NEWEST_CONTRACT, OLDEST_CONTRACT, PIPELINE
 
 NONE = "none"  # on the command line, for None
 
@@ -37,6 +37,10 @@ app = typer.Typer(
 WITH_BASELINE = typer.Option("--with-llama-python", help="Add the baseline without an engine: Hugging Face's pipeline.")
 SET = typer.Option(
     "--set", metavar="NAME=VALUE", help="Value of a variable of the templates; may be given several times."
+)
+CONTRACT = typer.Option(
+    help=f"Whose clients the tensors are for: {NEWEST_CONTRACT}, of TensorRT-LLM 0.9 to 0.19, or {OLDEST_CONTRACT}, of "
+    "the first workshops."
 )
 
 
@@ -182,12 +186,13 @@ def assemble(
     engine_dir: Annotated[Path | None, ENGINE_DIR] = None,
     values: Annotated[list[str] | None, SET] = None,
     with_llama_python: Annotated[bool, WITH_BASELINE] = False,
+    contract: Annotated[str, CONTRACT] = NEWEST_CONTRACT,
 ) -> None:
     """Make a model repository from the templates.
 
     Example: [bold]inflight assemble model_repository --engine-dir engine --set decoupled_mode=true[/]
     """
-    repo = _assemble(target, engine_dir, values, with_llama_python)
+    repo = _assemble(target, engine_dir, values, with_llama_python, contract)
     tree = Tree(str(repo))
     for model in triton.repository.models(repo):
         branch = tree.add(model)
@@ -207,6 +212,9 @@ def serve(
     engine_dir: Annotated[Path | None, ENGINE_DIR] = None,
     values: Annotated[list[str] | None, SET] = None,
     with_llama_python: Annotated[bool, WITH_BASELINE] = False,
+    contract: Annotated[
+        str | None, typer.Option(help=f"As of `inflight assemble`; by default {NEWEST_CONTRACT}.")
+    ] = None,
     http_port: Annotated[int | None, typer.Option(help="By default a free one.")] = None,
     grpc_port: Annotated[int | None, typer.Option(help="By default a free one.")] = None,
     metrics_port: Annotated[int | None, typer.Option(help="By default a free one.")] = None,
@@ -234,13 +242,15 @@ def serve(
 
     Example: [bold]inflight serve --http-port 8000 --grpc-port 8001 --set decoupled_mode=true[/]
     """
-    if repo is not None and (engine_dir or values or with_llama_python):
+    if repo is not None and (engine_dir or values or with_llama_python or contract):
         raise CourseError(
-            "A repository that exists is served as it is: leave out --engine-dir, --set and "
+            "A repository that exists is served as it is: leave out --engine-dir, --set, --contract and "
             "--with-llama-python, or the repository."
         )
     with leftovers.folder("inflight-serve-") as scratch:
-        repo = repo or _assemble(scratch / "repository", engine_dir, values, with_llama_python)
+        repo = repo or _assemble(
+            scratch / "repository", engine_dir, values, with_llama_python, contract or NEWEST_CONTRACT
+        )
         with terminal.server(
             repo,
             http_port=http_port,
@@ -265,6 +275,14 @@ def ask(
     text: Annotated[str, typer.Argument(help="What to ask.")],
     stream: Annotated[bool, typer.Option("--stream", help="Show the answer as it is made.")] = False,
     max_tokens: Annotated[int, typer.Option(help="Most tokens of the answer.")] = 128,
+    model: Annotated[str, typer.Option(help=f"The text model to ask: ensemble, {BASELINE}.")] = "ensemble",
+    stop_after_ms: Annotated[
+        int | None, typer.Option(min=0, help="End the answer so many milliseconds after it was asked for.")
+    ] = None,
+    request_id: Annotated[
+        str | None, typer.Option(help="Name of the request, by which it can be stopped; by default a new one.")
+    ] = None,
+    tokenizer_type: Annotated[str | None, terminal.TOKENIZER_TYPE] = None,
     url: Annotated[
         str | None, typer.Option(help="host:port (gRPC) or http://host:port; by default a server for the occasion.")
     ] = None,
@@ -273,17 +291,19 @@ def ask(
 
     Example: [bold]inflight ask "Name the capital of France."[/]
     """
+    terminal.note_tokenizer_type(tokenizer_type)
+    how = {"stop_after_s": None if stop_after_ms is None else stop_after_ms / 1000, "request_id": request_id}
     if url is not None:
-        return _ask(url, text, max_tokens, stream)
+        return _ask(url, model, text, max_tokens, stream, how)
     with leftovers.folder("inflight-ask-") as scratch:
-        repo = triton.repository.assemble(scratch / "repository", terminal.cached_engine(), decoupled_mode=stream)
+        repo = _assemble(scratch / "repository", None, [f"decoupled_mode={str(stream).lower()}"], model == BASELINE)
         with terminal.server(repo) as server:
-            _ask(server.grpc_url, text, max_tokens, stream)
+            _ask(server.grpc_url, model, text, max_tokens, stream, how)
 
 
-def _ask(url: str, text: str, max_tokens: int, stream: bool) -> None:
-    with triton.Client(url) as client:
-        pieces = client.stream(text, max_tokens) if stream else client.ask(text, max_tokens).pieces
+def _ask(url: str, model: str, text: str, max_tokens: int, stream: bool, how: dict[str, Any]) -> None:
+    with triton.Client(url, model) as client:
+        pieces = client.stream(text, max_tokens, **how) if stream else client.ask(text, max_tokens, **how).pieces
         for piece in pieces:
             print(piece, end="", flush=True)
     print()
@@ -316,13 +336,20 @@ app.add_typer(datasets.app, name="dataset")
 # Shared ---------------------------------------------------------------------------------------------------------------
 
 
-def _assemble(target: Path, engine_dir: Path | None, pairs: list[str] | None, with_llama_python: bool) -> Path:
+def _assemble(
+    target: Path,
+    engine_dir: Path | None,
+    pairs: list[str] | None,
+    with_llama_python: bool,
+    contract: str = NEWEST_CONTRACT,
+) -> Path:
     """A repository of the engine and, beside it, the baseline if that is wanted."""
     values, names = _values(pairs), PIPELINE
     if with_llama_python:
         names = (*names, BASELINE)
         values["checkpoint_dir"] = values.get("checkpoint_dir") or str(_cached_huggingface_folder())
-    return triton.repository.assemble(target, engine_dir or terminal.cached_engine(), names, **values)
+    engine_dir = engine_dir or terminal.cached_engine()
+    return triton.repository.assemble(target, engine_dir, names, contract=contract, **values)
 
 
 def _cached_huggingface_folder() -> Path:

@@ -36,6 +36,19 @@ console = Console()
 progress_console = Console(stderr=True)  # so that what a command prints can be piped
 
 ENGINE_DIR = typer.Option(help="Engine folder; by default one of the course's model, built once and kept in the cache.")
+# The clients of the first workshops need it.
+TOKENIZER_TYPE = typer.Option(help="auto, t5 or llama: of no effect, for tokenizer.json says what kind it is.")
+
+
+def note_tokenizer_type(name: str | None) -> None:
+    """Say that the option is of no effect, if it is given."""
+    if name is not None:
+        progress_console.print(
+            f"--tokenizer-type {name} is of no effect: tokenizer.json says what kind it is.",
+            highlight=False,
+            soft_wrap=True,
+            markup=False,
+        )
 
 
 def fetch(source: str) -> Checkpoint:

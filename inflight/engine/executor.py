@@ -461,11 +461,9 @@ class Executor:
                 raise CourseError(
                     f"{name} has the token id {wrong[0]}; this model's ids go from 0 to {vocab_size - 1}."
                 )
-        if request.streaming and self.config.gpt_model_type == "V1":
-            raise CourseError(
-                "Static batching (gpt_model_type V1) gives whole answers and cannot stream: leave out "
-                "streaming, or use inflight_fused_batching."
-            )
+        if request.streaming and self.config.gpt_model_type == "V1":  # as TensorRT-LLM's executor does
+            log.warning("static batching (gpt_model_type V1) cannot stream: the request gets its whole answer at once")
+            request = replace(request, streaming=False)
         room = limits.max_seq_len - length
         if request.request_output_len > room:
             log.warning(

@@ -25,6 +25,7 @@ from inflight.paths import cache_dir
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, StoppingCriteriaList, TextGenerationPipeline
+    from transformers.generation.streamers import BaseStreamer
 
 # Nothing is asked of the network, and nothing runs that a checkpoint brings along.
 LOCAL = {"local_files_only": True, "trust_remote_code": False}
@@ -120,6 +121,27 @@ def stop_when(is_over: Callable[[], bool]) -> StoppingCriteriaList:
     from transformers import StoppingCriteriaList
 
     return StoppingCriteriaList([lambda token_ids, scores: is_over()])
+
+
+def token_streamer(give: Callable[[int], None]) -> BaseStreamer:
+    """For `streamer` of a pipeline: `give` gets each token of the answer as soon as it is chosen."""
+    from transformers.generation.streamers import BaseStreamer
+
+    class Streamer(BaseStreamer):
+        """The first that comes is the prompt."""
+
+        def __init__(self) -> None:
+            self.is_answer = False
+
+        def put(self, value) -> None:
+            if self.is_answer:
+                give(value.item())
+            self.is_answer = True
+
+        def end(self) -> None:
+            """Whoever called the pipeline knows it then."""
+
+    return Streamer()
 
 
 def reference(checkpoint: Checkpoint) -> PreTrainedModel:

@@ -10,22 +10,26 @@ Every trouble of a request, from whichever library, arrives as one `CourseError`
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
-from collections.abc import Generator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight.errors import CourseError
-from inflight.triton import transport
+from inflight.triton import fitting, transport
 from inflight.triton.lookout import SharedLook
+from inflight.triton.repository.layout import BASELINE
 from inflight.triton.transport import Connection, ModelGone, NoAnswer, Refused, Reply
 
 ENGINE = "tensorrt_llm"
 STOP_TIMEOUT_S = 5
+STOP_AGAIN_S = 0.1
 
 OPTIONS = {
     "temperature": np.float32,
@@ -35,6 +39,7 @@ OPTIONS = {
     "min_length": np.int32,
     "random_seed": np.uint64,
     "end_id": np.int32,
+    "num_return_sequences": np.int32,
     "return_log_probs": np.bool_,
     "exclude_input_in_output": np.bool_,
 }
@@ -146,14 +151,21 @@ class Client:
         self.url = url.rstrip("/")
         self.model = model
         self.timeout_s = timeout_s
-        self._decoupled: dict[str, bool] = {}
+        self._configs: dict[str, ModelConfig] = {}
         self._looks: dict[str, SharedLook] = {}
         self._http = self.url.startswith(("http://", "https://"))
         self._connection = None if self._http else Connection(self.url)
 
     # Text -------------------------------------------------------------------------------------------------------------
 
-    def ask(self, text: str, max_tokens: int = 64, **options) -> Answer:
+    def ask(
+        self,
+        text: str,
+        max_tokens: int = 64,
+        stop_after_s: float | None = None,
+        request_id: str | None = None,
+        **options,
+    ) -> Answer:
         """Ask for a whole answer.
 
         Parameters
@@ -161,37 +173,71 @@ class Client:
         text : str
         max_tokens : int
             Most tokens of the answer.
+        stop_after_s : float, optional
+            Have the engine end the answer this many seconds after the request was sent: it has the tokens so far.
+        request_id : str, optional
+            What the request is called in the server's log, and what a stop request names; by default a new name. Two
+            requests with one name are stopped together.
         **options
             See `TEXT_OPTIONS`: temperature, top_k, stop_words, ...
 
         Raises
         ------
         CourseError
-            The server refused the request, did not answer in time, or died.
+            The server refused the request, did not answer in time, or died; or `stop_after_s` for a model that no
+            engine is behind.
         """
         inputs = {"text_input": text, "max_tokens": max_tokens, **options}
+        request_id = request_id or uuid.uuid4().hex
+        if stop_after_s is not None and self.model == BASELINE:
+            raise CourseError(f"{BASELINE} cannot end a whole answer early: ask for it in pieces, or for fewer tokens.")
         if self._http:
-            return self._ask_http(inputs)
-        return self._ask_grpc(self.model, _arrays(inputs, TEXT_OPTIONS), _text)
+            with _after(stop_after_s, lambda: self._stop_in_engine_http(request_id)):
+                return self._ask_http(inputs, request_id)
+        with _after(stop_after_s, lambda: self._stop_in_engine(request_id)):
+            return self._ask_grpc(self.model, _arrays(inputs, TEXT_OPTIONS), _text, request_id)
 
-    def stream(self, text: str, max_tokens: int = 64, stop_after_s: float | None = None, **options) -> Stream:
+    def stream(
+        self,
+        text: str,
+        max_tokens: int = 64,
+        stop_after_s: float | None = None,
+        request_id: str | None = None,
+        **options,
+    ) -> Stream:
         """Ask for an answer in pieces, as they are made. The model must be decoupled. Parameters as `ask`."""
         inputs = {"text_input": text, "max_tokens": max_tokens, **options, "stream": True}
+        request_id = request_id or uuid.uuid4().hex
         pieces = (
-            self._stream_http(inputs)
+            self._stream_http(inputs, request_id)
             if self._http
-            else self._stream_grpc(self.model, _arrays(inputs, TEXT_OPTIONS), _text)
+            else self._stream_grpc(self.model, _arrays(inputs, TEXT_OPTIONS), _text, request_id)
         )
         return Stream(pieces, stop_after_s)
 
     # Tokens -----------------------------------------------------------------------------------------------------------
 
-    def ask_tokens(self, input_ids: list[int], request_output_len: int, **options) -> Answer:
+    def ask_tokens(
+        self,
+        input_ids: list[int],
+        request_output_len: int,
+        stop_after_s: float | None = None,
+        request_id: str | None = None,
+        **options,
+    ) -> Answer:
         """Ask the engine itself for the whole answer to `input_ids`; options as in `TOKEN_OPTIONS`. gRPC only."""
-        return self._ask_grpc(ENGINE, _token_inputs(input_ids, request_output_len, options), _token_ids)
+        arrays = _token_inputs(input_ids, request_output_len, options)
+        request_id = request_id or uuid.uuid4().hex
+        with _after(stop_after_s, lambda: self._stop_in_engine(request_id)):
+            return self._ask_grpc(ENGINE, arrays, _token_ids, request_id)
 
     def stream_tokens(
-        self, input_ids: list[int], request_output_len: int, stop_after_s: float | None = None, **options
+        self,
+        input_ids: list[int],
+        request_output_len: int,
+        stop_after_s: float | None = None,
+        request_id: str | None = None,
+        **options,
     ) -> Stream:
         """Ask the engine itself for tokens as they are made. gRPC only.
 
@@ -199,7 +245,8 @@ class Client:
         stop early.
         """
         inputs = _token_inputs(input_ids, request_output_len, {**options, "streaming": True})
-        return Stream(self._stream_grpc(ENGINE, inputs, _token_ids, stop_after_s))
+        request_id = request_id or uuid.uuid4().hex
+        return Stream(self._stream_grpc(ENGINE, inputs, _token_ids, request_id, stop_after_s))
 
     # The server -------------------------------------------------------------------------------------------------------
 
@@ -229,10 +276,19 @@ class Client:
         return self._grpc.metadata(model, self.timeout_s)
 
     def is_decoupled(self, model: str | None = None) -> bool:
-        model = model or self.model
-        if model not in self._decoupled:
-            self._decoupled[model] = self._grpc.is_decoupled(model, self.timeout_s)
-        return self._decoupled[model]
+        """Whether a model may answer a request several times: over gRPC it answers on a stream only then."""
+        return self._config(model or self.model).model_transaction_policy.decoupled
+
+    def _config(self, model: str, timeout_s: float | None = None) -> ModelConfig:
+        """A model's config, as the server has it: what it takes, and how it answers."""
+        if model not in self._configs:
+            timeout_s = timeout_s or self.timeout_s
+            if self._http:
+                content = transport.get_json(self.url, f"/v2/models/{model}/config", timeout_s)
+                self._configs[model] = fitting.from_json(content)
+            else:
+                self._configs[model] = self._grpc.config(model, timeout_s)
+        return self._configs[model]
 
     def close(self) -> None:
         if self._connection is not None:
@@ -257,33 +313,36 @@ class Client:
 
         Triton does not pass a cancellation on from an ensemble to its models, but it passes on the request's id.
         """
-        with Connection(self.url) as connection:
-            connection.open_stream()
-            connection.send_on_stream(ENGINE, _stop_arrays(), request_id)
-            with suppress(NoAnswer):
+        with suppress(CourseError):  # a server or an engine that is gone has nothing left to stop
+            stop = fitting.fit(_stop_arrays(), self._config(ENGINE, STOP_TIMEOUT_S))
+            with Connection(self.url) as connection:
+                connection.open_stream()
+                connection.send_on_stream(ENGINE, stop, request_id)
                 connection.next_reply(STOP_TIMEOUT_S)
 
-    def _ask_grpc(self, model: str, arrays: dict[str, np.ndarray], read) -> Answer:
-        started, request_id = time.perf_counter(), uuid.uuid4().hex
+    def _ask_grpc(self, model: str, arrays: dict[str, np.ndarray], read, request_id: str) -> Answer:
+        started, connection = time.perf_counter(), self._grpc
         if self.is_decoupled(model):  # such a model answers only on a stream
-            pieces = list(self._stream_grpc(model, arrays, read))
+            pieces = list(self._stream_grpc(model, arrays, read, request_id))
         else:
+            arrays = fitting.fit(arrays, self._config(model))
             try:
                 pieces = [
-                    read(self._grpc.infer(model, arrays, self.timeout_s, self._is_gone(model), request_id=request_id))
+                    read(connection.infer(model, arrays, self.timeout_s, self._is_gone(model), request_id=request_id))
                 ]
             except (NoAnswer, ModelGone):
                 # Nobody waits any longer: the time is up, the model is gone, or `close` was called meanwhile.
-                if model != ENGINE:
+                if model not in (ENGINE, BASELINE):
                     self._stop_in_engine(request_id)
                 raise
         return Answer(pieces, [time.perf_counter() - started] * len(pieces))
 
     def _stream_grpc(
-        self, model: str, arrays: dict[str, np.ndarray], read, stop_after_s: float | None = None
+        self, model: str, arrays: dict[str, np.ndarray], read, request_id: str, stop_after_s: float | None = None
     ) -> Generator:
         """Yield pieces until the server says that the last has been sent."""
-        url, request_id, is_over = self._grpc.url, uuid.uuid4().hex, False
+        url, is_over = self._grpc.url, False
+        arrays = fitting.fit(arrays, self._config(model))
         num_unfinished = 1  # requests on this stream: the stop request gets a final response of its own
         stop_at = None if stop_after_s is None else time.perf_counter() + stop_after_s
         try:
@@ -298,7 +357,7 @@ class Client:
                         if stop_at is None:
                             raise
                         stop_at = None
-                        connection.send_on_stream(model, _stop_arrays(), request_id)
+                        connection.send_on_stream(model, fitting.fit(_stop_arrays(), self._config(model)), request_id)
                         num_unfinished += 1
                         continue
                     lookout.has_come()
@@ -310,28 +369,27 @@ class Client:
                     if not reply.is_empty:
                         yield read(reply)
         finally:
-            if not is_over and model != ENGINE:
+            if not is_over and model not in (ENGINE, BASELINE):
                 self._stop_in_engine(request_id)
 
     # HTTP -------------------------------------------------------------------------------------------------------------
 
-    def _ask_http(self, inputs: dict) -> Answer:
-        started, request_id = time.perf_counter(), uuid.uuid4().hex
-        path = f"/v2/models/{self.model}/generate"
+    def _ask_http(self, inputs: dict, request_id: str) -> Answer:
+        content = self._body(inputs, request_id)
+        started, path = time.perf_counter(), f"/v2/models/{self.model}/generate"
         try:
-            text = transport.post_json(
-                self.url, path, _body(inputs, request_id), self.timeout_s, self.model, self._is_gone(self.model)
-            )["text_output"]
+            text = transport.post_json(self.url, path, content, self.timeout_s, self.model, self._is_gone(self.model))[
+                "text_output"
+            ]
         except (NoAnswer, ModelGone):
             self._stop_in_engine_http(request_id)
             raise
         return Answer([text], [time.perf_counter() - started])
 
-    def _stream_http(self, inputs: dict) -> Generator[str, None, None]:
-        request_id, is_over = uuid.uuid4().hex, False
-        path = f"/v2/models/{self.model}/generate_stream"
+    def _stream_http(self, inputs: dict, request_id: str) -> Generator[str, None, None]:
+        is_over, path = False, f"/v2/models/{self.model}/generate_stream"
+        content = self._body(inputs, request_id)
         try:
-            content = _body(inputs, request_id)
             stream = transport.post_stream(
                 self.url, path, content, self.timeout_s, self.model, self._is_gone(self.model)
             )
@@ -345,6 +403,12 @@ class Client:
         finally:
             if not is_over:
                 self._stop_in_engine_http(request_id)
+
+    def _body(self, inputs: dict, request_id: str) -> dict:
+        """Inputs of a text request as JSON's content; names and types are checked as they are for gRPC."""
+        fitted = fitting.fit(_arrays(inputs, TEXT_OPTIONS), self._config(self.model))
+        blanks = {name: "" for name in fitted if name not in inputs}
+        return {**blanks, **inputs, "id": request_id}
 
     def _stop_in_engine_http(self, request_id: str) -> None:
         """As `_stop_in_engine`. A server that is gone has nothing left to stop."""
@@ -408,6 +472,32 @@ def _check_whole(values: Sequence, limits: np.iinfo) -> None:
         raise ValueError(f"it takes whole numbers from {limits.min} to {limits.max}")
 
 
+@contextmanager
+def _after(seconds: float | None, stop: Callable[[], None]) -> Iterator[None]:
+    """Have `stop` called after so many seconds, and again until the block has ended; None: never.
+
+    Again, because a request may still be on its way to the engine, which then knows nothing of it.
+    """
+    if seconds is None:
+        yield
+        return
+    ended = threading.Event()
+
+    def wait_and_stop() -> None:
+        wait_s = seconds
+        while not ended.wait(wait_s):
+            stop()
+            wait_s = STOP_AGAIN_S
+
+    thread = threading.Thread(target=wait_and_stop, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def _stop_arrays() -> dict[str, np.ndarray]:
     """A stop request: what is required, with any content, and `stop`."""
     zero = np.zeros((1, 1), np.int32)
@@ -420,9 +510,3 @@ def _text(reply: Reply) -> str:
 
 def _token_ids(reply: Reply) -> list[int]:
     return reply.tensor("output_ids").reshape(-1).tolist()
-
-
-def _body(inputs: dict, request_id: str) -> dict:
-    """Inputs of a text request as JSON's content; names and types are checked as they are for gRPC."""
-    _arrays(inputs, TEXT_OPTIONS)
-    return {**inputs, "id": request_id}

@@ -23,6 +23,7 @@ from inflight.triton import huge_shapes, orphan, repository
 
 if TYPE_CHECKING:
     from inflight.engine.executor import Executor
+    from inflight.triton.repository.foreign import Foreign
 
 log = logging.getLogger("inflight.triton.python_model")
 
@@ -48,6 +49,20 @@ def parameters(args: dict) -> dict:
     return repository.typed_parameters(config["name"], texts)
 
 
+def output_types(args: dict) -> dict[str, Any]:
+    """NumPy's type of each of the model's outputs, which an older contract may have different."""
+    config = json.loads(args["model_config"])
+    return {output["name"]: pb_utils.triton_string_to_numpy(output["data_type"]) for output in config["output"]}
+
+
+def note_tokenizer_type(parameters: dict) -> None:
+    """Say that `tokenizer_type` is of no effect, if it is there."""
+    if parameters["tokenizer_type"]:
+        pb_utils.Logger.log_warn(
+            f"tokenizer_type {parameters['tokenizer_type']} is of no effect: tokenizer.json says what kind it is."
+        )
+
+
 def is_decoupled(args: dict) -> bool:
     return json.loads(args["model_config"]).get("model_transaction_policy", {}).get("decoupled", False)
 
@@ -69,12 +84,32 @@ def array(request, name: str, default=None) -> np.ndarray | None:
     tensor = pb_utils.get_input_tensor_by_name(request, name)
     if tensor is None:
         return None if default is None else np.asarray(default)
-    values = tensor.as_numpy()
-    if values.ndim and len(values) == 0:
-        raise CourseError(f"The shape of {name} is of no use: it has no values, or more than an array can have.")
+    values = _values(tensor)
     if values.size > MAX_VALUES:
         raise CourseError(f"{name} has {values.size:,} values: send at most {MAX_VALUES:,}.")
     return values
+
+
+def _values(tensor) -> np.ndarray:
+    values = tensor.as_numpy()
+    if values.ndim and len(values) == 0:
+        raise CourseError(
+            f"The shape of {tensor.name()} is of no use: it has no values, or more than an array can have."
+        )
+    return values
+
+
+def refuse_foreign(request, inputs: dict[str, Foreign]) -> None:
+    """Refuse a request that asks for something by an input that is there for outside clients alone.
+
+    Raises
+    ------
+    CourseError
+        With the reason.
+    """
+    for tensor in request.inputs():
+        if tensor.name() in inputs and (refusal := inputs[tensor.name()].refusal(_values(tensor))):
+            raise CourseError(refusal)
 
 
 def required(request, name: str) -> np.ndarray:
@@ -89,6 +124,17 @@ def scalar(request, name: str, default=None):
     """The single value of input tensor `name`."""
     values = array(request, name)
     return default if values is None else values.reshape(-1)[0].item()
+
+
+def wants_stream(request, name: str, decoupled: bool) -> bool:
+    """Whether input tensor `name` asks for an answer in pieces; CourseError when the model is not decoupled."""
+    wants = scalar(request, name, False)
+    if wants and not decoupled:
+        raise CourseError(
+            "Streaming is only supported if the model is deployed using decoupled mode: "
+            "set decoupled_mode to true, or leave out streaming."
+        )
+    return wants
 
 
 def texts(request, name: str, called: str) -> list[str]:

@@ -28,6 +28,7 @@ import httpx
 import numpy as np
 import tritonclient.grpc as triton
 from tritonclient.grpc import InferenceServerClientPlugin
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from inflight.errors import CourseError
@@ -339,11 +340,10 @@ class Connection:
         with errors(self.url, timeout_s):
             return self._client.get_model_metadata(model, as_json=True, client_timeout=timeout_s)
 
-    def is_decoupled(self, model: str, timeout_s: float) -> bool:
-        """Whether the model may answer a request several times: it answers on a stream only then."""
+    def config(self, model: str, timeout_s: float) -> ModelConfig:
+        """A model's config, as the server has it."""
         with errors(self.url, timeout_s):
-            config = self._client.get_model_config(model, client_timeout=timeout_s).config
-        return config.model_transaction_policy.decoupled
+            return self._client.get_model_config(model, client_timeout=timeout_s).config
 
     def close(self) -> None:
         """End the stream with all that is under way on it, and the connection."""

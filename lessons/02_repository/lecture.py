@@ -76,7 +76,8 @@ overview
 # %% [markdown]
 # Three models are run by the Python **backend**: Triton loads their `model.py`. The fourth, the **ensemble**, has no
 # code. It is a list of steps, and Triton itself carries the tensors between them; its folder `1` is empty.
-# **Decoupled** means that a request may get more than one response; streaming needs it, and here it is off.
+# **Decoupled** means that a request may get more than one response; streaming needs it, and here it is off. Most of
+# the engine's inputs are there for outside clients alone: [Whose clients?](#Whose-clients?) says why.
 
 # %%
 text = (repo / "postprocessing" / "config.pbtxt").read_text()
@@ -188,7 +189,7 @@ moved = sum(len(tensors) for tensors in handed.values())
 prompt_tokens = to_engine["input_ids"].shape[1]
 Markdown(f"You said **{guess.value}**; the files said {counts.sum()}; **{moved}** were handed over. "
          f"The {len(question)} characters became {prompt_tokens} token ids, because the chat template puts its own words around them. The "
-         f"batch dimension in front is 1 everywhere: one request.")
+         f"batch dimension in front is 1: one request. Only the text comes without it, as TensorRT-LLM's clients expect.")
 
 # %% [markdown]
 # ## The same edit, three ways
@@ -349,6 +350,21 @@ print(f"the answer has {len(with_prompt)} characters before Undo, {len(client.as
 #   No blank may follow a comma between two variables.
 # - There is a fifth model, `tensorrt_llm_bls`, which does in Python what the ensemble does with maps.
 # - The templates leave the chat template to the client; `apply_chat_template` is the course's own.
+
+# %% [markdown]
+# ## Whose clients?
+#
+# Names, types and shapes of the outer tensors are a **contract** with every client ever written. TensorRT-LLM's has
+# changed since its first release, mostly by additions. The course's repository has the one of 0.9 to 0.19: fields that
+# this engine has no use for are taken when they ask for nothing, and refused with the reason when they do. Clients of
+# the first workshops, of 0.5, are served by `assemble(…, contract="0.5")`, on the command line `--contract 0.5`.
+
+# %%
+pd.DataFrame(repository.contract_differences()).set_index("since")
+
+# %% [markdown]
+# Each row has broken somebody's client: at its first request when a type or a required input changed, or with a wrong
+# figure and no error at all when the prompt came to be left out of the answer.
 
 # %% [markdown]
 # ## What breaks

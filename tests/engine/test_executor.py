@@ -368,10 +368,17 @@ def test_an_answer_ends_at_max_seq_len(executor, caplog):
     assert "exceed max_seq_len (96): at most 48 tokens are made" in caplog.text
 
 
-def test_static_batching_cannot_stream(load):
-    with load(ExecutorConfig(gpt_model_type="V1")) as executor:
-        with pytest.raises(CourseError, match="Static batching .* cannot stream"):
-            executor.generate(Request([1], 4, streaming=True))
+def test_static_batching_gives_a_streamed_request_one_whole_answer_and_says_so(load, caplog):
+    with (
+        load(ExecutorConfig(gpt_model_type="V1")) as executor,
+        caplog.at_level(logging.WARNING, "inflight.engine.executor"),
+    ):
+        whole = executor.generate(Request([1], 4)).token_ids
+        assert "cannot stream" not in caplog.text
+        receiver = send(executor, Request([1], 4, streaming=True))
+        receiver.wait()
+        assert [(response.token_ids, response.is_final) for response in receiver.responses] == [(whole, True)]
+    assert "static batching (gpt_model_type V1) cannot stream" in caplog.text
 
 
 def test_a_full_queue_refuses_and_goes_on(load):

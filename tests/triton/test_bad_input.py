@@ -49,7 +49,7 @@ class Place:
         """A request that the client would not make: the usual tensors, with some replaced or left out."""
         usual = {"text_input": np.array([[FRANCE.encode()]], object), "max_tokens": np.array([[4]], np.int32)}
         tensors = {name: array for name, array in {**usual, **arrays}.items() if name not in remove}
-        return Client(self.streaming.grpc_url)._ask_grpc("ensemble", tensors, _text)
+        return Client(self.streaming.grpc_url)._ask_grpc("ensemble", tensors, _text, "sent")
 
     def send_to(self, model, claims=None, missing=(), request_id="", **arrays):
         """A request to one model of the pipeline: the usual tensors, with some replaced.

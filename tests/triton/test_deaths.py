@@ -122,10 +122,12 @@ def test_a_whole_answer_is_not_waited_for_in_vain(small_engine, tmp_path):
             with ThreadPoolExecutor(1) as pool:
                 if url == server.grpc_url:
                     client = Client(url, timeout_s=3600)
-                    asked = pool.submit(client._ask_grpc, "silent", {"text_input": text("Hello")}, lambda reply: reply)
+                    asked = pool.submit(
+                        client._ask_grpc, "silent", {"text_input": text("Hello")}, lambda reply: reply, "id"
+                    )
                 else:
                     client = Client(url, model="silent", timeout_s=3600)
-                    asked = pool.submit(client._ask_http, {"text_input": "Hello"})
+                    asked = pool.submit(client._ask_http, {"text_input": "Hello"}, "id")
                 with pytest.raises(TimeoutError):
                     asked.result(timeout=2)
                 kill(server, "silent")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import queue
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from inflight.triton import repository
 from inflight.triton.client import Client
 from inflight.triton.repository import BASELINE, PIPELINE, assemble, check
 from inflight.triton.server import Server
-from tests.engines import build_small, start_python
+from tests.engines import build_small, clients, start_python
 
 MODELS = (*PIPELINE, BASELINE)
 PROMPTS = ["The capital of France is", "One, two, three,", "Once upon a time there was"]
@@ -209,6 +210,7 @@ def test_the_baseline_is_there_only_when_asked_for(small_folder, tmp_path):
         "tokenizer_dir": str(small_folder),
         "dtype": "float32",
         "apply_chat_template": "true",
+        "exclude_input_in_output": "true",
     }
 
 
@@ -254,7 +256,7 @@ def test_the_command_line_adds_it(small_folder, small_engine, tmp_path):
 def test_a_repository_that_exists_gets_no_baseline(tmp_path):
     command = [sys.executable, "-m", "inflight", "serve", tmp_path, "--with-llama-python"]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert process.returncode == 1 and "leave out --engine-dir, --set and --with-llama-python" in process.stderr
+    assert process.returncode == 1 and "leave out --engine-dir, --set, --contract and" in process.stderr
 
 
 def test_the_config_editor_knows_the_model(small_folder, tmp_path):
@@ -336,6 +338,36 @@ def test_an_answer_ends_with_the_models_positions(baseline, small_folder):
     assert all_of_it == exactly(baseline, prompt, room) and len(all_of_it) > len(exactly(baseline, prompt, room - 1))
 
 
+@pytest.mark.parametrize("protocol", [0, 1], ids=["grpc", "http"])
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_a_stream_brings_the_same_text_in_pieces(server, baseline, prompt, protocol):
+    client = clients(server, BASELINE)[protocol]
+    streamed = client.stream(prompt, 24, min_length=24).read()
+    assert 1 < len(streamed.pieces) <= 25 and streamed.text == exactly(baseline, prompt, 24)
+
+
+def test_a_character_of_several_tokens_comes_in_one_piece(server, baseline, small_folder):
+    """The small model's text is of no language, and has such characters somewhere."""
+    prompts = [f"{number} 日本語 🎉 naïve" for number in range(6)]
+    for prompt in prompts:
+        streamed = baseline.stream(prompt, 40, min_length=40).read()
+        assert streamed.text == exactly(baseline, prompt, 40)
+
+
+def test_the_prompt_comes_back_when_it_is_not_excluded(server, baseline):
+    answer = baseline.ask(PROMPTS[0], 8, min_length=8).text
+    assert baseline.ask(PROMPTS[0], 8, min_length=8, exclude_input_in_output=False).text == PROMPTS[0] + answer
+    streamed = baseline.stream(PROMPTS[0], 8, min_length=8, exclude_input_in_output=False)
+    assert streamed.read().text == answer, "a stream has new text only, as the engine's"
+
+
+def test_what_asks_for_nothing_is_taken(baseline):
+    nothing = {"temperature": 1.0, "top_k": 1, "top_p": 0.0, "beam_width": 1, "num_return_sequences": 1}
+    assert (
+        baseline.ask(PROMPTS[0], 8, **nothing, bad_words=[""], stop_words=[""]).text == baseline.ask(PROMPTS[0], 8).text
+    )
+
+
 def test_requests_at_once_are_answered_one_after_the_other(server, baseline):
     alone = [baseline.ask(prompt, 8).text for prompt in PROMPTS]
     with ThreadPoolExecutor(6) as pool:
@@ -357,9 +389,28 @@ def test_requests_at_once_are_answered_one_after_the_other(server, baseline):
             {},
             rf"^Prompt length \(\d+\) leaves no room for an answer in the model's {POSITIONS} positions",
         ),
-        ("Hi", {"temperature": 0.5}, "temperature"),
+        ("Hi", {"temperature": 0.5}, "^temperature must be 0 or 1: this model always takes the likeliest token"),
+        ("Hi", {"top_k": 5}, "^top_k must be 0 or 1: this model always takes the likeliest token. Ask the ensemble"),
+        ("Hi", {"stop_words": ["."]}, "^stop_words must be left out: "),
+        ("Hi", {"num_return_sequences": 2}, "^num_return_sequences must be 1: one request gets one answer"),
+        ("Hi", {"random_seed": 1}, "random_seed"),
+        ("Hi", {"stop_after_s": 1}, "llama-python cannot end a whole answer early: ask for it in pieces"),
     ],
-    ids=["empty", "blank", "not text", "no tokens", "fewer", "negative", "too long", "no such input"],
+    ids=[
+        "empty",
+        "blank",
+        "not text",
+        "no tokens",
+        "fewer",
+        "negative",
+        "too long",
+        "warm",
+        "top k",
+        "stop words",
+        "two answers",
+        "no such input",
+        "stopped",
+    ],
 )
 def test_what_is_refused_in_one_sentence(baseline, text, options, message):
     with pytest.raises(CourseError, match=message) as refusal:
@@ -375,11 +426,11 @@ def test_a_batch_is_refused(server, baseline):
         ("max_tokens", "INT32", np.array([[4], [4]], np.int32)),
     ):
         tensors.append(triton.InferInput(name, values.shape, kind).set_data_from_numpy(values))
-    with (
-        triton.InferenceServerClient(server.grpc_url) as connection,
-        pytest.raises(triton.InferenceServerException, match="Expected batch dimension to be 1 .*, got 2"),
-    ):
-        connection.infer(BASELINE, tensors)
+    arrived = queue.SimpleQueue()
+    with triton.InferenceServerClient(server.grpc_url) as connection:
+        connection.start_stream(lambda result, error: arrived.put(error))
+        connection.async_stream_infer(BASELINE, tensors)
+        assert "Expected batch dimension to be 1 for each request, got 2" in arrived.get(timeout=60).message()
     assert baseline.is_ready()
 
 

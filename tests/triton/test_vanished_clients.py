@@ -258,7 +258,7 @@ def test_nobody_else_can_cancel_by_a_number(place, number):
 def test_the_number_leaves_the_ensemble_for_nobody(place):
     with Client(place.server.grpc_url) as client:
         names = {tensor["name"] for tensor in client.metadata("ensemble")["outputs"]}
-    assert names == {"text_output", "cum_log_probs", "output_log_probs"}
+    assert "text_output" in names and not any("cancellation" in name.lower() for name in names)
 
 
 # Whole answers --------------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ run, `1/model.py` is the model's version 1. The templates in `assets/repository/
 TensorRT-LLM.
 
 Reading order: `layout` (names), `parameter` and `parameters` (what a model's settings may be), `pbtxt` (the file),
-`batchers` (Triton's own fields), `editing`, `ensembles`, `checks`, `templates` (their variables), `assembly`.
+`batchers` (Triton's own fields), `editing`, `foreign` and `contracts` (what outside clients send), `ensembles`,
+`checks`, `templates` (their variables), `assembly`.
 """
 
 import lazy_loader
@@ -22,6 +23,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "BASELINE",
             "BATCH_COST",
             "CONFIG",
+            "CONTRACTS",
             "EMBEDDING",
             "GPT2",
             "PIPELINE",
@@ -34,6 +36,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "parameters": ["PARAMETERS", "typed_parameters"],
         "pbtxt": ["diff", "fill", "parse", "read_config", "to_text", "write_config"],
         "editing": ["edit", "get_parameter", "get_value", "note_scheduler", "set_parameter", "set_value", "spec"],
+        "contracts": ["contract_differences"],
         "ensembles": ["Edge", "ensemble_edges"],
         "checks": ["batch_library_problems", "check"],
         "templates": ["DEFAULTS"],

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
+from inflight.triton.repository.foreign import FOREIGN, FOREIGN_OUTPUTS
 from inflight.triton.repository.layout import CONFIG, models
 from inflight.triton.repository.parameter import Problem
 from inflight.triton.repository.pbtxt import read_config
@@ -28,7 +29,10 @@ class Edge:
 
 
 def ensemble_edges(repo: str | Path, ensemble: str = "ensemble") -> list[Edge]:
-    """What flows where in an ensemble, read from the repository's files."""
+    """What flows where in an ensemble, read from the repository's files.
+
+    Without the tensors that are there for outside clients alone: they carry nothing in a request that is answered.
+    """
     configs = {name: read_config(Path(repo) / name / CONFIG) for name in models(repo)}
     config = configs[ensemble]
     producers = {tensor.name: ("client", tensor) for tensor in config.input}
@@ -43,7 +47,8 @@ def ensemble_edges(repo: str | Path, ensemble: str = "ensemble") -> list[Edge]:
     for tensor in config.output:
         source, produced = producers[tensor.name]
         edges.append(_edge(source, "client", tensor.name, produced, tensor.name, False))
-    return edges
+    foreign = {tensor.ensemble for tensor in FOREIGN} | {name for name, _, _ in FOREIGN_OUTPUTS}
+    return [edge for edge in edges if edge.tensor not in foreign]
 
 
 def _edge(source: str, target: str, shared: str, tensor, own: str, optional: bool) -> Edge:

@@ -18,6 +18,7 @@ GPT2 = ("simple-gpt2", "iterative-gpt2")  # batch after batch, and a batch that 
 BATCH_COST = "batch-cost"  # sleeps instead of computing, so that nothing but the batcher is seen
 RUNNING_SUM = "running-sum"  # remembers what came before in a sequence
 EMBEDDING = "text-embedding"  # the checkpoint as a model that gains from batches
+OLDEST_CONTRACT, NEWEST_CONTRACT = CONTRACTS = ("0.5", "0.19")  # releases of TensorRT-LLM, whose clients are served
 VARIABLE = re.compile(r"\$\{(\w+)\}")  # ${name} in a template, which `assemble` replaces
 
 

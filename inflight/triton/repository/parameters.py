@@ -32,11 +32,18 @@ def _kind(annotation: Any, choices: tuple[str, ...]) -> str:
 
 
 _EXECUTOR = _of_settings(ExecutorConfig)
-_TOKENIZER = {"tokenizer_dir": Parameter("path", None, "Folder with tokenizer.json.", required=True)}
+_TOKENIZER = {
+    "tokenizer_dir": Parameter("path", None, "Folder with tokenizer.json.", required=True),
+    "tokenizer_type": Parameter(
+        "choice", None, "Of no effect: tokenizer.json says what kind it is.", ("auto", "t5", "llama", "sp")
+    ),
+}
 # TensorRT-LLM leaves the chat template to its clients; a learner's first question should be answered as in a chat.
 _CHAT_TEMPLATE = {
     "apply_chat_template": Parameter("bool", True, "Put the text into the model's chat template as one user turn.")
 }
+# TensorRT-LLM's default is false; here an answer does not repeat its prompt unless asked to.
+_EXCLUDE_INPUT = Parameter("bool", True, "Leave the prompt out of whole answers.")
 _MAKES_BASELINE = "inflight assemble --with-llama-python"
 _GPT2_CHECKPOINT = {
     "checkpoint_dir": Parameter(
@@ -55,8 +62,7 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
         "scheduler_sha256": Parameter("text", None, "Digest of that file, by which a load sees that it has changed."),
         # TensorRT-LLM does not load a model that leaves it open.
         "gpt_model_type": replace(_EXECUTOR["gpt_model_type"], required=True),
-        # TensorRT-LLM's default is false; here an answer does not repeat its prompt unless asked to.
-        "exclude_input_in_output": Parameter("bool", True, "Leave the prompt out of output_ids."),
+        "exclude_input_in_output": _EXCLUDE_INPUT,
         # TensorRT-LLM's executor has it for each request. Long, for it is against those who have gone, not who wait.
         "allotted_time_ms": Parameter(
             "int", 300_000, "Most time that a request may take, its wait included; 0: no limit.", low=0
@@ -94,6 +100,7 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
         ),
         "dtype": Parameter("choice", "bfloat16", "Precision of weights and arithmetic.", ("bfloat16", "float32")),
         **_CHAT_TEMPLATE,
+        "exclude_input_in_output": _EXCLUDE_INPUT,
     },
     "simple-gpt2": {**_GPT2_CHECKPOINT, **_ITERATION_LOG},
     "iterative-gpt2": {

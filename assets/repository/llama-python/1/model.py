@@ -7,17 +7,24 @@ from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.models import huggingface
 from inflight.triton import python_model
+from inflight.triton.repository import foreign
+
+NUM_PRECEDING = 8  # tokens before the next ones, by which these become text: a character has at most four
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class TritonPythonModel:
-    """Inputs and outputs as in config.pbtxt, each with a leading batch dimension of 1.
+    """Inputs as in config.pbtxt, with or without a batch dimension of 1; text_output has none.
 
-    A request is computed to its end before the next one is begun: no batch, no stream, always the likeliest token. It
-    ends early when Triton knows that its client has gone, which over HTTP it learns only when it writes to it.
+    A request is computed to its end before the next one is begun: no batch, always the likeliest token. It ends early
+    when Triton knows that its client has gone, which over HTTP it learns only when it writes to it: of a stream with
+    its next piece, of a whole answer never.
     """
 
     def initialize(self, args):
         self.parameters = python_model.parameters(args)
+        self.decoupled = python_model.is_decoupled(args)
+        self.foreign = foreign.of("llama-python")
         self.pipeline = huggingface.pipeline(
             self.parameters["checkpoint_dir"],
             self.parameters["tokenizer_dir"],
@@ -31,12 +38,29 @@ class TritonPythonModel:
             self.tokenizer.chat("Hello")  # one that cannot be used is found now
 
     def execute(self, requests):
-        return [python_model.answer(self._generate, request) for request in requests]
+        for request in requests:
+            sender = request.get_response_sender()
+            try:
+                self._answer(request, sender)
+            except Exception as error:
+                sender.send(python_model.error_response(error), flags=FINAL)
+        return None
 
-    def _generate(self, request):
-        prompt = python_model.prompt(request)
-        if self.is_chat:
-            prompt = self.tokenizer.chat(prompt)
+    def _answer(self, request, sender):
+        python_model.refuse_foreign(request, self.foreign)
+        asked = python_model.prompt(request)
+        prompt = self.tokenizer.chat(asked) if self.is_chat else asked
+        if python_model.wants_stream(request, "stream", self.decoupled):
+            pieces = _Pieces(self.tokenizer, sender)
+            self._generate(request, sender, prompt, huggingface.token_streamer(pieces.add))
+            pieces.end()
+            return
+        text = self._generate(request, sender, prompt)
+        if not python_model.scalar(request, "exclude_input_in_output", self.parameters["exclude_input_in_output"]):
+            text = asked + text
+        sender.send(_response(text), flags=FINAL)
+
+    def _generate(self, request, sender, prompt, streamer=None) -> str:
         room = self._room(prompt)
         max_tokens = python_model.required(request, "max_tokens").item()
         min_length = python_model.scalar(request, "min_length", 0)
@@ -53,10 +77,10 @@ class TritonPythonModel:
             return_full_text=False,
             add_special_tokens=not self.is_chat,  # a template writes its own
             clean_up_tokenization_spaces=False,
-            stopping_criteria=huggingface.stop_when(request.is_cancelled),
+            stopping_criteria=huggingface.stop_when(sender.is_cancelled),
+            streamer=streamer,
         )
-        text = answer["generated_text"].encode("utf-8")
-        return [pb_utils.Tensor("text_output", np.array([[text]], dtype=np.object_))]
+        return answer["generated_text"]
 
     def _room(self, prompt: str) -> int:
         """Tokens that an answer to `prompt` may have: the model knows no more than so many positions."""
@@ -68,3 +92,24 @@ class TritonPythonModel:
                 "positions: shorten the text."
             )
         return positions - length
+
+
+class _Pieces:
+    """Sends an answer token by token, in whole characters."""
+
+    def __init__(self, tokenizer, sender):
+        self.tokenizer, self.sender = tokenizer, sender
+        self.preceding = []
+
+    def add(self, token):
+        if text := self.tokenizer.decode_increment(self.preceding, [token], is_final=False):
+            self.sender.send(_response(text))
+        self.preceding = [*self.preceding, token][-NUM_PRECEDING:]
+
+    def end(self):
+        self.sender.send(_response(self.tokenizer.decode_increment(self.preceding, [], is_final=True)), flags=FINAL)
+
+
+def _response(text: str):
+    tensor = pb_utils.Tensor("text_output", np.array([text.encode("utf-8")], dtype=np.object_))
+    return pb_utils.InferenceResponse([tensor])

@@ -10,7 +10,7 @@ from inflight.triton.canceller import EngineCanceller
 
 
 class TritonPythonModel:
-    """Inputs and outputs as in config.pbtxt, each with a leading batch dimension of 1.
+    """Inputs as in config.pbtxt, each with a leading batch dimension of 1; OUTPUT has none, as in TensorRT-LLM.
 
     A streamed response brings a token or two, and a character may be spread over several. PRECEDING_IDS tell what came
     before, so that spaces are kept and a character is given when its last byte is there.
@@ -21,6 +21,7 @@ class TritonPythonModel:
 
     def initialize(self, args):
         self.parameters = python_model.parameters(args)
+        python_model.note_tokenizer_type(self.parameters)
         self.tokenizer = load_tokenizer(self.parameters["tokenizer_dir"])
         self.canceller = EngineCanceller()
 
@@ -34,7 +35,7 @@ class TritonPythonModel:
         cancellation_id = python_model.scalar(request, "CANCELLATION_ID")
         if cancellation_id is not None and request.is_cancelled():
             self.canceller.cancel(cancellation_id)
-            return [pb_utils.Tensor("OUTPUT", np.array([[b""]], np.object_))]
+            return [pb_utils.Tensor("OUTPUT", np.array([b""], np.object_))]
         beams, lengths = self._answers(request)
         preceding = [
             token for token in python_model.array(request, "PRECEDING_IDS", []).reshape(-1).tolist() if token >= 0
@@ -46,13 +47,13 @@ class TritonPythonModel:
             )
             for ids, length in zip(beams, lengths)
         ]
-        return [pb_utils.Tensor("OUTPUT", np.array([[text.encode("utf-8") for text in texts]], dtype=np.object_))]
+        return [pb_utils.Tensor("OUTPUT", np.array([text.encode("utf-8") for text in texts], dtype=np.object_))]
 
     def _answers(self, request):
         """Token ids of each beam, [beams, length], and how many of them are its answer."""
         batch = python_model.required(request, "TOKENS_BATCH")
-        lengths = python_model.required(request, "SEQUENCE_LENGTH").reshape(-1)
         beams = batch[0]
+        lengths = python_model.array(request, "SEQUENCE_LENGTH", [beams.shape[1]] * len(beams)).reshape(-1)
         if len(batch) != 1 or len(lengths) != len(beams):
             raise CourseError(
                 f"TOKENS_BATCH has the shape {list(batch.shape)} and SEQUENCE_LENGTH {len(lengths)} lengths: send one "

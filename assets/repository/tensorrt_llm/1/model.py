@@ -12,9 +12,11 @@ from inflight.engine.config import ExecutorConfig, Request, Response, SamplingCo
 from inflight.engine.executor import Executor
 from inflight.errors import CourseError
 from inflight.triton import python_model
+from inflight.triton.repository import foreign
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 MAX_ID_LENGTH = 1024  # characters of a request's id, which is kept as long as the request runs
+NO_TOKEN = (-1, 2**32 - 1)  # as end_id: answers end by their length alone; UINT32 has no -1
 NUM_PRECEDING = 8  # tokens given before, for whoever turns the next ones into text
 
 # Triton's tensor name -> SamplingConfig's field
@@ -27,6 +29,8 @@ SAMPLING = {
     "frequency_penalty": "frequency_penalty",
     "min_length": "min_length",
     "random_seed": "random_seed",
+    "min_tokens": "min_length",  # as later releases call them
+    "seed": "random_seed",
 }
 
 
@@ -49,6 +53,7 @@ class TritonPythonModel:
     def initialize(self, args):
         self.parameters = python_model.parameters(args)
         self.decoupled = python_model.is_decoupled(args)
+        self.foreign = foreign.of("tensorrt_llm")
         settings = {
             name: self.parameters[name] for name in ExecutorConfig.__dataclass_fields__ if name in self.parameters
         }
@@ -123,6 +128,7 @@ class TritonPythonModel:
             self.running[self.executor.enqueue_request(wanted, on_response)] = running
 
     def _read(self, request) -> Request:
+        python_model.refuse_foreign(request, self.foreign)
         ids = python_model.required(request, "input_ids")
         if ids.shape[0] != 1:
             raise CourseError(
@@ -133,23 +139,17 @@ class TritonPythonModel:
             raise CourseError(f"input_lengths is {length}, but input_ids has {ids.shape[1]} tokens.")
         if python_model.scalar(request, "beam_width", 1) != 1:
             raise CourseError("beam_width must be 1: this engine decodes one beam.")
-        streaming = python_model.scalar(request, "streaming", False)
-        if streaming and not self.decoupled:
-            raise CourseError(
-                "Streaming is only supported if the model is deployed using decoupled mode: "
-                "set decoupled_mode to true, or leave out streaming."
-            )
-        given = {field: python_model.scalar(request, name) for name, field in SAMPLING.items()}
-        given = {field: value for field, value in given.items() if value is not None}
+        given = {name: python_model.scalar(request, name) for name in SAMPLING}
+        given = {SAMPLING[name]: value for name, value in given.items() if value is not None}
         end_id = python_model.scalar(request, "end_id")
         return Request(
             input_ids=ids[0, :length].tolist(),
             request_output_len=python_model.required(request, "request_output_len").item(),
-            end_id=None if end_id == -1 else end_id,
+            end_id=None if end_id in NO_TOKEN else end_id,
             stop_words=_words(request, "stop_words_list"),
             bad_words=_words(request, "bad_words_list"),
             sampling=SamplingConfig(**given),
-            streaming=streaming,
+            streaming=python_model.wants_stream(request, "streaming", self.decoupled),
             return_log_probs=python_model.scalar(request, "return_log_probs", False),
             allotted_time_ms=self._allotted_time_ms(request),
         )
@@ -166,6 +166,8 @@ class TritonPythonModel:
             "sequence_length": lambda: np.array([[len(ids)]], np.int32),
             "cum_log_probs": lambda: np.array([[response.cum_log_prob]], np.float32),
             "output_log_probs": lambda: np.array([[response.log_probs]], np.float32),
+            "batch_index": lambda: np.zeros((1, 1), np.int32),
+            "sequence_index": lambda: np.zeros((1, 1), np.int32),
             "preceding_ids": lambda: np.array([[-1] * (NUM_PRECEDING - len(preceding)) + preceding], np.int32),
             "is_final": lambda: np.array([[response.is_final]]),
         }

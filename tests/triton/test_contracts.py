@@ -1,0 +1,291 @@
+"""The contract of TensorRT-LLM 0.9 to 0.19: its clients' own requests, unmodified, against the default repository."""
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpc
+from tritonclient.utils import InferenceServerException, triton_to_np_dtype
+
+from inflight.checkpoint.tokenizer import load_tokenizer
+from inflight.errors import CourseError
+from inflight.triton import repository
+from inflight.triton.client import Client
+from inflight.triton.repository.foreign import FOREIGN, FOREIGN_OUTPUTS
+from inflight.triton.server import Server
+from tests import outside_clients as outside
+from tests.engines import active_requests, build_small, wait_until
+
+RELEASES = ["0.9", "0.12", "0.13", "0.14", "0.18", "0.19"]
+PROMPT = "One, two, three, four"
+LENGTH = 12
+LONG = 2000  # tokens; some seconds, so that there is something to stop
+
+
+@pytest.fixture(scope="module")
+def engine_dir(small_checkpoint, tmp_path_factory):
+    """Room for an answer that is still being made when it is stopped."""
+    return build_small(small_checkpoint, tmp_path_factory.mktemp("contracts") / "engine", max_seq_len=LONG + 48)
+
+
+@pytest.fixture(scope="module")
+def whole(engine_dir, tmp_path_factory):
+    repo = tmp_path_factory.mktemp("whole") / "repo"
+    with Server(repository.assemble(repo, engine_dir, apply_chat_template=False)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def streaming(engine_dir, tmp_path_factory):
+    repo = tmp_path_factory.mktemp("streaming") / "repo"
+    with Server(repository.assemble(repo, engine_dir, apply_chat_template=False, decoupled_mode=True)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def ids(engine_dir):
+    return load_tokenizer(engine_dir).encode(PROMPT)
+
+
+@pytest.fixture(scope="module")
+def tokens(whole, ids):
+    """The answer, by the course's client; the outside ones of 0.9 and later send an end_id of 2 too."""
+    with Client(whole.grpc_url) as client:
+        return client.ask_tokens(ids, LENGTH, end_id=2).token_ids
+
+
+@pytest.fixture(scope="module")
+def answer(whole):
+    with Client(whole.grpc_url) as client:
+        return client.ask(PROMPT, LENGTH).text
+
+
+# inflight_batcher_llm_client.py ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_token_client_gets_whole_answers(whole, release, ids, tokens):
+    assert outside.core_whole(whole, release, ids, LENGTH) == tokens
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_token_client_streams(streaming, release, ids, tokens):
+    assert outside.core_streamed(streaming, release, ids, LENGTH) == tokens
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_token_client_stops_a_stream(streaming, release, ids):
+    found = outside.core_streamed_and_stopped(streaming, release, ids, LONG)
+    assert 0 < len(found) < LONG
+    with Client(streaming.grpc_url) as client:
+        assert client.ask_tokens(ids, len(found), end_id=2).token_ids == found, "none lost, none twice"
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_token_client_stops_a_whole_answer(whole, release, ids):
+    begun = lambda: wait_until(lambda: active_requests(whole) == 1, "the request is in the engine")
+    answers = outside.core_whole_and_stopped(whole, release, ids, LONG, begun)
+    assert sorted(map(bool, answers)) == [False, True], "the stop request is answered with no tokens"
+    assert max(map(len, answers)) < LONG
+
+
+@pytest.mark.parametrize(
+    "outputs", [["output_ids"], ["output_ids", "sequence_length"], ["cum_log_probs", "output_ids"]]
+)
+def test_the_token_client_gets_the_outputs_that_it_names_and_no_others(streaming, ids, outputs):
+    """--requested-outputs; it raises when the names that come back are others."""
+    arrays = outside.core_request("0.18", ids, 3, streaming=True)
+    results = outside.infer_on_stream(streaming, "tensorrt_llm", arrays, outputs)
+    assert len(results) == 3
+    assert all({output.name for output in result.get_response().outputs} == set(outputs) for result in results)
+
+
+# end_to_end_grpc_client.py --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_text_client_streams(streaming, release, answer):
+    assert outside.text_client(streaming, release, PROMPT, LENGTH, streaming=True) == answer
+
+
+@pytest.mark.parametrize("kind", ["whole", "streaming"])
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_text_client_gets_whole_answers(request, kind, release, answer):
+    """From 0.18 on it always says whether it wants the prompt: it does, unless it is told otherwise."""
+    server = request.getfixturevalue(kind)
+    repeats = release in ("0.18", "0.19")
+    assert outside.text_client(server, release, PROMPT, LENGTH, streaming=False) == PROMPT * repeats + answer
+    without = outside.text_client(
+        server, release, PROMPT, LENGTH, streaming=False, exclude_input_in_output=outside.one(True, bool)
+    )
+    assert without == answer
+
+
+def test_every_option_of_the_text_client_that_asks_for_nothing_new(streaming, answer):
+    more = {
+        "num_return_sequences": outside.one(1, np.int32),  # --num-return-sequences 1
+        "repetition_penalty": outside.one(1.0, np.float32),
+        "presence_penalty": outside.one(0.0, np.float32),
+        "frequency_penalty": outside.one(0.0, np.float32),
+        "bad_words": np.array([["", ""]], object),
+        "stop_words": np.array([[""]], object),
+        "pad_id": outside.one(2, np.int32),
+        "return_log_probs": outside.one(True, bool),
+        "min_tokens": outside.one(0, np.int32),  # as of the container 25.05
+        "seed": outside.one(0, np.uint64),
+    }
+    assert outside.text_client(streaming, "0.19", PROMPT, LENGTH, streaming=True, **more) == answer
+
+
+def test_the_later_names_do_what_the_earlier_ones_do(whole):
+    with Client(whole.grpc_url) as client:
+        drawn = lambda seed: (
+            client.ask(PROMPT, LENGTH, top_k=50, temperature=5.0, random_seed=seed, min_length=LENGTH).text
+        )
+        text = drawn(7)
+        assert text != drawn(8)
+    arrays = {"text_input": outside.text(PROMPT), "max_tokens": outside.one(LENGTH, np.int32)}
+    arrays |= {"top_k": outside.one(50, np.int32), "temperature": outside.one(5.0, np.float32)}
+    arrays |= {"seed": outside.one(7, np.uint64), "min_tokens": outside.one(LENGTH, np.int32)}
+    assert outside.infer(whole, "grpc", "ensemble", arrays).as_numpy("text_output")[0].decode() == text
+
+
+# end_to_end_test.py, benchmark_core_model.py --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_models_one_by_one_give_what_the_ensemble_gives(whole, release, protocol, answer):
+    by_hand, by_ensemble = outside.by_hand_and_by_ensemble(whole, release, protocol, PROMPT, LENGTH)
+    assert by_hand == by_ensemble and by_hand.shape == (1,)
+    assert by_hand[0].decode() == answer
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_benchmark_finds_the_lengths_where_it_looks(whole, ids, release):
+    """It takes the prompt's length off, unless it is told that answers come without: --exclude-input-in-output."""
+    lengths = [3, 8, 5, 12, 1]
+    found = outside.benchmark_lengths(whole, release, "grpc", [ids] * 5, lengths)
+    assert [length + len(ids) for length in found] == lengths
+    assert outside.benchmark_lengths(whole, release, "http", [ids] * 5, lengths) == ["0", "1", "2", "3", "4"]
+
+
+# What this engine has not ---------------------------------------------------------------------------------------------
+
+ASKS_FOR_NOTHING = {"1": 1, "0 or 1": 1}
+ASKS_FOR_SOMETHING = {"1": 2, "false": True, "left out": 1, "at most 1": 2}
+OF_ENGINE = [tensor for tensor in FOREIGN if tensor.model == "tensorrt_llm"]
+OF_ENSEMBLE = [tensor for tensor in FOREIGN if tensor.ensemble]
+
+
+def values(tensor, asks: bool) -> np.ndarray:
+    """Values of a foreign input that ask for something, or for nothing."""
+    if tensor.must_be in ("empty", "of one token at most"):
+        shape = [2 if asks else 0] * len(tensor.dims)
+    else:
+        shape = [2 if length == -1 else length for length in tensor.dims]
+    if tensor.data_type == "STRING":
+        return np.full([1, *shape], b"something" if asks else b"", object)
+    value = (ASKS_FOR_SOMETHING if asks else ASKS_FOR_NOTHING).get(tensor.must_be, 0)
+    return np.full([1, *shape], value, triton_to_np_dtype(tensor.data_type))
+
+
+def ask_with(server, model: str, name: str, array: np.ndarray, ids: list[int]):
+    if model == "tensorrt_llm":
+        usual = outside.core_request("0.18", ids, 2, streaming=False)
+    else:
+        usual = {"text_input": outside.text(PROMPT), "max_tokens": outside.one(2, np.int32)}
+    return outside.infer(server, "grpc", model, {**usual, name: array})
+
+
+@pytest.mark.parametrize("tensor", OF_ENGINE, ids=lambda tensor: tensor.name)
+def test_an_input_of_the_engine_is_taken_when_it_asks_for_nothing(whole, ids, tensor):
+    assert ask_with(whole, "tensorrt_llm", tensor.name, values(tensor, asks=False), ids).as_numpy("output_ids").size
+
+
+@pytest.mark.parametrize("tensor", OF_ENSEMBLE, ids=lambda tensor: tensor.ensemble)
+def test_an_input_of_the_ensemble_is_taken_when_it_asks_for_nothing(whole, ids, tensor):
+    found = ask_with(whole, "ensemble", tensor.ensemble, values(tensor, asks=False), ids)
+    assert found.as_numpy("text_output").shape == (1,)
+
+
+REFUSED = [("tensorrt_llm", tensor.name, tensor) for tensor in OF_ENGINE if tensor.why]
+REFUSED += [("ensemble", tensor.ensemble, tensor) for tensor in OF_ENSEMBLE if tensor.why]
+
+
+@pytest.mark.parametrize("model, name, tensor", REFUSED, ids=[f"{model} {name}" for model, name, _ in REFUSED])
+def test_who_asks_for_something_is_told_why_there_is_none(whole, ids, model, name, tensor):
+    with pytest.raises(InferenceServerException) as caught:
+        ask_with(whole, model, name, values(tensor, asks=True), ids)
+    assert f"{tensor.ensemble or tensor.name} must be {tensor.must_be}: {tensor.why}" in caught.value.message()
+
+
+@pytest.mark.parametrize("option", ["return_context_logits", "return_generation_logits", "return_perf_metrics"])
+def test_a_client_that_names_what_is_never_given_is_told_why(streaming, option):
+    """Such an option asks for outputs by name too, which Triton would else call unexpected."""
+    arrays = {**outside.text_request("0.19", PROMPT, 2, streaming=True), option: outside.one(True, bool)}
+    named = ["text_output", *(name for name, _, _ in FOREIGN_OUTPUTS)]
+    with pytest.raises(InferenceServerException, match=f"{option} must be false: "):
+        outside.infer_on_stream(streaming, "ensemble", arrays, named)
+
+
+def test_what_is_never_given_is_missing_in_an_answer_and_nothing_else(streaming):
+    results = outside.infer_on_stream(streaming, "ensemble", outside.text_request("0.19", PROMPT, 2, streaming=True))
+    for result in results:
+        names = [output.name for output in result.get_response().outputs]
+        assert set(names) == {"text_output", "cum_log_probs", "output_log_probs", "batch_index", "sequence_index"}
+
+
+def test_several_prompts_in_a_request_are_refused_with_the_reason(streaming):
+    one = outside.text_request("0.18", PROMPT, 2, streaming=True)
+    both = {name: np.concatenate([array, array]) for name, array in one.items()}
+    with pytest.raises(
+        InferenceServerException, match="Expected batch dimension to be 1 .*: send one prompt a request"
+    ):
+        outside.infer_on_stream(streaming, "ensemble", both, ["text_output", "batch_index"])
+
+
+# V1 -------------------------------------------------------------------------------------------------------------------
+
+
+def test_v1_gives_a_client_that_streams_one_whole_answer_without_the_prompt(streaming, ids, tokens, answer):
+    streaming.load("tensorrt_llm", gpt_model_type="V1", exclude_input_in_output=False)
+    try:
+        results = outside.infer_on_stream(
+            streaming, "tensorrt_llm", outside.core_request("0.18", ids, LENGTH, streaming=True)
+        )
+        assert [outside.read_core("0.18", result) for result in results] == [tokens]
+        assert outside.text_client(streaming, "0.18", PROMPT, LENGTH, streaming=True) == answer
+        wait_until(lambda: "V1) cannot stream" in streaming.log_tail(200), "the server's log says so")
+    finally:
+        streaming.load("tensorrt_llm")
+
+
+# The course's client --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", ["grpc_url", "http_url"])
+@pytest.mark.parametrize("kind", ["whole", "streaming"])
+def test_a_whole_answer_that_is_stopped_has_the_tokens_so_far(request, kind, protocol):
+    server = request.getfixturevalue(kind)
+    with Client(getattr(server, protocol)) as client:
+        all_of_it = client.ask(PROMPT, LONG, end_id=-1).text
+        stopped = client.ask(PROMPT, LONG, end_id=-1, stop_after_s=0.3).text
+    stopped = stopped.rstrip("\ufffd")  # the first bytes of a character
+    assert stopped and len(stopped) < len(all_of_it) and all_of_it.startswith(stopped)
+
+
+def test_a_request_is_stopped_by_the_name_that_it_was_given(whole, ids):
+    arrived = outside.Arrived()
+    with Client(whole.grpc_url) as client, grpc.InferenceServerClient(whole.grpc_url) as plain:
+        arrays = {**outside.core_request("0.18", ids, LONG, streaming=False), "end_id": outside.one(-1, np.int32)}
+        plain.async_infer("tensorrt_llm", outside.inputs(arrays), request_id="mine", callback=arrived)
+        wait_until(lambda: active_requests(whole) == 1, "the request is in the engine")
+        client._stop_in_engine("mine")
+        assert len(outside.read_core("0.18", arrived.next())) < LONG
+        assert len(client.ask_tokens(ids, 3, request_id="mine", end_id=-1).token_ids) == 3
+
+
+def test_a_value_that_cannot_be_is_refused_by_the_tables():
+    assert all((tensor.why == "") == (tensor.must_be == "anything") for tensor in FOREIGN)
+    assert len({(tensor.model, tensor.name) for tensor in FOREIGN}) == len(FOREIGN)
+    with pytest.raises(CourseError, match=r"There is no contract '0.7'. There are 0.5, .* and 0.19"):
+        repository.assemble("anywhere", "/engines/x", contract="0.7")
