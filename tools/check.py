@@ -22,6 +22,7 @@ STEPS = {
     "types": [*PYTHON, "mypy"],
     # A workflow that is no valid one would only be warned of without --strict-collection.
     "workflows": [f"{SCRIPTS}/zizmor", "--offline", "--quiet", "--strict-collection", ".github/workflows"],
+    "scripts": [f"{SCRIPTS}/shellcheck", ".ci/run", "postBuild", *map(str, sorted((COURSE / "assets").rglob("*.sh")))],
     "notebooks": [*PYTHON, "tools.lessons", "check"],
     "advisories": [*PYTHON, "tools.audit"],
 }

@@ -21,6 +21,7 @@ FAMILY=${FAMILY:-llama}                  # llama or gpt
 PRECISION=${PRECISION:-float16}          # float16, bfloat16, int8, int4 (weights only) or fp8 (Hopper and Ada)
 GPUS=${GPUS:-1}                          # that share the model: tp_size when converting, world_size when launching
 SLOTS=${SLOTS:-8}                        # seats: max_batch_size of the engine
+MAX_NUM_TOKENS=${MAX_NUM_TOKENS:-4096}   # of an iteration, prompts and answers of all seats together
 READY_SECONDS=${READY_SECONDS:-300}      # how long a model may take to load
 case $FAMILY in                          # MAX_SEQ_LEN: tokens of a prompt and its answer
 gpt) MAX_SEQ_LEN=${MAX_SEQ_LEN:-1024} ;;
@@ -57,9 +58,13 @@ inside_on_its_own() {
     inside sh -c '"$@" >"$0" 2>&1 </dev/null &' "$LOGS/launch.log" "$@"
 }
 
-# Fetches the checkpoint. On a machine with internet; then carry $LAB to the lab machine.
+# Fetches the checkpoint, and for FP8 texts to calibrate with. On a machine with internet; then carry $LAB over.
 fetch() {
     hf download "$MODEL_ID" --revision "$REVISION" --local-dir "$LAB/models/hf"
+    if [ "$PRECISION" = fp8 ]; then
+        hf download abisee/cnn_dailymail --repo-type dataset \
+            --local-dir "$LAB/datasets/cnn_dailymail"
+    fi
 }
 
 # Starts the container. Nothing runs in it yet.
@@ -119,14 +124,14 @@ build() {
         inside trtllm-build --checkpoint_dir "$CHECKPOINT" --gpt_attention_plugin auto --gemm_plugin fp8 \
             --kv_cache_type paged --remove_input_padding enable --context_fmha enable \
             --use_paged_context_fmha enable --use_fp8_context_fmha enable --tokens_per_block 32 \
-            --max_batch_size "$SLOTS" --max_seq_len "$MAX_SEQ_LEN" --max_num_tokens 4096 \
+            --max_batch_size "$SLOTS" --max_seq_len "$MAX_SEQ_LEN" --max_num_tokens "$MAX_NUM_TOKENS" \
             --max_beam_width 1 --workers "$GPUS" --output_dir "$ENGINE"
     else
         inside trtllm-build --checkpoint_dir "$CHECKPOINT" --gpt_attention_plugin auto --gemm_plugin auto \
             --kv_cache_type paged --remove_input_padding enable --context_fmha enable \
             --use_paged_context_fmha enable --tokens_per_block 32 --max_batch_size "$SLOTS" \
-            --max_seq_len "$MAX_SEQ_LEN" --max_num_tokens 4096 --max_beam_width 1 --workers "$GPUS" \
-            --output_dir "$ENGINE"
+            --max_seq_len "$MAX_SEQ_LEN" --max_num_tokens "$MAX_NUM_TOKENS" --max_beam_width 1 \
+            --workers "$GPUS" --output_dir "$ENGINE"
     fi
     inside ls -l "$ENGINE"
 }

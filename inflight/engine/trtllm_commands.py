@@ -36,6 +36,7 @@ CONTAINER_NAME = "triton-lab"
 # Models that nobody has to ask for. The revision is pinned: what is downloaded is what was meant.
 MODEL_ID, MODEL_REVISION = "TinyLlama/TinyLlama-1.1B-Chat-v1.0", "fe8a4ea1ffedaf415f4da2f062534de366a451e6"
 GPT_MODEL_ID = "openai-community/gpt2-medium"
+TEXTS_ID = "abisee/cnn_dailymail"
 
 FAMILIES = ("llama", "gpt")
 # Targets, with what their tensor cores multiply; float32 is not among it. Fused attention takes 16 bits or FP8.
@@ -382,12 +383,15 @@ def lab_commands() -> dict[str, Command]:
         tp_size="$GPUS",
         max_batch_size="$SLOTS",
         max_seq_len="$MAX_SEQ_LEN",
-        max_num_tokens=4096,
+        max_num_tokens="$MAX_NUM_TOKENS",
     )
     stored = replace(recipe, dtype="float16", weights="$PRECISION")
     fp8 = replace(recipe, dtype="float16", weights="fp8")
     return {
         "fetch": _command("hf download", "$MODEL_ID", ("--revision", "$REVISION"), ("--local-dir", "$LAB/models/hf")),
+        "fetch_texts": _command(
+            "hf download", TEXTS_ID, ("--repo-type", "dataset"), ("--local-dir", "$LAB/datasets/cnn_dailymail")
+        ),
         "start_docker": start("docker"),
         "start_podman": start("podman"),
         "devices_podman": _command("nvidia-ctk cdi generate", "--output=/etc/cdi/nvidia.yaml"),

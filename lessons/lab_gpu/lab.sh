@@ -21,6 +21,7 @@ FAMILY=${FAMILY:-llama}                  # llama or gpt
 PRECISION=${PRECISION:-float16}          # float16, bfloat16, int8, int4 (weights only) or fp8 (Hopper and Ada)
 GPUS=${GPUS:-1}                          # that share the model: tp_size when converting, world_size when launching
 SLOTS=${SLOTS:-8}                        # seats: max_batch_size of the engine
+MAX_NUM_TOKENS=${MAX_NUM_TOKENS:-4096}   # of an iteration, prompts and answers of all seats together
 READY_SECONDS=${READY_SECONDS:-300}      # how long a model may take to load
 case $FAMILY in                          # MAX_SEQ_LEN: tokens of a prompt and its answer
 gpt) MAX_SEQ_LEN=${MAX_SEQ_LEN:-1024} ;;
@@ -57,9 +58,12 @@ inside_on_its_own() {
     inside sh -c '"$@" >"$0" 2>&1 </dev/null &' "$LOGS/launch.log" "$@"
 }
 
-# Fetches the checkpoint. On a machine with internet; then carry $LAB to the lab machine.
+# Fetches the checkpoint, and for FP8 texts to calibrate with. On a machine with internet; then carry $LAB over.
 fetch() {
     {{command.fetch}}
+    if [ "$PRECISION" = fp8 ]; then
+        {{command.fetch_texts}}
+    fi
 }
 
 # Starts the container. Nothing runs in it yet.

@@ -73,6 +73,25 @@ def test_an_invalid_or_careless_workflow_fails(tmp_path, workflow, says):
     assert result.returncode != 0 and says in result.stdout + result.stderr
 
 
+def test_a_careless_script_fails(tmp_path):
+    script = tmp_path / "careless.sh"
+    script.write_text("#!/bin/bash\nrm -rf $1/*\n")
+    result = subprocess.run([check.STEPS["scripts"][0], script], capture_output=True, text=True)
+    assert result.returncode != 0 and "SC2086" in result.stdout
+
+
+def test_every_script_of_the_course_is_checked():
+    checked = {COURSE / path for path in check.STEPS["scripts"][1:]}
+    tracked = subprocess.run(["git", "ls-files"], cwd=COURSE, capture_output=True, text=True, check=True).stdout
+    paths = [COURSE / name for name in tracked.splitlines()]
+    scripts = {
+        path
+        for path in paths
+        if path.is_file() and path.read_bytes()[:20].startswith((b"#!/bin/sh", b"#!/usr/bin/env bash"))
+    }
+    assert scripts - {COURSE / "lessons" / "lab_gpu" / "lab.sh"} == checked  # that one is the source of another
+
+
 def test_the_hooks_before_a_commit_are_the_steps():
     hooks = yaml.safe_load((COURSE / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
     assert [hook["id"] for hook in hooks] == list(check.STEPS)

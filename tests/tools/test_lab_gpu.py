@@ -8,9 +8,11 @@ import shlex
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import nbformat
 import pytest
+import pytriton
 
 from inflight.engine import trtllm_commands
 from inflight.errors import CourseError
@@ -120,7 +122,7 @@ def test_every_command_that_is_printed_is_one_that_the_program_takes(path):
         )
     lines = trtllm_facts.command_lines(text)
     assert [problem for line in lines for problem in trtllm_facts.problems(line)] == []
-    assert lines or path.name not in ("lab.sh", "README.md", "02_repository.ipynb", "03_serve.ipynb")
+    assert lines or path.parent.name not in ("lab-gpu", "notebooks") or path.name[:2] in ("05", "07")
 
 
 def test_no_lesson_types_a_command_of_tensorrt_llm_itself():
@@ -139,15 +141,11 @@ def test_the_images_are_of_one_month():
 
 
 def test_flags_of_tritonserver_are_those_of_the_one_that_comes_with_the_course():
-    import pytriton
-
-    folder = os.path.join(os.path.dirname(pytriton.__file__), "tritonserver")
-    environment = {**os.environ, "LD_LIBRARY_PATH": f"{folder}/lib:{folder}/external_libs"}
-    program = os.path.join(folder, "bin", "tritonserver")
-    said = subprocess.run([program, "--help"], env=environment, capture_output=True, text=True, timeout=60)
+    program = Path(pytriton.__file__).parent / "tritonserver" / "bin" / "tritonserver"
+    said = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=60)
     facts = trtllm_facts.PROGRAMS["tritonserver"]
     for flag in [*facts["text"], *facts["integer"], *facts["switch"], *facts["choices"]]:
-        assert f"{flag} " in said.stdout + said.stderr
+        assert re.search(rf"^\s*{flag}\b", said.stdout + said.stderr, re.M), flag
 
 
 # The steps ------------------------------------------------------------------------------------------------------------
