@@ -24,7 +24,12 @@ from inflight.paths import COURSE
 
 FIELD = re.compile(r"^(?P<indent>[ ]*)(?P<before>.*?)\{\{(?P<kind>\w+)\.(?P<name>\w+)\}\}", re.M)
 FOLDER = Path("assets/lab-gpu")
-SCRIPT, PAGE = "lab.sh", "README.md"
+SCRIPT = "lab.sh"
+TRIED = (
+    "Tried so far (November 2026): every command against the sources of its program, every step of `lab.sh` with programs "
+    "that only note how they are called, `fill` on templates with the variables of eight releases. Nothing yet with "
+    "NVIDIA's image or on a GPU: [the list](../assets/lab-gpu/README.md)."
+)
 
 
 def write(root: Path) -> None:
@@ -90,6 +95,7 @@ def names() -> dict[str, str]:
         "engine": table.CONTAINER.engine,
         "repository": table.CONTAINER.repository,
         "texts": table.CONTAINER.texts,
+        "tried": TRIED,  # for the part of each lesson
     }
 
 

@@ -273,7 +273,10 @@ options
 #
 # One container of NVIDIA's has both, what builds engines and what serves them: `{{name.image}}`, with TensorRT-LLM
 # {{name.tensorrt_llm}}. Why no newer one, and what to do where only an older one is at hand, stands on the
-# [page for instructors](../assets/lab-gpu/README.md); it also says what of these parts was tried, and how.
+# [page for instructors](../assets/lab-gpu/README.md).
+#
+# {{name.tried}}
+#
 # `assets/lab-gpu/lab.sh` goes the way step by step: `lab.sh fetch` gets a model that nobody has to ask for (TinyLlama),
 # `lab.sh start` makes a container in which nothing runs yet, `lab.sh check` looks around in it.
 #

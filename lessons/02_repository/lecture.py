@@ -316,6 +316,8 @@ print(f"the answer has {len(with_prompt)} characters before Undo, {len(client.as
 # The same repository with TensorRT-LLM {{name.tensorrt_llm}}. The templates come from the container, never from the
 # course or from a tutorial: their variables change from release to release.
 #
+# {{name.tried}}
+#
 # | Step | Here | There |
 # |---|---|---|
 # | take the templates | `assemble("repo", engine)` | copy `all_models/inflight_batcher_llm`, without `tensorrt_llm_bls` |

@@ -455,6 +455,8 @@ playground
 # - The gauge `waiting` is another number there: requests that have a seat and were not in this iteration. Those who
 #   wait *for* a seat are in no gauge. Count them at the client: sent, not answered, not `active`.
 #
+# {{name.tried}}
+#
 # ## What breaks
 #
 # **A plain call to a decoupled model.** `infer`, the request that every other Triton model takes, expects exactly one

@@ -324,6 +324,8 @@ charts.show(*board.frame)  # what the dashboard shows last, for those who read t
 # static batching was [removed in TensorRT-LLM 0.20](https://github.com/NVIDIA/TensorRT-LLM/releases), so this lesson needs a
 # container up to {{name.last_with_v1}}; the course's is {{name.version}}.
 #
+# {{name.tried}}
+#
 # | Step | Here | With TensorRT-LLM |
 # |---|---|---|
 # | Static | `assemble(…, batching_strategy="V1")` | `lab.sh fill V1 guaranteed_no_evict False 50000` |

@@ -409,6 +409,8 @@ page[page["name"] == "nv_trt_llm_kv_cache_block_metrics"].set_index("label")["va
 #
 # The keys are TensorRT-LLM's own, in the same `tensorrt_llm/config.pbtxt`, and lesson 01's engine serves both policies.
 #
+# {{name.tried}}
+#
 # | Step | Here | With TensorRT-LLM |
 # |---|---|---|
 # | No pauses | `guaranteed_no_evict` | `lab.sh fill inflight_fused_batching guaranteed_no_evict True` |

@@ -573,6 +573,8 @@ report
 # {{function.serve}}
 # ```
 #
+# {{name.tried}}
+#
 # | Step | Here | With the container and a GPU |
 # |---|---|---|
 # | Instances | `instance_group [ { count: 2 kind: KIND_CPU } ]` | `kind: KIND_GPU`, and `gpus: [ 0 ]` |

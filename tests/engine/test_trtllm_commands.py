@@ -189,6 +189,20 @@ def test_an_int8_kv_cache_goes_without_the_attention_that_has_none():
             assert ("--calib_dataset" in text) == (config.kv_cache_quant_algo is not None or dtype == "fp8")
 
 
+@pytest.mark.parametrize(
+    ("column", "programs"),
+    [
+        (COLUMNS[1], ("llama/build.py", "gpt/build.py")),
+        (COLUMNS[2], ("trtllm-build", "llama/convert_checkpoint.py", "gpt/convert_checkpoint.py")),
+    ],
+)
+def test_every_flag_in_the_table_is_one_that_a_program_has(column, programs):
+    facts = [trtllm_facts.PROGRAMS[program] for program in programs]
+    known = {name for given in facts for kind in given.values() if not isinstance(kind, str) for name in kind}
+    named = {flag for row in flags() for flag in re.findall(r"--\w+", row[column])}
+    assert named and not named - known
+
+
 def test_gpt_of_0_5_has_the_flags_of_the_first_workshops():
     old = commands(CONFIG, "gpt", tp_size=2)[GENERATIONS[0]]
     assert "--use_layernorm_plugin float16" in old and "--hidden_act gelu" in old and "--parallel_build" in old
