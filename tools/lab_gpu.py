@@ -12,6 +12,7 @@ markdown cell of a lesson and in the two files.
     {{function.fill}}      a function of lab.sh, with the comment above it (not in the two files)
 """
 
+import functools
 import re
 import sys
 import tomllib
@@ -26,9 +27,9 @@ FIELD = re.compile(r"^(?P<indent>[ ]*)(?P<before>.*?)\{\{(?P<kind>\w+)\.(?P<name
 FOLDER = Path("assets/lab-gpu")
 SCRIPT = "lab.sh"
 TRIED = (
-    "Tried so far (November 2026): every command against the sources of its program, every step of `lab.sh` with programs "
-    "that only note how they are called, `fill` on templates with the variables of eight releases. Nothing yet with "
-    "NVIDIA's image or on a GPU: [the list](../assets/lab-gpu/README.md)."
+    "Tried so far (November 2026): every command against the sources of its program, every step of `lab.sh` with "
+    "programs that only note how they are called, `fill` on templates with the variables of eight releases. Nothing "
+    "yet with NVIDIA's image or on a GPU: [the list](../assets/lab-gpu/README.md)."
 )
 
 
@@ -70,6 +71,7 @@ def filled(text: str, root: Path = COURSE) -> str:
     return text
 
 
+@functools.cache
 def names() -> dict[str, str]:
     """What `{{name.…}}` stands for."""
     facts = tomllib.loads((COURSE / FOLDER / "facts.toml").read_text(encoding="utf-8"))
@@ -114,12 +116,13 @@ def function(name: str, script: str) -> str:
 
 
 def _value(kind: str, name: str, root: Path) -> str:
+    command = table.lab_commands().get(name) if kind in ("command", "line") else None
     kinds: dict[str, Callable[[], str | None]] = {
         "name": lambda: names().get(name),
-        "command": lambda: str(table.lab_commands()[name]) if name in table.lab_commands() else None,
-        "line": lambda: table.lab_commands()[name].line if name in table.lab_commands() else None,
+        "command": lambda: command and str(command),
+        "line": lambda: command and command.line,
         "fill": lambda: _pairs(name),
-        "function": lambda: function(name, expected(root)[root / FOLDER / SCRIPT]),
+        "function": lambda: function(name, filled((root / "lessons" / "lab_gpu" / SCRIPT).read_text("utf-8"), root)),
     }
     value = kinds[kind]() if kind in kinds else None
     if value is None:

@@ -370,7 +370,7 @@ def start(runtime: str, image: str = "$IMAGE", folder: str = "$LAB", devices: st
 
 def lab_commands() -> dict[str, Command]:
     """The commands that lessons and `lab.sh` print as they stand, by name."""
-    ensemble, engine = "localhost:8000/v2/models/ensemble", "localhost:8000/v2/models/tensorrt_llm"
+    ensemble = "localhost:8000/v2/models/ensemble"
     question, length = '"text_input": "$PROMPT"', '"max_tokens": $LENGTH'
     text_client = f"python3 {NAMES.clients}/end_to_end_grpc_client.py"
     token_client = f"python3 {NAMES.clients}/inflight_batcher_llm_client.py"
@@ -421,7 +421,6 @@ def lab_commands() -> dict[str, Command]:
         "statistics": _command("curl", "localhost:8000/v2/models/batch-cost/stats"),
         "load": _command("curl", ("-X", "POST"), "localhost:8000/v2/repository/models/tensorrt_llm/load"),
         "load_batch_cost": _command("curl", ("-X", "POST"), "localhost:8000/v2/repository/models/batch-cost/load"),
-        "tensorrt_llm_config": _command("curl", f"{engine}/config"),
         "measure": _command(
             f"python3 {NAMES.app}/tools/inflight_batcher_llm/benchmark_core_model.py",
             ("-i", "grpc"),

@@ -417,6 +417,8 @@ playground
 # ```bash
 # {{function.launch}}
 #
+# {{function.inside_on_its_own}}
+#
 # {{function.ready}}
 # ```
 #

@@ -125,6 +125,15 @@ def test_every_command_that_is_printed_is_one_that_the_program_takes(path):
     assert lines or path.parent.name not in ("lab-gpu", "notebooks") or path.name[:2] in ("05", "07")
 
 
+def test_every_command_of_the_table_is_printed_somewhere():
+    sources = [*(COURSE / "lessons").glob("*/lecture.py"), *(COURSE / "lessons" / "lab_gpu").iterdir()]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sources)
+    printed = set(re.findall(r"\{\{(?:command|line)\.(\w+)\}\}", text))
+    assert printed == set(trtllm_commands.lab_commands())
+    steps = set(re.findall(r"^(\w+)\(\)", SCRIPT.read_text(encoding="utf-8"), re.M))
+    assert steps - set(re.findall(r"\{\{function\.(\w+)\}\}", text)) == {"stream", "remove"}
+
+
 def test_no_lesson_types_a_command_of_tensorrt_llm_itself():
     """They name the fields of tools/lab_gpu.py instead."""
     for path in sorted((COURSE / "lessons").glob("*/*.py")):
