@@ -170,15 +170,24 @@ ready() {
     echo "READY"
 }
 
+# Writes a text as it stands in JSON between quotes.
+in_json() {
+    local text=${1//\\/\\\\}
+    text=${text//\"/\\\"}
+    printf '%s' "${text//$'\n'/\\n}"
+}
+
 # Asks a question, one answer: query ["PROMPT" [TOKENS]]
 query() {
-    local PROMPT=${1:-What is the capital of France?} LENGTH=${2:-64}
+    local PROMPT LENGTH=${2:-64}
+    PROMPT=$(in_json "${1:-What is the capital of France?}")
     {{command.query}}
 }
 
 # The same as a stream; the repository was filled with DECOUPLED True.
 stream() {
-    local PROMPT=${1:-What is the capital of France?} LENGTH=${2:-64}
+    local PROMPT LENGTH=${2:-64}
+    PROMPT=$(in_json "${1:-What is the capital of France?}")
     {{command.stream}}
 }
 

@@ -131,7 +131,7 @@ def test_every_command_of_the_table_is_printed_somewhere():
     printed = set(re.findall(r"\{\{(?:command|line)\.(\w+)\}\}", text))
     assert printed == set(trtllm_commands.lab_commands())
     steps = set(re.findall(r"^(\w+)\(\)", SCRIPT.read_text(encoding="utf-8"), re.M))
-    assert steps - set(re.findall(r"\{\{function\.(\w+)\}\}", text)) == {"stream", "remove"}
+    assert steps - set(re.findall(r"\{\{function\.(\w+)\}\}", text)) == {"in_json", "stream", "remove"}
 
 
 def test_no_lesson_types_a_command_of_tensorrt_llm_itself():
@@ -248,10 +248,11 @@ def test_ready_says_so_or_shows_why_not(machine):
     assert done.returncode == 1 and "failed to load 'tensorrt_llm'" in done.stderr
 
 
-def test_a_question_is_one_json_object(machine):
-    for step, more in (("query", {}), ("stream", {"stream": True})):
-        words = lab(machine, step, "Who is it?", "32")[1][0]
-        assert json.loads(words[words.index("-d") + 1]) == {"text_input": "Who is it?", "max_tokens": 32, **more}
+@pytest.mark.parametrize("prompt", ["Who is it?", 'Say "hi" and \\n, $HOME, `x`', "Wo ist's, ä?"])
+@pytest.mark.parametrize(("step", "more"), [("query", {}), ("stream", {"stream": True})])
+def test_a_question_is_one_json_object(machine, step, more, prompt):
+    words = lab(machine, step, prompt, "32")[1][0]
+    assert json.loads(words[words.index("-d") + 1]) == {"text_input": prompt, "max_tokens": 32, **more}
 
 
 def test_a_step_that_there_is_not_shows_what_there_is(machine):
