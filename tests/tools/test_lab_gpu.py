@@ -248,7 +248,7 @@ def test_ready_says_so_or_shows_why_not(machine):
     assert done.returncode == 1 and "failed to load 'tensorrt_llm'" in done.stderr
 
 
-@pytest.mark.parametrize("prompt", ["Who is it?", 'Say "hi" and \\n, $HOME, `x`', "Wo ist's, ä?"])
+@pytest.mark.parametrize("prompt", ["Who is it?", 'Say "hi" and \\n, $HOME, `x`', "Wo ist's, ä?", "two\nlines"])
 @pytest.mark.parametrize(("step", "more"), [("query", {}), ("stream", {"stream": True})])
 def test_a_question_is_one_json_object(machine, step, more, prompt):
     words = lab(machine, step, prompt, "32")[1][0]
