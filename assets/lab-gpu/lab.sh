@@ -51,11 +51,17 @@ inside() {
     if [ -n "$RUNTIME" ]; then "$RUNTIME" exec triton-lab "$@"; else "$@"; fi
 }
 
-# Runs it there and comes back at once; what it prints is in logs/launch.log.
+# Runs a server there and comes back at once; what it prints is in logs/launch.log. With `set -m` it hears the signal
+# that `stop` sends: what a shell leaves running otherwise ignores it.
 inside_on_its_own() {
+    if inside pgrep -x tritonserver >/dev/null; then
+        echo "A Triton is running already. End it first: lab.sh stop" >&2
+        return 1
+    fi
     inside mkdir -p "$LOGS"
+    inside rm -f "$LOGS/triton.log"
     # shellcheck disable=SC2016  # the container's shell expands these
-    inside sh -c '"$@" >"$0" 2>&1 </dev/null &' "$LOGS/launch.log" "$@"
+    inside bash -c 'set -m; "$@" >"$0" 2>&1 </dev/null &' "$LOGS/launch.log" "$@"
 }
 
 # Fetches the checkpoint, and for FP8 texts to calibrate with. On a machine with internet; then carry $LAB over.
@@ -74,16 +80,15 @@ start() {
     cp "$(dirname "${BASH_SOURCE[0]}")/../datasets/mini_cnn_eval.json" "$LAB/datasets/"
     case $RUNTIME in
     podman)
-        podman run --detach --rm --name triton-lab --device "nvidia.com/gpu=$DEVICES" \
+        podman run --detach --name triton-lab --device "nvidia.com/gpu=$DEVICES" \
             --security-opt label=disable --shm-size 8g --ulimit memlock=-1:-1 \
             --ulimit stack=67108864:67108864 -p 127.0.0.1:8000:8000 -p 127.0.0.1:8001:8001 \
             -p 127.0.0.1:8002:8002 -v "$LAB:/lab" -e HF_HUB_OFFLINE=1 "$IMAGE" \
             bash -c 'trap exit TERM; sleep infinity & wait' ;;
     *)
-        docker run --detach --rm --name triton-lab --gpus "$DEVICES" --shm-size 8g \
-            --ulimit memlock=-1 --ulimit stack=67108864 -p 127.0.0.1:8000:8000 -p 127.0.0.1:8001:8001 \
-            -p 127.0.0.1:8002:8002 -v "$LAB:/lab" -e HF_HUB_OFFLINE=1 "$IMAGE" \
-            bash -c 'trap exit TERM; sleep infinity & wait' ;;
+        docker run --detach --name triton-lab --gpus "$DEVICES" --shm-size 8g --ulimit memlock=-1 \
+            --ulimit stack=67108864 -p 127.0.0.1:8000:8000 -p 127.0.0.1:8001:8001 -p 127.0.0.1:8002:8002 \
+            -v "$LAB:/lab" -e HF_HUB_OFFLINE=1 "$IMAGE" bash -c 'trap exit TERM; sleep infinity & wait' ;;
     esac
 }
 
@@ -173,14 +178,12 @@ fill() {
 
 # Starts Triton on all $GPUS. It returns at once: see ready.
 launch() {
-    inside rm -f "$LOGS/triton.log"
     inside_on_its_own python3 "$APP/scripts/launch_triton_server.py" --world_size "$GPUS" --model_repo "$REPO" \
         --log --log-file "$LOGS/triton.log"
 }
 
 # Starts Triton on one GPU without the launcher: only so can a running server load a model again.
 serve() {
-    inside rm -f "$LOGS/triton.log"
     inside_on_its_own tritonserver "--model-repository=$REPO" --disable-auto-complete-config \
         --model-control-mode=explicit '--load-model=*' --log-verbose=1 "--log-file=$LOGS/triton.log"
 }
@@ -235,15 +238,22 @@ iterations() {
     inside grep '"Iteration Counter"' "$LOGS/triton.log"
 }
 
-# Ends the server, and waits until it is gone.
+# Ends the server, and waits until it is gone: requests that are under way may finish.
 stop() {
+    local end=$((SECONDS + 60))
     inside pkill -INT -x tritonserver || true
-    while inside pgrep -x tritonserver >/dev/null; do sleep 1; done
+    while inside pgrep -x tritonserver >/dev/null; do
+        if [ "$SECONDS" -ge "$end" ]; then
+            echo "Triton is still there after a minute. End it with its container: lab.sh remove" >&2
+            return 1
+        fi
+        sleep 1
+    done
 }
 
 # Removes the container. What is in $LAB stays.
 remove() {
-    "$RUNTIME" stop triton-lab
+    "$RUNTIME" rm --force triton-lab
 }
 
 if [ "${BASH_SOURCE[0]}" = "$0" ]; then

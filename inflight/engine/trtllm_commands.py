@@ -349,7 +349,7 @@ def start(runtime: str, image: str = "$IMAGE", folder: str = "$LAB", devices: st
     )
     return _command(
         f"{runtime} run",
-        ("--detach", "--rm"),
+        "--detach",
         ("--name", CONTAINER_NAME),
         *gpus,
         ("--shm-size", "8g"),

@@ -51,11 +51,17 @@ inside() {
     if [ -n "$RUNTIME" ]; then "$RUNTIME" exec {{name.container}} "$@"; else "$@"; fi
 }
 
-# Runs it there and comes back at once; what it prints is in logs/launch.log.
+# Runs a server there and comes back at once; what it prints is in logs/launch.log. With `set -m` it hears the signal
+# that `stop` sends: what a shell leaves running otherwise ignores it.
 inside_on_its_own() {
+    if inside pgrep -x tritonserver >/dev/null; then
+        echo "A Triton is running already. End it first: lab.sh stop" >&2
+        return 1
+    fi
     inside mkdir -p "$LOGS"
+    inside rm -f "$LOGS/triton.log"
     # shellcheck disable=SC2016  # the container's shell expands these
-    inside sh -c '"$@" >"$0" 2>&1 </dev/null &' "$LOGS/launch.log" "$@"
+    inside bash -c 'set -m; "$@" >"$0" 2>&1 </dev/null &' "$LOGS/launch.log" "$@"
 }
 
 # Fetches the checkpoint, and for FP8 texts to calibrate with. On a machine with internet; then carry $LAB over.
@@ -146,13 +152,11 @@ fill() {
 
 # Starts Triton on all $GPUS. It returns at once: see ready.
 launch() {
-    inside rm -f "$LOGS/triton.log"
     inside_on_its_own {{command.launch}}
 }
 
 # Starts Triton on one GPU without the launcher: only so can a running server load a model again.
 serve() {
-    inside rm -f "$LOGS/triton.log"
     inside_on_its_own {{command.serve}}
 }
 
@@ -202,15 +206,22 @@ iterations() {
     inside grep '"Iteration Counter"' "$LOGS/triton.log"
 }
 
-# Ends the server, and waits until it is gone.
+# Ends the server, and waits until it is gone: requests that are under way may finish.
 stop() {
+    local end=$((SECONDS + 60))
     inside pkill -INT -x tritonserver || true
-    while inside pgrep -x tritonserver >/dev/null; do sleep 1; done
+    while inside pgrep -x tritonserver >/dev/null; do
+        if [ "$SECONDS" -ge "$end" ]; then
+            echo "Triton is still there after a minute. End it with its container: lab.sh remove" >&2
+            return 1
+        fi
+        sleep 1
+    done
 }
 
 # Removes the container. What is in $LAB stays.
 remove() {
-    "$RUNTIME" stop {{name.container}}
+    "$RUNTIME" rm --force {{name.container}}
 }
 
 if [ "${BASH_SOURCE[0]}" = "$0" ]; then

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import nbformat
@@ -23,9 +24,10 @@ from tools import lab_gpu
 
 SCRIPT = ASSETS / "lab-gpu" / "lab.sh"
 VERSIONS = list(trtllm_facts.FACTS["templates"]["versions"])
-# Notes the words that it was called with and does nothing else; curl and test end as they are told to.
+# Notes the words that it was called with and does nothing else. In its containers no Triton is running.
 STAND_IN = """#!/usr/bin/env bash
 printf '%s\\0' "$(basename "$0")" "$@" >>"$CALLS"; printf '\\n' >>"$CALLS"
+case " $* " in *" pgrep "*) exit 1 ;; esac
 """
 
 
@@ -64,6 +66,13 @@ def lab(machine, *step, check=True, **settings):
     done = subprocess.run(["bash", SCRIPT, *step], env=environment, capture_output=True, text=True, timeout=60)
     assert not check or done.returncode == 0, done.stderr
     return done, [line.split("\0")[:-1] for line in calls.read_text().splitlines()]
+
+
+def put_pgrep(machine, status):
+    """Whether a Triton is running: 0 when one is."""
+    program = machine / "bin" / "pgrep"
+    program.write_text(f"#!/bin/sh\nexit {status}\n")
+    program.chmod(0o755)
 
 
 def called(calls, runtime="docker"):
@@ -194,7 +203,7 @@ def test_the_container_is_started_and_removed_by_either_runtime(machine, runtime
     expected = trtllm_commands.start(runtime, trtllm_commands.IMAGE, str(machine / "lab"), "all").argv
     assert calls == [expected] and trtllm_facts.problems(shlex.join(calls[0])) == []
     assert json.loads((machine / "lab" / "datasets" / "mini_cnn_eval.json").read_text())
-    assert lab(machine, "remove", RUNTIME=runtime)[1] == [[runtime, "stop", "triton-lab"]]
+    assert lab(machine, "remove", RUNTIME=runtime)[1] == [[runtime, "rm", "--force", "triton-lab"]]
 
 
 def test_every_port_is_on_loopback_only():
@@ -226,7 +235,7 @@ def test_only_the_default_model_has_its_revision_pinned(machine):
 @pytest.mark.parametrize("step", ["launch", "serve"])
 def test_the_server_is_started_so_that_the_step_comes_back(machine, step):
     ran = called(lab(machine, step, GPUS=2)[1])[-1]
-    assert ran[:2] == ["sh", "-c"] and ran[2].endswith("&") and ran[3] == "/lab/logs/launch.log"
+    assert ran[:2] == ["bash", "-c"] and ran[2].endswith("&") and ran[3] == "/lab/logs/launch.log"
     expected = (
         trtllm_commands.launch(2, trtllm_commands.CONTAINER)
         if step == "launch"
@@ -235,11 +244,32 @@ def test_the_server_is_started_so_that_the_step_comes_back(machine, step):
     assert ran[4:] == expected.argv
 
 
+def test_no_second_server_is_started(machine):
+    put_pgrep(machine, 0)
+    for step in ("launch", "serve"):
+        done, calls = lab(machine, step, check=False, RUNTIME="")
+        assert done.returncode == 1 and "running already" in done.stderr and not calls
+
+
+def test_a_server_that_was_left_running_hears_the_signal_that_stop_sends(machine):
+    """A shell's background process ignores it, and so does whatever that starts and does not care."""
+    program, said = machine / "bin" / "python3", machine / "lab" / "logs" / "launch.log"
+    program.write_text(
+        f"#!{sys.executable}\nimport pathlib, signal, sys\nprint(signal.getsignal(signal.SIGINT).__name__)\n"
+    )
+    put_pgrep(machine, 1)
+    lab(machine, "launch", RUNTIME="")
+    deadline = time.monotonic() + 60
+    while not said.read_text().endswith("\n"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert said.read_text() == "default_int_handler\n"
+
+
 def test_ready_says_so_or_shows_why_not(machine):
     assert lab(machine, "ready")[0].stdout.strip() == "READY"
     (machine / "bin" / "curl").write_text("#!/bin/sh\nexit 22\n")
-    (machine / "bin" / "pgrep").write_text("#!/bin/sh\nexit 1\n")
-    (machine / "bin" / "pgrep").chmod(0o755)
+    put_pgrep(machine, 1)
     logs = machine / "lab" / "logs"
     logs.mkdir(parents=True)
     (logs / "triton.log").write_text("E failed to load 'tensorrt_llm'\n")
