@@ -28,8 +28,8 @@ FOLDER = Path("assets/lab-gpu")
 SCRIPT = "lab.sh"
 TRIED = (
     "Tried so far (November 2026): every command against the sources of its program, every step of `lab.sh` with "
-    "programs that only note how they are called, `fill` on templates with the variables of eight releases. Nothing "
-    "yet with NVIDIA's image or on a GPU: [the list](../assets/lab-gpu/README.md)."
+    "programs that only note how they are called, `fill` on templates with the variables of eight releases. With "
+    "NVIDIA's image nothing yet: [the list](../assets/lab-gpu/README.md)."
 )
 
 
@@ -92,7 +92,6 @@ def names() -> dict[str, str]:
         "last_with_v1": versions["last_with_v1"],
         "fallback_version": versions["fallback"]["container"],
         "fallback_tensorrt_llm": versions["fallback"]["tensorrt_llm"],
-        "fallback_tag": versions["fallback"]["backend_tag"],
         "model_dir": table.CONTAINER.model,
         "engine": table.CONTAINER.engine,
         "repository": table.CONTAINER.repository,

@@ -30,7 +30,8 @@ CONTAINER_VERSION = (
 )
 IMAGE = f"nvcr.io/nvidia/tritonserver:{CONTAINER_VERSION}-trtllm-python-py3"
 CLIENT_IMAGE = f"nvcr.io/nvidia/tritonserver:{CONTAINER_VERSION}-py3-sdk"
-FALLBACK_IMAGE = "nvcr.io/nvidia/tritonserver:24.10-trtllm-python-py3"
+FALLBACK_IMAGE, FALLBACK_TAG = "nvcr.io/nvidia/tritonserver:24.10-trtllm-python-py3", "v0.14.0"
+BACKEND = "https://github.com/triton-inference-server/tensorrtllm_backend"
 CONTAINER_NAME = "triton-lab"
 
 # Models that nobody has to ask for. The revision is pinned: what is downloaded is what was meant.
@@ -370,7 +371,7 @@ def start(runtime: str, image: str = "$IMAGE", folder: str = "$LAB", devices: st
 
 def lab_commands() -> dict[str, Command]:
     """The commands that lessons and `lab.sh` print as they stand, by name."""
-    ensemble = "localhost:8000/v2/models/ensemble"
+    ensemble, backend = "localhost:8000/v2/models/ensemble", "$LAB/tensorrtllm_backend"
     question, length = '"text_input": "$PROMPT"', '"max_tokens": $LENGTH'
     text_client = f"python3 {NAMES.clients}/end_to_end_grpc_client.py"
     token_client = f"python3 {NAMES.clients}/inflight_batcher_llm_client.py"
@@ -437,6 +438,9 @@ def lab_commands() -> dict[str, Command]:
         "server_image": _command(
             "docker build", ("-t", "triton_trt_llm"), ("-f", "dockerfile/Dockerfile.triton.trt_llm_backend"), "."
         ),
+        "backend_clone": _command("git clone", ("-b", FALLBACK_TAG), BACKEND, backend),
+        "backend_large_files": _command(("git", "-C", backend), "lfs", "install"),
+        "backend_submodules": _command(("git", "-C", backend), "submodule", "update", "--init", "--recursive"),
         "client_image": _command("docker run", ("-it", "--rm"), ("--net", "host"), CLIENT_IMAGE),
     }
 

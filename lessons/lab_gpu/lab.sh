@@ -15,7 +15,7 @@
 IMAGE=${IMAGE:-{{name.image}}}
 RUNTIME=${RUNTIME-docker}                # docker or podman; empty: this shell is in the container already
 DEVICES=${DEVICES:-all}                  # one GPU of several: device=0 with docker, 0 with podman
-LAB=${LAB:-$PWD/lab}                     # the folder on this machine that is /lab in the container
+LAB=${LAB:-$HOME/triton-lab}             # the folder on this machine that is /lab in the container
 MODEL_ID=${MODEL_ID:-{{name.model_id}}}
 FAMILY=${FAMILY:-llama}                  # llama or gpt
 PRECISION=${PRECISION:-float16}          # float16, bfloat16, int8, int4 (weights only) or fp8 (Hopper and Ada)

@@ -157,6 +157,7 @@ def test_the_images_are_of_one_month():
     assert f":{facts['container']}-trtllm" in trtllm_commands.IMAGE
     assert f":{facts['container']}-" in trtllm_commands.CLIENT_IMAGE
     assert f":{facts['fallback']['container']}-trtllm" in trtllm_commands.FALLBACK_IMAGE
+    assert f"v{facts['fallback']['tensorrt_llm']}" == trtllm_commands.FALLBACK_TAG
 
 
 def test_flags_of_tritonserver_are_those_of_the_one_that_comes_with_the_course():
