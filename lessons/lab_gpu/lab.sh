@@ -85,8 +85,10 @@ start() {
     esac
 }
 
-# Shows what there is: GPU and driver, TensorRT-LLM's version, the templates. A 0 in the last line: those of tag v0.18.2.
+# Shows the settings and what there is: GPU, driver, TensorRT-LLM's version, the templates. In the last line 0: those of
+# tag v0.18.2.
 check() {
+    echo "$IMAGE, $LAB: $MODEL_ID ($FAMILY), $PRECISION, $GPUS GPU(s), $SLOTS seats, $MAX_SEQ_LEN tokens"
     inside nvidia-smi
     inside python3 -c 'import tensorrt_llm; print("TensorRT-LLM", tensorrt_llm.__version__)'
     inside ls "$APP/all_models/inflight_batcher_llm" "$EXAMPLES/$FAMILY/convert_checkpoint.py" "$MODEL/config.json"

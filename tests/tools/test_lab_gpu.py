@@ -361,6 +361,16 @@ def test_every_file_can_be_read_once_it_is_filled(app, arguments):
     assert configs["preprocessing"].parameters["tokenizer_dir"].string_value == str(app.parent / "models" / "hf")
 
 
+def test_a_folder_may_have_blanks_in_its_name(machine, tmp_path):
+    root = tmp_path / "my lab"
+    done, repo = fill(made(root / "app", "0.18.2"), *FILLS["V1"])
+    assert done.returncode == 0, done.stderr
+    engine = repository.read_config(repo / "tensorrt_llm" / "config.pbtxt").parameters["engine_dir"]
+    assert engine.string_value == f"{root}/engine"
+    assert f"{root}:/lab" in lab(machine, "start", LAB=root)[1][0]
+    assert f"--model_dir {root}/models/hf" in " ".join(lab(machine, "convert", LAB=root, RUNTIME="")[1][-1])
+
+
 def test_filling_again_begins_with_fresh_templates(tmp_path):
     app = made(tmp_path / "app", "0.19.0")  # the one in which a variable that is gone is an error
     fill(app, *FILLS["V1"])
