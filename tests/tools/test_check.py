@@ -47,6 +47,12 @@ def test_a_step_that_is_skipped_says_why_and_fails_nothing(monkeypatch, capfd):
     assert out.startswith("first       skipped") and "no network" in out.splitlines()
 
 
+def test_a_program_that_is_not_installed_is_named(monkeypatch, capfd):
+    monkeypatch.setattr(check, "STEPS", {"first": ["/nowhere/shellcheck"]})
+    assert check.main([]) == 1
+    assert "/nowhere/shellcheck is not there: `make setup` installs it." in capfd.readouterr().out
+
+
 def test_one_step_can_be_run_alone(steps, capfd):
     assert check.main(["third"]) == 0
     assert capfd.readouterr().out.startswith("third")
