@@ -460,7 +460,7 @@ def commands(
     tp_size, pp_size : int
         GPUs that share each layer, and GPUs that share out the layers.
     dtype : str
-        What the target GPU computes in, one of `GPU_DTYPES`. The CPU's `config.dtype` plays no part.
+        What the target GPU computes in, one of `GPU_DTYPES`. `config.dtype`, this engine's own, plays no part.
 
     Raises
     ------
@@ -497,7 +497,7 @@ def differences(config: BuildConfig, dtype: str = "float16") -> list[str]:
             "running sample texts. TensorRT-LLM 0.5 had scripts of its own for that; its command builds float16."
         )
     elif config.dtype != dtype:
-        notes.append(f"`{config.dtype}` is what this engine computes in, on the CPU; the commands take {dtype}.")
+        notes.append(f"`dtype` {config.dtype} is this engine's, for this machine; the commands take {dtype}.")
     if config.quant_algo == "W4A8" and dtype != "fp8":
         notes.append(
             "W4A8 here means whole-number activations, rounded as they come. The nearest build by these scripts "

@@ -262,7 +262,7 @@ print(f"Scales: {model['num_hidden_layers']} layers × {model['num_key_value_hea
 # 3. `quant_algo` W8A8, `dtype` float16, `max_beam_width` 4, `max_input_len` 4096: read why each is refused.
 #
 # Open *The same with TensorRT-LLM* below the fields for the commands of the lab GPU: choose the GPU, and what it
-# computes in. `dtype` above is the CPU's.
+# computes in. `dtype` above is this machine's.
 
 # %% tags=["nbval-ignore-output"]
 options = widgets.BuildOptions(sizing, memory)
