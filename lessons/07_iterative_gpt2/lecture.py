@@ -405,7 +405,7 @@ board
 #
 # | Step | Here | With a GPU |
 # |---|---|---|
-# | Start | `Server(repo)` | the same; with PyTorch's GPU build the models find the GPU. An image of NVIDIA's needs Python 3.11 or later (24.12 and newer; {{name.version}} has 3.12) and the course's packages in it |
+# | Start | `Server(repo)` | the same; with PyTorch's GPU build the models find the GPU. An image of NVIDIA's needs Python 3.11 or later (24.12 and newer) and the course's packages in it |
 # | Precision | `gpt2_dtype` `bfloat16` or `float32` | also `float16` |
 # | Version | Triton 2.51 (24.10) | of the images avoid 25.09, in which a third pass is never scheduled; see [core #456](https://github.com/triton-inference-server/core/pull/456) |
 # | Status | Triton calls `iterative_sequence` provisional | try it anew with every new version |
