@@ -12,7 +12,7 @@ help: ## list the targets
 course: setup ## run every notebook; the pages are then in build/course
 	@.venv/bin/inflight run
 
-check: setup ## lint, types, imports between rooms, workflows, notebooks, advisories: under a minute
+check: setup ## lint, types, imports between rooms, workflows, scripts, notebooks, advisories: under a minute
 	@$(PYTHON) -m tools.check
 
 test: setup ## run every test, and check every notebook against its stored outputs

@@ -22,6 +22,7 @@ STEPS = {
     "types": [*PYTHON, "mypy"],
     # A workflow that is no valid one would only be warned of without --strict-collection.
     "workflows": [f"{SCRIPTS}/zizmor", "--offline", "--quiet", "--strict-collection", ".github/workflows"],
+    "scripts": [f"{SCRIPTS}/shellcheck", ".ci/run", "postBuild", *map(str, sorted((COURSE / "assets").rglob("*.sh")))],
     "notebooks": [*PYTHON, "tools.lessons", "check"],
     "advisories": [*PYTHON, "tools.audit"],
 }
@@ -41,7 +42,11 @@ def main(names: list[str]) -> int:
 
 def _passes(name: str) -> bool:
     start = time.monotonic()
-    result = subprocess.run(STEPS[name], cwd=COURSE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        result = subprocess.run(STEPS[name], cwd=COURSE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    except FileNotFoundError:
+        print(f"{name:<12}FAILED\n{STEPS[name][0]} is not there: `make setup` installs it.\n", flush=True)
+        return False
     verdict = {0: "passed", SKIPPED: "skipped"}.get(result.returncode, "FAILED")
     print(f"{name:<12}{verdict:<7}{time.monotonic() - start:6.1f} s", flush=True)
     if verdict != "passed":

@@ -130,11 +130,15 @@ playground
 #
 # | step | here | with TensorRT-LLM |
 # |---|---|---|
-# | get the server | comes with the course | `nvcr.io/nvidia/tritonserver:24.10-trtllm-python-py3` |
-# | start it | `Server(repo).start()` | `launch_triton_server.py --model_repo REPO --world_size 1` |
-# | engine of `tensorrt_llm` | OpenVINO on the CPU | TensorRT-LLM 0.14 on the GPU |
-# | ask, text in and out | `client.ask(…)` | `end_to_end_grpc_client.py --model-name ensemble -p "…" -o 32` |
+# | get the server | comes with the course | `{{name.image}}` |
+# | start it | `Server(repo).start()` | `{{line.launch}}` |
+# | engine of `tensorrt_llm` | OpenVINO on the CPU | TensorRT-LLM {{name.tensorrt_llm}} on the GPU |
+# | ask, text in and out | `client.ask(…)` | `{{line.text_client}}` |
 # | ask by HTTP | `POST /v2/models/ensemble/generate_stream` | the same |
+#
+# `assets/lab-gpu/lab.sh` goes the whole way in small steps, and each lesson shows and explains its own; names such as
+# `$REPO` are the script's. Whoever prepares the machine begins with [its page](../assets/lab-gpu/README.md), which also
+# says what of it was tried.
 #
 # What would differ in the picture: prefill and iterations are shorter, so that preprocessing, postprocessing and the
 # way between them take a larger share.

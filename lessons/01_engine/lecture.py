@@ -261,7 +261,8 @@ print(f"Scales: {model['num_hidden_layers']} layers × {model['num_key_value_hea
 # 2. `max_batch_size` 2000: does memory still suffice?
 # 3. `quant_algo` W8A8, `dtype` float16, `max_beam_width` 4, `max_input_len` 4096: read why each is refused.
 #
-# Open *The same with TensorRT-LLM* below the fields for the commands of the lab GPU.
+# Open *The same with TensorRT-LLM* below the fields for the commands of the lab GPU: choose the GPU, and what it
+# computes in. `dtype` above is this machine's.
 
 # %% tags=["nbval-ignore-output"]
 options = widgets.BuildOptions(sizing, memory)
@@ -270,7 +271,57 @@ options
 # %% [markdown]
 # ## On the lab GPU
 #
-# The engine folder carries the commands. They exist in three generations, and you will meet all of them in tutorials.
+# One container of NVIDIA's has both, what builds engines and what serves them: `{{name.image}}`, with TensorRT-LLM
+# {{name.tensorrt_llm}}. Why no newer one, and what to do where only an older one is at hand, stands on the
+# [page for instructors](../assets/lab-gpu/README.md).
+#
+# {{name.tried}}
+#
+# `assets/lab-gpu/lab.sh` goes the way step by step: `lab.sh fetch` gets a model that nobody has to ask for (TinyLlama),
+# `lab.sh start` makes a container in which nothing runs yet, `lab.sh check` looks around in it.
+#
+# ```bash
+# {{function.fetch}}
+#
+# {{function.start}}
+#
+# {{function.check}}
+#
+# {{function.inside}}
+# ```
+#
+# - Ports are published on the machine's own loopback only: who may reach them is decided there.
+# - `--shm-size`: Python models hand each other tensors in shared memory, and so do GPUs. The usual 64 MB are too few.
+# - The container's first process only waits, for the launcher of lesson 03 returns at once.
+#
+# Then two steps where this course has one:
+#
+# ```bash
+# {{function.convert}}
+#
+# {{function.build}}
+# ```
+#
+# - **`convert`** decides the precision. A GPU multiplies 16 bits; `int8` and `int4` store the weights so and turn them
+#   back, which is W8A16 and W4A16 here; `fp8` (Hopper and Ada) has weights, activations and KV cache in 8 bits, with
+#   scales that sample texts give.
+# - **`--tp_size`** splits each layer among GPUs: one engine file each. Heads and KV heads must divide by it.
+# - **`build`** decides the limits. `--use_paged_context_fmha` is for lesson 05: reuse and chunked context need it, and
+#   an INT8 KV cache cannot be built with it. No flag says V1, in-flight or policy: one engine serves them all.
+# - **Memory** is divided otherwise than here. Activations are computed at build time, from the largest shapes that the
+#   limits allow; the KV cache is a share (`kv_cache_free_gpu_mem_fraction`) of what is free once engine and activations
+#   are there. So on a GPU larger limits leave a smaller cache.
+#
+# The first workshops, with TensorRT-LLM 0.5, built more by themselves:
+#
+# | | Then | Today |
+# |---|---|---|
+# | Server image | `{{line.server_image_0_5}}`, in a clone of the backend; or NVIDIA's 23.10 and TensorRT-LLM added by pip | `{{name.image}}`, as it is; to build it oneself, `{{line.server_image}}` |
+# | Client image | Triton's image again, with `tritonclient[all]`, `transformers`, `pandas`, `tabulate` | `{{line.client_image}}`, or this course's `.venv` |
+# | Engine | `build.py`, with `float16` and `--use_layernorm_plugin`, `--hidden_act` (GPT) or `--use_rmsnorm_plugin` (LLaMA) | the two steps above |
+#
+# The engine folder carries the commands for its own options, for a GPU that computes in float16. They exist in three
+# generations, and you will meet all of them in tutorials.
 
 # %%
 from inflight.engine import trtllm_commands
@@ -285,7 +336,8 @@ charts.table(pd.DataFrame(trtllm_commands.flags()))
 # %% [markdown]
 # The row to remember is `--use_inflight_batching`: it never was a feature of its own. It switched on the attention
 # plugin, packed input and the paged KV cache; all three are defaults today. What would differ on the GPU: a build
-# takes minutes, and the engine runs only on the GPU model and with the TensorRT version that it was built for.
+# takes minutes, and the engine runs only on the GPU model and with the TensorRT version that it was built for: build it
+# in the container that serves it.
 #
 # And how fast would it be? These are the builds of above, with eight users, beside those of the course's engine for a
 # GPU, as they were recorded.
@@ -366,7 +418,9 @@ workdir.cleanup()
 # </details>
 # <details><summary>2. You double max_batch_size. What changes on disk, what in memory?</summary>
 #
-# On disk nothing but a number in `config.json`. In memory, the KV cache may become twice as large.
+# Here: on disk nothing but a number in `config.json`; in memory, the KV cache may become twice as large. With
+# TensorRT-LLM: another engine, whose activations take more memory, for they are computed when it is built, from the
+# largest shapes. The KV cache gets its share of what is then free, so it becomes smaller, with twice as many to share it.
 #
 # </details>
 # <details><summary>3. Why does an engine for eight users not need eight times the weights?</summary>

@@ -314,42 +314,43 @@ print(f"the answer has {len(with_prompt)} characters before Undo, {len(client.as
 # %% [markdown]
 # ## On the lab GPU
 #
-# The same repository with TensorRT-LLM 0.14, inside `nvcr.io/nvidia/tritonserver:24.10-trtllm-python-py3`, with the
-# backend's sources mounted at `/tensorrtllm_backend` and the engine at `/engines/model`:
+# The same repository with TensorRT-LLM {{name.tensorrt_llm}}. The templates come from the container, never from the
+# course or from a tutorial: their variables change from release to release.
+#
+# {{name.tried}}
 #
 # | Step | Here | There |
 # |---|---|---|
-# | take the templates | `assemble("repo", engine)` | `cp -r all_models/inflight_batcher_llm` |
-# | fill them | in the same call | `fill_template.py -i FILE name:value,name:value`, once a file |
-# | look for what was forgotten | `repository.check("repo")` | `grep` for what is left of `${` |
-# | start | `Server("repo").start()` | `launch_triton_server.py --model_repo repo` |
+# | take the templates | `assemble("repo", engine)` | copy `all_models/inflight_batcher_llm`, without `tensorrt_llm_bls` |
+# | fill them | in the same call | `{{line.fill}}`, once a file |
+# | look for what was forgotten | `repository.check("repo")` | `grep` for `${` outside quotes |
+# | start | `Server("repo").start()` | `{{line.launch}}` |
 #
-# The commands in full (newer containers keep the scripts under `/app`):
+# All but the last is `lab.sh fill`:
 #
-# ```sh
-# cd /tensorrtllm_backend
-# cp -r all_models/inflight_batcher_llm repo
-# fill() { python3 tools/fill_template.py -i repo/$1/config.pbtxt "$(IFS=,; shift; echo "$*")"; }
-# fill preprocessing triton_max_batch_size:64 tokenizer_dir:/models/hf preprocessing_instance_count:1
-# fill postprocessing triton_max_batch_size:64 tokenizer_dir:/models/hf postprocessing_instance_count:1
-# fill tensorrt_llm triton_max_batch_size:64 triton_backend:tensorrtllm decoupled_mode:False \
-#     engine_dir:/engines/model batching_strategy:inflight_fused_batching \
-#     batch_scheduler_policy:guaranteed_no_evict kv_cache_free_gpu_mem_fraction:0.5
-# fill ensemble triton_max_batch_size:64
-# grep -rn '[$]{' repo
-# python3 scripts/launch_triton_server.py --world_size 1 --model_repo repo
+# ```bash
+# {{function.fill_model}}
+#
+# {{function.fill}}
 # ```
 #
-# What differs there:
+# For lesson 03, which streams: `lab.sh fill inflight_fused_batching guaranteed_no_evict True`. What to know there:
 #
-# - A variable inside quotes may stay unfilled and means "default"; one outside quotes makes the file unreadable.
-#   Later releases have more of those: `encoder_input_features_data_type` from 0.15, `logits_datatype` from 0.17.
-# - A variable that is not in the file is ignored up to 0.18, and an `AssertionError` from 0.19. So a second run over
-#   a file that is already filled changes nothing, or fails: copy the template again first.
+# - A variable inside quotes may stay unfilled and means "default"; one outside quotes makes the file unreadable, and the
+#   model is missing. `max_queue_delay_microseconds` is one of those, and releases bring new ones:
+#   `encoder_input_features_data_type` in 0.15, `logits_datatype` in 0.17.
+# - A variable that is not in the file is ignored up to 0.18, and an `AssertionError` from 0.19 on. Hence `fill_model`,
+#   which looks first; and fresh templates each time, for a filled file has no variables left.
 # - A comma or a colon inside a value ends the script with an error; from 0.16 a comma can be escaped, as in `0\,1`.
 #   No blank may follow a comma between two variables.
-# - There is a fifth model, `tensorrt_llm_bls`, which does in Python what the ensemble does with maps.
+# - `decoupled_mode` is decided here: `True` for streams, `False` for `benchmark_core_model.py`, `infer` and V1.
+# - `tensorrt_llm_bls`, a fifth model, does in Python what the ensemble does with maps. It is copied along, and unfilled
+#   it cannot be read: fill it or delete it.
+# - Up to 0.8 two templates had `tokenizer_type`, which the first workshops filled with `llama`; later the tokenizer's own
+#   files tell. `batch_scheduler_policy:guaranteed_completion`, from the same time: lesson 05.
 # - The templates leave the chat template to the client; `apply_chat_template` is the course's own.
+# - The launcher starts Triton without explicit control of its models, so a changed file needs a restart; on one GPU
+#   `lab.sh serve` starts it with.
 
 # %% [markdown]
 # ## Whose clients?

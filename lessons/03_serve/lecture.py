@@ -92,8 +92,8 @@ print(f"The ensemble has {len(tensors)} inputs; the first two are required:")
 tensors.head(4)
 
 # %% [markdown]
-# A shape begins with -1, the batch. A client needs no more than these names, datatypes and shapes; that is why
-# clients written for TensorRT-LLM's ensemble work here, and yours will work there.
+# A shape begins with -1, the batch. A client needs no more than these names, datatypes and shapes, so one that is
+# written for TensorRT-LLM's ensemble works here if it sends and reads what this one has: lesson 02 compares the releases.
 #
 # ## One request
 #
@@ -410,33 +410,54 @@ playground
 # %% [markdown]
 # ## On the lab GPU
 #
-# Triton is the same there, and so are the ports, the URLs and the tensors' names. Only the start and the clients'
-# names differ: here for TensorRT-LLM 0.14 in the container 24.10, with the backend's repository at
-# `/tensorrtllm_backend`.
+# Triton is the same there, and so are the ports, the URLs and the tensors' names. The repository was filled with
+# `decoupled_mode` `True`. Then `lab.sh launch`, and `lab.sh ready`, for the launcher comes back at once and a large engine
+# takes minutes:
+#
+# ```bash
+# {{function.launch}}
+#
+# {{function.inside_on_its_own}}
+#
+# {{function.ready}}
+# ```
+#
+# The launcher starts one process for each GPU: with `GPUS=2`, `--world_size 2`; the first serves all models, and all ports.
+# Then ask, and in the end stop it:
+#
+# ```bash
+# {{function.query}}
+#
+# {{function.stop}}
+# ```
 #
 # | Step | Here | With TensorRT-LLM |
 # |---|---|---|
-# | Start | `Server(repo).start()`, or `inflight serve` | `python3 /tensorrtllm_backend/scripts/launch_triton_server.py --world_size=1 --model_repo=/repo` |
-# | Ready? | `client.is_ready()` | `curl -i localhost:8000/v2/health/ready` |
-# | Tensors | `client.metadata()` | `curl localhost:8000/v2/models/ensemble` |
-# | Whole | `client.ask("…", 64)` | `curl -d '{"text_input": "…", "max_tokens": 64}' localhost:8000/v2/models/ensemble/generate` |
-# | Streamed, HTTP | `Client(server.http_url).stream("…", 64)` | `curl -N -d '{"text_input": "…", "max_tokens": 64, "stream": true}' localhost:8000/v2/models/ensemble/generate_stream` |
-# | Streamed, text, gRPC | `client.stream("…", 64)` | `python3 end_to_end_grpc_client.py --prompt "…" --output-len 64 --streaming` |
-# | Streamed, tokens | `client.stream_tokens(ids, 64)` | `python3 inflight_batcher_llm_client.py --text "…" --tokenizer-dir /model --request-output-len 64 --streaming` |
-# | Stop early | `stop_after_s=0.4` | `… --streaming --stop-after-ms 400 --request-id 7` |
-# | Cancel | `stream.cancel()` | `… --streaming --stop-after-ms 400 --stop-via-request-cancel` |
-# | Metrics | `server.metrics_url` | `curl localhost:8002/metrics` |
+# | Start | `Server(repo).start()`, or `inflight serve` | `lab.sh launch` |
+# | Ready? | `client.is_ready()` | `{{line.is_ready}}` |
+# | Tensors | `client.metadata()` | `{{line.tensors}}` |
+# | Whole | `client.ask("…", 64)` | `lab.sh query "…" 64` |
+# | Streamed, HTTP | `Client(server.http_url).stream("…", 64)` | `lab.sh stream "…" 64`, which is `{{line.stream}}` |
+# | Streamed, text, gRPC | `client.stream("…", 64)` | `{{line.text_client_streaming}}` |
+# | Streamed, tokens | `client.stream_tokens(ids, 64)` | `{{line.token_client}}` |
+# | Stop early | `stop_after_s=0.4` | `{{line.stop_by_id}}` |
+# | Cancel | `stream.cancel()` | `{{line.stop_by_cancel}}` |
+# | Metrics | `server.metrics_url` | `{{line.metrics}}` |
 #
 # The `curl` lines work against your server too: take its port from the cell that started it. What to know there:
 #
-# - `launch_triton_server.py` returns at once. Ask `/v2/health/ready` until it says 200; an engine of several GB takes
-#   a while.
 # - `--stop-after-ms` needs `--request-id`. Without an id the backend answers "Trying to stop a request but request ID
 #   is not provided".
 # - The ensemble has no `stop` input, there as here: `end_to_end_grpc_client.py` has no option to stop early. Since
 #   version 0.16 a cancelled request gives an empty result.
+# - `--exclude-input-in-output`: the text client of 0.18 says "no" where it is missing, and the answer begins with the
+#   prompt.
 # - `generate` on a decoupled model works as long as the answer is one response. With `"stream": true` use
 #   `generate_stream`.
+# - The gauge `waiting` is another number there: requests that have a seat and were not in this iteration. Those who
+#   wait *for* a seat are in no gauge. Count them at the client: sent, not answered, not `active`.
+#
+# {{name.tried}}
 #
 # ## What breaks
 #
@@ -505,8 +526,9 @@ print("some pieces, but not all:", 10 <= len(dying.answer.pieces) < ASKED)
 #
 # <details><summary>3. TTFT doubles, ITL stays as it was. What do you look at first?</summary>
 #
-# At the queue: the gauge <code>waiting</code>. Whoever waits for a slot has no first token yet, and those who sit do
-# not notice. Longer prompts are the other candidate.
+# At the queue: the gauge <code>waiting</code> here; with TensorRT-LLM what your clients have sent, less what is answered
+# and <code>active</code>. Whoever waits for a slot has no first token yet, and those who sit do not notice. Longer prompts
+# are the other candidate.
 # </details>
 #
 # Now [do the lab](../labs/03_serve.ipynb). Next comes {next}: who may sit down, and when.

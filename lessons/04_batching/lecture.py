@@ -238,7 +238,8 @@ for name, case in cases.items():
 #
 # Where did we come from? `llama-python` is what one writes first: the same checkpoint in Hugging Face's pipeline,
 # inside the same server, with the same request. It has no seats at all: one request after the other, and PyTorch
-# computes it in 16-bit floating point.
+# computes it in 16-bit floating point. It stands beside the others to be compared with, in one repository: do not build
+# a service so. The two would share memory and cores, and the baseline is nothing for production anyway.
 
 # %% tags=["nbval-ignore-output"]
 from inflight.models import huggingface
@@ -319,18 +320,39 @@ charts.show(*board.frame)  # what the dashboard shows last, for those who read t
 # %% [markdown]
 # ## On the lab GPU
 #
-# The parameter and its values are TensorRT-LLM's own. What differs is the age of the software: static batching was
-# [removed in TensorRT-LLM 0.20](https://github.com/NVIDIA/TensorRT-LLM/releases), so this lesson needs a container up to
-# 25.05; the course's is 24.10 with TensorRT-LLM 0.14.
+# The parameter and its values are TensorRT-LLM's own, and one engine serves both. What differs is the age of the software:
+# static batching was [removed in TensorRT-LLM 0.20](https://github.com/NVIDIA/TensorRT-LLM/releases), so this lesson needs a
+# container up to {{name.last_with_v1}}; the course's is {{name.version}}.
+#
+# {{name.tried}}
 #
 # | Step | Here | With TensorRT-LLM |
 # |---|---|---|
-# | Choose the type | `assemble(…, batching_strategy="V1")` | `python3 tools/fill_template.py -i tensorrt_llm/config.pbtxt batching_strategy:V1,…` |
+# | Static | `assemble(…, batching_strategy="V1")` | `lab.sh fill V1 guaranteed_no_evict False 50000` |
+# | In flight | `gpt_model_type="inflight_fused_batching"` | `lab.sh fill inflight_fused_batching guaranteed_no_evict False` |
 # | Names | `V1`, `inflight_batching`, `inflight_fused_batching` | the same; the last two are one since 0.10 |
-# | Seats | `max_batch_size` of the engine | the same: `trtllm-build --max_batch_size 8` |
-# | Switch a running server | `server.load("tensorrt_llm")` | `curl -X POST localhost:8000/v2/repository/models/tensorrt_llm/load`, with `--model-control-mode=explicit` |
-# | Send a trace | `inflight bench load --dataset FILE` | `python3 tools/inflight_batcher_llm/benchmark_core_model.py -i grpc --max-input-len 1024 --request-rate -1 dataset --dataset FILE --tokenizer-dir /model` |
-# | See it work | the iteration log | `/metrics`: `request_type="scheduled"` above 1, `generation_requests` above 1 |
+# | Seats | `max_batch_size` of the engine | the same: `SLOTS=8 lab.sh build` |
+# | Switch | `server.load("tensorrt_llm")` | `lab.sh stop`, fill, `lab.sh launch`; or, started by `lab.sh serve`, `{{line.load}}` |
+# | Send a trace | `inflight bench load --dataset FILE` | `lab.sh measure` |
+# | See it work | the iteration log | `lab.sh iterations`; `/metrics`: `request_type="scheduled"` above 1 |
+#
+# ```bash
+# {{function.measure}}
+#
+# {{function.iterations}}
+# ```
+#
+# What to know there:
+#
+# - The 50,000 are microseconds of `max_queue_delay_microseconds`: Triton gathers requests, so that they reach the engine
+#   together. Without it the first static batch is a party of one, as here.
+# - All requests of a static batch need the same `end_id`, `pad_id` and `beam_width`, and must give the same optional
+#   fields, whatever their values. Otherwise the whole batch gets an error. So let a client send one fixed set.
+# - One line of `lab.sh iterations` is one iteration in flight, and one whole batch with `V1`: its tokens are those that
+#   were asked for. The seats of `V1` cannot be drawn from it; draw each request's life from the client's own clock.
+# - `measure` calls `tensorrt_llm` with `infer`, so `decoupled_mode` must be `False`, and it needs the network for three
+#   packages of Python, once.
+# - Prefer the restart: it is not known whether the old engine's memory is free before the new one loads.
 #
 # What did others see? A public workshop on one H100 (Llama-2-7B, 16 bit, 98 prompts of CNN/DailyMail) reported 334.5
 # tokens a second with `V1` and 436.5 in flight: 31 % more. Yours differs because the trace does: summaries of news
@@ -349,7 +371,8 @@ charts.show(charts.lab_results(here, lab, "ratio", "median", "in-flight over sta
 # %% [markdown]
 # ## What breaks
 #
-# **Streaming from a static batch.** Its answers leave together, when the last has finished:
+# **Streaming from a static batch.** Its answers leave together, when the last has finished. So a stream has one piece,
+# the whole answer; a warning in the log says so. TensorRT-LLM does the same:
 
 # %%
 from inflight import CourseError
@@ -358,10 +381,8 @@ server.stop()
 repo = repository.assemble(repo, engine_dir, batching_strategy="V1", decoupled_mode=True)
 server = Server(repo).start()
 client = Client(server.grpc_url)
-try:
-    client.stream("Tell me a story.").read()
-except CourseError as error:
-    print(error)
+pieces = client.stream("Tell me a story.", 24, end_id=-1).read().pieces
+print("pieces of the stream:", len(pieces))
 
 # %% [markdown]
 # **A type that does not exist.** The config editor and `repository.edit` refuse it before anything is written. Who

@@ -407,16 +407,28 @@ page[page["name"] == "nv_trt_llm_kv_cache_block_metrics"].set_index("label")["va
 #
 # ## On the lab GPU
 #
-# The keys are TensorRT-LLM's own, in the same `tensorrt_llm/config.pbtxt`.
+# The keys are TensorRT-LLM's own, in the same `tensorrt_llm/config.pbtxt`, and lesson 01's engine serves both policies.
+#
+# {{name.tried}}
 #
 # | Step | Here | With TensorRT-LLM |
 # |---|---|---|
-# | Policy | `batch_scheduler_policy` | the same key, filled by `fill_template.py … batch_scheduler_policy:max_utilization` |
+# | No pauses | `guaranteed_no_evict` | `lab.sh fill inflight_fused_batching guaranteed_no_evict True` |
+# | Pauses | `max_utilization`, 1,024 tokens of cache | `lab.sh fill inflight_fused_batching max_utilization True 0 enable_chunked_context:True max_tokens_in_paged_kv_cache:4096` |
 # | Size of the cache | `max_tokens_in_paged_kv_cache`, or `kv_cache_free_gpu_mem_fraction` of the host's memory; the smaller wins | the same keys; the fraction is of the GPU memory that is free once the engine is loaded |
-# | Reuse, chunked context | one key each | the same keys, and an engine built with `--use_paged_context_fmha enable` |
-# | Tokens an iteration | `BuildConfig(max_num_tokens=256)` | `trtllm-build --max_num_tokens 256` |
-# | Block | 32 tokens, fixed by the kernel | `trtllm-build --tokens_per_block`, 64 unless you say otherwise |
-# | See it | iteration log; `paused_requests`, `waiting`, `reused` in `/metrics` | the same labels in `/metrics` |
+# | Reuse, chunked context | one key each | `lab.sh fill … enable_kv_cache_reuse:True enable_chunked_context:True`, and an engine built with `--use_paged_context_fmha enable`, as `lab.sh build` does |
+# | Tokens an iteration | `BuildConfig(max_num_tokens=256)` | `MAX_NUM_TOKENS=256 lab.sh build` |
+# | Block | 32 tokens, fixed by the kernel | `--tokens_per_block` when building, 64 unless one says otherwise; `lab.sh build` says 32 |
+# | See it | iteration log; `paused_requests`, `waiting`, `reused` in `/metrics` | `lab.sh iterations`; the same labels in `/metrics`, of which two mean something else |
+#
+# What to know there:
+#
+# - On a large GPU nothing is ever short: with TinyLlama the default share is room for millions of tokens. Cap the cache by
+#   `max_tokens_in_paged_kv_cache`, not by the fraction, and by no less than the engine's `max_seq_len`.
+# - `waiting` counts those who have a seat and were not in this iteration; requests before the door are in no gauge.
+# - `paused_requests` counts who was paused *in this iteration*, not who is still paused: afterwards they count as `waiting`.
+# - A stream under `max_utilization` is refused where prompt and answer may be longer than a prompt may be, since a paused
+#   request comes back as one long prompt. Chunked context lifts that, or `guaranteed_no_evict`.
 #
 # Tutorials of other years spell things otherwise:
 #
@@ -487,7 +499,7 @@ except CourseError as error:
 # <code>max_utilization</code>, if there are ten slots; when they grow, most of them will be paused.
 # </details>
 #
-# <details><summary>2. In <code>/metrics</code>, <code>waiting</code> is 12 and 30 % of the blocks are free, hour after hour.
+# <details><summary>2. In this engine's <code>/metrics</code>, <code>waiting</code> is 12 and 30 % of the blocks are free, hour after hour.
 # Which policy is it, and is something wrong?</summary>
 #
 # <code>guaranteed_no_evict</code>: the free blocks are promised. Nothing is wrong; but if answers mostly end long before

@@ -182,7 +182,8 @@ print(f"The last of the bunch had its answer after {last_ms['without']:.0f} ms, 
 # %% [markdown]
 # The trickle gains: its fourth request sets all four free. The end of the bunch pays: eight would fit into one batch,
 # but Triton cuts them into preferred pieces, each with its own 40 ms. Leave the field out unless you have measured that
-# a size is worth it.
+# a size is worth it. The exception are models of TensorRT: an engine may have several *optimization profiles*, each
+# tuned for one batch size, and then those sizes are the preferred ones.
 #
 # ## More copies, and the order of answers
 #
@@ -565,15 +566,22 @@ report
 #
 # ## On the lab GPU
 #
-# All of this is Triton, so files and fields are the same in the container.
+# All of this is Triton, so files and fields are the same in the container. Its launcher cannot load a model again; a plain
+# `tritonserver` can, if it is told to, and that is `lab.sh serve`:
+#
+# ```bash
+# {{function.serve}}
+# ```
+#
+# {{name.tried}}
 #
 # | Step | Here | With the container and a GPU |
 # |---|---|---|
 # | Instances | `instance_group [ { count: 2 kind: KIND_CPU } ]` | `kind: KIND_GPU`, and `gpus: [ 0 ]` |
-# | Load one model again | `server.load("batch-cost")` | `curl -X POST localhost:8000/v2/repository/models/batch-cost/load`, with `--model-control-mode=explicit` |
+# | Load one model again | `server.load("batch-cost")` | `{{line.load_batch_cost}}`, on a server started by `lab.sh serve` |
 # | Batching library | `custom_batching.build(…)` | `cc -shared -fPIC -o batchstrategy.so volume.c` |
-# | Statistics | `telemetry.statistics(…)` | `curl localhost:8000/v2/models/batch-cost/stats` |
-# | Performance Analyzer | the one in the tritonclient wheel | `perf_analyzer` in the `-py3-sdk` container |
+# | Statistics | `telemetry.statistics(…)` | `{{line.statistics}}` |
+# | Performance Analyzer | the one in the tritonclient wheel | `perf_analyzer` in `{{name.client_image}}` |
 # | Model Analyzer | `model_analyzer.search(…)` | `model-analyzer profile` in the same container |
 # | A batcher before the engine | none | `tensorrt_llm/config.pbtxt` has `dynamic_batching`, for `max_queue_delay_microseconds` and `max_queue_size`: it hands requests over, the engine slots them |
 #

@@ -79,6 +79,21 @@ def test_widget_shows_bytes_refusals_and_commands(sizing):
     assert "Refused" in options.result.value and "tp_size" in options.result.value
 
 
+def test_widget_prints_the_commands_for_what_the_gpu_computes_in(sizing):
+    options = widgets.BuildOptions(sizing, memory_bytes=4e9)
+    assert "--dtype float16" in options.commands.value and "--dtype float32" not in options.commands.value
+    options.gpu_dtype.value = "fp8"
+    assert "--qformat fp8" in options.commands.value
+    options.gpu.value = "Ampere: A100, A10"  # which has no FP8
+    assert options.gpu_dtype.value == "float16" and "fp8" not in options.gpu_dtype.options
+    options.gpu_dtype.value = "bfloat16"
+    options.gpu.value = "Hopper: H100, H200"  # a choice that is still there stays
+    assert "--dtype bfloat16" in options.commands.value and "Refused" not in options.result.value
+    options.gpu_dtype.value = "fp8"
+    options.family.value = "gpt"
+    assert "no commands for GPT in FP8" in options.result.value
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

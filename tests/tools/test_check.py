@@ -47,6 +47,12 @@ def test_a_step_that_is_skipped_says_why_and_fails_nothing(monkeypatch, capfd):
     assert out.startswith("first       skipped") and "no network" in out.splitlines()
 
 
+def test_a_program_that_is_not_installed_is_named(monkeypatch, capfd):
+    monkeypatch.setattr(check, "STEPS", {"first": ["/nowhere/shellcheck"]})
+    assert check.main([]) == 1
+    assert "/nowhere/shellcheck is not there: `make setup` installs it." in capfd.readouterr().out
+
+
 def test_one_step_can_be_run_alone(steps, capfd):
     assert check.main(["third"]) == 0
     assert capfd.readouterr().out.startswith("third")
@@ -71,6 +77,20 @@ def test_an_invalid_or_careless_workflow_fails(tmp_path, workflow, says):
     (folder / "ci.yml").write_text(workflow)
     result = subprocess.run(check.STEPS["workflows"], cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode != 0 and says in result.stdout + result.stderr
+
+
+def test_a_careless_script_fails(tmp_path):
+    script = tmp_path / "careless.sh"
+    script.write_text("#!/bin/bash\nrm -rf $1/*\n")
+    result = subprocess.run([check.STEPS["scripts"][0], script], capture_output=True, text=True)
+    assert result.returncode != 0 and "SC2086" in result.stdout
+
+
+def test_every_script_of_the_course_is_checked():
+    checked = {COURSE / path for path in check.STEPS["scripts"][1:]}
+    places = [*COURSE.glob("*"), *COURSE.glob(".ci/*"), *COURSE.glob("assets/**/*"), *COURSE.glob("tools/**/*")]
+    shells = (b"#!/bin/sh", b"#!/bin/bash", b"#!/usr/bin/env bash")
+    assert {path for path in places if path.is_file() and path.read_bytes().startswith(shells)} == checked
 
 
 def test_the_hooks_before_a_commit_are_the_steps():
