@@ -13,7 +13,8 @@ the learner; inside a cell, what stands between these two lines is replaced by i
     answer = 2 * layers * heads
     # END SOLUTION
 
-What a lesson is called, asks and takes is written in from `lessons/syllabus.toml`: `tools.titles`.
+What a lesson is called, asks and takes is written in from `lessons/syllabus.toml`: `tools.titles`. Commands of
+TensorRT-LLM are written in from the table of the package, and so is `assets/lab-gpu`: `tools.lab_gpu`.
 """
 
 import hashlib
@@ -31,7 +32,7 @@ from nbformat import NotebookNode
 
 from inflight.errors import CourseError
 from inflight.notebook.execution import WIDGET_MIME, execute, select
-from tools import pictures, titles
+from tools import lab_gpu, pictures, titles
 
 ROOT = Path(__file__).resolve().parent.parent
 # Each kind of notebook, by the folder it goes to: the script it is made from.
@@ -62,6 +63,7 @@ def build(
         fails, with `keep_outputs` code cells that came or went, or no Chromium for the pictures: then everything else
         is done.
     """
+    lab_gpu.write(root)
     written: dict[Path, NotebookNode] = {}
     for folder in _folders(root, lessons):
         for kind in _kinds(folder):
@@ -119,7 +121,7 @@ def source(folder: Path, kind: str) -> NotebookNode:
         if cell.cell_type == "code":
             cell.source = REGION.sub(_for_learner if kind == "labs" else _for_teacher, cell.source)
         else:
-            cell.source = titles.filled(cell.source, values)
+            cell.source = lab_gpu.filled(titles.filled(cell.source, values), folder.parent.parent)
         cell.metadata = _only_tags(cell)
         # The same place in the same lesson keeps its id, so that a rebuild changes only what changed.
         cell.id = hashlib.sha256(f"{folder.name}/{kind}/{index}".encode()).hexdigest()[:8]
@@ -138,6 +140,7 @@ def check(root: Path) -> list[str]:
     problems, expected = [], set()
     if titles.readme(root) != (root / "README.md").read_text(encoding="utf-8"):
         problems.append("README.md: its table of lessons differs from lessons/syllabus.toml; run `make notebooks`")
+    problems += lab_gpu.problems(root)
     for folder in _folders(root, None):
         for kind in _kinds(folder):
             path = root / kind / f"{folder.name}.ipynb"

@@ -326,20 +326,31 @@ class BuildOptions(ipywidgets.VBox):
             "kv_cache_quant_algo": choice(options=[NONE, "INT8", "FP8"]),
         }
         self.family = choice(options=["llama", "gpt"], description="commands for")
+        self.gpu = choice(options=list(trtllm_commands.GPUS), description="target GPU")
+        self.gpu_dtype = choice(options=trtllm_commands.GPU_DTYPES, description="computes in")
         self.tp_size, self.pp_size = number(value=1, description="tp_size"), number(value=1, description="pp_size")
         self.result, self.commands = ipywidgets.HTML(), ipywidgets.HTML()
         for name, field in self.fields.items():
             field.description = name
-        for field in (*self.fields.values(), self.family, self.tp_size, self.pp_size):
+        self.gpu.observe(self._offer_dtypes, "value")
+        target = (self.family, self.gpu, self.gpu_dtype, self.tp_size, self.pp_size)
+        for field in (*self.fields.values(), *target):
             field.observe(self._update, "value")
         left = ipywidgets.VBox(list(self.fields.values()))
-        lab = ipywidgets.VBox([ipywidgets.HBox([self.family, self.tp_size, self.pp_size]), self.commands])
+        rows = ipywidgets.HBox(target[:3]), ipywidgets.HBox(target[3:])
+        lab = ipywidgets.VBox([*rows, self.commands])
         folded = ipywidgets.Accordion([lab], titles=("The same with TensorRT-LLM",), selected_index=None)
         super().__init__([ipywidgets.HBox([left, self.result]), folded])
         self._update()
 
     def __repr__(self) -> str:
         return "BuildOptions: a field for each build option; bytes, users that fit, and refusals beside them."
+
+    def _offer_dtypes(self, _change) -> None:
+        """What the chosen GPU has, and the same choice as before where it has it."""
+        before, offered = self.gpu_dtype.value, trtllm_commands.GPUS[self.gpu.value]
+        self.gpu_dtype.options = offered
+        self.gpu_dtype.value = before if before in offered else offered[0]
 
     def _update(self, _change=None) -> None:
         try:
@@ -381,8 +392,12 @@ class BuildOptions(ipywidgets.VBox):
         )
 
     def _commands(self, config: BuildConfig) -> str:
-        given = trtllm_commands.commands(config, self.family.value, self.tp_size.value, self.pp_size.value)
-        return "".join(
+        target = self.family.value, self.tp_size.value, self.pp_size.value, self.gpu_dtype.value
+        given = trtllm_commands.commands(config, *target)
+        notes = trtllm_commands.differences(config, self.gpu_dtype.value)
+        pages = "".join(
             f"<b>{html.escape(title)}</b><pre style='line-height: 1.3'>{html.escape(text)}</pre>"
             for title, text in given.items()
         )
+        listed = "".join(f"<li>{html.escape(note).replace('`', '')}</li>" for note in notes)
+        return f"{pages}<b>What differs</b><ul style='line-height: 1.4'>{listed}</ul>"

@@ -1,0 +1,244 @@
+#!/usr/bin/env bash
+# NVIDIA's Triton with a TensorRT-LLM engine, step by step. What each step is for stands in README.md beside this file.
+#
+#     lab.sh fetch && lab.sh start && lab.sh check            a model, a container, a look around
+#     lab.sh convert && lab.sh build                          lesson 01
+#     lab.sh fill inflight_fused_batching guaranteed_no_evict True     lesson 02
+#     lab.sh launch && lab.sh ready && lab.sh query           lesson 03
+#     lab.sh measure && lab.sh iterations                     lesson 04
+#     lab.sh stop && lab.sh remove                            the server, then the container
+#
+# A step alone, in a shell of your own: source lab.sh, then call it. This file is written from lessons/lab_gpu/lab.sh
+# and the table of commands in inflight/engine/trtllm_commands.py: `python -m tools.lab_gpu` makes it anew.
+
+# Settings: give others before the command, or export them.
+IMAGE=${IMAGE:-nvcr.io/nvidia/tritonserver:25.04-trtllm-python-py3}
+RUNTIME=${RUNTIME-docker}                # docker or podman; empty: this shell is in the container already
+DEVICES=${DEVICES:-all}                  # one GPU of several: device=0 with docker, 0 with podman
+LAB=${LAB:-$PWD/lab}                     # the folder on this machine that is /lab in the container
+MODEL_ID=${MODEL_ID:-TinyLlama/TinyLlama-1.1B-Chat-v1.0}
+FAMILY=${FAMILY:-llama}                  # llama or gpt
+PRECISION=${PRECISION:-float16}          # float16, bfloat16, int8, int4 (weights only) or fp8 (Hopper and Ada)
+GPUS=${GPUS:-1}                          # that share the model: tp_size when converting, world_size when launching
+SLOTS=${SLOTS:-8}                        # seats: max_batch_size of the engine
+READY_SECONDS=${READY_SECONDS:-300}      # how long a model may take to load
+case $FAMILY in                          # MAX_SEQ_LEN: tokens of a prompt and its answer
+gpt) MAX_SEQ_LEN=${MAX_SEQ_LEN:-1024} ;;
+*) MAX_SEQ_LEN=${MAX_SEQ_LEN:-2048} ;;
+esac
+case $MODEL_ID in                        # REVISION: what is downloaded is what was meant
+TinyLlama/TinyLlama-1.1B-Chat-v1.0) REVISION=${REVISION:-fe8a4ea1ffedaf415f4da2f062534de366a451e6} ;;
+*) REVISION=${REVISION:-main} ;;
+esac
+
+# Places, as the container sees them. With the image 24.10 the backend's sources are a clone in $LAB: README.md.
+INSIDE=/lab
+[ -n "$RUNTIME" ] || INSIDE=$LAB
+APP=${APP:-/app}
+EXAMPLES=${EXAMPLES:-$APP/examples}
+CLIENTS=${CLIENTS:-$APP/client}
+MODEL=${MODEL:-$INSIDE/models/hf}
+CHECKPOINT=$INSIDE/checkpoint
+ENGINE=$INSIDE/engine
+REPO=$INSIDE/repo
+LOGS=$INSIDE/logs
+TEXTS=$INSIDE/datasets/cnn_dailymail
+DATASET=$INSIDE/datasets/mini_cnn_eval.json
+
+# Runs a command in the container.
+inside() {
+    if [ -n "$RUNTIME" ]; then "$RUNTIME" exec triton-lab "$@"; else "$@"; fi
+}
+
+# Runs it there and comes back at once; what it prints is in logs/launch.log.
+inside_on_its_own() {
+    inside mkdir -p "$LOGS"
+    # shellcheck disable=SC2016  # the container's shell expands these
+    inside sh -c '"$@" >"$0" 2>&1 </dev/null &' "$LOGS/launch.log" "$@"
+}
+
+# Fetches the checkpoint. On a machine with internet; then carry $LAB to the lab machine.
+fetch() {
+    hf download "$MODEL_ID" --revision "$REVISION" --local-dir "$LAB/models/hf"
+}
+
+# Starts the container. Nothing runs in it yet.
+start() {
+    [ -n "$RUNTIME" ] || { echo "RUNTIME is empty: there is nothing to start." >&2; return 2; }
+    mkdir -p "$LAB/models" "$LAB/datasets"
+    cp "$(dirname "${BASH_SOURCE[0]}")/../datasets/mini_cnn_eval.json" "$LAB/datasets/"
+    case $RUNTIME in
+    podman)
+        podman run --detach --rm --name triton-lab --device "nvidia.com/gpu=$DEVICES" \
+            --security-opt label=disable --shm-size 8g --ulimit memlock=-1:-1 \
+            --ulimit stack=67108864:67108864 -p 127.0.0.1:8000:8000 -p 127.0.0.1:8001:8001 \
+            -p 127.0.0.1:8002:8002 -v "$LAB:/lab" -e HF_HUB_OFFLINE=1 "$IMAGE" \
+            bash -c 'trap exit TERM; sleep infinity & wait' ;;
+    *)
+        docker run --detach --rm --name triton-lab --gpus "$DEVICES" --shm-size 8g \
+            --ulimit memlock=-1 --ulimit stack=67108864 -p 127.0.0.1:8000:8000 -p 127.0.0.1:8001:8001 \
+            -p 127.0.0.1:8002:8002 -v "$LAB:/lab" -e HF_HUB_OFFLINE=1 "$IMAGE" \
+            bash -c 'trap exit TERM; sleep infinity & wait' ;;
+    esac
+}
+
+# Shows what there is: GPU and driver, TensorRT-LLM's version, the templates. A 0 in the last line: those of tag v0.18.2.
+check() {
+    inside nvidia-smi
+    inside python3 -c 'import tensorrt_llm; print("TensorRT-LLM", tensorrt_llm.__version__)'
+    inside ls "$APP/all_models/inflight_batcher_llm" "$EXAMPLES/$FAMILY/convert_checkpoint.py" "$MODEL/config.json"
+    inside grep -c return_perf_metrics "$APP/all_models/inflight_batcher_llm/ensemble/config.pbtxt" || true
+}
+
+# Turns the checkpoint into TensorRT-LLM's. Decided here: the precision, and over how many GPUs the model is split.
+convert() {
+    inside rm -rf "$CHECKPOINT"
+    case $PRECISION in
+    float16 | bfloat16)
+        inside python3 "$EXAMPLES/$FAMILY/convert_checkpoint.py" --model_dir "$MODEL" --dtype "$PRECISION" \
+            --tp_size "$GPUS" --output_dir "$CHECKPOINT" ;;
+    int8 | int4)
+        inside python3 "$EXAMPLES/$FAMILY/convert_checkpoint.py" --model_dir "$MODEL" --dtype float16 \
+            --tp_size "$GPUS" --use_weight_only --weight_only_precision "$PRECISION" \
+            --output_dir "$CHECKPOINT" ;;
+    fp8)
+        [ "$FAMILY" = llama ] || { echo "FP8 is for the family llama here." >&2; return 2; }
+        inside python3 "$EXAMPLES/quantization/quantize.py" --model_dir "$MODEL" --dtype float16 \
+            --qformat fp8 --kv_cache_dtype fp8 --calib_dataset "$TEXTS" --tp_size "$GPUS" \
+            --output_dir "$CHECKPOINT" ;;
+    *)
+        echo "PRECISION is $PRECISION: choose float16, bfloat16, int8, int4 or fp8." >&2
+        return 2 ;;
+    esac
+}
+
+# Builds the engine: minutes. Decided here: the seats, the longest request, the tokens of an iteration.
+build() {
+    inside rm -rf "$ENGINE"
+    if [ "$PRECISION" = fp8 ]; then
+        inside trtllm-build --checkpoint_dir "$CHECKPOINT" --gpt_attention_plugin auto --gemm_plugin fp8 \
+            --kv_cache_type paged --remove_input_padding enable --context_fmha enable \
+            --use_paged_context_fmha enable --use_fp8_context_fmha enable --tokens_per_block 32 \
+            --max_batch_size "$SLOTS" --max_seq_len "$MAX_SEQ_LEN" --max_num_tokens 4096 \
+            --max_beam_width 1 --workers "$GPUS" --output_dir "$ENGINE"
+    else
+        inside trtllm-build --checkpoint_dir "$CHECKPOINT" --gpt_attention_plugin auto --gemm_plugin auto \
+            --kv_cache_type paged --remove_input_padding enable --context_fmha enable \
+            --use_paged_context_fmha enable --tokens_per_block 32 --max_batch_size "$SLOTS" \
+            --max_seq_len "$MAX_SEQ_LEN" --max_num_tokens 4096 --max_beam_width 1 --workers "$GPUS" \
+            --output_dir "$ENGINE"
+    fi
+    inside ls -l "$ENGINE"
+}
+
+# Fills one template: fill_model MODEL variable:value … It passes on only the variables that this template has.
+fill_model() {
+    local file=$REPO/$1/config.pbtxt template pair pairs=
+    template=$(inside cat "$file")
+    for pair in "${@:2}"; do
+        if [[ $template == *"\${${pair%%:*}}"* ]]; then pairs+=${pairs:+,}$pair; fi
+    done
+    if [ -n "$pairs" ]; then
+        inside python3 "$APP/tools/fill_template.py" -i "$file" "$pairs"
+    fi
+}
+
+# Makes the repository anew: fill TYPE POLICY DECOUPLED QUEUE_DELAY_US [variable:value of tensorrt_llm …]
+fill() {
+    local type=${1:-inflight_fused_batching} policy=${2:-guaranteed_no_evict} decoupled=${3:-True} delay=${4:-0}
+    inside rm -rf "${REPO:?}"
+    inside cp -r "$APP/all_models/inflight_batcher_llm" "$REPO"
+    inside rm -rf "$REPO/tensorrt_llm_bls"
+    fill_model ensemble "triton_max_batch_size:$SLOTS" logits_datatype:TYPE_FP32
+    fill_model preprocessing "triton_max_batch_size:$SLOTS" "tokenizer_dir:$MODEL" preprocessing_instance_count:1 \
+        max_queue_delay_microseconds:0 max_queue_size:0
+    fill_model postprocessing "triton_max_batch_size:$SLOTS" "tokenizer_dir:$MODEL" postprocessing_instance_count:1
+    fill_model tensorrt_llm triton_backend:tensorrtllm "triton_max_batch_size:$SLOTS" "engine_dir:$ENGINE" \
+        "batching_strategy:$type" "batch_scheduler_policy:$policy" "decoupled_mode:$decoupled" \
+        "max_queue_delay_microseconds:$delay" max_queue_size:0 kv_cache_free_gpu_mem_fraction:0.5 \
+        exclude_input_in_output:True stats_check_period_ms:10 \
+        encoder_input_features_data_type:TYPE_FP16 logits_datatype:TYPE_FP32 \
+        prompt_embedding_table_data_type:TYPE_FP16 "${@:5}"
+    # What is left outside quotes would make a file unreadable: name it, and fail.
+    if inside grep -nE '^[^"#]*\$\{' "$REPO"/{ensemble,preprocessing,tensorrt_llm,postprocessing}/config.pbtxt; then
+        echo "Give these variables a value: fill … variable:value" >&2
+        return 1
+    fi
+}
+
+# Starts Triton on all $GPUS. It returns at once: see ready.
+launch() {
+    inside rm -f "$LOGS/triton.log"
+    inside_on_its_own python3 "$APP/scripts/launch_triton_server.py" --world_size "$GPUS" --model_repo "$REPO" \
+        --log --log-file "$LOGS/triton.log"
+}
+
+# Starts Triton on one GPU without the launcher: only so can a running server load a model again.
+serve() {
+    inside rm -f "$LOGS/triton.log"
+    inside_on_its_own tritonserver "--model-repository=$REPO" --disable-auto-complete-config \
+        --model-control-mode=explicit '--load-model=*' --log-verbose=1 "--log-file=$LOGS/triton.log"
+}
+
+# Waits until every model is READY; otherwise shows the end of the logs, and fails.
+ready() {
+    local end=$((SECONDS + READY_SECONDS))
+    until curl -fs -o /dev/null localhost:8000/v2/health/ready; do
+        if [ "$SECONDS" -ge "$end" ] || { inside test -e "$LOGS/triton.log" && ! inside pgrep -x tritonserver >/dev/null; }; then
+            echo "Triton is not ready. The ends of logs/launch.log and logs/triton.log:" >&2
+            inside tail -n 20 "$LOGS/launch.log" "$LOGS/triton.log" >&2
+            return 1
+        fi
+        sleep 2
+    done
+    echo "READY"
+}
+
+# Asks a question, one answer: query ["PROMPT" [TOKENS]]
+query() {
+    local PROMPT=${1:-What is the capital of France?} LENGTH=${2:-64}
+    curl -fsS -d "{\"text_input\": \"$PROMPT\", \"max_tokens\": $LENGTH}" \
+        localhost:8000/v2/models/ensemble/generate
+}
+
+# The same as a stream; the repository was filled with DECOUPLED True.
+stream() {
+    local PROMPT=${1:-What is the capital of France?} LENGTH=${2:-64}
+    curl -fsSN -d "{\"text_input\": \"$PROMPT\", \"max_tokens\": $LENGTH, \"stream\": true}" \
+        localhost:8000/v2/models/ensemble/generate_stream
+}
+
+# Sends 100 articles at once and prints requests and tokens a second; the repository was filled with DECOUPLED False.
+measure() {
+    inside pip3 install --quiet 'tritonclient[all]' pandas tabulate
+    inside python3 "$APP/tools/inflight_batcher_llm/benchmark_core_model.py" -i grpc \
+        --max-input-len 1024 --request-rate -1 --exclude-input-in-output dataset \
+        --dataset "$DATASET" --tokenizer-dir "$MODEL"
+}
+
+# Shows one line of statistics for each iteration, in JSON, from the log.
+iterations() {
+    inside grep '"Iteration Counter"' "$LOGS/triton.log"
+}
+
+# Ends the server, and waits until it is gone.
+stop() {
+    inside pkill -INT -x tritonserver || true
+    while inside pgrep -x tritonserver >/dev/null; do sleep 1; done
+}
+
+# Removes the container. What is in $LAB stays.
+remove() {
+    "$RUNTIME" stop triton-lab
+}
+
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+    set -euo pipefail
+    case ${1:-} in
+    fetch | start | check | convert | build | fill | launch | serve | ready | query | stream | measure | iterations | stop | remove)
+        "$@" ;;
+    *)
+        sed -n '2,/^$/s/^# \{0,1\}//p' "$0" >&2
+        exit 2 ;;
+    esac
+fi
