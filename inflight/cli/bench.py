@@ -16,6 +16,7 @@ from inflight.bench.names import ARRIVALS, MOST_UNDER_WAY, TRACES, WAYS
 from inflight.cli import terminal
 from inflight.cli.terminal import ENGINE_DIR, console, progress_console
 from inflight.engine.config import POLICIES, BuildConfig
+from inflight.errors import CourseError
 from inflight.triton.repository.layout import BASELINE
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ NUM_REQUESTS = typer.Option("--requests", help="So many of its first requests; b
 URL = typer.Option(help="host:port (gRPC) or http://host:port; by default a server for the occasion.")
 STREAM = typer.Option("--stream", help="Ask for answers in pieces, which gives TTFT and ITL.")
 WARM_UP = typer.Option(help="Requests before it that are not counted; by default two for each of the engine's slots.")
-WAY = typer.Argument(help=f"{', '.join(WAYS)}.")
+WAY = typer.Argument(help=f"{', '.join(WAYS)}.", show_default=False)
 CHECKPOINT = typer.Option(help="Name, Hugging Face repository, or path of a GGUF file or a folder.")
 AS_JSON = typer.Option("--json", help="One JSON object instead of a table.")
 
@@ -126,8 +127,14 @@ def load(
 
 @app.command()
 def compare(
-    first: Annotated[str, WAY],
-    second: Annotated[str, WAY],
+    first: Annotated[str, WAY] = "",
+    second: Annotated[str, WAY] = "",
+    url: Annotated[
+        list[str] | None,
+        typer.Option(help="Twice, in place of the two ways: host:port (gRPC) or http://host:port of running servers."),
+    ] = None,
+    model: Annotated[str, typer.Option(help="The text model to ask at --url.")] = "ensemble",
+    stream: Annotated[bool, STREAM] = False,
     dataset: Annotated[str, DATASET] = "skewed",
     num_requests: Annotated[int | None, NUM_REQUESTS] = None,
     policy: Annotated[str, typer.Option(help=f"{' or '.join(POLICIES)}.")] = POLICIES[0],
@@ -140,7 +147,11 @@ def compare(
 
     Example: [bold]inflight bench compare V1 inflight_fused_batching[/] or [bold]... compare llama-python ensemble
     --dataset dataset --requests 16 --rounds 3[/]
+
+    Two servers that run already, wherever: [bold]... compare --url 127.0.0.1:8001 --url 127.0.0.1:9001[/]
     """
+    if url:
+        return _compare_servers(first, url, model, stream, dataset, num_requests, rounds, seed, as_json)
     bench.compare.check(first, second, policy, rounds)
     source = terminal.fetch(checkpoint.DEFAULT)
     with progress_console.status("Preparing"):
@@ -155,6 +166,27 @@ def compare(
         result = bench.compare.compare(
             first, second, engine_dir, requests, scratch, policy, rounds, checkpoint_dir, status.update
         )
+    result["settings"] |= {"dataset": dataset, "seed": seed}
+    print_benchmark(result, as_json)
+
+
+def _compare_servers(
+    way: str,
+    urls: list[str],
+    model: str,
+    stream: bool,
+    dataset: str,
+    num_requests: int | None,
+    rounds: int,
+    seed: int,
+    as_json: bool,
+) -> None:
+    if way:
+        raise CourseError("Compare two ways of serving, or two servers with --url: leave one out.")
+    bench.compare_servers.check(urls, rounds)
+    requests = _requests(dataset, num_requests, terminal.cached_engine(), seed)
+    with progress_console.status("Starting") as status:
+        result = bench.compare_servers.bench(urls, requests, model, stream, rounds, status.update)
     result["settings"] |= {"dataset": dataset, "seed": seed}
     print_benchmark(result, as_json)
 

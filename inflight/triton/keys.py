@@ -79,6 +79,42 @@ def headers(url: str) -> dict[str, str]:
     return {} if key is None else {HEADER: key, GRPC_HEADER: key}
 
 
+def addresses(url: str) -> dict[str, int | str] | None:
+    """Ports of HTTP and gRPC ("http", "grpc") and address of the metrics ("metrics") of a server of this user.
+
+    `url` is that of its HTTP or of its gRPC; None where no `tritonserver` of this user listens.
+    """
+    process = server_at(url)
+    try:
+        options = {} if process is None else dict(one.partition("=")[::2] for one in process.cmdline())
+    except psutil.Error:
+        return None
+    if not {"--http-port", "--grpc-port", "--metrics-port", "--metrics-address"} <= set(options):
+        return None
+    place, port = options["--metrics-address"], options["--metrics-port"]
+    metrics = place if place.startswith("unix:") else f"http://{place}:{port}/metrics"
+    return {"http": int(options["--http-port"]), "grpc": int(options["--grpc-port"]), "metrics": metrics}
+
+
+def server_at(url: str) -> psutil.Process | None:
+    """The `tritonserver` of this user that listens at an address here and sees our files: in no container."""
+    port = _split(url)[1]
+    if not is_local(url):
+        return None
+    return next((each for each in _servers() if _sees_our_files(each) and _listens_at(each, port)), None)
+
+
+def _sees_our_files(process: psutil.Process) -> bool:
+    try:
+        return os.readlink(f"/proc/{process.pid}/ns/mnt") == os.readlink("/proc/self/ns/mnt")
+    except OSError:
+        return False
+
+
+def _listens_at(process: psutil.Process, port: int) -> bool:
+    return any(watch.listens(process.pid, (host, port)) for host in (HOST, "0.0.0.0"))
+
+
 def is_local(url: str) -> bool:
     """Whether the address is on this machine's loopback, which no proxy is ever asked for."""
     return _split(url)[0] in (HOST, "localhost", "[::1]")
