@@ -43,19 +43,8 @@ class Wheel(Supervised):
         ]
 
     def _environment(self) -> dict[str, str]:
-        """The libraries of the wheel and of this Python, and this Python first on the path.
-
-        The Python backend embeds an interpreter that takes its packages from where it finds `python3` on the path.
-        """
-        triton = self._triton
-        assert triton is not None
-        libraries = [triton.parent.parent / "nvidia_pytriton.libs", triton / "lib", sysconfig.get_config_var("LIBDIR")]
-        return {
-            **os.environ,
-            "LD_LIBRARY_PATH": os.pathsep.join(map(str, libraries)),
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
-            "PYTHONUNBUFFERED": "1",
-        }
+        assert self._triton is not None
+        return environment(self._triton.parent.parent / "nvidia_pytriton.libs", self._triton / "lib")
 
     def _is_ours(self) -> bool:
         return self.pid is not None and watch.listens(self.pid, (HOST, self._ports["http"]))
@@ -69,6 +58,37 @@ class Wheel(Supervised):
     def _do_its_work(self) -> None:
         if self._pid is not None:
             supervisor.clean_up(self._pid, self._shm_prefix)
+
+
+def environment(*libraries: Path) -> dict[str, str]:
+    """What `tritonserver` runs with: the libraries of the wheel and of this Python, and this Python first on the path.
+
+    The Python backend embeds an interpreter that takes its packages from where it finds `python3` on the path.
+    """
+    places = [*map(str, libraries), sysconfig.get_config_var("LIBDIR")]
+    return {
+        **os.environ,
+        "LD_LIBRARY_PATH": os.pathsep.join(places),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def lay_out(target: str | Path) -> None:
+    """Put the wheel's Triton where NVIDIA's images have theirs, as links: for an image of our own.
+
+    `target`/bin/tritonserver runs with `target`/libs and `target`/lib on LD_LIBRARY_PATH, and finds `target`/backends
+    by itself if `target` is /opt/tritonserver.
+    """
+    triton, target = _installation(), Path(target)
+    _link_backend(triton, target / "backends")
+    links = {
+        "bin": triton / "bin",
+        "lib": triton / "lib",
+        "libs": triton.parent.parent / "nvidia_pytriton.libs",
+    }
+    for name, place in links.items():
+        (target / name).symlink_to(place)
 
 
 def _installation() -> Path:
