@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from inflight import checkpoint as checkpoints
@@ -23,7 +24,8 @@ from inflight import files, manifest
 from inflight.cache import made_once
 from inflight.checkpoint import tokenizer
 from inflight.checkpoint.sources import Checkpoint
-from inflight.engine import trtllm_commands
+from inflight.containers import Image
+from inflight.engine import in_container, trtllm_commands
 from inflight.engine.config import BuildConfig
 from inflight.engine.folder import CONFIG_FILE, MODEL_FILE, WEIGHTS_FILE, engine_version, flaw
 from inflight.errors import CourseError
@@ -47,8 +49,17 @@ def check_machine(config: BuildConfig) -> None:
         )
 
 
-def build(checkpoint: Checkpoint, config: BuildConfig, folder: str | Path) -> Path:
+def build(
+    checkpoint: Checkpoint, config: BuildConfig, folder: str | Path, progress: Callable[[str], None] = print
+) -> Path:
     """Build an engine; nothing is at `folder` until all of it is.
+
+    Where the environment's INFLIGHT_IMAGE is an image with TensorRT-LLM, its engine is built too, beside ours.
+
+    Parameters
+    ----------
+    progress : callable
+        Called with a line whenever a step in a container has news.
 
     Returns
     -------
@@ -69,6 +80,9 @@ def build(checkpoint: Checkpoint, config: BuildConfig, folder: str | Path) -> Pa
         raise CourseError(f"{folder} holds files that are not an engine. Name an empty or new folder for the engine.")
     with files.written_aside(folder.resolve(), "engine") as aside:
         pretrained = _compile(checkpoint, config, aside)
+        image = Image.of_environment()
+        if image is not None and image.has_tensorrt_llm:
+            in_container.build(checkpoint, config, aside, image, progress)
         resolved = dataclasses.replace(config, quant_algo=pretrained["quantization"]["quant_algo"])
         (aside / COMMANDS_FILE).write_text(trtllm_commands.as_markdown(resolved), encoding="utf-8")
         content = {
@@ -187,6 +201,8 @@ def _pretrained_config(
 def cached(checkpoint: Checkpoint, config: BuildConfig | None = None) -> Path:
     """The engine of `checkpoint` with `config` in the course's cache folder, built unless it is there and whole."""
     config = config or BuildConfig()
-    key = json.dumps([checkpoint.sha256, engine_version(), FOLDER_FORMAT, dataclasses.asdict(config)])
+    image = Image.of_environment()
+    built_in = [image.name] if image is not None and image.has_tensorrt_llm else []
+    key = json.dumps([checkpoint.sha256, engine_version(), FOLDER_FORMAT, dataclasses.asdict(config), *built_in])
     folder = cache_dir().absolute() / "engines" / f"{checkpoint.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
     return made_once(folder, lambda: flaw(folder, checkpoint, config), lambda: build(checkpoint, config, folder))

@@ -23,7 +23,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight import leftovers
 from inflight.errors import CourseError
-from inflight.triton import iteration_feed, keys, repository, transport
+from inflight.triton import image_repository, iteration_feed, keys, repository, transport
 from inflight.triton.iteration_feed import MetricsFeed
 
 URL, GRPC_URL, METRICS_URL = "INFLIGHT_URL", "INFLIGHT_GRPC_URL", "INFLIGHT_METRICS_URL"  # environment
@@ -31,8 +31,6 @@ ENGINE, LOG_PATH = "tensorrt_llm", "iteration_log_path"
 NO_SUCH_MODEL = "inflight-is-anything-loaded-on-request"
 LOOK_EVERY_S = 0.2
 LOAD_TIMEOUT_S = 300
-# Parameters that name files of the machine where Triton runs.
-PLACES = ("_path", "_dir", "_file")
 
 
 @dataclass(frozen=True)
@@ -258,12 +256,7 @@ class Attached:
         """A config of our repository with the places of the server's; on a machine that is ours, as it is."""
         if self._shares_files:
             return config
-        theirs = self._message(config.name)
-        theirs.model_transaction_policy.CopyFrom(config.model_transaction_policy)
-        for name, value in config.parameters.items():
-            if not name.endswith(PLACES):
-                theirs.parameters[name].CopyFrom(value)
-        return theirs
+        return image_repository.with_settings(self._message(config.name), config)
 
     def may_load(self, model: str) -> bool:
         """Whether a model may be loaded or unloaded; where it may not, that is said. What it was is remembered."""

@@ -22,7 +22,7 @@ from inflight import containers
 from inflight.containers import Image, Runtime
 from inflight.errors import CourseError
 from inflight.paths import cache_dir
-from inflight.triton import repository, supervisor, watch
+from inflight.triton import image_repository, repository, supervisor, watch
 from inflight.triton.iteration_feed import VerboseLogFeed
 from inflight.triton.supervised import PORTS, Options, Supervised
 
@@ -46,6 +46,7 @@ class Container(Supervised):
         self._runtime: Runtime | None = None
         self._mounts: list[tuple[Path, bool]] = []
         self._feed = contextlib.ExitStack()
+        self._served = repo
         self._init_pid: int | None = None
 
     @property
@@ -79,8 +80,11 @@ class Container(Supervised):
         self._follow_iterations()
 
     def _prepare(self) -> None:
+        assert self._runtime is not None
         self.folder.mkdir(mode=0o700)
         self._mounts = _mounts(self.repo)
+        if self.image.has_tensorrt_llm:
+            self._served = image_repository.make(self._runtime, self.image, self.repo, self.folder / "repository")
 
     def _command(self) -> list[str]:
         assert self._runtime is not None
@@ -92,7 +96,7 @@ class Container(Supervised):
             str(self.folder),
             self._shm_prefix,
             TRITON,
-            *self._triton_options(EVERY_ADDRESS, INSIDE, self._metrics_address(EVERY_ADDRESS)),
+            *self._triton_options(self._served, EVERY_ADDRESS, INSIDE, self._metrics_address(EVERY_ADDRESS)),
             *(["--log-verbose=1"] if self.image.has_tensorrt_llm else []),
         ]
         published = [name for name in PORTS if not (name == "metrics" and self.options.private)]
@@ -145,7 +149,7 @@ class Container(Supervised):
     # Models -----------------------------------------------------------------------------------------------------------
 
     def fitted(self, config: ModelConfig) -> ModelConfig:
-        """The config as it is, if the container sees all files that it names."""
+        """The config, if the container sees all files that it names; of NVIDIA's model, with our settings."""
         for name, path in _paths(config):
             place = path.parent if name.endswith(LOG_PATH) else path
             if place.exists() and not any(place.is_relative_to(seen) for seen, _ in self._mounts):
@@ -153,7 +157,9 @@ class Container(Supervised):
                     f"The container does not see {place}: it was started with what the repository named then, and "
                     "with the cache. Stop the server, name it in the repository, and start it again."
                 )
-        return config
+        if not self.image.has_tensorrt_llm:
+            return config
+        return image_repository.with_settings(_config(self._served, config.name), config)
 
 
 def _mounts(repo: Path) -> list[tuple[Path, bool]]:

@@ -189,10 +189,10 @@ class Supervised:
                 )
         raise CourseError(self._why_not_started(said))
 
-    def _triton_options(self, host: str, ports: dict[str, int], metrics_address: str) -> list[str]:
+    def _triton_options(self, repo: Path, host: str, ports: dict[str, int], metrics_address: str) -> list[str]:
         """Options of `tritonserver` that all ways share."""
         return [
-            f"--model-repository={self.repo}",
+            f"--model-repository={repo}",
             "--model-control-mode=explicit",
             "--exit-timeout-secs=3600",  # the supervisor does not wait as long
             "--disable-auto-complete-config",

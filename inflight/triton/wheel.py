@@ -39,7 +39,7 @@ class Wheel(Supervised):
             self._shm_prefix,
             str(self._triton / "bin" / "tritonserver"),
             f"--backend-directory={self.folder / keys.BACKENDS}",
-            *self._triton_options(HOST, self._ports, self._metrics_address(HOST)),
+            *self._triton_options(self.repo, HOST, self._ports, self._metrics_address(HOST)),
         ]
 
     def _environment(self) -> dict[str, str]:
