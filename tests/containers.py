@@ -101,3 +101,37 @@ def running(runtime: Runtime) -> list[str]:
     """Names of the course's containers that are there, running or not."""
     names = runtime.ask("ps", "--all", "--format", "{{.Names}}").stdout.split()
     return [name for name in names if name.startswith("inflight-")]
+
+
+# Stands in for a runtime where only the commands given to one matter: it runs them on this machine, with the files of
+# $STAND_IN/app where the image has /app.
+STAND_IN = r"""#!/bin/bash
+case $1 in
+run)
+    while [ "$1" != "$IMAGE_NAME" ]; do shift; done
+    shift
+    PATH=$STAND_IN/bin:$PATH
+    exec "${@//\/app/$STAND_IN/app}" ;;
+esac
+exit 0
+"""
+
+
+def stand_in_runtime(folder: Path, monkeypatch: pytest.MonkeyPatch, image_name: str, **programs: str) -> Path:
+    """Put a `docker` on the path that runs programs of `folder`; each is a Python script at its path."""
+    path = folder / "path"
+    path.mkdir(parents=True)
+    (path / "docker").write_text(STAND_IN)
+    (path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("STAND_IN", str(folder))
+    monkeypatch.setenv("IMAGE_NAME", image_name)
+    for name, script in programs.items():
+        put_program(folder / name, script)
+    return folder
+
+
+def put_program(file: Path, script: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"#!{sys.executable}\n{script}")
+    file.chmod(0o755)
