@@ -22,7 +22,7 @@ from inflight import containers
 from inflight.containers import Image, Runtime
 from inflight.errors import CourseError
 from inflight.paths import cache_dir
-from inflight.triton import image_repository, repository, supervisor, watch
+from inflight.triton import image_repository, keys, repository, supervisor, watch
 from inflight.triton.iteration_feed import VerboseLogFeed
 from inflight.triton.supervised import PORTS, Options, Supervised
 
@@ -56,7 +56,7 @@ class Container(Supervised):
 
     @property
     def folder(self) -> Path:
-        return super().folder / "inside"  # the supervisor empties it; the lock beside it stays ours
+        return super().folder / keys.INSIDE  # the supervisor empties it; the lock beside it stays ours
 
     @property
     def pid(self) -> int | None:
