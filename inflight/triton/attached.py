@@ -9,6 +9,7 @@ and the places of the server's. When we let go, what we have loaded is loaded ag
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import sys
@@ -16,7 +17,6 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -100,7 +100,7 @@ class Attached:
         self._opened = ExitStack()
         self._scratch: Path | None = None
         self._feed: MetricsFeed | None = None
-        self._before: dict[str, dict] = {}  # configs of models that we have loaded with others
+        self._before: dict[str, dict | None] = {}  # what we have loaded: its config before, None if it was not there
         self._shares_files = False
 
     @property
@@ -203,7 +203,9 @@ class Attached:
 
     def _limits(self) -> str:
         """What this server does not do, as one sentence; blank when it does everything."""
-        missing = [] if self._repo is None else sorted(set(repository.models(self._repo)) - set(self.names()))
+        missing = sorted(set(repository.models(self.repo)) - set(self.names()))
+        if self.can_load and self._shares_files:  # then it gets them from us
+            missing = []
         limits = [
             "" if self.can_load else "loads no model on request, so that its settings stay as they are",
             "" if self._feed is None else f"keeps no iteration log here, so that {iteration_feed.STAND_IN}",
@@ -225,7 +227,7 @@ class Attached:
         """Let go: the server runs on, with the models as they were."""
         try:
             for model, config in self._before.items():
-                self._post_config(model, config)
+                self._restore(model, config)
         except CourseError as error:
             _tell(f"The models of {self.http_url} could not be loaded again as they were: {error}")
         finally:
@@ -237,11 +239,15 @@ class Attached:
     # Models -----------------------------------------------------------------------------------------------------------
 
     def adopt(self) -> list[str]:
-        """The models whose settings in our repository are others than the server's, and that it can load with ours."""
+        """The models of our repository that the server is to load: those with other settings, and those it lacks."""
         if self._repo is None or not self.can_load:
             return []
         served = set(self.names())
-        return [name for name in repository.models(self._repo) if name in served and self._differs(name)]
+        return [
+            name
+            for name in repository.models(self._repo)
+            if (self._differs(name) if name in served else self._shares_files)
+        ]
 
     def _differs(self, model: str) -> bool:
         ours = repository.read_config(self.repo / model / repository.CONFIG)
@@ -266,8 +272,18 @@ class Attached:
                 "(--model-control-mode=explicit, and control that is open to you, would let it)."
             )
         else:
-            self._before.setdefault(model, self._config(model))
+            self._before.setdefault(model, self._config(model) if model in self.names() else None)
         return self.can_load
+
+    def files(self, model: str) -> dict[str, str]:
+        """The files of a model that the server's own repository does not have, as its API takes them."""
+        if not self._shares_files or self._repo is None or self._before.get(model) is not None:
+            return {}
+        folder = self._repo / model
+        return {
+            f"file:{file.relative_to(folder)}": base64.b64encode(file.read_bytes()).decode("ascii")
+            for file in sorted((folder / "1").glob("*.py"))
+        }
 
     def _config(self, model: str) -> dict:
         return transport.get_json(self.http_url, f"/v2/models/{model}/config")
@@ -275,9 +291,11 @@ class Attached:
     def _message(self, model: str) -> ModelConfig:
         return json_format.ParseDict(self._config(model), ModelConfig(), ignore_unknown_fields=True)
 
-    def _post_config(self, model: str, config: dict) -> Any:
-        body = {"parameters": {"config": json.dumps(config)}}
-        return transport.post_json(self.http_url, f"/v2/repository/models/{model}/load", body, LOAD_TIMEOUT_S)
+    def _restore(self, model: str, config: dict | None) -> None:
+        """Load a model as it was before, or unload it again."""
+        path = f"/v2/repository/models/{model}/{'unload' if config is None else 'load'}"
+        body = {} if config is None else {"parameters": {"config": json.dumps(config)}}
+        transport.post_json(self.http_url, path, body, LOAD_TIMEOUT_S)
 
     def log_tail(self, lines: int) -> str:
         """Where to look: the log itself is not here."""

@@ -343,10 +343,9 @@ class Server:
         config = self._way.fitted(config)
         self._wait_until_mended(model)
         # Always with a config: told to load files that have not changed, Triton keeps an earlier override.
+        told = json_format.MessageToJson(config, preserving_proto_field_name=True)
         with self._alone_with_models(model):
-            self._load(
-                model, {"parameters": {"config": json_format.MessageToJson(config, preserving_proto_field_name=True)}}
-            )
+            self._load(model, {"parameters": {"config": told, **self._way.files(model)}})
 
     def _load(self, model: str, body: dict) -> None:
         started = time.time()

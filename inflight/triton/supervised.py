@@ -285,6 +285,10 @@ class Supervised:
         """Whether a model may be loaded or unloaded; what is ours may."""
         return True
 
+    def files(self, model: str) -> dict[str, str]:
+        """Files that a load must bring along: none, for the server sees the repository."""
+        return {}
+
     def names(self) -> list[str]:
         """The models that it serves."""
         return repository.models(self.repo)

@@ -13,6 +13,7 @@ from inflight.triton import attached, repository, telemetry, transport
 from inflight.triton.attached import Address
 from inflight.triton.client import Client
 from inflight.triton.server import Server
+from tests.engines import add_silent_model
 from tests.triton import foreign
 
 REQUESTS = [TimedRequest("Hi", length, 0.0, 2) for length in (20, 6, 6, 6, 6, 6, 6, 6)]
@@ -133,6 +134,14 @@ def test_one_of_our_own_takes_a_notebooks_settings_and_gets_its_own_back(own, le
         assert running()["parameters"]["gpt_model_type"]["string_value"] == "V1"
     assert running()["parameters"] == before["parameters"]
     assert running()["model_transaction_policy"] == before["model_transaction_policy"]
+    assert own.is_ready()
+
+
+def test_a_model_that_it_lacks_is_brought_along_and_taken_away_again(own, lesson):
+    add_silent_model(lesson)
+    with Server(lesson, place=Address.at(own.http_url)) as server:
+        assert server.is_ready() and transport.is_ok(own.http_url, "/v2/models/silent/ready")
+    assert not transport.is_ok(own.http_url, "/v2/models/silent/ready")
     assert own.is_ready()
 
 
