@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
 import sys
@@ -55,8 +56,8 @@ def command(runtime: Runtime, name: str, words: list[str]) -> list[str]:
 def image() -> Image:
     """The image with what it needs mounted: system, Python, environment, and the course."""
     environment = Path(sys.prefix)
-    libraries = environment / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
-    places = ["/usr", sys.base_prefix, str(environment), str(COURSE), str(libraries.resolve())]
+    packages = Path(importlib.util.find_spec("pytriton").origin).parent.parent
+    places = ["/usr", sys.base_prefix, str(environment), str(COURSE), str(packages)]
     return Image(
         IMAGE,
         options=(

@@ -59,7 +59,7 @@ def _values(config: ModelConfig, ours: Path, engine: Path) -> dict[str, dict[str
         slots=config.max_batch_size or 1,
         batching=given["gpt_model_type"],
         policy=given["batch_scheduler_policy"],
-        decoupled=config.model_transaction_policy.decoupled,
+        decoupled=str(config.model_transaction_policy.decoupled).lower(),
         queue_delay_us=config.dynamic_batching.max_queue_delay_microseconds,
         **more,
     )

@@ -16,7 +16,7 @@ NVIDIA = "nvcr.io/nvidia/tritonserver:25.04-trtllm-python-py3"
 # What the programs do as far as the course looks: say something, and write files.
 CONVERT = """
 import json, pathlib, sys
-given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+given = {word: value for word, value in zip(sys.argv[1:], sys.argv[2:]) if word.startswith("--")}
 assert (pathlib.Path(given["--model_dir"]) / "config.json").exists()
 out = pathlib.Path(given["--output_dir"])
 out.mkdir()
@@ -25,7 +25,7 @@ print("Total time of converting checkpoints: 00:00:01")
 """
 BUILD = """
 import json, pathlib, sys
-given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+given = {word: value for word, value in zip(sys.argv[1:], sys.argv[2:]) if word.startswith("--")}
 assert (pathlib.Path(given["--checkpoint_dir"]) / "config.json").exists()
 out = pathlib.Path(given["--output_dir"])
 out.mkdir()
@@ -34,6 +34,7 @@ print("[04/23/2025-10:00:00] [TRT-LLM] [I] Serializing engine to rank0.engine...
 (out / "rank0.engine").write_bytes(b"an engine")
 """
 FAILS = """
+import sys
 print("[04/23/2025-10:00:00] [TRT-LLM] [I] Set dtype to float16.")
 print("Traceback (most recent call last):", file=sys.stderr)
 print("RuntimeError: Paged Context FMHA doesn't work with int8 kv cache currently.", file=sys.stderr)
