@@ -224,10 +224,14 @@ class Attached:
         return True
 
     def stop(self, drain_s: float) -> None:
-        """Let go: the server runs on, with the models as they were."""
+        """Let go: the server runs on, with the models as they were.
+
+        A model that we have brought along stays: Triton 2.51 calls itself not ready once such a one is unloaded.
+        """
         try:
             for model, config in self._before.items():
-                self._restore(model, config)
+                if config is not None:
+                    self._restore(model, config)
         except CourseError as error:
             _tell(f"The models of {self.http_url} could not be loaded again as they were: {error}")
         finally:
@@ -291,11 +295,10 @@ class Attached:
     def _message(self, model: str) -> ModelConfig:
         return json_format.ParseDict(self._config(model), ModelConfig(), ignore_unknown_fields=True)
 
-    def _restore(self, model: str, config: dict | None) -> None:
-        """Load a model as it was before, or unload it again."""
-        path = f"/v2/repository/models/{model}/{'unload' if config is None else 'load'}"
-        body = {} if config is None else {"parameters": {"config": json.dumps(config)}}
-        transport.post_json(self.http_url, path, body, LOAD_TIMEOUT_S)
+    def _restore(self, model: str, config: dict) -> None:
+        """Load a model as it was before."""
+        body = {"parameters": {"config": json.dumps(config)}}
+        transport.post_json(self.http_url, f"/v2/repository/models/{model}/load", body, LOAD_TIMEOUT_S)
 
     def log_tail(self, lines: int) -> str:
         """Where to look: the log itself is not here."""
