@@ -28,7 +28,9 @@ from tests.triton.foreign import free_ports
 def runtime(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runtime")
     before = os.environ.get("CONTAINERS_CONF")
-    yield runtime_or_skip(folder)
+    found = runtime_or_skip(folder)
+    yield found
+    found.ask("rmi", "--force", IMAGE)
     if before is None:
         os.environ.pop("CONTAINERS_CONF", None)
 
