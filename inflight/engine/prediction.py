@@ -149,6 +149,7 @@ def iteration_cost(log: pd.DataFrame) -> IterationCost:
 
 def _cost_from_samples(log: pd.DataFrame) -> IterationCost:
     """As `iteration_cost`, of a log that tells neither who was in an iteration nor of each."""
+    log = log.reset_index(drop=True)  # several runs may have been put together
     answers, pure = log["generation_tokens"], (log["context_tokens"] == 0) & (log["iteration_ms"] > 0)
     cost = log["iteration_ms"][pure & (answers > 0)].groupby(answers).median()
     if cost.empty:

@@ -98,5 +98,6 @@ def test_a_log_that_names_nobody_costs_what_its_samples_say_and_a_line_between_t
     assert cost.answers_ms.to_dict() == {0: 0.0, 1: 11.0, 2: 21.0, 3: 31.0}
     assert cost.prompt_token_ms == 1.0
     assert iteration_cost(log[log["context_tokens"] == 0]).prompt_token_ms == 0.0
+    assert iteration_cost(pd.concat([log, log])).answers_ms.to_dict() == cost.answers_ms.to_dict()
     with pytest.raises(CourseError, match="no iteration without a prompt"):
         iteration_cost(log[log["context_tokens"] > 0])

@@ -248,11 +248,11 @@ def test_another_user_who_watches_every_process_never_sees_a_key(repo, private):
                 one.load(MODEL)
                 with Connection(one.grpc_url) as connection:
                     connection.metadata(MODEL, timeout_s=60)
-                prefix, secret = one._shm_prefix, key(one)
-                assert secret not in (one._workdir / "triton.log").read_text()
+                prefix, secret = one._way._shm_prefix, key(one)
+                assert secret not in (one._way.folder / "triton.log").read_text()
                 for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
                     assert secret not in str((process.cmdline(), process.environ()))
-                folders = [Path("/dev/shm"), repo, one._workdir, *Path(tempfile.gettempdir()).glob("inflight*")]
+                folders = [Path("/dev/shm"), repo, one._way.folder, *Path(tempfile.gettempdir()).glob("inflight*")]
                 told = what_was_seen(watcher, [secret], folders)
         finally:
             watcher.kill()
