@@ -47,6 +47,7 @@ def running(repo: Path, folder: Path, *options: str) -> Iterator[Address]:
             wait_until(
                 lambda: it.poll() is not None or transport.is_ok(address.http_url, "/v2/health/ready"),
                 "Triton is ready",
+                deadline_s=180,
             )
             assert it.poll() is None, (folder / "log").read_text()[-2000:]
             yield address
