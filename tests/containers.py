@@ -16,7 +16,7 @@ from inflight.containers import Image, Runtime
 from inflight.errors import CourseError
 from inflight.paths import COURSE
 
-IMAGE = "inflight-tests"
+IMAGE = os.environ.setdefault("INFLIGHT_TESTS_IMAGE", f"inflight-tests-{os.getpid()}")  # one a run, and its processes
 # What podman needs on machines that do not let its default runtime make cgroups, or raise limits above their own.
 MODEST = """
 [containers]
