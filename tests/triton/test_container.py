@@ -143,6 +143,15 @@ def test_two_at_once(server, one, runtime):
     assert one.is_ready() and server.is_ready()
 
 
+def test_private_it_tells_nothing_without_the_key_and_its_metrics_are_a_socket_of_the_owners(runtime, light):
+    with Server(light, place=image(), private=True) as one:
+        assert one.is_ready() and "nv_inference_count" in telemetry.page(one.metrics_url)
+        assert one.metrics_url.startswith("unix:") and stat.S_IMODE(one._way.folder.parent.stat().st_mode) == 0o700
+        asked = ["curl", "-s", f"{one.http_url}/v2/models/{repository.BATCH_COST}/config"]
+        assert "restricted" in subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+        assert not [word for word in psutil.Process(one._way._supervisor.pid).cmdline() if word.endswith(":8002")]
+
+
 # Ends -----------------------------------------------------------------------------------------------------------------
 
 
