@@ -8,6 +8,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "bandwidth",
         "batch_run",
         "compare",
+        "compare_servers",
         "devices",
         "dynamic_batching",
         "floor",

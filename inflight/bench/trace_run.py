@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from inflight import files
-from inflight.bench import load_generator, report
+from inflight.bench import life_lines, load_generator, report
 from inflight.bench.load_generator import Run
 from inflight.bench.workload import TimedRequest
 from inflight.errors import CourseError
@@ -50,8 +50,10 @@ class TraceRun:
 
     @property
     def stays(self) -> pd.DataFrame:
-        """Who ran where: see `telemetry.slots`."""
-        return telemetry.slots(self.log)
+        """Who ran where: see `telemetry.slots`; from the clients' clock where the log does not tell."""
+        if self.log.empty or telemetry.names_requests(self.log):
+            return telemetry.slots(self.log)
+        return life_lines.stays(self.run, self.log)
 
 
 def run(
@@ -91,7 +93,8 @@ def follow(
         try:
             while not wait([running], timeout=LOOK_EVERY_S).done:
                 if files.size(log_path) > start:
-                    yield TraceRun(Run(pd.DataFrame(columns=load_generator.COLUMNS), started_at), _log(log_path, start))
+                    so_far = _log(log_path, start, whole=False)
+                    yield TraceRun(Run(pd.DataFrame(columns=load_generator.COLUMNS), started_at), so_far)
         finally:
             if not running.done():
                 send.abort()
@@ -109,7 +112,7 @@ def _whole(run: Run, model: str, log: pd.DataFrame) -> TraceRun:
     return TraceRun(run, log)
 
 
-def _log(log_path: str | Path, start: int) -> pd.DataFrame:
+def _log(log_path: str | Path, start: int, whole: bool = True) -> pd.DataFrame:
     """What the engine has added to its log since it had `start` bytes, counted from 1 on; no log is an empty one."""
-    log = telemetry.iterations(log_path if Path(log_path).exists() else os.devnull, start)
+    log = telemetry.iterations(log_path if Path(log_path).exists() else os.devnull, start, whole)
     return log.assign(iteration=range(1, len(log) + 1))

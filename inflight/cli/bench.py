@@ -17,6 +17,7 @@ from inflight.bench.names import ARRIVALS, MOST_UNDER_WAY, TRACES, WAYS
 from inflight.cli import terminal
 from inflight.cli.terminal import ENGINE_DIR, console, progress_console
 from inflight.engine.config import POLICIES, BuildConfig
+from inflight.errors import CourseError
 from inflight.triton.repository.layout import BASELINE
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ MAX_INPUT_LEN = typer.Option(
 URL = typer.Option(help="host:port (gRPC) or http://host:port; by default a server for the occasion.")
 STREAM = typer.Option("--stream", help="Ask for answers in pieces, which gives TTFT and ITL.")
 WARM_UP = typer.Option(help="Requests before it that are not counted; by default two for each of the engine's slots.")
-WAY = typer.Argument(help=f"{', '.join(WAYS)}.")
+WAY = typer.Argument(help=f"{', '.join(WAYS)}.", show_default=False)
 CHECKPOINT = typer.Option(help="Name, Hugging Face repository, or path of a GGUF file or a folder.")
 SAVE = typer.Option("--save", help="Keep the result in assets/results, by model and device.")
 TIER = typer.Option(help="What the engine is built for, cpu or cuda; by default as this machine is.")
@@ -139,8 +140,14 @@ def load(
 
 @app.command()
 def compare(
-    first: Annotated[str, WAY],
-    second: Annotated[str, WAY],
+    first: Annotated[str, WAY] = "",
+    second: Annotated[str, WAY] = "",
+    url: Annotated[
+        list[str] | None,
+        typer.Option(help="Twice, in place of the two ways: host:port (gRPC) or http://host:port of running servers."),
+    ] = None,
+    model: Annotated[str, typer.Option(help="The text model to ask at --url.")] = "ensemble",
+    stream: Annotated[bool, STREAM] = False,
     dataset: Annotated[str, DATASET] = "skewed",
     num_requests: Annotated[int | None, NUM_REQUESTS] = None,
     max_input_len: Annotated[int | None, MAX_INPUT_LEN] = None,
@@ -166,7 +173,11 @@ def compare(
 
     Example: [bold]inflight bench compare V1 inflight_fused_batching[/] or [bold]... compare llama-python ensemble
     --dataset dataset --requests 16 --rounds 3[/]
+
+    Two servers that run already, wherever: [bold]... compare --url 127.0.0.1:8001 --url 127.0.0.1:9001[/]
     """
+    if url:
+        return _compare_servers(first, url, model, stream, dataset, num_requests, rounds, seed, as_json)
     (bench.in_process if in_process else bench.compare).check(first, second, policy, rounds)
     source = terminal.fetch(checkpoint)
     with progress_console.status("Preparing"):
@@ -190,6 +201,27 @@ def compare(
     result["settings"] |= {"dataset": dataset, "seed": seed}
     print_benchmark(result, as_json)
     keep(result)
+
+
+def _compare_servers(
+    way: str,
+    urls: list[str],
+    model: str,
+    stream: bool,
+    dataset: str,
+    num_requests: int | None,
+    rounds: int,
+    seed: int,
+    as_json: bool,
+) -> None:
+    if way:
+        raise CourseError("Compare two ways of serving, or two servers with --url: leave one out.")
+    bench.compare_servers.check(urls, rounds)
+    requests = _requests(dataset, num_requests, terminal.cached_engine(), seed)
+    with progress_console.status("Starting") as status:
+        result = bench.compare_servers.bench(urls, requests, model, stream, rounds, status.update)
+    result["settings"] |= {"dataset": dataset, "seed": seed}
+    print_benchmark(result, as_json)
 
 
 @app.command("perf-analyzer")

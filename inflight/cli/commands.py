@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import signal
 import sys
 import time
@@ -16,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
-from inflight import engine, leftovers, models, triton
+from inflight import containers, engine, leftovers, models, triton
 from inflight.checkpoint.names import DEFAULT
 from inflight.cli import bench, datasets, gpt2, terminal
 from inflight.cli.terminal import ENGINE_DIR, console, progress_console
@@ -235,6 +236,16 @@ def serve(
             "run code as you.",
         ),
     ] = False,
+    image: Annotated[
+        str | None, typer.Option(help="Run it in a container of this image; by default as INFLIGHT_IMAGE says.")
+    ] = None,
+    runtime: Annotated[str, typer.Option(help="docker or podman; by default whichever works.")] = "",
+    run_options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--run-option", metavar="OPTION", help="Given to the runtime's `run`; may be given several times."
+        ),
+    ] = None,
 ) -> None:
     """Run a model repository on 127.0.0.1 until Ctrl-C, and show how its models are.
 
@@ -258,6 +269,7 @@ def serve(
             metrics_port=metrics_port,
             private=private,
             open_control=open_control,
+            place=None if image is None else containers.Image(image, runtime, tuple(run_options or ())),
         ) as server:
             addresses = f"HTTP     {server.http_url}\ngRPC     {server.grpc_url}\nmetrics  {server.metrics_url}\n"
             terminal.show_until_it_ends(server, f"{addresses}{_who_may(server)}\nCtrl-C stops the server.")
@@ -317,6 +329,10 @@ def run(
     lessons: Annotated[
         list[str] | None, typer.Argument(help="Lessons, such as 00 or 03_serve; all by default.")
     ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(help="http://host:port or host:port of a server that runs already, for what the lessons serve."),
+    ] = None,
 ) -> None:
     """Execute notebooks and write readable copies to build/course.
 
@@ -324,6 +340,8 @@ def run(
     """
     from inflight.notebook import execution
 
+    if url is not None:
+        os.environ[triton.attached.URL] = url
     terminal.fetch(DEFAULT)
     execution.run(lessons or None, Path("build") / "course")
 

@@ -15,7 +15,7 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,7 +24,8 @@ from inflight import checkpoint as checkpoints
 from inflight.cache import made_once
 from inflight.checkpoint import tokenizer
 from inflight.checkpoint.sources import Checkpoint
-from inflight.engine import trtllm_commands
+from inflight.containers import Image
+from inflight.engine import in_container, trtllm_commands
 from inflight.engine.config import BuildConfig
 from inflight.engine.folder import CONFIG_FILE, MODEL_FILE, WEIGHTS_FILE, engine_version, flaw
 from inflight.errors import CourseError
@@ -78,8 +79,11 @@ def build(
     folder: str | Path,
     tier: str | None = None,
     device: str | None = None,
+    progress: Callable[[str], None] = print,
 ) -> Path:
     """Build an engine; nothing is at `folder` until all of it is.
+
+    Where the environment's INFLIGHT_IMAGE is an image with TensorRT-LLM, its engine is built too, beside ours.
 
     Parameters
     ----------
@@ -88,6 +92,8 @@ def build(
         for options that only an engine there has.
     device : str, optional
         Where an engine of the tier cuda computes: "cuda", or "cpu" to try it without a GPU; by default the GPU.
+    progress : callable
+        Called with a line whenever a step in a container has news.
 
     Returns
     -------
@@ -116,6 +122,9 @@ def build(
     with files.written_aside(folder.resolve(), "engine") as aside:
         with _reading(checkpoint):
             pretrained = _compile(checkpoint, config, aside) if tier == "cpu" else _write(checkpoint, config, aside)
+        image = Image.of_environment()
+        if image is not None and image.has_tensorrt_llm:
+            in_container.build(checkpoint, config, aside, image, progress)
         resolved = dataclasses.replace(config, quant_algo=pretrained["quantization"]["quant_algo"])
         family = "gpt" if pretrained["architecture"].startswith("GPT") else "llama"
         (aside / COMMANDS_FILE).write_text(trtllm_commands.as_markdown(resolved, family), encoding="utf-8")
@@ -252,7 +261,9 @@ def cached(
     config = config or BuildConfig()
     tier = tier or _tier_for(config)
     config = _resolved(config, tier)
-    parts = [checkpoint.sha256, engine_version(tier), FOLDER_FORMAT, dataclasses.asdict(config)]
+    image = Image.of_environment()
+    built_in = [image.name] if image is not None and image.has_tensorrt_llm else []
+    parts = [checkpoint.sha256, engine_version(tier), FOLDER_FORMAT, dataclasses.asdict(config), *built_in]
     key = json.dumps(parts + [device] * (device is not None))
     folder = cache_dir().absolute() / "engines" / f"{checkpoint.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
     return made_once(

@@ -15,14 +15,16 @@ import pandas as pd
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight import engine
-from inflight.bench import batch_run, gpt2_client, gpt2_race, trace_run, workload
+from inflight.bench import batch_run, gpt2_client, gpt2_race, load_generator, trace_run, workload
 from inflight.bench.batch_run import Arrival, Outcome, at
+from inflight.bench.load_generator import Run
+from inflight.bench.trace_run import TraceRun
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.config import BATCHING_TYPES, POLICIES, IterationStats
 from inflight.notebook import charts
 from inflight.notebook.dashboard import Dashboard, Frame
-from inflight.triton import repository, telemetry
+from inflight.triton import repository
 from inflight.triton.client import Client
 from inflight.triton.repository.batchers import get_field
 from inflight.triton.server import Server
@@ -31,6 +33,7 @@ STYLE = {"description_width": "10em"}
 MAX_LANES = 8
 
 NO_ITERATION = pd.DataFrame(columns=[field.name for field in dataclasses.fields(IterationStats)])
+NOTHING_YET = TraceRun(Run(pd.DataFrame(columns=load_generator.COLUMNS), started_at=0.0), NO_ITERATION)
 
 
 class _Runs:
@@ -38,18 +41,18 @@ class _Runs:
 
     def __init__(self, server: Server, log_path: str | Path):
         self._server, self._log_path = server, log_path
-        self._before: dict[str, pd.DataFrame] = {}
+        self._before: dict[str, TraceRun] = {}
 
-    def next(self, title: str, requests: list[TimedRequest], **parameters) -> Iterator[dict[str, pd.DataFrame]]:
-        """Edit the engine's config, load it again, send `requests`; yield the iteration logs so far, by their title."""
-        before = {f"before: {name}": log for name, log in self._before.items()}
-        yield {**before, title: NO_ITERATION}
+    def next(self, title: str, requests: list[TimedRequest], **parameters) -> Iterator[dict[str, TraceRun]]:
+        """Edit the engine's config, load it again, send `requests`; yield the runs so far, by their title."""
+        before = {f"before: {name}": run for name, run in self._before.items()}
+        yield {**before, title: NOTHING_YET}
         repository.edit(self._server.repo, "tensorrt_llm", **parameters)
         self._server.load("tensorrt_llm")
         with Client(self._server.grpc_url) as client:
             for so_far in trace_run.follow(client, requests, self._log_path):
-                yield {**before, title: so_far.log}
-        self._before = {title: so_far.log}
+                yield {**before, title: so_far}
+        self._before = {title: so_far}
 
 
 # Lesson 04: who sits where --------------------------------------------------------------------------------------------
@@ -75,8 +78,8 @@ def batching(server: Server, engine_dir: str | Path, log_path: str | Path) -> Da
 
     def work(gpt_model_type: str, trace: str) -> Iterator[Frame]:
         requests = _trace(trace, engine_dir)
-        for logs in runs.next(f"{gpt_model_type}, {trace}", requests, gpt_model_type=gpt_model_type):
-            stays = {title: telemetry.slots(log) for title, log in logs.items()}
+        for so_far in runs.next(f"{gpt_model_type}, {trace}", requests, gpt_model_type=gpt_model_type):
+            stays = {title: run.stays for title, run in so_far.items()}
             yield Frame(charts.slot_map(stays, slots), charts.slot_map_summary(stays, slots))
 
     look = {"style": STYLE, "layout": {"width": "26em"}}
@@ -115,12 +118,13 @@ def policies(server: Server, requests: list[TimedRequest], log_path: str | Path)
     runs = _Runs(server, log_path)
 
     def work(policy: str, cache_tokens: int) -> Iterator[Frame]:
-        for logs in runs.next(
+        for so_far in runs.next(
             f"{policy}, {cache_tokens:,} tokens",
             requests,
             batch_scheduler_policy=policy,
             max_tokens_in_paged_kv_cache=cache_tokens,
         ):
+            logs = {title: run.log for title, run in so_far.items()}
             yield Frame(charts.kv_blocks(logs), charts.kv_blocks_summary(logs))
 
     look = {"style": {"description_width": "19em"}, "layout": {"width": "42em"}}

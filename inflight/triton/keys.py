@@ -11,7 +11,9 @@ Triton's Performance Analyzer does. They tell of models and counts, and change n
 
 The key lies in one file of the server's own folder, which the user alone can open. A process of the same user finds it
 by the server's address: `of` looks for the process that listens there, and takes the key only if that process is a
-`tritonserver` of this user, started by us. So a key goes to no other address, and to no other program at the same one.
+`tritonserver` of this user, started by us; for one in a container it looks for the client of the runtime, a process of
+this user that publishes the port for as long as it runs. So a key goes to no other address, and to no other program at
+the same one.
 
 What remains: root reads everything, and so do programs of the same user. While a server ends, its ports are free a
 moment before its process is gone; what is sent then may reach whoever takes them, with a key that opens nothing more.
@@ -30,6 +32,7 @@ from pathlib import Path
 
 import psutil
 
+from inflight import containers
 from inflight.triton import hidden_arguments, watch
 
 HEADER = "inflight-key"
@@ -38,6 +41,7 @@ CONTROL = ("model-repository", "shared-memory", "trace", "logging")
 INFERENCE = ("inference", "metadata", "model-config", "statistics")
 HOST = "127.0.0.1"
 BACKENDS = "backends"  # in the server's folder
+INSIDE = "inside"  # the same, of a server in a container: what is mounted
 LOOK_AGAIN_S = 1.0  # where another's server was found
 
 
@@ -79,6 +83,42 @@ def headers(url: str) -> dict[str, str]:
     return {} if key is None else {HEADER: key, GRPC_HEADER: key}
 
 
+def addresses(url: str) -> dict[str, int | str] | None:
+    """Ports of HTTP and gRPC ("http", "grpc") and address of the metrics ("metrics") of a server of this user.
+
+    `url` is that of its HTTP or of its gRPC; None where no `tritonserver` of this user listens.
+    """
+    process = server_at(url)
+    try:
+        options = {} if process is None else dict(one.partition("=")[::2] for one in process.cmdline())
+    except psutil.Error:
+        return None
+    if not {"--http-port", "--grpc-port", "--metrics-port", "--metrics-address"} <= set(options):
+        return None
+    place, port = options["--metrics-address"], options["--metrics-port"]
+    metrics = place if place.startswith("unix:") else f"http://{place}:{port}/metrics"
+    return {"http": int(options["--http-port"]), "grpc": int(options["--grpc-port"]), "metrics": metrics}
+
+
+def server_at(url: str) -> psutil.Process | None:
+    """The `tritonserver` of this user that listens at an address here and sees our files: in no container."""
+    port = _split(url)[1]
+    if not is_local(url):
+        return None
+    return next((each for each in _servers() if _sees_our_files(each) and _listens_at(each, port)), None)
+
+
+def _sees_our_files(process: psutil.Process) -> bool:
+    try:
+        return os.readlink(f"/proc/{process.pid}/ns/mnt") == os.readlink("/proc/self/ns/mnt")
+    except OSError:
+        return False
+
+
+def _listens_at(process: psutil.Process, port: int) -> bool:
+    return any(watch.listens(process.pid, (host, port)) for host in (HOST, "0.0.0.0"))
+
+
 def is_local(url: str) -> bool:
     """Whether the address is on this machine's loopback, which no proxy is ever asked for."""
     return _split(url)[0] in (HOST, "localhost", "[::1]")
@@ -116,6 +156,9 @@ def _find(port: int) -> tuple[psutil.Process | None, Key | None]:
     for process in _servers():
         if watch.listens(process.pid, (HOST, port)):
             return process, _key_of(process)
+    for process in _processes(*containers.RUNTIMES):
+        if folder := _published_folder(process, port):
+            return process, read(folder)
     with socket.socket() as probe:
         if probe.connect_ex((HOST, port)) == 0:  # another's server; where nobody listens, ours may any moment
             _missed[port] = time.monotonic()
@@ -124,10 +167,27 @@ def _find(port: int) -> tuple[psutil.Process | None, Key | None]:
 
 def _servers() -> Iterator[psutil.Process]:
     """The processes of this user that are Triton."""
+    return _processes("tritonserver")
+
+
+def _processes(*names: str) -> Iterator[psutil.Process]:
+    """The processes of this user with one of these names."""
     for process in psutil.process_iter(["name", "uids"]):
         uids = process.info["uids"]
-        if process.info["name"] == "tritonserver" and uids and set(uids) == {os.getuid()}:
+        if process.info["name"] in names and uids and set(uids) == {os.getuid()}:
             yield process
+
+
+def _published_folder(runtime: psutil.Process, port: int) -> Path | None:
+    """The server's folder, if this is a runtime's client that runs a container of ours and publishes that port."""
+    try:
+        arguments = runtime.cmdline()
+    except psutil.Error:
+        return None
+    if not any(one.startswith(f"--publish={HOST}:{port}:") for one in arguments):
+        return None
+    mounted = [one.removeprefix("--volume=").partition(":")[0] for one in arguments if one.startswith("--volume=")]
+    return next((Path(one) for one in mounted if one.endswith(f"/{INSIDE}")), None)
 
 
 def _key_of(process: psutil.Process) -> Key | None:

@@ -3,47 +3,38 @@
     with Server("repo") as server:
         print(server.http_url, server.grpc_url)
 
-The `tritonserver` binary is the one inside the nvidia-pytriton wheel. Models are loaded one by one through the server's
-API (`--model-control-mode=explicit`), so that the state of each is known at any time and the reason of a failure at
-once. That API, and others that could be turned against the user, take a key that only the user's own processes find;
-`keys` says which.
+It runs in one of three ways: the `tritonserver` inside the nvidia-pytriton wheel (`wheel`), one in a container
+(`container`), or one that runs already, started by somebody else (`attached`). Models are loaded one by one through the
+server's API (`--model-control-mode=explicit`), so that the state of each is known at any time and the reason of a
+failure at once. That API, and others that could be turned against the user, take a key that only the user's own
+processes find; `keys` says which.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import select
-import shutil
-import socket
-import subprocess
-import sys
-import sysconfig
-import tempfile
 import time
-import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from google.protobuf import json_format
 
-from inflight import leftovers, tiers
+from inflight import containers
+from inflight.containers import Image
 from inflight.errors import CourseError
-from inflight.triton import keys, repository, supervisor, transport, watch
+from inflight.triton import attached, keys, repository, transport, watch
+from inflight.triton.attached import Address, Attached
+from inflight.triton.container import Container
 from inflight.triton.repository import batchers
+from inflight.triton.supervised import LOG_LINES, Options, Supervised
+from inflight.triton.wheel import Wheel
 
-HOST = keys.HOST
 PRIVATE = "INFLIGHT_PRIVATE"  # environment: 1 makes every server private that is not told otherwise
-START_TIMEOUT_S = 60
 LOAD_TIMEOUT_S = 300
-PORT_ATTEMPTS = 5
-METRICS_SOCKET = "metrics.sock"
-LONGEST_SOCKET_PATH = 107  # bytes, of sockaddr_un
-LOG_LINES = 15
 DRAIN_S = 10
 
 
@@ -83,13 +74,16 @@ class Server:
     open_control : bool
         Let every request load models and change settings, without a key: any user of this machine can then run code
         as you. For tools that must do so and can send no key.
+    place : Image or Address, optional
+        A container's image to run it in, or the address of a server that runs already; see `attach`. By default as the
+        environment's INFLIGHT_IMAGE or INFLIGHT_URL says, and else this machine, from the wheel.
 
     Raises
     ------
     CourseError
-        It is to be private and open; INFLIGHT_PRIVATE is neither 0 nor 1. When starting: the machine does not let a
-        server be closed to other users; the repository has a problem, a named port is in use, or a model cannot be
-        loaded.
+        It is to be private and open; INFLIGHT_PRIVATE is neither 0 nor 1; both an image and an address are set. When
+        starting: the machine does not let a server be closed to other users; the repository has a problem, a named port
+        is in use, or a model cannot be loaded; there is no such image or nobody at the address.
     """
 
     def __init__(
@@ -102,37 +96,78 @@ class Server:
         on_state: Callable[[ModelState], None] | None = None,
         private: bool | None = None,
         open_control: bool = False,
+        place: Image | Address | None = None,
     ):
-        self.private = _is_private(private, open_control)
-        self.open_control = open_control
-        self.repo = Path(repo).absolute()
-        self._named_ports = {"http": http_port, "grpc": grpc_port, "metrics": metrics_port}
-        self._ports: dict[str, int] = {}
+        options = Options(http_port, grpc_port, metrics_port, _is_private(private, open_control), open_control)
+        self._way = _way(Path(repo).absolute(), options, place or _place())
+        self._options = options
         self._on_state = on_state or (lambda state: None)
-        self._supervisor: subprocess.Popen | None = None
-        self._workdir: Path | None = None
-        self._shm_prefix = ""
-        self._pid: int | None = None
+
+    @classmethod
+    def attach(cls, url: str, grpc_url: str | None = None, metrics_url: str | None = None) -> Server:
+        """A Triton that runs already, by whomever it was started; `stop` lets go of it, and it runs on.
+
+        Parameters
+        ----------
+        url : str
+            "http://host:port" of its HTTP, or "host:port" of its gRPC.
+        grpc_url, metrics_url : str, optional
+            The others; by default as a server of this user says, or the port after HTTP's and the one after that.
+
+        Returns
+        -------
+        Server
+            Its `repo` is a copy of the server's configs.
+
+        Raises
+        ------
+        CourseError
+            Nobody answers there.
+        """
+        server = cls.__new__(cls)
+        server._way = Attached(None, Address.at(url, grpc_url, metrics_url))
+        server._options = Options()
+        server._on_state = lambda state: None
+        return server.start()
+
+    @property
+    def repo(self) -> Path:
+        """The model repository; of a server that was attached without one, a copy of its configs."""
+        return self._way.repo
+
+    @property
+    def private(self) -> bool:
+        """Whether other users of the machine can ask it nothing but its health."""
+        return self._options.private
+
+    @property
+    def open_control(self) -> bool:
+        """Whether every request may load models and change settings."""
+        return self._options.open_control
 
     @property
     def pid(self) -> int | None:
-        """Process id of `tritonserver`, None when there is none; another one after a crash."""
-        return self._pid if self._workdir is None else watch.read_status(self._workdir).get("pid", self._pid)
+        """Process id of `tritonserver` on this machine, None when there is none; another one after a crash.
+
+        Raises
+        ------
+        CourseError
+            The server was attached: its process is not ours.
+        """
+        return self._way.pid
 
     @property
     def http_url(self) -> str:
-        return f"http://{HOST}:{self._ports['http']}"
+        return self._way.http_url
 
     @property
     def grpc_url(self) -> str:
-        return f"{HOST}:{self._ports['grpc']}"
+        return self._way.grpc_url
 
     @property
     def metrics_url(self) -> str:
         """Address of the page; of a private server the path of a socket, "unix:/…", which `telemetry.page` reads."""
-        if self.private:
-            return f"{transport.UNIX}{self._folder / METRICS_SOCKET}"
-        return f"http://{HOST}:{self._ports['metrics']}/metrics"
+        return self._way.metrics_url
 
     @property
     def headers(self) -> dict[str, str]:
@@ -145,149 +180,47 @@ class Server:
     @property
     def key_file(self) -> Path:
         """The key as a header in a file that you alone can open: `curl -H @FILE`. There is none with open control."""
-        return self._folder / watch.KEY_FILE
-
-    @property
-    def _folder(self) -> Path:
-        if self._workdir is None:
-            raise CourseError("The server does not run, so it has no folder. Start it first.")
-        return self._workdir
+        return self._way.folder / watch.KEY_FILE
 
     @property
     def backend_dir(self) -> Path:
         """Folder of the Python backend that this server alone uses: links that go when it stops."""
-        return self._folder / keys.BACKENDS / "python"
+        if not isinstance(self._way, Wheel):
+            raise CourseError(f"The backends of the server at {self.http_url} are not on this machine.")
+        return self._way.backend_dir
 
     # Start and stop ---------------------------------------------------------------------------------------------------
 
     def start(self) -> Server:
-        """Start the server and load every model of the repository; returns when all are ready."""
+        """Start the server and load every model of the repository; returns when all are ready.
+
+        Attached, it loads what has other settings in the repository, as far as the server lets it.
+        """
         if self.is_alive():
             return self
-        problems = repository.check(self.repo)
-        if problems:
-            raise CourseError(f"The repository is not ready to be served: {problems[0]}")
-        leftovers.sweep()
+        if isinstance(self._way, Supervised):
+            problems = repository.check(self.repo)
+            if problems:
+                raise CourseError(f"The repository is not ready to be served: {problems[0]}")
         try:
-            self._start_process()
+            self._way.start()
             self.load_all()
         except BaseException:  # an interrupt too: nothing half-started is left
             self.stop()
             raise
         return self
 
-    def _start_process(self) -> None:
-        """Start `tritonserver` until its API answers; with free ports, try others if somebody was faster."""
-        for _ in range(PORT_ATTEMPTS):
-            self._ports = _free_ports(self._named_ports)
-            self._launch()
-            if self._wait_until_live():
-                return
-            log = self.log_tail()
-            self.stop()
-            if "Address already in use" not in log and "failed to start" not in log.lower():
-                raise CourseError(f"tritonserver ended while starting. Its last lines:\n{log}")
-        raise CourseError(
-            "No free ports could be had for tritonserver. Name three with http_port, grpc_port and metrics_port."
-        )
-
-    def _launch(self) -> None:
-        triton = _installation()
-        self._shm_prefix = f"inflight_{uuid.uuid4().hex[:12]}_"
-        try:
-            self._workdir, owner = leftovers.server_folder(self._shm_prefix)
-            _link_backend(triton, self._workdir / keys.BACKENDS)
-            if not self.open_control:
-                keys.create(self._workdir)
-        except OSError as error:
-            raise CourseError(
-                f"No folder for the server could be made in {tempfile.gettempdir()} ({error.strerror}). "
-                "Make room there, or set TMPDIR."
-            ) from error
-        try:
-            command = self._command(triton)
-            self._supervisor = subprocess.Popen(
-                [sys.executable, "-S", supervisor.__file__, str(self._workdir), self._shm_prefix, *command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                bufsize=0,
-                env=_environment(triton),
-                start_new_session=True,
-                pass_fds=[owner],
-            )
-        finally:
-            os.close(owner)  # the folder is the supervisor's
-        assert self._supervisor.stdout is not None
-        answer = self._supervisor.stdout.readline().decode().strip()
-        if answer.startswith(supervisor.CANNOT_CLOSE):
-            reason = answer.removeprefix(supervisor.CANNOT_CLOSE).strip()
-            raise CourseError(
-                f"The server cannot be closed to the other users of this machine ({reason}). If "
-                "you trust all of them, start it with --open-control (in Python open_control=True): any of them can "
-                "then run code as you."
-            )
-        if not answer.isdecimal():
-            raise CourseError(
-                f"tritonserver cannot be started ({answer or 'its supervisor ended'}). Install the course's "
-                "requirements again (`make course` does it)."
-            )
-        self._pid = int(answer)
-
-    def _command(self, triton: Path) -> list[str]:
-        return [
-            str(triton / "bin" / "tritonserver"),
-            f"--model-repository={self.repo}",
-            f"--backend-directory={self._folder / keys.BACKENDS}",
-            "--model-control-mode=explicit",
-            "--exit-timeout-secs=3600",  # the supervisor does not wait as long
-            "--disable-auto-complete-config",
-            f"--http-address={HOST}",
-            f"--http-port={self._ports['http']}",
-            f"--grpc-address={HOST}",
-            f"--grpc-port={self._ports['grpc']}",
-            f"--metrics-address={self._metrics_address()}",
-            f"--metrics-port={self._ports['metrics']}",
-            f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
-            *([] if self.open_control else keys.arguments(self.private)),
-        ]
-
-    def _metrics_address(self) -> str:
-        if not self.private:
-            return HOST
-        path = self._folder / METRICS_SOCKET
-        if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
-            raise CourseError(
-                f"The path of the metrics' socket is too long for Linux ({path}). Set TMPDIR to a shorter one."
-            )
-        return f"{transport.UNIX}{path}"
-
-    def _wait_until_live(self) -> bool:
-        """True when the API answers, False when the process has ended."""
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while self.is_alive():
-            if transport.is_ok(self.http_url, "/v2/health/live", timeout_s=1):
-                return self._owns_http_port()
-            if time.monotonic() > deadline:
-                raise CourseError(
-                    f"tritonserver did not answer within {START_TIMEOUT_S} s. Its last lines:\n{self.log_tail()}"
-                )
-            self._ends(within_s=0.05)
-        return False
-
-    def _owns_http_port(self) -> bool:
-        """Whether it is this server that listens there, and not one that took the port first."""
-        return self.pid is not None and watch.listens(self.pid, (HOST, self._ports["http"]))
-
     def is_alive(self) -> bool:
         """Whether the server's process runs; whether it can answer is what `is_ready` tells."""
-        return not self._ends(within_s=0)
+        return not self._way.ends(within_s=0)
 
     def is_ready(self) -> bool:
         """Whether the server runs, all its models are loaded, and the process of none is gone."""
         if not self.is_alive() or not transport.is_ok(self.http_url, "/v2/health/ready"):
             return False
         try:
-            return all(row.state == "READY" for row in self.models())
+            ours = set(repository.models(self.repo))
+            return all(row.state == "READY" for row in self.models() if row.name in ours)
         except CourseError:  # it has gone since
             return False
 
@@ -296,14 +229,7 @@ class Server:
 
         It is noticed at once, and such a model is loaded again, up to 3 times in 10 minutes (`inflight.triton.watch`).
         """
-        return [Event(**event) for event in watch.read_status(self._folder)["events"]] if self.is_alive() else []
-
-    def _ends(self, within_s: float | None) -> bool:
-        """Whether the server has ended, or ends in the next seconds; None waits for it. Returns as soon as it has."""
-        process = self._supervisor
-        if process is None or process.stdout is None or process.poll() is not None:
-            return True
-        return bool(select.select([process.stdout], [], [], within_s)[0])  # the supervisor writes a second line then
+        return [Event(**event) for event in watch.read_status(self._way.folder)["events"]] if self.is_alive() else []
 
     def wait(self, within_s: float | None = None) -> None:
         """Block until the server ends by itself, which is an error, or for some seconds; an interrupt ends the waiting.
@@ -313,7 +239,7 @@ class Server:
         CourseError
             The server died, with the last lines of its log.
         """
-        if self._ends(within_s):
+        if self._way.ends(within_s):
             raise CourseError(f"tritonserver ended unexpectedly. Its last lines:\n{self.log_tail()}")
 
     def stop(self, drain_s: float = DRAIN_S) -> None:
@@ -325,27 +251,7 @@ class Server:
             How many seconds the requests that run may take to their end; new ones are refused. The clients of those
             that take longer are told that the server went away. An interrupt meanwhile ends the server at once.
         """
-        if self._supervisor is None:
-            if self._workdir is not None:  # it could not be started
-                shutil.rmtree(self._workdir, ignore_errors=True)
-                self._workdir = None
-            return
-        process, self._supervisor = self._supervisor, None
-        try:
-            _wait_for_end(process, drain_s)
-        finally:
-            self._clean_up(process)
-
-    def _clean_up(self, process: subprocess.Popen) -> None:
-        """Wait for the supervisor's end, which is soon now, and remove what is left."""
-        assert process.stdin is not None and process.stdout is not None and self._workdir is not None
-        process.stdin.close()
-        process.stdout.read()
-        if process.wait() != 0 and self._pid is not None:  # the supervisor was killed itself: do its work
-            supervisor.clean_up(self._pid, self._shm_prefix)
-        process.stdout.close()
-        shutil.rmtree(self._workdir, ignore_errors=True)
-        self._workdir = self._pid = None
+        self._way.stop(drain_s)
 
     def __enter__(self) -> Server:
         return self.start()
@@ -355,19 +261,21 @@ class Server:
 
     def log_tail(self, lines: int = LOG_LINES) -> str:
         """The last lines of the server's log, without the notes about a missing GPU."""
-        path = self._workdir / "triton.log" if self._workdir else None
-        if path is None or not path.exists():
-            return ""
-        with open(path, "rb") as file:
-            file.seek(max(0, path.stat().st_size - 100_000))
-            text = file.read().decode("utf-8", "replace")
-        kept = [line for line in text.splitlines() if line.strip() and not _is_gpu_note(line)]
-        return "\n".join(kept[-lines:])
+        return self._way.log_tail(lines)
 
     # Models -----------------------------------------------------------------------------------------------------------
 
     def load_all(self) -> None:
-        """Load every model; an ensemble takes the models that it is made of along, side by side."""
+        """Load every model; an ensemble takes the models that it is made of along, side by side.
+
+        On an attached server, those that have other settings in the repository than there.
+        """
+        if isinstance(self._way, Attached):
+            for model in self._way.adopt():
+                self.load(model)
+            for row in self.models():
+                self._on_state(row)
+            return
         with self._alone_with_models():
             self._load_all()
 
@@ -409,6 +317,9 @@ class Server:
     def load(self, model: str, **values) -> None:
         """Load a model, or load it again from its files.
 
+        An attached server keeps its own files, and takes the settings from here; where it loads nothing on request,
+        that is said and nothing happens.
+
         Parameters
         ----------
         model : str
@@ -427,12 +338,14 @@ class Server:
         for problem in repository.batch_library_problems(self.repo / model, config):
             raise CourseError(str(problem))
         repository.note_scheduler(config)
+        if not self._way.may_load(model):
+            return
+        config = self._way.fitted(config)
         self._wait_until_mended(model)
         # Always with a config: told to load files that have not changed, Triton keeps an earlier override.
+        told = json_format.MessageToJson(config, preserving_proto_field_name=True)
         with self._alone_with_models(model):
-            self._load(
-                model, {"parameters": {"config": json_format.MessageToJson(config, preserving_proto_field_name=True)}}
-            )
+            self._load(model, {"parameters": {"config": told, **self._way.files(model)}})
 
     def _load(self, model: str, body: dict) -> None:
         started = time.time()
@@ -453,6 +366,8 @@ class Server:
 
     def unload(self, model: str) -> None:
         """Unload a model and wait until it is gone: its running requests end first, with their answers."""
+        if not self._way.may_load(model):
+            return
         self._wait_until_mended(model)
         with self._alone_with_models(model):
             try:
@@ -463,7 +378,7 @@ class Server:
         while any(row.name == model and row.state in ("READY", "UNLOADING") for row in self.models()):
             if time.monotonic() > deadline:
                 raise CourseError(f"The model {model!r} still runs {LOAD_TIMEOUT_S} s after it was told to stop.")
-            self._ends(within_s=0.05)
+            self._way.ends(within_s=0.05)
 
     def models(self) -> list[ModelState]:
         """State of each model of the repository, as in the table that Triton logs.
@@ -471,10 +386,10 @@ class Server:
         Of a model whose process is gone Triton says that it is READY, and later that it is being unloaded: here it is
         UNAVAILABLE, with the reason.
         """
-        down = watch.read_status(self._folder)["down"] if self.is_alive() else {}
+        down = watch.read_status(self._way.folder)["down"] if self.is_alive() else {}
         states = {name: ModelState(name, "1", "UNAVAILABLE", reason) for name, reason in down.items()}
         try:
-            for row in self._post("/v2/repository/index", {}):
+            for row in self._index():
                 reason = watch.sentence(row.get("reason", ""))
                 told = ModelState(row["name"], row.get("version", "1"), row.get("state", ""), reason)
                 states.setdefault(row["name"], told)
@@ -484,12 +399,21 @@ class Server:
         known = repository.models(self.repo)
         return sorted(states.values(), key=lambda row: known.index(row.name) if row.name in known else len(known))
 
+    def _index(self) -> list[dict]:
+        """What the server tells of the models in its repository; of one that does not let us ask, which are ready."""
+        try:
+            return self._post("/v2/repository/index", {})
+        except transport.Refused:
+            if self._way.can_load:
+                raise
+            return [{"name": name, "state": "READY"} for name in self._way.names()]
+
     def _alone_with_models(self, model: str = "") -> contextlib.AbstractContextManager:
         """Loading and unloading, here and by the supervisor, is done by one at a time."""
-        return watch.held(self._folder / watch.LOCK, model)
+        return watch.held(self._way.folder / watch.LOCK, model)
 
     def _is_being_mended(self, model: str) -> bool:
-        return watch.read_status(self._folder)["down"].get(model, "").endswith(watch.BEING_MENDED)
+        return watch.read_status(self._way.folder)["down"].get(model, "").endswith(watch.BEING_MENDED)
 
     def _lacks_processes(self, model: str) -> bool:
         """Whether a process of a loaded model has ended, which the supervisor is about to notice."""
@@ -505,7 +429,7 @@ class Server:
         while self.is_alive() and (self._is_being_mended(model) or self._lacks_processes(model)):
             if time.monotonic() > deadline:
                 return
-            self._ends(within_s=0.05)
+            self._way.ends(within_s=0.05)
 
     def _post(self, path: str, body: dict, model: str = "", is_gone: Callable[[], bool] | None = None) -> Any:
         """What an endpoint of the model repository answers; CourseError with the log's end when nothing comes."""
@@ -519,22 +443,6 @@ class Server:
             raise CourseError(
                 f"The server at {self.http_url} does not answer. Last lines of its log:\n{self.log_tail()}"
             ) from error
-
-
-def _wait_for_end(process: subprocess.Popen, drain_s: float) -> None:
-    """Tell the supervisor to end the server, and wait until it has."""
-    assert process.stdin is not None and process.stdout is not None
-    with contextlib.suppress(BrokenPipeError):  # it was killed itself
-        process.stdin.write(f"stop {drain_s}\n".encode())
-    process.stdout.readline()
-
-
-def _is_gpu_note(line: str) -> bool:
-    """Lines that only say that there is no GPU, which is no fault on the tier cpu."""
-    return tiers.here().name == tiers.CPU and any(
-        word in line
-        for word in ("NVML", "nvml", "CUDA driver", "CudaDriver", "cuda_memory", "pinned memory", "libcuda.so", "DCGM")
-    )
 
 
 def _is_private(private: bool | None, open_control: bool) -> bool:
@@ -552,65 +460,17 @@ def _is_private(private: bool | None, open_control: bool) -> bool:
     return False
 
 
-def _free_ports(named: dict[str, int | None]) -> dict[str, int]:
-    """A free port for each name: the one that is named, or any; all different, as each is held until all are found."""
-    with contextlib.ExitStack() as held:
-        probes = {name: held.enter_context(socket.socket()) for name in named}
-        return {name: _bound_port(probes[name], name, port) for name, port in named.items()}
-
-
-def _bound_port(probe: socket.socket, name: str, named: int | None) -> int:
-    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        probe.bind((HOST, named or 0))
-        probe.listen()  # or a second one could have the same
-    except OverflowError:
-        raise CourseError(f"The {name} port {named} is not a port number: name one between 1 and 65535.") from None
-    except OSError as error:
+def _place() -> Image | Address | None:
+    """Where the environment says that Triton runs; None: here, from the wheel."""
+    image, address = Image.of_environment(), Address.of_environment()
+    if image is not None and address is not None:
         raise CourseError(
-            f"The {name} port {named} cannot be used ({error.strerror}). Stop what uses it, name another "
-            "port, or leave it out for a free one."
-        ) from None
-    return probe.getsockname()[1]
+            f"Both {containers.IMAGE} and {attached.URL} are set: unset one, for a server runs in one place."
+        )
+    return image or address
 
 
-def _installation() -> Path:
-    """Folder of the `tritonserver` that comes with the nvidia-pytriton wheel."""
-    spec = find_spec("pytriton")
-    folder = Path(spec.origin).parent / "tritonserver" if spec and spec.origin else None
-    if folder is None or not (folder / "bin" / "tritonserver").exists():
-        raise CourseError("There is no tritonserver here: install the course's requirements (`make course` does it).")
-    return folder
-
-
-def _link_backend(triton: Path, backends: Path) -> None:
-    """A backend folder for this Python, of links, so that nothing is written into site-packages."""
-    folder = backends / "python"
-    folder.mkdir(parents=True)
-    for file in (triton / "backends" / "python").iterdir():
-        (folder / file.name).symlink_to(file)
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    stub = triton / "python_backend_stubs" / version / "triton_python_backend_stub"
-    if not stub.exists():
-        raise CourseError(f"tritonserver has no Python backend for Python {version}. Use Python 3.11 or 3.12.")
-    (folder / stub.name).unlink(missing_ok=True)
-    (folder / stub.name).symlink_to(stub)
-
-
-def _environment(triton: Path) -> dict[str, str]:
-    """The server's environment: the libraries of the wheel and of this Python, and this Python first on the path.
-
-    The Python backend embeds an interpreter that takes its packages from where it finds `python3` on the path. Of the
-    GPUs it sees the one that was chosen.
-    """
-    tiers.device()  # names the GPU in the environment
-    libraries = [triton.parent.parent / "nvidia_pytriton.libs", triton / "lib", sysconfig.get_config_var("LIBDIR")]
-    # Some containers have the driver's own library on this path alone.
-    given = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
-    libraries += [folder for folder in given if (Path(folder) / "libcuda.so.1").exists()]
-    return {
-        **os.environ,
-        "LD_LIBRARY_PATH": os.pathsep.join(map(str, libraries)),
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
-        "PYTHONUNBUFFERED": "1",
-    }
+def _way(repo: Path, options: Options, place: Image | Address | None) -> Wheel | Container | Attached:
+    if isinstance(place, Image):
+        return Container(repo, options, place)
+    return Wheel(repo, options) if place is None else Attached(repo, place)

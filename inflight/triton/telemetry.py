@@ -9,6 +9,7 @@ stays = slots(log)                                      # one row a request's st
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -22,6 +23,7 @@ from inflight.engine.config import IterationStats
 from inflight.errors import CourseError
 from inflight.triton import transport
 
+STAY = ["request", "slot", "first", "last", "prompt_until"]
 COLUMNS = ["name", "model", "label", "value", "type"]
 METRICS_LAG_S = 5  # the longest that figures come after what they tell of
 SETTLED_S = 0.3
@@ -207,7 +209,11 @@ def statistics_when(http_url: str, model: str, is_enough: Callable[[Statistics],
     )
 
 
-def iterations(path: str | Path, start: int = 0) -> pd.DataFrame:
+# What waits until a log is written that another than the engine writes (`iteration_feed`), by its path.
+LATE: dict[Path, Callable[[], None]] = {}
+
+
+def iterations(path: str | Path, start: int = 0, whole: bool = True) -> pd.DataFrame:
     """The iteration log that an engine writes when `iteration_log_path` is set.
 
     Parameters
@@ -215,6 +221,8 @@ def iterations(path: str | Path, start: int = 0) -> pd.DataFrame:
     path : path
     start : int
         Read from this byte on: the size that the file had when what is wanted began.
+    whole : bool
+        Wait for what may come late, where another than the engine writes the log.
 
     Returns
     -------
@@ -228,6 +236,8 @@ def iterations(path: str | Path, start: int = 0) -> pd.DataFrame:
     CourseError
         There is no such file, or a line of it is not one of an iteration log.
     """
+    if whole and Path(path) in LATE:
+        LATE[Path(path)]()
     return read_log(path, "iteration", [field.name for field in fields(IterationStats)], start)
 
 
@@ -339,6 +349,20 @@ def shares(log: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["iteration", "request", "context", "generation", "blocks"])
 
 
+def last_requests(log: pd.DataFrame, number: int) -> pd.DataFrame:
+    """In how many iterations each of the last requests was computed: `iterations`, one row a request.
+
+    NaN where the log does not tell who was in an iteration.
+    """
+    counted = shares(log).groupby("request").agg(iterations=("iteration", "size")).tail(number)
+    return counted if names_requests(log) else pd.DataFrame({"iterations": [math.nan] * number})
+
+
+def names_requests(log: pd.DataFrame) -> bool:
+    """Whether an iteration log tells who was in an iteration; one that stands in for the engine's own does not."""
+    return any(map(len, log["requests"]))
+
+
 def slots(log: pd.DataFrame) -> pd.DataFrame:
     """Which request sat where, and when.
 
@@ -372,4 +396,4 @@ def slots(log: pd.DataFrame) -> pd.DataFrame:
             staying[request]["last"] = row.iteration
             if context:
                 staying[request]["prompt_until"] = row.iteration
-    return pd.DataFrame(stays, columns=["request", "slot", "first", "last", "prompt_until"])
+    return pd.DataFrame(stays, columns=STAY)

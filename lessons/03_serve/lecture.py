@@ -275,8 +275,7 @@ print(f"You read {read[0]}, {read[1]} and {read[2]} pieces.")
 
 # %% tags=["nbval-ignore-output"]
 client.ask("Thank you!", 1)
-shares = telemetry.shares(telemetry.iterations(log_path))
-computed = shares.groupby("request").agg(iterations=("iteration", "size")).iloc[-4:-1]
+computed = telemetry.last_requests(telemetry.iterations(log_path), 4).iloc[:-1]
 computed.index = ["to the end", "stopped by the clock", "left in the loop"]
 computed["asked for"] = ASKED
 computed["read"] = read

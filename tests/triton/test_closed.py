@@ -248,11 +248,11 @@ def test_another_user_who_watches_every_process_never_sees_a_key(repo, private):
                 one.load(MODEL)
                 with Connection(one.grpc_url) as connection:
                     connection.metadata(MODEL, timeout_s=60)
-                prefix, secret = one._shm_prefix, key(one)
-                assert secret not in (one._workdir / "triton.log").read_text()
+                prefix, secret = one._way._shm_prefix, key(one)
+                assert secret not in (one._way.folder / "triton.log").read_text()
                 for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
                     assert secret not in str((process.cmdline(), process.environ()))
-                folders = [Path("/dev/shm"), repo, one._workdir, *Path(tempfile.gettempdir()).glob("inflight*")]
+                folders = [Path("/dev/shm"), repo, one._way.folder, *Path(tempfile.gettempdir()).glob("inflight*")]
                 told = what_was_seen(watcher, [secret], folders)
         finally:
             watcher.kill()
@@ -292,8 +292,8 @@ def test_what_shows_a_server_does_not_show_its_key(server):
 
 
 def test_the_folder_of_a_server_and_all_in_it_is_the_users_alone(server):
-    assert stat.S_IMODE(server._workdir.stat().st_mode) == 0o700
-    for file in (server.key_file, server._workdir / "triton.log"):
+    assert stat.S_IMODE(server._way.folder.stat().st_mode) == 0o700
+    for file in (server.key_file, server._way.folder / "triton.log"):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
@@ -402,7 +402,7 @@ def test_whoever_takes_the_port_of_a_server_that_died_gets_no_key(repo):
 
 def test_whoever_took_the_port_before_the_server_gets_no_key(repo, monkeypatch):
     with Listener() as other:
-        monkeypatch.setattr("inflight.triton.server._free_ports", lambda named: {
+        monkeypatch.setattr("inflight.triton.supervised._free_ports", lambda named: {
             "http": other.server_port, "grpc": 1, "metrics": 2})  # fmt: skip
         with pytest.raises(CourseError):
             Server(repo).start()
@@ -440,7 +440,7 @@ def test_a_key_file_that_others_may_have_made_is_not_read(tmp_path):
 
 
 def regions(server) -> list[Path]:
-    return list(Path("/dev/shm").glob(f"{server._shm_prefix}*"))
+    return list(Path("/dev/shm").glob(f"{server._way._shm_prefix}*"))
 
 
 def test_regions_of_shared_memory_are_the_users_alone_from_the_first_moment(server):

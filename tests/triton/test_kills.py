@@ -39,14 +39,17 @@ KERNEL_SCRIPT = """
 import sys, threading
 from inflight.errors import CourseError
 from inflight.triton.client import Client
+import inflight.triton.server
 from inflight.triton.server import Server
+from inflight.triton.wheel import Wheel
 
-class Told(Server):
+class Told(Wheel):
     def _launch(self):
         super()._launch()
-        print("start", self.pid, self._supervisor.pid, self._workdir, self._shm_prefix, flush=True)
+        print("start", self.pid, self._supervisor.pid, self.folder, self._shm_prefix, flush=True)
 
-server = Told(sys.argv[1], on_state=lambda row: print("loading", flush=True))
+inflight.triton.server.Wheel = Told
+server = Server(sys.argv[1], on_state=lambda row: print("loading", flush=True))
 
 def ask():
     try:

@@ -94,8 +94,15 @@ def _in_short(log: pd.DataFrame) -> str:
 
 
 def _draw_holders(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
-    """An area for each request, the oldest at the bottom; an orange edge where a paused one is computed again."""
-    held = telemetry.shares(log).pivot(index="iteration", columns="request", values="blocks").reindex(log["iteration"])
+    """An area for each request, the oldest at the bottom; an orange edge where a paused one is computed again.
+
+    Where the log does not tell who holds which blocks, one area for all together.
+    """
+    if telemetry.names_requests(log):
+        shares = telemetry.shares(log).pivot(index="iteration", columns="request", values="blocks")
+        held = shares.reindex(log["iteration"])
+    else:
+        held = log.set_index("iteration")[["kv_blocks_used"]]
     held = held.fillna(0).astype(int)
     upper = held.cumsum(axis=1)
     edges: tuple[list, list] = [], []

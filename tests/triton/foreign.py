@@ -1,0 +1,55 @@
+"""A Triton that the course did not start: on fixed settings, with no supervisor and no key of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from inflight.triton import transport, wheel
+from inflight.triton.attached import Address
+from tests.engines import wait_until
+
+
+def free_ports(number: int) -> list[int]:
+    with contextlib.ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(number)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+@contextlib.contextmanager
+def running(repo: Path, folder: Path, *options: str) -> Iterator[Address]:
+    """`tritonserver` as somebody else starts it: every model loaded at the start, none on request."""
+    wheel.lay_out(folder / "tritonserver")
+    triton = folder / "tritonserver"
+    ports = dict(zip(("http", "grpc", "metrics"), free_ports(3)))
+    command = [
+        str(triton / "bin" / "tritonserver"),
+        f"--model-repository={repo}",
+        f"--backend-directory={triton / 'backends'}",
+        "--disable-auto-complete-config",
+        *(f"--{name}-port={port}" for name, port in ports.items()),
+        *(f"--{name}-address=127.0.0.1" for name in ports),
+        *options,
+    ]
+    environment = wheel.environment(triton / "libs", triton / "lib")
+    with open(folder / "log", "wb") as log, subprocess.Popen(command, stdout=log, stderr=log, env=environment) as it:
+        try:
+            address = Address(
+                f"http://127.0.0.1:{ports['http']}",
+                f"127.0.0.1:{ports['grpc']}",
+                f"http://127.0.0.1:{ports['metrics']}/metrics",
+            )
+            wait_until(
+                lambda: it.poll() is not None or transport.is_ok(address.http_url, "/v2/health/ready"),
+                "Triton is ready",
+                deadline_s=180,
+            )
+            assert it.poll() is None, (folder / "log").read_text()[-2000:]
+            yield address
+        finally:
+            it.kill()

@@ -1,0 +1,217 @@
+"""A server that runs already: attached, used as far as it lets us, left as it was."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from inflight.bench import trace_run
+from inflight.bench.workload import TimedRequest
+from inflight.errors import CourseError
+from inflight.notebook import charts
+from inflight.triton import attached, repository, telemetry, transport
+from inflight.triton.attached import Address
+from inflight.triton.client import Client
+from inflight.triton.server import Server
+from tests.engines import add_silent_model
+from tests.triton import foreign
+
+REQUESTS = [TimedRequest("Hi", length, 0.0, 2) for length in (20, 6, 6, 6, 6, 6, 6, 6)]
+
+
+def assembled(folder, engine, **values):
+    return repository.assemble(folder / "repo", engine, apply_chat_template=False, **values)
+
+
+@pytest.fixture(scope="module")
+def fixed(small_engine, tmp_path_factory):
+    """A Triton that loads nothing on request."""
+    folder = tmp_path_factory.mktemp("fixed")
+    with foreign.running(assembled(folder, small_engine), folder) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def own(small_engine, tmp_path_factory):
+    """A server that the course has started in another program: this user's, and so open to attach to."""
+    with Server(assembled(tmp_path_factory.mktemp("own"), small_engine)) as server:
+        yield server
+
+
+@pytest.fixture
+def lesson(small_engine, tmp_path):
+    """The repository of a notebook, with its own settings and its iteration log."""
+    return assembled(tmp_path, small_engine, decoupled_mode=True, iteration_log_path=tmp_path / "iterations.jsonl")
+
+
+# What does not let itself be changed ----------------------------------------------------------------------------------
+
+
+def test_what_a_fixed_server_cannot_do_is_one_sentence_and_all_goes_on(fixed, lesson, capsys):
+    with Server(lesson, place=fixed) as server:
+        said = capsys.readouterr().err
+        assert said.startswith("Attached to Triton 2.51.0 at http://127.0.0.1:")
+        assert said.count("\n") == 1 and "loads no model on request" in said and "keeps no iteration log here" in said
+        assert server.is_ready() and {row.name for row in server.models()} == set(repository.models(lesson))
+        server.load("tensorrt_llm", gpt_model_type="V1")
+        server.unload("preprocessing")
+        assert capsys.readouterr().err.count("stays as it is") == 2
+        with Client(server.grpc_url) as client:
+            assert client.ask("Hi", 4).text
+        with pytest.raises(CourseError, match="was started elsewhere"):
+            server.pid  # noqa: B018
+        assert server.events() == []
+    assert not server.is_alive() and transport.is_ok(fixed.http_url, "/v2/health/ready")
+
+
+def test_a_wrong_setting_is_refused_as_ever(fixed, lesson):
+    with Server(lesson, place=fixed) as server, pytest.raises(CourseError, match="gpt_model_type"):
+        server.load("tensorrt_llm", gpt_model_type="V7")
+
+
+def test_iterations_come_from_the_metrics_and_seats_from_the_clients_clock(fixed, lesson, tmp_path):
+    log_path = tmp_path / "iterations.jsonl"
+    with Server(lesson, place=fixed) as server, Client(server.grpc_url) as client:
+        first = trace_run.run(client, REQUESTS, log_path)
+        second = trace_run.run(client, REQUESTS, log_path)
+    for run in (first, second):
+        assert list(run.log["iteration"]) == list(range(1, len(run.log) + 1))
+        # 20 tokens one after the other need as many iterations; eight requests together no more than all tokens.
+        assert 20 <= len(run.log) <= sum(request.max_tokens for request in REQUESTS) + len(REQUESTS)
+        assert (run.log["kv_blocks_max"] > 0).all() and (run.log["iteration_ms"] >= 0).all()
+        assert not telemetry.names_requests(run.log)
+        stays = run.stays
+        assert sorted(stays["request"]) == list(range(8)) and set(stays["slot"]) <= {1, 2, 3, 4}
+        assert (stays["first"] <= stays["last"]).all() and stays["last"].max() <= len(run.log)
+        charts.slot_map({"run": stays}, 4)
+        charts.kv_blocks({"run": run.log})
+    assert telemetry.last_requests(first.log, 3)["iterations"].isna().tolist() == [True] * 3
+
+
+def test_a_copy_of_its_configs_can_be_looked_at(fixed):
+    server = Server.attach(fixed.http_url, fixed.grpc_url, fixed.metrics_url)
+    assert set(repository.models(server.repo)) == set(repository.PIPELINE)
+    config = repository.read_config(server.repo / "tensorrt_llm" / repository.CONFIG)
+    assert repository.get_parameter(config, "gpt_model_type") == "inflight_fused_batching"
+    folder = server.repo
+    server.stop()
+    server.stop()
+    assert not folder.exists()
+
+
+def test_one_whose_control_is_closed_by_another_is_used_without_it(small_engine, tmp_path, capsys):
+    closed = "--http-restricted-api=model-repository:their-key=secret"
+    repo = assembled(tmp_path, small_engine)
+    with foreign.running(repo, tmp_path, "--model-control-mode=explicit", "--load-model=*", closed) as address:
+        with Server(repo, place=address) as server:
+            assert "loads no model on request" in capsys.readouterr().err
+            assert {row.name: row.state for row in server.models()} == dict.fromkeys(repository.PIPELINE, "READY")
+            assert server.is_ready()
+
+
+# What does ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", ["http_url", "grpc_url"])
+def test_one_of_our_own_is_found_whole_from_either_address(own, which):
+    address = Address.at(getattr(own, which))
+    assert address == Address(own.http_url, own.grpc_url, own.metrics_url)
+
+
+def test_one_of_our_own_takes_a_notebooks_settings_and_gets_its_own_back(own, lesson, tmp_path, capsys):
+    def running():
+        return transport.get_json(own.http_url, "/v2/models/tensorrt_llm/config")
+
+    before = running()
+    assert not before["model_transaction_policy"]["decoupled"]
+    with Server(lesson, place=Address.at(own.http_url)) as server:
+        assert capsys.readouterr().err == f"Attached to Triton 2.51.0 at {own.http_url}.\n"
+        assert running()["model_transaction_policy"]["decoupled"]
+        server.load("tensorrt_llm", gpt_model_type="V1")
+        with Client(server.grpc_url) as client:
+            run = trace_run.run(client, REQUESTS[:3], tmp_path / "iterations.jsonl")
+        assert telemetry.names_requests(run.log) and len(run.stays) == 3
+        assert running()["parameters"]["gpt_model_type"]["string_value"] == "V1"
+    assert running()["parameters"] == before["parameters"]
+    assert running()["model_transaction_policy"] == before["model_transaction_policy"]
+    assert own.is_ready()
+
+
+def test_a_model_that_it_lacks_is_brought_along(own, lesson):
+    add_silent_model(lesson)
+    for _ in range(2):
+        with Server(lesson, place=Address.at(own.http_url)) as server:
+            assert server.is_ready() and transport.is_ok(own.http_url, "/v2/models/silent/ready")
+        assert own.is_ready()
+
+
+def test_elsewhere_settings_are_ours_and_places_theirs(own, lesson, monkeypatch):
+    monkeypatch.setattr("inflight.triton.keys.server_at", lambda url: None)
+    repository.edit(lesson, "tensorrt_llm", gpt_model_type="V1", gpt_model_path="/not/there")
+    with Server(lesson, place=Address(own.http_url, own.grpc_url, own.metrics_url)) as server:
+        config = transport.get_json(server.http_url, "/v2/models/tensorrt_llm/config")
+        assert config["parameters"]["gpt_model_type"]["string_value"] == "V1"
+        assert config["parameters"]["gpt_model_path"]["string_value"] != "/not/there"
+        assert config["model_transaction_policy"]["decoupled"]
+
+
+def test_attached_twice_each_lets_go_alone(own):
+    first, second = Server.attach(own.http_url), Server.attach(own.grpc_url)
+    first.stop()
+    assert second.is_alive() and second.models()
+    second.stop()
+
+
+# Where it is ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_environment_says_where(own, lesson, monkeypatch):
+    monkeypatch.setenv(attached.URL, own.http_url)
+    with Server(lesson) as server:
+        assert server.http_url == own.http_url
+    monkeypatch.setenv("INFLIGHT_IMAGE", "inflight-course")
+    with pytest.raises(CourseError, match="Both INFLIGHT_IMAGE and INFLIGHT_URL are set"):
+        Server(lesson)
+
+
+def test_ports_that_nobody_names_are_counted_from_the_one_that_is():
+    assert Address.at("http://lab:8000/") == Address("http://lab:8000", "lab:8001", "http://lab:8002/metrics")
+    assert Address.at("lab:9001") == Address.at("http://lab:9000")
+    named = "http://lab:1", "other:2", "http://metrics:3/m"
+    assert Address.at(*named) == Address(*named)
+
+
+@pytest.mark.parametrize("url", ["", "lab", "http://lab", "ftp://lab:21", ":8000", "http://lab:x"])
+def test_what_is_no_address_is_refused(url):
+    with pytest.raises(CourseError, match="is no address of a server"):
+        Address.at(url)
+
+
+def test_nobody_there_is_one_sentence():
+    [http, grpc] = foreign.free_ports(2)
+    with pytest.raises(CourseError, match=f"No Triton answers at http://127.0.0.1:{http}"):
+        Server.attach(f"http://127.0.0.1:{http}", f"127.0.0.1:{grpc}")
+
+
+def test_a_wrong_grpc_address_is_named(own):
+    [port] = foreign.free_ports(1)
+    with pytest.raises(CourseError, match=f"gRPC not at 127.0.0.1:{port}"):
+        Server.attach(own.http_url, f"127.0.0.1:{port}")
+
+
+def test_one_that_goes_away_is_not_alive(small_engine, tmp_path):
+    with foreign.running(assembled(tmp_path, small_engine), tmp_path) as address:
+        server = Server.attach(address.http_url, address.grpc_url, address.metrics_url)
+        assert server.is_alive()
+    assert not server.is_alive() and not server.is_ready()
+    with pytest.raises(CourseError, match="The server does not run"):
+        server.models()
+    server.stop()
+
+
+def test_a_table_of_iterations_is_json_lines_with_the_executors_columns(fixed, lesson, tmp_path):
+    with Server(lesson, place=fixed) as server, Client(server.grpc_url) as client:
+        client.ask("Hi", 5)
+        log = telemetry.iterations(tmp_path / "iterations.jsonl")
+    assert len(log) >= 5 and isinstance(log, pd.DataFrame)
+    assert json.loads((tmp_path / "iterations.jsonl").read_text().splitlines()[0])["requests"] == []
