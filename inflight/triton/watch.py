@@ -170,10 +170,10 @@ class Watch:
                 continue
             arguments = _arguments(pid)
             if arguments == [""] and pid not in self._unseen:  # it has ended already, and may have been any model's
+                for model, state in self._states().items():
+                    if state in ("LOADING", "READY"):
+                        self._suspects.setdefault(model, how_it_ended(pid))
                 self._unseen.add(pid)
-                possible = {model for model, state in self._states().items() if state in ("LOADING", "READY")}
-                for model in possible:
-                    self._suspects.setdefault(model, how_it_ended(pid))
             if len(arguments) < 2 or not arguments[0].endswith(STUB):  # just forked, or not a model's
                 continue
             with contextlib.suppress(ProcessLookupError):
