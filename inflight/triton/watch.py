@@ -169,11 +169,11 @@ class Watch:
             if pid in self._stubs:
                 continue
             arguments = _arguments(pid)
-            if arguments == [""] and pid not in self._unseen:  # it has ended already
+            if arguments == [""] and pid not in self._unseen:  # it has ended already, and may have been any model's
+                for model, state in self._states().items():
+                    if state in ("LOADING", "READY"):
+                        self._suspects.setdefault(model, how_it_ended(pid))
                 self._unseen.add(pid)
-                loading = {model for model, state in self._states().items() if state == "LOADING"}
-                for model in {*loading, held_for(self._workdir / LOCK) or ""} - {""}:
-                    self._suspects.setdefault(model, how_it_ended(pid))
             if len(arguments) < 2 or not arguments[0].endswith(STUB):  # just forked, or not a model's
                 continue
             with contextlib.suppress(ProcessLookupError):
@@ -208,7 +208,7 @@ class Watch:
 
     def _may_hang(self, model: str, how: str) -> bool:
         """Whether a process was killed that somebody loads in the place of those that serve: READY are these."""
-        return SIGNALLED in how and not self._lacks_processes(model) and held_for(self._workdir / LOCK) is not None
+        return SIGNALLED in how and held_for(self._workdir / LOCK) == model and not self._lacks_processes(model)
 
     def _judge_load(self, model: str, how: str) -> None:
         """Triton mostly says itself that a process has ended that it was loading, and sometimes waits for ever."""

@@ -143,7 +143,7 @@ print(f"You predicted {guess.value:,}, {guess.value / measured:.2f} of it.")
 from inflight.checkpoint import load_tokenizer
 
 tokenizer = load_tokenizer(folder)
-prompt = tokenizer.encode(tokenizer.chat("Why is the sky blue?"))
+prompt = tokenizer.encode(tokenizer.chat("Name the capital of France."))
 response = executor.generate(Request(prompt, request_output_len=32, end_id=tokenizer.end_id))
 print(f"{len(prompt)} tokens in, {len(response.token_ids)} out, ended by {response.finish_reason}:\n"
       f"{tokenizer.decode(response.token_ids)}")
