@@ -31,8 +31,12 @@ from inflight.triton import Client, Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
-repo = repository.assemble(Path(workdir.name) / "repository", engine.cached(fetch()), decoupled_mode=True,
-                           iteration_log_path=log_path)
+repo = repository.assemble(
+    Path(workdir.name) / "repository",
+    engine.cached(fetch()),
+    decoupled_mode=True,
+    iteration_log_path=log_path,
+)
 server = Server(repo).start()
 client = Client(server.grpc_url)
 print("READY:", ", ".join(row.name for row in server.models() if row.state == "READY"))
@@ -45,10 +49,16 @@ print("READY:", ", ".join(row.name for row in server.models() if row.state == "R
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import widgets
 
-guess = widgets.predict("Which part takes most of the time to the first word?",
-                        ["the way between client and server", "preprocessing: text to tokens",
-                         "tensorrt_llm: the prompt", "postprocessing: tokens to text"],
-                        "the way between client and server")
+guess = widgets.predict(
+    "Which part takes most of the time to the first word?",
+    [
+        "the way between client and server",
+        "preprocessing: text to tokens",
+        "tensorrt_llm: the prompt",
+        "postprocessing: tokens to text",
+    ],
+    "the way between client and server",
+)
 guess
 
 # %% [markdown]
@@ -71,7 +81,9 @@ print(f"{answer.text}\n\n({answer.latency_s:.2f} s, the first request after the 
 from inflight.bench import request_path
 from inflight.notebook import charts
 
-answer, path = request_path.measure(server, client, log_path, "Name the capital of France.", max_tokens=32)
+answer, path = request_path.measure(
+    server, client, log_path, "Name the capital of France.", max_tokens=32
+)
 first_word = request_path.first_word(path)
 charts.table(first_word)
 
@@ -86,7 +98,9 @@ Markdown(summary)
 slowest = first_word.loc[first_word["ms"].idxmax()]
 share = slowest["ms"] / first_word["ms"].sum()
 print(f"You predicted: {guess.value}.")
-print(f"Measured: {slowest['stage']}, {slowest['ms']:.0f} of {first_word['ms'].sum():.0f} ms ({share:.0%}).")
+print(
+    f"Measured: {slowest['stage']}, {slowest['ms']:.0f} of {first_word['ms'].sum():.0f} ms ({share:.0%})."
+)
 
 # %% [markdown]
 # ## What it means
@@ -103,8 +117,10 @@ print(f"Measured: {slowest['stage']}, {slowest['ms']:.0f} of {first_word['ms'].s
 tokens = path[path["what"] == "token"]
 iteration_ms = (tokens["end_ms"] - tokens["start_ms"]).mean()
 predicted = first_word["ms"].sum() + len(tokens) * iteration_ms
-print(f"{first_word['ms'].sum():.0f} ms to the first word + {len(tokens)} iterations × {iteration_ms:.1f} ms = "
-      f"{predicted:.0f} ms predicted, {answer.latency_s * 1000:.0f} ms measured.")
+print(
+    f"{first_word['ms'].sum():.0f} ms to the first word + {len(tokens)} iterations × {iteration_ms:.1f} ms = "
+    f"{predicted:.0f} ms predicted, {answer.latency_s * 1000:.0f} ms measured."
+)
 
 # %% [markdown]
 # The rest is what lies between iterations, and the way of the last word. Two notes on how the picture was measured.
@@ -151,7 +167,11 @@ playground
 # %%
 from inflight import CourseError
 
-for wrong in ({"text": "   "}, {"text": "Hello", "max_tokens": 0}, {"text": "Hello", "temprature": 0.5}):
+for wrong in (
+    {"text": "   "},
+    {"text": "Hello", "max_tokens": 0},
+    {"text": "Hello", "temprature": 0.5},
+):
     try:
         client.ask(**wrong)
     except CourseError as error:

@@ -28,15 +28,23 @@ model = info.pretrained_config
 # user holds 1,500 tokens. The cache is handed out in whole blocks of 32 tokens. How many users fit at once, with the
 # default engine? Calculate it from `model`; do not build anything.
 
+
 # %%
 def users_that_fit(memory_bytes: float, tokens: int) -> int | None:
     """Users with `tokens` tokens each, in blocks of 32, whose float32 KV cache fits into `memory_bytes`."""
     # BEGIN SOLUTION
     # LAB: return None
-    bytes_per_token = 2 * model["num_hidden_layers"] * model["num_key_value_heads"] * model["head_size"] * 4
+    bytes_per_token = (
+        2
+        * model["num_hidden_layers"]
+        * model["num_key_value_heads"]
+        * model["head_size"]
+        * 4
+    )
     blocks = -(-tokens // 32)
     return int(memory_bytes // (blocks * 32 * bytes_per_token))
     # END SOLUTION
+
 
 # %%
 check("1.1", users_that_fit(4e9, 1500))
@@ -68,7 +76,12 @@ check("1.1", users_that_fit(4e9, 1500))
 # %%
 # BEGIN SOLUTION
 # LAB: options = None
-options = {"max_batch_size": 16, "max_input_len": 200, "max_seq_len": 256, "kv_cache_quant_algo": "INT8"}
+options = {
+    "max_batch_size": 16,
+    "max_input_len": 200,
+    "max_seq_len": 256,
+    "kv_cache_quant_algo": "INT8",
+}
 # END SOLUTION
 
 # %%
@@ -102,11 +115,15 @@ check("1.2", options)
 # %%
 tokenizer = load_tokenizer(info.folder)
 topics = ("rivers", "chess", "bread", "bees", "maps")
-prompt, *others = [tokenizer.encode(tokenizer.chat(f"Tell me about {topic}.")) for topic in topics]
+prompt, *others = [
+    tokenizer.encode(tokenizer.chat(f"Tell me about {topic}.")) for topic in topics
+]
 
 # BEGIN SOLUTION
 # LAB: alone, in_company = None, None
-folder = engine.build(checkpoint, BuildConfig(quant_algo="W4A16"), Path(workdir.name) / "w4a16")
+folder = engine.build(
+    checkpoint, BuildConfig(quant_algo="W4A16"), Path(workdir.name) / "w4a16"
+)
 with Executor.load(folder) as executor:
     alone = executor.generate(Request(prompt, request_output_len=32)).token_ids
     batch = [Request(ids, request_output_len=32) for ids in [prompt, *others]]

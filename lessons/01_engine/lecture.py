@@ -31,7 +31,9 @@
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import widgets
 
-guess = widgets.predict("How many bytes of KV cache does one token take?", default=30_000)
+guess = widgets.predict(
+    "How many bytes of KV cache does one token take?", default=30_000
+)
 guess
 
 # %% [markdown]
@@ -42,7 +44,13 @@ from inflight.checkpoint import GgufFile, fetch
 
 checkpoint = fetch()
 source = GgufFile(checkpoint.path)
-for key in ("block_count", "embedding_length", "attention.head_count", "attention.head_count_kv", "context_length"):
+for key in (
+    "block_count",
+    "embedding_length",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "context_length",
+):
     print(f"{key:25} {source.metadata['llama.' + key]}")
 
 # %% [markdown]
@@ -58,9 +66,11 @@ charts.table(tensors.groupby("format")[["parameters", "bytes"]].sum().reset_inde
 
 # %%
 total, size = tensors["parameters"].sum(), checkpoint.path.stat().st_size
-print(f"{total / 1e6:.1f} million parameters in {tensors['bytes'].sum() / 1e6:.1f} MB: "
-      f"{tensors['bytes'].sum() * 8 / total:.2f} bits each, not 32. The other "
-      f"{(size - tensors['bytes'].sum()) / 1e6:.1f} MB of the file are the vocabulary.")
+print(
+    f"{total / 1e6:.1f} million parameters in {tensors['bytes'].sum() / 1e6:.1f} MB: "
+    f"{tensors['bytes'].sum() * 8 / total:.2f} bits each, not 32. The other "
+    f"{(size - tensors['bytes'].sum()) / 1e6:.1f} MB of the file are the vocabulary."
+)
 
 # %% [markdown]
 # `Q4_1` means: 32 neighbouring weights share a scale and a smallest value, and each is one of 16 steps between them,
@@ -97,7 +107,10 @@ folder, seconds = build("default")
 print(f"Built in {seconds:.1f} s.")
 
 # %%
-files = pd.DataFrame([(file.name, file.stat().st_size) for file in sorted(folder.iterdir())], columns=["file", "bytes"])
+files = pd.DataFrame(
+    [(file.name, file.stat().st_size) for file in sorted(folder.iterdir())],
+    columns=["file", "bytes"],
+)
 charts.table(files)
 
 # %% [markdown]
@@ -108,7 +121,11 @@ charts.table(files)
 # %%
 info = engine.read(folder)
 print(info.version)
-shape = {key: value for key, value in info.pretrained_config.items() if not isinstance(value, dict)}
+shape = {
+    key: value
+    for key, value in info.pretrained_config.items()
+    if not isinstance(value, dict)
+}
 pd.Series(shape, name="pretrained_config").to_frame()
 
 # %% [markdown]
@@ -122,13 +139,23 @@ from inflight.engine import Executor, Request
 executor = Executor.load(folder)
 block_bytes, per_block = executor.model.block_bytes, info.build_config.tokens_per_block
 measured = block_bytes // per_block
-print(f"{block_bytes:,} bytes a block of {per_block} tokens: {measured:,} bytes a token.")
+print(
+    f"{block_bytes:,} bytes a block of {per_block} tokens: {measured:,} bytes a token."
+)
 
 # %% tags=["nbval-ignore-output"]
 model = info.pretrained_config
-formula = 2 * model["num_hidden_layers"] * model["num_key_value_heads"] * model["head_size"] * 4
-print(f"2 (key, value) × {model['num_hidden_layers']} layers × {model['num_key_value_heads']} KV heads × "
-      f"{model['head_size']} numbers × 4 bytes = {formula:,}.")
+formula = (
+    2
+    * model["num_hidden_layers"]
+    * model["num_key_value_heads"]
+    * model["head_size"]
+    * 4
+)
+print(
+    f"2 (key, value) × {model['num_hidden_layers']} layers × {model['num_key_value_heads']} KV heads × "
+    f"{model['head_size']} numbers × 4 bytes = {formula:,}."
+)
 print(f"You predicted {guess.value:,}, {guess.value / measured:.2f} of it.")
 
 # %% [markdown]
@@ -144,9 +171,13 @@ from inflight.checkpoint import load_tokenizer
 
 tokenizer = load_tokenizer(folder)
 prompt = tokenizer.encode(tokenizer.chat("Name the capital of France."))
-response = executor.generate(Request(prompt, request_output_len=32, end_id=tokenizer.end_id))
-print(f"{len(prompt)} tokens in, {len(response.token_ids)} out, ended by {response.finish_reason}:\n"
-      f"{tokenizer.decode(response.token_ids)}")
+response = executor.generate(
+    Request(prompt, request_output_len=32, end_id=tokenizer.end_id)
+)
+print(
+    f"{len(prompt)} tokens in, {len(response.token_ids)} out, ended by {response.finish_reason}:\n"
+    f"{tokenizer.decode(response.token_ids)}"
+)
 executor.shutdown()
 
 # %% [markdown]
@@ -166,7 +197,10 @@ from inflight.engine import Sizing
 sizing, config = Sizing(source, info.pretrained_config), info.build_config
 memory = psutil.virtual_memory().available * 0.9
 weights = sizing.weights_by_kind(config)
-kv = pd.DataFrame([(n, sizing.kv_bytes_per_user(config, n)) for n in (2048, 1024, 512)], columns=["tokens", "bytes"])
+kv = pd.DataFrame(
+    [(n, sizing.kv_bytes_per_user(config, n)) for n in (2048, 1024, 512)],
+    columns=["tokens", "bytes"],
+)
 on_disk = (folder / engine.WEIGHTS_FILE).stat().st_size
 print(f"Weights: {weights['bytes'].sum():,} bytes predicted, {on_disk:,} on disk.")
 
@@ -179,8 +213,10 @@ Markdown(summary)
 
 # %% tags=["nbval-ignore-output"]
 users, slots = sizing.users(config, 2048, memory), config.max_batch_size
-print(f"{users} users of 2,048 tokens fit beside the weights into {memory / 1e9:.1f} GB. The engine has {slots} slots, "
-      f"so its cache takes at most {slots * sizing.kv_bytes_per_user(config, 2048) / 1e9:.2f} GB.")
+print(
+    f"{users} users of 2,048 tokens fit beside the weights into {memory / 1e9:.1f} GB. The engine has {slots} slots, "
+    f"so its cache takes at most {slots * sizing.kv_bytes_per_user(config, 2048) / 1e9:.2f} GB."
+)
 
 # %% [markdown]
 # So the answer to your team is: the weights are not what fills the machine. And note the second limit, which no
@@ -206,9 +242,16 @@ print(f"{users} users of 2,048 tokens fit beside the weights into {memory / 1e9:
 # %%
 from inflight.bench import quality
 
-options = {"W4A16": {"quant_algo": "W4A16"}, "W8A16": {"quant_algo": "W8A16"}, "float": {"quant_algo": None},
-           "INT8 KV": {"kv_cache_quant_algo": "INT8"}}
-built = {"W4A8": folder, **{name: build(name, **given)[0] for name, given in options.items()}}
+options = {
+    "W4A16": {"quant_algo": "W4A16"},
+    "W8A16": {"quant_algo": "W8A16"},
+    "float": {"quant_algo": None},
+    "INT8 KV": {"kv_cache_quant_algo": "INT8"},
+}
+built = {
+    "W4A8": folder,
+    **{name: build(name, **given)[0] for name, given in options.items()},
+}
 
 # %% tags=["nbval-ignore-output"]
 result = quality.bench(checkpoint, built, tokens=1024)
@@ -243,10 +286,14 @@ int8 = BuildConfig(kv_cache_quant_algo="INT8")
 plain = formula // 4
 with Executor.load(Path(workdir.name) / "INT8 KV") as executor:
     real = executor.model.block_bytes // per_block
-print(f"{plain:,} bytes a token by the formula, {real:,} really: {real - plain:,} more.")
+print(
+    f"{plain:,} bytes a token by the formula, {real:,} really: {real - plain:,} more."
+)
 keys = model["head_size"] * 8 // per_block
-print(f"Scales: {model['num_hidden_layers']} layers × {model['num_key_value_heads']} KV heads × ({keys} bytes of keys "
-      f"+ 8 of values) = {sizing.kv_scale_bytes_per_token(int8):,}.")
+print(
+    f"Scales: {model['num_hidden_layers']} layers × {model['num_key_value_heads']} KV heads × ({keys} bytes of keys "
+    f"+ 8 of values) = {sizing.kv_scale_bytes_per_token(int8):,}."
+)
 
 # %% [markdown]
 # An 8-bit number means nothing without a scale and a zero point, 4 bytes each. Keys have a pair for each of the 64
@@ -326,7 +373,9 @@ options
 # %%
 from inflight.engine import trtllm_commands
 
-given = trtllm_commands.commands(BuildConfig(quant_algo="W4A16"), family="llama", tp_size=2)
+given = trtllm_commands.commands(
+    BuildConfig(quant_algo="W4A16"), family="llama", tp_size=2
+)
 for generation, commands in given.items():
     print(f"# {generation}\n{commands}\n")
 
@@ -347,7 +396,12 @@ from inflight.bench import recorded
 
 here, lab = pd.DataFrame(result["rows"]), recorded.table("quality", gpus_only=True)
 summary = charts.lab_results_summary(here, lab, "build", "tokens_per_s_8")
-charts.show(charts.lab_results(here, lab, "build", "tokens_per_s_8", "tokens a second, 8 users"), summary)
+charts.show(
+    charts.lab_results(
+        here, lab, "build", "tokens_per_s_8", "tokens a second, 8 users"
+    ),
+    summary,
+)
 
 # %% [markdown]
 # ## What breaks
@@ -357,7 +411,14 @@ charts.show(charts.lab_results(here, lab, "build", "tokens_per_s_8", "tokens a s
 # red).
 
 # %%
-small, _ = build("small", max_batch_size=2, max_input_len=32, max_seq_len=64, max_num_tokens=64, quant_algo="W4A16")
+small, _ = build(
+    "small",
+    max_batch_size=2,
+    max_input_len=32,
+    max_seq_len=64,
+    max_num_tokens=64,
+    quant_algo="W4A16",
+)
 tiny = Executor.load(small)
 
 # %%
@@ -369,14 +430,18 @@ except CourseError as error:
     print("Prompt too long →", error)
 
 response = tiny.generate(Request(prompt[-30:], request_output_len=500))
-print(f"Answer too long → 500 tokens asked for, {len(response.token_ids)} given ({response.finish_reason}): "
-      "prompt and answer share 64.")
+print(
+    f"Answer too long → 500 tokens asked for, {len(response.token_ids)} given ({response.finish_reason}): "
+    "prompt and answer share 64."
+)
 
 # %%
 tiny.generate_all([Request(prompt[-30:], request_output_len=8)] * 6)
 log = pd.DataFrame(tiny.iteration_stats).tail(24)[["scheduled", "waiting"]]
-print(f"Six users, two slots → at most {log['scheduled'].max()} scheduled in an iteration, "
-      f"up to {log['waiting'].max()} waiting.")
+print(
+    f"Six users, two slots → at most {log['scheduled'].max()} scheduled in an iteration, "
+    f"up to {log['waiting'].max()} waiting."
+)
 tiny.shutdown()
 
 # %%

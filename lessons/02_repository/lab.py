@@ -40,8 +40,15 @@ def takers(repo: Path, tensor: str) -> list[tuple[str, str]]:
     """(model, input) of every step of the ensemble that takes `tensor`, in the order of the steps."""
     # BEGIN SOLUTION
     # LAB: return None
-    steps = repository.read_config(Path(repo) / "ensemble" / "config.pbtxt").ensemble_scheduling.step
-    return [(step.model_name, own) for step in steps for own, shared in step.input_map.items() if shared == tensor]
+    steps = repository.read_config(
+        Path(repo) / "ensemble" / "config.pbtxt"
+    ).ensemble_scheduling.step
+    return [
+        (step.model_name, own)
+        for step in steps
+        for own, shared in step.input_map.items()
+        if shared == tensor
+    ]
     # END SOLUTION
 
 
@@ -81,9 +88,13 @@ repaired = None
 # BEGIN SOLUTION
 # LAB: # your repairs; then set repaired
 file = broken / "postprocessing" / "config.pbtxt"
-file.write_text(file.read_text().replace("data_type: TYPE_FP32", "data_type: TYPE_INT32"))
+file.write_text(
+    file.read_text().replace("data_type: TYPE_FP32", "data_type: TYPE_INT32")
+)
 file = broken / "tensorrt_llm" / "config.pbtxt"
-file.write_text(file.read_text().replace("guaranteed_no_eviction", "guaranteed_no_evict"))
+file.write_text(
+    file.read_text().replace("guaranteed_no_eviction", "guaranteed_no_evict")
+)
 file = broken / "ensemble" / "config.pbtxt"
 config = repository.read_config(file)
 engine_step = config.ensemble_scheduling.step[1]
@@ -127,7 +138,9 @@ extended = None
 # LAB: # your change of repo / "ensemble" / "config.pbtxt"; then set extended
 file = repo / "ensemble" / "config.pbtxt"
 text = file.read_text().replace('"_REQUEST_INPUT_LEN"', '"prompt_tokens"')
-file.write_text(text + 'output { name: "prompt_tokens" data_type: TYPE_INT32 dims: [ 1 ] }\n')
+file.write_text(
+    text + 'output { name: "prompt_tokens" data_type: TYPE_INT32 dims: [ 1 ] }\n'
+)
 extended = repo
 # END SOLUTION
 
@@ -150,7 +163,10 @@ check("2.3", extended)
 # %% tags=["nbval-ignore-output"]
 if extended is not None:
     with Server(extended) as server:
-        url, body = f"{server.http_url}/v2/models/ensemble/generate", {"text_input": "Hello", "max_tokens": 8}
+        url, body = (
+            f"{server.http_url}/v2/models/ensemble/generate",
+            {"text_input": "Hello", "max_tokens": 8},
+        )
         reply = httpx.post(url, json=body, headers=server.headers, timeout=60).json()
     print(pd.Series(reply)[["text_output", "prompt_tokens"]])
 

@@ -54,7 +54,9 @@ print(f"engine: {engine_dir.name}")
 # hand each other tensors: text to token ids, token ids to more token ids, token ids to text.
 
 # %% tags=["nbval-ignore-output"]
-guess = widgets.predict("How many tensors are handed over in all, those of the client included?", default=6)
+guess = widgets.predict(
+    "How many tensors are handed over in all, those of the client included?", default=6
+)
 guess
 
 # %% [markdown]
@@ -66,11 +68,22 @@ guess
 
 # %%
 repo = repository.assemble(Path(folder.name) / "repo", engine_dir)
-configs = {model: repository.read_config(repo / model / "config.pbtxt") for model in repository.models(repo)}
-overview = pd.DataFrame({model: {
-    "run by": config.backend or config.platform, "inputs": len(config.input), "outputs": len(config.output),
-    "parameters": len(config.parameters), "decoupled": config.model_transaction_policy.decoupled,
-} for model, config in configs.items()}).T
+configs = {
+    model: repository.read_config(repo / model / "config.pbtxt")
+    for model in repository.models(repo)
+}
+overview = pd.DataFrame(
+    {
+        model: {
+            "run by": config.backend or config.platform,
+            "inputs": len(config.input),
+            "outputs": len(config.output),
+            "parameters": len(config.parameters),
+            "decoupled": config.model_transaction_policy.decoupled,
+        }
+        for model, config in configs.items()
+    }
+).T
 overview
 
 # %% [markdown]
@@ -90,7 +103,9 @@ print(text.partition("instance_group")[0])
 
 # %%
 problems = repository.check(repo)
-print(f"{len(problems)} problems in {len(configs)} files, found without starting anything")
+print(
+    f"{len(problems)} problems in {len(configs)} files, found without starting anything"
+)
 
 # %% [markdown]
 # ## Run
@@ -105,7 +120,9 @@ pd.DataFrame(server.models())
 # %% tags=["nbval-ignore-output"]
 question = "Name the capital of France."
 answer = client.ask(question)
-print(f"{answer.text!r} after {answer.latency_s * 1000:.0f} ms, through {len(configs)} models")
+print(
+    f"{answer.text!r} after {answer.latency_s * 1000:.0f} ms, through {len(configs)} models"
+)
 
 # %% [markdown]
 # ## See
@@ -116,13 +133,18 @@ print(f"{answer.text!r} after {answer.latency_s * 1000:.0f} ms, through {len(con
 
 # %%
 edges = pd.DataFrame(repository.ensemble_edges(repo))
-files = [str(path.relative_to(repo)) for path in sorted(repo.rglob("*"))
-         if path.suffix in (".pbtxt", ".py")]
+files = [
+    str(path.relative_to(repo))
+    for path in sorted(repo.rglob("*"))
+    if path.suffix in (".pbtxt", ".py")
+]
 optional = edges[edges.optional]
-alt = (f"A tree of {len(files)} files in {len(configs)} folders beside a graph. The client's request goes down "
-       "through preprocessing, tensorrt_llm and postprocessing, and back to the client, over "
-       f"{len(edges)} possible tensors. {len(optional)} of them are optional, and "
-       f"{sum(optional.source == 'client')} of the optional ones come from the client.")
+alt = (
+    f"A tree of {len(files)} files in {len(configs)} folders beside a graph. The client's request goes down "
+    "through preprocessing, tensorrt_llm and postprocessing, and back to the client, over "
+    f"{len(edges)} possible tensors. {len(optional)} of them are optional, and "
+    f"{sum(optional.source == 'client')} of the optional ones come from the client."
+)
 charts.show(charts.repository_map(files, edges), alt)
 Markdown(alt)
 
@@ -131,7 +153,9 @@ Markdown(alt)
 # have to become token ids first.
 
 # %%
-optional.groupby(["source", "target"]).tensor.agg(["count", ", ".join]).rename(columns={"join": "tensors"})
+optional.groupby(["source", "target"]).tensor.agg(["count", ", ".join]).rename(
+    columns={"join": "tensors"}
+)
 
 # %% [markdown]
 # ## Explain
@@ -153,43 +177,78 @@ print(f"{counts.sum()}  in all")
 
 # %%
 def call(model: str, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    inputs = [triton.InferInput(name, array.shape, np_to_triton_dtype(array.dtype)).set_data_from_numpy(array)
-              for name, array in tensors.items()]
+    inputs = [
+        triton.InferInput(
+            name, array.shape, np_to_triton_dtype(array.dtype)
+        ).set_data_from_numpy(array)
+        for name, array in tensors.items()
+    ]
     result = plain_client.infer(model, inputs, headers=server.headers)
-    return {output.name: result.as_numpy(output.name) for output in result.get_response().outputs}
+    return {
+        output.name: result.as_numpy(output.name)
+        for output in result.get_response().outputs
+    }
 
 
 def hand_over(source: str, target: str, tensors: dict) -> dict:
     rows = edges[(edges.source == source) & (edges.target == target)]
-    return {row.input: tensors[row.output] for row in rows.itertuples() if row.output in tensors}
+    return {
+        row.input: tensors[row.output]
+        for row in rows.itertuples()
+        if row.output in tensors
+    }
 
 
 plain_client = triton.InferenceServerClient(server.grpc_url)
 
 # %%
-request = {"text_input": np.array([[question.encode()]], object), "max_tokens": np.array([[16]], np.int32)}
+request = {
+    "text_input": np.array([[question.encode()]], object),
+    "max_tokens": np.array([[16]], np.int32),
+}
 to_preprocessing = hand_over("client", "preprocessing", request)
 ids = call("preprocessing", to_preprocessing)
 to_engine = hand_over("preprocessing", "tensorrt_llm", ids)
 tokens = call("tensorrt_llm", to_engine)
 to_postprocessing = hand_over("tensorrt_llm", "postprocessing", tokens)
 words = call("postprocessing", to_postprocessing)
-to_client = hand_over("postprocessing", "client", words) | hand_over("tensorrt_llm", "client", tokens)
-print("by hand and by the ensemble the same text:", to_client["text_output"].item().decode() == answer.text)
+to_client = hand_over("postprocessing", "client", words) | hand_over(
+    "tensorrt_llm", "client", tokens
+)
+print(
+    "by hand and by the ensemble the same text:",
+    to_client["text_output"].item().decode() == answer.text,
+)
 
 # %% tags=["nbval-ignore-output"]
-handed = {"preprocessing": to_preprocessing, "tensorrt_llm": to_engine, "postprocessing": to_postprocessing,
-          "client": to_client}
-pd.DataFrame([{"to": target, "tensor": name, "type": np_to_triton_dtype(array.dtype), "shape": str(array.shape),
-               "value": str(array.reshape(-1).tolist())[:60]}
-              for target, tensors in handed.items() for name, array in tensors.items()])
+handed = {
+    "preprocessing": to_preprocessing,
+    "tensorrt_llm": to_engine,
+    "postprocessing": to_postprocessing,
+    "client": to_client,
+}
+pd.DataFrame(
+    [
+        {
+            "to": target,
+            "tensor": name,
+            "type": np_to_triton_dtype(array.dtype),
+            "shape": str(array.shape),
+            "value": str(array.reshape(-1).tolist())[:60],
+        }
+        for target, tensors in handed.items()
+        for name, array in tensors.items()
+    ]
+)
 
 # %%
 moved = sum(len(tensors) for tensors in handed.values())
 prompt_tokens = to_engine["input_ids"].shape[1]
-Markdown(f"You said **{guess.value}**; the files said {counts.sum()}; **{moved}** were handed over. "
-         f"The {len(question)} characters became {prompt_tokens} token ids, because the chat template puts its own words around them. The "
-         f"batch dimension in front is 1: one request. Only the text comes without it, as TensorRT-LLM's clients expect.")
+Markdown(
+    f"You said **{guess.value}**; the files said {counts.sum()}; **{moved}** were handed over. "
+    f"The {len(question)} characters became {prompt_tokens} token ids, because the chat template puts its own words around them. The "
+    f"batch dimension in front is 1: one request. Only the text comes without it, as TensorRT-LLM's clients expect."
+)
 
 # %% [markdown]
 # ## The same edit, three ways
@@ -204,7 +263,12 @@ config_file = repo / "tensorrt_llm" / "config.pbtxt"
 
 
 def with_sed(name, value):
-    done = subprocess.run(["sed", f"s/${{{name}}}/{value}/"], input=template, capture_output=True, text=True)
+    done = subprocess.run(
+        ["sed", f"s/${{{name}}}/{value}/"],
+        input=template,
+        capture_output=True,
+        text=True,
+    )
     if done.returncode:
         raise CourseError(done.stderr.strip())
     return done.stdout
@@ -235,7 +299,9 @@ def outcome(edit, name, value):
     finally:
         config_file.write_text(before)
     try:
-        written = repository.get_parameter(repository.fill(after, repository.DEFAULTS), name)
+        written = repository.get_parameter(
+            repository.fill(after, repository.DEFAULTS), name
+        )
     except CourseError as error:
         return f"broke the file: {error}"
     return "wrote it" if written == value else "changed nothing, said nothing"
@@ -250,22 +316,33 @@ attempts = {
     "quotes in the value": ("iteration_log_path", 'my "best" log'),
 }
 ways = {"sed": with_sed, "fill_template": with_template, "protobuf": with_protobuf}
-outcomes = pd.DataFrame({way: {what: outcome(edit, *attempt) for what, attempt in attempts.items()}
-                         for way, edit in ways.items()})
+outcomes = pd.DataFrame(
+    {
+        way: {what: outcome(edit, *attempt) for what, attempt in attempts.items()}
+        for way, edit in ways.items()
+    }
+)
 outcomes
 
 # %%
 silent = (outcomes == "changed nothing, said nothing").sum()
-Markdown(f"Edits that came to nothing without a word: `sed` **{silent['sed']}**, `fill_template` "
-         f"**{silent['fill_template']}**, protobuf **{silent['protobuf']}**. Text tools also take any value: "
-         "the backend would start with its default policy, and write one line of warning into a long log.")
+Markdown(
+    f"Edits that came to nothing without a word: `sed` **{silent['sed']}**, `fill_template` "
+    f"**{silent['fill_template']}**, protobuf **{silent['protobuf']}**. Text tools also take any value: "
+    "the backend would start with its default policy, and write one line of warning into a long log."
+)
 
 # %% [markdown]
 # Protobuf has its price. A message has no comments, so whoever writes it back loses them:
 
 # %%
-comments = {name: file.count("#") for name, file in (("template", template), ("repository", config_file.read_text()))}
-print(f"comments in the template: {comments['template']}, in the assembled file: {comments['repository']}")
+comments = {
+    name: file.count("#")
+    for name, file in (("template", template), ("repository", config_file.read_text()))
+}
+print(
+    f"comments in the template: {comments['template']}, in the assembled file: {comments['repository']}"
+)
 
 # %% [markdown]
 # ## Turn the knob
@@ -309,7 +386,9 @@ for value in ("many", "64"):
 # %% tags=["nbval-ignore-output"]
 editor.undo_button.click()
 display(Markdown(editor.status.value))
-print(f"the answer has {len(with_prompt)} characters before Undo, {len(client.ask(question).text)} after")
+print(
+    f"the answer has {len(with_prompt)} characters before Undo, {len(client.ask(question).text)} after"
+)
 
 # %% [markdown]
 # ## On the lab GPU
@@ -375,18 +454,38 @@ pd.DataFrame(repository.contract_differences()).set_index("since")
 
 # %%
 FAULTS = {  # what is wrong: file, what stands there, what stands there instead
-    "a variable is not filled": ("preprocessing/config.pbtxt", r"max_batch_size: \d+",
-                                 "max_batch_size: ${triton_max_batch_size}"),
-    "a type does not fit": ("postprocessing/config.pbtxt", r'(TOKENS_BATCH"\s+data_type: )TYPE_INT32', r"\1TYPE_INT64"),
-    "the engine is elsewhere": ("tensorrt_llm/config.pbtxt", re.escape(str(engine_dir)), "/engines/model"),
-    "model.py has a typo": ("postprocessing/1/model.py", r"triton_model\.parameters", "triton_mode.parameters"),
-    "stop and bad words are crossed": ("ensemble/config.pbtxt", "(STOP|BAD)_WORDS_DICT",
-                                       lambda match: {"STOP": "BAD", "BAD": "STOP"}[match[1]] + "_WORDS_DICT"),
+    "a variable is not filled": (
+        "preprocessing/config.pbtxt",
+        r"max_batch_size: \d+",
+        "max_batch_size: ${triton_max_batch_size}",
+    ),
+    "a type does not fit": (
+        "postprocessing/config.pbtxt",
+        r'(TOKENS_BATCH"\s+data_type: )TYPE_INT32',
+        r"\1TYPE_INT64",
+    ),
+    "the engine is elsewhere": (
+        "tensorrt_llm/config.pbtxt",
+        re.escape(str(engine_dir)),
+        "/engines/model",
+    ),
+    "model.py has a typo": (
+        "postprocessing/1/model.py",
+        r"triton_model\.parameters",
+        "triton_mode.parameters",
+    ),
+    "stop and bad words are crossed": (
+        "ensemble/config.pbtxt",
+        "(STOP|BAD)_WORDS_DICT",
+        lambda match: {"STOP": "BAD", "BAD": "STOP"}[match[1]] + "_WORDS_DICT",
+    ),
 }
 WHO = ["the check", "only Triton", "nobody"]
 
 # %% tags=["nbval-ignore-output"]
-guesses = {name: widgets.predict(f"{name}: who sees it?", WHO, WHO[0]) for name in FAULTS}
+guesses = {
+    name: widgets.predict(f"{name}: who sees it?", WHO, WHO[0]) for name in FAULTS
+}
 display(*guesses.values())
 
 
@@ -398,7 +497,9 @@ display(*guesses.values())
 # %%
 def triton_says(model: str) -> str:
     try:
-        plain_client.load_model(model, headers=server.headers)  # they carry a key: nobody else may
+        plain_client.load_model(
+            model, headers=server.headers
+        )  # they carry a key: nobody else may
     except InferenceServerException as error:
         return error.message().partition("\n")[0]
     gone = [row for row in server.models() if row.state != "READY"]
@@ -407,7 +508,9 @@ def triton_says(model: str) -> str:
 
 def stopped_answer() -> str:
     try:
-        return "the answer " + repr(client.ask(question, max_tokens=24, stop_words=[" of"]).text)
+        return "the answer " + repr(
+            client.ask(question, max_tokens=24, stop_words=[" of"]).text
+        )
     except CourseError as error:
         return f"the error {str(error)!r}"
 
@@ -417,14 +520,27 @@ def attempt(name: str) -> None:
     file, old, new = FAULTS[name]
     path, intact = repo / file, (repo / file).read_text()
     path.write_text(re.sub(old, new, intact))
-    found, refused, answer = repository.check(repo), triton_says(file.split("/")[0]), stopped_answer()
+    found, refused, answer = (
+        repository.check(repo),
+        triton_says(file.split("/")[0]),
+        stopped_answer(),
+    )
     path.write_text(intact)
     server.load(file.split("/")[0])
     caught[name] = WHO[0] if found else WHO[1] if refused else WHO[2]
-    report = {"the check says": found[0] if found else "nothing", "Triton says": refused or "READY",
-              "meanwhile a client gets": answer, "you said": guesses[name].value, "it was": caught[name]}
+    report = {
+        "the check says": found[0] if found else "nothing",
+        "Triton says": refused or "READY",
+        "meanwhile a client gets": answer,
+        "you said": guesses[name].value,
+        "it was": caught[name],
+    }
     for who, what in report.items():
-        print(textwrap.fill(f"{who}: {what}".replace(f"{repo}/", ""), 110, subsequent_indent="    "))
+        print(
+            textwrap.fill(
+                f"{who}: {what}".replace(f"{repo}/", ""), 110, subsequent_indent="    "
+            )
+        )
 
 
 # %% tags=["nbval-ignore-output"]
@@ -469,7 +585,11 @@ attempt("stop and bad words are crossed")
 # %%
 assert len(repository.check(repo)) == 0 and set(caught) == set(FAULTS)
 right = sum(guesses[name].value == who for name, who in caught.items())
-display(pd.DataFrame({"you said": {name: guesses[name].value for name in caught}, "it was": caught}))
+display(
+    pd.DataFrame(
+        {"you said": {name: guesses[name].value for name in caught}, "it was": caught}
+    )
+)
 print(f"{right} of {len(caught)} as you said; the repository is whole again")
 
 # %% [markdown]
@@ -478,7 +598,11 @@ print(f"{right} of {len(caught)} as you said; the repository is whole again")
 # %%
 broken = repository.assemble(Path(folder.name) / "broken", engine_dir)
 broken_file = broken / "ensemble" / "config.pbtxt"
-broken_file.write_text(broken_file.read_text().replace('value: "_TOKENS_BATCH"', 'value: "_TOKEN_BATCH"', 1))
+broken_file.write_text(
+    broken_file.read_text().replace(
+        'value: "_TOKENS_BATCH"', 'value: "_TOKEN_BATCH"', 1
+    )
+)
 try:
     Server(broken).start()
 except CourseError as error:

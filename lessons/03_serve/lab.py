@@ -24,7 +24,9 @@ from inflight.notebook import check
 from inflight.triton import Client, Server, repository
 
 workdir = tempfile.TemporaryDirectory()
-repo = repository.assemble(Path(workdir.name) / "repo", engine.cached(fetch()), decoupled_mode=True)
+repo = repository.assemble(
+    Path(workdir.name) / "repo", engine.cached(fetch()), decoupled_mode=True
+)
 server = Server(repo).start()
 client = Client(server.grpc_url)
 print("warm-up:", client.ask("Name the capital of France.").text)
@@ -43,6 +45,7 @@ print("warm-up:", client.ask("Name the capital of France.").text)
 # - `end_to_end_ms`: until the last piece, in milliseconds;
 # - `tokens_per_s`: pieces a second, over the whole time.
 
+
 # %%
 def felt(times_s: list[float]) -> dict[str, float | None] | None:
     """TTFT, mean ITL, end-to-end latency (ms) and speed (tokens/s) of one streamed answer."""
@@ -56,6 +59,7 @@ def felt(times_s: list[float]) -> dict[str, float | None] | None:
         "tokens_per_s": count / last,
     }
     # END SOLUTION
+
 
 # %%
 check("3.1", felt)
@@ -104,6 +108,7 @@ def read_until(stream: Stream, word: str) -> str | None:
     return text
     # END SOLUTION
 
+
 # %%
 check("3.2", read_until)
 
@@ -111,7 +116,9 @@ check("3.2", read_until)
 # And on the server: how many of the 200 tokens that were asked for were ever made?
 
 # %% tags=["nbval-ignore-output"]
-stream = client.stream("Name the capital of France. Then tell me its history.", max_tokens=200, end_id=-1)
+stream = client.stream(
+    "Name the capital of France. Then tell me its history.", max_tokens=200, end_id=-1
+)
 print(read_until(stream, "Paris"))
 print(f"{len(stream.answer.pieces)} of 200 pieces were read.")
 
@@ -146,7 +153,10 @@ import pandas as pd
 def measure(num_readers):
     """TTFT and ITL (ms) below which 95 % lie, of readers who ask at the same moment."""
     with ThreadPoolExecutor(num_readers) as readers:
-        streams = [client.stream(f"Tell me about the number {number}.", 32, end_id=-1) for number in range(num_readers)]
+        streams = [
+            client.stream(f"Tell me about the number {number}.", 32, end_id=-1)
+            for number in range(num_readers)
+        ]
         answers = list(readers.map(Stream.read, streams))
     gaps = np.concatenate([answer.inter_token_s for answer in answers])
     firsts = [answer.time_to_first_s for answer in answers]
@@ -154,7 +164,10 @@ def measure(num_readers):
 
 
 measure(8)  # a warm-up
-table = pd.DataFrame([measure(number) for number in (1, 2, 4, 8, 12, 16)], columns=["readers", "ttft_ms", "itl_ms"])
+table = pd.DataFrame(
+    [measure(number) for number in (1, 2, 4, 8, 12, 16)],
+    columns=["readers", "ttft_ms", "itl_ms"],
+)
 table.round(0)
 
 # %% [markdown]
@@ -164,8 +177,11 @@ table.round(0)
 # And decide from the table: when there are more readers than slots, what gets much worse? Set
 # `worse_beyond_the_slots` to `"TTFT"` or `"ITL"`.
 
+
 # %%
-def readers_that_fit(table: pd.DataFrame, max_ttft_ms: float, max_itl_ms: float) -> int | None:
+def readers_that_fit(
+    table: pd.DataFrame, max_ttft_ms: float, max_itl_ms: float
+) -> int | None:
     """Largest number of readers up to which both promises hold; 0 if there is none."""
     # BEGIN SOLUTION
     # LAB: return None
@@ -173,6 +189,7 @@ def readers_that_fit(table: pd.DataFrame, max_ttft_ms: float, max_itl_ms: float)
     holds = (rows["ttft_ms"] <= max_ttft_ms) & (rows["itl_ms"] <= max_itl_ms)
     return int(rows["readers"][holds.cummin()].max()) if holds.iloc[0] else 0
     # END SOLUTION
+
 
 # BEGIN SOLUTION
 # LAB: worse_beyond_the_slots = None
@@ -184,7 +201,9 @@ check("3.3", (readers_that_fit, worse_beyond_the_slots))
 
 # %% tags=["nbval-ignore-output"]
 fit = readers_that_fit(table, max_ttft_ms=500, max_itl_ms=100)
-print(f"With 500 ms to the first word and 100 ms from word to word, this server pleases {fit} readers at once.")
+print(
+    f"With 500 ms to the first word and 100 ms from word to word, this server pleases {fit} readers at once."
+)
 
 # %% [markdown]
 # <details><summary>Hint 1: one row</summary>

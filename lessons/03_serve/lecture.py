@@ -36,7 +36,9 @@ from inflight.notebook import widgets
 
 guess = widgets.predict(
     "Eight users ask at once. How many times as long as a lone user does each of them wait for a whole answer?",
-    ["about as long", "about twice as long", "about eight times as long"], "about eight times as long")
+    ["about as long", "about twice as long", "about eight times as long"],
+    "about eight times as long",
+)
 guess
 
 # %% [markdown]
@@ -58,7 +60,12 @@ from inflight.triton import repository
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
 engine_dir = engine.cached(fetch())
-repo = repository.assemble(Path(workdir.name) / "repo", engine_dir, decoupled_mode=True, iteration_log_path=log_path)
+repo = repository.assemble(
+    Path(workdir.name) / "repo",
+    engine_dir,
+    decoupled_mode=True,
+    iteration_log_path=log_path,
+)
 print(*repository.models(repo))
 
 # %% [markdown]
@@ -87,7 +94,12 @@ from inflight.triton import Client
 
 client = Client(server.grpc_url)
 tensors = pd.DataFrame(client.metadata()["inputs"])
-print("ready:", client.is_ready(), "·", *(f"{model.name} {model.state}" for model in server.models()))
+print(
+    "ready:",
+    client.is_ready(),
+    "·",
+    *(f"{model.name} {model.state}" for model in server.models()),
+)
 print(f"The ensemble has {len(tensors)} inputs; the first two are required:")
 tensors.head(4)
 
@@ -102,7 +114,9 @@ tensors.head(4)
 # %% tags=["nbval-ignore-output"]
 answer = client.ask("Name the capital of France.")
 print(answer.text)
-print(f"The whole answer was there after {answer.latency_s * 1000:.0f} ms; a server's first request is its slowest.")
+print(
+    f"The whole answer was there after {answer.latency_s * 1000:.0f} ms; a server's first request is its slowest."
+)
 
 # %% [markdown]
 # Then over HTTP with no client library at all: one JSON object to `generate`. The keys are the ensemble's tensor
@@ -112,7 +126,11 @@ print(f"The whole answer was there after {answer.latency_s * 1000:.0f} ms; a ser
 import httpx
 
 request = {"text_input": "Name the capital of France.", "max_tokens": 64}
-reply = httpx.post(f"{server.http_url}/v2/models/ensemble/generate", json=request, headers=server.headers).json()
+reply = httpx.post(
+    f"{server.http_url}/v2/models/ensemble/generate",
+    json=request,
+    headers=server.headers,
+).json()
 print("keys:", *sorted(reply))
 print("the same text over gRPC and HTTP:", reply["text_output"] == answer.text)
 print("Paris in it:", "Paris" in answer.text)
@@ -127,8 +145,10 @@ print("Paris in it:", "Paris" in answer.text)
 stream = client.stream("Why is the sky blue?", max_tokens=24)
 for piece in stream:
     print(piece, end="|", flush=True)
-print(f"\n{len(stream.answer.pieces)} pieces; the first after {stream.answer.time_to_first_s * 1000:.0f} ms, "
-      f"the last after {stream.answer.latency_s * 1000:.0f} ms.")
+print(
+    f"\n{len(stream.answer.pieces)} pieces; the first after {stream.answer.time_to_first_s * 1000:.0f} ms, "
+    f"the last after {stream.answer.latency_s * 1000:.0f} ms."
+)
 
 # %% [markdown]
 # The course's own clock is in `stream.answer`: `times_s` has, for each piece, the seconds since the request was sent.
@@ -154,7 +174,12 @@ def measure(send, num_users):
     """Answers of users who ask at the same moment, and when that was."""
     with ThreadPoolExecutor(num_users) as users:
         started = time.time()
-        answers = list(users.map(lambda _: send("Explain how rain forms.", NUM_TOKENS, end_id=-1), range(num_users)))
+        answers = list(
+            users.map(
+                lambda _: send("Explain how rain forms.", NUM_TOKENS, end_id=-1),
+                range(num_users),
+            )
+        )
     return answers, started, time.time()
 
 
@@ -162,17 +187,29 @@ for num_users in (1, 8):
     warm_up = measure(client.ask, num_users)[0]
 print(f"warmed up: {len(warm_up)} answers")
 
+
 # %% tags=["nbval-ignore-output"]
 def streamed(*arguments, **options):
     return client.stream(*arguments, **options).read()
 
 
-cases = {"one user, whole": (client.ask, 1), "one user, streamed": (streamed, 1),
-         "eight users, whole": (client.ask, 8), "eight users, streamed": (streamed, 8)}
+cases = {
+    "one user, whole": (client.ask, 1),
+    "one user, streamed": (streamed, 1),
+    "eight users, whole": (client.ask, 8),
+    "eight users, streamed": (streamed, 8),
+}
 rounds = [{case: measure(*how) for case, how in cases.items()} for _ in range(3)]
-runs = {case: sorted((one[case] for one in rounds), key=lambda run: run[2] - run[1])[1] for case in cases}
-rows = [(case, user, time_s) for case, (answers, _, _) in runs.items()
-        for user, answer in enumerate(answers) for time_s in answer.times_s]
+runs = {
+    case: sorted((one[case] for one in rounds), key=lambda run: run[2] - run[1])[1]
+    for case in cases
+}
+rows = [
+    (case, user, time_s)
+    for case, (answers, _, _) in runs.items()
+    for user, answer in enumerate(answers)
+    for time_s in answer.times_s
+]
 pieces = pd.DataFrame(rows, columns=["case", "user", "time_s"])
 print(f"{len(pieces)} pieces, from the middle run of each of the {len(cases)} cases")
 
@@ -186,12 +223,17 @@ from IPython.display import Markdown, display
 
 from inflight.notebook import charts
 
-whole, alone, crowd = (runs[case][0] for case in ("one user, whole", "one user, streamed", "eight users, streamed"))
+whole, alone, crowd = (
+    runs[case][0]
+    for case in ("one user, whole", "one user, streamed", "eight users, streamed")
+)
 whole, alone, slowest = whole[0], alone[0], max(answer.latency_s for answer in crowd)
-summary = (f"Time lines of answers of {NUM_TOKENS} tokens. A lone user sees nothing for {whole.latency_s:.2f} s when "
-           f"the answer comes whole, and for {alone.time_to_first_s:.2f} s when it is streamed; the last token comes "
-           f"after {alone.latency_s:.2f} s. With eight users at once the ticks lie farther apart, and the last token "
-           f"of the slowest comes after {slowest:.2f} s.")
+summary = (
+    f"Time lines of answers of {NUM_TOKENS} tokens. A lone user sees nothing for {whole.latency_s:.2f} s when "
+    f"the answer comes whole, and for {alone.time_to_first_s:.2f} s when it is streamed; the last token comes "
+    f"after {alone.latency_s:.2f} s. With eight users at once the ticks lie farther apart, and the last token "
+    f"of the slowest comes after {slowest:.2f} s."
+)
 charts.show(charts.token_timeline(pieces), summary)
 display(Markdown(summary))
 
@@ -203,10 +245,14 @@ display(Markdown(summary))
 # Then compare with the two lower blocks, and with your prediction:
 
 # %% tags=["nbval-ignore-output"]
-times_as_long = statistics.median(answer.latency_s for answer in crowd) / alone.latency_s
+times_as_long = (
+    statistics.median(answer.latency_s for answer in crowd) / alone.latency_s
+)
 more_tokens = 8 / times_as_long
 print(f"Your prediction: {guess.value}. Measured: {times_as_long:.1f} times as long.")
-print(f"Eight answers in {times_as_long:.1f} times the time of one: {more_tokens:.1f} times as many tokens a second.")
+print(
+    f"Eight answers in {times_as_long:.1f} times the time of one: {more_tokens:.1f} times as many tokens a second."
+)
 
 # %% [markdown]
 # ## Explain
@@ -227,21 +273,51 @@ rows = []
 for case in ("one user, streamed", "eight users, streamed"):
     answers, started, ended = runs[case]
     ours = log[log["timestamp"].between(started, ended)]
-    prompts, decoding = ours[ours["context_tokens"] > 0], ours[ours["context_tokens"] == 0]
+    prompts, decoding = (
+        ours[ours["context_tokens"] > 0],
+        ours[ours["context_tokens"] == 0],
+    )
     iteration_s = decoding["iteration_ms"].median() / 1000
     predicted = prompts["iteration_ms"].sum() / 1000 + (NUM_TOKENS - 1) * iteration_s
     measured = statistics.median(answer.latency_s for answer in answers)
-    rows.append((case, len(ours), iteration_s * 1000, predicted, measured, 100 * predicted / measured))
-columns = ["case", "iterations", "an iteration (ms)", "predicted (s)", "measured (s)", "predicted / measured (%)"]
+    rows.append(
+        (
+            case,
+            len(ours),
+            iteration_s * 1000,
+            predicted,
+            measured,
+            100 * predicted / measured,
+        )
+    )
+columns = [
+    "case",
+    "iterations",
+    "an iteration (ms)",
+    "predicted (s)",
+    "measured (s)",
+    "predicted / measured (%)",
+]
 table = pd.DataFrame(rows, columns=columns).set_index("case")
-table.round({"an iteration (ms)": 1, "predicted (s)": 2, "measured (s)": 2, "predicted / measured (%)": 0})
+table.round(
+    {
+        "an iteration (ms)": 1,
+        "predicted (s)": 2,
+        "measured (s)": 2,
+        "predicted / measured (%)": 0,
+    }
+)
 
 # %% tags=["nbval-ignore-output"]
 one, eight = (table["an iteration (ms)"].iloc[row] for row in (0, 1))
-print(f"An iteration for eight users takes {eight / one:.1f} times as long as one for a lone user, not 8 times:")
+print(
+    f"An iteration for eight users takes {eight / one:.1f} times as long as one for a lone user, not 8 times:"
+)
 print("the weights are read from memory once an iteration, whoever shares it.")
-print(f"From the engine's own times alone, the prediction reaches {table.iloc[0, 4]:.0f} % and "
-      f"{table.iloc[1, 4]:.0f} % of what you measured.")
+print(
+    f"From the engine's own times alone, the prediction reaches {table.iloc[0, 4]:.0f} % and "
+    f"{table.iloc[1, 4]:.0f} % of what you measured."
+)
 
 # %% [markdown]
 # The rest is what lies around the engine: the way through Triton, one call of `postprocessing` for each piece, and
@@ -300,11 +376,22 @@ computed
 import textwrap
 
 dice = {"temperature": 0.9, "top_k": 50}
-settings = [{}, {}, {**dice, "random_seed": 1}, {**dice, "random_seed": 1}, {**dice, "random_seed": 2},
-            {"temperature": 2.0, "top_k": 200, "random_seed": 1}]
-texts = [client.ask("Write one sentence about a cat in the rain.", 28, **options).text for options in settings]
+settings = [
+    {},
+    {},
+    {**dice, "random_seed": 1},
+    {**dice, "random_seed": 1},
+    {**dice, "random_seed": 2},
+    {"temperature": 2.0, "top_k": 200, "random_seed": 1},
+]
+texts = [
+    client.ask("Write one sentence about a cat in the rain.", 28, **options).text
+    for options in settings
+]
 for options, text in zip(settings, texts):
-    print(options or "greedy", textwrap.indent(textwrap.fill(text, 100), "    "), sep="\n")
+    print(
+        options or "greedy", textwrap.indent(textwrap.fill(text, 100), "    "), sep="\n"
+    )
 
 # %%
 print("greedy twice, the same text:", texts[0] == texts[1])
@@ -325,20 +412,33 @@ mistakes = {
     "an empty prompt": lambda: client.ask(""),
     "no tokens wanted": lambda: client.ask("Hello", max_tokens=0),
     "a prompt of 3,000 words": lambda: client.ask("word " * 3000),
-    "a temperature that is no number": lambda: client.ask("Hello", temperature=float("nan")),
+    "a temperature that is no number": lambda: client.ask(
+        "Hello", temperature=float("nan")
+    ),
     "a misspelt option": lambda: client.ask("Hello", temprature=0.5),
     "text that is not UTF-8": lambda: client.ask(b"\xff\xfe"),
-    "a token id that the model does not have": lambda: client.ask_tokens([1, 999_999], 4),
-    "a model that is not there": lambda: Client(server.grpc_url, model="gpt5").ask("Hello"),
+    "a token id that the model does not have": lambda: client.ask_tokens(
+        [1, 999_999], 4
+    ),
+    "a model that is not there": lambda: Client(server.grpc_url, model="gpt5").ask(
+        "Hello"
+    ),
 }
 for mistake, send in mistakes.items():
     try:
         send()
     except CourseError as error:
-        print(f"{mistake}:", textwrap.indent(textwrap.fill(str(error), 100), "    "), sep="\n")
+        print(
+            f"{mistake}:",
+            textwrap.indent(textwrap.fill(str(error), 100), "    "),
+            sep="\n",
+        )
 
 # %%
-print("Paris in the next answer:", "Paris" in client.ask("Name the capital of France.").text)
+print(
+    "Paris in the next answer:",
+    "Paris" in client.ask("Name the capital of France.").text,
+)
 
 # %% [markdown]
 # Who refused? The misspelt option never left your client. The empty prompt and the bytes that are no text stopped in
@@ -350,6 +450,7 @@ print("Paris in the next answer:", "Paris" in client.ask("Name the capital of Fr
 # An operator does not see your notebook. An operator sees `/metrics`, a page of text that a Prometheus server
 # collects. `telemetry.metrics` makes a table of it. **Counters** only grow: subtract two readings. **Gauges** show
 # the moment: read them while something happens.
+
 
 # %% tags=["nbval-ignore-output"]
 def read_metrics():
@@ -364,25 +465,44 @@ with ThreadPoolExecutor(7) as users:
             during = read_metrics()  # in the middle of eight answers
 pieces_of_others = sum(len(other.result().pieces) for other in others)
 after = read_metrics()
-print(f"While you read one stream, seven others brought {pieces_of_others} pieces; a reading has {len(after)} samples.")
+print(
+    f"While you read one stream, seven others brought {pieces_of_others} pieces; a reading has {len(after)} samples."
+)
+
 
 # %% tags=["nbval-ignore-output"]
 def served(reading):
-    return reading[reading["name"] == "nv_inference_request_success"].set_index("model")["value"]
+    return reading[reading["name"] == "nv_inference_request_success"].set_index(
+        "model"
+    )["value"]
 
 
 grown = (served(after) - served(before)).astype(int)
-print("Requests served meanwhile:", ", ".join(f"{model} {count}" for model, count in grown.sort_index().items()))
-gauges = during[during["name"].isin(["nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"])]
+print(
+    "Requests served meanwhile:",
+    ", ".join(f"{model} {count}" for model, count in grown.sort_index().items()),
+)
+gauges = during[
+    during["name"].isin(
+        ["nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"]
+    )
+]
 gauges = gauges.set_index(["name", "label"])["value"].sort_index()
 gauges.to_frame()
 
 # %% tags=["nbval-ignore-output"]
-slots, blocks = gauges["nv_trt_llm_request_metrics"], gauges["nv_trt_llm_kv_cache_block_metrics"]
-print(f"In the middle, {slots['scheduled']:.0f} of {slots['max']:.0f} slots were taken, {slots['waiting']:.0f} "
-      f"requests waited, and {blocks['used']:.0f} of {blocks['max']:.0f} KV cache blocks were in use.")
-print(f"The ensemble served {grown['ensemble']} requests, postprocessing {grown['postprocessing']}: "
-      "one for each piece.")
+slots, blocks = (
+    gauges["nv_trt_llm_request_metrics"],
+    gauges["nv_trt_llm_kv_cache_block_metrics"],
+)
+print(
+    f"In the middle, {slots['scheduled']:.0f} of {slots['max']:.0f} slots were taken, {slots['waiting']:.0f} "
+    f"requests waited, and {blocks['used']:.0f} of {blocks['max']:.0f} KV cache blocks were in use."
+)
+print(
+    f"The ensemble served {grown['ensemble']} requests, postprocessing {grown['postprocessing']}: "
+    "one for each piece."
+)
 
 # %% [markdown]
 # That last figure is the price of streaming: text is made for every token apart. With a slow tokenizer this step, not
@@ -464,12 +584,22 @@ playground
 # response:
 
 # %%
-inputs = [{"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["Hello"]},
-          {"name": "max_tokens", "datatype": "INT32", "shape": [1, 1], "data": [4]}]
+inputs = [
+    {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["Hello"]},
+    {"name": "max_tokens", "datatype": "INT32", "shape": [1, 1], "data": [4]},
+]
 model_url = f"{server.http_url}/v2/models/ensemble"
-print(httpx.post(f"{model_url}/infer", json={"inputs": inputs}, headers=server.headers).json()["error"])
+print(
+    httpx.post(
+        f"{model_url}/infer", json={"inputs": inputs}, headers=server.headers
+    ).json()["error"]
+)
 stream_by_generate = {"text_input": "Hello", "max_tokens": 4, "stream": True}
-print(httpx.post(f"{model_url}/generate", json=stream_by_generate, headers=server.headers).json()["error"])
+print(
+    httpx.post(
+        f"{model_url}/generate", json=stream_by_generate, headers=server.headers
+    ).json()["error"]
+)
 
 # %% [markdown]
 # Fix: a gRPC stream, or `generate_stream`. The course's client asks the server whether a model is decoupled and picks

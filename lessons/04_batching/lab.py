@@ -28,7 +28,12 @@ engine_dir = engine.cached(fetch())
 slots = engine.read(engine_dir).build_config.max_batch_size
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
-repo = repository.assemble(Path(workdir.name) / "repo", engine_dir, batching_strategy="V1", iteration_log_path=log_path)
+repo = repository.assemble(
+    Path(workdir.name) / "repo",
+    engine_dir,
+    batching_strategy="V1",
+    iteration_log_path=log_path,
+)
 server = Server(repo).start()
 client = Client(server.grpc_url)
 print("warm-up:", client.ask("Name the capital of France.").text)
@@ -44,12 +49,15 @@ print("warm-up:", client.ask("Name the capital of France.").text)
 # - with static batching: `slots` requests sit down together, the next when the last of them has finished;
 # - in flight: the next request sits down in the iteration after a seat got free?
 
+
 # %%
 def static_iterations(lengths: list[int], slots: int) -> int | None:
     """Iterations with static batching."""
     # BEGIN SOLUTION
     # LAB: return None
-    return sum(max(lengths[start:start + slots]) for start in range(0, len(lengths), slots))
+    return sum(
+        max(lengths[start : start + slots]) for start in range(0, len(lengths), slots)
+    )
     # END SOLUTION
 
 
@@ -63,6 +71,7 @@ def in_flight_iterations(lengths: list[int], slots: int) -> int | None:
         busy_until[first_free] += length
     return max(busy_until)
     # END SOLUTION
+
 
 # %%
 check("4.1", (static_iterations, in_flight_iterations))
@@ -87,11 +96,21 @@ check("4.1", (static_iterations, in_flight_iterations))
 # %% tags=["nbval-ignore-output"]
 mild = workload.trace("mild", load_tokenizer(engine_dir), seed=0)
 static = trace_run.run(client, mild, log_path)
-static.log[["iteration", "scheduled", "waiting", "context_tokens", "generation_tokens", "finished"]].head()
+static.log[
+    [
+        "iteration",
+        "scheduled",
+        "waiting",
+        "context_tokens",
+        "generation_tokens",
+        "finished",
+    ]
+].head()
 
 # %% [markdown]
 # `scheduled` is the number of seats that computed something in that iteration. Write the function that gives the
 # share of the seats' time that was wasted, between 0 and 1.
+
 
 # %%
 def wasted(log, slots: int) -> float | None:
@@ -100,6 +119,7 @@ def wasted(log, slots: int) -> float | None:
     # LAB: return None
     return 1 - log["scheduled"].sum() / (len(log) * slots)
     # END SOLUTION
+
 
 # %%
 check("4.2", wasted)
@@ -112,7 +132,9 @@ repository.edit(repo, "tensorrt_llm", gpt_model_type="inflight_fused_batching")
 server.load("tensorrt_llm")
 inflight = trace_run.run(client, mild, log_path)
 for name, run in (("static", static), ("in flight", inflight)):
-    print(f"{name:10} {len(run.log):4} iterations, {run.tokens_per_s:4.0f} tokens/s, wasted: {wasted(run.log, slots)}")
+    print(
+        f"{name:10} {len(run.log):4} iterations, {run.tokens_per_s:4.0f} tokens/s, wasted: {wasted(run.log, slots)}"
+    )
 
 # %% [markdown]
 # ## Exercise 4.3 · Make a trace that wins, and one that does not
@@ -155,13 +177,18 @@ check("4.3", (wins, draws))
 # Serve your winner, both ways:
 
 # %% tags=["nbval-ignore-output"]
-guests = [workload.TimedRequest("Tell me a story about a bridge.", length, 0.0, 0) for length in wins or [8] * 8]
+guests = [
+    workload.TimedRequest("Tell me a story about a bridge.", length, 0.0, 0)
+    for length in wins or [8] * 8
+]
 speed = {}
 for gpt_model_type in ("V1", "inflight_fused_batching"):
     server.load("tensorrt_llm", gpt_model_type=gpt_model_type)
     trace_run.run(client, guests[:1], log_path)
     speed[gpt_model_type] = trace_run.run(client, guests, log_path).tokens_per_s
-print(f"{speed['inflight_fused_batching'] / speed['V1']:.2f} times as many tokens a second in flight")
+print(
+    f"{speed['inflight_fused_batching'] / speed['V1']:.2f} times as many tokens a second in flight"
+)
 
 # %% [markdown]
 # Fewer times than the iterations say? Look at the lesson again: what does an iteration with eight answers cost?

@@ -32,8 +32,11 @@
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import widgets
 
-guess = widgets.predict("In-flight batching makes how many times as many tokens a second as static batching?",
-                        ["about 1.2 times", "about 1.8 times", "about 3 times"], "about 3 times")
+guess = widgets.predict(
+    "In-flight batching makes how many times as many tokens a second as static batching?",
+    ["about 1.2 times", "about 1.8 times", "about 3 times"],
+    "about 3 times",
+)
 guess
 
 # %% [markdown]
@@ -53,7 +56,9 @@ requests = workload.trace("skewed", load_tokenizer(engine_dir), seed=0)
 lengths = [request.max_tokens for request in requests]
 for length in sorted(set(lengths)):
     print(f"{lengths.count(length):3} guests take {length:3} tokens")
-print(f"{len(requests)} guests, {sum(lengths)} tokens, {slots} slots; the first: {requests[0].text!r}")
+print(
+    f"{len(requests)} guests, {sum(lengths)} tokens, {slots} slots; the first: {requests[0].text!r}"
+)
 
 # %% [markdown]
 # ## On paper first
@@ -68,16 +73,28 @@ print(f"{len(requests)} guests, {sum(lengths)} tokens, {slots} slots; the first:
 # %%
 from inflight.engine import schedule
 
-paper = {"V1": schedule(lengths, slots, "V1"), "in-flight": schedule(lengths, slots, "inflight_fused_batching")}
-batches = [lengths[:1], *(lengths[start:start + slots] for start in range(1, len(lengths), slots))]
-print("longest of each batch:", *map(max, batches), "→ together", sum(map(max, batches)))
+paper = {
+    "V1": schedule(lengths, slots, "V1"),
+    "in-flight": schedule(lengths, slots, "inflight_fused_batching"),
+}
+batches = [
+    lengths[:1],
+    *(lengths[start : start + slots] for start in range(1, len(lengths), slots)),
+]
+print(
+    "longest of each batch:", *map(max, batches), "→ together", sum(map(max, batches))
+)
 print(f"all tokens over the slots: {sum(lengths) / slots:.0f}, and the tail")
 for name, plan in paper.items():
-    print(f"{name:9} {len(plan.iterations):4} iterations, {100 * plan.occupancy:.0f} % of the slots' time used")
+    print(
+        f"{name:9} {len(plan.iterations):4} iterations, {100 * plan.occupancy:.0f} % of the slots' time used"
+    )
 
 # %%
 iterations = {name: len(plan.iterations) for name, plan in paper.items()}
-print(f"In-flight batching needs {iterations['V1'] / iterations['in-flight']:.1f} times fewer iterations.")
+print(
+    f"In-flight batching needs {iterations['V1'] / iterations['in-flight']:.1f} times fewer iterations."
+)
 
 # %% [markdown]
 # Is that the gain, then? Hold on to the figure.
@@ -94,7 +111,12 @@ from inflight.triton import Client, Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
-repo = repository.assemble(Path(workdir.name) / "repo", engine_dir, batching_strategy="V1", iteration_log_path=log_path)
+repo = repository.assemble(
+    Path(workdir.name) / "repo",
+    engine_dir,
+    batching_strategy="V1",
+    iteration_log_path=log_path,
+)
 server = Server(repo).start()
 client = Client(server.grpc_url)
 print("ready:", client.ask("Name the capital of France.").text)
@@ -109,8 +131,12 @@ import pandas as pd
 from inflight.bench import trace_run
 
 static = trace_run.run(client, requests, log_path)
-print(f"static: {len(static.log)} iterations, {static.tokens_per_s:.0f} tokens a second")
-static.requests[["input_len", "output_len", "latency_ms"]].describe().loc[["mean", "min", "max"]].round()
+print(
+    f"static: {len(static.log)} iterations, {static.tokens_per_s:.0f} tokens a second"
+)
+static.requests[["input_len", "output_len", "latency_ms"]].describe().loc[
+    ["mean", "min", "max"]
+].round()
 
 # %% [markdown]
 # ## Switch
@@ -123,9 +149,13 @@ print(repository.edit(repo, "tensorrt_llm", gpt_model_type="inflight_fused_batch
 server.load("tensorrt_llm")
 
 # %% tags=["nbval-ignore-output"]
-trace_run.run(client, requests[:1], log_path)  # a fresh engine's first request is its slowest: not counted
+trace_run.run(
+    client, requests[:1], log_path
+)  # a fresh engine's first request is its slowest: not counted
 inflight = trace_run.run(client, requests, log_path)
-print(f"in-flight: {len(inflight.log)} iterations, {inflight.tokens_per_s:.0f} tokens a second")
+print(
+    f"in-flight: {len(inflight.log)} iterations, {inflight.tokens_per_s:.0f} tokens a second"
+)
 
 # %% [markdown]
 # ## See
@@ -150,10 +180,14 @@ display(Markdown(summary))
 # %% tags=["nbval-ignore-output"]
 fewer = len(static.log) / len(inflight.log)
 faster = inflight.tokens_per_s / static.tokens_per_s
-print(f"On paper {iterations['V1']} and {iterations['in-flight']} iterations; counted {len(static.log)} and "
-      f"{len(inflight.log)}.")
-print(f"{fewer:.1f} times fewer iterations, but {faster:.2f} times as many tokens a second. "
-      f"Your prediction: {guess.value}.")
+print(
+    f"On paper {iterations['V1']} and {iterations['in-flight']} iterations; counted {len(static.log)} and "
+    f"{len(inflight.log)}."
+)
+print(
+    f"{fewer:.1f} times fewer iterations, but {faster:.2f} times as many tokens a second. "
+    f"Your prediction: {guess.value}."
+)
 
 # %% [markdown]
 # The arithmetic of iterations was right, and it was not the gain. What did it miss?
@@ -171,10 +205,16 @@ from inflight.engine import iteration_cost
 
 cost = iteration_cost(pd.concat(calibrate(client, requests, slots, log_path)))
 one, all_slots = cost.answers_ms[1], cost.answers_ms[slots]
-summary = (f"The time of an iteration against the number of answers in it: {one:.1f} ms with one, {all_slots:.1f} ms "
-           f"with {slots}, which is {all_slots / one:.1f} times as much for {slots} times the tokens.")
+summary = (
+    f"The time of an iteration against the number of answers in it: {one:.1f} ms with one, {all_slots:.1f} ms "
+    f"with {slots}, which is {all_slots / one:.1f} times as much for {slots} times the tokens."
+)
 charts.show(charts.iteration_cost(cost.answers_ms), summary)
-display(Markdown(f"{summary} A token of a prompt costs another {cost.prompt_token_ms:.2f} ms."))
+display(
+    Markdown(
+        f"{summary} A token of a prompt costs another {cost.prompt_token_ms:.2f} ms."
+    )
+)
 
 # %% [markdown]
 # Now put both together: the schedule from the lengths, each iteration at its price. No run of the trace is in this
@@ -183,15 +223,28 @@ display(Markdown(f"{summary} A token of a prompt costs another {cost.prompt_toke
 # %% tags=["nbval-ignore-output"]
 prompt_tokens = sum(request.input_len for request in requests) / len(requests)
 rows = []
-for name, plan, run in (("static (V1)", paper["V1"], static), ("in-flight", paper["in-flight"], inflight)):
-    answers_s, all_s = cost.seconds(plan, prompt_tokens=0), cost.seconds(plan, prompt_tokens)
-    rows.append((name, answers_s, all_s - answers_s, all_s, run.requests["last_s"].max()))
-predicted = pd.DataFrame(rows, columns=["type", "answers (s)", "prompts (s)", "predicted (s)", "measured (s)"])
+for name, plan, run in (
+    ("static (V1)", paper["V1"], static),
+    ("in-flight", paper["in-flight"], inflight),
+):
+    answers_s, all_s = (
+        cost.seconds(plan, prompt_tokens=0),
+        cost.seconds(plan, prompt_tokens),
+    )
+    rows.append(
+        (name, answers_s, all_s - answers_s, all_s, run.requests["last_s"].max())
+    )
+predicted = pd.DataFrame(
+    rows,
+    columns=["type", "answers (s)", "prompts (s)", "predicted (s)", "measured (s)"],
+)
 charts.table(predicted, decimals=2)
 
 # %% tags=["nbval-ignore-output"]
 expected = predicted["predicted (s)"].iloc[0] / predicted["predicted (s)"].iloc[1]
-print(f"Predicted gain {expected:.2f}, measured {faster:.2f}: {100 * (faster / expected - 1):+.0f} %.")
+print(
+    f"Predicted gain {expected:.2f}, measured {faster:.2f}: {100 * (faster / expected - 1):+.0f} %."
+)
 
 # %% [markdown]
 # That is as near as a single run of each comes on a machine that does other things too. The table shows where the
@@ -205,8 +258,10 @@ print(f"Predicted gain {expected:.2f}, measured {faster:.2f}: {100 * (faster / e
 runs = {"static": static.requests, "in-flight": inflight.requests}
 fig = charts.who_pays(runs)
 mean = {name: rows["latency_ms"].mean() / 1000 for name, rows in runs.items()}
-summary = (f"Static and in-flight side by side. The mean end-to-end latency falls from {mean['static']:.1f} s to "
-           f"{mean['in-flight']:.1f} s, {mean['in-flight'] / mean['static']:.2f} times as long.")
+summary = (
+    f"Static and in-flight side by side. The mean end-to-end latency falls from {mean['static']:.1f} s to "
+    f"{mean['in-flight']:.1f} s, {mean['in-flight'] / mean['static']:.2f} times as long."
+)
 charts.show(fig, summary)
 display(Markdown(summary))
 
@@ -222,13 +277,23 @@ display(Markdown(summary))
 # with fewer guests than seats nobody waits at all. On paper:
 
 # %%
-cases = {"skewed (yours)": lengths, "mild": [r.max_tokens for r in workload.trace("mild", load_tokenizer(engine_dir))],
-         "all equal": [64] * 48, "fewer guests than slots": [8, 16, 256, 8]}
+cases = {
+    "skewed (yours)": lengths,
+    "mild": [r.max_tokens for r in workload.trace("mild", load_tokenizer(engine_dir))],
+    "all equal": [64] * 48,
+    "fewer guests than slots": [8, 16, 256, 8],
+}
 for name, case in cases.items():
-    count = {kind: len(schedule(case, slots, kind, at_the_start=min(len(case), slots)).iterations)
-             for kind in ("V1", "inflight_fused_batching")}
-    print(f"{name:24} {count['V1']:4} against {count['inflight_fused_batching']:4} iterations: "
-          f"{count['V1'] / count['inflight_fused_batching']:.1f} times fewer")
+    count = {
+        kind: len(
+            schedule(case, slots, kind, at_the_start=min(len(case), slots)).iterations
+        )
+        for kind in ("V1", "inflight_fused_batching")
+    }
+    print(
+        f"{name:24} {count['V1']:4} against {count['inflight_fused_batching']:4} iterations: "
+        f"{count['V1'] / count['inflight_fused_batching']:.1f} times fewer"
+    )
 
 # %% [markdown]
 # Real traffic is skewed: some ask for a word and some for a page, and an answer may end before `max_tokens`, which
@@ -246,8 +311,13 @@ from inflight.models import huggingface
 
 both = (*repository.PIPELINE, "llama-python")
 server.stop()
-repo = repository.assemble(repo, engine_dir, models=both, checkpoint_dir=huggingface.folder(fetch()),
-                           iteration_log_path=log_path)
+repo = repository.assemble(
+    repo,
+    engine_dir,
+    models=both,
+    checkpoint_dir=huggingface.folder(fetch()),
+    iteration_log_path=log_path,
+)
 server = Server(repo).start()
 client = Client(server.grpc_url)
 few = [request for request in requests if request.max_tokens < 256][:8]
@@ -259,8 +329,10 @@ baseline = pd.DataFrame(rows, columns=["model", "tokens_per_s"])
 
 # %% tags=["nbval-ignore-output"]
 python, ensemble = baseline["tokens_per_s"]
-summary = (f"{len(few)} short requests at once: {python:.0f} tokens a second from llama-python, {ensemble:.0f} from "
-           f"the engine behind the ensemble, {ensemble / python:.0f} times as many.")
+summary = (
+    f"{len(few)} short requests at once: {python:.0f} tokens a second from llama-python, {ensemble:.0f} from "
+    f"the engine behind the ensemble, {ensemble / python:.0f} times as many."
+)
 charts.show(charts.against_the_baseline(baseline), summary)
 display(Markdown(summary))
 
@@ -279,12 +351,19 @@ import json
 
 from inflight.bench import report
 
-files = {name: Path(workdir.name) / name for name in ("requests.csv", "statistics.csv", "trace.json")}
+files = {
+    name: Path(workdir.name) / name
+    for name in ("requests.csv", "statistics.csv", "trace.json")
+}
 report.write(files["requests.csv"], report.requests_csv(inflight.run))
-report.write(files["statistics.csv"], report.with_op_stats(files["statistics.csv"], inflight.run))
+report.write(
+    files["statistics.csv"], report.with_op_stats(files["statistics.csv"], inflight.run)
+)
 report.write(files["trace.json"], json.dumps(report.trace(inflight.run, inflight.log)))
 for name, file in files.items():
-    print(f"{name:15} {len(file.read_text().splitlines()):3} lines, {file.stat().st_size / 1000:.0f} kB")
+    print(
+        f"{name:15} {len(file.read_text().splitlines()):3} lines, {file.stat().st_size / 1000:.0f} kB"
+    )
 pd.read_csv(files["statistics.csv"]).T.set_axis(["in-flight"], axis=1).round(1)
 
 # %% [markdown]
@@ -315,7 +394,9 @@ for gpt_model_type in ("V1", "inflight_fused_batching"):
 board
 
 # %% tags=["nbval-ignore-output"]
-charts.show(*board.frame)  # what the dashboard shows last, for those who read this page without a kernel
+charts.show(
+    *board.frame
+)  # what the dashboard shows last, for those who read this page without a kernel
 
 # %% [markdown]
 # ## On the lab GPU
@@ -364,9 +445,13 @@ charts.show(*board.frame)  # what the dashboard shows last, for those who read t
 from inflight.bench import recorded
 
 here = pd.DataFrame({"ratio": ["throughput"], "median": [faster]})
-lab = recorded.table("compare-in-process-V1-inflight_fused_batching", "ratios", gpus_only=True)
+lab = recorded.table(
+    "compare-in-process-V1-inflight_fused_batching", "ratios", gpus_only=True
+)
 summary = charts.lab_results_summary(here, lab, "ratio", "median")
-charts.show(charts.lab_results(here, lab, "ratio", "median", "in-flight over static"), summary)
+charts.show(
+    charts.lab_results(here, lab, "ratio", "median", "in-flight over static"), summary
+)
 
 # %% [markdown]
 # ## What breaks
@@ -378,7 +463,9 @@ charts.show(charts.lab_results(here, lab, "ratio", "median", "in-flight over sta
 from inflight import CourseError
 
 server.stop()
-repo = repository.assemble(repo, engine_dir, batching_strategy="V1", decoupled_mode=True)
+repo = repository.assemble(
+    repo, engine_dir, batching_strategy="V1", decoupled_mode=True
+)
 server = Server(repo).start()
 client = Client(server.grpc_url)
 pieces = client.stream("Tell me a story.", 24, end_id=-1).read().pieces

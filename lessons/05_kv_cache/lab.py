@@ -31,18 +31,34 @@ from inflight.triton import Client, Server, repository
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
 engine_dir = engine.cached(fetch(), BuildConfig(max_input_len=512, max_seq_len=1024))
-repo = repository.assemble(Path(workdir.name) / "repo", engine_dir, iteration_log_path=log_path,
-                           batch_scheduler_policy="max_utilization", max_tokens_in_paged_kv_cache=1024)
+repo = repository.assemble(
+    Path(workdir.name) / "repo",
+    engine_dir,
+    iteration_log_path=log_path,
+    batch_scheduler_policy="max_utilization",
+    max_tokens_in_paged_kv_cache=1024,
+)
 server = Server(repo).start()
 client = Client(server.grpc_url)
 print("warm-up:", client.ask("Name the capital of France.").text)
 
 # %%
 choose = random.Random(7)
-input_lens, output_lens = choose.choices((60, 100, 150), k=10), choose.choices((60, 100, 140), k=10)
-requests = [workload.TimedRequest(text, output_len, 0.0, input_len) for text, input_len, output_len
-            in zip(workload.prompts_of(input_lens, load_tokenizer(engine_dir)), input_lens, output_lens)]
-print(f"{len(requests)} requests, {sum(input_lens)} tokens of prompts, {sum(output_lens)} tokens of answers")
+input_lens, output_lens = (
+    choose.choices((60, 100, 150), k=10),
+    choose.choices((60, 100, 140), k=10),
+)
+requests = [
+    workload.TimedRequest(text, output_len, 0.0, input_len)
+    for text, input_len, output_len in zip(
+        workload.prompts_of(input_lens, load_tokenizer(engine_dir)),
+        input_lens,
+        output_lens,
+    )
+]
+print(
+    f"{len(requests)} requests, {sum(input_lens)} tokens of prompts, {sum(output_lens)} tokens of answers"
+)
 
 # %% [markdown]
 # ## Exercise 5.1 · Plates
@@ -52,13 +68,19 @@ print(f"{len(requests)} requests, {sum(input_lens)} tokens of prompts, {sum(outp
 # Write `blocks`: how many KV cache blocks a request needs to begin (its prompt), and how many must be certain before
 # `guaranteed_no_evict` lets it sit down (its prompt and its whole answer). A block belongs to one request alone.
 
+
 # %%
-def blocks(input_len: int, max_tokens: int, tokens_per_block: int) -> tuple[int, int] | None:
+def blocks(
+    input_len: int, max_tokens: int, tokens_per_block: int
+) -> tuple[int, int] | None:
     """Blocks of the prompt, and of prompt and answer together."""
     # BEGIN SOLUTION
     # LAB: return None
-    return -(-input_len // tokens_per_block), -(-(input_len + max_tokens) // tokens_per_block)
+    return -(-input_len // tokens_per_block), -(
+        -(input_len + max_tokens) // tokens_per_block
+    )
     # END SOLUTION
+
 
 # %%
 check("5.1", blocks)
@@ -86,6 +108,7 @@ check("5.1", blocks)
 # - `most_paused`: the most requests that were paused at once;
 # - `held_back`: iterations in which a request waited although a slot was empty.
 
+
 # %%
 def price(log: pd.DataFrame, prompt_tokens: int) -> dict[str, int] | None:
     """What the shortage of blocks did in one run."""
@@ -98,22 +121,30 @@ def price(log: pd.DataFrame, prompt_tokens: int) -> dict[str, int] | None:
     }
     # END SOLUTION
 
+
 # %%
 check("5.2", price)
 
 # %% [markdown]
 # Try it on both policies:
 
+
 # %% tags=["nbval-ignore-output"]
 def run(policy, cache_tokens):
-    server.load("tensorrt_llm", batch_scheduler_policy=policy, max_tokens_in_paged_kv_cache=cache_tokens)
+    server.load(
+        "tensorrt_llm",
+        batch_scheduler_policy=policy,
+        max_tokens_in_paged_kv_cache=cache_tokens,
+    )
     client.ask("Name the capital of France.")
     return trace_run.run(client, requests, log_path)
 
 
 for policy in ("max_utilization", "guaranteed_no_evict"):
     done = run(policy, 1024)
-    print(f"{policy:20} {done.tokens_per_s:.0f} tokens a second, {price(done.log, sum(input_lens))}")
+    print(
+        f"{policy:20} {done.tokens_per_s:.0f} tokens a second, {price(done.log, sum(input_lens))}"
+    )
 
 # %% [markdown]
 # <details><summary>Hint 1: twice</summary>
@@ -143,15 +174,22 @@ for policy in ("max_utilization", "guaranteed_no_evict"):
 # - `captions`: answers are streamed to people who read along; `max_tokens` is 150, and answers have 140 to 150 tokens.
 # - `labels`: a batch over night; `max_tokens` is 512 to be safe, and nearly all answers end after 20 tokens.
 
+
 # %%
-def smallest_cache(lengths: list[tuple[int, int]], slots: int, tokens_per_block: int, max_seq_len: int) -> int | None:
+def smallest_cache(
+    lengths: list[tuple[int, int]], slots: int, tokens_per_block: int, max_seq_len: int
+) -> int | None:
     """Tokens of cache with which a free slot is always free for the next request."""
     # BEGIN SOLUTION
     # LAB: return None
-    meals = sorted((-(-(prompt + answer) // tokens_per_block) for prompt, answer in lengths), reverse=True)
+    meals = sorted(
+        (-(-(prompt + answer) // tokens_per_block) for prompt, answer in lengths),
+        reverse=True,
+    )
     longest = -(-max_seq_len // tokens_per_block)
     return max(sum(meals[:slots]), longest) * tokens_per_block
     # END SOLUTION
+
 
 # BEGIN SOLUTION
 # LAB: advice = {"captions": None, "labels": None}
@@ -169,8 +207,12 @@ size = smallest_cache(list(zip(input_lens, output_lens)), 8, 32, 1024)
 if size is None:
     print("smallest_cache is not written yet")
 else:
-    held_back = run("guaranteed_no_evict", size).log.query("waiting > 0 and empty_seats > 0 and iteration > 8")
-    print(f"{size} tokens of cache: somebody waited beside an empty slot in {len(held_back)} iterations")
+    held_back = run("guaranteed_no_evict", size).log.query(
+        "waiting > 0 and empty_seats > 0 and iteration > 8"
+    )
+    print(
+        f"{size} tokens of cache: somebody waited beside an empty slot in {len(held_back)} iterations"
+    )
 
 # %% [markdown]
 # The first iterations are left out: guests come through the door one after the other.

@@ -35,9 +35,15 @@
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import widgets
 
-guess = widgets.predict("Which policy makes more tokens a second when the cache is tight?",
-                        ["guaranteed_no_evict: it computes nothing twice", "no difference worth the name",
-                         "max_utilization: it fills more slots"], "guaranteed_no_evict: it computes nothing twice")
+guess = widgets.predict(
+    "Which policy makes more tokens a second when the cache is tight?",
+    [
+        "guaranteed_no_evict: it computes nothing twice",
+        "no difference worth the name",
+        "max_utilization: it fills more slots",
+    ],
+    "guaranteed_no_evict: it computes nothing twice",
+)
 guess
 
 # %% [markdown]
@@ -57,10 +63,15 @@ from inflight.engine import BuildConfig
 tight_engine = engine.cached(fetch(), BuildConfig(max_input_len=512, max_seq_len=1024))
 tokenizer = load_tokenizer(tight_engine)
 choose = random.Random(5)
-input_lens, output_lens = choose.choices((45, 70, 130, 190), k=16), choose.choices((40, 70, 110, 170), k=16)
+input_lens, output_lens = (
+    choose.choices((45, 70, 130, 190), k=16),
+    choose.choices((40, 70, 110, 170), k=16),
+)
 guests = zip(workload.prompts_of(input_lens, tokenizer), input_lens, output_lens)
-requests = [workload.TimedRequest(text, output_len, place * workload.TRACE_GAP_S, input_len)
-            for place, (text, input_len, output_len) in enumerate(guests)]
+requests = [
+    workload.TimedRequest(text, output_len, place * workload.TRACE_GAP_S, input_len)
+    for place, (text, input_len, output_len) in enumerate(guests)
+]
 print("prompts:", *input_lens, "\nanswers:", *output_lens)
 
 # %% [markdown]
@@ -73,23 +84,35 @@ print("prompts:", *input_lens, "\nanswers:", *output_lens)
 build = engine.read(tight_engine).build_config
 cache_tokens = 1024
 num_blocks = cache_tokens // build.tokens_per_block
-meals = [-(-(request.input_len + request.max_tokens) // build.tokens_per_block) for request in requests]
+meals = [
+    -(-(request.input_len + request.max_tokens) // build.tokens_per_block)
+    for request in requests
+]
 openings = [-(-request.input_len // build.tokens_per_block) for request in requests]
 mean_meal, mean_opening = sum(meals) / len(meals), sum(openings) / len(openings)
 print(f"{num_blocks} blocks, {build.max_batch_size} slots")
-print(f"a whole meal takes {mean_meal:.1f} blocks on average: {num_blocks / mean_meal:.1f} guests are safe at once")
-print(f"a prompt alone takes {mean_opening:.1f}: {num_blocks / mean_opening:.1f} guests could begin at once")
+print(
+    f"a whole meal takes {mean_meal:.1f} blocks on average: {num_blocks / mean_meal:.1f} guests are safe at once"
+)
+print(
+    f"a prompt alone takes {mean_opening:.1f}: {num_blocks / mean_opening:.1f} guests could begin at once"
+)
 
 # %% [markdown]
 # So `guaranteed_no_evict` will leave slots empty, and `max_utilization` will let in more than can finish. The first
 # policy is simple enough to be played on paper, one round of tokens at a time:
+
 
 # %%
 def rounds_on_paper(guests, num_blocks, slots):
     """Iterations under guaranteed_no_evict; a guest is (blocks of the whole meal, tokens of the answer)."""
     waiting, table, rounds = list(guests), [], 0
     while waiting or table:
-        while waiting and len(table) < slots and sum(meal for meal, _ in table) + waiting[0][0] <= num_blocks:
+        while (
+            waiting
+            and len(table) < slots
+            and sum(meal for meal, _ in table) + waiting[0][0] <= num_blocks
+        ):
             table.append(waiting.pop(0))
         table = [(meal, tokens - 1) for meal, tokens in table if tokens > 1]
         rounds += 1
@@ -110,8 +133,13 @@ from inflight.triton import Client, Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
-repo = repository.assemble(Path(workdir.name) / "repo", tight_engine, iteration_log_path=log_path,
-                           batch_scheduler_policy="guaranteed_no_evict", max_tokens_in_paged_kv_cache=cache_tokens)
+repo = repository.assemble(
+    Path(workdir.name) / "repo",
+    tight_engine,
+    iteration_log_path=log_path,
+    batch_scheduler_policy="guaranteed_no_evict",
+    max_tokens_in_paged_kv_cache=cache_tokens,
+)
 server = Server(repo).start()
 client = Client(server.grpc_url)
 print("ready:", client.ask("Name the capital of France.").text)
@@ -126,9 +154,13 @@ from inflight.bench import trace_run
 no_evict = trace_run.run(client, requests, log_path)
 log = no_evict.log
 held_back = log[(log["waiting"] > 0) & (log["empty_seats"] > 0)]
-print(f"{no_evict.tokens_per_s:.0f} tokens a second; {log['scheduled'].mean():.1f} guests at the table on average")
-print(f"In {len(held_back)} of {len(log)} iterations somebody waited although a slot was free, "
-      f"with {held_back['kv_blocks_free'].mean():.0f} of {num_blocks} blocks lying idle.")
+print(
+    f"{no_evict.tokens_per_s:.0f} tokens a second; {log['scheduled'].mean():.1f} guests at the table on average"
+)
+print(
+    f"In {len(held_back)} of {len(log)} iterations somebody waited although a slot was free, "
+    f"with {held_back['kv_blocks_free'].mean():.0f} of {num_blocks} blocks lying idle."
+)
 
 # %% [markdown]
 # Idle, but promised: they are for the end of answers that have only begun.
@@ -142,12 +174,18 @@ print(repository.edit(repo, "tensorrt_llm", batch_scheduler_policy="max_utilizat
 server.load("tensorrt_llm")
 
 # %% tags=["nbval-ignore-output"]
-client.ask("Name the capital of France.")  # a fresh engine's first request is its slowest: not counted
+client.ask(
+    "Name the capital of France."
+)  # a fresh engine's first request is its slowest: not counted
 utilization = trace_run.run(client, requests, log_path)
 log = utilization.log
-print(f"{utilization.tokens_per_s:.0f} tokens a second; {log['scheduled'].mean():.1f} guests at the table on average")
-print(f"In {(log['paused'] > 0).sum()} of {len(log)} iterations somebody was paused, at most {log['paused'].max()} "
-      "at once.")
+print(
+    f"{utilization.tokens_per_s:.0f} tokens a second; {log['scheduled'].mean():.1f} guests at the table on average"
+)
+print(
+    f"In {(log['paused'] > 0).sum()} of {len(log)} iterations somebody was paused, at most {log['paused'].max()} "
+    "at once."
+)
 
 # %% [markdown]
 # ## See
@@ -184,15 +222,21 @@ def computed_twice(log):
 
 
 twice = computed_twice(utilization.log)
-print(f"prompts {prompt_tokens}, context computed {prompt_tokens + twice}: {twice} tokens twice, "
-      f"{100 * twice / (prompt_tokens + answer_tokens):.0f} % more work")
+print(
+    f"prompts {prompt_tokens}, context computed {prompt_tokens + twice}: {twice} tokens twice, "
+    f"{100 * twice / (prompt_tokens + answer_tokens):.0f} % more work"
+)
 print(f"guaranteed_no_evict: {computed_twice(no_evict.log)} tokens twice")
 
 # %% tags=["nbval-ignore-output"]
 fewer = len(no_evict.log) / len(utilization.log)
 faster = utilization.tokens_per_s / no_evict.tokens_per_s
-print(f"On paper guaranteed_no_evict takes {on_paper} iterations; counted: {len(no_evict.log)}.")
-print(f"max_utilization needs {fewer:.2f} times fewer, and makes {faster:.2f} times as many tokens a second.")
+print(
+    f"On paper guaranteed_no_evict takes {on_paper} iterations; counted: {len(no_evict.log)}."
+)
+print(
+    f"max_utilization needs {fewer:.2f} times fewer, and makes {faster:.2f} times as many tokens a second."
+)
 print(f"Your prediction: {guess.value}.")
 
 # %% [markdown]
@@ -205,32 +249,63 @@ import pandas as pd
 
 
 def measure(policy, cache_tokens):
-    server.load("tensorrt_llm", batch_scheduler_policy=policy, max_tokens_in_paged_kv_cache=cache_tokens)
+    server.load(
+        "tensorrt_llm",
+        batch_scheduler_policy=policy,
+        max_tokens_in_paged_kv_cache=cache_tokens,
+    )
     client.ask("Name the capital of France.")
     return trace_run.run(client, requests, log_path)
 
 
-trials = {("guaranteed_no_evict", cache_tokens): no_evict, ("max_utilization", cache_tokens): utilization}
+trials = {
+    ("guaranteed_no_evict", cache_tokens): no_evict,
+    ("max_utilization", cache_tokens): utilization,
+}
 for size in (1536, 2560):
     for policy in ("guaranteed_no_evict", "max_utilization"):
         trials[policy, size] = measure(policy, size)
 print(f"{len(trials)} runs of {len(requests)} requests")
 
 # %% tags=["nbval-ignore-output"]
-columns = ["policy", "cache", "tokens_per_s", "p50_s", "p99_s", "most waiting", "most paused", "twice", "in use (%)"]
-rows = [(policy, size, one.tokens_per_s, *(one.requests["latency_ms"].quantile([0.5, 0.99]) / 1000),
-         one.log["waiting"].max(), one.log["paused"].max(), computed_twice(one.log),
-         100 * (one.log["kv_blocks_used"] / one.log["kv_blocks_max"]).mean())
-        for (policy, size), one in trials.items()]
+columns = [
+    "policy",
+    "cache",
+    "tokens_per_s",
+    "p50_s",
+    "p99_s",
+    "most waiting",
+    "most paused",
+    "twice",
+    "in use (%)",
+]
+rows = [
+    (
+        policy,
+        size,
+        one.tokens_per_s,
+        *(one.requests["latency_ms"].quantile([0.5, 0.99]) / 1000),
+        one.log["waiting"].max(),
+        one.log["paused"].max(),
+        computed_twice(one.log),
+        100 * (one.log["kv_blocks_used"] / one.log["kv_blocks_max"]).mean(),
+    )
+    for (policy, size), one in trials.items()
+]
 table = pd.DataFrame(rows, columns=columns)
 charts.table(table)
 
 # %% tags=["nbval-ignore-output"]
 by = table.set_index(["policy", "cache"])["tokens_per_s"]
 gain = by["max_utilization"] / by["guaranteed_no_evict"]
-summary = ("Throughput and P99 of latency against the size of the cache, a line a policy. max_utilization makes "
-           + ", ".join(f"{ratio:.2f} times as many tokens a second with {size:,} tokens of cache"
-                       for size, ratio in gain.items()) + ".")
+summary = (
+    "Throughput and P99 of latency against the size of the cache, a line a policy. max_utilization makes "
+    + ", ".join(
+        f"{ratio:.2f} times as many tokens a second with {size:,} tokens of cache"
+        for size, ratio in gain.items()
+    )
+    + "."
+)
 charts.show(charts.policies(table), summary)
 display(Markdown(summary))
 
@@ -245,18 +320,43 @@ from inflight.engine import iteration_cost
 
 cost = iteration_cost(pd.concat([one.log for one in trials.values()]))
 rows = []
-for policy, one in (("guaranteed_no_evict", no_evict), ("max_utilization", utilization)):
-    answers = one.log["requests"].map(lambda shares: sum(share[2] > 0 for share in shares))
-    rows.append((policy, len(one.log), answers.mean(), answers.map(cost.answers_ms).sum() / 1000,
-                 prompt_tokens * cost.prompt_token_ms / 1000, computed_twice(one.log) * cost.prompt_token_ms / 1000))
-columns = ["policy", "iterations", "answers in each", "answers (s)", "prompts (s)", "computed twice (s)"]
+for policy, one in (
+    ("guaranteed_no_evict", no_evict),
+    ("max_utilization", utilization),
+):
+    answers = one.log["requests"].map(
+        lambda shares: sum(share[2] > 0 for share in shares)
+    )
+    rows.append(
+        (
+            policy,
+            len(one.log),
+            answers.mean(),
+            answers.map(cost.answers_ms).sum() / 1000,
+            prompt_tokens * cost.prompt_token_ms / 1000,
+            computed_twice(one.log) * cost.prompt_token_ms / 1000,
+        )
+    )
+columns = [
+    "policy",
+    "iterations",
+    "answers in each",
+    "answers (s)",
+    "prompts (s)",
+    "computed twice (s)",
+]
 seconds = pd.DataFrame(rows, columns=columns)
 charts.table(seconds, decimals=2)
 
 # %% tags=["nbval-ignore-output"]
-saved, paid = seconds["answers (s)"][0] - seconds["answers (s)"][1], seconds["computed twice (s)"][1]
-print(f"Fuller iterations save {saved:.1f} s, tokens computed twice cost {paid:.1f} s: max_utilization is "
-      f"{abs(saved - paid):.1f} s {'ahead' if saved > paid else 'behind'} at these prices.")
+saved, paid = (
+    seconds["answers (s)"][0] - seconds["answers (s)"][1],
+    seconds["computed twice (s)"][1],
+)
+print(
+    f"Fuller iterations save {saved:.1f} s, tokens computed twice cost {paid:.1f} s: max_utilization is "
+    f"{abs(saved - paid):.1f} s {'ahead' if saved > paid else 'behind'} at these prices."
+)
 
 # %% [markdown]
 # The two pull in opposite directions. Longer answers and a tighter cache mean more pauses; where prompts are cheap
@@ -301,9 +401,13 @@ widgets.ConfigEditor(repo, "tensorrt_llm", server)
 # %% tags=["nbval-ignore-output"]
 client.close()
 server.stop()
-whole, in_chunks = (engine.cached(fetch(), BuildConfig(max_input_len=1536, max_num_tokens=most))
-                    for most in (2048, 256))
-repo = repository.assemble(repo, whole, decoupled_mode=True, iteration_log_path=log_path)
+whole, in_chunks = (
+    engine.cached(fetch(), BuildConfig(max_input_len=1536, max_num_tokens=most))
+    for most in (2048, 256)
+)
+repo = repository.assemble(
+    repo, whole, decoupled_mode=True, iteration_log_path=log_path
+)
 server = Server(repo).start()
 client = Client(server.grpc_url)
 long_prompt, instructions = workload.prompts_of([1500, 800], tokenizer)
@@ -313,26 +417,56 @@ print(f"a prompt of {len(prompt_ids)} tokens: {long_prompt[:60]} …")
 # %% tags=["nbval-ignore-output"]
 from inflight.bench import send_while_others_read
 
-ways = {"the whole prompt in one iteration": {"gpt_model_path": whole},
-        "at most 256 tokens in an iteration": {"gpt_model_path": in_chunks, "enable_chunked_context": True}}
+ways = {
+    "the whole prompt in one iteration": {"gpt_model_path": whole},
+    "at most 256 tokens in an iteration": {
+        "gpt_model_path": in_chunks,
+        "enable_chunked_context": True,
+    },
+}
 gaps, rows = {}, []
 for way, options in ways.items():
     server.load("tensorrt_llm", **options)
     client.ask_tokens(prompt_ids, 2)  # a warm-up
     gaps[way], newcomer = send_while_others_read(client, prompt_ids)
     times, first_s = gaps[way]["time_s"], newcomer.time_to_first_s
-    parts = {"before": times < 0, "during": times.between(0, first_s), "after": times > first_s}
-    rows.append((way, *(gaps[way]["gap_ms"][part].median() for part in parts.values()), gaps[way]["gap_ms"].max(),
-                 first_s * 1000))
-felt = pd.DataFrame(rows, columns=["prompt", "ITL before (ms)", "during", "after", "longest ITL", "newcomer's TTFT"])
+    parts = {
+        "before": times < 0,
+        "during": times.between(0, first_s),
+        "after": times > first_s,
+    }
+    rows.append(
+        (
+            way,
+            *(gaps[way]["gap_ms"][part].median() for part in parts.values()),
+            gaps[way]["gap_ms"].max(),
+            first_s * 1000,
+        )
+    )
+felt = pd.DataFrame(
+    rows,
+    columns=[
+        "prompt",
+        "ITL before (ms)",
+        "during",
+        "after",
+        "longest ITL",
+        "newcomer's TTFT",
+    ],
+)
 charts.table(felt, decimals=0)
 
 # %% tags=["nbval-ignore-output"]
 longest, ttft = felt["longest ITL"], felt["newcomer's TTFT"]
-summary = (f"Each dot is a token of one reader, as high as the reader waited for it. Computed whole, the prompt makes "
-           f"everybody wait {longest[0]:.0f} ms once; in chunks no reader waits longer than {longest[1]:.0f} ms, but "
-           f"several times. The newcomer's own first token comes after {ttft[0]:.0f} and {ttft[1]:.0f} ms.")
-charts.show(charts.token_gaps({way: rows[rows["reader"] == 0] for way, rows in gaps.items()}), summary)
+summary = (
+    f"Each dot is a token of one reader, as high as the reader waited for it. Computed whole, the prompt makes "
+    f"everybody wait {longest[0]:.0f} ms once; in chunks no reader waits longer than {longest[1]:.0f} ms, but "
+    f"several times. The newcomer's own first token comes after {ttft[0]:.0f} and {ttft[1]:.0f} ms."
+)
+charts.show(
+    charts.token_gaps({way: rows[rows["reader"] == 0] for way, rows in gaps.items()}),
+    summary,
+)
 display(Markdown(summary))
 
 # %% [markdown]
@@ -341,7 +475,9 @@ display(Markdown(summary))
 
 # %%
 room = 256 - 7
-print(f"1500 tokens in parts of {room}: {-(-1500 // room)} iterations, each as long as {room} tokens of a prompt take.")
+print(
+    f"1500 tokens in parts of {room}: {-(-1500 // room)} iterations, each as long as {room} tokens of a prompt take."
+)
 
 # %% [markdown]
 # No work is saved: it is cut into slices, and the readers get a token after each. Smaller slices hurt the readers less.
@@ -355,21 +491,33 @@ print(f"1500 tokens in parts of {room}: {-(-1500 // room)} iterations, each as l
 # and a prompt that begins with the same tokens starts from there.
 
 # %% tags=["nbval-ignore-output"]
-questions = [f"{instructions} {question}" for question in
-             ("What time is it?", "Who sells the bread?", "Where does the river end?", "How many bridges are there?",
-              "Name a flower.", "What do children count?")]
+questions = [
+    f"{instructions} {question}"
+    for question in (
+        "What time is it?",
+        "Who sells the bread?",
+        "Where does the river end?",
+        "How many bridges are there?",
+        "Name a flower.",
+        "What do children count?",
+    )
+]
 ttft_ms = {}
 for reuse in (False, True):
     server.load("tensorrt_llm", enable_kv_cache_reuse=reuse)
     client.stream(long_prompt, 2).read()  # a warm-up that begins otherwise
     answers = [client.stream(question, 4, end_id=-1).read() for question in questions]
-    ttft_ms["reuse" if reuse else "no reuse"] = [answer.time_to_first_s * 1000 for answer in answers]
+    ttft_ms["reuse" if reuse else "no reuse"] = [
+        answer.time_to_first_s * 1000 for answer in answers
+    ]
 ttft_ms = pd.DataFrame(ttft_ms)
 
 # %% tags=["nbval-ignore-output"]
 first, later = ttft_ms["reuse"][0], ttft_ms["reuse"][1:].median()
-summary = (f"TTFT of {len(questions)} users who ask one after the other. With reuse the first still pays {first:.0f} "
-           f"ms for the instructions; the later ones wait {later:.0f} ms, {first / later:.0f} times less.")
+summary = (
+    f"TTFT of {len(questions)} users who ask one after the other. With reuse the first still pays {first:.0f} "
+    f"ms for the instructions; the later ones wait {later:.0f} ms, {first / later:.0f} times less."
+)
 charts.show(charts.first_tokens(ttft_ms), summary)
 display(Markdown(summary))
 
@@ -384,10 +532,14 @@ ids = [tokenizer.encode(tokenizer.chat(question)) for question in questions]
 shared = next(place for place, tokens in enumerate(zip(*ids)) if len(set(tokens)) > 1)
 reused = telemetry.iterations(log_path)["kv_blocks_reused"].iloc[-1]
 page = telemetry.metrics_with(server.metrics_url, "reused", reused)
-print(f"{shared} shared tokens are {shared // 32} full blocks; {len(ids) - 1} later users: "
-      f"{shared // 32 * (len(ids) - 1)}")
+print(
+    f"{shared} shared tokens are {shared // 32} full blocks; {len(ids) - 1} later users: "
+    f"{shared // 32 * (len(ids) - 1)}"
+)
 print(f"counted by the engine: {reused}")
-page[page["name"] == "nv_trt_llm_kv_cache_block_metrics"].set_index("label")["value"].to_frame()
+page[page["name"] == "nv_trt_llm_kv_cache_block_metrics"].set_index("label")[
+    "value"
+].to_frame()
 
 # %% [markdown]
 # Reuse costs nothing here: a kept block is given up as soon as somebody needs it. What it needs from you is order: put
@@ -445,9 +597,16 @@ page[page["name"] == "nv_trt_llm_kv_cache_block_metrics"].set_index("label")["va
 from inflight.bench import recorded
 
 here = pd.DataFrame({"ratio": ["throughput"], "median": [gain[cache_tokens]]})
-lab = recorded.table("compare-in-process-guaranteed_no_evict-max_utilization", "ratios", gpus_only=True)
+lab = recorded.table(
+    "compare-in-process-guaranteed_no_evict-max_utilization", "ratios", gpus_only=True
+)
 summary = charts.lab_results_summary(here, lab, "ratio", "median")
-charts.show(charts.lab_results(here, lab, "ratio", "median", "max_utilization over guaranteed_no_evict"), summary)
+charts.show(
+    charts.lab_results(
+        here, lab, "ratio", "median", "max_utilization over guaranteed_no_evict"
+    ),
+    summary,
+)
 
 # %% [markdown]
 # ## What breaks

@@ -25,8 +25,14 @@ from inflight.triton import Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "executions.jsonl"
-repo = repository.assemble(Path(workdir.name) / "repo", models=("batch-cost", "running-sum"), batch_cost_fixed_ms=40,
-                           batch_cost_item_ms=4, running_sum_max_batch_size=2, execution_log_path=log_path)
+repo = repository.assemble(
+    Path(workdir.name) / "repo",
+    models=("batch-cost", "running-sum"),
+    batch_cost_fixed_ms=40,
+    batch_cost_item_ms=4,
+    running_sum_max_batch_size=2,
+    execution_log_path=log_path,
+)
 server = Server(repo).start()
 print("ready:", *repository.models(repo))
 
@@ -41,9 +47,15 @@ print("ready:", *repository.models(repo))
 #
 # Write the function that gives the sizes of the batches, in order.
 
+
 # %%
-def batch_sizes(arrivals_ms: list[float], delay_ms: float, max_batch_size: int, fixed_ms: float,
-                item_ms: float) -> list[int] | None:
+def batch_sizes(
+    arrivals_ms: list[float],
+    delay_ms: float,
+    max_batch_size: int,
+    fixed_ms: float,
+    item_ms: float,
+) -> list[int] | None:
     """Sizes of the batches, in the order in which they leave."""
     # BEGIN SOLUTION
     # LAB: return None
@@ -60,6 +72,7 @@ def batch_sizes(arrivals_ms: list[float], delay_ms: float, max_batch_size: int, 
     return sizes
     # END SOLUTION
 
+
 # %%
 check("6.1", batch_sizes)
 
@@ -70,11 +83,21 @@ check("6.1", batch_sizes)
 # %% tags=["nbval-ignore-output"]
 every_17_ms = [17 * number for number in range(12)]
 for delay_ms in (0, 60):
-    repository.edit(repo, "batch-cost", f"dynamic_batching {{ max_queue_delay_microseconds: {1000 * delay_ms} }}")
+    repository.edit(
+        repo,
+        "batch-cost",
+        f"dynamic_batching {{ max_queue_delay_microseconds: {1000 * delay_ms} }}",
+    )
     server.load("batch-cost")
     arrivals = batch_run.at([arrival / 1000 for arrival in every_17_ms])
-    seen = batch_run.run(server, "batch-cost", arrivals, log_path).executions["size"].tolist()
-    print(f"delay {delay_ms:2} ms: yours {batch_sizes(every_17_ms, delay_ms, 8, 40, 4)}, Triton's {seen}")
+    seen = (
+        batch_run.run(server, "batch-cost", arrivals, log_path)
+        .executions["size"]
+        .tolist()
+    )
+    print(
+        f"delay {delay_ms:2} ms: yours {batch_sizes(every_17_ms, delay_ms, 8, 40, 4)}, Triton's {seen}"
+    )
 
 # %% [markdown]
 # <details><summary>Hint 1: one variable more</summary>
@@ -106,7 +129,10 @@ for delay_ms in (0, 60):
 # %%
 # BEGIN SOLUTION
 # LAB: settings = {}
-settings = {"max_batch_size": 8, "dynamic_batching.max_queue_delay_microseconds": 110_000}
+settings = {
+    "max_batch_size": 8,
+    "dynamic_batching.max_queue_delay_microseconds": 110_000,
+}
 # END SOLUTION
 
 # %% [markdown]
@@ -119,9 +145,17 @@ repository.edit(repo, "batch-cost", dynamic_batching=False)
 print(repository.edit(repo, "batch-cost", **settings))
 server.load("batch-cost")
 tries = [batch_run.run(server, "batch-cost", load, log_path) for _ in range(3)]
-best = min(tries, key=lambda outcome: (outcome.statistics.mean_batch < 3,
-                                       outcome.requests["latency_ms"].quantile(0.95)))
-charts.show(charts.batches({"your settings": best}), charts.batches_summary({"your settings": best}))
+best = min(
+    tries,
+    key=lambda outcome: (
+        outcome.statistics.mean_batch < 3,
+        outcome.requests["latency_ms"].quantile(0.95),
+    ),
+)
+charts.show(
+    charts.batches({"your settings": best}),
+    charts.batches_summary({"your settings": best}),
+)
 
 # %% tags=["nbval-ignore-output"]
 check("6.2", (settings, best))
@@ -148,6 +182,7 @@ check("6.2", (settings, best))
 # `Step` a message, with `start` true on the first one of each sequence and `end` true on the last. The list is
 # complete: nothing comes after it.
 
+
 # %%
 def steps(messages: list[tuple[int, int]]) -> list[Step] | None:
     """The messages as steps of their sequences."""
@@ -157,9 +192,17 @@ def steps(messages: list[tuple[int, int]]) -> list[Step] | None:
     for place, (sequence, _) in enumerate(messages):
         first.setdefault(sequence, place)
         last[sequence] = place
-    return [Step(sequence, value=value, start=first[sequence] == place, end=last[sequence] == place)
-            for place, (sequence, value) in enumerate(messages)]
+    return [
+        Step(
+            sequence,
+            value=value,
+            start=first[sequence] == place,
+            end=last[sequence] == place,
+        )
+        for place, (sequence, value) in enumerate(messages)
+    ]
     # END SOLUTION
+
 
 # %%
 check("6.3", steps)
@@ -174,7 +217,11 @@ if made is None:
     print("steps is not written yet")
 else:
     answers = sequences.send(server, made)
-    print(answers[["sequence", "value", "controls", "sum", "outcome"]].to_string(index=False))
+    print(
+        answers[["sequence", "value", "controls", "sum", "outcome"]].to_string(
+            index=False
+        )
+    )
 
 # %% [markdown]
 # <details><summary>Hint: two dictionaries</summary>
@@ -193,17 +240,24 @@ else:
 # which gives four numbers: how many requests were `"answered"`, found the `"queue full"`, `"timed out"` in it, and how
 # many of all that were sent Triton's statistics do not count: `"not counted"`.
 
+
 # %%
 def account(outcome: batch_run.Outcome) -> dict[str, int] | None:
     """What became of all the requests: answered, queue full, timed out; and how many are not counted."""
     # BEGIN SOLUTION
     # LAB: return None
-    messages, counted = outcome.requests["message"], outcome.statistics.succeeded + outcome.statistics.failed
-    return {"answered": int((messages == "").sum()),
-            "queue full": int((messages == batch_run.QUEUE_FULL).sum()),
-            "timed out": int((messages == batch_run.TIMED_OUT).sum()),
-            "not counted": len(messages) - counted}
+    messages, counted = (
+        outcome.requests["message"],
+        outcome.statistics.succeeded + outcome.statistics.failed,
+    )
+    return {
+        "answered": int((messages == "").sum()),
+        "queue full": int((messages == batch_run.QUEUE_FULL).sum()),
+        "timed out": int((messages == batch_run.TIMED_OUT).sum()),
+        "not counted": len(messages) - counted,
+    }
     # END SOLUTION
+
 
 # %%
 check("6.4", account)
@@ -213,10 +267,19 @@ check("6.4", account)
 # dashboard that is made of Triton's statistics?
 
 # %% tags=["nbval-ignore-output"]
-policy = "default_queue_policy { max_queue_size: 32 default_timeout_microseconds: 100000 }"
-repository.edit(repo, "batch-cost", f"max_batch_size: 8 dynamic_batching {{ {policy} }}")
+policy = (
+    "default_queue_policy { max_queue_size: 32 default_timeout_microseconds: 100000 }"
+)
+repository.edit(
+    repo, "batch-cost", f"max_batch_size: 8 dynamic_batching {{ {policy} }}"
+)
 server.load("batch-cost")
-flood = batch_run.run(server, "batch-cost", batch_run.at(workload.poisson(300, rate=600, seed=4)), log_path)
+flood = batch_run.run(
+    server,
+    "batch-cost",
+    batch_run.at(workload.poisson(300, rate=600, seed=4)),
+    log_path,
+)
 print("sent:", len(flood.requests), "· your account:", account(flood))
 
 # %% [markdown]

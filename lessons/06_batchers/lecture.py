@@ -36,7 +36,9 @@
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import widgets
 
-guess = widgets.predict("In how many batches will the 24 requests be computed?", default=3)
+guess = widgets.predict(
+    "In how many batches will the 24 requests be computed?", default=3
+)
 guess
 
 # %% [markdown]
@@ -54,8 +56,13 @@ from inflight.triton import Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "executions.jsonl"
-repo = repository.assemble(Path(workdir.name) / "repo", models=("batch-cost", "running-sum"), batch_cost_fixed_ms=40,
-                           batch_cost_item_ms=4, execution_log_path=log_path)
+repo = repository.assemble(
+    Path(workdir.name) / "repo",
+    models=("batch-cost", "running-sum"),
+    batch_cost_fixed_ms=40,
+    batch_cost_item_ms=4,
+    execution_log_path=log_path,
+)
 server = Server(repo).start()
 print("ready:", *repository.models(repo))
 
@@ -63,6 +70,7 @@ print("ready:", *repository.models(repo))
 # `repository.edit` takes a fragment of a `config.pbtxt`, puts it into the protobuf, and shows what changed.
 # `batch_run.run` sends requests on a time line and tells what became of each. Both together are all that this
 # lesson needs:
+
 
 # %% tags=["nbval-ignore-output"]
 def trial(fragment, arrivals):
@@ -96,12 +104,20 @@ def show(runs):
     display(Markdown(summary))
 
 
-show({"no batcher": alone, "dynamic_batching { }": together, "and max_batch_size: 4": four})
+show(
+    {
+        "no batcher": alone,
+        "dynamic_batching { }": together,
+        "and max_batch_size: 4": four,
+    }
+)
 
 # %% tags=["nbval-ignore-output"]
 faster = alone.requests["answered_s"].max() / together.requests["answered_s"].max()
-print(f"{len(together.executions)} batches; your prediction: {guess.value:.0f}. "
-      f"The last answer came {faster:.1f} times sooner.")
+print(
+    f"{len(together.executions)} batches; your prediction: {guess.value:.0f}. "
+    f"The last answer came {faster:.1f} times sooner."
+)
 
 # %% [markdown]
 # ## Explain: a batch is what came during the one before
@@ -116,9 +132,15 @@ fixed_s, item_s, rate = 0.040, 0.004, 100
 sizes = [1.0]
 while len(sizes) < 5:
     sizes.append(rate * (fixed_s + item_s * sizes[-1]))
-print("on paper:", *(f"{size:.1f}" for size in sizes), f"… {rate * fixed_s / (1 - rate * item_s):.1f}")
+print(
+    "on paper:",
+    *(f"{size:.1f}" for size in sizes),
+    f"… {rate * fixed_s / (1 - rate * item_s):.1f}",
+)
 print("observed:", *together.executions["size"])
-print(f"at most 4: {4 / (fixed_s + 4 * item_s):.0f} a second can be served, {rate} come: the queue grows")
+print(
+    f"at most 4: {4 / (fixed_s + 4 * item_s):.0f} a second can be served, {rate} come: the queue grows"
+)
 
 # %% [markdown]
 # The last panel is that: `max_batch_size` is a limit on throughput as much as on memory. The batcher regulates itself,
@@ -138,21 +160,34 @@ from inflight.bench import workload
 light = batch_run.at(workload.poisson(40, rate=30, seed=0))
 rows = []
 for delay_ms in (0, 25, 50, 100, 200):
-    _, run = trial(f"max_batch_size: 8 dynamic_batching {{ max_queue_delay_microseconds: {1000 * delay_ms} }}", light)
+    _, run = trial(
+        f"max_batch_size: 8 dynamic_batching {{ max_queue_delay_microseconds: {1000 * delay_ms} }}",
+        light,
+    )
     computed_s = (run.executions["end_s"] - run.executions["start_s"]).sum()
-    rows.append((delay_ms, *run.requests["latency_ms"].quantile([0.5, 0.95]), run.statistics.mean_batch,
-                 computed_s / run.requests["answered_s"].max()))
-sweep = pd.DataFrame(rows, columns=["delay_ms", "p50_ms", "p95_ms", "mean_batch", "busy"])
+    rows.append(
+        (
+            delay_ms,
+            *run.requests["latency_ms"].quantile([0.5, 0.95]),
+            run.statistics.mean_batch,
+            computed_s / run.requests["answered_s"].max(),
+        )
+    )
+sweep = pd.DataFrame(
+    rows, columns=["delay_ms", "p50_ms", "p95_ms", "mean_batch", "busy"]
+)
 
 # %% tags=["nbval-ignore-output"]
 budget_ms = 200
 within = sweep[sweep["p95_ms"] <= budget_ms]["delay_ms"]
 fits = f"{within.max()} ms" if len(within) else "none"
 first, last = sweep.iloc[0], sweep.iloc[-1]
-summary = (f"Latency and the model's load against the queue delay. From 0 to {last.delay_ms:.0f} ms of delay P50 goes "
-           f"from {first.p50_ms:.0f} to {last.p50_ms:.0f} ms, and the model is busy {100 * last.busy:.0f} instead of "
-           f"{100 * first.busy:.0f} % of the time, in batches of {last.mean_batch:.1f} instead of "
-           f"{first.mean_batch:.1f}. The longest delay here that keeps P95 within {budget_ms} ms: {fits}.")
+summary = (
+    f"Latency and the model's load against the queue delay. From 0 to {last.delay_ms:.0f} ms of delay P50 goes "
+    f"from {first.p50_ms:.0f} to {last.p50_ms:.0f} ms, and the model is busy {100 * last.busy:.0f} instead of "
+    f"{100 * first.busy:.0f} % of the time, in batches of {last.mean_batch:.1f} instead of "
+    f"{first.mean_batch:.1f}. The longest delay here that keeps P95 within {budget_ms} ms: {fits}."
+)
 charts.show(charts.delay_sweep(sweep, budget_ms), summary)
 display(Markdown(summary))
 
@@ -168,16 +203,32 @@ display(Markdown(summary))
 # of the delay. Four requests trickle in; later, eight come in a bunch. Preferred: four. Which of the two groups gains?
 
 # %% tags=["nbval-ignore-output"]
-groups = batch_run.at([0.015 * number for number in range(4)] + [0.4 + 0.003 * number for number in range(8)])
+groups = batch_run.at(
+    [0.015 * number for number in range(4)]
+    + [0.4 + 0.003 * number for number in range(8)]
+)
 _, delayed = trial("dynamic_batching { max_queue_delay_microseconds: 150000 }", groups)
-_, preferred = trial("dynamic_batching { max_queue_delay_microseconds: 150000 preferred_batch_size: [ 4 ] }", groups)
+_, preferred = trial(
+    "dynamic_batching { max_queue_delay_microseconds: 150000 preferred_batch_size: [ 4 ] }",
+    groups,
+)
 show({"delay 150 ms": delayed, "and preferred size 4": preferred})
 
 # %% tags=["nbval-ignore-output"]
-wait_ms = {name: run.requests["queue_ms"].iloc[:4].mean() for name, run in (("without", delayed), ("with", preferred))}
-last_ms = {name: run.requests["latency_ms"].iloc[-1] for name, run in (("without", delayed), ("with", preferred))}
-print(f"The trickle waited {wait_ms['without']:.0f} ms on average, and {wait_ms['with']:.0f} ms with a preferred size.")
-print(f"The last of the bunch had its answer after {last_ms['without']:.0f} ms, and {last_ms['with']:.0f} ms with it.")
+wait_ms = {
+    name: run.requests["queue_ms"].iloc[:4].mean()
+    for name, run in (("without", delayed), ("with", preferred))
+}
+last_ms = {
+    name: run.requests["latency_ms"].iloc[-1]
+    for name, run in (("without", delayed), ("with", preferred))
+}
+print(
+    f"The trickle waited {wait_ms['without']:.0f} ms on average, and {wait_ms['with']:.0f} ms with a preferred size."
+)
+print(
+    f"The last of the bunch had its answer after {last_ms['without']:.0f} ms, and {last_ms['with']:.0f} ms with it."
+)
 
 # %% [markdown]
 # The trickle gains: its fourth request sets all four free. The end of the bunch pays: eight would fit into one batch,
@@ -192,7 +243,10 @@ print(f"The last of the bunch had its answer after {last_ms['without']:.0f} ms, 
 # `preserve_ordering` holds an answer back until all before it have left. Who pays for that?
 
 # %% tags=["nbval-ignore-output"]
-uneven = [batch_run.Arrival(0.010 * number, work=1 if number % 4 else 30) for number in range(12)]
+uneven = [
+    batch_run.Arrival(0.010 * number, work=1 if number % 4 else 30)
+    for number in range(12)
+]
 _, one = trial("max_batch_size: 2 dynamic_batching { }", uneven)
 _, two = trial("instance_group [ { count: 2 kind: KIND_CPU } ]", uneven)
 _, ordered = trial("dynamic_batching { preserve_ordering: true }", uneven)
@@ -200,7 +254,10 @@ show({"one instance": one, "two instances": two, "and preserve_ordering": ordere
 
 # %% tags=["nbval-ignore-output"]
 for name, run in (("two instances", two), ("and preserve_ordering", ordered)):
-    print(f"{name:22} answered in the order", *run.requests.sort_values("answer_order")["request"])
+    print(
+        f"{name:22} answered in the order",
+        *run.requests.sort_values("answer_order")["request"],
+    )
 
 # %% [markdown]
 # Dotted is the time in which an answer is ready and held back: those behind a slow one pay. A client that
@@ -214,16 +271,26 @@ for name, run in (("two instances", two), ("and preserve_ordering", ordered)):
 # is already waiting:
 
 # %% tags=["nbval-ignore-output"]
-crowd = batch_run.at([0.002 * number for number in range(18)] + [0.110 + 0.020 * number for number in range(6)])
+crowd = batch_run.at(
+    [0.002 * number for number in range(18)]
+    + [0.110 + 0.020 * number for number in range(6)]
+)
 urgent = batch_run.at([0.060, 0.070, 0.080, 0.090], priority=1)
 _, equal = trial("max_batch_size: 4 dynamic_batching { }", [*crowd, *urgent])
-_, levels = trial("dynamic_batching { priority_levels: 2 default_priority_level: 2 }", [*crowd, *urgent])
+_, levels = trial(
+    "dynamic_batching { priority_levels: 2 default_priority_level: 2 }",
+    [*crowd, *urgent],
+)
 show({"no levels": equal, "two levels": levels})
 
 # %% tags=["nbval-ignore-output"]
 for name, run in (("no levels", equal), ("two levels", levels)):
-    latency_ms = run.requests.groupby(run.requests["priority"] == 1)["latency_ms"].mean()
-    print(f"{name:10} urgent: {latency_ms[True]:.0f} ms on average, the others: {latency_ms[False]:.0f} ms")
+    latency_ms = run.requests.groupby(run.requests["priority"] == 1)[
+        "latency_ms"
+    ].mean()
+    print(
+        f"{name:10} urgent: {latency_ms[True]:.0f} ms on average, the others: {latency_ms[False]:.0f} ms"
+    )
 
 # %% [markdown]
 # Nobody is thrown out of a batch that has left, so an urgent request waits for the ones under way, and then comes next.
@@ -237,19 +304,33 @@ for name, run in (("no levels", equal), ("two levels", levels)):
 # more. Which way loses the fewest?
 
 # %% tags=["nbval-ignore-output"]
-rush = batch_run.at([0.004 * number for number in range(24)] + [0.12 + 0.030 * number for number in range(4)])
-policies = {"max_queue_size: 6": "max_queue_size: 6",
-            "60 ms, then REJECT": "default_timeout_microseconds: 60000 timeout_action: REJECT",
-            "60 ms, then DELAY": "default_timeout_microseconds: 60000 timeout_action: DELAY"}
-runs = {name: trial(f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}", rush)[1]
-        for name, policy in policies.items()}
+rush = batch_run.at(
+    [0.004 * number for number in range(24)]
+    + [0.12 + 0.030 * number for number in range(4)]
+)
+policies = {
+    "max_queue_size: 6": "max_queue_size: 6",
+    "60 ms, then REJECT": "default_timeout_microseconds: 60000 timeout_action: REJECT",
+    "60 ms, then DELAY": "default_timeout_microseconds: 60000 timeout_action: DELAY",
+}
+runs = {
+    name: trial(f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}", rush)[1]
+    for name, policy in policies.items()
+}
 show(runs)
 
 # %% tags=["nbval-ignore-output"]
 for name, run in runs.items():
-    rejected = run.requests[run.requests["outcome"] == "rejected"]["message"].value_counts()
-    told = "; ".join(f"{count} times {message!r}" for message, count in rejected.items()) or "nobody rejected"
-    print(f"{name:20} {told}; P99 of the answered: {run.requests['latency_ms'].quantile(0.99):.0f} ms")
+    rejected = run.requests[run.requests["outcome"] == "rejected"][
+        "message"
+    ].value_counts()
+    told = (
+        "; ".join(f"{count} times {message!r}" for message, count in rejected.items())
+        or "nobody rejected"
+    )
+    print(
+        f"{name:20} {told}; P99 of the answered: {run.requests['latency_ms'].quantile(0.99):.0f} ms"
+    )
 
 # %% [markdown]
 # The full queue says no at once, which costs a client no time. A time-out says it when the batcher next looks at the
@@ -260,12 +341,24 @@ for name, run in runs.items():
 # whose queue holds two. Who is rejected?
 
 # %% tags=["nbval-ignore-output"]
-impatient = [batch_run.Arrival(one.at_s, timeout_us=30_000 * (number % 2)) for number, one in enumerate(rush)]
-_, override = trial("dynamic_batching { default_queue_policy { default_timeout_microseconds: 400000 "
-                    "allow_timeout_override: true } }", impatient)
-two_levels = [batch_run.Arrival(one.at_s, priority=1 + number % 2) for number, one in enumerate(rush)]
-_, short = trial("dynamic_batching { priority_levels: 2 default_priority_level: 2 "
-                 "priority_queue_policy { key: 2 value { max_queue_size: 2 } } }", two_levels)
+impatient = [
+    batch_run.Arrival(one.at_s, timeout_us=30_000 * (number % 2))
+    for number, one in enumerate(rush)
+]
+_, override = trial(
+    "dynamic_batching { default_queue_policy { default_timeout_microseconds: 400000 "
+    "allow_timeout_override: true } }",
+    impatient,
+)
+two_levels = [
+    batch_run.Arrival(one.at_s, priority=1 + number % 2)
+    for number, one in enumerate(rush)
+]
+_, short = trial(
+    "dynamic_batching { priority_levels: 2 default_priority_level: 2 "
+    "priority_queue_policy { key: 2 value { max_queue_size: 2 } } }",
+    two_levels,
+)
 for run, by in ((override, "timeout_us"), (short, "priority")):
     print(pd.crosstab(run.requests[by], run.requests["outcome"]), "\n")
 
@@ -279,14 +372,29 @@ for run, by in ((override, "timeout_us"), (short, "priority")):
 # %% tags=["nbval-ignore-output"]
 flood = batch_run.at(workload.poisson(1000, rate=1000, seed=0))
 rows = {}
-for name, policy in {"a queue of 32": "max_queue_size: 32",
-                     "and 100 ms at most": "max_queue_size: 32 default_timeout_microseconds: 100000"}.items():
-    _, run = trial(f"max_batch_size: 8 dynamic_batching {{ default_queue_policy {{ {policy} }} }}", flood)
-    rows[name] = [(run.requests["message"] == message).sum() for message in ("", batch_run.QUEUE_FULL,
-                                                                             batch_run.TIMED_OUT)]
-counts = pd.DataFrame.from_dict(rows, orient="index", columns=["answered", "queue full", "timed out"])
-summary = "; ".join(f"{name}: {row['answered']} answered + {row['queue full']} refused + {row['timed out']} timed out "
-                    f"= {row.sum()}" for name, row in counts.iterrows()) + f". Sent: {len(flood)}."
+for name, policy in {
+    "a queue of 32": "max_queue_size: 32",
+    "and 100 ms at most": "max_queue_size: 32 default_timeout_microseconds: 100000",
+}.items():
+    _, run = trial(
+        f"max_batch_size: 8 dynamic_batching {{ default_queue_policy {{ {policy} }} }}",
+        flood,
+    )
+    rows[name] = [
+        (run.requests["message"] == message).sum()
+        for message in ("", batch_run.QUEUE_FULL, batch_run.TIMED_OUT)
+    ]
+counts = pd.DataFrame.from_dict(
+    rows, orient="index", columns=["answered", "queue full", "timed out"]
+)
+summary = (
+    "; ".join(
+        f"{name}: {row['answered']} answered + {row['queue full']} refused + {row['timed out']} timed out "
+        f"= {row.sum()}"
+        for name, row in counts.iterrows()
+    )
+    + f". Sent: {len(flood)}."
+)
 charts.show(charts.queue_outcomes(counts), summary)
 display(Markdown(summary))
 
@@ -307,14 +415,23 @@ display(Markdown(summary))
 from inflight import CourseError
 from inflight.triton import custom_batching
 
-mixed = [batch_run.Arrival(0.010 * number, work=(1, 9, 2, 5, 1, 7)[number % 6]) for number in range(18)]
+mixed = [
+    batch_run.Arrival(0.010 * number, work=(1, 9, 2, 5, 1, 7)[number % 6])
+    for number in range(18)
+]
 closed = f"dynamic_batching {{ preferred_batch_size: {list(range(1, 9))} }}"
-_, by_number = trial(f"instance_group [ {{ count: 1 kind: KIND_CPU }} ] {closed}", mixed)
+_, by_number = trial(
+    f"instance_group [ {{ count: 1 kind: KIND_CPU }} ] {closed}", mixed
+)
 try:
-    library = custom_batching.build(custom_batching.SOURCES / "volume.c", Path(workdir.name) / "volume.so")
+    library = custom_batching.build(
+        custom_batching.SOURCES / "volume.c", Path(workdir.name) / "volume.so"
+    )
     custom_batching.install(library, server, "batch-cost", "parameter")
     limit = "at most 12 units of work"
-except CourseError as error:  # this machine has no C compiler: the next picture shows the same twice
+except (
+    CourseError
+) as error:  # this machine has no C compiler: the next picture shows the same twice
     limit = "no library"
     print(error)
 repository.edit(repo, "batch-cost", max_volume=12)
@@ -327,7 +444,13 @@ for name, run in (("at most 8 requests", by_number), (limit, by_volume)):
 
 # %% tags=["nbval-ignore-output"]
 source = (custom_batching.SOURCES / "volume.c").read_text()
-print(source[source.index("/* May this request join?"):source.index("/* The batch is on its way")].strip())
+print(
+    source[
+        source.index("/* May this request join?") : source.index(
+            "/* The batch is on its way"
+        )
+    ].strip()
+)
 
 # %% [markdown]
 # With the library no batch holds more than 12 units, so memory has a bound. There are more batches, each with its own
@@ -354,20 +477,42 @@ print(source[source.index("/* May this request join?"):source.index("/* The batc
 # %% tags=["nbval-ignore-output"]
 from inflight.bench import Step, sequences
 
-rounds = ((1, 2, 3), (2, 3), (3, 1), (1, 2, 3))  # who speaks when; in the last round all say goodbye
+rounds = (
+    (1, 2, 3),
+    (2, 3),
+    (3, 1),
+    (1, 2, 3),
+)  # who speaks when; in the last round all say goodbye
 
 
 def talk():
     """Send round after round; a row a request."""
-    return pd.concat(sequences.send(server, [Step(who, 10 ** who, f"round {number}", number == 0, number == 3)
-                                             for who in speakers]) for number, speakers in enumerate(rounds))
+    return pd.concat(
+        sequences.send(
+            server,
+            [
+                Step(who, 10**who, f"round {number}", number == 0, number == 3)
+                for who in speakers
+            ],
+        )
+        for number, speakers in enumerate(rounds)
+    )
 
 
-server.load("running-sum", **{"sequence_batching.direct.max_queue_delay_microseconds": 50_000,
-                              "sequence_batching.direct.minimum_slot_utilization": 0.75})
+server.load(
+    "running-sum",
+    **{
+        "sequence_batching.direct.max_queue_delay_microseconds": 50_000,
+        "sequence_batching.direct.minimum_slot_utilization": 0.75,
+    },
+)
 talks = {"direct": talk()}
 rows = talks["direct"].sort_values("sequence", kind="stable")
-charts.table(rows[["sequence", "controls", "place", "sum", "memory"]].replace("\n", ", ", regex=True))
+charts.table(
+    rows[["sequence", "controls", "place", "sum", "memory"]].replace(
+        "\n", ", ", regex=True
+    )
+)
 
 # %% [markdown]
 # `controls` is what Triton adds to each request as inputs, if the config asks for them: START and END, READY (somebody
@@ -376,12 +521,22 @@ charts.table(rows[["sequence", "controls", "place", "sum", "memory"]].replace("\
 # The other strategy, **oldest**, makes batches of what has come. Who keeps a place now?
 
 # %% tags=["nbval-ignore-output"]
-server.load("running-sum", **{"sequence_batching.oldest.max_candidate_sequences": 4,
-                              "sequence_batching.oldest.max_queue_delay_microseconds": 50_000})
+server.load(
+    "running-sum",
+    **{
+        "sequence_batching.oldest.max_candidate_sequences": 4,
+        "sequence_batching.oldest.max_queue_delay_microseconds": 50_000,
+    },
+)
 talks["oldest"] = talk()
-kept = {name: (rows.groupby("sequence")["place"].nunique() == 1).sum() for name, rows in talks.items()}
-summary = (f"Which sequence sat at which place of which batch. With direct {kept['direct']} of 3 sequences kept one "
-           f"place, with oldest {kept['oldest']}.")
+kept = {
+    name: (rows.groupby("sequence")["place"].nunique() == 1).sum()
+    for name, rows in talks.items()
+}
+summary = (
+    f"Which sequence sat at which place of which batch. With direct {kept['direct']} of 3 sequences kept one "
+    f"place, with oldest {kept['oldest']}."
+)
 charts.show(charts.sequence_places(talks), summary)
 display(Markdown(summary))
 
@@ -396,9 +551,15 @@ display(Markdown(summary))
 # %% tags=["nbval-ignore-output"]
 import time
 
-server.load("running-sum", max_batch_size=2, **{"sequence_batching.max_sequence_idle_microseconds": 1_000_000})
+server.load(
+    "running-sum",
+    max_batch_size=2,
+    **{"sequence_batching.max_sequence_idle_microseconds": 1_000_000},
+)
 print(sequences.send(server, [Step(7, value=1)])["message"].item())
-sequences.send(server, [Step(1, start=True), Step(2, start=True)])  # both will never say END
+sequences.send(
+    server, [Step(1, start=True), Step(2, start=True)]
+)  # both will never say END
 sent = time.monotonic()
 third = sequences.send(server, [Step(3, start=True, end=True)])["outcome"].item()
 print(f"the third is {third}, after {time.monotonic() - sent:.1f} s")
@@ -425,7 +586,9 @@ print(sequences.send(server, [Step(1, value=1)])["message"].item())
 from inflight.triton import batchers
 
 custom_batching.uninstall(server, "batch-cost", "parameter")
-repository.edit(repo, "batch-cost", "dynamic_batching { max_queue_delay_microseconds: 50000 }")
+repository.edit(
+    repo, "batch-cost", "dynamic_batching { max_queue_delay_microseconds: 50000 }"
+)
 names = [path for path in batchers.FIELDS if not path.startswith("sequence_batching")]
 widgets.ConfigEditor(repo, "batch-cost", server, names)
 
@@ -437,7 +600,9 @@ board.run()
 board
 
 # %% tags=["nbval-ignore-output"]
-charts.show(*board.frame)  # what the dashboard shows last, for those who read this page without a kernel
+charts.show(
+    *board.frame
+)  # what the dashboard shows last, for those who read this page without a kernel
 
 # %% [markdown]
 # What came of the three:
@@ -458,11 +623,15 @@ from inflight.checkpoint import fetch
 from inflight.models import huggingface
 
 checkpoint_dir = huggingface.folder(fetch())
-real = dynamic_batching.bench(checkpoint_dir, Path(workdir.name) / "bench", rounds=1, requests=48)
+real = dynamic_batching.bench(
+    checkpoint_dir, Path(workdir.name) / "bench", rounds=1, requests=48
+)
 cost, predicted = real["cost"], real["predicted"]["dynamic_over_none"]
 gain = real["ratios"]["dynamic_over_none"]["median"]
-summary = (f"A batch of texts costs {cost['fixed_ms']:.1f} ms, and {cost['item_ms']:.1f} ms more for each text in it. "
-           f"Gain predicted from that: {predicted:.2f} times the texts a second; measured: {gain:.2f} times.")
+summary = (
+    f"A batch of texts costs {cost['fixed_ms']:.1f} ms, and {cost['item_ms']:.1f} ms more for each text in it. "
+    f"Gain predicted from that: {predicted:.2f} times the texts a second; measured: {gain:.2f} times."
+)
 charts.show(charts.batch_cost(**cost), summary)
 display(Markdown(summary))
 
@@ -490,10 +659,20 @@ charts.table(pd.DataFrame(real["rows"]))
 from inflight.bench import perf_analyzer
 
 server.stop()
-repo = repository.assemble(repo, models=("text-embedding",), checkpoint_dir=checkpoint_dir)
+repo = repository.assemble(
+    repo, models=("text-embedding",), checkpoint_dir=checkpoint_dir
+)
 server = Server(repo).start()
 texts = perf_analyzer.text_data(list(dynamic_batching.TEXTS))
-columns = ["batching", "concurrency", "throughput", "latency_ms_mean", "latency_ms_p99", "queue_ms", "compute_ms"]
+columns = [
+    "batching",
+    "concurrency",
+    "throughput",
+    "latency_ms_mean",
+    "latency_ms_p99",
+    "queue_ms",
+    "compute_ms",
+]
 tables = []
 try:
     perf_analyzer.find()
@@ -503,15 +682,19 @@ else:
     for fragment in ("", "dynamic_batching { }"):
         repository.edit(repo, "text-embedding", fragment)
         server.load("text-embedding")
-        table = perf_analyzer.sweep(server.grpc_url, "text-embedding", texts, concurrency=(1, 16), requests=48)
+        table = perf_analyzer.sweep(
+            server.grpc_url, "text-embedding", texts, concurrency=(1, 16), requests=48
+        )
         tables.append(table.assign(batching=fragment or "none"))
     measured = charts.table(pd.concat(tables)[columns])
 measured
 
 # %% tags=["nbval-ignore-output"]
 for none, dynamic in zip(*(table.itertuples() for table in tables)):
-    print(f"{none.concurrency:2} under way: {none.throughput:.0f} texts a second without a batcher, "
-          f"{dynamic.throughput:.0f} with one")
+    print(
+        f"{none.concurrency:2} under way: {none.throughput:.0f} texts a second without a batcher, "
+        f"{dynamic.throughput:.0f} with one"
+    )
 
 # %% [markdown]
 # Check such a table by Little's law: under way = throughput × mean latency.
@@ -531,9 +714,18 @@ for none, dynamic in zip(*(table.itertuples() for table in tables)):
 from inflight.bench import model_analyzer
 
 try:
-    found = model_analyzer.search(server, "text-embedding", texts, concurrency=(8,), instance_counts=(2,),
-                                  max_queue_delays_us=(0, 5000), requests=30)
-    report = charts.table(found.table[["config", "batching", "instances", "throughput", "latency_ms_p99"]])
+    found = model_analyzer.search(
+        server,
+        "text-embedding",
+        texts,
+        concurrency=(8,),
+        instance_counts=(2,),
+        max_queue_delays_us=(0, 5000),
+        requests=30,
+    )
+    report = charts.table(
+        found.table[["config", "batching", "instances", "throughput", "latency_ms_p99"]]
+    )
     print("best:", found.best)
 except CourseError as error:  # it is installed at its first use, which needs a network
     report = Markdown(str(error))
@@ -590,9 +782,11 @@ report
 # **A config that Triton would refuse.** `repository.edit` and the editor find it before anything is written:
 
 # %%
-for fragment in ("dynamic_batching { preferred_batch_size: [ 16 ] }",
-                 "dynamic_batching { priority_levels: 2 default_priority_level: 3 }",
-                 "dynamic_batching { } sequence_batching { }"):
+for fragment in (
+    "dynamic_batching { preferred_batch_size: [ 16 ] }",
+    "dynamic_batching { priority_levels: 2 default_priority_level: 3 }",
+    "dynamic_batching { } sequence_batching { }",
+):
     try:
         repository.edit(repo, "text-embedding", fragment)
     except CourseError as error:
@@ -605,18 +799,28 @@ for fragment in ("dynamic_batching { preferred_batch_size: [ 16 ] }",
 
 # %% tags=["nbval-ignore-output"]
 server.stop()
-repo = repository.assemble(repo, models=("batch-cost",), batch_cost_fixed_ms=40, batch_cost_item_ms=4,
-                           batch_cost_max_batch_size=4, execution_log_path=log_path)
+repo = repository.assemble(
+    repo,
+    models=("batch-cost",),
+    batch_cost_fixed_ms=40,
+    batch_cost_item_ms=4,
+    batch_cost_max_batch_size=4,
+    execution_log_path=log_path,
+)
 server = Server(repo).start()
 burst = batch_run.at([0.002 * number for number in range(20)])
 _, plain = trial("dynamic_batching { }", burst)
-_, levels = trial("dynamic_batching { priority_levels: 2 default_priority_level: 2 }", burst)
+_, levels = trial(
+    "dynamic_batching { priority_levels: 2 default_priority_level: 2 }", burst
+)
 show({"dynamic_batching { }": plain, "with priority levels": levels})
 
 # %% tags=["nbval-ignore-output"]
 for name, run in (("plain", plain), ("with levels", levels)):
     gap_s = (run.executions["start_s"] - run.executions["end_s"].shift()).max()
-    print(f"{name:12} last answer after {run.requests['answered_s'].max():.1f} s, longest gap {1000 * gap_s:.0f} ms")
+    print(
+        f"{name:12} last answer after {run.requests['answered_s'].max():.1f} s, longest gap {1000 * gap_s:.0f} ms"
+    )
 
 # %% [markdown]
 # Under steady traffic each new request wakes the batcher, and you will not notice; in a test with one burst you will.

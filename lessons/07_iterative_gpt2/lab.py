@@ -24,10 +24,16 @@ from inflight.triton import Server, repository, telemetry
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "passes.jsonl"
-repo = repository.assemble(Path(workdir.name) / "repo", models=("iterative-gpt2",), iteration_log_path=log_path,
-                           gpt2_checkpoint_dir=gpt2_checkpoint.find("course-gpt2"))
+repo = repository.assemble(
+    Path(workdir.name) / "repo",
+    models=("iterative-gpt2",),
+    iteration_log_path=log_path,
+    gpt2_checkpoint_dir=gpt2_checkpoint.find("course-gpt2"),
+)
 server = Server(repo).start()
-gpt2_client.run(server.grpc_url, "iterative-gpt2", ["A warm-up"], max_tokens=4)["text"].tolist()
+gpt2_client.run(server.grpc_url, "iterative-gpt2", ["A warm-up"], max_tokens=4)[
+    "text"
+].tolist()
 
 # %% [markdown]
 # ## Exercise 7.1 · Count the waste
@@ -40,6 +46,7 @@ gpt2_client.run(server.grpc_url, "iterative-gpt2", ["A warm-up"], max_tokens=4)[
 # - padded, the tutorial's way: in each pass every text so far, and padding up to the longest of them;
 # - without a cache: in each pass every text so far, and nothing else;
 # - with a cache: the prompts in the first pass, then each sequence's newest token alone?
+
 
 # %%
 def padded(prompts: list[int], answer: int) -> int | None:
@@ -65,6 +72,7 @@ def with_cache(prompts: list[int], answer: int) -> int | None:
     return sum(prompts) + len(prompts) * (answer - 1)
     # END SOLUTION
 
+
 # %%
 check("7.1", (padded, without_cache, with_cache))
 
@@ -79,7 +87,9 @@ for kv_cache, on_paper in (("off", without_cache), ("on", with_cache)):
     gpt2_client.run(server.grpc_url, "iterative-gpt2", texts, max_tokens=20)
     passes = telemetry.passes(telemetry.executions(log_path, start))
     lengths = passes.groupby("sequence")["computed"].first().tolist()
-    print(f"kv_cache {kv_cache:3}: {passes['computed'].sum():4} tokens computed, on paper {on_paper(lengths, 20)}")
+    print(
+        f"kv_cache {kv_cache:3}: {passes['computed'].sum():4} tokens computed, on paper {on_paper(lengths, 20)}"
+    )
 
 # %% [markdown]
 # <details><summary>Hint: without a cache</summary>
@@ -108,13 +118,18 @@ def attend(query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarra
 
 def without_a_cache(text: np.ndarray, query, key, value) -> np.ndarray:
     """Attention of the last token of `text` [tokens, width]: every key and value is computed again."""
-    return attend(query(text[-1]), np.stack([key(x) for x in text]), np.stack([value(x) for x in text]))
+    return attend(
+        query(text[-1]),
+        np.stack([key(x) for x in text]),
+        np.stack([value(x) for x in text]),
+    )
 
 
 # %% [markdown]
 # Write the step with a cache. `x` is the newest token alone; `query`, `key` and `value` are functions that turn a token
 # into a vector, and each may be called once. `cache` is a dict, empty at first, that is yours to fill: every text has its own,
 # and hands it in again with its next token.
+
 
 # %%
 def next_token(x: np.ndarray, query, key, value, cache: dict) -> np.ndarray | None:
@@ -125,6 +140,7 @@ def next_token(x: np.ndarray, query, key, value, cache: dict) -> np.ndarray | No
     cache.setdefault("values", []).append(value(x))
     return attend(query(x), np.stack(cache["keys"]), np.stack(cache["values"]))
     # END SOLUTION
+
 
 # %%
 check("7.2", next_token)
@@ -152,7 +168,11 @@ check("7.2", next_token)
 # %%
 # BEGIN SOLUTION
 # LAB: settings = {}
-settings = {"max_batch_size": 4, "sequence_batching.oldest.max_candidate_sequences": 10, "kv_cache_slots": 10}
+settings = {
+    "max_batch_size": 4,
+    "sequence_batching.oldest.max_candidate_sequences": 10,
+    "kv_cache_slots": 10,
+}
 # END SOLUTION
 
 # %%

@@ -32,9 +32,15 @@
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import widgets
 
-guess = widgets.predict("A stream of 96 tokens runs, and a second prompt arrives. When does it get its first token?",
-                        ["at once in both ways", "at once in one, after the first stream's last in the other",
-                         "after the first stream's last in both"], "at once in both ways")
+guess = widgets.predict(
+    "A stream of 96 tokens runs, and a second prompt arrives. When does it get its first token?",
+    [
+        "at once in both ways",
+        "at once in one, after the first stream's last in the other",
+        "after the first stream's last in both",
+    ],
+    "at once in both ways",
+)
 guess
 
 # %% [markdown]
@@ -51,11 +57,17 @@ from inflight.triton import GPT2, repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "passes.jsonl"
-repo = repository.assemble(Path(workdir.name) / "repo", models=GPT2, iteration_log_path=log_path,
-                           gpt2_checkpoint_dir=gpt2_checkpoint.find("course-gpt2"))
+repo = repository.assemble(
+    Path(workdir.name) / "repo",
+    models=GPT2,
+    iteration_log_path=log_path,
+    gpt2_checkpoint_dir=gpt2_checkpoint.find("course-gpt2"),
+)
 for model in GPT2:
     config = repository.read_config(repo / model / "config.pbtxt")
-    print(f"{model:15} {config.WhichOneof('scheduling_choice')}, at most {config.max_batch_size} in a batch")
+    print(
+        f"{model:15} {config.WhichOneof('scheduling_choice')}, at most {config.max_batch_size} in a batch"
+    )
 
 # %% [markdown]
 # - `simple-gpt2` has a **dynamic batcher**: what waits while the model is busy becomes its next batch. Whoever is in a
@@ -79,7 +91,9 @@ server.load("iterative-gpt2", kv_cache="tutorial")
 prompts = ["Programming in C++ is like", "Once upon a time there was"]
 offsets_s = [0.0, 0.1]
 for model in GPT2:
-    gpt2_client.run(server.grpc_url, model, prompts, max_tokens=4)  # the first requests are the slowest: not counted
+    gpt2_client.run(
+        server.grpc_url, model, prompts, max_tokens=4
+    )  # the first requests are the slowest: not counted
 before = {model: telemetry.statistics(server.http_url, model) for model in GPT2}
 
 # %% tags=["nbval-ignore-output"]
@@ -139,11 +153,15 @@ for model in GPT2:
     done = telemetry.statistics(server.http_url, model) - before[model]
     sizes = ", ".join(f"{count} of {size}" for size, count in done.batches.items())
     num_passes = passes[model]["iteration"].nunique()
-    print(f"{model:15} {done.executions:3} batches from Triton ({sizes}), {num_passes} forward passes, "
-          f"{empty[model]} empty places")
+    print(
+        f"{model:15} {done.executions:3} batches from Triton ({sizes}), {num_passes} forward passes, "
+        f"{empty[model]} empty places"
+    )
 
 # %% tags=["nbval-ignore-output"]
-streams = {model: rows.rename(columns={"sequence": "stream"}) for model, rows in passes.items()}
+streams = {
+    model: rows.rename(columns={"sequence": "stream"}) for model, rows in passes.items()
+}
 summary = charts.forward_passes_summary(streams)
 charts.show(charts.forward_passes(streams), summary)
 display(Markdown(summary))
@@ -164,7 +182,9 @@ display(Markdown(summary))
 
 # %% tags=["nbval-ignore-output"]
 second = passes["iterative-gpt2"].query("sequence == 2")
-charts.table(second[["iteration", "correlation_id", "start", "computed", "length"]].head(4))
+charts.table(
+    second[["iteration", "correlation_id", "start", "computed", "length"]].head(4)
+)
 
 # %% [markdown]
 # - **`CORRID`** tells sequences apart. A client may name one; otherwise Triton makes one up, a number for each request.
@@ -202,8 +222,12 @@ from inflight.checkpoint import load_tokenizer
 
 tokenizer = load_tokenizer(gpt2_checkpoint.find("course-gpt2"))
 prompt, answer = len(tokenizer.encode(prompts[0])), 64
-print(f"The first token of the prompt goes through the model {answer} times, for {answer} tokens of answer.")
-print(f"All tokens: {sum(prompt + n for n in range(answer)):,} without a cache, {prompt + answer - 1} would do.")
+print(
+    f"The first token of the prompt goes through the model {answer} times, for {answer} tokens of answer."
+)
+print(
+    f"All tokens: {sum(prompt + n for n in range(answer)):,} without a cache, {prompt + answer - 1} would do."
+)
 
 # %% tags=["nbval-ignore-output"]
 computed = {}
@@ -211,7 +235,9 @@ for kv_cache in ("off", "on"):
     server.load("iterative-gpt2", kv_cache=kv_cache)
     start = log_path.stat().st_size
     gpt2_client.run(server.grpc_url, "iterative-gpt2", prompts[:1], answer)
-    computed[kv_cache] = telemetry.passes(telemetry.executions(log_path, start))["computed"].sum()
+    computed[kv_cache] = telemetry.passes(telemetry.executions(log_path, start))[
+        "computed"
+    ].sum()
     print(f"kv_cache {kv_cache:3}: {computed[kv_cache]:5,} tokens computed")
 
 # %% [markdown]
@@ -226,8 +252,11 @@ for kv_cache in ("off", "on"):
 # faster run counts: your machine may do other things too.
 
 # %% tags=["nbval-ignore-output"]
-factor = widgets.predict("With a KV cache, an answer of 384 tokens is there how many times as fast as without one?",
-                         ["less than 2 times", "2 to 5 times", "more than 5 times"], "2 to 5 times")
+factor = widgets.predict(
+    "With a KV cache, an answer of 384 tokens is there how many times as fast as without one?",
+    ["less than 2 times", "2 to 5 times", "more than 5 times"],
+    "2 to 5 times",
+)
 factor
 
 # %% tags=["nbval-ignore-output"]
@@ -235,7 +264,9 @@ ways = {}
 for way, kv_cache in 2 * (("without a cache", "off"), ("with a KV cache", "on")):
     server.load("iterative-gpt2", kv_cache=kv_cache)
     gpt2_client.run(server.grpc_url, "iterative-gpt2", prompts[:1], 8)
-    tokens = gpt2_client.costs(gpt2_client.run(server.grpc_url, "iterative-gpt2", prompts[:1], 384), prompt)
+    tokens = gpt2_client.costs(
+        gpt2_client.run(server.grpc_url, "iterative-gpt2", prompts[:1], 384), prompt
+    )
     ways[way] = min(ways.get(way, tokens), tokens, key=lambda run: run["ms"].sum())
 summary = charts.cost_of_a_token_summary(ways)
 charts.show(charts.cost_of_a_token(ways), summary)
@@ -248,8 +279,10 @@ display(Markdown(summary))
 
 # %% tags=["nbval-ignore-output"]
 without, with_cache = (tokens["ms"].sum() / 1000 for tokens in ways.values())
-print(f"384 tokens: {without:.1f} s without a cache, {with_cache:.1f} s with one, {without / with_cache:.1f} times as fast. "
-      f"Your prediction: {factor.value}.")
+print(
+    f"384 tokens: {without:.1f} s without a cache, {with_cache:.1f} s with one, {without / with_cache:.1f} times as fast. "
+    f"Your prediction: {factor.value}."
+)
 
 # %% [markdown]
 # ## Eight streams
@@ -264,13 +297,27 @@ import pandas as pd
 from inflight.bench import gpt2_race
 
 eight, rows = gpt2_race.prompts(8), []
-for model, kv_cache in (("simple-gpt2", ""), *(("iterative-gpt2", way) for way in ("tutorial", "off", "on"))):
+for model, kv_cache in (
+    ("simple-gpt2", ""),
+    *(("iterative-gpt2", way) for way in ("tutorial", "off", "on")),
+):
     server.load(model, **({"kv_cache": kv_cache} if kv_cache else {}))
     gpt2_client.run(server.grpc_url, model, eight, 4)
     tokens = gpt2_client.run(server.grpc_url, model, eight, 48)
     streams = gpt2_client.standings(tokens)
-    rows.append((model, kv_cache, len(tokens) / tokens["time_s"].max(), 1000 * streams["first_s"].max()))
-charts.table(pd.DataFrame(rows, columns=["model", "kv_cache", "tokens a second", "last first token (ms)"]))
+    rows.append(
+        (
+            model,
+            kv_cache,
+            len(tokens) / tokens["time_s"].max(),
+            1000 * streams["first_s"].max(),
+        )
+    )
+charts.table(
+    pd.DataFrame(
+        rows, columns=["model", "kv_cache", "tokens a second", "last first token (ms)"]
+    )
+)
 
 # %% [markdown]
 # The first two rows compute alike, and differ in who shares a pass. In `simple-gpt2` those who just missed a batch wait for
@@ -286,10 +333,27 @@ charts.table(pd.DataFrame(rows, columns=["model", "kv_cache", "tokens a second",
 from inflight.bench import recorded
 
 recorded_ways = recorded.table("gpt2")
-charts.table(recorded_ways[["device", "cores", "checkpoint", "way", "tokens_per_s", "ms_per_token", "first_ms_max"]])
+charts.table(
+    recorded_ways[
+        [
+            "device",
+            "cores",
+            "checkpoint",
+            "way",
+            "tokens_per_s",
+            "ms_per_token",
+            "first_ms_max",
+        ]
+    ]
+)
 
 # %%
-charts.table(recorded.table("gpt2", "ratios")[["device", "checkpoint", "ratio", "median", "min", "max"]], decimals=2)
+charts.table(
+    recorded.table("gpt2", "ratios")[
+        ["device", "checkpoint", "ratio", "median", "min", "max"]
+    ],
+    decimals=2,
+)
 
 # %% [markdown]
 # - `kv_cache_over_recompute`: tokens a second against the tutorial's way, which differs in precision and padding too.
@@ -302,7 +366,9 @@ charts.table(recorded.table("gpt2", "ratios")[["device", "checkpoint", "ratio", 
 
 # %%
 by_length = recorded.table("gpt2", "rows_by_length")
-by_length = by_length.pivot(index=["device", "checkpoint", "length"], columns="way", values="ms")
+by_length = by_length.pivot(
+    index=["device", "checkpoint", "length"], columns="way", values="ms"
+)
 charts.table(by_length[["tutorial", "off", "on"]].reset_index())
 
 # %% [markdown]
@@ -323,7 +389,9 @@ def passes_of_four(max_tokens=24, **values):
     server.load("iterative-gpt2", **values)
     start = log_path.stat().st_size
     gpt2_client.run(server.grpc_url, "iterative-gpt2", four, max_tokens)
-    return telemetry.passes(telemetry.executions(log_path, start)).rename(columns={"sequence": "stream"})
+    return telemetry.passes(telemetry.executions(log_path, start)).rename(
+        columns={"sequence": "stream"}
+    )
 
 
 knobs = {"direct, max_batch_size 2": passes_of_four(max_batch_size=2)}
@@ -334,8 +402,12 @@ knobs = {"direct, max_batch_size 2": passes_of_four(max_batch_size=2)}
 
 # %% tags=["nbval-ignore-output"]
 candidates = "sequence_batching.oldest.max_candidate_sequences"
-knobs["oldest, max_batch_size 2, 4 candidates"] = passes_of_four(max_batch_size=2, **{candidates: 4})
-knobs["oldest, max_batch_size 8, 3 candidates"] = passes_of_four(max_batch_size=8, **{candidates: 3})
+knobs["oldest, max_batch_size 2, 4 candidates"] = passes_of_four(
+    max_batch_size=2, **{candidates: 4}
+)
+knobs["oldest, max_batch_size 8, 3 candidates"] = passes_of_four(
+    max_batch_size=8, **{candidates: 3}
+)
 summary = charts.forward_passes_summary(knobs)
 charts.show(charts.forward_passes(knobs), summary)
 display(Markdown(summary))
@@ -418,7 +490,10 @@ board
 here = pd.DataFrame({"way": ["iterative, KV cache"], "tokens_per_s": [rows[-1][2]]})
 lab = recorded.table("gpt2", gpus_only=True)
 summary = charts.lab_results_summary(here, lab, "way", "tokens_per_s")
-charts.show(charts.lab_results(here, lab, "way", "tokens_per_s", "tokens a second, 8 streams"), summary)
+charts.show(
+    charts.lab_results(here, lab, "way", "tokens_per_s", "tokens a second, 8 streams"),
+    summary,
+)
 
 # %% [markdown]
 # ## What breaks
@@ -438,9 +513,12 @@ for text, max_tokens in (("word " * 2000, 8), (prompts[0], 5000)):
 # model asks `is_cancelled()` at each pass, and the slot is free again. (A machine that falls silent is noticed when its
 # connection breaks, no earlier.)
 
+
 # %% tags=["nbval-ignore-output"]
 def slots_in_use(expected):
-    page = telemetry.metrics_with(server.metrics_url, "used", expected)  # waits until it is so
+    page = telemetry.metrics_with(
+        server.metrics_url, "used", expected
+    )  # waits until it is so
     return f"{page.loc[page['label'] == 'used', 'value'].item():.0f} slots in use"
 
 
