@@ -31,17 +31,18 @@ from traitlets import default
 
 from inflight.errors import CourseError
 from inflight.notebook.charts.display import PLOTLY_MIME
+from inflight.notebook.linked_marks import SCRIPT
 from inflight.paths import COURSE
 
 NOTEBOOKS = COURSE / "notebooks"
 WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 
 # The page is nbconvert's own, without the three scripts that it would fetch from elsewhere.
-PAGE = """{%- extends 'lab/index.html.j2' -%}
-{%- block html_head_js -%}<script src="plotly.min.js"></script>{%- endblock -%}
-{%- block html_head_js_mathjax -%}{%- endblock -%}
-{%- block html_head_js_mermaidjs -%}{%- endblock -%}
-{%- block jupyter_widgets -%}{%- endblock -%}
+PAGE = f"""{{%- extends 'lab/index.html.j2' -%}}
+{{%- block html_head_js -%}}<script src="plotly.min.js"></script><script>{SCRIPT}</script>{{%- endblock -%}}
+{{%- block html_head_js_mathjax -%}}{{%- endblock -%}}
+{{%- block html_head_js_mermaidjs -%}}{{%- endblock -%}}
+{{%- block jupyter_widgets -%}}{{%- endblock -%}}
 """
 
 INDEX = """<!DOCTYPE html>

@@ -12,8 +12,9 @@ import traitlets
 from plotly.offline import get_plotlyjs
 
 from inflight.notebook.charts.display import in_course_look
+from inflight.notebook.linked_marks import SCRIPT
 
-_ESM = """
+_DRAWING = """
 // A page has one plotly.js, from whichever figure comes first. It is no part of this module, which has to load within
 // two seconds: after that anywidget gives a widget up.
 function plotly(source) {
@@ -22,6 +23,7 @@ function plotly(source) {
 }
 
 function render({ model, el }) {
+  el.classList.add("inflight-figure");
   const chart = el.appendChild(document.createElement("div"));
   const resized = new ResizeObserver(() => chart.layout && el.offsetWidth && Plotly.Plots.resize(chart));
   let drawing = false;
@@ -51,6 +53,8 @@ function render({ model, el }) {
 
 export default { render };
 """
+# Light in a dark theme too, as the stored pictures are.
+_CARD = ".inflight-figure { background: white; border-radius: 4px; padding: 8px; overflow: hidden; }"
 
 
 class LiveFigure(anywidget.AnyWidget):
@@ -68,7 +72,8 @@ class LiveFigure(anywidget.AnyWidget):
 
     value = traitlets.Unicode("").tag(sync=True)
     plotly_js = traitlets.Unicode().tag(sync=True)
-    _esm = _ESM
+    _esm = SCRIPT + _DRAWING
+    _css = _CARD
 
     @traitlets.default("plotly_js")
     def _plotly_js(self) -> str:

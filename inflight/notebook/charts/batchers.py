@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import cycle, groupby
 from typing import TYPE_CHECKING
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from inflight import machine, tiers
-from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE, WASTE_TEXT
+from inflight.notebook.charts.marks import counted, line_saying, once_in_legend, saying, words
+from inflight.notebook.palette import (
+    DECODE,
+    INK,
+    REQUEST,
+    SHADES,
+    WASTE,
+    WASTE_TEXT,
+    as_text,
+    patterns,
+    text_on,
+)
 
 if TYPE_CHECKING:
     from inflight.bench.batch_run import Outcome
 
-INSTANCES = (DECODE, "#4C9DCC", "#99C7E0", "#005080")  # shades of one meaning: copies of one model
 REJECTED, URGENT = REQUEST[3], REQUEST[1]
-LANE_PX, ROWS_PX, GAP_PX, TOP_PX, BOTTOM_PX = 20, 130, 52, 84, 54  # on top: plotly's buttons, then the key
+LANE_PX, ROWS_PX, GAP_PX, TOP_PX, BOTTOM_PX = 20, 130, 52, 84, 54
 WAITS_S = 0.003  # shorter than that is no waiting
 HELD_BACK_S = 0.02  # an answer takes a moment to arrive; one that takes longer is shown
 OUTCOMES = {"answered": DECODE, "queue full": REJECTED, "timed out": REQUEST[1]}
+PATTERNS = dict(zip(OUTCOMES, patterns(len(OUTCOMES)), strict=True))
 
 
 # Arrivals and batches on one time line --------------------------------------------------------------------------------
@@ -72,10 +83,9 @@ def batches(runs: dict[str, Outcome]) -> go.Figure:
             text=f"<b>{title}</b> · {_in_short(run)}",
         )
         bottom_px -= GAP_PX
-    _draw_key(fig, runs)
+    once_in_legend(fig)
     return fig.update_layout(
         height=inner_px + TOP_PX + BOTTOM_PX,
-        showlegend=False,
         barmode="overlay",
         margin={"l": 78, "r": 16, "t": TOP_PX, "b": BOTTOM_PX},
         meta=_on_the_cpu(),
@@ -86,11 +96,11 @@ def _lay_out(
     fig: go.Figure, rows: str, strip: str, edges: list[float], end: int, count: int, instances: list[int]
 ) -> None:
     """Axes of a panel: a row a request, and below them a lane an instance; `edges` of both, from below."""
-    x_axis = {"range": [-0.01 * end, end * 1.02], "showgrid": False}
+    x_axis = {"range": [-0.01 * end, end * 1.02], "showgrid": False, "matches": "x"}
     names = [f"model {instance}" for instance in instances] if len(instances) > 1 else ["model"]
     fig.update_layout(
         {
-            f"xaxis{rows}": {**x_axis, "anchor": f"y{rows}", "showticklabels": False},
+            f"xaxis{rows}": {**x_axis, "matches": "x" if rows else None, "anchor": f"y{rows}", "showticklabels": False},
             f"yaxis{rows}": {
                 "anchor": f"x{rows}",
                 "domain": edges[1:],
@@ -136,58 +146,89 @@ def _in_short(run: Outcome) -> str:
 def _draw_requests(fig: go.Figure, run: Outcome, instances: list[int], axes: dict) -> None:
     rows = run.requests.merge(run.executions[["execution", "start_s", "end_s"]], on="execution", how="left")
     _draw_waiting(fig, rows.assign(until_s=rows["start_s"].fillna(rows["answered_s"])), axes)
-    for instance, colour in zip(instances, INSTANCES):
-        _draw_boxes(fig, run.executions[run.executions["instance"] == instance], colour, axes)
+    for instance, look in zip(instances, _looks(instances)):
+        _draw_boxes(fig, run.executions[run.executions["instance"] == instance], look, axes)
     _draw_held_back(fig, rows[rows["answered_s"] - rows["end_s"] > HELD_BACK_S], axes)
     urgent, rejected = rows["priority"] == 1, rows["outcome"] == "rejected"
-    _draw_marks(fig, rows[~urgent], "sent_s", {"color": INK, "size": 6}, axes)
-    _draw_marks(fig, rows[urgent], "sent_s", {"color": URGENT, "size": 10, "symbol": "diamond"}, axes)
-    _draw_marks(fig, rows[rejected], "answered_s", {"color": REJECTED, "size": 8, "symbol": "x"}, axes)
+    _draw_marks(fig, rows[~urgent], "sent_s", "arrives", {"color": INK, "size": 6}, axes)
+    _draw_marks(
+        fig, rows[urgent], "sent_s", "urgent, arrives", {"color": URGENT, "size": 10, "symbol": "diamond"}, axes
+    )
+    _draw_marks(fig, rows[rejected], "answered_s", "rejected", {"color": REJECTED, "size": 8, "symbol": "x"}, axes)
+
+
+def _looks(instances: list[int]) -> list[dict]:
+    """Name, colour and pattern of what each copy of the model computes."""
+    names = [f"computed together, model {instance}" for instance in instances]
+    kinds = zip(names if len(names) > 1 else ["computed together"], cycle(SHADES), patterns(len(instances)))
+    return [{"name": name, "marker": {"color": colour, "pattern": pattern}} for name, colour, pattern in kinds]
 
 
 def _draw_waiting(fig: go.Figure, rows: pd.DataFrame, axes: dict) -> None:
-    """Grey from a request's arrival until its batch begins or it is rejected; neighbours of one fate in one area."""
-    x, y = [], []
+    """Grey from a request's arrival until its batch begins or it is rejected."""
     rows = rows[rows["until_s"] - rows["sent_s"] > WAITS_S]
-    fate = rows["execution"].fillna(0).astype(int)
-    for _, group in rows.groupby(((fate != fate.shift()) | (rows["request"].diff() != 1)).cumsum()):
-        places = [group["request"].iloc[0] - 0.45, *group["request"], group["request"].iloc[-1] + 0.45]
-        both_ends = [0, *range(len(group)), -1]
-        left, right = ([_ms(at) for at in group[name].iloc[both_ends]] for name in ("sent_s", "until_s"))
-        corners = range(len(places)) if len(set(right)) > 1 else (0, len(places) - 1)
-        x += [*left, *(right[corner] for corner in reversed(corners)), None]
-        y += [*places, *(places[corner] for corner in reversed(corners)), None]
-    fig.add_scatter(
-        x=x or [None], y=y or [None], fill="toself", fillcolor=WASTE, mode="none", opacity=0.5, hoverinfo="skip", **axes
+    waits_ms = [_ms(value) for value in rows["until_s"] - rows["sent_s"]]
+    fig.add_bar(
+        orientation="h",
+        base=[_ms(value) for value in rows["sent_s"]],
+        x=waits_ms,
+        y=rows["request"].tolist(),
+        width=1,
+        name="waits",
+        legendgroup="waits",
+        marker={"color": WASTE, "line": {"width": 0}},
+        **saying(
+            (f"request {request} · waits {ms:,} ms" for request, ms in zip(rows["request"], waits_ms)), rows["request"]
+        ),
+        **axes,
     )
 
 
 def _draw_held_back(fig: go.Figure, rows: pd.DataFrame, axes: dict) -> None:
     x = [value for row in rows.itertuples() for value in (_ms(row.end_s), _ms(row.answered_s), None)]
     y = [value for row in rows.itertuples() for value in (row.request, row.request, None)]
+    held_ms = [_ms(row.answered_s - row.end_s) for row in rows.itertuples()]
+    texts = [f"request {number} · answer held back for {ms:,} ms" for number, ms in zip(rows["request"], held_ms)]
+    name = "answered later"
     if x:
         fig.add_scatter(
-            x=x, y=y, mode="lines", line={"color": INK, "width": 1.2, "dash": "dot"}, hoverinfo="skip", **axes
+            x=x,
+            y=y,
+            mode="lines",
+            line={"color": INK, "width": 1.2, "dash": "dot"},
+            name=name,
+            legendgroup=name,
+            **saying(text for text in texts for _ in range(3)),
+            **axes,
         )
-        _draw_marks(fig, rows, "answered_s", {"color": INK, "size": 8, "symbol": "line-ns-open"}, axes)
+        _draw_marks(fig, rows, "answered_s", name, {"color": INK, "size": 8, "symbol": "line-ns-open"}, axes)
 
 
-def _draw_boxes(fig: go.Figure, executions: pd.DataFrame, colour: str, axes: dict) -> None:
+def _draw_boxes(fig: go.Figure, executions: pd.DataFrame, look: dict, axes: dict) -> None:
     """A box around the requests of a batch; several where others came between them."""
     boxes = [
-        (_ms(batch.start_s), _ms(batch.end_s), first, last)
-        for batch in executions.itertuples()
-        for first, last in _neighbours(sorted(batch.requests))
+        (batch, first, last) for batch in executions.itertuples() for first, last in _neighbours(sorted(batch.requests))
     ]
     fig.add_bar(
         orientation="h",
-        base=[start for start, *_ in boxes],
-        x=[end - start for start, end, *_ in boxes],
-        y=[(first + last) / 2 for *_, first, last in boxes],
-        width=[last - first + 0.9 for *_, first, last in boxes],
-        marker={"color": colour},
-        hoverinfo="skip",
+        base=[_ms(batch.start_s) for batch, *_ in boxes],
+        x=[_ms(batch.end_s) - _ms(batch.start_s) for batch, *_ in boxes],
+        y=[(first + last) / 2 for _, first, last in boxes],
+        width=[last - first + 0.9 for _, first, last in boxes],
+        legendgroup=look["name"],
+        **look,
+        **saying((_batch_in_words(batch) for batch, *_ in boxes), (batch.requests for batch, *_ in boxes)),
         **axes,
+    )
+
+
+def _batch_in_words(batch: tuple) -> str:
+    start, end = _ms(batch.start_s), _ms(batch.end_s)
+    return words(
+        f"batch {batch.execution}",
+        counted(batch.size, "request"),
+        f"{end - start:,} ms: {start:,} to {end:,} ms",
+        f"model {batch.instance}",
     )
 
 
@@ -198,21 +239,27 @@ def _neighbours(numbers: list[int]) -> list[tuple[int, int]]:
     return [(run[0], run[-1]) for run in whole]
 
 
-def _draw_marks(fig: go.Figure, rows: pd.DataFrame, column: str, marker: dict, axes: dict) -> None:
+def _draw_marks(fig: go.Figure, rows: pd.DataFrame, column: str, name: str, marker: dict, axes: dict) -> None:
     if len(rows):
         fig.add_scatter(
             x=[_ms(value) for value in rows[column]],
             y=rows["request"].tolist(),
             mode="markers",
             marker=marker,
-            hovertemplate="request %{y}: %{x} ms<extra></extra>",
+            name=name,
+            legendgroup=name,
+            **saying(
+                (f"request {row.request} · {name} at {_ms(getattr(row, column)):,} ms" for row in rows.itertuples()),
+                rows["request"],
+            ),
             **axes,
         )
 
 
 def _draw_lanes(fig: go.Figure, executions: pd.DataFrame, instances: list[int], axes: dict) -> None:
-    for lane, (instance, colour) in enumerate(zip(instances, INSTANCES)):
+    for lane, (instance, look) in enumerate(zip(instances, _looks(instances))):
         rows = executions[executions["instance"] == instance]
+        marker = {**look["marker"], "line": {"color": "white", "width": 1}}
         fig.add_bar(
             orientation="h",
             base=[_ms(value) for value in rows["start_s"]],
@@ -224,36 +271,13 @@ def _draw_lanes(fig: go.Figure, executions: pd.DataFrame, instances: list[int], 
             insidetextanchor="middle",
             textangle=0,
             constraintext="none",
-            textfont={"color": "white" if colour == DECODE else INK, "size": 12},
-            marker={"color": colour, "line": {"color": "white", "width": 1}},
-            hoverinfo="skip",
+            textfont={"color": text_on(marker["color"]), "size": 12},
+            name=look["name"],
+            legendgroup=look["name"],
+            marker=marker,
+            **saying((_batch_in_words(batch) for batch in rows.itertuples()), rows["requests"]),
             **axes,
         )
-
-
-def _draw_key(fig: go.Figure, runs: dict[str, Outcome]) -> None:
-    """What the marks mean, in one line above the panels."""
-    rows = pd.concat([run.requests for run in runs.values()])
-    words = [("● arrives", INK), ("■ waits", WASTE_TEXT), ("■ computed together", DECODE)]
-    words += [("◆ urgent", URGENT)] if (rows["priority"] == 1).any() else []
-    words += [("✕ rejected", REJECTED)] if (rows["outcome"] == "rejected").any() else []
-    held_back = any(trace.line.dash == "dot" for trace in fig.select_traces({"type": "scatter"}))
-    words += [("┄| answered later", INK)] if held_back else []
-    place = 0.0
-    for text, colour in words:
-        fig.add_annotation(
-            xref="paper",
-            yref="paper",
-            x=place,
-            y=1,
-            xanchor="left",
-            yanchor="bottom",
-            yshift=26,
-            text=text,
-            showarrow=False,
-            font={"color": colour},
-        )
-        place += 0.04 + 0.0125 * len(text)
 
 
 def _ms(seconds: float) -> int:
@@ -274,52 +298,54 @@ def delay_sweep(rows: pd.DataFrame, budget_ms: float) -> go.Figure:
         What P95 may be at most: a line in the upper panel.
     """
     fig, delays = go.Figure(), rows["delay_ms"].tolist()
-    for column, colour, name, side in (("p95_ms", REQUEST[3], "P95", "top"), ("p50_ms", INK, "P50", "bottom")):
-        _draw_line(fig, delays, rows[column], colour, "", [f"{value:.0f}" for value in rows[column]], side)
-        fig.add_annotation(
-            x=delays[-1],
-            y=float(rows[column].iloc[-1]),
-            text=f"<b>{name}</b>",
-            xanchor="left",
-            xshift=10,
-            showarrow=False,
-            font={"color": colour},
-        )
-    _draw_line(fig, delays, 100 * rows["busy"], DECODE, "2", [f"{size:.1f}" for size in rows["mean_batch"]], "top")
-    fig.add_shape(
-        type="line",
-        xref="paper",
-        x0=0,
-        x1=1,
-        yref="y",
-        y0=budget_ms,
-        y1=budget_ms,
-        line={"color": INK, "dash": "dash", "width": 1.5},
-    )
-    fig.add_annotation(
-        xref="paper",
-        x=0,
-        yref="y",
-        y=budget_ms,
-        text=f"budget for P95: {budget_ms:.0f} ms",
-        xanchor="left",
-        yanchor="bottom",
-        xshift=6,
-        showarrow=False,
-    )
-    fig.add_annotation(
-        xref="paper",
-        x=1,
-        yref="y2 domain",
-        y=1,
-        text="at the points: requests a batch",
-        xanchor="right",
-        yanchor="bottom",
-        yshift=-2,
-        showarrow=False,
-        font={"color": DECODE},
-    )
     margin = 0.08 * max(delays)
+    for column, colour, symbol, name, side in (
+        ("p95_ms", REQUEST[3], "diamond", "P95", "top"),
+        ("p50_ms", INK, "circle", "P50", "bottom"),
+    ):
+        values = rows[column].tolist()
+        fig.add_scatter(
+            x=delays,
+            y=values,
+            mode="lines+markers+text",
+            text=[f"{value:.0f}" for value in values],
+            textposition=f"{side} center",
+            textfont={"color": as_text(colour)},
+            line={"color": colour, "width": 2.5},
+            marker={"color": colour, "size": 8, "symbol": symbol},
+            name=f"{name} of latency (ms)",
+            legendgroup=name,
+            **saying(f"delay {delay:g} ms · {name} {value:.0f} ms" for delay, value in zip(delays, values)),
+        )
+    fig.add_scatter(
+        x=delays,
+        y=(100 * rows["busy"]).tolist(),
+        mode="lines+markers+text",
+        text=[f"{size:.1f}" for size in rows["mean_batch"]],
+        textposition="top center",
+        textfont={"color": DECODE},
+        line={"color": DECODE, "width": 2.5},
+        marker={"color": DECODE, "size": 8, "symbol": "square"},
+        name="model busy (%); at the points: requests a batch",
+        legendgroup="busy",
+        xaxis="x2",
+        yaxis="y2",
+        **saying(
+            f"delay {row.delay_ms:g} ms · model busy for {100 * row.busy:.0f} % of the time"
+            f" · {row.mean_batch:.1f} requests a batch"
+            for row in rows.itertuples()
+        ),
+    )
+    ends = [-margin, max(delays) + 1.6 * margin]
+    fig.add_scatter(
+        x=ends,
+        y=[budget_ms] * 2,
+        mode="lines",
+        line={"color": INK, "dash": "dash", "width": 1.5},
+        name=f"budget for P95: {budget_ms:.0f} ms",
+        legendgroup="budget",
+        **line_saying(f"budget for P95 · {budget_ms:.0f} ms"),
+    )
     for suffix, domain, title, most in (("", (0.5, 1.0), "latency (ms)", max(rows["p95_ms"].max(), budget_ms)),
                                         ("2", (0.0, 0.36), "model busy (%)", 100 * rows["busy"].max())):  # fmt: skip
         fig.update_layout(
@@ -327,30 +353,15 @@ def delay_sweep(rows: pd.DataFrame, budget_ms: float) -> go.Figure:
                 f"xaxis{suffix}": {
                     "anchor": f"y{suffix}",
                     "tickvals": delays,
-                    "range": [-margin, max(delays) + 1.6 * margin],
+                    "range": ends,
+                    "matches": "x" if suffix else None,
                     "title": "max_queue_delay (ms)" if suffix else None,
                 },
                 f"yaxis{suffix}": {"anchor": f"x{suffix}", "domain": domain, "title": title, "range": [0, most * 1.22]},
             }
         )
-    return fig.update_layout(height=450, showlegend=False, margin={"t": 20, "r": 40, "b": 60}, meta=_on_the_cpu())
-
-
-def _draw_line(
-    fig: go.Figure, x: list, values: pd.Series, colour: str, suffix: str, labels: list[str], side: str
-) -> None:
-    fig.add_scatter(
-        x=x,
-        y=values.tolist(),
-        mode="lines+markers+text",
-        text=labels,
-        textposition=f"{side} center",
-        textfont={"color": colour},
-        line={"color": colour, "width": 2.5},
-        marker={"color": colour, "size": 8},
-        xaxis=f"x{suffix}",
-        yaxis=f"y{suffix}",
-    )
+    once_in_legend(fig)
+    return fig.update_layout(height=520, margin={"t": 84, "r": 40, "b": 60}, meta=_on_the_cpu())
 
 
 # What became of all ---------------------------------------------------------------------------------------------------
@@ -366,19 +377,23 @@ def queue_outcomes(counts: pd.DataFrame) -> go.Figure:
             y=counts.index.tolist(),
             x=values,
             name=name,
-            marker={"color": OUTCOMES[name]},
+            legendgroup=name,
+            marker={"color": OUTCOMES[name], "pattern": PATTERNS[name]},
             text=[f"{value:,}" if value > 0.04 * counts.sum(axis=1).max() else "" for value in values],
             textposition="inside",
             insidetextanchor="middle",
-            textfont={"color": "white", "size": 13},
+            textfont={"color": text_on(OUTCOMES[name]), "size": 13},
+            **saying(
+                f"{run} · {counted(value, 'request')} {name}" for run, value in zip(counts.index, values, strict=True)
+            ),
         )
+    once_in_legend(fig)
     fig.update_xaxes(title="requests", range=[0, float(counts.sum(axis=1).max())])
     fig.update_yaxes(autorange="reversed")
     return fig.update_layout(
         barmode="stack",
         height=150 + 44 * len(counts),
-        margin={"l": 190, "t": 56, "b": 56},
-        showlegend=True,
+        margin={"l": 190, "t": 60, "b": 56},
         meta=_on_the_cpu(),
     )
 
@@ -398,9 +413,20 @@ def batch_cost(batch_ms: dict[int, float], fixed_ms: float, item_ms: float) -> g
     """
     sizes, ends = list(batch_ms), [0, max(batch_ms)]
     fig, alone, most = go.Figure(), batch_ms[1], batch_ms[1] * max(batch_ms)
-    fig.add_scatter(x=ends, y=[0, most], mode="lines", line={"color": WASTE, "width": 2, "dash": "dash"})
+    line_ms = [fixed_ms + item_ms * size for size in ends]
     fig.add_scatter(
-        x=ends, y=[fixed_ms + item_ms * size for size in ends], mode="lines", line={"color": INK, "width": 1.5}
+        x=ends,
+        y=[0, most],
+        mode="lines",
+        line={"color": WASTE, "width": 2, "dash": "dash"},
+        **saying(f"{counted(size, 'batch', 'batches')} of one text · {alone * size:.1f} ms" for size in ends),
+    )
+    fig.add_scatter(
+        x=ends,
+        y=line_ms,
+        mode="lines",
+        line={"color": INK, "width": 1.5},
+        **saying(f"{counted(size, 'text')} in the batch · {ms:.1f} ms on the line" for size, ms in zip(ends, line_ms)),
     )
     fig.add_scatter(
         x=sizes,
@@ -410,6 +436,7 @@ def batch_cost(batch_ms: dict[int, float], fixed_ms: float, item_ms: float) -> g
         text=[f"{value:.1f}" for value in batch_ms.values()],
         textposition="bottom center",
         textfont={"color": DECODE},
+        **saying(f"{counted(size, 'text')} in the batch · {ms:.1f} ms, measured" for size, ms in batch_ms.items()),
     )
     middle = ends[1] * 0.6
     fig.add_annotation(
@@ -464,9 +491,15 @@ def sequence_places(runs: dict[str, pd.DataFrame]) -> go.Figure:
             mode="markers+text",
             text=who.astype(str).tolist(),
             textposition="middle center",
-            textfont={"color": "white", "size": 13},
-            hoverinfo="skip",
+            textfont={"color": [text_on(colours[name]) for name in who], "size": 13},
             marker={"symbol": "square", "size": 26, "color": [colours[name] for name in who]},
+            **saying(
+                (
+                    f"sequence {sequence} · execution {execution} · place {place}"
+                    for sequence, execution, place in zip(who, turn, rows["place"], strict=True)
+                ),
+                who,
+            ),
             **axes,
         )
         fig.update_layout(

@@ -4,9 +4,11 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE, WASTE_TEXT
+from inflight.notebook.charts.marks import counted, in_order, once_in_legend, saying, words
+from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE, WASTE_TEXT, patterns
 
 CLASSES = {"short": REQUEST[0], "medium": REQUEST[2], "long": REQUEST[3]}
+PATTERNS = dict(zip(CLASSES, patterns(len(CLASSES)), strict=True))
 
 
 def length_class(tokens: pd.Series) -> pd.Series:
@@ -40,6 +42,7 @@ def slot_map(runs: dict[str, pd.DataFrame], slots: int) -> go.Figure:
                 f"xaxis{suffix}": {
                     "anchor": f"y{suffix}",
                     "range": [0, end * 1.02],
+                    "matches": "x" if number else None,
                     "showgrid": False,
                     "title": "iteration" if number == len(runs) - 1 else None,
                 },
@@ -64,12 +67,11 @@ def slot_map(runs: dict[str, pd.DataFrame], slots: int) -> go.Figure:
             showarrow=False,
             text=f"<b>{title}</b> · {_waste(stays, slots)}",
         )
-    _draw_key(fig, pd.concat([_kinds(stays) for stays in runs.values()]).unique())
+    once_in_legend(fig)
     return fig.update_layout(
         barmode="overlay",
         bargap=0.12,
         height=152 + 200 * len(runs),
-        showlegend=False,
         margin={"l": 70, "r": 16, "t": 88, "b": 60},
     )
 
@@ -90,49 +92,45 @@ def _waste(stays: pd.DataFrame, slots: int) -> str:
 
 
 def _draw_stays(fig: go.Figure, stays: pd.DataFrame, slots: int, axes: dict) -> None:
-    end = stays["last"].max() if len(stays) else 0
-    fig.add_bar(
-        orientation="h",
-        base=[0] * slots,
-        x=[end] * slots,
-        y=list(range(1, slots + 1)),
-        opacity=0.45,
-        marker={"color": WASTE},
-        hoverinfo="skip",
-        **axes,
-    )
-    kinds, tokens = _kinds(stays), stays["last"] - stays["first"] + 1
+    end, tokens = stays["last"].max() if len(stays) else 0, stays["last"] - stays["first"] + 1
+    busy = tokens.groupby(stays["slot"]).sum().reindex(range(1, slots + 1), fill_value=0)
+    kinds, stays = _kinds(stays), stays.assign(number=in_order(stays["request"]))
     for kind, colour in CLASSES.items():
         rows = stays[kinds == kind]
         if len(rows):
             fig.add_bar(
                 orientation="h",
-                base=rows["first"] - 1,
-                x=tokens[rows.index],
-                y=rows["slot"],
-                marker={"color": colour, "line": {"color": "white", "width": 1}},
-                customdata=rows["request"],
-                hovertemplate="request %{customdata}: %{x} iterations<extra></extra>",
+                base=(rows["first"] - 1).tolist(),
+                x=tokens[rows.index].tolist(),
+                y=rows["slot"].tolist(),
+                name=f"{kind} answer",
+                legendgroup=kind,
+                marker={"color": colour, "pattern": PATTERNS[kind], "line": {"color": "white", "width": 1}},
+                **saying((_stay_in_words(row, kind) for row in rows.itertuples()), rows["number"]),
                 **axes,
             )
+    fig.add_bar(
+        orientation="h",
+        base=[0] * slots,
+        x=[int(end)] * slots,
+        y=list(range(1, slots + 1)),
+        zorder=-1,  # behind the stays
+        name="empty slot: waste",
+        legendgroup="waste",
+        marker={"color": WASTE},
+        **saying(f"slot {slot} · empty in {end - own} of {counted(end, 'iteration')}" for slot, own in busy.items()),
+        **axes,
+    )
 
 
-def _draw_key(fig: go.Figure, kinds: np.ndarray) -> None:
-    """What the colours mean, in one line above the panels."""
-    words = [(f"■ {kind} answer", colour) for kind, colour in CLASSES.items() if kind in kinds]
-    for number, (text, colour) in enumerate([*words, ("■ empty slot: waste", WASTE_TEXT)]):
-        fig.add_annotation(
-            xref="paper",
-            yref="paper",
-            x=0.2 * number,
-            y=1,
-            xanchor="left",
-            yanchor="bottom",
-            yshift=30,
-            text=text,
-            showarrow=False,
-            font={"color": colour},
-        )
+def _stay_in_words(stay: tuple, kind: str) -> str:
+    number = stay.last - stay.first + 1
+    return words(
+        f"request {stay.number}",
+        f"slot {stay.slot}",
+        counted(number, "iteration") + (f": {stay.first} to {stay.last}" if number > 1 else f": {stay.first}"),
+        f"{kind} answer",
+    )
 
 
 def slot_map_summary(runs: dict[str, pd.DataFrame], slots: int) -> str:
@@ -154,15 +152,25 @@ def iteration_cost(answers_ms: pd.Series) -> go.Figure:
     cost = answers_ms[answers_ms.index > 0]
     number, full = cost.index.to_numpy(), cost.iloc[0] * cost.index.to_numpy()
     fig = go.Figure()
-    fig.add_scatter(x=number.tolist(), y=full.tolist(), mode="lines", line={"color": WASTE, "width": 2, "dash": "dash"})
+    fig.add_scatter(
+        x=number.tolist(),
+        y=full.tolist(),
+        mode="lines",
+        line={"color": WASTE, "width": 2, "dash": "dash"},
+        **saying(
+            f"{counted(answers, 'answer')} · {ms:.1f} ms, if each paid in full" for answers, ms in zip(number, full)
+        ),
+    )
     fig.add_scatter(
         x=number.tolist(),
         y=cost.tolist(),
         mode="lines+markers+text",
         textposition="top center",
         text=[f"{value:.1f}" for value in cost],
+        textfont={"color": INK},
         line={"color": DECODE, "width": 2},
         marker={"color": DECODE, "size": 9},
+        **saying(f"{counted(answers, 'answer')} · {ms:.1f} ms an iteration, measured" for answers, ms in cost.items()),
     )
     inner = len(number) - len(number) // 3 - 1
     fig.add_annotation(
@@ -207,8 +215,10 @@ def who_pays(runs: dict[str, pd.DataFrame]) -> go.Figure:
         marker={"color": DECODE},
         text=[f"{speed:.0f}" for speed in speeds],
         textposition="outside",
+        textfont={"color": INK},
         xaxis="x",
         yaxis="y",
+        **saying(f"{name} · {speed:.0f} tokens a second" for name, speed in zip(names, speeds, strict=True)),
     )
     _panel(fig, "", (0.76, 1.0), "tokens a second", max(speeds), len(names))
     for suffix, kind, domain in (("2", "short", (0.39, 0.58)), ("3", "long", (0.0, 0.19))):
@@ -222,14 +232,20 @@ def who_pays(runs: dict[str, pd.DataFrame]) -> go.Figure:
                 x=marks,
                 y=[name, name],
                 mode="lines+markers+text",
-                textposition="top center",
-                text=[f"{mark:.2f}" for mark in marks],
+                textposition="middle right",
+                text=["", f"  P50 {marks[0]:.2f} · P99 {marks[1]:.2f}"],  # together: the marks may touch each other
+                textfont={"color": INK},
                 line={"color": CLASSES[kind], "width": 4},
-                marker={"color": CLASSES[kind], "size": 12},
+                marker={"color": CLASSES[kind], "size": 12, "symbol": ["circle", "diamond"]},
+                **saying(
+                    f"{name} · {percentile} of {kind} answers · {mark:.2f} s"
+                    for percentile, mark in zip(("P50", "P99"), marks, strict=True)
+                ),
                 xaxis=f"x{suffix}",
                 yaxis=f"y{suffix}",
             )
-        _panel(fig, suffix, domain, f"end-to-end latency of {kind} answers: P50 and P99 (s)", longest, len(names))
+        title = f"end-to-end latency of {kind} answers: ● P50 and ◆ P99 (s)"
+        _panel(fig, suffix, domain, title, 1.25 * longest, len(names))
     return fig.update_layout(showlegend=False, bargap=0.3, height=520, margin={"l": 90, "t": 16, "b": 60})
 
 
@@ -258,6 +274,7 @@ def against_the_baseline(rows: pd.DataFrame) -> go.Figure:
         text=[f"{value:.0f}" for value in rows["tokens_per_s"]],
         textposition="outside",
         textfont={"color": INK},
+        **saying(f"{row.model} · {row.tokens_per_s:.1f} tokens a second" for row in rows.itertuples()),
     )
     fig.update_xaxes(title="tokens a second", range=[0, float(rows["tokens_per_s"].max()) * 1.12])
     return fig.update_layout(showlegend=False, height=100 + 50 * len(rows), margin={"l": 120, "t": 16})

@@ -3,9 +3,10 @@
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.notebook.palette import DECODE, INK, REQUEST
+from inflight.notebook.charts.marks import counted, line_saying, saying
+from inflight.notebook.palette import DECODE, INK, REQUEST, SYMBOLS, as_text, text_on
 
-_KINDS = {"feed-forward": "#444444", "embedding": "#6E6E6E", "attention": "#9A9A9A", "norms": "#C8C8C8"}
+_KINDS = {"feed-forward": "#333333", "embedding": "#5A5A5A", "attention": "#7A7A7A", "norms": "#949494"}
 MB, GB = 1e6, 1e9
 
 
@@ -20,15 +21,15 @@ def engine_bytes(weights: pd.DataFrame, kv_per_user: pd.DataFrame, memory_bytes:
     for row in kv_per_user.itertuples():
         _draw_growth(fig, row.tokens, row.bytes / GB, weights["bytes"].sum() / GB, memory_bytes / GB)
     most = _users_that_fit(memory_bytes / GB, weights["bytes"].sum() / GB, kv_per_user["bytes"].min() / GB)
-    fig.add_shape(
-        type="line",
-        xref="x2",
-        yref="y2",
-        x0=0,
-        x1=most * 1.15,
-        y0=memory_bytes / GB,
-        y1=memory_bytes / GB,
+    fig.add_scatter(
+        x=[0, most * 1.15],
+        y=[memory_bytes / GB] * 2,
+        xaxis="x2",
+        yaxis="y2",
+        mode="lines",
+        showlegend=False,
         line={"color": REQUEST[3], "width": 2, "dash": "dash"},
+        **line_saying(f"free memory · {memory_bytes / GB:.1f} GB"),
     )
     fig.add_annotation(
         xref="x2",
@@ -40,7 +41,7 @@ def engine_bytes(weights: pd.DataFrame, kv_per_user: pd.DataFrame, memory_bytes:
         text=f"free memory: {memory_bytes / GB:.1f} GB",
         yshift=22,
         showarrow=False,
-        font={"color": REQUEST[3]},
+        font={"color": as_text(REQUEST[3])},
     )
     fig.update_layout(
         meta={"device": ""},  # worked out, not measured
@@ -66,15 +67,19 @@ def _draw_bars(fig: go.Figure, weights: pd.DataFrame, longest: pd.Series) -> Non
             y=lanes,
             name=row.kind,
             marker={"color": _KINDS[row.kind], "line": {"color": "white", "width": 1}},
+            **saying(["", "", f"weights · {row.kind} · {row.bytes / MB:,.1f} MB"]),
             **look,
         )
     for user in range(4):
+        told = f"KV cache of user {user + 1} · {longest['tokens']:,.0f} tokens · {megabytes:,.1f} MB"
         fig.add_bar(
             x=[megabytes, 0 if user else megabytes, 0],
             y=lanes,
             name=f"user {user + 1}",
             text=[f"{megabytes:.0f}", "", ""],
+            textfont={"color": text_on(DECODE)},
             marker={"color": DECODE, "line": {"color": "white", "width": 1}},
+            **saying([told, "" if user else told, ""]),
             **look,
         )
     kinds = ", ".join(f"{row.kind} {row.bytes / MB:,.1f}" for row in weights.itertuples())
@@ -100,10 +105,15 @@ def _draw_growth(fig: go.Figure, tokens: int, per_user: float, weights: float, m
         yaxis="y2",
         text=["", f"{users:,} × {tokens:,} tokens"],
         textposition="top center",
+        textfont={"color": INK},
         showlegend=False,
         line={"color": DECODE, "width": 2},
         marker={"color": DECODE, "size": 8},
         name=f"{tokens} tokens a user",
+        **saying(
+            f"{counted(number, 'user')} of {tokens:,} tokens · {weights + number * per_user:.2f} GB with the weights"
+            for number in (0, users)
+        ),
     )
 
 
@@ -133,7 +143,13 @@ def builds(rows: list[dict]) -> go.Figure:
     """
     engines = [row for row in rows if row["over_checkpoint"]]
     fig = go.Figure()
-    fig.add_vline(x=1, xref="x", yref="y", line={"color": INK, "width": 1, "dash": "dash"})
+    fig.add_scatter(
+        x=[1, 1],
+        y=[engines[0]["build"], engines[-1]["build"]],
+        mode="lines",
+        line={"color": INK, "width": 1, "dash": "dash"},
+        **line_saying("1 times the checkpoint's perplexity: nothing lost"),
+    )
     fig.add_scatter(
         x=[row["over_checkpoint"]["value"] for row in engines],
         y=[row["build"] for row in engines],
@@ -144,10 +160,9 @@ def builds(rows: list[dict]) -> go.Figure:
         },
         mode="markers",
         marker={"color": DECODE, "size": 11},
-        hovertext=[_in_words(row) for row in engines],
-        hoverinfo="text",
+        **saying(map(_in_words, engines)),
     )
-    for users, colour, symbol in ((8, DECODE, "circle"), (1, REQUEST[3], "diamond")):
+    for users, colour, symbol in ((8, DECODE, SYMBOLS[0]), (1, REQUEST[3], SYMBOLS[1])):
         fig.add_scatter(
             x=[row["weight_bytes"] / MB for row in engines],
             y=[row[f"tokens_per_s_{users}"] for row in engines],
@@ -156,16 +171,16 @@ def builds(rows: list[dict]) -> go.Figure:
             mode="markers+text",
             text=[row["build"] for row in engines] if users == 8 else None,
             textposition=_beside(engines),
+            textfont={"color": INK},
             marker={"color": colour, "size": 11, "symbol": symbol},
-            hovertext=[_in_words(row) for row in engines],
-            hoverinfo="text",
+            **saying(map(_in_words, engines)),
         )
     last = max(engines, key=lambda row: row["weight_bytes"])
     for users, colour in ((8, DECODE), (1, REQUEST[3])):
         fig.add_annotation(
             xref="x2", yref="y2", x=last["weight_bytes"] / MB, y=last[f"tokens_per_s_{users}"],
             xanchor="left", xshift=12, showarrow=False,
-            text=f"{users} user{'s' if users > 1 else ''}", font={"color": colour},
+            text=f"{users} user{'s' if users > 1 else ''}", font={"color": as_text(colour)},
         )  # fmt: skip
     for top, title in ((1, "Perplexity over the checkpoint's, with its 95 % interval"), (0.46, "Speed against bytes")):
         fig.add_annotation(

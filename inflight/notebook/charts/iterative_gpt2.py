@@ -6,19 +6,26 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.notebook.palette import DECODE, INK, REQUEST
+from inflight.notebook.charts.marks import once_in_legend, saying, saying_alike
+from inflight.notebook.palette import DASHES, DECODE, INK, REQUEST, as_text
 
 WITHOUT_CACHE, WITH_CACHE = REQUEST[3], DECODE
+MARKS = {"diamond": "◆", "circle": "●"}
+BOTTOM_PX, LEGEND_PX = 60, 84  # below the panels; above them, with a legend
 WINDOW = 16  # tokens whose times make one point
 
 
 def _colour(stream: int) -> str:
-    return [*REQUEST[:4], INK][(stream - 1) % 5]  # without the yellow, too light for a line
+    return [*REQUEST[:4], INK][(stream - 1) % 5]
 
 
-def _panels(fig: go.Figure, titles: list[str], height: int, gap_px: int = 60) -> list[dict]:
-    """Panels one above the other, each with its title; returns the axes of each."""
-    inner = height - 100
+def _dash(stream: int) -> str:
+    return DASHES[(stream - 1) % len(DASHES)]
+
+
+def _panels(fig: go.Figure, titles: list[str], height: int, gap_px: int = 60, top_px: int = 40) -> list[dict]:
+    """Panels one above the other, each with its title, on one scale of x; returns the axes of each."""
+    inner = height - top_px - BOTTOM_PX
     gap = gap_px / inner
     share = (1 - gap * (len(titles) - 1)) / len(titles)
     axes = []
@@ -27,7 +34,7 @@ def _panels(fig: go.Figure, titles: list[str], height: int, gap_px: int = 60) ->
         axes.append({"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"})
         fig.update_layout(
             {
-                f"xaxis{suffix}": {"anchor": f"y{suffix}"},
+                f"xaxis{suffix}": {"anchor": f"y{suffix}", "matches": "x" if number else None},
                 f"yaxis{suffix}": {"anchor": f"x{suffix}", "domain": [max(0.0, top - share), top]},
             }
         )
@@ -42,7 +49,7 @@ def _panels(fig: go.Figure, titles: list[str], height: int, gap_px: int = 60) ->
             showarrow=False,
             text=f"<b>{title}</b>",
         )
-    fig.update_layout(height=height, showlegend=False, margin={"t": 40, "b": 60})
+    fig.update_layout(height=height, showlegend=False, margin={"t": top_px, "b": BOTTOM_PX})
     return axes
 
 
@@ -60,37 +67,30 @@ def race(runs: dict[str, pd.DataFrame], offsets_s: Sequence[float]) -> go.Figure
         When the request of each stream was sent: a tick, from where its line begins.
     """
     fig = go.Figure()
-    end = max(tokens["time_s"].max() for tokens in runs.values() if len(tokens))
-    most = max(tokens["token"].max() for tokens in runs.values() if len(tokens))
-    panels = _panels(fig, list(runs), 100 + 210 * len(runs))
+    end = max((tokens["time_s"].max() for tokens in runs.values() if len(tokens)), default=1)
+    most = max((tokens["token"].max() for tokens in runs.values() if len(tokens)), default=1)
+    panels = _panels(fig, list(runs), LEGEND_PX + BOTTOM_PX + 210 * len(runs), top_px=LEGEND_PX)
     for axes, tokens in zip(panels, runs.values(), strict=True):
         for stream, rows in tokens.groupby("stream"):
-            colour, sent_s = _colour(stream), offsets_s[stream - 1]
+            colour, sent_s, name = _colour(stream), offsets_s[stream - 1], f"stream {stream}"
             fig.add_scatter(
-                x=[sent_s, *rows["time_s"]],
+                x=[sent_s, *rows["time_s"].round(4)],
                 y=[0, *rows["token"]],
                 mode="lines",
-                line={"color": colour, "width": 3},
+                line={"color": colour, "width": 3, "dash": _dash(stream)},
+                name=name,
+                legendgroup=name,
+                **saying_alike(f"{name} · token %{{y}} · at %{{x:.2f}} s", stream),
                 **axes,
             )
             fig.add_scatter(
                 x=[sent_s],
                 y=[0],
                 mode="markers",
+                legendgroup=name,
+                marker={"color": colour, "size": 10, "symbol": "line-ns-open", "line": {"width": 2}},
+                **saying([f"{name} · request sent at {sent_s:.2f} s"], [stream]),
                 **axes,
-                marker={"color": colour, "size": 10, "symbol": "line-ns-open"},
-            )
-            fig.add_annotation(
-                xref=axes["xaxis"],
-                yref=axes["yaxis"],
-                x=rows["time_s"].iloc[-1],
-                y=int(rows["token"].iloc[-1]),
-                text=f"stream {stream}",
-                showarrow=False,
-                xanchor="right",
-                yanchor="bottom",
-                yshift=2,
-                font={"color": colour},
             )
         fig.update_layout(
             {
@@ -101,6 +101,7 @@ def race(runs: dict[str, pd.DataFrame], offsets_s: Sequence[float]) -> go.Figure
     fig.update_layout(
         {panels[-1]["xaxis"].replace("x", "xaxis"): {"title": "seconds since the first request was sent"}}
     )
+    once_in_legend(fig)
     return fig
 
 
@@ -135,12 +136,14 @@ def forward_passes(runs: dict[str, pd.DataFrame]) -> go.Figure:
         for stream, own in rows.groupby("stream"):
             fig.add_bar(
                 orientation="h",
-                base=own["iteration"] - 1,
+                base=(own["iteration"] - 1).tolist(),
                 x=[1] * len(own),
-                y=own["stream"],
+                y=own["stream"].tolist(),
                 width=0.7,
                 **axes,
                 marker={"color": _colour(stream), "line": {"color": "white", "width": 1}},
+                customdata=own["iteration"].tolist(),
+                **saying_alike(f"stream {stream} · a token from forward pass %{{customdata}}", stream),
             )
         fig.update_layout(
             {
@@ -202,6 +205,7 @@ def cost_of_a_token(ways: dict[str, pd.DataFrame]) -> go.Figure:
     """
     fig = go.Figure()
     panels = _panels(fig, ["one token", "the whole answer up to it"], 560, gap_px=86)
+    symbols, dashes = dict(zip(ways, ("diamond", "circle"))), dict(zip(ways, ("dash", "solid")))
     colours = dict(zip(ways, (WITHOUT_CACHE, WITH_CACHE)))
     most = 0.0
     for row, (way, tokens) in enumerate(ways.items()):
@@ -213,15 +217,25 @@ def cost_of_a_token(ways: dict[str, pd.DataFrame]) -> go.Figure:
             (points["length"], points["ms"], start + slope * lengths),
             (tokens["length"].loc[sums.index], sums, whole),
         )
-        for axes, (x, y, curve), law in zip(panels, shown, _laws(start, slope)):
+        for axes, (x, y, curve), law, unit in zip(panels, shown, _laws(start, slope), ("ms", "s")):
             fig.add_scatter(
-                x=lengths.tolist(), y=curve.tolist(), mode="lines", line={"color": colours[way], "width": 2}, **axes
+                x=lengths.tolist(),
+                y=curve.round(4).tolist(),
+                mode="lines",
+                line={"color": colours[way], "width": 2, "dash": dashes[way]},
+                **saying_alike(f"{way} · after %{{x:.0f}} tokens of text · %{{y:.2f}} {unit} by the formula"),
+                **axes,
             )
             fig.add_scatter(
-                x=x.tolist(), y=y.tolist(), mode="markers", marker={"color": colours[way], "size": 7}, **axes
+                x=x.tolist(),
+                y=y.tolist(),
+                mode="markers",
+                marker={"color": colours[way], "size": 7, "symbol": symbols[way]},
+                **saying_alike(f"{way} · after %{{x:.0f}} tokens of text · %{{y:.2f}} {unit}, measured"),
+                **axes,
             )
             fig.add_annotation(
-                text=f"{way}: {law}",
+                text=f"{MARKS[symbols[way]]} {way}: {law}",
                 xref=f"{axes['xaxis']} domain",
                 yref=f"{axes['yaxis']} domain",
                 x=0.02,
@@ -229,7 +243,7 @@ def cost_of_a_token(ways: dict[str, pd.DataFrame]) -> go.Figure:
                 xanchor="left",
                 yanchor="top",
                 showarrow=False,
-                font={"color": colours[way]},
+                font={"color": as_text(colours[way])},
             )
         most = max(most, float(points["ms"].max()))
     end = max(tokens["length"].max() for tokens in ways.values())

@@ -1,17 +1,29 @@
 """Lesson 05: who holds which blocks, what a policy costs, what a long prompt does to others, what reuse saves."""
 
-from itertools import cycle
+from itertools import cycle, pairwise
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.notebook.palette import DECODE, INK, PREFILL, REQUEST, WASTE, WASTE_TEXT
+from inflight.notebook.charts.marks import (
+    area_saying,
+    counted,
+    in_order,
+    line_saying,
+    once_in_legend,
+    saying,
+    saying_alike,
+    words,
+)
+from inflight.notebook.palette import DECODE, INK, PREFILL, REQUEST, SHADES, WASTE, as_text, patterns
 from inflight.triton import telemetry
 
-HOLDERS = (DECODE, "#4C9DCC", "#99C7E0")  # shades of one meaning, so that neighbours in the stack are told apart
 PAUSED = REQUEST[3]
-POLICY = {"guaranteed_no_evict": REQUEST[0], "max_utilization": PAUSED}
+POLICY = {
+    "guaranteed_no_evict": {"color": REQUEST[0], "dash": "solid", "symbol": "circle"},
+    "max_utilization": {"color": PAUSED, "dash": "dash", "symbol": "diamond"},
+}
 
 
 # Blocks × iterations --------------------------------------------------------------------------------------------------
@@ -34,7 +46,7 @@ def kv_blocks(runs: dict[str, pd.DataFrame]) -> go.Figure:
         blocks, strip = "" if number == 0 else str(2 * number + 1), str(2 * number + 2)
         bottom = max(0.0, 1 - number * (height + gap) - height)
         middle, is_last = bottom + 0.3 * height, number == len(runs) - 1
-        x_axis = {"range": [0, end * 1.01], "showgrid": False}
+        x_axis = {"range": [0, end * 1.01], "matches": "x" if number else None, "showgrid": False}
         fig.update_layout(
             {
                 f"xaxis{blocks}": {**x_axis, "anchor": f"y{blocks}", "showticklabels": False},
@@ -44,7 +56,12 @@ def kv_blocks(runs: dict[str, pd.DataFrame]) -> go.Figure:
                     "range": [0, most * 1.04],
                     "title": "KV cache blocks",
                 },
-                f"xaxis{strip}": {**x_axis, "anchor": f"y{strip}", "title": "iteration" if is_last else None},
+                f"xaxis{strip}": {
+                    **x_axis,
+                    "matches": "x",
+                    "anchor": f"y{strip}",
+                    "title": "iteration" if is_last else None,
+                },
                 f"yaxis{strip}": {
                     "anchor": f"x{strip}",
                     "domain": [bottom, middle],
@@ -67,10 +84,8 @@ def kv_blocks(runs: dict[str, pd.DataFrame]) -> go.Figure:
             showarrow=False,
             text=f"<b>{title}</b> · {_in_short(log)}",
         )
-    _draw_key(fig)
-    return fig.update_layout(
-        height=132 + 250 * len(runs), showlegend=False, margin={"l": 70, "r": 16, "t": 84, "b": 56}
-    )
+    once_in_legend(fig)
+    return fig.update_layout(height=132 + 250 * len(runs), margin={"l": 70, "r": 16, "t": 84, "b": 56})
 
 
 def kv_blocks_summary(runs: dict[str, pd.DataFrame]) -> str:
@@ -99,23 +114,31 @@ def _draw_holders(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
     Where the log does not tell who holds which blocks, one area for all together.
     """
     if telemetry.names_requests(log):
-        shares = telemetry.shares(log).pivot(index="iteration", columns="request", values="blocks")
-        held = shares.reindex(log["iteration"])
+        shares = telemetry.shares(log)
+        shares["request"] = in_order(shares["request"])
+        held = shares.pivot(index="iteration", columns="request", values="blocks").reindex(log["iteration"])
     else:
         held = log.set_index("iteration")[["kv_blocks_used"]]
     held = held.fillna(0).astype(int)
     upper = held.cumsum(axis=1)
-    edges: tuple[list, list] = [], []
-    for request, colour in zip(upper.columns, cycle(HOLDERS)):
+    again: tuple[list, list, list, list] = [], [], [], []
+    for request, colour in zip(upper.columns, cycle(SHADES)):
         top, own = upper[request].to_numpy(), held[request].to_numpy()
-        x, y = [], []
-        for number, (first, last) in enumerate(_stays(own)):
+        who = request if isinstance(request, int) else None
+        name = "all requests" if who is None else f"request {who}"
+        x, y, blocks, stays = [], [], [], _stays(own)
+        for number, (first, last) in enumerate(stays):
             path = _steps(first, top[first:last]), _steps(first, (top - own)[first:last])
-            x += [*path[0][0], *path[1][0][::-1], None]
+            corners = [*path[0][0], *path[1][0][::-1]]
+            x += [*corners, None]
             y += [*path[0][1], *path[1][1][::-1], None]
+            blocks += [*(int(own[min(corner, last - 1)]) for corner in corners), None]
             if number:
-                edges[0].extend([first, first, None])
-                edges[1].extend([int(top[first] - own[first]), int(top[first]), None])
+                again[0].extend([first, first, None])
+                again[1].extend([int(top[first] - own[first]), int(top[first]), None])
+                told = words(name, f"{counted(int(own[first]), 'block')} computed again", f"iteration {first + 1}")
+                again[2].extend([told, told, ""])
+                again[3].extend([who, who, None])
         fig.add_scatter(
             x=x,
             y=y,
@@ -123,15 +146,22 @@ def _draw_holders(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
             fillcolor=colour,
             mode="lines",
             line={"color": "white", "width": 0.6},
-            hoverinfo="skip",
+            name="blocks of one request",
+            legendgroup="held",
+            customdata=blocks,
+            **area_saying(
+                _stays_in_words(name, own, stays), who, f"{name} · blocks held: %{{customdata}} · iteration %{{x}}"
+            ),
             **axes,
         )
     fig.add_scatter(
-        x=edges[0] or [None],
-        y=edges[1] or [None],
+        x=again[0] or [None],
+        y=again[1] or [None],
         mode="lines",
         line={"color": PREFILL, "width": 4},
-        hoverinfo="skip",
+        name="computed again",
+        legendgroup="again",
+        **saying(again[2], again[3]),
         **axes,
     )
     ends, capacity = [0, len(log)], _largest(log, "kv_blocks_max")
@@ -140,9 +170,20 @@ def _draw_holders(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
         y=[capacity] * 2,
         mode="lines",
         line={"color": INK, "width": 1.5, "dash": "dash"},
-        hoverinfo="skip",
+        name="all blocks",
+        legendgroup="all",
+        **line_saying(f"all {counted(capacity, 'block')} of the cache"),
         **axes,
     )
+
+
+def _stays_in_words(name: str, held: np.ndarray, stays: list[tuple[int, int]]) -> str:
+    """What a request held, and when; between its stays it was paused."""
+    if not stays:
+        return words(name, "no blocks")
+    pauses = [f"paused at iteration {leaves + 1}, back at {back + 1}" for (_, leaves), (back, _) in pairwise(stays)]
+    first, last = stays[0][0] + 1, stays[-1][1]
+    return words(name, f"at most {counted(int(held.max()), 'block')}", f"iterations {first} to {last}", *pauses)
 
 
 def _stays(held: np.ndarray) -> list[tuple[int, int]]:
@@ -161,10 +202,13 @@ def _steps(start: int, values: np.ndarray) -> tuple[list[int], list[int]]:
 
 def _draw_outside(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
     """Paused requests, hatched, and below them the waiting ones."""
-    paused = log["paused"].to_numpy()
-    both = paused + log["waiting"].to_numpy()
+    paused, waiting = log["paused"].to_numpy(), log["waiting"].to_numpy()
+    both = paused + waiting
     hatched = {"fillpattern": {"shape": "/", "fgcolor": PAUSED, "bgcolor": "white"}, "fillcolor": "white"}
-    for upper, lower, look in ((paused, both, {"fillcolor": WASTE}), (0 * paused, paused, hatched)):
+    for name, numbers, upper, lower, look in (
+        ("waiting", waiting, paused, both, {"fillcolor": WASTE}),
+        ("paused", paused, 0 * paused, paused, hatched),
+    ):
         one, other = _steps(0, lower), _steps(0, upper)
         fig.add_scatter(
             x=[*one[0], *other[0][::-1]],
@@ -172,33 +216,11 @@ def _draw_outside(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
             fill="toself",
             mode="lines",
             line={"color": look["fillcolor"], "width": 0},
-            hoverinfo="skip",
+            name=name,
+            legendgroup=name,
+            **area_saying(f"at most {counted(int(numbers.max()), 'request')} {name} in an iteration"),
             **look,
             **axes,
-        )
-
-
-def _draw_key(fig: go.Figure) -> None:
-    """What the colours mean, in one line above the panels."""
-    words = (
-        (0.0, "■ blocks of one request", DECODE),
-        (0.3, "❙ computed again", "#A66E00"),
-        (0.52, "▨ paused", PAUSED),
-        (0.66, "■ waiting", WASTE_TEXT),
-        (0.8, "- - all blocks", INK),
-    )
-    for place, text, colour in words:
-        fig.add_annotation(
-            xref="paper",
-            yref="paper",
-            x=place,
-            y=1,
-            xanchor="left",
-            yanchor="bottom",
-            yshift=30,
-            text=text,
-            showarrow=False,
-            font={"color": colour},
         )
 
 
@@ -211,17 +233,24 @@ def policies(rows: pd.DataFrame) -> go.Figure:
     `rows` has `policy`, `cache` (tokens), `tokens_per_s` and `p99_s`.
     """
     fig = go.Figure()
-    for suffix, domain, column, title in (("", (0.57, 1.0), "tokens_per_s", "tokens a second"),
-                                          ("2", (0.0, 0.4), "p99_s", "P99 of latency (s)")):  # fmt: skip
+    for suffix, domain, column, title, unit in (
+        ("", (0.57, 1.0), "tokens_per_s", "tokens a second", "tokens a second"),
+        ("2", (0.0, 0.4), "p99_s", "P99 of latency (s)", "s: P99 of latency"),
+    ):
         for policy, group in rows.groupby("policy"):
+            look = POLICY[policy]
             fig.add_scatter(
                 x=group["cache"].tolist(),
                 y=group[column].tolist(),
                 mode="lines+markers",
                 name=policy,
-                line={"color": POLICY[policy], "width": 3},
-                marker={"color": POLICY[policy], "size": 9},
-                showlegend=not suffix,
+                legendgroup=policy,
+                line={"color": look["color"], "width": 3, "dash": look["dash"]},
+                marker={"color": look["color"], "size": 9, "symbol": look["symbol"]},
+                **saying(
+                    f"{policy} · {row.cache:,} tokens of cache · {getattr(row, column):,.1f} {unit}"
+                    for row in group.itertuples()
+                ),
                 xaxis=f"x{suffix}",
                 yaxis=f"y{suffix}",
             )
@@ -242,7 +271,8 @@ def policies(rows: pd.DataFrame) -> go.Figure:
                 },
             }
         )
-    return fig.update_layout(height=460, margin={"t": 50})
+    once_in_legend(fig)
+    return fig.update_layout(height=460, margin={"t": 60})
 
 
 # Chunked context ------------------------------------------------------------------------------------------------------
@@ -269,18 +299,16 @@ def token_gaps(runs: dict[str, pd.DataFrame]) -> go.Figure:
             y=rows["gap_ms"].round(2).tolist(),
             mode="markers",
             marker={"color": DECODE, "size": 5},
-            opacity=0.6,
+            **saying_alike("a token of the reader · %{y:.1f} ms after the one before · at %{x:.2f} s"),
             **axes,
         )
-        fig.add_shape(
-            type="line",
-            xref=axes["xaxis"],
-            yref=axes["yaxis"],
-            x0=0,
-            x1=0,
-            y0=0,
-            y1=most * 1.1,
+        fig.add_scatter(
+            x=[0, 0, 0],
+            y=[0, most / 2, most * 1.1],
+            mode="lines",
             line={"color": PREFILL, "width": 3},
+            **line_saying("the long prompt is sent · at 0 s", 3),
+            **axes,
         )
         fig.add_annotation(
             xref=axes["xaxis"],
@@ -292,7 +320,7 @@ def token_gaps(runs: dict[str, pd.DataFrame]) -> go.Figure:
             xanchor="left",
             yanchor="top",
             showarrow=False,
-            font={"color": "#A66E00"},
+            font={"color": as_text(PREFILL)},
         )
         fig.add_annotation(
             xref=axes["xaxis"],
@@ -310,6 +338,7 @@ def token_gaps(runs: dict[str, pd.DataFrame]) -> go.Figure:
                 f"xaxis{suffix}": {
                     "anchor": f"y{suffix}",
                     "range": [start, end * 1.02],
+                    "matches": "x" if number else None,
                     "title": "time (s)" if number == len(runs) - 1 else None,
                 },
                 f"yaxis{suffix}": {
@@ -330,14 +359,18 @@ def first_tokens(ttft_ms: pd.DataFrame) -> go.Figure:
     """TTFT of users who come one after the other, a group of bars each; columns are the ways of serving (two)."""
     fig = go.Figure()
     users = [f"user {number}" for number in range(1, len(ttft_ms) + 1)]
-    for column, colour in zip(ttft_ms.columns, (WASTE, PREFILL), strict=True):
+    for column, colour, pattern in zip(ttft_ms.columns, (WASTE, PREFILL), patterns(2), strict=True):
         fig.add_bar(
             x=users,
             y=ttft_ms[column].tolist(),
             name=column,
-            marker={"color": colour},
+            legendgroup=column,
+            marker={"color": colour, "pattern": pattern},
             text=[f"{value:.0f}" for value in ttft_ms[column]],
             textposition="outside",
+            textfont={"color": INK},
+            **saying(f"{user} · {column} · first token after {ms:.0f} ms" for user, ms in zip(users, ttft_ms[column])),
         )
     fig.update_yaxes(title="TTFT (ms)", range=[0, float(ttft_ms.max().max()) * 1.12])
+    once_in_legend(fig)
     return fig.update_layout(barmode="group", height=340, margin={"t": 56, "b": 40})

@@ -6,7 +6,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight import machine
-from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE_TEXT
+from inflight.notebook.charts.marks import once_in_legend, saying
+from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE_TEXT, patterns
 
 HERE = "here, just now"
 NONE_YET = (
@@ -31,19 +32,22 @@ def lab_results(measured: pd.DataFrame, recorded: pd.DataFrame, name: str, value
     """
     rows = _rows(measured, recorded, name, value)
     fig, sources = go.Figure(), rows["source"].unique()
-    for source, colour in zip(sources, [DECODE, *REQUEST] * len(sources)):
+    for source, colour, pattern in zip(sources, [DECODE, *REQUEST] * len(sources), patterns(len(sources))):
         own = rows[rows["source"] == source]
         fig.add_bar(
             orientation="h",
             name=source,
             x=own[value].round(3),
             y=own[name],
-            marker={"color": colour},
+            legendgroup=source,
+            marker={"color": colour, "pattern": pattern},
             text=own[value].map(_rounded),
             textposition="outside",
+            textfont={"color": INK},
             cliponaxis=False,
-            hovertemplate="%{y}: %{text}<extra>" + source + "</extra>",
+            **saying(f"{label} · {_rounded(number)} {unit} · {source}" for label, number in zip(own[name], own[value])),
         )
+    once_in_legend(fig)
     if len(sources) == 1:
         fig.add_annotation(
             {"xref": "paper", "yref": "paper", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom"},
@@ -59,7 +63,6 @@ def lab_results(measured: pd.DataFrame, recorded: pd.DataFrame, name: str, value
     return fig.update_layout(
         height=top + 60 + 40 + LINE_PX * len(rows),
         barmode="group",
-        showlegend=True,
         legend={"orientation": "v", "traceorder": "normal", "y": 1, "yref": "paper", "yanchor": "bottom", "x": 0},
         margin={"l": 150, "r": 60, "t": top, "b": 60},
         meta={"device": ""},  # the legend names them

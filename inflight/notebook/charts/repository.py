@@ -5,7 +5,8 @@ import itertools
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.notebook.palette import DECODE, INK, WASTE
+from inflight.notebook.charts.marks import area_saying, counted, line_saying, words
+from inflight.notebook.palette import DECODE, INK, WASTE, WASTE_TEXT
 
 _BOX = {"width": 140, "height": 34, "left": 206}  # pixels; the tree is left of the boxes, the labels right of them
 _ROW, _LANE, _MAP_WIDTH = 19, 650, 880
@@ -25,7 +26,8 @@ def repository_map(files: list[str], edges: pd.DataFrame) -> go.Figure:
     steps = list(dict.fromkeys(name for name in edges.target if name != "client"))
     nodes = ["client", *steps, "client "]  # the client asks at the top and is answered at the bottom
     edges = edges.assign(target=edges.target.replace("client", "client "))
-    flows = {pair: _flow_lines(rows) for pair, rows in edges.groupby(["source", "target"], sort=False)}
+    pairs = dict(iter(edges.groupby(["source", "target"], sort=False)))
+    flows = {pair: _flow_lines(rows) for pair, rows in pairs.items()}
     gaps = [len(flows.get(pair, [])) * _ROW + 40 for pair in itertools.pairwise(nodes)]
     height = sum(gaps) + len(nodes) * _BOX["height"] + 20
     tops = [height - 10 - sum(gaps[:i]) - i * _BOX["height"] for i in range(len(nodes))]
@@ -33,18 +35,18 @@ def repository_map(files: list[str], edges: pd.DataFrame) -> go.Figure:
     fig = go.Figure(layout={**layout, "meta": {"device": ""}})  # a drawing: nothing is measured
     for axis, end in (("xaxis", _MAP_WIDTH), ("yaxis", height)):
         fig.update_layout({axis: {"visible": False, "range": [0, end], "fixedrange": True}})
-    # Without a trace plotly draws no plot area, and with it no shapes.
-    fig.add_scatter(x=[0], y=[0], mode="markers", marker={"opacity": 0, "size": 1}, hoverinfo="skip", showlegend=False)
     frame = {"x0": _BOX["left"] - 22, "x1": _MAP_WIDTH - 8, "y0": tops[-1] + 8, "y1": tops[0] - _BOX["height"] - 8}
     fig.add_shape(type="rect", **frame, line={"color": WASTE, "dash": "dot"})
-    _write(fig, frame["x1"] - 8, frame["y1"] - 14, "ensemble", "right", WASTE)
+    _write(fig, frame["x1"] - 8, frame["y1"] - 14, "ensemble", "right", WASTE_TEXT)
     places = dict(zip(nodes, tops, strict=True))
     for name, top in places.items():
-        _draw_node(fig, name, top)
-    for (source, target), lines in flows.items():
+        _draw_node(fig, name, top, _node_in_words(name, files, edges))
+    for (source, target), rows in pairs.items():
+        lines = flows[source, target]
         neighbours = nodes.index(target) == nodes.index(source) + 1
         draw = _draw_arrow if neighbours else _draw_detour
-        draw(fig, places[source] - _BOX["height"], places[target], lines)
+        told = f"{source.strip()} → {target.strip()} · {counted(len(rows), 'tensor')}"
+        draw(fig, places[source] - _BOX["height"], places[target], lines, told)
     _draw_tree(fig, files, places, frame["y1"])
     return fig
 
@@ -67,40 +69,55 @@ def _write(
     )
 
 
-def _draw_node(fig: go.Figure, name: str, top: float) -> None:
+def _node_in_words(name: str, files: list[str], edges: pd.DataFrame) -> str:
+    own = sum(path.startswith(f"{name}/") for path in files)
+    gets, gives = (edges["target"] == name).sum(), (edges["source"] == name).sum()
+    return words(
+        name.strip(),
+        counted(own, "file") if own else "",
+        f"gets {counted(gets, 'tensor')}" if gets else "",
+        f"gives {counted(gives, 'tensor')}" if gives else "",
+    )
+
+
+def _draw_node(fig: go.Figure, name: str, top: float, told: str) -> None:
     is_client, left = name.strip() == "client", _BOX["left"]
-    line = {"color": WASTE if is_client else INK, "width": 1 if is_client else 2}
-    fig.add_shape(
-        type="rect",
-        x0=left,
-        x1=left + _BOX["width"],
-        y0=top - _BOX["height"],
-        y1=top,
-        line=line,
+    right, bottom = left + _BOX["width"], top - _BOX["height"]
+    fig.add_scatter(
+        x=[left, right, right, left, left],
+        y=[top, top, bottom, bottom, top],
+        fill="toself",
         fillcolor="white" if is_client else "#EAF3FA",
+        mode="lines",
+        line={"color": WASTE if is_client else INK, "width": 1 if is_client else 2},
+        showlegend=False,
+        **area_saying(told),
     )
     text = name.strip() if is_client else f"<b>{name}</b>"
     _write(fig, left + _BOX["width"] / 2, top - _BOX["height"] / 2, text, "center", size=13)
 
 
-def _draw_arrow(fig: go.Figure, y0: float, y1: float, lines: list[str]) -> None:
+def _draw_arrow(fig: go.Figure, y0: float, y1: float, lines: list[str], told: str) -> None:
     """Straight down from a box to the next, with the tensors at its right."""
     x = _BOX["left"] + _BOX["width"] / 2
-    fig.add_shape(type="line", x0=x, x1=x, y0=y0, y1=y1 + 6, line={"color": DECODE, "width": 2})
+    _draw_line(fig, [x, x, x], [y0, (y0 + y1) / 2, y1 + 6], {"color": DECODE, "width": 2}, told)
     _write(fig, x, y1 + 6, "▼", "center", DECODE)
     for index, line in enumerate(lines):
         _write(fig, x + 12, (y0 + y1) / 2 + (len(lines) / 2 - index - 0.5) * _ROW, line)
 
 
-def _draw_detour(fig: go.Figure, y0: float, y1: float, lines: list[str]) -> None:
+def _draw_detour(fig: go.Figure, y0: float, y1: float, lines: list[str], told: str) -> None:
     """Around the boxes between, at the right, with the tensors outside."""
     right, line = _BOX["left"] + _BOX["width"], {"color": DECODE, "width": 1.5, "dash": "dash"}
     start, end = y0 + _BOX["height"] * 0.25, y1 - _BOX["height"] * 0.25
-    for x0, x1, at, to in ((right, _LANE, start, start), (_LANE, _LANE, start, end), (_LANE, right + 8, end, end)):
-        fig.add_shape(type="line", x0=x0, x1=x1, y0=at, y1=to, line=line)
+    _draw_line(fig, [right, _LANE, _LANE, right + 8], [start, start, end, end], line, told)
     _write(fig, right + 6, end, "◀", "center", DECODE)
     for index, text in enumerate(lines):
         _write(fig, _LANE + 8, (start + end) / 2 + (len(lines) / 2 - index - 0.5) * _ROW, text)
+
+
+def _draw_line(fig: go.Figure, x: list[float], y: list[float], line: dict, told: str) -> None:
+    fig.add_scatter(x=x, y=y, mode="lines", line=line, showlegend=False, **line_saying(told, len(x)))
 
 
 def _draw_tree(fig: go.Figure, files: list[str], places: dict[str, float], ensemble_top: float) -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from inflight.notebook.charts.marks import line_saying, once_in_legend, saying, saying_alike
 from inflight.notebook.palette import DECODE, INK, WASTE
 
 
@@ -20,7 +21,7 @@ def token_timeline(pieces: pd.DataFrame) -> go.Figure:
     for case, rows in pieces.groupby("case", sort=False):
         users = [user["time_s"].tolist() for _, user in rows.groupby("user")]
         places = [top - number for number in range(len(users))]
-        _draw_answers(fig, users, places)
+        _draw_answers(fig, case, users, places)
         if len(users) == 1 and len(users[0]) > 1:
             _mark_latencies(fig, users[0], top)
         names.append(case.replace(", ", ",<br>"))
@@ -30,25 +31,54 @@ def token_timeline(pieces: pd.DataFrame) -> go.Figure:
         top = places[-1] - 3.2
     fig.update_xaxes(title="time since the request was sent (s)", range=[0, pieces["time_s"].max() * 1.25])
     fig.update_yaxes(tickvals=middles, ticktext=names, range=[top + 2, 2.5], showgrid=False)
-    return fig.update_layout(height=580, showlegend=False, margin={"l": 110, "t": 16})
+    once_in_legend(fig)
+    return fig.update_layout(height=620, margin={"l": 110, "t": 60})
 
 
-def _draw_answers(fig: go.Figure, users: list[list[float]], places: list[float]) -> None:
-    for place, times in zip(places, users, strict=True):
-        line = {"color": WASTE, "width": 2}
-        fig.add_shape(type="line", x0=0, x1=times[0], y0=place, y1=place, line=line, layer="below")
-    points = [(round(time, 4), place) for place, times in zip(places, users, strict=True) for time in times]
+def _draw_answers(fig: go.Figure, case: str, users: list[list[float]], places: list[float]) -> None:
     is_whole = len(users[0]) == 1
+    name = "the whole answer arrives" if is_whole else "a piece of the answer arrives"
     marker = {"color": DECODE, "symbol": "square" if is_whole else "line-ns-open", "size": 10, "line": {"width": 1.6}}
-    fig.add_scatter(x=[x for x, _ in points], y=[y for _, y in points], mode="markers", marker=marker)
+    for number, (place, times) in enumerate(zip(places, users, strict=True), 1):
+        who = f"user {number}"
+        fig.add_scatter(
+            x=[0, times[0]],
+            y=[place, place],
+            mode="lines",
+            line={"color": WASTE, "width": 2},
+            name="nothing to read yet",
+            legendgroup="nothing",
+            **saying([f"{case} · {who} · sent at 0 s", f"{case} · {who} · nothing to read for {times[0]:.2f} s"]),
+            meta={"who": who},
+        )
+        fig.add_scatter(
+            x=[round(time, 4) for time in times],
+            y=[place] * len(times),
+            mode="markers",
+            marker=marker,
+            name=name,
+            legendgroup=name,
+            customdata=list(range(1, len(times) + 1)),
+            **saying_alike(f"{case} · {who} · piece %{{customdata}} of {len(times)} · after %{{x:.2f}} s", who),
+        )
 
 
 def _mark_latencies(fig: go.Figure, times: list[float], place: float) -> None:
     """TTFT and one ITL above the answer at `place`, end-to-end latency below it."""
     middle = len(times) // 2
-    for name, start, end, side in (("TTFT", 0, times[0], 1), ("ITL", times[middle], times[middle + 1], 1),
-                                   ("end-to-end", 0, times[-1], -1)):  # fmt: skip
-        fig.add_shape(type="line", x0=start, x1=end, y0=place + side, y1=place + side, line={"color": INK, "width": 3})
+    for name, start, end, side in (
+        ("TTFT", 0, times[0], 1),
+        ("ITL", times[middle], times[middle + 1], 1),
+        ("end-to-end", 0, times[-1], -1),
+    ):
+        fig.add_scatter(
+            x=[start, end],
+            y=[place + side] * 2,
+            mode="lines",
+            line={"color": INK, "width": 3},
+            showlegend=False,
+            **line_saying(f"{name} · {1000 * (end - start):,.0f} ms"),
+        )
         anchor = {"yanchor": "bottom" if side > 0 else "top", "yshift": 2 * side}
         fig.add_annotation(x=(start + end) / 2, y=place + side, text=name, showarrow=False, **anchor)
 

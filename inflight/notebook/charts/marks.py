@@ -1,0 +1,70 @@
+"""What a mark says when it is pointed at, and whose it is.
+
+A mark's text is a line of words and units: "request 7 · 5 blocks · from iteration 120 on". A mark that belongs to
+somebody, a request or a stream, names it: `linked_marks` lets all of theirs stand out together, in every panel.
+"""
+
+from collections.abc import Iterable
+
+import pandas as pd
+import plotly.graph_objects as go
+
+
+def saying(texts: Iterable[str], who: Iterable | None = None) -> dict:
+    """Properties of a trace whose marks have a text each.
+
+    Parameters
+    ----------
+    texts : iterable of str
+        One a mark.
+    who : iterable, optional
+        To whom each mark belongs: a number, a name, or a list of them.
+    """
+    look = {"hoverinfo": "text", "hovertext": list(texts)}
+    return look if who is None else {**look, "customdata": list(who)}
+
+
+def saying_alike(template: str, who: int | str | None = None) -> dict:
+    """Properties of a trace of many marks: their texts have plotly's `%{x}` and `%{y}` in them; all are of `who`."""
+    look: dict = {"hovertemplate": f"{template}<extra></extra>"}
+    return look if who is None else {**look, "meta": {"who": who}}
+
+
+def area_saying(text: str, who: int | str | None = None, at_corners: str = "") -> dict:
+    """Properties of a filled area, which has one text wherever it is pointed at, and belongs to `who`.
+
+    `at_corners` is what is said instead near a corner of it: a template as `saying_alike` takes.
+    """
+    look: dict = {"hoveron": "fills", "hoverinfo": "text", "text": text}
+    if at_corners:
+        look |= {"hoveron": "points+fills", **saying_alike(at_corners)}
+    return look if who is None else {**look, "meta": {"who": who}}
+
+
+def line_saying(text: str, points: int = 2) -> dict:
+    """Properties of a line that says the same at each of its `points`."""
+    return saying([text] * points)
+
+
+def words(*parts: str) -> str:
+    """The parts that are not blank, as one line of a hover text."""
+    return " · ".join(part for part in parts if part)
+
+
+def counted(number: float, noun: str, plural: str = "") -> str:
+    """ "1 block", "5 blocks"."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def once_in_legend(fig: go.Figure) -> None:
+    """Each class of marks, a `legendgroup`, has one entry in the legend, which switches it on and off in all panels."""
+    fig.update_layout(showlegend=True)
+    seen = set()
+    for trace in fig.data:
+        trace.showlegend = trace.legendgroup is not None and trace.legendgroup not in seen
+        seen.add(trace.legendgroup)
+
+
+def in_order(ids: pd.Series) -> pd.Series:
+    """The numbers, from 1 on, of a run's requests by an engine's ids: ids go on from run to run, numbers do not."""
+    return ids.rank(method="dense").astype(int)
