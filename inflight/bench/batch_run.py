@@ -9,8 +9,10 @@ For models like batch-cost: one input, `work`, and an execution log.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -28,6 +30,8 @@ SILENCE_S = 60  # longest wait for the next answer
 # What Triton says of a request that a queue policy keeps from the model.
 QUEUE_FULL, TIMED_OUT = "Exceeds maximum queue size", "Request timeout expired"
 LINE = ("instance", "start_s", "end_s", "requests")
+ANSWER = ["request", "answered_s", "answer_order", "outcome", "message"]
+LOOK_EVERY_S = 0.1  # how often `follow` reads the execution log
 
 
 @dataclass(frozen=True)
@@ -99,21 +103,140 @@ def run(server: Server, model: str, arrivals: Sequence[Arrival], log_path: str |
         There is no request, or no log; one was neither answered nor rejected, with the reason; nothing came back for
         SILENCE_S.
     """
-    if not arrivals:
-        raise CourseError("There is no request to send: give at least one.")
-    arrivals = sorted(arrivals, key=lambda arrival: arrival.at_s)
-    before, log_start = telemetry.statistics(server.http_url, model), files.size(log_path)
-    if not Path(log_path).exists():  # the model makes it when it is loaded
-        raise CourseError(f"There is no execution log {log_path}. Set the model's execution_log_path to it.")
-    with Connection(server.grpc_url) as connection:
-        connection.connect()  # making the connection is no part of the first request
-        clock = _Clock()
-        requests = _sent(connection, model, arrivals, clock)
-        requests = requests.merge(_answered(server, model, connection, clock, len(arrivals)), on="request")
-    requests["latency_ms"] = (requests["answered_s"] - requests["sent_s"]) * 1000
-    executions = _executions(log_path, log_start, clock.started_at)
-    requests = _located(requests, executions, log_path)
-    return Outcome(requests, executions, _statistics(server, model, before, requests))
+    return _Run(server, model, arrivals, log_path).whole()
+
+
+def follow(server: Server, model: str, arrivals: Sequence[Arrival], log_path: str | Path) -> Iterator[Outcome]:
+    """As `run`, and tell meanwhile: yields what has happened so far; the last is whole.
+
+    Until then a request that is under way has the `outcome` "waiting" and is `answered_s` now, one in a batch that has
+    ended is answered with it, and `statistics` counts nothing. For pictures, not for measurements: making them takes
+    time from the sending. Closed early, as when a loop over it is left, it sends no more, and waits for what it sent.
+    """
+    run = _Run(server, model, arrivals, log_path)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run.whole)
+        try:
+            while not wait([running], timeout=LOOK_EVERY_S).done:
+                if run.sent:
+                    yield run.so_far()
+        finally:
+            run.stopping.set()
+    yield running.result()
+
+
+class _Run:
+    """One run: one thread makes it, and another may look at it meanwhile."""
+
+    def __init__(self, server: Server, model: str, arrivals: Sequence[Arrival], log_path: str | Path):
+        if not arrivals:
+            raise CourseError("There is no request to send: give at least one.")
+        self._server, self._model, self._log_path = server, model, log_path
+        self._arrivals = sorted(arrivals, key=lambda arrival: arrival.at_s)
+        self._before = telemetry.statistics(server.http_url, model)
+        self._log_start = files.size(log_path)
+        if not Path(log_path).exists():  # the model makes it when it is loaded
+            raise CourseError(f"There is no execution log {log_path}. Set the model's execution_log_path to it.")
+        self.sent: list[dict] = []  # rows of the requests
+        self._answers: list[tuple] = []  # in the order in which they came back
+        self.stopping = threading.Event()
+        self._clock = _Clock()
+
+    def whole(self) -> Outcome:
+        """Send all, and wait for all."""
+        with Connection(self._server.grpc_url) as connection:
+            connection.connect()  # making the connection is no part of the first request
+            self._clock = _Clock()
+            self._send(connection)
+            self._receive(connection)
+        requests = pd.DataFrame(self.sent).merge(pd.DataFrame(self._answers, columns=ANSWER), on="request")
+        requests["latency_ms"] = (requests["answered_s"] - requests["sent_s"]) * 1000
+        executions = self._executions()
+        requests = _located(requests, executions)
+        lost = requests["request"][(requests["outcome"] == "answered") & requests["execution"].isna()]
+        if len(lost):
+            raise CourseError(
+                f"Request {lost.iloc[0]} was answered, but is not in the execution log {self._log_path}. Name the "
+                "file that the model's execution_log_path names."
+            )
+        return Outcome(requests, executions, self._statistics(requests))
+
+    def so_far(self) -> Outcome:
+        """What has happened, as `follow` tells it."""
+        now, executions = self._clock(), self._executions()
+        answers = pd.DataFrame(self._answers[:], columns=ANSWER)
+        requests = pd.DataFrame(self.sent[:]).merge(answers, on="request", how="left")
+        requests = _located(requests, executions)
+        ends = requests["execution"].map(executions.set_index("execution")["end_s"])
+        requests["outcome"] = requests["outcome"].fillna(ends.notna().map({True: "answered", False: "waiting"}))
+        requests["answered_s"] = requests["answered_s"].astype(float).fillna(ends.astype(float)).fillna(now)
+        requests["latency_ms"] = (requests["answered_s"] - requests["sent_s"]) * 1000
+        return Outcome(requests, executions, self._before - self._before)
+
+    def _send(self, connection: Connection) -> None:
+        for number, arrival in enumerate(self._arrivals, 1):
+            work = {"work": np.array([[arrival.work]], np.int32)}
+            if self.stopping.wait(max(0.0, arrival.at_s - self._clock())):
+                return
+            self.sent.append({"request": number, **asdict(arrival), "sent_s": self._clock()})
+            connection.send(
+                number,
+                self._model,
+                work,
+                request_id=str(number),
+                priority=arrival.priority,
+                timeout=arrival.timeout_us or None,
+            )
+
+    def _receive(self, connection: Connection) -> None:
+        while len(self._answers) < len(self.sent):
+            try:
+                reply = connection.next_reply(SILENCE_S)
+            except NoAnswer:
+                raise CourseError(
+                    f"{len(self.sent) - len(self._answers)} of {len(self.sent)} requests to {self._model!r} had no "
+                    f"answer; none came for {SILENCE_S} s. See whether the model still works. Last lines of the "
+                    f"server's log:\n{self._server.log_tail()}"
+                ) from None
+            message = str(reply.error or "")
+            if isinstance(reply.error, ServerGone):
+                raise CourseError(
+                    "The server went away while requests were under way. Start it again. Last lines of its "
+                    f"log:\n{self._server.log_tail()}"
+                )
+            if message not in ("", QUEUE_FULL, TIMED_OUT):
+                raise CourseError(
+                    f"Request {reply.number} to {self._model!r} was neither answered nor rejected: "
+                    f"{message.rstrip('.')}. Correct the request, or look at the server's log."
+                )
+            outcome, order = "rejected" if message else "answered", len(self._answers) + 1
+            self._answers.append((reply.number, self._clock.of(reply.arrived_s), order, outcome, message))
+
+    def _executions(self) -> pd.DataFrame:
+        """What was added to the log since the start, by start: its lines are in the order of their ends."""
+        table = telemetry.read_log(self._log_path, "execution", LINE, self._log_start)
+        table = table.sort_values("start_s", ignore_index=True)
+        try:
+            table["size"] = table["requests"].map(len)
+            table["work"] = table["requests"].map(lambda requests: sum(work for _, work in requests))
+            table["requests"] = table["requests"].map(lambda requests: [int(request) for request, _ in requests])
+        except (ValueError, TypeError):
+            raise CourseError(
+                f"{self._log_path} is not an execution log of these requests alone. Name the file that "
+                "execution_log_path names, and let nobody else send."
+            ) from None
+        table[["start_s", "end_s"]] -= self._clock.started_at
+        table.insert(0, "execution", range(1, len(table) + 1))
+        return table[["execution", "instance", "start_s", "end_s", "size", "work", "requests"]]
+
+    def _statistics(self, requests: pd.DataFrame) -> Statistics:
+        """What Triton counts of this run, as soon as it has counted it."""
+        counted = (requests["message"] != QUEUE_FULL).sum()
+        expected, url = self._before.succeeded + self._before.failed + counted, self._server.http_url
+        return (
+            telemetry.statistics_when(url, self._model, lambda now: now.succeeded + now.failed >= expected)
+            - self._before
+        )
 
 
 class _Clock:
@@ -130,96 +253,12 @@ class _Clock:
         return moment_s - self._zero_s
 
 
-# Sending --------------------------------------------------------------------------------------------------------------
-
-
-def _sent(connection: Connection, model: str, arrivals: list[Arrival], clock: _Clock) -> pd.DataFrame:
-    """Send all; one row a request."""
-    rows = []
-    for number, arrival in enumerate(arrivals, 1):
-        work = {"work": np.array([[arrival.work]], np.int32)}
-        time.sleep(max(0.0, arrival.at_s - clock()))
-        rows.append({"request": number, **asdict(arrival), "sent_s": clock()})
-        connection.send(
-            number,
-            model,
-            work,
-            request_id=str(number),
-            priority=arrival.priority,
-            timeout=arrival.timeout_us or None,
-        )
-    return pd.DataFrame(rows)
-
-
-def _answered(server: Server, model: str, connection: Connection, clock: _Clock, number: int) -> pd.DataFrame:
-    """Wait for all; one row a request, in the order in which they came back."""
-    rows = []
-    while len(rows) < number:
-        try:
-            reply = connection.next_reply(SILENCE_S)
-        except NoAnswer:
-            raise CourseError(
-                f"{number - len(rows)} of {number} requests to {model!r} had no answer; none came for "
-                f"{SILENCE_S} s. See whether the model still works. Last lines of the server's log:\n"
-                f"{server.log_tail()}"
-            ) from None
-        message = str(reply.error or "")
-        if isinstance(reply.error, ServerGone):
-            raise CourseError(
-                "The server went away while requests were under way. Start it again. Last lines of its "
-                f"log:\n{server.log_tail()}"
-            )
-        if message not in ("", QUEUE_FULL, TIMED_OUT):
-            raise CourseError(
-                f"Request {reply.number} to {model!r} was neither answered nor rejected: {message.rstrip('.')}. "
-                "Correct the request, or look at the server's log."
-            )
-        outcome = "rejected" if message else "answered"
-        rows.append((reply.number, clock.of(reply.arrived_s), len(rows) + 1, outcome, message))
-    return pd.DataFrame(rows, columns=["request", "answered_s", "answer_order", "outcome", "message"])
-
-
-# What the model did ---------------------------------------------------------------------------------------------------
-
-
-def _executions(log_path: str | Path, start: int, started_at: float) -> pd.DataFrame:
-    """What was added to the log since it had `start` bytes, by start: its lines are in the order of their ends."""
-    table = telemetry.read_log(log_path, "execution", LINE, start).sort_values("start_s", ignore_index=True)
-    try:
-        table["size"] = table["requests"].map(len)
-        table["work"] = table["requests"].map(lambda requests: sum(work for _, work in requests))
-        table["requests"] = table["requests"].map(lambda requests: [int(request) for request, _ in requests])
-    except (ValueError, TypeError):
-        raise CourseError(
-            f"{log_path} is not an execution log of these requests alone. Name the file that "
-            "execution_log_path names, and let nobody else send."
-        ) from None
-    table[["start_s", "end_s"]] -= started_at
-    table.insert(0, "execution", range(1, len(table) + 1))
-    return table[["execution", "instance", "start_s", "end_s", "size", "work", "requests"]]
-
-
-def _located(requests: pd.DataFrame, executions: pd.DataFrame, log_path: str | Path) -> pd.DataFrame:
+def _located(requests: pd.DataFrame, executions: pd.DataFrame) -> pd.DataFrame:
     """`requests` with the batch that each was in."""
     places = executions.explode("requests").rename(columns={"requests": "request"})
     places["place"] = places.groupby("execution").cumcount()
     places = places[["request", "execution", "place", "start_s"]]
     places = places.astype({"request": int, "execution": "Int64", "place": "Int64", "start_s": float})
     requests = requests.merge(places, on="request", how="left")
-    lost = requests["request"][(requests["outcome"] == "answered") & requests["execution"].isna()]
-    if len(lost):
-        raise CourseError(
-            f"Request {lost.iloc[0]} was answered, but is not in the execution log {log_path}. Name the "
-            "file that the model's execution_log_path names."
-        )
     requests["queue_ms"] = (requests.pop("start_s") - requests["sent_s"]) * 1000
     return requests
-
-
-def _statistics(server: Server, model: str, before: Statistics, requests: pd.DataFrame) -> Statistics:
-    """What Triton counts of this run, as soon as it has counted it."""
-    counted = (requests["message"] != QUEUE_FULL).sum()
-    expected = before.succeeded + before.failed + counted
-    return (
-        telemetry.statistics_when(server.http_url, model, lambda now: now.succeeded + now.failed >= expected) - before
-    )

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import ipywidgets
 import pandas as pd
+import plotly.graph_objects as go
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight import engine
@@ -185,12 +186,12 @@ def batchers(server: Server, log_path: str | Path) -> Dashboard:
     def work(arrivals: str) -> Iterator[Frame]:
         config = repository.read_config(server.repo / repository.BATCH_COST / repository.CONFIG)
         server.load(repository.BATCH_COST)
-        outcome = batch_run.run(server, repository.BATCH_COST, ARRIVALS[arrivals], log_path)
-        now = {f"now: {_batcher(config)}": outcome}
-        runs = {**{title.replace("now", "before", 1): run for title, run in before.items()}, **now}
-        yield Frame(charts.batches(runs), f"{arrivals}. {charts.batches_summary(runs)}")
+        title, earlier = _batcher(config), {f"before: {name}": run for name, run in before.items()}
+        for outcome in batch_run.follow(server, repository.BATCH_COST, ARRIVALS[arrivals], log_path):
+            runs = {**earlier, f"now: {title}": outcome}
+            yield Frame(charts.batches(runs), f"{arrivals}. {charts.batches_summary(runs)}")
         before.clear()
-        before.update(now)
+        before[title] = outcome
 
     return Dashboard(
         {
@@ -215,14 +216,31 @@ def _batcher(config: ModelConfig) -> str:
 
 
 class RaceSoFar(NamedTuple):
-    """The tokens that have arrived. Their table and words are made when they are asked for: most are never drawn."""
+    """The tokens that have arrived. Their table, picture and words are made when asked for: most are never drawn."""
 
     model: str
+    offsets_s: Sequence[float]
     arrived: list[gpt2_client.Token]
+    before: RaceSoFar | None = None
 
     @property
     def tokens(self) -> pd.DataFrame:
         return gpt2_client.table(self.arrived)
+
+    @property
+    def figure(self) -> go.Figure:
+        """Tokens of the race over time, and above them those of the one before, if there was one."""
+        races = {f"now: {self.title}": self}
+        if self.before is not None:
+            races = {f"before: {self.before.title}": self.before, **races}
+        return charts.race(
+            {title: race.tokens for title, race in races.items()},
+            {title: race.offsets_s for title, race in races.items()},
+        )
+
+    @property
+    def title(self) -> str:
+        return f"{self.model}, streams sent at {', '.join(f'{at:.1f}' for at in self.offsets_s)} s"
 
     @property
     def alt(self) -> str:
@@ -230,7 +248,7 @@ class RaceSoFar(NamedTuple):
 
 
 class RaceBoard(Dashboard):
-    """A dashboard whose picture is a progress bar a stream, with the stream's text beside it.
+    """A dashboard with a progress bar a stream, and the stream's text beside it, above the picture of all tokens.
 
     Attributes
     ----------
@@ -252,8 +270,10 @@ class RaceBoard(Dashboard):
                 "max_tokens": ipywidgets.IntSlider(64, 8, 256, 8, description="max_tokens", **wide),
             },
             self._race,
-            self.lanes,
         )
+        *above, picture, words = self.children
+        self.children = [*above, self.lanes, picture, words]
+        self._before: RaceSoFar | None = None
 
     @property
     def tokens(self) -> pd.DataFrame:
@@ -263,22 +283,20 @@ class RaceBoard(Dashboard):
         prompts = gpt2_race.prompts(streams, self._prompts)
         self.frame, self.words.value = None, ""  # or a race that fails would seem to have measured the one before
         self.lanes.children = [_lane(number, prompt, max_tokens) for number, prompt in enumerate(prompts, 1)]
-        so_far = RaceSoFar(model, [])
-        racing = gpt2_client.race(
-            self._server.grpc_url, model, prompts, max_tokens, gpt2_race.offsets(streams, offset_s)
-        )
+        so_far = RaceSoFar(model, gpt2_race.offsets(streams, offset_s), [], self._before)
+        racing = gpt2_client.race(self._server.grpc_url, model, prompts, max_tokens, so_far.offsets_s)
         with contextlib.closing(racing):
             for arrived in racing:
                 so_far.arrived.extend(arrived)
                 yield so_far
+        self._before = so_far._replace(before=None)
 
     def _draw(self, frame: RaceSoFar) -> None:
         for row in gpt2_client.standings(frame.tokens).itertuples():
             bar, text = self.lanes.children[row.stream - 1].children
             bar.value = row.tokens
             text.value = _lane_text(self._prompts[(row.stream - 1) % len(self._prompts)], row.text)
-        self.words.value = html.escape(frame.alt)
-        self.frame = frame
+        super()._draw(frame)
 
 
 def race(

@@ -13,6 +13,7 @@ DECODE = "#0072B2"
 WASTE = "#8C8C8C"
 WASTE_TEXT = "#6E6E6E"  # WASTE is too light for words
 REQUEST = ["#009E73", "#CC79A7", "#2B97C4", "#D55E00", "#938A00"]
+EMPTY = {"color": "#E4E4E4", "line": {"color": WASTE, "width": 1}}  # marker of a place in which there is nothing
 SHADES = (DECODE, "#3D93C6", "#005080")  # of one meaning: neighbours that have to be told apart
 
 INK, GRID, FONT = "#222222", "#DDDDDD", "system-ui, sans-serif"
@@ -48,8 +49,12 @@ def text_on(colour: str) -> str:
 
 def patterns(number: int) -> list[dict]:
     """`pattern` of the markers of so many kinds of bars, the first of them plain."""
-    shapes = islice(cycle(_PATTERNS), number)
-    return [{"shape": shape, "fgcolor": "#FFFFFF", "size": 7, "solidity": 0.2} if shape else {} for shape in shapes]
+    return [pattern(shape) if shape else {} for shape in islice(cycle(_PATTERNS), number)]
+
+
+def pattern(shape: str) -> dict:
+    """One of plotly's patterns, white and thin on the marker's own colour."""
+    return {"shape": shape, "fgcolor": "#FFFFFF", "fillmode": "overlay", "size": 7, "solidity": 0.2}
 
 
 def _luminance(colour: str) -> float:

@@ -18,6 +18,7 @@ from inflight.notebook.palette import (
     WASTE,
     WASTE_TEXT,
     as_text,
+    pattern,
     patterns,
     text_on,
 )
@@ -159,9 +160,9 @@ def _draw_requests(fig: go.Figure, run: Outcome, instances: list[int], axes: dic
 
 def _looks(instances: list[int]) -> list[dict]:
     """Name, colour and pattern of what each copy of the model computes."""
-    names = [f"computed together, model {instance}" for instance in instances]
-    kinds = zip(names if len(names) > 1 else ["computed together"], cycle(SHADES), patterns(len(instances)))
-    return [{"name": name, "marker": {"color": colour, "pattern": pattern}} for name, colour, pattern in kinds]
+    names = ["computed together", *(f"computed together by model {instance}" for instance in instances[1:])]
+    kinds = zip(names, cycle(SHADES), patterns(len(instances)))
+    return [{"name": name, "marker": {"color": colour, "pattern": shape}} for name, colour, shape in kinds]
 
 
 def _draw_waiting(fig: go.Figure, rows: pd.DataFrame, axes: dict) -> None:
@@ -176,7 +177,7 @@ def _draw_waiting(fig: go.Figure, rows: pd.DataFrame, axes: dict) -> None:
         width=1,
         name="waits",
         legendgroup="waits",
-        marker={"color": WASTE, "line": {"width": 0}},
+        marker={"color": WASTE, "pattern": pattern("."), "line": {"width": 0}},
         **saying(
             (f"request {request} · waits {ms:,} ms" for request, ms in zip(rows["request"], waits_ms)), rows["request"]
         ),

@@ -5,7 +5,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.notebook.charts.marks import counted, in_order, once_in_legend, saying, words
-from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE, WASTE_TEXT, patterns
+from inflight.notebook.palette import DECODE, EMPTY, INK, REQUEST, WASTE, WASTE_TEXT, patterns
 
 CLASSES = {"short": REQUEST[0], "medium": REQUEST[2], "long": REQUEST[3]}
 PATTERNS = dict(zip(CLASSES, patterns(len(CLASSES)), strict=True))
@@ -117,7 +117,7 @@ def _draw_stays(fig: go.Figure, stays: pd.DataFrame, slots: int, axes: dict) -> 
         zorder=-1,  # behind the stays
         name="empty slot: waste",
         legendgroup="waste",
-        marker={"color": WASTE},
+        marker=EMPTY,
         **saying(f"slot {slot} · empty in {end - own} of {counted(end, 'iteration')}" for slot, own in busy.items()),
         **axes,
     )

@@ -1,6 +1,6 @@
 """Lesson 07: who streams when, who was in which forward pass, and what a token costs as the text grows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -56,23 +56,24 @@ def _panels(fig: go.Figure, titles: list[str], height: int, gap_px: int = 60, to
 # The race -------------------------------------------------------------------------------------------------------------
 
 
-def race(runs: dict[str, pd.DataFrame], offsets_s: Sequence[float]) -> go.Figure:
+def race(runs: dict[str, pd.DataFrame], offsets_s: Sequence[float] | Mapping[str, Sequence[float]]) -> go.Figure:
     """Tokens over time, a line for each stream and a panel for each run, on one scale.
 
     Parameters
     ----------
     runs : dict of str to DataFrame
         By the panel's title. One row a token: `stream` (from 1), `token` (from 1), `time_s` (since the run's start).
-    offsets_s : sequence of float
-        When the request of each stream was sent: a tick, from where its line begins.
+    offsets_s : sequence of float, or dict of str to such
+        When the request of each stream was sent: a tick, from where its line begins. One for all runs, or by title.
     """
     fig = go.Figure()
     end = max((tokens["time_s"].max() for tokens in runs.values() if len(tokens)), default=1)
     most = max((tokens["token"].max() for tokens in runs.values() if len(tokens)), default=1)
     panels = _panels(fig, list(runs), LEGEND_PX + BOTTOM_PX + 210 * len(runs), top_px=LEGEND_PX)
-    for axes, tokens in zip(panels, runs.values(), strict=True):
+    for axes, (title, tokens) in zip(panels, runs.items(), strict=True):
+        offsets = offsets_s[title] if isinstance(offsets_s, Mapping) else offsets_s
         for stream, rows in tokens.groupby("stream"):
-            colour, sent_s, name = _colour(stream), offsets_s[stream - 1], f"stream {stream}"
+            colour, sent_s, name = _colour(stream), offsets[stream - 1], f"stream {stream}"
             fig.add_scatter(
                 x=[sent_s, *rows["time_s"].round(4)],
                 y=[0, *rows["token"]],

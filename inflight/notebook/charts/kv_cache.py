@@ -204,9 +204,10 @@ def _draw_outside(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
     """Paused requests, hatched, and below them the waiting ones."""
     paused, waiting = log["paused"].to_numpy(), log["waiting"].to_numpy()
     both = paused + waiting
+    dotted = {"shape": ".", "fgcolor": "white", "bgcolor": WASTE, "size": 7, "solidity": 0.2}
     hatched = {"fillpattern": {"shape": "/", "fgcolor": PAUSED, "bgcolor": "white"}, "fillcolor": "white"}
     for name, numbers, upper, lower, look in (
-        ("waiting", waiting, paused, both, {"fillcolor": WASTE}),
+        ("waiting", waiting, paused, both, {"fillpattern": dotted, "fillcolor": WASTE}),
         ("paused", paused, 0 * paused, paused, hatched),
     ):
         one, other = _steps(0, lower), _steps(0, upper)

@@ -1,0 +1,246 @@
+"""Data like a lesson's for every picture of the course: `FIGURES` has each at least once, by the function's name."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from inflight.bench.batch_run import Outcome
+from inflight.notebook import charts
+from inflight.triton.telemetry import Statistics
+
+RANDOM = np.random.default_rng(4)
+NO_STATISTICS = Statistics(0, 0, 0, 0, 0.0, 0.0, pd.Series(dtype=int))
+SLOTS, BLOCKS = 8, 40
+
+
+# Lessons 04 and 05: an engine's iterations ----------------------------------------------------------------------------
+
+
+def stays(lengths: list[int], is_static: bool, first_id: int = 1) -> pd.DataFrame:
+    """Who sits when: each takes the first free slot, with static batching only when the batch before has ended."""
+    rows, free_at = [], [1] * SLOTS
+    for number, length in enumerate(lengths):
+        if is_static and number % SLOTS == 0:
+            free_at = [max(free_at)] * SLOTS
+        slot = free_at.index(min(free_at))
+        first = free_at[slot]
+        rows.append((first_id + number, slot + 1, first, first + length - 1))
+        free_at[slot] = first + length
+    return pd.DataFrame(rows, columns=["request", "slot", "first", "last"])
+
+
+ANSWERS = RANDOM.choice([8, 64, 256], 32, p=[0.6, 0.2, 0.2]).tolist()
+STAYS = {"static (V1)": stays(ANSWERS, True), "in-flight": stays(ANSWERS, False, first_id=501)}
+
+
+def iterations(number: int, holds: Callable[[int, int], int], requests: int, first_id: int) -> pd.DataFrame:
+    """An iteration log in which `holds` tells the blocks of a request by iteration and request."""
+    rows = []
+    for iteration in range(1, number + 1):
+        held = {request: holds(iteration, request) for request in range(requests)}
+        paused = [request for request in held if request == 2 and 40 <= iteration < 60]
+        running = {request: blocks for request, blocks in held.items() if blocks and request not in paused}
+        rows.append({
+            "iteration": iteration,
+            "requests": [[first_id + request, 0, 1, blocks] for request, blocks in running.items()],
+            "paused_ids": [first_id + request for request in paused],
+            "paused": len(paused),
+            "waiting": max(0, 5 - iteration // 15),
+            "kv_blocks_used": sum(running.values()),
+            "kv_blocks_max": BLOCKS,
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def grows(iteration: int, request: int) -> int:
+    begins = 12 * request
+    return (iteration - begins) // 10 + 1 if begins < iteration <= begins + 60 else 0
+
+
+LOGS = {
+    "guaranteed_no_evict, 1,280 tokens": iterations(120, grows, 6, first_id=1),
+    "max_utilization, 1,280 tokens": iterations(100, grows, 5, first_id=31),
+    "nothing yet": iterations(2, grows, 2, first_id=1).iloc[:0],
+}
+
+
+def requests(seconds_a_token: float) -> pd.DataFrame:
+    sent = np.linspace(0, 2, len(ANSWERS))
+    latency = np.array(ANSWERS) * seconds_a_token + RANDOM.uniform(0.2, 0.4, len(ANSWERS))
+    return pd.DataFrame({"output_len": ANSWERS, "latency_ms": 1000 * latency, "sent_s": sent, "last_s": sent + latency})
+
+
+POLICIES = pd.DataFrame(
+    [
+        (policy, cache, speed * cache**0.3, 40 / speed + 9000 / cache)
+        for policy, speed in (("guaranteed_no_evict", 20), ("max_utilization", 24))
+        for cache in (1024, 2048, 4096)
+    ],
+    columns=["policy", "cache", "tokens_per_s", "p99_s"],
+)
+GAPS = {
+    title: pd.DataFrame({"time_s": np.arange(-1, 2, 0.02), "gap_ms": 20 + worst * (np.arange(-50, 100) == 3)})
+    for title, worst in (("whole prompt at once", 400.0), ("chunked context", 60.0))
+}
+
+
+# Lesson 06: batches ---------------------------------------------------------------------------------------------------
+
+
+def outcome(instances: int, number: int = 24, rejected: int = 0, waiting: int = 0) -> Outcome:
+    """Requests that come every 10 ms; batches of three take 60 ms, on the instances in turn."""
+    groups = [list(range(first, min(first + 3, number + 1))) for first in range(1, number + 1, 3)]
+    table = pd.DataFrame(
+        [
+            (batch, batch % instances, 0.06 * batch, 0.06 * batch + 0.06, len(group), len(group), group)
+            for batch, group in enumerate(groups, 1)
+        ],
+        columns=["execution", "instance", "start_s", "end_s", "size", "work", "requests"],
+    )
+    home = {request: row for row in table.itertuples() for request in row.requests}
+    rows = [
+        {
+            "request": request,
+            "sent_s": 0.01 * request,
+            "priority": int(request > 20),
+            "answered_s": home[request].end_s + (0.05 if request == 5 else 0.001) if request in home else 0.4,
+            "outcome": "answered" if request in home else "rejected" if request <= number + rejected else "waiting",
+            "execution": home[request].execution if request in home else None,
+        }
+        for request in range(1, number + rejected + waiting + 1)
+    ]
+    frame = pd.DataFrame(rows).astype({"execution": "Int64"})
+    frame["latency_ms"] = (frame["answered_s"] - frame["sent_s"]) * 1000
+    return Outcome(frame, table, NO_STATISTICS)
+
+
+RUNS = {"no batcher": outcome(1), "three instances": outcome(3, rejected=3), "now": outcome(2, waiting=4)}
+SWEEP = pd.DataFrame({
+    "delay_ms": [0, 10, 25, 50, 100],
+    "p50_ms": [70.0, 66.0, 64.0, 71.0, 92.0],
+    "p95_ms": [118.0, 101.0, 97.0, 104.0, 131.0],
+    "busy": [0.97, 0.8, 0.66, 0.55, 0.49],
+    "mean_batch": [1.8, 2.4, 3.1, 3.9, 4.6],
+})  # fmt: skip
+COUNTS = pd.DataFrame(
+    {"answered": [200, 131, 77], "queue full": [0, 69, 60], "timed out": [0, 0, 63]},
+    index=["no limit", "queue of 8", "and time-out 100 ms"],
+)
+PLACES = {
+    title: pd.DataFrame({"sequence": [1, 2, 3] * 4, "execution": np.repeat([3, 4, 7, 9], 3), "place": places * 4})
+    for title, places in (("direct", [0, 1, 2]), ("oldest", [2, 0, 1]))
+}
+
+
+# Lesson 07: streams ---------------------------------------------------------------------------------------------------
+
+
+def tokens(streams: int, seconds_a_token: float, number: int = 48) -> pd.DataFrame:
+    rows = [
+        (stream, token, 0.1 * stream + seconds_a_token * token)
+        for stream in range(1, streams + 1)
+        for token in range(1, number + 1)
+    ]
+    return pd.DataFrame(rows, columns=["stream", "token", "time_s"])
+
+
+def passes(together: bool) -> pd.DataFrame:
+    rows = [(number if together else 2 * number + stream, 1 + stream) for number in range(1, 25) for stream in (0, 1)]
+    return pd.DataFrame(rows, columns=["iteration", "stream"])
+
+
+def costs(slope: float) -> pd.DataFrame:
+    lengths = np.arange(8, 392)
+    return pd.DataFrame({"length": lengths, "ms": 3 + slope * lengths + RANDOM.normal(0, 0.2, len(lengths))})
+
+
+# Lessons 00 to 03, and the lab GPU ------------------------------------------------------------------------------------
+
+PATH = pd.DataFrame(
+    [
+        ("client", "travel", 0.0, 4.0),
+        ("preprocessing", "text to tokens", 4.0, 9.0),
+        ("preprocessing", "travel", 9.0, 11),
+    ]
+    + [("tensorrt_llm", "prompt", 11.0, 55.0)]
+    + [("tensorrt_llm", "token", 55.0 + 18 * number, 72.0 + 18 * number) for number in range(12)]
+    + [("postprocessing", "tokens to text", 73.0 + 18 * number, 75.0 + 18 * number) for number in range(12)]
+    + [("client", "arrival", 77.0 + 18 * number, 77.0 + 18 * number) for number in range(12)],
+    columns=["lane", "what", "start_ms", "end_ms"],
+)
+WEIGHTS = pd.DataFrame({"kind": ["feed-forward", "embedding", "attention", "norms"], "bytes": [61e6, 28e6, 18e6, 1e5]})
+KV = pd.DataFrame({"tokens": [8192, 2048, 512], "bytes": [189e6, 47e6, 12e6]})
+BUILDS = [
+    {
+        "build": build,
+        "device": "a CPU of a test",
+        "weight_bytes": megabytes * 1e6,
+        "over_checkpoint": {"value": ratio, "low": ratio - 0.01, "high": ratio + 0.01} if ratio else None,
+        "same_top": {"value": 0.97},
+        "tokens_per_s_1": speed,
+        "tokens_per_s_8": 3 * speed,
+    }
+    for build, megabytes, ratio, speed in (
+        ("checkpoint", 145, None, 10), ("float32", 540, 1.0, 9), ("W8A16", 140, 1.002, 30), ("W4A16", 80, 1.04, 34),
+        ("float16", 540, 1.0, 9.5),
+    )
+]  # fmt: skip
+FILES = [f"{model}/{name}" for model in ("ensemble", "postprocessing", "preprocessing", "tensorrt_llm")
+         for name in ("config.pbtxt", "1/model.py")]  # fmt: skip
+EDGES = pd.DataFrame(
+    [
+        ("client", "preprocessing", "text_input", "QUERY", "STRING", (1,), False),
+        ("client", "tensorrt_llm", "temperature", "temperature", "FP32", (1,), True),
+        ("preprocessing", "tensorrt_llm", "INPUT_ID", "input_ids", "INT32", (-1,), False),
+        ("tensorrt_llm", "postprocessing", "output_ids", "TOKENS_BATCH", "INT32", (-1, -1), False),
+        ("postprocessing", "client", "OUTPUT", "text_output", "STRING", (-1,), False),
+    ],
+    columns=["source", "target", "output", "input", "data_type", "dims", "optional"],
+)
+PIECES = pd.DataFrame(
+    [("one user, whole", 0, 1.2)]
+    + [("one user, streamed", 0, 0.1 + 0.025 * number) for number in range(48)]
+    + [("eight users, whole", user, 2.5 + 0.01 * user) for user in range(8)]
+    + [("eight users, streamed", user, 0.2 + 0.01 * user + 0.05 * number) for user in range(8) for number in range(48)],
+    columns=["case", "user", "time_s"],
+)
+HERE = pd.DataFrame({"ratio": ["throughput", "mean_latency"], "median": [1.8, 0.6]})
+RECORDED = pd.DataFrame({
+    "device": ["NVIDIA H200"] * 4,
+    "checkpoint": ["smollm2", "smollm2", "random-llama-3-8b", "random-llama-3-8b"],
+    "ratio": ["throughput", "mean_latency"] * 2,
+    "median": [2.1, 0.5, 2.6, 0.4],
+})  # fmt: skip
+
+# A name may have a second sample, after a full stop.
+FIGURES: dict[str, go.Figure] = {
+    "against_the_baseline": charts.against_the_baseline(
+        pd.DataFrame({"model": ["llama-python", "ensemble, V1", "ensemble"], "tokens_per_s": [21.0, 96.0, 173.0]})
+    ),
+    "batch_cost": charts.batch_cost({1: 15.1, 2: 18.0, 4: 24.2, 8: 35.9}, fixed_ms=12.0, item_ms=3.0),
+    "batches": charts.batches(RUNS),
+    "builds": charts.builds(BUILDS),
+    "cost_of_a_token": charts.cost_of_a_token({"without a cache": costs(0.05), "with a KV cache": costs(0.004)}),
+    "delay_sweep": charts.delay_sweep(SWEEP, budget_ms=120),
+    "engine_bytes": charts.engine_bytes(WEIGHTS, KV, 6.4e9),
+    "first_tokens": charts.first_tokens(pd.DataFrame({"without reuse": [310.0, 305, 299], "with": [312.0, 61, 58]})),
+    "forward_passes": charts.forward_passes({"simple-gpt2": passes(False), "iterative-gpt2": passes(True)}),
+    "iteration_cost": charts.iteration_cost(pd.Series([15.3, 15.9, 17.0, 18.2, 19.5, 20.2, 21.7, 22.5], range(1, 9))),
+    "kv_blocks": charts.kv_blocks(LOGS),
+    "lab_results": charts.lab_results(HERE, RECORDED, "ratio", "median", "in-flight over static"),
+    "lab_results.none yet": charts.lab_results(HERE, RECORDED.iloc[:0], "ratio", "median", "in-flight over static"),
+    "policies": charts.policies(POLICIES),
+    "queue_outcomes": charts.queue_outcomes(COUNTS),
+    "race": charts.race({"simple-gpt2": tokens(6, 0.03), "iterative-gpt2": tokens(6, 0.02)}, np.arange(6) / 10),
+    "race.nothing yet": charts.race({"simple-gpt2": tokens(2, 0.03).iloc[:0]}, [0.0, 0.1]),
+    "repository_map": charts.repository_map(FILES, EDGES),
+    "request_path": charts.request_path(PATH),
+    "sequence_places": charts.sequence_places(PLACES),
+    "slot_map": charts.slot_map(STAYS, SLOTS),
+    "slot_map.nobody yet": charts.slot_map({"in-flight": STAYS["in-flight"].iloc[:0]}, SLOTS),
+    "token_gaps": charts.token_gaps(GAPS),
+    "token_timeline": charts.token_timeline(PIECES),
+    "who_pays": charts.who_pays({"static": requests(0.03), "in-flight": requests(0.02)}),
+}  # fmt: skip
