@@ -54,7 +54,7 @@ def patterns(number: int) -> list[dict]:
 
 def pattern(shape: str) -> dict:
     """One of plotly's patterns, white and thin on the marker's own colour."""
-    return {"shape": shape, "fgcolor": "#FFFFFF", "fillmode": "overlay", "size": 7, "solidity": 0.2}
+    return {"shape": shape, "fgcolor": "#FFFFFF", "fillmode": "overlay", "size": 8, "solidity": 0.15}
 
 
 def _luminance(colour: str) -> float:

@@ -31,6 +31,12 @@ LANE_PX, ROWS_PX, GAP_PX, TOP_PX, BOTTOM_PX = 20, 130, 52, 84, 54
 WAITS_S = 0.003  # shorter than that is no waiting
 HELD_BACK_S = 0.02  # an answer takes a moment to arrive; one that takes longer is shown
 OUTCOMES = {"answered": DECODE, "queue full": REJECTED, "timed out": REQUEST[1]}
+SAID = {
+    "arrives": "arrives at",
+    "urgent": "arrives, and is urgent, at",
+    "rejected": "rejected at",
+    "answered later": "answered at",
+}
 PATTERNS = dict(zip(OUTCOMES, patterns(len(OUTCOMES)), strict=True))
 
 
@@ -152,15 +158,13 @@ def _draw_requests(fig: go.Figure, run: Outcome, instances: list[int], axes: dic
     _draw_held_back(fig, rows[rows["answered_s"] - rows["end_s"] > HELD_BACK_S], axes)
     urgent, rejected = rows["priority"] == 1, rows["outcome"] == "rejected"
     _draw_marks(fig, rows[~urgent], "sent_s", "arrives", {"color": INK, "size": 6}, axes)
-    _draw_marks(
-        fig, rows[urgent], "sent_s", "urgent, arrives", {"color": URGENT, "size": 10, "symbol": "diamond"}, axes
-    )
+    _draw_marks(fig, rows[urgent], "sent_s", "urgent", {"color": URGENT, "size": 10, "symbol": "diamond"}, axes)
     _draw_marks(fig, rows[rejected], "answered_s", "rejected", {"color": REJECTED, "size": 8, "symbol": "x"}, axes)
 
 
 def _looks(instances: list[int]) -> list[dict]:
     """Name, colour and pattern of what each copy of the model computes."""
-    names = ["computed together", *(f"computed together by model {instance}" for instance in instances[1:])]
+    names = ["batch", *(f"batch of model {instance}" for instance in instances[1:])]
     kinds = zip(names, cycle(SHADES), patterns(len(instances)))
     return [{"name": name, "marker": {"color": colour, "pattern": shape}} for name, colour, shape in kinds]
 
@@ -177,7 +181,7 @@ def _draw_waiting(fig: go.Figure, rows: pd.DataFrame, axes: dict) -> None:
         width=1,
         name="waits",
         legendgroup="waits",
-        marker={"color": WASTE, "pattern": pattern("."), "line": {"width": 0}},
+        marker={"color": WASTE, "pattern": pattern("-"), "line": {"width": 0}},
         **saying(
             (f"request {request} · waits {ms:,} ms" for request, ms in zip(rows["request"], waits_ms)), rows["request"]
         ),
@@ -250,7 +254,7 @@ def _draw_marks(fig: go.Figure, rows: pd.DataFrame, column: str, name: str, mark
             name=name,
             legendgroup=name,
             **saying(
-                (f"request {row.request} · {name} at {_ms(getattr(row, column)):,} ms" for row in rows.itertuples()),
+                (f"request {row.request} · {SAID[name]} {_ms(getattr(row, column)):,} ms" for row in rows.itertuples()),
                 rows["request"],
             ),
             **axes,

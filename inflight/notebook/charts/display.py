@@ -13,7 +13,8 @@ from inflight.errors import CourseError
 from inflight.notebook import linked_marks
 from inflight.notebook.palette import DECODE, FONT, GRID, HEIGHT, INK, MARGIN, PREFILL, REQUEST, WASTE, WASTE_TEXT
 
-_AXIS = {"gridcolor": GRID, "linecolor": INK, "zeroline": False, "automargin": True}
+_TICKS = {"ticks": "outside", "ticklen": 6, "tickcolor": "white"}  # or the zeros of both axes would touch
+_AXIS = {"gridcolor": GRID, "linecolor": INK, "zeroline": False, "automargin": True, **_TICKS}
 pio.templates["course"] = go.layout.Template(
     layout={
         "font": {"family": FONT, "size": 14, "color": INK},

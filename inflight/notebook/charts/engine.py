@@ -8,6 +8,7 @@ from inflight.notebook.palette import DECODE, INK, REQUEST, SYMBOLS, as_text, te
 
 _KINDS = {"feed-forward": "#333333", "embedding": "#5A5A5A", "attention": "#7A7A7A", "norms": "#949494"}
 MB, GB = 1e6, 1e9
+LINE_PX = 19
 
 
 def engine_bytes(weights: pd.DataFrame, kv_per_user: pd.DataFrame, memory_bytes: float) -> go.Figure:
@@ -18,8 +19,8 @@ def engine_bytes(weights: pd.DataFrame, kv_per_user: pd.DataFrame, memory_bytes:
     """
     fig = go.Figure()
     _draw_bars(fig, weights, kv_per_user.iloc[0])
-    for row in kv_per_user.itertuples():
-        _draw_growth(fig, row.tokens, row.bytes / GB, weights["bytes"].sum() / GB, memory_bytes / GB)
+    for place, row in enumerate(kv_per_user[::-1].itertuples()):
+        _draw_growth(fig, row.tokens, row.bytes / GB, weights["bytes"].sum() / GB, memory_bytes / GB, place)
     most = _users_that_fit(memory_bytes / GB, weights["bytes"].sum() / GB, kv_per_user["bytes"].min() / GB)
     fig.add_scatter(
         x=[0, most * 1.15],
@@ -39,7 +40,7 @@ def engine_bytes(weights: pd.DataFrame, kv_per_user: pd.DataFrame, memory_bytes:
         xanchor="left",
         yanchor="bottom",
         text=f"free memory: {memory_bytes / GB:.1f} GB",
-        yshift=22,
+        yshift=4 + LINE_PX * len(kv_per_user),
         showarrow=False,
         font={"color": as_text(REQUEST[3])},
     )
@@ -52,7 +53,7 @@ def engine_bytes(weights: pd.DataFrame, kv_per_user: pd.DataFrame, memory_bytes:
         xaxis={"title": "megabytes", "anchor": "y"},
         yaxis={"domain": [0.68, 1], "showgrid": False},
         xaxis2={"title": "users at the same time", "anchor": "y2", "range": [0, most * 1.15]},
-        yaxis2={"title": "gigabytes", "domain": [0, 0.5], "anchor": "x2", "range": [0, memory_bytes / GB * 1.3]},
+        yaxis2={"title": "gigabytes", "domain": [0, 0.5], "anchor": "x2", "range": [0, memory_bytes / GB * 1.5]},
     )
     return fig
 
@@ -82,30 +83,28 @@ def _draw_bars(fig: go.Figure, weights: pd.DataFrame, longest: pd.Series) -> Non
             **saying([told, "" if user else told, ""]),
             **look,
         )
-    kinds = ", ".join(f"{row.kind} {row.bytes / MB:,.1f}" for row in weights.itertuples())
+    kinds = [f"{row.kind} {row.bytes / MB:,.1f}" for row in weights.itertuples()]
+    kinds = "<br>".join(", ".join(kinds[start : start + 2]) for start in range(0, len(kinds), 2))
     for lane, end, text in (
         (lanes[2], weights["bytes"].sum() / MB, kinds),
         (lanes[1], megabytes, f"{megabytes:.1f}: {longest['tokens']:,.0f} tokens"),
     ):
-        fig.add_annotation(x=end, y=lane, text=text, xanchor="left", yanchor="middle", xshift=8, showarrow=False)
+        fig.add_annotation(x=end, y=lane, text=text, align="left", xanchor="left", xshift=8, showarrow=False)
 
 
 def _users_that_fit(memory: float, weights: float, per_user: float) -> int:
     return max(1, int((memory - weights) / per_user))
 
 
-def _draw_growth(fig: go.Figure, tokens: int, per_user: float, weights: float, memory: float) -> None:
-    """A line from the weights alone to full memory, with the number of users at its end."""
+def _draw_growth(fig: go.Figure, tokens: int, per_user: float, weights: float, memory: float, place: int) -> None:
+    """A line from the weights alone to full memory, with the number of users at its end, `place` lines above it."""
     users = _users_that_fit(memory, weights, per_user)
     fig.add_scatter(
         x=[0, users],
         y=[weights, weights + users * per_user],
-        mode="lines+markers+text",
+        mode="lines+markers",
         xaxis="x2",
         yaxis="y2",
-        text=["", f"{users:,} × {tokens:,} tokens"],
-        textposition="top center",
-        textfont={"color": INK},
         showlegend=False,
         line={"color": DECODE, "width": 2},
         marker={"color": DECODE, "size": 8},
@@ -115,6 +114,10 @@ def _draw_growth(fig: go.Figure, tokens: int, per_user: float, weights: float, m
             for number in (0, users)
         ),
     )
+    fig.add_annotation(
+        xref="x2", yref="y2", x=users, y=memory, xanchor="left" if place else "right", yanchor="bottom",
+        yshift=4 + LINE_PX * place, text=f"{users:,} × {tokens:,} tokens", showarrow=False,
+    )  # fmt: skip
 
 
 def engine_bytes_summary(weights: pd.DataFrame, kv_per_user: pd.DataFrame, memory_bytes: float) -> str:
@@ -144,11 +147,11 @@ def builds(rows: list[dict]) -> go.Figure:
     engines = [row for row in rows if row["over_checkpoint"]]
     fig = go.Figure()
     fig.add_scatter(
-        x=[1, 1],
-        y=[engines[0]["build"], engines[-1]["build"]],
+        x=[1] * len(engines),
+        y=[row["build"] for row in engines],
         mode="lines",
         line={"color": INK, "width": 1, "dash": "dash"},
-        **line_saying("1 times the checkpoint's perplexity: nothing lost"),
+        **line_saying("1 times the checkpoint's perplexity: nothing lost", len(engines)),
     )
     fig.add_scatter(
         x=[row["over_checkpoint"]["value"] for row in engines],
@@ -175,19 +178,14 @@ def builds(rows: list[dict]) -> go.Figure:
             marker={"color": colour, "size": 11, "symbol": symbol},
             **saying(map(_in_words, engines)),
         )
-    last = max(engines, key=lambda row: row["weight_bytes"])
-    for users, colour in ((8, DECODE), (1, REQUEST[3])):
-        fig.add_annotation(
-            xref="x2", yref="y2", x=last["weight_bytes"] / MB, y=last[f"tokens_per_s_{users}"],
-            xanchor="left", xshift=12, showarrow=False,
-            text=f"{users} user{'s' if users > 1 else ''}", font={"color": as_text(colour)},
-        )  # fmt: skip
-    for top, title in ((1, "Perplexity over the checkpoint's, with its 95 % interval"), (0.46, "Speed against bytes")):
+    title = "Perplexity over the checkpoint's, with its 95 % interval"
+    for top, text in ((1, title), (0.46, "Speed against bytes: ● for 8 users, ◆ for 1")):
         fig.add_annotation(
             xref="paper", yref="paper", x=0, y=top, xanchor="left", yanchor="bottom", yshift=6, showarrow=False,
-            text=f"<b>{title}</b>",
+            text=f"<b>{text}</b>",
         )  # fmt: skip
-    most_mb = last["weight_bytes"] / MB
+    most_mb = max(row["weight_bytes"] for row in engines) / MB
+    fastest = max(row["tokens_per_s_8"] for row in engines)
     fig.update_layout(
         title="What builds keep, weigh and give",
         height=700,
@@ -196,7 +194,7 @@ def builds(rows: list[dict]) -> go.Figure:
         xaxis={"title": {"text": "times the checkpoint's perplexity; 1: nothing lost", "standoff": 6}, "anchor": "y"},
         yaxis={"domain": [0.66, 1], "autorange": "reversed"},
         xaxis2={"title": "megabytes of weights", "anchor": "y2", "range": [0, most_mb * 1.2]},
-        yaxis2={"title": "tokens a second", "domain": [0, 0.46], "anchor": "x2", "rangemode": "tozero"},
+        yaxis2={"title": "tokens a second", "domain": [0, 0.46], "anchor": "x2", "range": [0, fastest * 1.2]},
         meta={"device": _devices(engines)},
     )
     return fig

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.notebook.charts.marks import once_in_legend, saying, saying_alike
+from inflight.notebook.charts.marks import keep_panel, once_in_legend, saying, saying_alike
 from inflight.notebook.palette import DASHES, DECODE, INK, REQUEST, as_text
 
 WITHOUT_CACHE, WITH_CACHE = REQUEST[3], DECODE
@@ -71,6 +71,8 @@ def race(runs: dict[str, pd.DataFrame], offsets_s: Sequence[float] | Mapping[str
     most = max((tokens["token"].max() for tokens in runs.values() if len(tokens)), default=1)
     panels = _panels(fig, list(runs), LEGEND_PX + BOTTOM_PX + 210 * len(runs), top_px=LEGEND_PX)
     for axes, (title, tokens) in zip(panels, runs.items(), strict=True):
+        if tokens.empty:
+            keep_panel(fig, axes)
         offsets = offsets_s[title] if isinstance(offsets_s, Mapping) else offsets_s
         for stream, rows in tokens.groupby("stream"):
             colour, sent_s, name = _colour(stream), offsets[stream - 1], f"stream {stream}"

@@ -10,6 +10,7 @@ from inflight.notebook.charts.marks import (
     area_saying,
     counted,
     in_order,
+    keep_panel,
     line_saying,
     once_in_legend,
     saying,
@@ -54,7 +55,7 @@ def kv_blocks(runs: dict[str, pd.DataFrame]) -> go.Figure:
                     "anchor": f"x{blocks}",
                     "domain": [middle, bottom + height],
                     "range": [0, most * 1.04],
-                    "title": "KV cache blocks",
+                    "title": "KV blocks",
                 },
                 f"xaxis{strip}": {
                     **x_axis,
@@ -66,6 +67,7 @@ def kv_blocks(runs: dict[str, pd.DataFrame]) -> go.Figure:
                     "anchor": f"x{strip}",
                     "domain": [bottom, middle],
                     "range": [outside * 1.05, 0],
+                    "tickvals": [outside],  # 0 is written above it
                     "title": "no slot",
                 },
             }
@@ -73,6 +75,9 @@ def kv_blocks(runs: dict[str, pd.DataFrame]) -> go.Figure:
         if len(log):
             _draw_holders(fig, log, {"xaxis": f"x{blocks}", "yaxis": f"y{blocks}"})
             _draw_outside(fig, log, {"xaxis": f"x{strip}", "yaxis": f"y{strip}"})
+        else:
+            keep_panel(fig, {"xaxis": f"x{blocks}", "yaxis": f"y{blocks}"})
+            keep_panel(fig, {"xaxis": f"x{strip}", "yaxis": f"y{strip}"})
         fig.add_annotation(
             xref=f"x{blocks} domain",  # the title stays when a reader zooms
             yref=f"y{blocks} domain",
@@ -204,7 +209,7 @@ def _draw_outside(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
     """Paused requests, hatched, and below them the waiting ones."""
     paused, waiting = log["paused"].to_numpy(), log["waiting"].to_numpy()
     both = paused + waiting
-    dotted = {"shape": ".", "fgcolor": "white", "bgcolor": WASTE, "size": 7, "solidity": 0.2}
+    dotted = {"shape": ".", "fgcolor": "white", "bgcolor": WASTE, "size": 8, "solidity": 0.15}
     hatched = {"fillpattern": {"shape": "/", "fgcolor": PAUSED, "bgcolor": "white"}, "fillcolor": "white"}
     for name, numbers, upper, lower, look in (
         ("waiting", waiting, paused, both, {"fillpattern": dotted, "fillcolor": WASTE}),

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 import pandas as pd
 import plotly.graph_objects as go
 
+from inflight.notebook.palette import INK
+
 
 def saying(texts: Iterable[str], who: Iterable | None = None) -> dict:
     """Properties of a trace whose marks have a text each.
@@ -54,6 +56,11 @@ def words(*parts: str) -> str:
 def counted(number: float, noun: str, plural: str = "") -> str:
     """ "1 block", "5 blocks"."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def keep_panel(fig: go.Figure, axes: dict) -> None:
+    """Let the panel on `axes` be there while nothing is drawn in it: plotly leaves out one without a trace."""
+    fig.add_scatter(x=[None], y=[None], mode="lines", line={"color": INK}, hoverinfo="text", **axes)
 
 
 def once_in_legend(fig: go.Figure) -> None:

@@ -6,8 +6,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from IPython.display import HTML
 
-from inflight.notebook.charts.marks import once_in_legend, saying
-from inflight.notebook.palette import DECODE, INK, PREFILL, REQUEST, WASTE, patterns
+from inflight.notebook.charts.marks import saying
+from inflight.notebook.palette import DECODE, INK, PREFILL, REQUEST, WASTE, pattern
 
 _LANES = ("postprocessing", "tensorrt_llm", "preprocessing", "client")  # from the bottom up
 _STEPS = {
@@ -17,12 +17,13 @@ _STEPS = {
     "token": DECODE,
     "tokens to text": REQUEST[1],
 }
+_PATTERNS = {"prompt": pattern("/")}  # in one lane with the tokens
 
 
 def request_path(path: pd.DataFrame) -> go.Figure:
     """One request through client and models over time; `path` as `inflight.bench.request_path.measure` gives it."""
     fig = go.Figure()
-    for (what, colour), pattern in zip(_STEPS.items(), patterns(len(_STEPS)), strict=True):
+    for what, colour in _STEPS.items():
         rows = path[path["what"] == what]
         fig.add_bar(
             x=(rows["end_ms"] - rows["start_ms"]).tolist(),
@@ -30,9 +31,8 @@ def request_path(path: pd.DataFrame) -> go.Figure:
             y=[_LANES.index(lane) for lane in rows["lane"]],
             width=0.42,
             orientation="h",
-            marker={"color": colour, "pattern": pattern, "line": {"color": "white", "width": 1}},
+            marker={"color": colour, "pattern": _PATTERNS.get(what), "line": {"color": "white", "width": 1}},
             name=what,
-            legendgroup=what,
             **saying(
                 f"{what} · {row.end_ms - row.start_ms:.1f} ms: {row.start_ms:.1f} to {row.end_ms:.1f} ms · {row.lane}"
                 for row in rows.itertuples()
@@ -45,19 +45,18 @@ def request_path(path: pd.DataFrame) -> go.Figure:
         mode="markers",
         marker={"symbol": "diamond", "size": 10, "color": REQUEST[1]},
         name="a piece of text arrives",
-        legendgroup="arrival",
         **saying(f"piece {number} of the text · arrives after {ms:.1f} ms" for number, ms in enumerate(arrivals, 1)),
     )
     _draw_first_word(fig, path)
-    once_in_legend(fig)
     ends = path["end_ms"].max()
     fig.update_xaxes(title="milliseconds since Enter", range=[-0.01 * ends, 1.04 * ends])
     fig.update_yaxes(tickvals=list(range(4)), ticktext=list(_LANES), range=[-0.7, 3.9], showgrid=False)
     return fig.update_layout(
         title="One request, from Enter to the last word",
         barmode="overlay",
-        height=460,
-        margin={"l": 120, "r": 24, "t": 86, "b": 76},
+        height=430,
+        showlegend=False,
+        margin={"l": 120, "r": 24, "t": 56, "b": 76},
     )
 
 
@@ -83,7 +82,6 @@ def _draw_first_word(fig: go.Figure, path: pd.DataFrame) -> None:
         mode="lines",
         line={"color": INK, "width": 1.5},
         name="the way of the first word",
-        legendgroup="first word",
         **saying(f"the way of the first word · {_LANES[y]} · {x:.1f} ms" for x, y in way),
     )
     gap = path["end_ms"].max() * 0.012
