@@ -321,7 +321,7 @@ def test_a_server_that_dies_is_told_at_once_and_in_the_board(server):
             if arrived:
                 os.kill(server.pid, signal.SIGKILL)
     board = boards.race(server)
-    board.frame = boards.RaceSoFar(ITERATIVE, [Token(1, 1, 0.1, "of a race before")])
+    board.frame = boards.RaceSoFar(ITERATIVE, [0.0], [Token(1, 1, 0.1, "of a race before")])
     board.run_button.click()
     board.wait()
     assert "<b>Failed.</b> The server at" in board.status.value and ready_again(board)

@@ -54,9 +54,9 @@ def traces(fig, **look):
     return [trace for trace in fig.data if look.items() <= trace.to_plotly_json().items()]
 
 
-def corners(fig):
-    """Left, right, top and bottom of each box."""
-    boxes = [trace for trace in traces(fig, type="bar") if trace.text is None]
+def corners(fig, name="batch"):
+    """Left, right, top and bottom of each box above the lanes."""
+    boxes = [trace for trace in traces(fig, type="bar") if trace.text is None and trace.name.startswith(name)]
     return [
         (base, base + x, y - width / 2, y + width / 2)
         for trace in boxes
@@ -80,14 +80,13 @@ def test_a_batch_whose_requests_are_not_neighbours_has_several_boxes():
 
 
 def test_waiting_is_grey_from_arrival_to_the_box_or_to_the_refusal():
-    [waits] = traces(charts.batches({"one": TWO_COPIES}), fillcolor=WASTE)
-    ends = {y: [x for x, row in zip(waits.x, waits.y) if row == y] for y in (0.55, 1.55, 2.55, 3.55)}
-    assert ends == {0.55: [10, 50], 1.55: [20, 60], 2.55: [30, 50], 3.55: [40, 60]}
+    fig = charts.batches({"one": TWO_COPIES})
+    assert corners(fig, "waits") == [(10, 50, 0.5, 1.5), (20, 60, 1.5, 2.5), (30, 50, 2.5, 3.5), (40, 60, 3.5, 4.5)]
+    assert {trace.marker.color for trace in traces(fig, name="waits")} == {WASTE}
 
 
-def test_neighbours_of_one_batch_wait_in_one_area():
-    [waits] = traces(charts.batches({"one": TOGETHER}), fillcolor=WASTE)
-    assert waits.x.count(None) == 1  # of the batch of three; the first request does not wait
+def test_who_does_not_wait_has_no_grey():
+    assert [top for *_, top, _ in corners(charts.batches({"one": TOGETHER}), "waits")] == [1.5, 2.5, 3.5]
 
 
 def test_an_answer_that_is_held_back_is_dotted():
@@ -105,12 +104,12 @@ def test_each_instance_has_a_lane_and_each_batch_its_size_in_it():
     assert list(fig.layout.yaxis2.ticktext) == ["model 0", "model 1"]
 
 
-def test_the_key_names_only_what_is_there():
-    def key(run):
-        return " ".join(note.text for note in charts.batches({"one": run}).layout.annotations)
+def test_the_legend_names_only_what_is_there():
+    def legend(run):
+        return [trace.name for trace in charts.batches({"one": run}).data if trace.showlegend]
 
-    assert "urgent" in key(TWO_COPIES) and "rejected" in key(TWO_COPIES)
-    assert all(word not in key(TOGETHER) for word in ("urgent", "✕", "later"))
+    assert legend(TWO_COPIES) == ["waits", "batch", "batch of model 1", "arrives", "urgent", "rejected"]
+    assert legend(TOGETHER) == ["waits", "batch", "arrives"]
 
 
 def test_runs_of_batches_share_one_scale_and_have_words():
@@ -143,8 +142,7 @@ def test_the_sweep_has_its_budget_and_both_percentiles():
         }
     )
     fig = charts.delay_sweep(rows, budget_ms=120)
-    assert [list(trace.y) for trace in fig.data] == [[100, 160], [60, 90], [80, 40]]
-    assert fig.layout.shapes[0].y0 == 120
+    assert [list(trace.y) for trace in fig.data] == [[100, 160], [60, 90], [80, 40], [120, 120]]
     assert drawn(fig)
 
 
@@ -196,6 +194,16 @@ def test_the_board_draws_the_config_as_it_is_and_keeps_the_run_before(server, lo
     assert "before: no batcher: 20 requests in 20 batches" in alt
     assert re.search(r"now: at most 8, delay 30000 µs: 20 requests in [34] batches", alt)
     repository.edit(server.repo, "batch-cost", dynamic_batching=False)
+
+
+def test_the_board_draws_while_requests_arrive(server, log_path):
+    board = boards.batchers(server, log_path)
+    board.controls["arrivals"].value = "one every 60 ms"
+    words = []
+    board.words.observe(lambda change: words.append(change.new), "value")
+    board.run()
+    counts = [int(re.search(r"(\d+) requests in", text)[1]) for text in words]
+    assert counts[0] < counts[-1] == len(boards.ARRIVALS["one every 60 ms"])
 
 
 @pytest.mark.parametrize("arrivals", [name for name in boards.ARRIVALS if name != "all at once"])

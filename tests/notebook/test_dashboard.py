@@ -3,13 +3,15 @@
 import itertools
 import json
 import threading
+from types import SimpleNamespace
 
 import ipywidgets
 import plotly.graph_objects as go
 import pytest
 from plotly.offline import get_plotlyjs
 
-from inflight.bench import trace_run
+from inflight.bench import gpt2_client, trace_run
+from inflight.bench.gpt2_client import Token
 from inflight.bench.workload import TimedRequest
 from inflight.errors import CourseError
 from inflight.notebook import boards
@@ -289,3 +291,50 @@ def test_the_board_of_lesson_05_edits_loads_runs_and_keeps_the_run_before(served
     assert repository.get_parameter(config, "batch_scheduler_policy") == "guaranteed_no_evict"
     assert "before: max_utilization, 1,280 tokens:" in frame.alt and "; guaranteed_no_evict, 1,280 tokens:" in frame.alt
     assert len(board.picture.value) < 60_000
+
+
+# The race -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def race_board(monkeypatch):
+    """A board of races that are made up: each stream gets a token every 0.1 s, as fast as they are asked for."""
+
+    def race(_url, _model, prompts, max_tokens, _offsets):
+        for token in range(1, max_tokens + 1):
+            yield [Token(stream, token, 0.1 * token, "x") for stream in range(1, len(prompts) + 1)]
+
+    monkeypatch.setattr(gpt2_client, "race", race)
+    return boards.race(SimpleNamespace(grpc_url="127.0.0.1:1"))
+
+
+def lines(board):
+    """The tokens of each line of the picture, by its panel."""
+    panels = {}
+    for trace in json.loads(board.picture.value)["data"]:
+        if trace["mode"] == "lines":
+            panels.setdefault(trace["xaxis"], []).append(trace["y"])
+    return panels
+
+
+def test_a_race_is_a_live_picture_of_its_tokens_beside_the_texts(race_board):
+    pictures = []
+    race_board.picture.observe(lambda change: pictures.append(lines(race_board)), "value")
+    race_board.controls["max_tokens"].value = 8
+    race_board.run()
+    assert pictures[-1] == {"x": [list(range(9))] * 2}
+    assert len(pictures[0]["x"][0]) < 9  # it was drawn before the race was over
+    assert "xxxxxxxx" in race_board.lanes.children[1].children[1].value
+
+
+def test_the_race_before_stays_above_on_the_same_scale(race_board):
+    race_board.controls["max_tokens"].value = 16
+    race_board.run()
+    race_board.controls["streams"].value, race_board.controls["max_tokens"].value = 3, 8
+    race_board.run()
+    assert {panel: len(of) for panel, of in lines(race_board).items()} == {"x": 2, "x2": 3}
+    layout = json.loads(race_board.picture.value)["layout"]
+    assert layout["xaxis"]["range"] == layout["xaxis2"]["range"]
+    assert layout["yaxis"]["range"] == layout["yaxis2"]["range"]
+    titles = [note["text"] for note in layout["annotations"]]
+    assert "before: simple-gpt2" in titles[0] and "now: simple-gpt2" in titles[1]

@@ -153,8 +153,8 @@ def test_a_line_is_fitted_and_its_law_named():
     assert charts.iterative_gpt2.growth(ways["without"]) == pytest.approx((3, 0.1))
     fig = charts.cost_of_a_token(ways)
     words = {note.text for note in fig.layout.annotations}
-    assert {"without: 3.0 ms + 100.0 µs · n", "without: 3.0 ms · n + 50.0 µs · n²"} <= words
-    assert {"with: 3.0 ms + 0.0 µs · n", "with: 3.0 ms · n + 0.0 µs · n²"} <= words
+    assert {"◆ without: 3.0 ms + 100.0 µs · n", "◆ without: 3.0 ms · n + 50.0 µs · n²"} <= words
+    assert {"● with: 3.0 ms + 0.0 µs · n", "● with: 3.0 ms · n + 0.0 µs · n²"} <= words
     summary = charts.cost_of_a_token_summary(ways)
     assert "3.5 ms after 5 tokens and 32.9 ms after 299" in summary and "3.0 ms after 299" in summary
     assert json.dumps(in_course_look(fig))

@@ -237,6 +237,28 @@ def test_a_thousand_requests_at_a_short_queue_with_time_outs_are_all_accounted_f
     wait_until(lambda: rejected() - before == messages.count(TIMED_OUT), "the metrics count the time-outs")
 
 
+# Followed while it runs -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_followed_while_requests_wait_and_are_answered(plain_server, log_path):
+    *parts, whole = batch_run.follow(plain_server, MODEL, [BUSY, *at([0.1, 0.2, 0.9])], log_path)
+    assert_all_are_accounted_for(whole, 4)
+    assert any((part.requests["outcome"] == "waiting").any() for part in parts)
+    assert any(len(part.executions) for part in parts)
+    numbers = [len(part.requests) for part in parts]
+    assert numbers == sorted(numbers) and numbers[0] < 4
+    for part in parts:
+        assert (part.requests["answered_s"] >= part.requests["sent_s"]).all()
+
+
+def test_a_run_that_is_left_sends_no_more(plain_server, log_path):
+    before = log_path.read_text().count("\n")
+    following = batch_run.follow(plain_server, MODEL, at([0.0, 600.0]), log_path)
+    next(following)
+    following.close()
+    assert log_path.read_text().count("\n") - before == 1
+
+
 # When it goes wrong ---------------------------------------------------------------------------------------------------
 
 

@@ -264,7 +264,8 @@ def _draw_marks(fig: go.Figure, rows: pd.DataFrame, column: str, name: str, mark
 def _draw_lanes(fig: go.Figure, executions: pd.DataFrame, instances: list[int], axes: dict) -> None:
     for lane, (instance, look) in enumerate(zip(instances, _looks(instances))):
         rows = executions[executions["instance"] == instance]
-        marker = {**look["marker"], "line": {"color": "white", "width": 1}}
+        # Without its pattern, on which the sizes could not be read.
+        marker = {"color": look["marker"]["color"], "line": {"color": "white", "width": 1}}
         fig.add_bar(
             orientation="h",
             base=[_ms(value) for value in rows["start_s"]],
@@ -318,7 +319,7 @@ def delay_sweep(rows: pd.DataFrame, budget_ms: float) -> go.Figure:
             textfont={"color": as_text(colour)},
             line={"color": colour, "width": 2.5},
             marker={"color": colour, "size": 8, "symbol": symbol},
-            name=f"{name} of latency (ms)",
+            name=name,
             legendgroup=name,
             **saying(f"delay {delay:g} ms · {name} {value:.0f} ms" for delay, value in zip(delays, values)),
         )
@@ -331,7 +332,7 @@ def delay_sweep(rows: pd.DataFrame, budget_ms: float) -> go.Figure:
         textfont={"color": DECODE},
         line={"color": DECODE, "width": 2.5},
         marker={"color": DECODE, "size": 8, "symbol": "square"},
-        name="model busy (%); at the points: requests a batch",
+        name="model busy; requests a batch",
         legendgroup="busy",
         xaxis="x2",
         yaxis="y2",

@@ -151,7 +151,7 @@ def _draw_holders(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
             fillcolor=colour,
             mode="lines",
             line={"color": "white", "width": 0.6},
-            name="blocks of one request",
+            name="a request's blocks",
             legendgroup="held",
             customdata=blocks,
             **area_saying(

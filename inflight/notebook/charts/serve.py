@@ -37,7 +37,7 @@ def token_timeline(pieces: pd.DataFrame) -> go.Figure:
 
 def _draw_answers(fig: go.Figure, case: str, users: list[list[float]], places: list[float]) -> None:
     is_whole = len(users[0]) == 1
-    name = "the whole answer arrives" if is_whole else "a piece of the answer arrives"
+    name = "a whole answer" if is_whole else "a piece of an answer"
     marker = {"color": DECODE, "symbol": "square" if is_whole else "line-ns-open", "size": 10, "line": {"width": 1.6}}
     for number, (place, times) in enumerate(zip(places, users, strict=True), 1):
         who = f"user {number}"
@@ -46,7 +46,7 @@ def _draw_answers(fig: go.Figure, case: str, users: list[list[float]], places: l
             y=[place, place],
             mode="lines",
             line={"color": WASTE, "width": 2},
-            name="nothing to read yet",
+            name="nothing to read",
             legendgroup="nothing",
             **saying([f"{case} · {who} · sent at 0 s", f"{case} · {who} · nothing to read for {times[0]:.2f} s"]),
             meta={"who": who},
