@@ -3,6 +3,7 @@
 import json
 import re
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -60,7 +61,7 @@ def corners(fig, name="batch"):
     return [
         (base, base + x, y - width / 2, y + width / 2)
         for trace in boxes
-        for base, x, y, width in zip(trace.base, trace.x, trace.y, trace.width, strict=True)
+        for base, x, y, width in zip(trace.base, trace.x, trace.y, np.broadcast_to(trace.width, len(trace.x)))
     ]
 
 
