@@ -181,6 +181,8 @@ def all_texts(spec):
         yield from pairs
     for note in spec["layout"].get("annotations", []):
         yield note.get("font", {}).get("color", INK), PAPER
+    hovering = spec["layout"]["template"]["layout"]["hoverlabel"]
+    yield hovering["font"]["color"], hovering["bgcolor"]
     title = spec["layout"].get("title", {})
     for part in (title, title.get("subtitle", {})):
         yield part.get("font", {}).get("color", INK), PAPER

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from inflight.errors import CourseError
-from inflight.notebook import execution
+from inflight.notebook import execution, linked_marks
 from inflight.paths import COURSE
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg"></svg>'
@@ -70,6 +70,7 @@ def test_pages_fetch_nothing_and_draw_with_the_plotly_beside_them(ran):
     assert '<script src="plotly.min.js"></script>' in page
     assert "Plotly.newPlot(" in page and 'aria-label="two &lt;bars&gt;"' in page
     assert '"name": "<\\/script>"' in page and SVG not in page
+    assert page.count(linked_marks.SCRIPT) == 1
     for name in ("00_start.html", "01_engine.html", "index.html"):
         assert not re.findall(r"<(?:script|link|img)[^>]*https?:", (out / name).read_text())
 

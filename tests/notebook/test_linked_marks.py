@@ -1,4 +1,4 @@
-"""Pointing at a request, in a browser: plotly.js and the script on one page, as `make course` and JupyterLab have it."""
+"""Pointing at a request, in a browser, on a page with plotly.js and the script, as the course's pages are."""
 
 import json
 
@@ -33,7 +33,7 @@ PLACE = """([name, traceName, number]) => {
     const box = mark.getBoundingClientRect();
     if (mark === group && number !== null) {  // a line: one of its points
         const {_fullLayout: full, data} = chart, trace = data[index], top = chart.getBoundingClientRect();
-        const [x, y] = [full[(trace.xaxis ?? 'x').replace('x', 'xaxis')], full[(trace.yaxis ?? 'y').replace('y', 'yaxis')]];
+        const [x, y] = [full.xaxis, full.yaxis];
         return [top.left + x._offset + x.l2p(trace.x[number]), top.top + y._offset + y.l2p(trace.y[number])];
     }
     return [box.left + box.width / 2, box.top + box.height / 2];

@@ -25,6 +25,7 @@ pio.templates["course"] = go.layout.Template(
         "xaxis": _AXIS,
         "yaxis": _AXIS,
         "title": {"x": 0, "xref": "paper", "y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 10}},
+        "hoverlabel": {"bgcolor": "white", "bordercolor": INK, "font": {"color": INK, "size": 13}, "align": "left"},
         "legend": {"orientation": "h", "x": 0, "yref": "container", "yanchor": "bottom", "traceorder": "normal"},
     }
 )
