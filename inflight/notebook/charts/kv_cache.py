@@ -155,7 +155,7 @@ def _draw_holders(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
             legendgroup="held",
             customdata=blocks,
             **area_saying(
-                _stays_in_words(name, own, stays), who, f"{name} · blocks held: %{{customdata}} · iteration %{{x}}"
+                _stays_in_words(name, own, stays), who, f"{name} · blocks held: %{{customdata}} · after %{{x}} iterations"
             ),
             **axes,
         )
