@@ -383,6 +383,23 @@ def lab(
         workspace.open_lab(folder, first, context.args)
 
 
+@app.command()
+def progress(as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False) -> None:
+    """Show what you have done of each lesson's lab, as your workspace keeps it."""
+    from inflight.notebook import journal, workspace
+
+    rows = journal.progress(workspace.around(Path.cwd()) or workspace.home())
+    if as_json:
+        print(json.dumps(rows.to_dict("records"), indent=2))
+        return
+    shown = Table("lesson")
+    for name in ("done", "not right yet", "tries"):
+        shown.add_column(name, justify="right")
+    for row in rows[rows["exercises"] > 0].itertuples():
+        shown.add_row(row.lesson, f"{row.done} of {row.exercises}", row.open, str(row.tries))
+    console.print(shown)
+
+
 app.add_typer(bench.app, name="bench")
 app.add_typer(gpt2.app, name="gpt2")
 app.add_typer(datasets.app, name="dataset")

@@ -62,6 +62,11 @@ def home(course: Path = COURSE) -> Path:
     return (course if in_clone else Path.cwd()) / "work"
 
 
+def around(folder: Path) -> Path | None:
+    """The workspace that `folder` is in, or None."""
+    return next((parent for parent in (folder, *folder.parents) if (parent / VERSIONS).is_file()), None)
+
+
 def prepare(folder: Path, fresh: str | None = None, course: Path = COURSE) -> Prepared:
     """Copy what is not in the workspace `folder` yet; what is there stays as it is.
 
