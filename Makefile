@@ -18,8 +18,8 @@ check: setup ## lint, types, imports between rooms, workflows, scripts, notebook
 test: setup ## run every test, and check every notebook against its stored outputs
 	@$(PYTHON) -m tools.lessons test
 
-lab: setup ## open the first notebook in JupyterLab, on this machine only
-	@$(PYTHON) -m jupyter lab --ServerApp.ip=127.0.0.1 notebooks/00_start_here.ipynb
+lab: setup ## copy the lessons to work/, which is yours, and open JupyterLab there, on this machine only
+	@.venv/bin/inflight lab
 
 notebooks: setup ## make notebooks/, labs/ and solutions/ again from lessons/
 	@$(PYTHON) -m tools.lessons build

@@ -183,7 +183,7 @@ def active_requests(server: Server) -> float:
 
 
 def add_silent_model(repo: Path) -> None:
-    """Add the model `silent`, which takes requests and never answers."""
+    """Add the model `silent`, which takes requests and never answers; `silent/taken` is there once it has one."""
     (repo / "silent" / "1").mkdir(parents=True)
     (repo / "silent" / "config.pbtxt").write_text(
         'name: "silent"\nbackend: "python"\nmax_batch_size: 0\n'
@@ -192,8 +192,11 @@ def add_silent_model(repo: Path) -> None:
         "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
     )
     (repo / "silent" / "1" / "model.py").write_text(
-        "class TritonPythonModel:\n    def execute(self, requests):\n"
+        "class TritonPythonModel:\n    def initialize(self, args):\n"
+        "        self.taken = args['model_repository'] + '/taken'\n\n"
+        "    def execute(self, requests):\n"
         "        self.kept = [request.get_response_sender() for request in requests]\n"
+        "        open(self.taken, 'w').close()\n"
     )
 
 

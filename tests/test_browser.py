@@ -253,7 +253,7 @@ def test_predict_and_the_notebook_knows(outputs):
 def test_change_a_build_option_and_read_why_it_is_refused(outputs):
     options = outputs["options"]
     options.get_by_label("quant_algo", exact=True).select_option("W8A8")
-    options.get_by_text("this engine has").wait_for(timeout=60_000)
+    options.get_by_text("the engines here have").wait_for(timeout=60_000)
     screenshot(options, "options")
 
 

@@ -58,7 +58,8 @@ def test_environment_yml_gives_the_same_set_and_a_python_in_the_range():
     python = next(entry for entry in dependencies if str(entry).startswith("python="))
     assert python.removeprefix("python=") in ("3.11", "3.12")
     assert "pip" in dependencies
-    assert (ROOT / "postBuild").read_text().splitlines()[-1] == "exec python -I inflight/bootstrap.py --here"
+    commands = (ROOT / "postBuild").read_text().splitlines()[-2:]
+    assert commands == ["python -I inflight/bootstrap.py --here", "exec python -m inflight lab --prepare-only"]
     assert (ROOT / "postBuild").stat().st_mode & 0o111
     assert "python -I inflight/bootstrap.py --here" in (ROOT / "README.md").read_text()
 

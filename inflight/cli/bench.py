@@ -462,7 +462,7 @@ def _requests(
 ) -> list[TimedRequest]:
     """`plan.requests` for an engine; says when prompts are left out."""
     tokenizer, build = checkpoint.load_tokenizer(engine_dir), engine.read(engine_dir).build_config
-    tell = lambda sentence: progress_console.print(sentence, highlight=False)
+    tell = lambda sentence: progress_console.print(sentence, highlight=False, soft_wrap=True)
     return bench.plan.requests(dataset, number, tokenizer, build, seed, tell, max_input_len)
 
 

@@ -346,6 +346,60 @@ def run(
     execution.run(lessons or None, Path("build") / "course")
 
 
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def lab(
+    context: typer.Context,
+    lesson: Annotated[str | None, typer.Argument(help="Lesson to open, such as 03; by default the first.")] = None,
+    fresh: Annotated[
+        bool,
+        typer.Option("--fresh", help="Begin anew, this lesson or all; what was there is moved to a folder beside it."),
+    ] = False,
+    prepare_only: Annotated[bool, typer.Option("--prepare-only", help="Make the copies, and open nothing.")] = False,
+) -> None:
+    """Copy the lessons to a folder of your own, and open JupyterLab there, on this machine only.
+
+    The folder is `work` in the clone, or what INFLIGHT_WORK names. What is in it is kept. Other options, such as
+    --no-browser or --port=9000, go to JupyterLab.
+
+    Example: [bold]inflight lab 03[/]
+    """
+    from inflight.notebook import workspace
+
+    folder = workspace.home()
+    numbered = lesson if lesson is None or lesson.isdigit() else lesson[:2]
+    prepared = workspace.prepare(folder, fresh=(numbered or "all") if fresh else None)
+    first = workspace.lecture(folder, lesson)
+    if prepared.aside:
+        console.print(f"What was there is in {escape(str(prepared.aside))}.", soft_wrap=True)
+    if prepared.made:
+        console.print(f"Copied {len(prepared.made)} notebooks to {escape(str(folder))}.", soft_wrap=True)
+    if prepared.newer:
+        console.print(
+            f"The course has a newer version of {', '.join(prepared.newer)}; yours stays as it is. "
+            "`inflight lab NN --fresh` gives you the new one, and keeps yours beside it.",
+            soft_wrap=True,
+        )
+    if not prepare_only:
+        workspace.open_lab(folder, first, context.args)
+
+
+@app.command()
+def progress(as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False) -> None:
+    """Show what you have done of each lesson's lab, as your workspace keeps it."""
+    from inflight.notebook import journal, workspace
+
+    rows = journal.progress(workspace.around(Path.cwd()) or workspace.home())
+    if as_json:
+        print(json.dumps(rows.to_dict("records"), indent=2))
+        return
+    shown = Table("lesson")
+    for name in ("done", "not right yet", "tries"):
+        shown.add_column(name, justify="right")
+    for row in rows[rows["exercises"] > 0].itertuples():
+        shown.add_row(row.lesson, f"{row.done} of {row.exercises}", row.open, str(row.tries))
+    console.print(shown)
+
+
 app.add_typer(bench.app, name="bench")
 app.add_typer(gpt2.app, name="gpt2")
 app.add_typer(datasets.app, name="dataset")

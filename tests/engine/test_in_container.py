@@ -141,7 +141,7 @@ def test_engine_build_makes_both_or_none(programs, tmp_path, small_checkpoint, m
 
     monkeypatch.setattr(in_container, "build", beside)
     builder.build(small_checkpoint, BuildConfig(), folder)
-    assert made == [NVIDIA] and read(folder).build_config == BuildConfig()
+    assert made == [NVIDIA] and read(folder).build_config == BuildConfig().on("cpu")
     monkeypatch.setenv("INFLIGHT_IMAGE", "inflight-course")
     builder.build(small_checkpoint, BuildConfig(), folder)
     assert made == [NVIDIA] and not (folder / in_container.FOLDER).exists()

@@ -452,7 +452,7 @@ def test_a_model_that_is_killed_tells_its_clients_and_can_be_loaded_again(server
     wait_until(lambda: slots(server, "max") == 8, "the gauge is the new model's")
     errors = killed_while_it_streams(server)
     if any("is not healthy" not in error for error in errors):
-        wait_until(lambda: not server.is_alive(), "the server is known to be dead")
+        wait_until(lambda: not server.is_alive(), f"the server is known to be dead: {errors}")
         assert "boost::interprocess::lock_exception" in server.log_tail(lines=200), "above the trace of the crash"
         server.start()
     server.load("iterative-gpt2", kv_cache_slots=4)  # one that has not changed Triton would leave as it is

@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ import psutil
 import pytest
 
 from inflight.errors import CourseError
-from inflight.triton import repository
+from inflight.triton import repository, transport
 from inflight.triton.client import Client
 from inflight.triton.repository import PIPELINE
 from inflight.triton.server import ModelState, Server
@@ -334,14 +333,20 @@ def test_what_runs_longer_than_it_may_is_told_and_an_interrupt_ends_the_waiting(
     add_silent_model(small_repo)
     with Server(small_repo) as server:
         traces, client = Traces.of(server.pid), Client(server.grpc_url, timeout_s=3600)
-        with ThreadPoolExecutor(1) as pool:
+        with ThreadPoolExecutor(2) as pool:
             asked = pool.submit(client._ask_grpc, "silent", {"text_input": text("Hello")}, lambda reply: reply, "id")
-            with pytest.raises(TimeoutError):
-                asked.result(timeout=2)
+            wait_until((small_repo / "silent" / "taken").exists, "the request is under way")
             if is_interrupted:
-                threading.Timer(2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+                is_ready = lambda url=server.http_url: transport.is_ok(url, "/v2/health/ready")
+
+                def interrupt():
+                    wait_until(lambda: not is_ready(), "the server is ending")
+                    os.kill(os.getpid(), signal.SIGINT)
+
+                told = pool.submit(interrupt)
                 with pytest.raises(KeyboardInterrupt):
                     server.stop(drain_s=3600)
+                told.result(timeout=60)
             else:
                 server.stop(drain_s=1)
             with pytest.raises(ServerGone, match="went away in the middle of a request"):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from inflight.errors import CourseError
+from inflight.notebook import journal
 
 NOT_YET = "not done yet"  # what a grader returns when it sees that the learner has not begun
 
@@ -68,6 +69,8 @@ def check(exercise: str, answer: object) -> Result:
         Only with COURSE_STRICT=1: the answer is not right.
     """
     result = Result(exercise, NOT_YET) if untouched(answer) else _grade(exercise, answer)
+    if result.status != NOT_YET:
+        journal.note("exercise", exercise=exercise, status=result.status)
     if result.status != "done" and os.environ.get("COURSE_STRICT") == "1":
         raise CourseError(f"{result!r} Correct the answer in the lesson's lab.py, or the exercise's grader.")
     return result

@@ -1,0 +1,202 @@
+"""A learner's own copies of lectures and labs, in a folder laid out as the course is, so that links hold.
+
+    prepared = prepare(home())
+    prepared.made, prepared.newer        # what was copied now; what the course has a newer version of
+
+What lies there is never written over: neither by another call nor by an update of the course. Lectures come without
+outputs, so that nothing gives a measurement away. Solutions and assets are the course's own, for reading.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import nbformat
+
+from inflight.errors import CourseError
+from inflight.files import replace_text
+from inflight.paths import COURSE
+
+COPIED = ("notebooks", "labs")  # a learner's
+SHOWN = ("solutions", "assets")  # the course's
+VERSIONS = ".versions.json"  # what each copy was made from
+ASIDE = "aside"
+MINE = "mine"  # what a learner has written in the labs
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A workspace, and what was done to it.
+
+    Attributes
+    ----------
+    folder : Path
+    made, newer : list of str
+        Copies made now, such as "labs/01_engine.ipynb"; and older ones, of which the course has a newer version.
+    aside : Path or None
+        Where the old copies are.
+    """
+
+    folder: Path
+    made: list[str]
+    newer: list[str]
+    aside: Path | None
+
+
+def home(course: Path = COURSE) -> Path:
+    """Where the workspace is: $INFLIGHT_WORK, else `work` in the clone, else `work` in the current folder.
+
+    A clone that the user cannot write to, as in a class's image, is no place for it.
+    """
+    if named := os.environ.get("INFLIGHT_WORK"):
+        return Path(named).expanduser().absolute()
+    in_clone = (course / "lessons").is_dir() and os.access(course, os.W_OK)
+    return (course if in_clone else Path.cwd()) / "work"
+
+
+def around(folder: Path) -> Path | None:
+    """The workspace that `folder` is in, or None."""
+    return next((parent for parent in (folder, *folder.parents) if (parent / VERSIONS).is_file()), None)
+
+
+def prepare(folder: Path, fresh: str | None = None, course: Path = COURSE) -> Prepared:
+    """Copy what is not in the workspace `folder` yet; what is there stays as it is.
+
+    Parameters
+    ----------
+    folder : Path
+    fresh : str, optional
+        Set these old copies aside first: of the lesson with this number, or "all", with all that the learner has
+        written.
+    course : Path
+        The clone.
+
+    Returns
+    -------
+    Prepared
+
+    Raises
+    ------
+    CourseError
+        There are no notebooks to copy, no such lesson, or the folder cannot be written.
+    """
+    sources = {
+        f"{kind}/{path.name}": path for kind in COPIED for path in sorted((course / kind).glob("[0-9][0-9]_*.ipynb"))
+    }
+    if not sources:
+        raise CourseError(f"There are no notebooks in {course}: run `make notebooks` there, or get the course anew.")
+    if fresh not in (None, "all") and not any(Path(name).name.startswith(f"{fresh}_") for name in sources):
+        numbers = sorted({Path(name).name[:2] for name in sources})
+        raise CourseError(f"No lesson {fresh!r} to begin afresh; the lessons are {', '.join(numbers)}.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        aside = _set_aside(folder, fresh) if fresh else None
+        made, newer = _copy(sources, folder)
+        for name in SHOWN:
+            _link(folder / name, course / name)
+    except OSError as error:
+        raise CourseError(
+            f"The workspace {folder} cannot be made ({error.strerror or error}): give another, by INFLIGHT_WORK."
+        ) from error
+    return Prepared(folder, made, newer, aside)
+
+
+def lecture(folder: Path, number: str | None) -> Path:
+    """The workspace's lecture of lesson `number`, by default the first; CourseError for a lesson it has not."""
+    found = sorted((folder / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+    for path in found:
+        if number is None or number in (path.stem, path.stem[:2]):
+            return path
+    raise CourseError(f"No lesson {number!r}; the lessons are {', '.join(path.stem[:2] for path in found)}.")
+
+
+def open_lab(folder: Path, first: Path, arguments: list[str]) -> NoReturn:
+    """Become JupyterLab in the workspace, open at the notebook `first`; `arguments` are JupyterLab's own.
+
+    It listens on this machine alone unless they say otherwise, and asks nobody for news.
+    """
+    settings = str(COURSE / "assets" / "jupyterlab")
+    paths = filter(None, [settings, os.environ.get("JUPYTER_CONFIG_PATH")])
+    given = {argument.split("=")[0] for argument in arguments}
+    own = [] if given & {"--ip", "--ServerApp.ip"} else ["--ServerApp.ip=127.0.0.1"]
+    places = [
+        f"--ServerApp.root_dir={folder}",
+        f"--LabApp.default_url=/lab/tree/{first.relative_to(folder).as_posix()}",
+    ]
+    command = [sys.executable, "-m", "jupyter", "lab", *own, *places, *arguments]
+    os.execve(sys.executable, command, {**os.environ, "JUPYTER_CONFIG_PATH": os.pathsep.join(paths)})
+
+
+def _copy(sources: dict[str, Path], folder: Path) -> tuple[list[str], list[str]]:
+    versions = _versions(folder)
+    made, newer = [], []
+    for name, source in sources.items():
+        notebook = _without_outputs(nbformat.read(source, as_version=4))
+        version, copy = _version(notebook), folder / name
+        if copy.exists():
+            if versions.get(name, version) != version:
+                newer.append(name)
+            continue
+        copy.parent.mkdir(exist_ok=True)
+        replace_text(copy, nbformat.writes(notebook) + "\n")
+        versions[name] = version
+        made.append(name)
+        replace_text(folder / VERSIONS, json.dumps(versions, indent=1) + "\n")
+    return made, newer
+
+
+def _version(notebook: nbformat.NotebookNode) -> str:
+    return hashlib.sha256(json.dumps([cell.source for cell in notebook.cells]).encode()).hexdigest()
+
+
+def _versions(folder: Path) -> dict[str, str]:
+    """What each copy was made from; nothing is known where the file is lost or no longer readable."""
+    try:
+        found = json.loads((folder / VERSIONS).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _without_outputs(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    return notebook
+
+
+def _set_aside(folder: Path, fresh: str) -> Path | None:
+    """Move old copies to a folder of their own; None when there are none."""
+    pattern = "*" if fresh == "all" else f"{fresh}_*"
+    old = [path for kind in COPIED for path in sorted((folder / kind).glob(pattern)) if path.suffix == ".ipynb"]
+    if fresh == "all" and (folder / MINE).exists():
+        old.append(folder / MINE)
+    if not old:
+        return None
+    stamp = time.strftime("%Y-%m-%d-%H%M%S")
+    aside = folder / ASIDE / stamp
+    for number in range(2, 100):
+        if not aside.exists():
+            break
+        aside = folder / ASIDE / f"{stamp}-{number}"
+    for path in old:
+        place = aside / path.relative_to(folder)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(path, place)
+    return aside
+
+
+def _link(link: Path, target: Path) -> None:
+    """`link` leads to `target`, also after the course has moved; what else lies there stays."""
+    if link.is_symlink() and link.readlink() != target:
+        link.unlink()
+    if not link.exists() and not link.is_symlink():
+        link.symlink_to(target)

@@ -1,0 +1,179 @@
+"""A learner's own copies: what is made, what is kept, and JupyterLab in them."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+
+import httpx
+import nbformat
+import pytest
+
+from inflight.errors import CourseError
+from inflight.notebook import workspace
+from inflight.paths import COURSE
+
+READY_S = 120
+
+
+@pytest.fixture
+def course(tmp_path):
+    """A small clone: two lectures and a lab of the real one."""
+    root = tmp_path / "course"
+    for kind in ("notebooks", "labs", "solutions", "assets"):
+        (root / kind).mkdir(parents=True)
+    for name in ("notebooks/00_start_here.ipynb", "notebooks/01_engine.ipynb"):
+        shutil.copy(COURSE / name, root / name)
+    for lab in (COURSE / "labs").glob("01_*.ipynb"):
+        shutil.copy(lab, root / "labs" / "01_engine.ipynb")
+    return root
+
+
+def edit(path, text):
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells[1].source = text
+    nbformat.write(notebook, path)
+
+
+def test_copies_have_no_outputs_and_the_same_cells(course, tmp_path):
+    prepared = workspace.prepare(tmp_path / "work", course=course)
+    assert prepared.made == ["notebooks/00_start_here.ipynb", "notebooks/01_engine.ipynb", "labs/01_engine.ipynb"]
+    for name in prepared.made:
+        copy, source = (nbformat.read(root / name, as_version=4) for root in (prepared.folder, course))
+        assert [cell.source for cell in copy.cells] == [cell.source for cell in source.cells]
+        code = [cell for cell in copy.cells if cell.cell_type == "code"]
+        assert not any(cell.outputs or cell.execution_count for cell in code)
+        nbformat.validate(copy)
+
+
+def test_every_link_of_a_copy_leads_somewhere(tmp_path):
+    folder = workspace.prepare(tmp_path / "work").folder
+    links = 0
+    for path in sorted(folder.glob("*/[0-9]*.ipynb")):
+        text = "\n".join(
+            cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown"
+        )
+        for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", text):
+            assert (path.parent / target).exists(), f"{path.name}: {target}"
+            links += 1
+    assert links > 20
+
+
+def test_what_is_there_is_kept(course, tmp_path):
+    folder = workspace.prepare(tmp_path / "work", course=course).folder
+    edit(folder / "labs" / "01_engine.ipynb", "mine")
+    written = (folder / "labs" / "01_engine.ipynb").read_bytes()
+    again = workspace.prepare(folder, course=course)
+    assert (again.made, again.newer, again.aside) == ([], [], None)
+    assert (folder / "labs" / "01_engine.ipynb").read_bytes() == written
+
+
+def test_a_newer_course_is_told_of_and_touches_nothing(course, tmp_path):
+    folder = workspace.prepare(tmp_path / "work", course=course).folder
+    written = (folder / "notebooks" / "01_engine.ipynb").read_bytes()
+    edit(course / "notebooks" / "01_engine.ipynb", "better")
+    shutil.copy(COURSE / "notebooks" / "02_repository.ipynb", course / "notebooks")
+    for _ in range(2):  # it is told of each time
+        again = workspace.prepare(folder, course=course)
+        assert again.newer == ["notebooks/01_engine.ipynb"]
+    assert (folder / "notebooks" / "01_engine.ipynb").read_bytes() == written
+    assert (folder / "notebooks" / "02_repository.ipynb").exists()
+
+
+def test_new_outputs_are_no_newer_version(course, tmp_path):
+    folder = workspace.prepare(tmp_path / "work", course=course).folder
+    path = course / "notebooks" / "00_start_here.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    next(cell for cell in notebook.cells if cell.cell_type == "code").outputs = []
+    nbformat.write(notebook, path)
+    assert workspace.prepare(folder, course=course).newer == []
+
+
+def test_one_lesson_begins_afresh_and_the_old_one_is_set_aside(course, tmp_path):
+    folder = workspace.prepare(tmp_path / "work", course=course).folder
+    for name in ("labs/01_engine.ipynb", "notebooks/00_start_here.ipynb"):
+        edit(folder / name, "mine")
+    again = workspace.prepare(folder, fresh="01", course=course)
+    assert again.made == ["notebooks/01_engine.ipynb", "labs/01_engine.ipynb"]
+    assert nbformat.read(again.aside / "labs" / "01_engine.ipynb", as_version=4).cells[1].source == "mine"
+    assert nbformat.read(folder / "notebooks" / "00_start_here.ipynb", as_version=4).cells[1].source == "mine"
+
+
+def test_all_begins_afresh_and_twice_in_a_second_loses_nothing(course, tmp_path):
+    folder = workspace.prepare(tmp_path / "work", course=course).folder
+    (folder / "mine").mkdir()
+    (folder / "mine" / "scheduler.py").write_text("first")
+    asides = {workspace.prepare(folder, fresh="all", course=course).aside for _ in range(3)}
+    assert len(asides) == 3
+    assert [path.read_text() for path in folder.glob("aside/*/mine/scheduler.py")] == ["first"]
+    assert len(list(folder.glob("aside/*/*/*.ipynb"))) == 9
+
+
+def test_a_version_file_that_is_lost_or_broken_harms_nothing(course, tmp_path):
+    folder = workspace.prepare(tmp_path / "work", course=course).folder
+    for text in ("", "[1]", "{"):
+        (folder / ".versions.json").write_text(text)
+        assert workspace.prepare(folder, course=course).newer == []
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda course, folder: workspace.prepare(folder, fresh="7", course=course), "No lesson '7'.*00, 01"),
+        (lambda course, folder: workspace.prepare(folder, course=course / "assets"), "no notebooks"),
+        (lambda course, folder: workspace.prepare(folder / ".versions.json" / "x", course=course), "INFLIGHT_WORK"),
+        (lambda course, folder: workspace.lecture(folder, "02"), "No lesson '02'.*00, 01"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(course, tmp_path, call, words):
+    folder = workspace.prepare(tmp_path / "work", course=course).folder
+    with pytest.raises(CourseError, match=words) as caught:
+        call(course, folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_where_it_is(tmp_path, monkeypatch):
+    (tmp_path / "clone" / "lessons").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("INFLIGHT_WORK", raising=False)
+    assert workspace.home(tmp_path / "clone") == tmp_path / "clone" / "work"
+    assert workspace.home(tmp_path / "wheel") == tmp_path / "work"
+    monkeypatch.setenv("INFLIGHT_WORK", str(tmp_path / "class"))
+    assert workspace.home(tmp_path / "clone") == tmp_path / "class"
+
+
+def test_jupyterlab_opens_in_it_with_its_token_and_asks_for_no_news(tmp_path):
+    """The command as a learner gives it; only where the browser, the port and root are concerned it is helped."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "inflight", "lab", "03", "--no-browser", "--allow-root", f"--port={port}"]
+    environment = {**os.environ, "INFLIGHT_WORK": str(tmp_path / "work"), "JUPYTER_CONFIG_DIR": str(tmp_path / "own")}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment, text=True)
+    try:
+        said = ""
+        while not (found := re.search(rf"http://127\.0\.0\.1:{port}/lab\S*\?token=(\w+)", said)):
+            line = process.stderr.readline()
+            assert line, said
+            said += line
+        assert "/lab/tree/notebooks/03_serve.ipynb" in found[0]
+        url, token = f"http://127.0.0.1:{port}", {"token": found[1]}
+        assert httpx.get(f"{url}/api/contents").status_code == 403
+        names = [
+            item["name"] for item in httpx.get(f"{url}/api/contents", params=token, timeout=READY_S).json()["content"]
+        ]
+        assert {"notebooks", "labs", "solutions", "assets"} <= set(names)
+        notification = "@jupyterlab/apputils-extension:notification"
+        settings = httpx.get(f"{url}/lab/api/settings/{notification}", params=token, timeout=READY_S).json()
+        defaults = {
+            name: value["default"] for name, value in settings["schema"]["properties"].items() if "default" in value
+        }
+        assert defaults["fetchNews"] == "false", json.dumps(defaults)
+        assert defaults["checkForUpdates"] is False
+    finally:
+        process.terminate()
+        process.wait(READY_S)
+        process.stderr.close()
