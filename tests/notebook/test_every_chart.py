@@ -128,6 +128,13 @@ def test_a_request_is_the_same_in_every_panel(name):
     assert all(len(first & other) > 1 for other in others)
 
 
+@pytest.mark.parametrize("name", LINKED)
+def test_panels_are_zoomed_together(name):
+    axes = {axis: of_it for axis, of_it in of(name)["layout"].items() if axis.startswith("xaxis")}
+    assert axes.keys() > {"xaxis"}
+    assert all(of_it["matches"] == "x" for axis, of_it in axes.items() if axis != "xaxis")
+
+
 def test_an_engines_ids_go_on_from_run_to_run_and_the_numbers_in_a_picture_do_not():
     for name in ("slot_map", "kv_blocks"):
         assert {1, 2, 3} <= set.union(*map(owners, of(name)["data"])) <= set(range(1, 40))

@@ -513,6 +513,7 @@ def sequence_places(runs: dict[str, pd.DataFrame]) -> go.Figure:
                 f"xaxis{suffix}": {
                     "anchor": f"y{suffix}",
                     "range": [0.3, most + 0.7],
+                    "matches": "x" if number else None,
                     "dtick": 1,
                     "showgrid": False,
                     "title": "execution" if number == len(runs) - 1 else None,

@@ -155,7 +155,9 @@ def _draw_holders(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
             legendgroup="held",
             customdata=blocks,
             **area_saying(
-                _stays_in_words(name, own, stays), who, f"{name} · blocks held: %{{customdata}} · after %{{x}} iterations"
+                _stays_in_words(name, own, stays),
+                who,
+                at_corners=f"{name} · blocks held: %{{customdata}} · after %{{x}} iterations",
             ),
             **axes,
         )
