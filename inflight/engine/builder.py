@@ -31,7 +31,7 @@ from inflight.engine.folder import CONFIG_FILE, MODEL_FILE, WEIGHTS_FILE, engine
 from inflight.errors import CourseError
 from inflight.paths import cache_dir
 
-FOLDER_FORMAT = 3  # of the engines in the cache: 2 has checksums, 3 exact products of 4-bit weights
+FOLDER_FORMAT = 4  # of the engines in the cache: 2 has checksums, 3 exact 4-bit products, 4 slowed rotations
 COMMANDS_FILE = "BUILD_WITH_TENSORRT_LLM.md"
 
 
@@ -174,7 +174,7 @@ def _compile(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
                 checkpoints.weights.requantize(source, gguf_file, quant_algo)
         tokenizer.write_files(checkpoint, source.metadata, aside)
         _convert(gguf_file, aside)
-        _say_it_exactly(gguf_file, aside)
+        _mend(gguf_file, aside)
     finally:
         gguf_file.unlink(missing_ok=True)
     return _pretrained_config(checkpoint, config, quant_algo, source)
@@ -208,25 +208,27 @@ def _convert(gguf_file: Path, aside: Path) -> None:
             file.unlink()
 
 
-def _say_it_exactly(gguf_file: Path, aside: Path) -> None:
-    """Mend what the conversion rounds in 4-bit weights, in the graph on disk."""
+def _mend(gguf_file: Path, aside: Path) -> None:
+    """Mend what the conversion leaves out of the graph on disk: what it rounds in 4-bit weights, a slowed rotation."""
     import openvino
 
-    from inflight.engine import four_bits
+    from inflight.engine import four_bits, slow_rotation
 
     graph = openvino.Core().read_model(aside / MODEL_FILE)
-    if four_bits.make_exact(graph, checkpoints.weights.GgufFile(gguf_file)):
-        exact = aside / "exact"
-        exact.mkdir()
+    source = checkpoints.weights.GgufFile(gguf_file)
+    is_slower = slow_rotation.slow_down(graph, source)
+    if four_bits.make_exact(graph, source) or is_slower:
+        mended = aside / "mended"
+        mended.mkdir()
         try:
-            openvino.save_model(graph, exact / MODEL_FILE, compress_to_fp16=False)
-            openvino.Core().read_model(exact / MODEL_FILE)  # a failed write may have gone unsaid
+            openvino.save_model(graph, mended / MODEL_FILE, compress_to_fp16=False)
+            openvino.Core().read_model(mended / MODEL_FILE)  # a failed write may have gone unsaid
         except RuntimeError as error:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         del graph  # it has the old files open
         for name in (MODEL_FILE, WEIGHTS_FILE):
-            os.replace(exact / name, aside / name)
-        exact.rmdir()
+            os.replace(mended / name, aside / name)
+        mended.rmdir()
 
 
 def _pretrained_config(
