@@ -16,6 +16,7 @@ from inflight import bench, checkpoint, engine, leftovers, models, triton
 from inflight.bench.names import ARRIVALS, MOST_UNDER_WAY, TRACES, WAYS
 from inflight.cli import terminal
 from inflight.cli.terminal import ENGINE_DIR, console, progress_console
+from inflight.engine import trtllm_commands
 from inflight.engine.config import POLICIES, BuildConfig
 from inflight.errors import CourseError
 from inflight.triton.repository.layout import BASELINE
@@ -38,6 +39,24 @@ SAVE = typer.Option("--save", help="Keep the result in assets/results, by model 
 TIER = typer.Option(help="What the engine is built for, cpu or cuda; by default as this machine is.")
 MIX_DEVICES = typer.Option("--mix-devices", help="Compare sides that compute on different devices, too.")
 AS_JSON = typer.Option("--json", help="One JSON object instead of a table.")
+PEER_HELP = f"""\
+Any server with OpenAI's endpoints and ours on the same requests, taking turns: ratios, ours over theirs.
+
+Start the other with the same model, as many slots, and no memory of earlier prompts; on this machine, on loopback:
+
+[bold]llama.cpp[/]: llama-server -m MODEL.gguf --host 127.0.0.1 --port 8080 --parallel 8 --ctx-size 16384
+(2,048 tokens a slot; MODEL.gguf is what `inflight fetch` names)
+
+[bold]vLLM[/]: vllm serve MODEL_FOLDER --host 127.0.0.1 --port 8080 --max-num-seqs 8 --no-enable-prefix-caching
+
+[bold]TensorRT-LLM[/]: {trtllm_commands.serve_openai().line}
+
+Then: [bold]inflight bench peer --url http://127.0.0.1:8080 --slots 8[/]
+
+It is asked at /v1/completions, or at /v1/chat/completions if it has only that, greedily, for answers of a fixed
+length (max_tokens, ignore_eos, min_tokens). Tokens are those of our tokenizer in the text that came; what the
+server says of itself is shown beside them. A key it wants goes into the environment variable INFLIGHT_PEER_API_KEY.
+"""
 
 app = typer.Typer(no_args_is_help=True, help="Benchmarks: load and latencies, and ratios measured in one run.")
 
@@ -354,7 +373,7 @@ def quality_command(
     keep(result)
 
 
-@app.command("peer")
+@app.command("peer", help=PEER_HELP)
 def peer_command(
     url: Annotated[str, typer.Option(help="http://host:port of the other server.")],
     api: Annotated[str, typer.Option(help="How it is asked: openai.")] = "openai",
@@ -379,23 +398,6 @@ def peer_command(
     mix_devices: Annotated[bool, MIX_DEVICES] = False,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
-    """Any server with OpenAI's endpoints and ours on the same requests, taking turns: ratios, ours over theirs.
-
-    Start the other with the same model, as many slots, and no memory of earlier prompts; on this machine, on loopback:
-
-    [bold]llama.cpp[/]: llama-server -m MODEL.gguf --host 127.0.0.1 --port 8080 --parallel 8 --ctx-size 16384
-    (2,048 tokens a slot; MODEL.gguf is what `inflight fetch` names)
-
-    [bold]vLLM[/]: vllm serve MODEL_FOLDER --host 127.0.0.1 --port 8080 --max-num-seqs 8 --no-enable-prefix-caching
-
-    [bold]TensorRT-LLM[/]: trtllm-serve MODEL_FOLDER --host 127.0.0.1 --port 8080 --max_batch_size 8
-
-    Then: [bold]inflight bench peer --url http://127.0.0.1:8080 --slots 8[/]
-
-    It is asked at /v1/completions, or at /v1/chat/completions if it has only that, greedily, for answers of a fixed
-    length (max_tokens, ignore_eos, min_tokens). Tokens are those of our tokenizer in the text that came; what the
-    server says of itself is shown beside them. A key it wants goes into the environment variable INFLIGHT_PEER_API_KEY.
-    """
     bench.peer.check(api, rounds)
     if engine_dir is None:
         source = terminal.fetch(checkpoint.DEFAULT)
