@@ -214,6 +214,18 @@ def text_client(server, release: str, prompt: str, output_len: int, streaming: b
     return found
 
 
+def text_client_batch(
+    server, release: str, prompts: list[str], output_lens: list[int], streaming: bool, **more
+) -> list:
+    """--batch-inputs: all prompts in one request, and each one's text put together by `batch_index`."""
+    requests = [text_request(release, *pair, streaming) for pair in zip(prompts, output_lens, strict=True)]
+    arrays = {name: np.concatenate([request[name] for request in requests]) for name in requests[0]} | more
+    found = [""] * len(prompts)
+    for result in infer_on_stream(server, "ensemble", arrays, ["text_output", "batch_index"]):
+        found[result.as_numpy("batch_index")[0][0]] += result.as_numpy("text_output")[0].decode("utf-8")
+    return found
+
+
 # end_to_end_test.py: each model, then the ensemble --------------------------------------------------------------------
 
 

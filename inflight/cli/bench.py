@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -105,6 +106,13 @@ def load(
         typer.Option(help=f"Most requests under way at any time; by default {MOST_UNDER_WAY}."),
     ] = None,
     stream: Annotated[bool, STREAM] = False,
+    stop_after_ms: Annotated[
+        int | None, typer.Option(min=0, help="End every answer so many milliseconds after it was asked for.")
+    ] = None,
+    request_id: Annotated[
+        str | None,
+        typer.Option(help="Name the requests ID-1, ID-2, …, warm-up included; by default each has a new name."),
+    ] = None,
     warm_up: Annotated[int | None, WARM_UP] = None,
     seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
     engine_dir: Annotated[Path | None, ENGINE_DIR] = None,
@@ -134,7 +142,11 @@ def load(
         requests = bench.plan.with_arrivals(requests, arrivals, rate, seed)
     bench.plan.check_fit(requests, build)
     warm_up = bench.plan.warm_up_requests(warm_up, build)
-    with bench.plan.target(url, model, engine_dir, stream, terminal.server) as (send, log):
+    stop = None
+    if stop_after_ms is not None:
+        count = partial(bench.openai_server.count_tokens, checkpoint.load_tokenizer(engine_dir))
+        stop = bench.load_generator.Stop(stop_after_ms / 1000, count)
+    with bench.plan.target(url, model, engine_dir, stream, terminal.server, stop, request_id) as (send, log):
         _warm(send, requests, warm_up)
         run = _run(send, requests, concurrency)
         iterations = triton.telemetry.iterations(log) if log is not None and log.exists() else None
@@ -149,6 +161,7 @@ def load(
         "output_lengths": None if recorded else output_lengths,
         "concurrency": concurrency,
         "stream": stream,
+        "stop_after_ms": stop_after_ms,
         "warm_up_requests": warm_up,
         "seed": seed,
     }
@@ -196,7 +209,7 @@ def compare(
     Two servers that run already, wherever: [bold]... compare --url 127.0.0.1:8001 --url 127.0.0.1:9001[/]
     """
     if url:
-        return _compare_servers(first, url, model, stream, dataset, num_requests, rounds, seed, as_json)
+        return _compare_servers(first, url, model, stream, dataset, num_requests, max_input_len, rounds, seed, as_json)
     (bench.in_process if in_process else bench.compare).check(first, second, policy, rounds)
     source = terminal.fetch(checkpoint)
     with progress_console.status("Preparing"):
@@ -229,6 +242,7 @@ def _compare_servers(
     stream: bool,
     dataset: str,
     num_requests: int | None,
+    max_input_len: int | None,
     rounds: int,
     seed: int,
     as_json: bool,
@@ -236,7 +250,7 @@ def _compare_servers(
     if way:
         raise CourseError("Compare two ways of serving, or two servers with --url: leave one out.")
     bench.compare_servers.check(urls, rounds)
-    requests = _requests(dataset, num_requests, terminal.cached_engine(), seed)
+    requests = _requests(dataset, num_requests, terminal.cached_engine(), seed, max_input_len)
     with progress_console.status("Starting") as status:
         result = bench.compare_servers.bench(urls, requests, model, stream, rounds, status.update)
     result["settings"] |= {"dataset": dataset, "seed": seed}

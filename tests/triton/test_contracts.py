@@ -234,13 +234,84 @@ def test_what_is_never_given_is_missing_in_an_answer_and_nothing_else(streaming)
         assert set(names) == {"text_output", "cum_log_probs", "output_log_probs", "batch_index", "sequence_index"}
 
 
-def test_several_prompts_in_a_request_are_refused_with_the_reason(streaming):
-    one = outside.text_request("0.18", PROMPT, 2, streaming=True)
-    both = {name: np.concatenate([array, array]) for name, array in one.items()}
+# Several prompts in a request -----------------------------------------------------------------------------------------
+
+PROMPTS, LENGTHS = ["One, two, three, four", "The capital of France is", "Hi"], [12, 5, 20]
+
+
+def core_batch(ids: list[list[int]], lengths: list[int], streaming: bool = False) -> dict[str, np.ndarray]:
+    """Token requests as one, the shorter prompts filled up."""
+    longest = max(map(len, ids))
+    padded = [one + [2] * (longest - len(one)) for one in ids]
+    requests = [outside.core_request("0.18", one, length, streaming) for one, length in zip(padded, lengths)]
+    arrays = {name: np.concatenate([request[name] for request in requests]) for name in requests[0]}
+    return arrays | {"input_lengths": np.array([[len(one)] for one in ids], np.int32)}
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("release", ["0.12", "0.13", "0.14", "0.18", "0.19"])
+def test_the_text_client_gets_an_answer_to_each_of_its_prompts(streaming, release, streams):
+    alone = [
+        outside.text_client(streaming, release, prompt, length, streams) for prompt, length in zip(PROMPTS, LENGTHS)
+    ]
+    assert outside.text_client_batch(streaming, release, PROMPTS, LENGTHS, streams) == alone
+
+
+def test_each_prompt_has_words_of_its_own(streaming, engine_dir, tokens, answer):
+    word = load_tokenizer(engine_dir).decode(tokens[:1])
+    with Client(streaming.grpc_url) as client:
+        without = client.ask(PROMPT, LENGTH, bad_words=[word]).text
+    assert without != answer
+    words = np.array([[word, ""], ["", ""], [word, "and another"]], object)
+    found = outside.text_client_batch(streaming, "0.14", [PROMPT] * 3, [LENGTH] * 3, True, bad_words=words)
+    assert found[:2] == [without, answer]
+
+
+def test_token_requests_in_one_are_answered_as_if_they_were_alone(streaming, engine_dir):
+    tokenizer = load_tokenizer(engine_dir)
+    ids = [tokenizer.encode(prompt) for prompt in PROMPTS]
+    with Client(streaming.grpc_url) as client:
+        alone = [client.ask_tokens(one, length, end_id=2).token_ids for one, length in zip(ids, LENGTHS)]
+    for streams in (False, True):
+        found = [[] for _ in ids]
+        for result in outside.infer_on_stream(streaming, "tensorrt_llm", core_batch(ids, LENGTHS, streams)):
+            found[result.as_numpy("batch_index")[0][0]] += outside.read_core("0.18", result)
+        assert found == alone
+
+
+def test_all_prompts_of_a_request_end_with_it(streaming, ids):
+    arrays = core_batch([ids, ids[:3]], [LONG, LONG]) | {"end_id": np.full((2, 1), -1, np.int32)}
+    arrived = outside.Arrived()
+    with grpc.InferenceServerClient(streaming.grpc_url) as client:
+        client.start_stream(callback=arrived)
+        client.async_stream_infer("tensorrt_llm", outside.inputs(arrays), request_id="both")
+        wait_until(lambda: active_requests(streaming) == 2, "both are in the engine")
+        client.async_stream_infer("tensorrt_llm", outside.inputs(outside.stop_request("0.18")), request_id="both")
+        client.stop_stream()
+    stopped = [outside.read_core("0.18", result) for result in arrived.all()]
+    assert len(stopped) == 3 and max(map(len, stopped)) < LONG
+
+    with grpc.InferenceServerClient(streaming.grpc_url) as client:
+        client.start_stream(callback=outside.Arrived())
+        client.async_stream_infer("tensorrt_llm", outside.inputs(arrays))
+        wait_until(lambda: active_requests(streaming) == 2, "both are in the engine")
+        client.stop_stream(cancel_requests=True)
+    wait_until(lambda: active_requests(streaming) == 0, "both are gone with their client")
+
+
+def test_a_prompt_that_cannot_be_answered_is_the_requests_only_answer(streaming, ids):
+    bad = core_batch([ids, ids], [LONG, 0])
+    with pytest.raises(InferenceServerException, match="request_output_len .* is 0; it must be at least 1"):
+        outside.infer_on_stream(streaming, "tensorrt_llm", bad)
+    wait_until(lambda: active_requests(streaming) == 0, "the other one is not computed for nobody")
+    assert outside.core_streamed(streaming, "0.18", ids, 3)
+
+
+def test_without_decoupled_mode_several_prompts_are_refused_with_the_reason(whole):
     with pytest.raises(
-        InferenceServerException, match="Expected batch dimension to be 1 .*: send one prompt a request"
+        InferenceServerException, match="to be 1 for each request, got 3: several prompts .* needs decoupled mode"
     ):
-        outside.infer_on_stream(streaming, "ensemble", both, ["text_output", "batch_index"])
+        outside.text_client_batch(whole, "0.18", PROMPTS, LENGTHS, streaming=False)
 
 
 # V1 -------------------------------------------------------------------------------------------------------------------
