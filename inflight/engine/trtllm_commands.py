@@ -394,7 +394,7 @@ def lab_commands() -> dict[str, Command]:
     stored = replace(recipe, dtype="float16", weights="$PRECISION")
     fp8 = replace(recipe, dtype="float16", weights="fp8")
     return {
-        "fetch": _command("hf download", "$MODEL_ID", ("--revision", "$REVISION"), ("--local-dir", "$LAB/models/hf")),
+        "fetch": _command("hf download", "$MODEL_ID", ("--revision", "$REVISION"), ("--local-dir", "$MODEL_HERE")),
         "fetch_texts": _command(
             "hf download", TEXTS_ID, ("--repo-type", "dataset"), ("--local-dir", "$LAB/datasets/cnn_dailymail")
         ),
