@@ -22,7 +22,7 @@ from pathlib import Path
 from inflight import cache, files, machine, manifest, tiers
 from inflight import checkpoint as checkpoints
 from inflight.cache import made_once
-from inflight.checkpoint import tokenizer
+from inflight.checkpoint import as_huggingface, tokenizer
 from inflight.checkpoint.sources import Checkpoint
 from inflight.containers import Image
 from inflight.engine import in_container, trtllm_commands
@@ -124,7 +124,7 @@ def build(
             pretrained = _compile(checkpoint, config, aside) if tier == "cpu" else _write(checkpoint, config, aside)
         image = Image.of_environment()
         if image is not None and image.has_tensorrt_llm:
-            in_container.build(checkpoint, config, aside, image, progress)
+            in_container.build(_in_huggingface_form(checkpoint), config, aside, image, progress)
         resolved = dataclasses.replace(config, quant_algo=pretrained["quantization"]["quant_algo"])
         family = "gpt" if pretrained["architecture"].startswith("GPT") else "llama"
         (aside / COMMANDS_FILE).write_text(trtllm_commands.as_markdown(resolved, family), encoding="utf-8")
@@ -138,6 +138,15 @@ def build(
         (aside / CONFIG_FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         manifest.write(aside)
     return folder
+
+
+def _in_huggingface_form(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint as TensorRT-LLM's converters take it: of a GGUF file, the folder that is made of it once."""
+    if checkpoint.format != "gguf":
+        return checkpoint
+    folder = as_huggingface.folder(checkpoint)
+    cache.say(f"TensorRT-LLM converts a folder of Hugging Face: that of {checkpoint.name} is {folder}.")
+    return dataclasses.replace(checkpoint, path=folder, format="hf")
 
 
 @contextmanager
