@@ -196,12 +196,14 @@ def text_request(release: str, prompt: str, output_len: int, streaming: bool) ->
     return arrays
 
 
-def text_client(server, release: str, prompt: str, output_len: int, streaming: bool, **more) -> str:
+def text_client(
+    server, release: str, prompt: str, output_len: int, streaming: bool, model: str = "ensemble", **more
+) -> str:
     """Its text; `more` are inputs of options that were chosen. It opens a stream for whole answers too."""
     names_outputs = release not in ("0.9", "0.12", "0.13")
     arrays = {**text_request(release, prompt, output_len, streaming), **more}
     found = ""
-    for result in infer_on_stream(server, "ensemble", arrays, ["text_output"] if names_outputs else None):
+    for result in infer_on_stream(server, model, arrays, ["text_output"] if names_outputs else None):
         output, batch_index = result.as_numpy("text_output"), result.as_numpy("batch_index")
         if release in ("0.12", "0.13"):
             assert batch_index[0][0] == 0

@@ -1,5 +1,8 @@
 """The contract of TensorRT-LLM 0.9 to 0.19: its clients' own requests, unmodified, against the default repository."""
 
+import json
+
+import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc
@@ -36,7 +39,9 @@ def whole(engine_dir, tmp_path_factory):
 @pytest.fixture(scope="module")
 def streaming(engine_dir, tmp_path_factory):
     repo = tmp_path_factory.mktemp("streaming") / "repo"
-    with Server(repository.assemble(repo, engine_dir, apply_chat_template=False, decoupled_mode=True)) as server:
+    models = (*repository.PIPELINE, repository.BLS)
+    values = {"apply_chat_template": False, "decoupled_mode": True}
+    with Server(repository.assemble(repo, engine_dir, models, **values)) as server:
         yield server
 
 
@@ -104,6 +109,56 @@ def test_the_token_client_gets_the_outputs_that_it_names_and_no_others(streaming
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_text_client_streams(streaming, release, answer):
     assert outside.text_client(streaming, release, PROMPT, LENGTH, streaming=True) == answer
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_text_client_may_ask_for_the_ensembles_other_name(streaming, release, answer):
+    """--model-name tensorrt_llm_bls."""
+    assert outside.text_client(streaming, release, PROMPT, LENGTH, True, model="tensorrt_llm_bls") == answer
+
+
+GENERATE = [  # what the backend's pages send by curl, release after release
+    {"bad_words": "", "stop_words": ""},
+    {"bad_words": "", "stop_words": "", "pad_id": 2, "end_id": 2},
+    {"bad_words": [""], "stop_words": [""], "temperature": 1.0, "top_k": 1, "return_log_probs": True},
+    {"num_return_sequences": 1, "beam_width": 1, "exclude_input_in_output": True, "random_seed": 7, "min_length": 1},
+    {"seed": 7, "min_tokens": 1, "return_perf_metrics": False, "lora_task_id": 0},
+    {"id": "42", "a_name_that_nobody_knows": 1},
+]
+
+
+@pytest.mark.parametrize("fields", GENERATE, ids=lambda fields: " ".join(fields))
+@pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
+def test_curl_asks_at_generate_and_generate_stream(streaming, answer, fields, model):
+    body = {"text_input": PROMPT, "max_tokens": LENGTH, **fields}
+    url = f"{streaming.http_url}/v2/models/{model}"
+    assert httpx.post(f"{url}/generate", json=body, timeout=120).json()["text_output"] == answer
+    lines = httpx.post(f"{url}/generate_stream", json={**body, "stream": True}, timeout=120).text.splitlines()
+    pieces = [json.loads(line.removeprefix("data: "))["text_output"] for line in lines if line]
+    assert len(pieces) > 1 and "".join(pieces) == answer
+
+
+def test_a_stream_tells_its_end_to_who_asks_for_that(streaming, answer):
+    arrived = outside.Arrived()
+    with grpc.InferenceServerClient(streaming.grpc_url) as client:
+        client.start_stream(callback=arrived)
+        arrays = outside.text_request("0.18", PROMPT, LENGTH, streaming=True)
+        client.async_stream_infer("ensemble", outside.inputs(arrays), enable_empty_final_response=True)
+        client.stop_stream()
+    results = arrived.all()
+    final = [result.get_response().parameters["triton_final_response"].bool_param for result in results]
+    assert final == [False] * (len(final) - 1) + [True]
+    texts = [result.as_numpy("text_output") for result in results]
+    assert "".join(text[0].decode() for text in texts if text is not None) == answer
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_words_may_be_none_and_ids_of_any_kind(whole, protocol, answer):
+    arrays = {"text_input": outside.text(PROMPT), "max_tokens": outside.one(LENGTH, np.int32)}
+    arrays |= {name: np.empty([1, 0], object) for name in ("bad_words", "stop_words", "embedding_bias_words")}
+    for request_id in ("", "7", "request № 7"):
+        found = outside.infer(whole, protocol, "ensemble", arrays, request_id)
+        assert found.as_numpy("text_output")[0].decode() == answer
 
 
 @pytest.mark.parametrize("kind", ["whole", "streaming"])
