@@ -36,7 +36,8 @@ def assemble(
     engine_dir : path, optional
         Engine folder; also the `tokenizer_dir` unless that is given. Models without an engine need none.
     models : tuple of str
-        What the repository holds. `BLS` needs the models of `PIPELINE` beside it. With `BASELINE`, give the `checkpoint_dir` too (`huggingface.folder` makes one).
+        What the repository holds. `BLS` needs the models of `PIPELINE` beside it; `BASELINE` needs `checkpoint_dir`
+        (`huggingface.folder` makes one).
     contract : str
         Whose clients the tensors are for: "0.19", TensorRT-LLM 0.9 to 0.19, or "0.5", the first workshops.
     **values
