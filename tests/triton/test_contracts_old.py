@@ -293,7 +293,7 @@ def test_the_performance_analyzer_measures_the_older_contract(request, kind, opt
     done = subprocess.run([sys.executable, "-m", "inflight", *command, *few], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
-    assert [(row["name"], row["requests"], row["errors"]) for row in rows] == [
+    assert [(row["way"], row["requests"], row["errors"]) for row in rows] == [
         ("bench load", 4, 0),
         ("perf_analyzer", 4, 0),
     ]
@@ -347,4 +347,4 @@ def test_tokenizer_type_is_taken_and_said_to_be_of_no_effect(engine_dir, tmp_pat
 def test_a_repository_that_exists_keeps_its_contract(tmp_path):
     command = [sys.executable, "-m", "inflight", "serve", tmp_path, "--contract", "0.5"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and "leave out --engine-dir, --set, --contract and" in done.stderr
+    assert done.returncode == 1 and "leave out --engine-dir, --set, --contract, " in done.stderr
