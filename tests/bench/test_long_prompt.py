@@ -6,8 +6,10 @@ from inflight.bench.long_prompt import QUIET_TOKENS, prompts_that_fit, send_whil
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.folder import read
 from inflight.errors import CourseError
+from inflight.triton import repository
 from inflight.triton.client import Client
 from inflight.triton.server import Server
+from tests.engines import build_small
 
 PROMPT = list(range(5, 45))
 
@@ -26,8 +28,18 @@ def test_every_token_of_every_reader_is_in_the_table(client):
     assert len(newcomer.pieces) == 4
 
 
-def test_where_an_engine_takes_shorter_prompts_they_are_made_as_long_as_it_takes(client, small_engine, capsys):
-    tokenizer, most = load_tokenizer(small_engine), read(small_engine).build_config.max_input_len
+@pytest.fixture
+def roomy(small_checkpoint, tmp_path):
+    """The chat template takes many of the small model's tokens, so its prompts are allowed some more of them."""
+    engine_dir = build_small(small_checkpoint, tmp_path / "engine", max_input_len=64)
+    repo = repository.assemble(tmp_path / "repo", engine_dir, decoupled_mode=True)
+    with Server(repo) as server, Client(server.grpc_url) as client:
+        yield client, engine_dir
+
+
+def test_where_an_engine_takes_shorter_prompts_they_are_made_as_long_as_it_takes(roomy, capsys):
+    client, engine_dir = roomy
+    tokenizer, most = load_tokenizer(engine_dir), read(engine_dir).build_config.max_input_len
     lengths = lambda prompts: [len(tokenizer.encode(tokenizer.chat(prompt))) for prompt in prompts]
     assert lengths(prompts_that_fit(client, [most, most - 1], tokenizer)) == [most, most - 1]
     assert capsys.readouterr().err == ""
