@@ -245,7 +245,7 @@ def who_pays(runs: dict[str, pd.DataFrame]) -> go.Figure:
                 yaxis=f"y{suffix}",
             )
         title = f"end-to-end latency of {kind} answers: ● P50 and ◆ P99 (s)"
-        _panel(fig, suffix, domain, title, 1.25 * longest, len(names))
+        _panel(fig, suffix, domain, title, 1.45 * longest, len(names))
     return fig.update_layout(showlegend=False, bargap=0.3, height=520, margin={"l": 90, "t": 16, "b": 60})
 
 
