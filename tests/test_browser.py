@@ -10,23 +10,12 @@ import sys
 
 import nbformat
 import pytest
-from playwright.sync_api import sync_playwright
 
 from inflight.paths import COURSE
+from tests.browser import ARGUMENTS, CHROMIUM, chromium, needs_chromium  # noqa: F401
 
 ROOT = COURSE
 LECTURES = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-ARGUMENTS = [
-    "--proxy-server=127.0.0.1:9",  # a closed port: it shall not ask its maker for updates
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 # Cells that are not on the screen are drawn too, and nothing asks whether there may be news, over the picture.
 SETTINGS = {
     "notebook-extension/tracker": '{"windowingMode": "none"}',
@@ -90,7 +79,7 @@ WIDGETS = {
 WIDGET_NOTEBOOK = "widgets.ipynb"
 SCREENSHOTS = ROOT / "build" / "browser"
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: install it to run the browser tests")
+pytestmark = needs_chromium
 
 
 def free_port() -> int:
@@ -139,10 +128,8 @@ def lab(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser():
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 def open_page(browser, url):

@@ -68,7 +68,7 @@ def test_pages_fetch_nothing_and_draw_with_the_plotly_beside_them(ran):
     out, _, _ = ran
     page = (out / "00_start.html").read_text()
     assert '<script src="plotly.min.js"></script>' in page
-    assert "Plotly.newPlot(" in page and 'aria-label="two &lt;bars&gt;"' in page
+    assert 'drawChart("chart-' in page and 'aria-label="two &lt;bars&gt;"' in page
     assert '"name": "<\\/script>"' in page and SVG not in page
     assert page.count(linked_marks.SCRIPT) == 1
     for name in ("00_start.html", "01_engine.html", "index.html"):

@@ -54,9 +54,9 @@ def request_path(path: pd.DataFrame) -> go.Figure:
     return fig.update_layout(
         title="One request, from Enter to the last word",
         barmode="overlay",
-        height=430,
+        height=370,
         showlegend=False,
-        margin={"l": 120, "r": 24, "t": 56, "b": 76},
+        margin={"l": 120},
     )
 
 
