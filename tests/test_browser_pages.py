@@ -48,7 +48,9 @@ def site(tmp_path_factory):
 @pytest.fixture(scope="module")
 def page():
     with chromium() as browser:
-        yield browser.new_page()
+        page = browser.new_page()
+        page.set_default_timeout(120_000)  # waits, for a machine that does much else
+        yield page
 
 
 def open_at(page, url, size):
@@ -107,7 +109,7 @@ def test_a_page_leads_on_back_and_to_its_sections(site, page):
         f"{LECTURES[2].stem}.html",
     ]
     page.get_by_text("On this page").click()
-    anchors = page.locator("header li a").evaluate_all("links => links.map(link => link.getAttribute("href").slice(1))")
+    anchors = page.locator("header li a").evaluate_all("links => links.map(link => link.getAttribute('href').slice(1))")
     assert len(anchors) >= 3
     assert all(
         page.evaluate("anchor => document.getElementById(anchor) !== null", anchor) for anchor in anchors

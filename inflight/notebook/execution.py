@@ -53,6 +53,7 @@ PAGE = """{%- extends 'lab/index.html.j2' -%}
 DRAW = """
 function drawChart(id, data, layout, config) {
   const phone = matchMedia("(max-width: 600px)");
+  document.getElementById(id).style.height = `${layout.height}px`;  // which plotly forgets when the page gets wider
   const margins = { ...layout.margin };
   const fitted = () => phone.matches
     ? [{ ...layout, font: { size: 12 }, margin: { ...margins, r: Math.min(margins.r ?? 24, 12) } },
