@@ -111,9 +111,7 @@ def test_a_page_leads_on_back_and_to_its_sections(site, page):
     page.get_by_text("On this page").click()
     anchors = page.locator("header li a").evaluate_all("links => links.map(link => link.getAttribute('href').slice(1))")
     assert len(anchors) >= 3
-    assert all(
-        page.evaluate("anchor => document.getElementById(anchor) !== null", anchor) for anchor in anchors
-    )
+    assert all(page.evaluate("anchor => document.getElementById(anchor) !== null", anchor) for anchor in anchors)
     assert "Run on 22 November 2026 in 62 s on " in page.locator("header").inner_text()
 
 

@@ -442,10 +442,9 @@ def batch_cost(batch_ms: dict[int, float], fixed_ms: float, item_ms: float) -> g
         x=middle,
         y=fixed_ms + item_ms * middle,
         text=f"{fixed_ms:.1f} ms + {item_ms:.1f} ms a text",
-        xanchor="left",
+        xanchor="center",
         yanchor="top",
-        xshift=8,
-        yshift=-26,
+        yshift=-30,
         showarrow=False,
     )
     fig.update_xaxes(title="texts in the batch", tickvals=[0, *sizes], range=[0, ends[1] * 1.06])

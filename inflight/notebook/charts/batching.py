@@ -206,7 +206,7 @@ def who_pays(runs: dict[str, pd.DataFrame]) -> go.Figure:
         **saying(f"{name} · {speed:.0f} tokens a second" for name, speed in zip(names, speeds, strict=True)),
     )
     _panel(fig, "", (0.76, 1.0), "tokens a second", max(speeds), len(names))
-    for suffix, kind, domain in (("2", "short", (0.39, 0.58)), ("3", "long", (0.0, 0.19))):
+    for suffix, kind, domain in (("2", "short", (0.4, 0.58)), ("3", "long", (0.0, 0.19))):
         longest = 0.0
         for name in names:
             rows = runs[name]
@@ -218,7 +218,7 @@ def who_pays(runs: dict[str, pd.DataFrame]) -> go.Figure:
                 y=[name, name],
                 mode="lines+markers+text",
                 textposition="middle right",
-                text=["", f"  P50 {marks[0]:.2f} · P99 {marks[1]:.2f}"],  # together: the marks may touch each other
+                text=["", f"  {marks[0]:.2f} · {marks[1]:.2f}"],  # together: the marks may touch each other
                 textfont={"color": INK},
                 line={"color": CLASSES[kind], "width": 4},
                 marker={"color": CLASSES[kind], "size": 12, "symbol": ["circle", "diamond"]},
@@ -229,9 +229,9 @@ def who_pays(runs: dict[str, pd.DataFrame]) -> go.Figure:
                 xaxis=f"x{suffix}",
                 yaxis=f"y{suffix}",
             )
-        title = f"end-to-end latency of {kind} answers: ● P50 and ◆ P99 (s)"
-        _panel(fig, suffix, domain, title, 1.25 * longest, len(names))
-    return fig.update_layout(showlegend=False, bargap=0.3, height=520, margin={"l": 90})
+        title = f"end-to-end latency of {kind} answers (s):<br>● P50 and ◆ P99"
+        _panel(fig, suffix, domain, title, 1.4 * longest, len(names))
+    return fig.update_layout(showlegend=False, bargap=0.3, height=540, margin={"l": 90})
 
 
 def _panel(fig: go.Figure, suffix: str, domain: tuple[float, float], title: str, most: float, lanes: int) -> None:

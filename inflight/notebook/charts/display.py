@@ -15,14 +15,21 @@ from inflight.notebook import linked_marks
 from inflight.notebook.palette import DECODE, FONT, GRID, HEIGHT, INK, MARGIN, PREFILL, REQUEST, WASTE, WASTE_TEXT
 
 NARROWEST_PX = 440  # the least that a notebook gives an output: JupyterLab with its sidebar, on a laptop at 150 %
-BUTTONS_PX = (112, 28)  # what plotly's buttons take at the top right: width and height
-CHARACTER_EM = 0.62  # how wide a letter is in most fonts, at the most, on average
+BUTTONS_PX = (122, 28)  # what plotly's buttons take at the top right: width and height
+CHARACTER_EM = 0.56  # how wide a letter is on average, in most fonts
 TITLE_SIZE, CAPTION_SIZE, LEGEND_SIZE = 16, 12, 13  # of the letters, in pixels
-LINE_EM, PAD_PX = 1.3, 8
+LINE_EM, FIRST_LINE_EM, PAD_PX = 1.3, 0.7, 8
 LEGEND_MARK_PX, LEGEND_PX = 50, 300  # a legend's entry but for its words, and these at the most
 
 _TICKS = {"ticks": "outside", "ticklen": 6, "tickcolor": "white"}  # or the zeros of both axes would touch
-_AXIS = {"gridcolor": GRID, "linecolor": INK, "zeroline": False, "automargin": True, **_TICKS}
+_AXIS = {
+    "gridcolor": GRID,
+    "linecolor": INK,
+    "zeroline": False,
+    "automargin": True,
+    **_TICKS,
+    "title": {"font": {"size": 14}},
+}
 # The title stands at the top, beside plotly's buttons, and the legend at the bottom, below the axes: for both plotly
 # finds the room (`yref` "container"), however narrow the page is and however many rows the legend takes there.
 pio.templates["course"] = go.layout.Template(
@@ -57,6 +64,7 @@ PLOTLY_MIME = "application/vnd.plotly.v1+json"
 # these do.
 CONFIG = {
     "displaylogo": False,
+    "showSendToCloud": False,  # plotly.js 4 would offer to upload the picture's data
     "responsive": True,
     "modeBarButtonsToRemove": ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
 }
@@ -100,8 +108,10 @@ def _write_head(layout: dict, caption: str) -> int:
     if not headings and not notes:
         return BUTTONS_PX[1]
     written = {"text": "<br>".join(notes), "font": {"size": CAPTION_SIZE, "color": WASTE_TEXT}}
+    # plotly sets the first of several lines by its baseline, a single one by the upper edge of its letters.
+    shift = (FIRST_LINE_EM * (TITLE_SIZE if headings else CAPTION_SIZE)) if len(headings or notes) > 1 else 0
     heading = {"text": "<br>".join(headings), "font": {"size": TITLE_SIZE}, "subtitle": written}
-    layout["title"] = {**title, **(heading if headings else written), "pad": {"t": PAD_PX, "l": PAD_PX}}
+    layout["title"] = {**title, **(heading if headings else written), "pad": {"t": PAD_PX + shift, "l": PAD_PX}}
     lines_px = LINE_EM * (TITLE_SIZE * len(headings) + CAPTION_SIZE * len(notes))
     return max(BUTTONS_PX[1], round(PAD_PX + lines_px + PAD_PX))
 
@@ -109,7 +119,7 @@ def _write_head(layout: dict, caption: str) -> int:
 def _legend_px(spec: dict) -> int:
     """How high the legend is where the page is narrowest: plotly gives all entries the width of the widest."""
     entries = [trace for trace in spec["data"] if trace.get("showlegend", True)]
-    if not spec["layout"].get("showlegend", len(entries) > 1):
+    if not entries or not spec["layout"].get("showlegend", len(entries) > 1):
         return 0
     names = [trace.get("name", "trace 0").split("<br>") for trace in entries]
     widths = [LEGEND_MARK_PX + CHARACTER_EM * LEGEND_SIZE * max(map(len, lines)) for lines in names]

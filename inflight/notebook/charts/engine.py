@@ -50,7 +50,7 @@ def engine_bytes(weights: pd.DataFrame, kv_per_user: pd.DataFrame, memory_bytes:
         title="What fills the memory",
         barmode="stack",
         height=580,
-        margin={"l": 110, "r": 30},
+        margin={"l": 90, "r": 12},
         xaxis={"title": "megabytes", "anchor": "y"},
         yaxis={"domain": [0.68, 1], "showgrid": False},
         xaxis2={"title": "users at the same time", "anchor": "y2", "range": [0, most * 1.15]},
@@ -181,14 +181,17 @@ def builds(rows: list[dict]) -> go.Figure:
         )
     title = "Perplexity over the checkpoint's, with its 95 % interval"
     titles = [title, "Speed against bytes: ● for 8 users, ◆ for 1"]
-    perplexity, speed = stack(fig, titles, [40 + 36 * len(engines), 240], axis_px=52)
+    perplexity, speed = stack(fig, titles, [40 + 36 * len(engines), 240], axis_px=70)
     most_mb = max(row["weight_bytes"] for row in engines) / MB
     fastest = max(row["tokens_per_s_8"] for row in engines)
     fig.update_layout(
         title="What builds keep, weigh and give",
         showlegend=False,
         margin={"l": 90, "r": 30},
-        xaxis={"title": {"text": "times the checkpoint's perplexity; 1: nothing lost", "standoff": 6}, "anchor": "y"},
+        xaxis={
+            "title": {"text": "times the checkpoint's perplexity<br>(1: nothing lost)", "standoff": 6},
+            "anchor": "y",
+        },
         yaxis={"domain": perplexity, "autorange": "reversed"},
         xaxis2={"title": "megabytes of weights", "anchor": "y2", "range": [0, most_mb * 1.2]},
         yaxis2={"title": "tokens a second", "domain": speed, "anchor": "x2", "range": [0, fastest * 1.2]},

@@ -227,7 +227,8 @@ def cost_of_a_token(ways: dict[str, pd.DataFrame]) -> go.Figure:
                 text=f"{MARKS[symbols[way]]} {way}: {law}",
                 xref=f"{axes['xaxis']} domain",
                 yref=f"{axes['yaxis']} domain",
-                x=0.02,
+                x=0,
+                xshift=2,
                 y=0.98 - 0.15 * row,
                 xanchor="left",
                 yanchor="top",
@@ -243,6 +244,7 @@ def cost_of_a_token(ways: dict[str, pd.DataFrame]) -> go.Figure:
         yaxis={"title": "ms", "range": [0, most * 1.25]},
         yaxis2={"title": "s", "range": [0, total * 1.25]},
     )
+    fig.update_layout(margin={"l": 60, "r": 8})
     return fig
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from inflight.notebook.charts.display import LINE_EM, NARROWEST_PX, wrapped
+from inflight.notebook.charts.display import LINE_EM, wrapped
 
 SIZE = 13  # of the letters of a title, in pixels
-LEFT_PX = 62  # a title begins that far left of the axes, above the names of the lanes
-ROOM_PX = NARROWEST_PX - 16
+LEFT_PX = 54  # a title begins that far left of the axes, above the names of the lanes
+ROOM_PX = 340  # on a phone
 AXIS_PX, BOTTOM_PX = 26, 56  # what the numbers of an axis take, and with the axis' title
 
 
