@@ -54,12 +54,16 @@ DRAW = """
 function drawChart(id, data, layout, config) {
   const phone = matchMedia("(max-width: 600px)");
   document.getElementById(id).style.height = `${layout.height}px`;  // which plotly forgets when the page gets wider
-  const margins = { ...layout.margin };
-  const fitted = () => phone.matches
-    ? [{ ...layout, font: { size: 12 }, margin: { ...margins, r: Math.min(margins.r ?? 24, 12) } },
-       { ...config, displayModeBar: false }]
-    : [layout, config];
-  const draw = () => Plotly.react(id, structuredClone(data), ...structuredClone(fitted()));
+  function draw() {
+    const fitted = structuredClone({ layout, config });
+    if (phone.matches) {
+      fitted.layout.font = { size: 12 };
+      fitted.layout.margin = { ...layout.margin, r: 8 };
+      for (const axis of ["xaxis", "yaxis"]) fitted.layout.template.layout[axis].title.font.size = 12;
+      fitted.config.displayModeBar = false;
+    }
+    Plotly.react(id, structuredClone(data), fitted.layout, fitted.config);
+  }
   phone.addEventListener("change", draw);
   draw();
 }

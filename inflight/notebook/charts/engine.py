@@ -45,13 +45,14 @@ def engine_bytes(weights: pd.DataFrame, kv_per_user: pd.DataFrame, memory_bytes:
         showarrow=False,
         font={"color": as_text(REQUEST[3])},
     )
+    widest = max(weights["bytes"].sum(), 4 * kv_per_user["bytes"].max())
     fig.update_layout(
         meta={"device": ""},  # worked out, not measured
         title="What fills the memory",
         barmode="stack",
         height=580,
         margin={"l": 90, "r": 12},
-        xaxis={"title": "megabytes", "anchor": "y"},
+        xaxis={"title": "megabytes", "anchor": "y", "range": [0, 1.15 * widest / MB]},
         yaxis={"domain": [0.68, 1], "showgrid": False},
         xaxis2={"title": "users at the same time", "anchor": "y2", "range": [0, most * 1.15]},
         yaxis2={"title": "gigabytes", "domain": [0, 0.5], "anchor": "x2", "range": [0, memory_bytes / GB * 1.5]},
@@ -90,7 +91,8 @@ def _draw_bars(fig: go.Figure, weights: pd.DataFrame, longest: pd.Series) -> Non
         (lanes[2], weights["bytes"].sum() / MB, kinds),
         (lanes[1], megabytes, f"{megabytes:.1f}: {longest['tokens']:,.0f} tokens"),
     ):
-        fig.add_annotation(x=end, y=lane, text=text, align="left", xanchor="left", xshift=8, showarrow=False)
+        look = {"align": "left", "xanchor": "left", "xshift": 6, "showarrow": False, "font": {"size": 11}}
+        fig.add_annotation(x=end, y=lane, text=text, **look)
 
 
 def _users_that_fit(memory: float, weights: float, per_user: float) -> int:
@@ -181,7 +183,7 @@ def builds(rows: list[dict]) -> go.Figure:
         )
     title = "Perplexity over the checkpoint's, with its 95 % interval"
     titles = [title, "Speed against bytes: ● for 8 users, ◆ for 1"]
-    perplexity, speed = stack(fig, titles, [40 + 36 * len(engines), 240], axis_px=70)
+    perplexity, speed = stack(fig, titles, [40 + 36 * len(engines), 240], axis_px=70, left_px=80)
     most_mb = max(row["weight_bytes"] for row in engines) / MB
     fastest = max(row["tokens_per_s_8"] for row in engines)
     fig.update_layout(

@@ -10,12 +10,17 @@ from inflight.notebook.charts.display import LINE_EM, wrapped
 
 SIZE = 13  # of the letters of a title, in pixels
 LEFT_PX = 54  # a title begins that far left of the axes, above the names of the lanes
-ROOM_PX = 340  # on a phone
+ROOM_PX, BOLD = 340, 0.9  # on a phone; of that, for bold letters
 AXIS_PX, BOTTOM_PX = 26, 56  # what the numbers of an axis take, and with the axis' title
 
 
 def stack(
-    fig: go.Figure, titles: Sequence[str], heights_px: Sequence[int], notes: Sequence[str] = (), axis_px: int = AXIS_PX
+    fig: go.Figure,
+    titles: Sequence[str],
+    heights_px: Sequence[int],
+    notes: Sequence[str] = (),
+    axis_px: int = AXIS_PX,
+    left_px: int = LEFT_PX,
 ) -> list[tuple[float, float]]:
     """Set the figure's height and upper and lower margin, and write the titles, which stay when a reader zooms.
 
@@ -29,13 +34,15 @@ def stack(
         What stands below each title, in light letters; none by default.
     axis_px : int
         Room below each panel but the last.
+    left_px : int
+        How far left of the axes the titles begin: at most as far as the figure's left margin.
 
     Returns
     -------
     list of (float, float)
         Each panel's `domain`: its lower and upper end.
     """
-    lines = [wrapped(title, SIZE, ROOM_PX) for title in titles]
+    lines = [wrapped(title, SIZE, round(ROOM_PX * BOLD)) for title in titles]
     texts = [[f"<b>{line}</b>" for line in title] for title in lines]
     for text, note in zip(texts, notes):
         text += wrapped(note, SIZE, ROOM_PX)
@@ -47,7 +54,7 @@ def stack(
         domains.append((max(0.0, (top_px - height_px) / inner_px), top_px / inner_px))
         fig.add_annotation(
             text="<br>".join(text), align="left", font={"size": SIZE}, showarrow=False,
-            xref="paper", x=0, xanchor="left", xshift=-LEFT_PX,
+            xref="paper", x=0, xanchor="left", xshift=-left_px,
             yref="paper", y=top_px / inner_px, yanchor="bottom", yshift=2,
         )  # fmt: skip
         top_px -= height_px

@@ -28,7 +28,8 @@ def token_timeline(pieces: pd.DataFrame) -> go.Figure:
         if is_marked:
             _mark_latencies(fig, users[0], top)
         below = places[-1] - (2.6 if is_marked else 0.5)
-        fig.add_annotation(x=0, y=below, text=_latencies(users), xanchor="left", yanchor="top", showarrow=False)
+        at = {"xref": "paper", "x": 0, "xshift": -96, "y": below, "xanchor": "left", "yanchor": "top"}
+        fig.add_annotation(at, text=_latencies(users), showarrow=False)
         top = below - 3.2
     fig.update_xaxes(title="time since the request was sent (s)", range=[0, pieces["time_s"].max() * 1.04])
     fig.update_yaxes(tickvals=middles, ticktext=names, range=[top + 1, 2.5], showgrid=False)
