@@ -19,7 +19,7 @@ _PICTURES = """() => {
     const drawn = chart.querySelector('.main-svg').getBoundingClientRect();
     const room = chart.parentElement.getBoundingClientRect();
     if (drawn.right > room.right + 1) fault(`${Math.round(drawn.right - room.right)} px wider than its place`);
-    if (drawn.width < room.width - 40) fault(`leaves ${Math.round(room.width - drawn.width)} px of its place free`);
+    if (drawn.width < place.width - 20) fault(`leaves ${Math.round(place.width - drawn.width)} px of its place free`);
     for (const [text, box] of boxes(chart, 'svg text')) {
       const over = Math.max(place.left - box.left, box.right - place.right, place.top - box.top,
                             box.bottom - place.bottom);

@@ -51,9 +51,10 @@ ALL_IS_SHOWN = """([path, count]) => {
     return panel?.context?.path === path && document.querySelectorAll('.jp-OutputArea-output').length >= count
         && drawn.every(figure => figure.querySelector('.main-svg') ?? figure.closest('.main-svg'));
 }"""
+COLLAPSE, EXPAND = (f"() => window.jupyterapp.shell.{what}Left()" for what in ("collapse", "expand"))
 EVERYTHING = (
     ".jp-Notebook, .jp-WindowedPanel-outer, .jp-OutputArea-output, .jp-OutputArea-output *:not(svg *), "
-    ".jp-RenderedMarkdown, .jp-RenderedMarkdown *, .cm-scroller"
+    ".jp-RenderedMarkdown, .jp-RenderedMarkdown *"
 )
 ERRORS = """() => window.jupyterapp.shell.currentWidget.content.model.toJSON().cells
     .flatMap(cell => cell.outputs ?? []).filter(output => output.output_type === 'error')"""
@@ -257,6 +258,9 @@ def test_a_lecture_is_shown_whole_on_every_laptop(lectures, name):
     for size in SIZES:
         resized(page, *size)
         assert_whole(page, outside)
+    page.evaluate(COLLAPSE)
+    assert scrolling_sideways(page, ".cm-scroller") == []
+    page.evaluate(EXPAND)
 
 
 # Widgets --------------------------------------------------------------------------------------------------------------

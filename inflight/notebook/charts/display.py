@@ -80,6 +80,8 @@ def in_course_look(fig: go.Figure) -> dict:
     layout["template"] = pio.templates["course"].to_plotly_json()
     layout.setdefault("height", HEIGHT)
     for trace in spec["data"]:
+        if trace["type"] == "bar":
+            trace.setdefault("cliponaxis", False)  # or what is written beside the longest bar is cut off
         if "name" in trace:
             trace["name"] = "<br>".join(wrapped(trace["name"], LEGEND_SIZE, LEGEND_PX))
     head = _write_head(layout, f"measured on {device}" if device else "")
