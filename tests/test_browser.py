@@ -15,7 +15,7 @@ from inflight.notebook.charts.display import PLOTLY_MIME, in_course_look
 from inflight.paths import COURSE
 from tests.browser import ARGUMENTS, CHROMIUM, chromium, needs_chromium  # noqa: F401
 from tests.notebook.chart_samples import FIGURES
-from tests.page_fit import faults_of_pictures, resized, scrolling_sideways
+from tests.page_fit import faults_of_pictures, resized, scrolling_sideways, too_pale
 
 ROOT = COURSE
 LECTURES = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
@@ -195,14 +195,20 @@ def run_all(page):
 
 
 @pytest.fixture(scope="module")
-def outputs(lab, browser):
-    """What the page of widgets shows, by name, after all of its cells have run."""
+def widgets_page(lab, browser):
+    """The page of widgets after all of its cells have run, and what it asked of other hosts."""
     page, outside = open_page(browser, lab.format(name=WIDGET_NOTEBOOK))
     run_all(page)
-    assert_whole(page, outside)
-    cells = page.locator(".jp-CodeCell")
-    yield {name: cells.nth(number).locator(".jp-OutputArea-output") for number, name in enumerate(WIDGETS, 1)}
+    yield page, outside
     page.close()
+
+
+@pytest.fixture(scope="module")
+def outputs(widgets_page):
+    """What the page of widgets shows, by name."""
+    assert_whole(*widgets_page)
+    cells = widgets_page[0].locator(".jp-CodeCell")
+    return {name: cells.nth(number).locator(".jp-OutputArea-output") for number, name in enumerate(WIDGETS, 1)}
 
 
 def assert_whole(page, outside):
@@ -342,3 +348,24 @@ def test_race_and_every_lane_has_its_text(outputs):
     assert [lane.locator(".progress-bar").evaluate("bar => bar.style.width") for lane in lanes] == ["100%", "100%"]
     assert all(len(lane.locator("b").inner_text()) > 50 for lane in lanes)
     screenshot(board, "race")
+
+
+@pytest.mark.parametrize("theme", ["JupyterLab Dark", "JupyterLab Light"])
+def test_every_widget_fits_and_can_be_read_in_both_themes(widgets_page, outputs, theme):
+    """After all of them have been used: with their pictures, answers and changes."""
+    page, outside = widgets_page
+    page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
+    page.wait_for_selector(f"[data-jp-theme-name='{theme}']", state="attached")
+    for size in SIZES:
+        resized(page, *size)
+        assert_whole(page, outside)
+    assert too_pale(page, ".jp-OutputArea-output .widget-html-content *") == []
+
+
+def test_a_live_picture_is_as_wide_as_its_cell(widgets_page, outputs):
+    page, _ = widgets_page
+    for size in (*SIZES, SIZES[0]):
+        resized(page, *size)
+        for figure in page.locator(".inflight-figure").all():
+            drawn, room = figure.locator(".main-svg").first.bounding_box(), figure.bounding_box()
+            assert room["width"] - 20 <= drawn["width"] <= room["width"]

@@ -18,7 +18,7 @@ from inflight.engine.config import BuildConfig
 from inflight.engine.sizing import Sizing
 from inflight.errors import CourseError
 from inflight.notebook.dashboard import WRAP, Dashboard
-from inflight.notebook.palette import DECODE, REQUEST
+from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE_TEXT, as_text
 from inflight.triton import repository
 from inflight.triton.client import Answer, Client
 from inflight.triton.repository import batchers
@@ -288,13 +288,13 @@ def _parameter_row(name: str, spec: repository.Parameter, field: ipywidgets.Valu
 
 
 def _diff_html(diff: str) -> str:
-    """A unified diff without its two lines of file names, in colours; the signs say the same."""
-    colours = {"-": "#D55E00", "+": "#0072B2", "@": "#767676"}
+    """A unified diff without its two lines of file names, in colours on a light card; the signs say the same."""
+    colours = {"-": as_text(REQUEST[3]), "+": DECODE, "@": WASTE_TEXT}
     lines = [
-        f'<span style="color: {colours.get(line[:1], "inherit")}">{html.escape(line)}</span>'
+        f'<span style="color: {colours.get(line[:1], INK)}">{html.escape(line)}</span>'
         for line in diff.splitlines()[2:]
     ]
-    look = "line-height: 1.3; white-space: pre-wrap; overflow-wrap: anywhere"
+    look = "line-height: 1.3; white-space: pre-wrap; overflow-wrap: anywhere; background: white; padding: 4px 8px"
     return f'<pre style="{look}">{"<br>".join(lines)}</pre>' if lines else ""
 
 

@@ -26,6 +26,8 @@ Afterwards you will be *able to*:
 - ask a model
 - draw a request
 
+## A section
+
 [Next](01_engine.ipynb#top), [the lab](../labs/01_engine.ipynb), [far](https://example.org/a)"""
 
 
@@ -155,3 +157,18 @@ def wait_for_kernel(started, process):
             return psutil.Process(int(started.read_text()))
         psutil.wait_procs([psutil.Process(process.pid)], timeout=0.1)
     raise AssertionError("the runner ended before its cell ran")
+
+
+def test_a_page_leads_back_on_and_to_its_sections_and_says_when_and_where_it_ran(ran):
+    first, second = ((ran[0] / f"{name}.html").read_text() for name in ("00_start", "01_engine"))
+    for page in (first, second):
+        assert page.count('<a href="index.html">All lessons</a>') == 2
+        assert re.search(
+            r'<header class="course">.*Run on \d+ \w+ \d{4} in [\d,]+ s on .+\..*</header><main>', page, re.S
+        )
+    assert (
+        first.count('<a href="01_engine.html">Start here &amp; now →</a>') == 2 and "←" not in first.split("<main>")[0]
+    )
+    assert second.count('<a href="00_start.html">← Start here &amp; now</a>') == 2
+    assert '<li><a href="#A-section">A section</a></li>' in first
+    assert "Run on" in (ran[0] / "index.html").read_text()

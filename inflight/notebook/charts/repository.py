@@ -28,7 +28,7 @@ def repository_map(files: list[str], edges: pd.DataFrame) -> go.Figure:
     steps = list(dict.fromkeys(name for name in edges.target if name != "client"))
     nodes = ["client", *steps, "client "]  # the client asks at the top and is answered at the bottom
     edges = edges.assign(target=edges.target.replace("client", "client "))
-    pairs = {pair: rows for pair, rows in edges.groupby(["source", "target"], sort=False)}
+    pairs = dict(iter(edges.groupby(["source", "target"], sort=False)))
     told = {(a, b): f"{a} → {b.strip()} · {counted(len(rows), 'tensor')}" for (a, b), rows in pairs.items()}
     detours = {pair: rows for pair, rows in pairs.items() if pair not in itertools.pairwise(nodes)}
     fig, places = go.Figure(), {"client": 10}  # the upper edge of each box
