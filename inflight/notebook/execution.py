@@ -70,7 +70,7 @@ function drawChart(id, data, layout, config) {
 """
 
 STYLE = """
-body.jp-Notebook { padding: 0; overflow-y: auto; }
+body.jp-Notebook { margin: 0; padding: 0; overflow-y: auto; }
 body.jp-Notebook > main, .course { max-width: 58rem; margin: 0 auto; padding: 0 1rem; }
 .course { font: 15px/1.5 system-ui, sans-serif; color: #444; }
 header.course { padding-top: .8rem; } footer.course { padding-bottom: 2rem; }
@@ -84,6 +84,7 @@ header.course { padding-top: .8rem; } footer.course { padding-bottom: 2rem; }
 .jp-InputArea > :not(.jp-InputPrompt), .jp-OutputArea-child > :not(.jp-OutputPrompt) {
   display: block; flex: 1; min-width: 0; overflow-x: auto;
 }
+.jp-OutputArea-child > .jp-OutputArea-output { margin-left: 0; padding-right: 0; }
 .js-plotly-plot { width: 100%; overflow: hidden; }
 @media (max-width: 900px) { .jp-InputPrompt, .jp-OutputPrompt { display: none; } }
 @media (max-width: 600px) {

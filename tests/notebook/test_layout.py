@@ -77,3 +77,9 @@ def test_panels_and_their_titles_lie_apart():
     assert (high - low, upper - lower) == (pytest.approx(100), pytest.approx(50)) and high == inner_px and lower == 0
     title = figure.layout.annotations[1]
     assert low - upper >= 20 + 1.3 * title.font.size * num_lines(title.text) and num_lines(title.text) >= 4
+
+
+def test_no_picture_offers_to_be_uploaded_and_no_figure_beside_a_bar_is_cut_off():
+    spec = in_course_look(go.Figure(go.Bar(x=[1], y=[1])))
+    assert spec["config"]["showSendToCloud"] is False
+    assert spec["data"][0]["cliponaxis"] is False
