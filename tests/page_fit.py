@@ -42,6 +42,7 @@ _PICTURES = """() => {
 # What is wider than its place, of which a part is hidden until one scrolls. Tables and code may scroll in `own` boxes.
 _WIDE = """([selector, own]) => [...document.querySelectorAll(selector)]
     .filter(part => part.clientWidth && part.scrollWidth - part.clientWidth > 1 && !(own && part.matches(own)))
+    .filter(part => getComputedStyle(part).overflowX !== 'visible')
     .map(part => `${part.tagName.toLowerCase()}.${String(part.className).split(' ')[0]} scrolls sideways by ` +
                  `${part.scrollWidth - part.clientWidth} px: ${part.textContent.trim().slice(0, 60)}`)"""
 

@@ -39,7 +39,7 @@ NOTHING_YET = TraceRun(Run(pd.DataFrame(columns=load_generator.COLUMNS), started
 
 def _wide(width: str) -> dict[str, str]:
     """Layout of a control that is so wide where the page has the room."""
-    return {"width": width, "max_width": "100%"}
+    return {"width": width, "max_width": "calc(100% - 4px)"}  # but for its margins
 
 
 class _Runs:

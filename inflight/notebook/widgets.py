@@ -46,7 +46,7 @@ def predict(question: str, options: Sequence[str] | None = None, default: str | 
     """Ask for a commitment before the measurement: one of `options`, or a number when there are none."""
     if options is None:
         kind = ipywidgets.IntText if isinstance(default, int) else ipywidgets.FloatText
-        return Prediction(question, kind(value=default, layout={"width": "12em", "max_width": "100%"}))
+        return Prediction(question, kind(value=default, layout={"width": "12em", "max_width": "calc(100% - 4px)"}))
     return Prediction(question, ipywidgets.RadioButtons(options=list(options), value=default, layout={"width": "auto"}))
 
 
@@ -73,12 +73,12 @@ class Playground(Dashboard):
 
     def __init__(self, client: Client):
         self._client = client
-        style, wide = {"description_width": "7em"}, {"width": "100%", "max_width": "36em"}
+        style, wide = {"description_width": "7em"}, {"width": "auto", "max_width": "36em"}
         self.prompt = ipywidgets.Textarea(
             "Write a short story about a lighthouse.",
             description="Prompt",
             style=style,
-            layout={"width": "100%", "height": "4em"},
+            layout={"width": "auto", "height": "4em"},
         )
         self.max_tokens = ipywidgets.IntSlider(120, 1, 400, description="Max tokens", style=style, layout=wide)
         self.temperature = ipywidgets.FloatSlider(
@@ -264,10 +264,10 @@ def _parameter_field(spec: repository.Parameter, text: str) -> ipywidgets.ValueW
     """A list of the allowed values where there are few, a line of text otherwise."""
     values = {"bool": ["false", "true"], "choice": list(spec.choices)}.get(spec.kind)
     if values is None:
-        return ipywidgets.Text(text, layout={"width": "100%"})
+        return ipywidgets.Text(text, layout={"width": "auto"})
     if not spec.required:
         values.append("")
-    field = ipywidgets.Dropdown(options=[(value or "(blank)", value) for value in values], layout={"width": "100%"})
+    field = ipywidgets.Dropdown(options=[(value or "(blank)", value) for value in values], layout={"width": "auto"})
     _set_text(field, text)
     return field
 
@@ -316,7 +316,7 @@ class BuildOptions(ipywidgets.VBox):
 
     def __init__(self, sizing: Sizing, memory_bytes: float):
         self._sizing, self._memory_bytes = sizing, memory_bytes
-        style, wide = {"description_width": "11em"}, {"width": "24em", "max_width": "100%"}
+        style, wide = {"description_width": "11em"}, {"width": "24em", "max_width": "calc(100% - 4px)"}
         number = functools.partial(ipywidgets.BoundedIntText, min=0, max=1_000_000, style=style, layout=wide)
         choice = functools.partial(ipywidgets.Dropdown, style=style, layout=wide)
         self.fields = {
