@@ -24,6 +24,10 @@ from inflight.triton.client import Answer, Client
 from inflight.triton.repository import batchers
 from inflight.triton.server import Server
 
+WRAPPED = (
+    "line-height: 1.3; white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere"  # code in a narrow cell
+)
+
 # Predict, before measuring --------------------------------------------------------------------------------------------
 
 
@@ -281,7 +285,8 @@ def _set_text(field: ipywidgets.ValueWidget, text: str) -> None:
 
 def _parameter_row(name: str, spec: repository.Parameter, field: ipywidgets.ValueWidget) -> ipywidgets.HBox:
     """Name and help in one column, the field in the other; every row has the same columns, and words wrap in them."""
-    told = f"<code>{html.escape(name)}</code><br><small>{html.escape(spec.help)}</small>"
+    code = html.escape(name).replace("_", "_<wbr>").replace(".", ".<wbr>")  # where a long name may be broken
+    told = f"<code>{code}</code><br><small>{html.escape(spec.help)}</small>"
     label = ipywidgets.HTML(f'<div style="line-height: 1.4; overflow-wrap: anywhere">{told}</div>')
     columns = {"display": "grid", "grid_template_columns": "minmax(0, 3fr) minmax(0, 2fr)", "grid_gap": "0 1em"}
     return ipywidgets.HBox([label, field], layout={**columns, "max_width": "60em", "align_items": "center"})
@@ -294,7 +299,7 @@ def _diff_html(diff: str) -> str:
         f'<span style="color: {colours.get(line[:1], INK)}">{html.escape(line)}</span>'
         for line in diff.splitlines()[2:]
     ]
-    look = "line-height: 1.3; white-space: pre-wrap; overflow-wrap: anywhere; background: white; padding: 4px 8px"
+    look = f"{WRAPPED}; background: white; padding: 4px 8px"
     return f'<pre style="{look}">{"<br>".join(lines)}</pre>' if lines else ""
 
 
@@ -401,7 +406,7 @@ class BuildOptions(ipywidgets.VBox):
         given = trtllm_commands.commands(config, *target)
         notes = trtllm_commands.differences(config, self.gpu_dtype.value)
         pages = "".join(
-            f"<b>{html.escape(title)}</b><pre style='line-height: 1.3; white-space: pre-wrap'>{html.escape(text)}</pre>"
+            f"<b>{html.escape(title)}</b><pre style='{WRAPPED}'>{html.escape(text)}</pre>"
             for title, text in given.items()
         )
         listed = "".join(f"<li>{html.escape(note).replace('`', '')}</li>" for note in notes)
