@@ -1,5 +1,6 @@
 """JupyterLab in a real browser: every lecture as it is stored, and every widget in use, which none of them shows."""
 
+import contextlib
 import os
 import re
 import secrets
@@ -7,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 
 import nbformat
 import pytest
@@ -117,6 +119,15 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def wait_for(process: subprocess.Popen, port: int) -> None:
+    """Until the server answers: a browser that is refused shows a page of its own, which the next try may meet."""
+    while process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return
+        time.sleep(0.1)
+    pytest.fail(f"JupyterLab ended with {process.returncode} before it answered")
+
+
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     """URL of a JupyterLab on a copy of the lectures and a notebook of widgets, with its token on."""
@@ -151,6 +162,7 @@ def lab(tmp_path_factory):
     environment = {**os.environ, "JUPYTER_CONFIG_DIR": str(folder)}
     with open(folder / "jupyter.log", "w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+        wait_for(process, port)
         yield f"http://127.0.0.1:{port}/lab/tree/notebooks/{{name}}?token={token}&reset"
         process.terminate()
         process.wait(30)
@@ -163,7 +175,7 @@ def browser():
 
 
 def open_page(browser, url):
-    """A page on `url`, as soon as the server is up, and the requests it makes to other hosts."""
+    """A page on `url`, and the requests it makes to other hosts."""
     page, outside = browser.new_page(viewport=SMALL_LAPTOP), []
     page.on(
         "request",
@@ -173,15 +185,9 @@ def open_page(browser, url):
             else None
         ),
     )
-    for _ in range(120):
-        try:
-            page.goto(url)
-            break
-        except Exception as error:  # Playwright has one class for all; a refused connection is what is waited out
-            if "ERR_CONNECTION_REFUSED" not in str(error):
-                raise
-            page.wait_for_timeout(250)
-    page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=60_000)
+    page.set_default_timeout(RUN_TIMEOUT_MS)
+    page.goto(url)
+    page.wait_for_selector(".jp-Notebook .jp-CodeCell")
     return page, outside
 
 
