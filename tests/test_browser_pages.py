@@ -123,4 +123,4 @@ def test_lines_of_text_are_of_a_length_that_reads_well(site, page):
         const lines = new Set([...range.getClientRects()].map(box => Math.round(box.top)));
         return words.textContent.length / Math.max(1, lines.size);
     }))""")
-    assert widest <= 90
+    assert widest <= 80

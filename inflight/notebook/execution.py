@@ -78,7 +78,7 @@ header.course { padding-top: .8rem; } footer.course { padding-bottom: 2rem; }
 .course summary { cursor: pointer; } .course ul { margin: .3rem 0 .8rem; }
 .course a { color: #0061a8; }
 .jp-RenderedMarkdown { font-size: 16px; line-height: 1.55; }
-.jp-RenderedMarkdown > :not(table, pre) { max-width: 75ch; }
+.jp-RenderedMarkdown > :not(table, pre) { max-width: 60ch; }  /* of "0": about 75 letters */
 .jp-RenderedHTMLCommon table { display: block; width: fit-content; max-width: 100%; overflow-x: auto; margin-left: 0; }
 .jp-InputArea, .jp-OutputArea-child { display: flex; }
 .jp-InputArea > :not(.jp-InputPrompt), .jp-OutputArea-child > :not(.jp-OutputPrompt) {
@@ -96,7 +96,7 @@ header.course { padding-top: .8rem; } footer.course { padding-bottom: 2rem; }
 INDEX = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>The course</title><style>
-body {{ font: 17px/1.5 system-ui, sans-serif; max-width: 75ch; margin: 2rem auto; padding: 0 1rem; color: #222; }}
+body {{ font: 17px/1.5 system-ui, sans-serif; max-width: 60ch; margin: 2rem auto; padding: 0 1rem; color: #222; }}
 table {{ border-collapse: collapse; width: 100%; }}
 td, th {{ text-align: left; vertical-align: top; padding: .6rem .4rem; border-bottom: 1px solid #ddd; }}
 td.number, th.number {{ text-align: right; }}

@@ -162,7 +162,9 @@ def table(frame: pd.DataFrame, decimals: int = 1) -> HTML:
     """`frame` without its index: text to the left, numbers to the right, whole texts."""
 
     def cell(tag: str, value: object, is_number: bool) -> str:
-        look = f"text-align: {'right' if is_number else 'left'}; vertical-align: top"
+        # A long name may be broken rather than push the table off a narrow page; a number may not.
+        breaks = "white-space: nowrap" if is_number and tag == "td" else "overflow-wrap: anywhere"
+        look = f"text-align: {'right' if is_number else 'left'}; vertical-align: top; padding: 4px 6px; {breaks}"
         places = decimals if isinstance(value, float) else 0
         text = f"{value:,.{places}f}" if is_number and tag == "td" else str(value)
         return f'<{tag} style="{look}">{html.escape(text)}</{tag}>'

@@ -30,11 +30,11 @@ def token_timeline(pieces: pd.DataFrame) -> go.Figure:
         below = places[-1] - (2.6 if is_marked else 0.5)
         at = {"xref": "paper", "x": 0, "xshift": -96, "y": below, "xanchor": "left", "yanchor": "top"}
         fig.add_annotation(at, text=_latencies(users), showarrow=False)
-        top = below - 3.2
+        top = below - 4.4
     fig.update_xaxes(title="time since the request was sent (s)", range=[0, pieces["time_s"].max() * 1.04])
-    fig.update_yaxes(tickvals=middles, ticktext=names, range=[top + 1, 2.5], showgrid=False)
+    fig.update_yaxes(tickvals=middles, ticktext=names, range=[top + 2.4, 2.5], showgrid=False)
     once_in_legend(fig)
-    return fig.update_layout(height=580, margin={"l": 110})
+    return fig.update_layout(height=600, margin={"l": 110})
 
 
 def _draw_answers(fig: go.Figure, case: str, users: list[list[float]], places: list[float]) -> None:
