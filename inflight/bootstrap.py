@@ -7,6 +7,9 @@ A stamp inside .venv is written last. It names what .venv was made from, so a ha
 stamp that fits, and is made again.
 
 With --here the packages go into the Python that runs this, and no .venv is made: for conda, mamba and Binder.
+
+PyTorch is the build that the package index has: for GPUs, or for CPUs, which is five times smaller. With
+INFLIGHT_TORCH=cpu in the environment it is the one for CPUs or none.
 """
 
 import hashlib
@@ -188,6 +191,11 @@ def why_pip_failed(output, log_file):
             "{} from {}".format(*other.groups()) if other else "A package",
             "another package index (PIP_INDEX_URL) may have it, and whoever runs this one should know.",
         )
+    if re.search(r"No matching distribution found for torch==\S+\+cpu", output):
+        return (
+            "The package index has no PyTorch for CPUs, which INFLIGHT_TORCH=cpu asks for: set PIP_EXTRA_INDEX_URL to "
+            "the CPU index that PyTorch's installation page names, or leave INFLIGHT_TORCH out."
+        )
     errors = re.findall(r"^ERROR: (.+)$", output, re.MULTILINE)
     reason = errors[-1].rstrip(".") if errors else "no reason given"
     return "pip could not install the packages ({}): its full output is in {}.".format(reason, log_file)
@@ -238,6 +246,8 @@ def install(root, prefix):
     run_pip(root, prefix, ["install", *hashed], len(pins))
     # setuptools, which this needs, has just been installed: no other is fetched.
     run_pip(root, prefix, ["install", "--no-deps", "--no-build-isolation", "-e", "."], 0)
+    if os.environ.get("INFLIGHT_TORCH") == "cpu":
+        torch = [pin + "+cpu" for pin in torch]
     if torch:  # with the CUDA libraries that its build for GPUs names
         run_pip(root, prefix, ["install", *torch], len(torch))
 

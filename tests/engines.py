@@ -19,11 +19,10 @@ import gguf
 import psutil
 import pytest
 
+from inflight.checkpoint import as_huggingface, tokenizer, weights
 from inflight.checkpoint import sources as checkpoints
-from inflight.checkpoint import tokenizer, weights
 from inflight.engine import builder as engine
 from inflight.engine.config import BuildConfig
-from inflight.models import huggingface
 from inflight.triton import telemetry
 from inflight.triton.client import Client
 from inflight.triton.server import Server
@@ -138,7 +137,7 @@ def write_tiny(kind: str, small: Path, folder: Path, **changed) -> checkpoints.C
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = transformers.AutoModelForCausalLM.from_config(config)
-    with huggingface.quiet():
+    with as_huggingface.quiet():
         model.save_pretrained(folder)
     source = weights.GgufFile(small)
     tokenizer.write_files(checkpoints.Checkpoint("small", small, "gguf", ""), source.metadata, folder)

@@ -196,12 +196,14 @@ def text_request(release: str, prompt: str, output_len: int, streaming: bool) ->
     return arrays
 
 
-def text_client(server, release: str, prompt: str, output_len: int, streaming: bool, **more) -> str:
+def text_client(
+    server, release: str, prompt: str, output_len: int, streaming: bool, model: str = "ensemble", **more
+) -> str:
     """Its text; `more` are inputs of options that were chosen. It opens a stream for whole answers too."""
     names_outputs = release not in ("0.9", "0.12", "0.13")
     arrays = {**text_request(release, prompt, output_len, streaming), **more}
     found = ""
-    for result in infer_on_stream(server, "ensemble", arrays, ["text_output"] if names_outputs else None):
+    for result in infer_on_stream(server, model, arrays, ["text_output"] if names_outputs else None):
         output, batch_index = result.as_numpy("text_output"), result.as_numpy("batch_index")
         if release in ("0.12", "0.13"):
             assert batch_index[0][0] == 0
@@ -211,6 +213,18 @@ def text_client(server, release: str, prompt: str, output_len: int, streaming: b
         assert sequence_index is None or sequence_index[0][0] == 0
         piece = output[0].decode("utf-8")
         found = found + piece if streaming else piece
+    return found
+
+
+def text_client_batch(
+    server, release: str, prompts: list[str], output_lens: list[int], streaming: bool, **more
+) -> list:
+    """--batch-inputs: all prompts in one request, and each one's text put together by `batch_index`."""
+    requests = [text_request(release, *pair, streaming) for pair in zip(prompts, output_lens, strict=True)]
+    arrays = {name: np.concatenate([request[name] for request in requests]) for name in requests[0]} | more
+    found = [""] * len(prompts)
+    for result in infer_on_stream(server, "ensemble", arrays, ["text_output", "batch_index"]):
+        found[result.as_numpy("batch_index")[0][0]] += result.as_numpy("text_output")[0].decode("utf-8")
     return found
 
 

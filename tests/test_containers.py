@@ -114,4 +114,5 @@ def test_the_containerfile_keeps_what_a_machine_has_made_out():
     assert {".git", ".venv", "build"} <= set(ignored)
     text = (root / "Containerfile").read_text()
     assert "ARG BASE=" in text and "AS server" in text and "AS class" in text
+    assert "ARG TORCH=cpu" in text and 'INFLIGHT_TORCH="${TORCH}"' in text
     assert stat.S_ISREG((root / "Containerfile").stat().st_mode)

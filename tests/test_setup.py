@@ -147,6 +147,7 @@ def test_what_set_up_says_of_a_gpu_is_asked_of_the_package(capsys):
 
 def test_set_up_here_installs_into_this_python_and_takes_the_telemetry_out(monkeypatch, tmp_path):
     ran = []
+    monkeypatch.delenv("INFLIGHT_TORCH", raising=False)
     python_that_says(tmp_path, "")
     monkeypatch.setattr(bootstrap, "run_pip", lambda root, prefix, arguments, total: ran.append((prefix, arguments)))
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
@@ -158,6 +159,17 @@ def test_set_up_here_installs_into_this_python_and_takes_the_telemetry_out(monke
     assert torch == ["install", TORCH] and removed == ["uninstall", "--yes", "openvino-telemetry"]
     settings = json.loads((tmp_path / "etc" / "jupyter" / "jupyter_lab_config.json").read_text())
     assert settings["LabApp"]["news_url"] is None
+
+
+@pytest.mark.parametrize("wish, wanted", [("cpu", f"{TORCH}+cpu"), ("any", TORCH), ("", TORCH)])
+def test_pytorch_for_cpus_is_taken_or_none(monkeypatch, tmp_path, wish, wanted):
+    ran = []
+    monkeypatch.setenv("INFLIGHT_TORCH", wish)
+    monkeypatch.setattr(bootstrap, "run_pip", lambda root, prefix, arguments, total: ran.append(arguments))
+    bootstrap.install(str(ROOT), str(tmp_path))
+    assert ran[-1] == ["install", wanted]
+    said = bootstrap.why_pip_failed(f"ERROR: No matching distribution found for {TORCH}+cpu", "setup.log")
+    assert "no PyTorch for CPUs" in said and "PIP_EXTRA_INDEX_URL" in said
 
 
 def test_settings_of_jupyter_that_are_there_stay(tmp_path):

@@ -28,7 +28,8 @@ def command_lines(text: str) -> list[str]:
 
 
 _STARTS = [
-    r"(trtllm-build|hf|git|curl|perf_analyzer|nvidia-ctk|tritonserver|docker run|podman run|docker build) [^|]",
+    r"(trtllm-build|trtllm-serve|tritonserver|hf|git|curl|perf_analyzer|nvidia-ctk) [^|]",
+    r"(docker run|podman run|docker build) [^|]",
     r"python3? \S*\.py",
     r"\S+\.py ",
 ]

@@ -39,6 +39,7 @@ APP=${APP:-/app}
 EXAMPLES=${EXAMPLES:-$APP/examples}
 CLIENTS=${CLIENTS:-$APP/client}
 MODEL=${MODEL:-$INSIDE/models/hf}
+MODEL_HERE=$LAB${MODEL#"$INSIDE"}        # the same folder, as this machine sees it
 CHECKPOINT=$INSIDE/checkpoint
 ENGINE=$INSIDE/engine
 REPO=$INSIDE/repo
@@ -66,7 +67,7 @@ inside_on_its_own() {
 
 # Fetches the checkpoint, and for FP8 texts to calibrate with. On a machine with internet; then carry $LAB over.
 fetch() {
-    hf download "$MODEL_ID" --revision "$REVISION" --local-dir "$LAB/models/hf"
+    hf download "$MODEL_ID" --revision "$REVISION" --local-dir "$MODEL_HERE"
     if [ "$PRECISION" = fp8 ]; then
         hf download abisee/cnn_dailymail --repo-type dataset \
             --local-dir "$LAB/datasets/cnn_dailymail"
@@ -76,8 +77,7 @@ fetch() {
 # Starts the container. Nothing runs in it yet.
 start() {
     [ -n "$RUNTIME" ] || { echo "RUNTIME is empty: there is nothing to start." >&2; return 2; }
-    mkdir -p "$LAB/models" "$LAB/datasets"
-    cp "$(dirname "${BASH_SOURCE[0]}")/../datasets/mini_cnn_eval.json" "$LAB/datasets/"
+    mkdir -p "$LAB/models" "$LAB/datasets"  # as yours: the runtime would make them as root
     case $RUNTIME in
     podman)
         podman run --detach --name triton-lab --device "nvidia.com/gpu=$DEVICES" \
@@ -227,9 +227,13 @@ stream() {
         localhost:8000/v2/models/ensemble/generate_stream
 }
 
-# Sends 100 articles at once and prints requests and tokens a second; the repository was filled with DECOUPLED False.
+# Sends 100 articles at once and prints requests and tokens a second; the repository was filled with DECOUPLED False. What
+# the client needs is fetched from PyPI the first time; the container's Python belongs to its system, hence the variable.
 measure() {
-    inside pip3 install --quiet 'tritonclient[all]' pandas tabulate
+    mkdir -p "$LAB/datasets"
+    cp "$(dirname "${BASH_SOURCE[0]}")/../datasets/mini_cnn_eval.json" "$LAB/datasets/"
+    inside python3 -c 'import pandas, tabulate, tritonclient.grpc, tritonclient.http' 2>/dev/null ||
+        inside env PIP_BREAK_SYSTEM_PACKAGES=1 pip3 install --quiet 'tritonclient[all]' pandas tabulate
     inside python3 "$APP/tools/inflight_batcher_llm/benchmark_core_model.py" -i grpc \
         --max-input-len 1024 --request-rate -1 --exclude-input-in-output dataset \
         --dataset "$DATASET" --tokenizer-dir "$MODEL"

@@ -35,6 +35,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "compare": ["calibrate"],
         "sequences": ["Step"],
-        "long_prompt": ["send_while_others_read"],
+        "long_prompt": ["prompts_that_fit", "send_while_others_read"],
     },
 )

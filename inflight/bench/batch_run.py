@@ -9,6 +9,7 @@ For models like batch-cost: one input, `work`, and an execution log.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -31,7 +32,8 @@ SILENCE_S = 60  # longest wait for the next answer
 QUEUE_FULL, TIMED_OUT = "Exceeds maximum queue size", "Request timeout expired"
 LINE = ("instance", "start_s", "end_s", "requests")
 ANSWER = ["request", "answered_s", "answer_order", "outcome", "message"]
-LOOK_EVERY_S = 0.1  # how often `follow` reads the execution log
+LOOK_EVERY_S = 0.25  # how often `follow` tells what has happened
+SWITCH_S = 0.0005  # after which who makes a picture of it lets go of the interpreter for who sends and receives
 
 
 @dataclass(frozen=True)
@@ -113,14 +115,16 @@ def follow(server: Server, model: str, arrivals: Sequence[Arrival], log_path: st
     ended is answered with it, and `statistics` counts nothing. For pictures, not for measurements: making them takes
     time from the sending. Closed early, as when a loop over it is left, it sends no more, and waits for what it sent.
     """
-    run = _Run(server, model, arrivals, log_path)
+    run, switch_s = _Run(server, model, arrivals, log_path), sys.getswitchinterval()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run.whole)
+        sys.setswitchinterval(SWITCH_S)
         try:
             while not wait([running], timeout=LOOK_EVERY_S).done:
                 if run.sent:
                     yield run.so_far()
         finally:
+            sys.setswitchinterval(switch_s)
             run.stopping.set()
     yield running.result()
 

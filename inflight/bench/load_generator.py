@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import cycle, islice
+from itertools import count, cycle, islice
 from pathlib import Path
 from typing import Protocol
 
@@ -124,6 +124,17 @@ class Sends(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Stop:
+    """Ends every answer before it is whole.
+
+    `after_s` seconds after it was asked for; `count` says how many tokens the text is that came until then.
+    """
+
+    after_s: float
+    count: Callable[[str], int]
+
+
 class Sender:
     """Sends requests to one text model and takes the times of each. May be called from several threads.
 
@@ -138,11 +149,24 @@ class Sender:
     stream : bool
         Ask for the answer in pieces, which gives TTFT and ITL. The model must be decoupled. Over gRPC every stream is a
         connection of its own, and making it is part of TTFT; whole answers share the client's connection.
+    stop : Stop, optional
+        End every answer early.
+    request_id : str, optional
+        Name the requests "ID-1", "ID-2" and so on, in the order in which they are sent; by default each has a new name.
+
+    Raises
+    ------
+    CourseError
+        `stop` for whole answers of a model that cannot end them.
     """
 
-    def __init__(self, client: Client, stream: bool = False):
+    def __init__(self, client: Client, stream: bool = False, stop: Stop | None = None, request_id: str | None = None):
+        if stop is not None and not stream and client.model == repository.BASELINE:
+            raise CourseError(f"{client.model} cannot end a whole answer early: ask for answers in pieces (--stream).")
         self.client = client
         self.stream = stream
+        self._stop = stop
+        self._request_id, self._numbers = request_id, count(1)
         self._aborted = False
 
     @property
@@ -152,26 +176,41 @@ class Sender:
     def __call__(self, request: TimedRequest) -> Timing:
         """Send `request` now and wait for the end of its answer; CourseError when there is none."""
         try:
-            return self._timed(request, exactly(request, self.client.model))
+            return self._timed(request, self._options(request))
         except CourseError as error:
             if self._aborted:
                 raise CourseError("The request was ended before its answer was there.") from error
             raise
 
-    def _timed(self, request: TimedRequest, exact: dict) -> Timing:
+    def _options(self, request: TimedRequest) -> dict:
+        options: dict = exactly(request, self.client.model)
+        if self._stop is not None:
+            options["stop_after_s"] = self._stop.after_s
+        if self._request_id is not None:
+            options["request_id"] = f"{self._request_id}-{next(self._numbers)}"
+        return options
+
+    def _timed(self, request: TimedRequest, options: dict) -> Timing:
         sent = time.perf_counter_ns()
         if not self.stream:
-            self.client.ask(request.text, request.max_tokens, **exact)
-            return Timing(sent, None, time.perf_counter_ns(), request.max_tokens)
+            answer = self.client.ask(request.text, request.max_tokens, **options)
+            return Timing(sent, None, time.perf_counter_ns(), self._tokens(request, answer.pieces))
         first = last = None
-        for _ in self.client.stream(request.text, request.max_tokens, **exact):
+        pieces = []
+        for piece in self.client.stream(request.text, request.max_tokens, **options):
             last = time.perf_counter_ns()
             first = first or last
+            pieces.append(piece)
             if self._aborted:
                 raise CourseError("The request was ended before its answer was there.")
         if first is None:
             raise CourseError(f"{self.client.model} at {self.client.url} ended the stream without an answer.")
-        return Timing(sent, first, last, request.max_tokens)
+        return Timing(sent, first, last, self._tokens(request, pieces))
+
+    def _tokens(self, request: TimedRequest, pieces: list[str]) -> int:
+        if self._stop is None:
+            return request.max_tokens
+        return self._stop.count("".join(pieces).removeprefix(request.text))  # some servers repeat the prompt
 
     def is_alive(self) -> bool:
         """Whether the server still answers, and `abort` has not been called."""

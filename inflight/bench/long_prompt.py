@@ -6,16 +6,51 @@ gaps["gap_ms"].max(), newcomer.time_to_first_s
 
 from __future__ import annotations
 
+import re
+import sys
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pandas as pd
 
+from inflight.bench import workload
+from inflight.checkpoint.tokenizer import ChatTokenizer
+from inflight.errors import CourseError
 from inflight.triton.client import Answer, Client
 
 QUIET_TOKENS = 40  # what every reader has read when the prompt is sent
 READERS_PROMPT_TOKENS = 16
+LIMIT = re.compile(r"exceeds maximum input length \((\d+)\)")  # in the words of TensorRT-LLM, and of our engine
+
+
+def prompts_that_fit(client: Client, input_lens: Sequence[int], tokenizer: ChatTokenizer) -> list[str]:
+    """`workload.prompts_of` these lengths; where the engine takes only shorter ones, of as many tokens as it takes.
+
+    That happens on a server that runs elsewhere, whose engine is its own; then a sentence says so.
+
+    Raises
+    ------
+    CourseError
+        The longest prompt is refused for another reason; or as `workload.prompts_of`.
+    """
+    prompts = workload.prompts_of(input_lens, tokenizer)
+    longest = prompts[input_lens.index(max(input_lens))]
+    try:
+        client.ask_tokens(tokenizer.encode(tokenizer.chat(longest)), 1)
+    except CourseError as error:
+        found = LIMIT.search(str(error))
+        if found is None:
+            raise
+        most = int(found[1])
+        print(
+            f"The engine at {client.url} takes prompts of at most {most:,} tokens: here the longest has so many, and "
+            f"not {max(input_lens):,}.",
+            file=sys.stderr,
+        )
+        prompts = workload.prompts_of([min(length, most) for length in input_lens], tokenizer)
+    return prompts
 
 
 def send_while_others_read(

@@ -17,13 +17,15 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight import leftovers
 from inflight.bench.load_generator import COLUMNS, Run, exactly
 from inflight.bench.workload import TimedRequest
 from inflight.errors import CourseError
-from inflight.triton import hidden_arguments, keys
+from inflight.triton import fitting, hidden_arguments, keys
 from inflight.triton.client import Client
 
 # Libraries that the binary wants, and the names under which another wheel carries them.
@@ -68,10 +70,11 @@ def run(
     check(requests, concurrency, url)
     binary = find()
     with Client(url, model) as client:
-        streams = client.is_decoupled()
+        config = client.config()
+    streams = config.model_transaction_policy.decoupled
     with leftovers.folder("inflight-perf-analyzer-") as scratch:
         folder = Path(scratch)
-        (folder / "input.json").write_text(json.dumps(input_data(requests, model, streams)))
+        (folder / "input.json").write_text(json.dumps(input_data(requests, config)))
         command = [
             str(binary),
             "-m",
@@ -143,20 +146,36 @@ def find() -> Path:
     return path.resolve()
 
 
-def input_data(requests: list[TimedRequest], model: str, streams: bool) -> dict:
-    """The requests in the format of `--input-data`: one set of `model`'s input tensors each."""
-    stream = {"stream": [True]} if streams else {}
+def input_data(requests: list[TimedRequest], config: ModelConfig) -> dict:
+    """The requests in the format of `--input-data`: each a set of input tensors as the model of `config` has them."""
+    stream = {"stream": True} if config.model_transaction_policy.decoupled else {}
     return {
         "data": [
-            {
-                "text_input": [request.text],
-                "max_tokens": [request.max_tokens],
-                **stream,
-                **{name: [value] for name, value in exactly(request, model).items()},
-            }
+            _tensors(
+                {
+                    "text_input": request.text.encode(),
+                    "max_tokens": request.max_tokens,
+                    **stream,
+                    **exactly(request, config.name),
+                },
+                config,
+            )
             for request in requests
         ]
     }
+
+
+def _tensors(values: dict, config: ModelConfig) -> dict:
+    """Single values as the model takes them; of a tensor that may have any number of them, how many are said."""
+    arrays = {
+        name: np.array([[value]], np.object_ if isinstance(value, bytes) else None) for name, value in values.items()
+    }
+    is_free = {tensor.name: -1 in tensor.dims for tensor in config.input}
+    tensors = {}
+    for name, array in fitting.fit(arrays, config).items():
+        content = [value.decode() if isinstance(value, bytes) else value for value in array.reshape(-1).tolist()]
+        tensors[name] = {"content": content, "shape": [1]} if is_free.get(name) else content
+    return tensors
 
 
 def text_data(texts: list[str]) -> dict:

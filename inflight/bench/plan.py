@@ -17,7 +17,7 @@ from pathlib import Path
 
 from inflight import leftovers
 from inflight.bench import workload
-from inflight.bench.load_generator import Sender
+from inflight.bench.load_generator import Sender, Stop
 from inflight.bench.names import ARRIVALS, TRACES
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import ChatTokenizer
@@ -221,6 +221,8 @@ def target(
     engine_dir: str | Path,
     stream: bool = False,
     serve: Callable[[Path], contextlib.AbstractContextManager[Server]] = Server,
+    stop: Stop | None = None,
+    request_id: str | None = None,
 ) -> Iterator[tuple[Sender, Path | None]]:
     """A sender to a running server, or to one for the occasion with the path of its iteration log.
 
@@ -232,9 +234,11 @@ def target(
         Ask for answers in pieces; the server for the occasion is decoupled then.
     serve : function
         Repository -> a context manager of a server of it.
+    stop, request_id
+        As `Sender` takes them.
     """
     if url is not None:
-        with Sender(Client(url, model), stream) as send:
+        with Sender(Client(url, model), stream, stop, request_id) as send:
             yield send, None
         return
     with leftovers.folder("inflight-bench-") as scratch:
@@ -242,7 +246,7 @@ def target(
         repo = repository.assemble(
             Path(scratch) / "repository", engine_dir, decoupled_mode=stream, iteration_log_path=log
         )
-        with serve(repo) as server, Sender(Client(server.grpc_url, model), stream) as send:
+        with serve(repo) as server, Sender(Client(server.grpc_url, model), stream, stop, request_id) as send:
             yield send, log
 
 

@@ -6,10 +6,13 @@ A size is believed when it is one that a model can have, fits to the others, and
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from inflight import schemas
+from inflight.errors import CourseError
 from inflight.schemas import Schema
 
 Layers = Annotated[int, Field(ge=1, le=1000)]
@@ -102,9 +105,24 @@ class RopeParameters(Schema):
     high_freq_factor: Annotated[float, Field(gt=0, le=1e6)] | None = None
     original_max_position_embeddings: Positions | None = None
 
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if self.kind == "llama3":
+            _, low, high, _ = self.llama3()
+            if high <= low:
+                raise ValueError(f"rope_type 'llama3' has high_freq_factor {high} and low_freq_factor {low}")
+        return self
+
     @property
     def kind(self) -> str:
         return self.rope_type or self.type or "default"
+
+    def llama3(self) -> tuple[float, float, float, int]:
+        """Factor, low and high factor of the frequencies, and positions; ValueError when one is missing."""
+        names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+        if missing := [name for name in names if getattr(self, name) is None]:
+            raise ValueError(f"it has rope_type 'llama3' and no {missing[0]}")
+        return tuple(getattr(self, name) for name in names)
 
 
 class ModelConfig(Schema):
@@ -213,6 +231,31 @@ class Gpt2Config(ModelConfig):
     @property
     def feed_forward(self) -> int:
         return self.n_inner or 4 * self.n_embd
+
+
+def read_llama(config_file: Path, fix: str) -> LlamaConfig:
+    """The `config.json` of a Llama.
+
+    Raises
+    ------
+    CourseError
+        It is not one, or the model has something that no engine here computes; it would answer, and wrongly.
+    """
+    llama = schemas.read(LlamaConfig, config_file, "model's config", fix)
+    refuse_unless(config_file, "hidden_act", llama.hidden_act or "silu", ("silu",))
+    refuse_unless(config_file, "attention_bias", llama.attention_bias or False, (False,))
+    refuse_unless(config_file, "mlp_bias", llama.mlp_bias or False, (False,))
+    refuse_unless(config_file, "rope_type", llama.rotation.kind, ("default", "llama3"))
+    return llama
+
+
+def refuse_unless(config_file: Path, name: str, value: object, computed: tuple) -> None:
+    """CourseError for an option of a model that has another value than those that are computed."""
+    if value not in computed:
+        raise CourseError(
+            f"{config_file} has {name} = {value!r}, and the course computes {' or '.join(map(repr, computed))} only: "
+            "use another checkpoint."
+        )
 
 
 def shape_problem(wanted: dict[str, tuple[int, ...]], found: Iterable[tuple[str, tuple[int, ...]]]) -> str | None:

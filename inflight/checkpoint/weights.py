@@ -15,10 +15,10 @@ import numpy as np
 from safetensors import safe_open
 
 from inflight import schemas
-from inflight.checkpoint import q4_1
+from inflight.checkpoint import q4_1, rotary
 from inflight.checkpoint.gguf_index import read_index
 from inflight.checkpoint.safetensors_header import tensor_shapes
-from inflight.checkpoint.shapes import GgufShape, LlamaConfig, ModelConfig, shape_problem
+from inflight.checkpoint.shapes import GgufShape, LlamaConfig, ModelConfig, read_llama, shape_problem
 from inflight.checkpoint.tokenizer_files import MOST_TOKENIZER_BYTES, Vocabulary
 from inflight.errors import CourseError
 
@@ -91,6 +91,32 @@ class GgufFile:
             raise CourseError(f"The GGUF file {self.path} does not hold the model that it claims: {problem}. {fix}")
         return shape
 
+    def rotary_factors(self) -> np.ndarray | None:
+        """What each frequency of the rotation of positions is divided by, float32 [head_size / 2]; None: by nothing.
+
+        Raises
+        ------
+        CourseError
+            There are not as many as the model's heads need, or one is not above 0.
+        """
+        found = [tensor.shape for tensor in self.index.tensors if tensor.name == rotary.FACTORS]
+        if not found:
+            return None
+        wanted = (self.shape().head_size // 2,)
+        if found != [wanted]:
+            raise CourseError(
+                f"The GGUF file {self.path} does not hold the model that it claims: its tensor {rotary.FACTORS} has "
+                f"the shape {found[0]} instead of {wanted}. Download or copy it again."
+            )
+        [tensor] = [tensor for tensor in self.reader.tensors if tensor.name == rotary.FACTORS]
+        factors = gguf.dequantize(tensor.data, tensor.tensor_type)
+        if not (np.isfinite(factors) & (factors > 0)).all():
+            raise CourseError(
+                f"The GGUF file {self.path} divides frequencies of positions by {factors.min()}: its tensor "
+                f"{rotary.FACTORS} is damaged. Download or copy it again."
+            )
+        return factors
+
     def tensor_table(self) -> list[dict]:
         """One row a tensor: `name`, `shape` (numpy order), `format`, `parameters`, `bytes`."""
         return [
@@ -131,7 +157,7 @@ def from_huggingface(folder: Path, target: Path, quant_algo: str | None) -> None
     Raises
     ------
     CourseError
-        The model is not a Llama, or its weights are incomplete.
+        The model is not a Llama, has something that no engine here computes, or its weights are incomplete.
     """
     fix = "Save or download the folder again."
     model_type = schemas.read(ModelConfig, folder / "config.json", "model's config", fix).model_type
@@ -140,7 +166,7 @@ def from_huggingface(folder: Path, target: Path, quant_algo: str | None) -> None
             f"{folder} holds a {model_type!r} model; on this machine the course builds engines from "
             "Llama models. Use a Llama-family checkpoint, or a GGUF file of this one."
         )
-    config = schemas.read(LlamaConfig, folder / "config.json", "model's config", fix)
+    config = read_llama(folder / "config.json", fix)
     vocabulary = schemas.read(Vocabulary, folder / "tokenizer.json", "tokenizer", fix, MOST_TOKENIZER_BYTES)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
     files = sorted(folder.glob("*.safetensors"))
@@ -162,6 +188,9 @@ def from_huggingface(folder: Path, target: Path, quant_algo: str | None) -> None
         writer.add_key_length(config.head_size)
         writer.add_value_length(config.head_size)
     _add_vocabulary(writer, vocabulary, config)
+    slowed_by = rotary.factors(config.rotation, config.head_size, config.rope_base)
+    if slowed_by is not None:
+        writer.add_tensor(rotary.FACTORS, slowed_by)
     for file in files:
         with safe_open(file, framework="pt") as tensors:  # numpy has no bfloat16
             for name in tensors.keys():  # noqa: SIM118  no dict, and not iterable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ from inflight import bench, checkpoint, engine, leftovers, models, triton
 from inflight.bench.names import ARRIVALS, MOST_UNDER_WAY, TRACES, WAYS
 from inflight.cli import terminal
 from inflight.cli.terminal import ENGINE_DIR, console, progress_console
+from inflight.engine import trtllm_commands
 from inflight.engine.config import POLICIES, BuildConfig
 from inflight.errors import CourseError
 from inflight.triton.repository.layout import BASELINE
@@ -38,6 +40,24 @@ SAVE = typer.Option("--save", help="Keep the result in assets/results, by model 
 TIER = typer.Option(help="What the engine is built for, cpu or cuda; by default as this machine is.")
 MIX_DEVICES = typer.Option("--mix-devices", help="Compare sides that compute on different devices, too.")
 AS_JSON = typer.Option("--json", help="One JSON object instead of a table.")
+PEER_HELP = f"""\
+Any server with OpenAI's endpoints and ours on the same requests, taking turns: ratios, ours over theirs.
+
+Start the other with the same model, as many slots, and no memory of earlier prompts; on this machine, on loopback:
+
+[bold]llama.cpp[/]: llama-server -m MODEL.gguf --host 127.0.0.1 --port 8080 --parallel 8 --ctx-size 16384
+(2,048 tokens a slot; MODEL.gguf is what `inflight fetch` names)
+
+[bold]vLLM[/]: vllm serve MODEL_FOLDER --host 127.0.0.1 --port 8080 --max-num-seqs 8 --no-enable-prefix-caching
+
+[bold]TensorRT-LLM[/]: {trtllm_commands.serve_openai().line}
+
+Then: [bold]inflight bench peer --url http://127.0.0.1:8080 --slots 8[/]
+
+It is asked at /v1/completions, or at /v1/chat/completions if it has only that, greedily, for answers of a fixed
+length (max_tokens, ignore_eos, min_tokens). Tokens are those of our tokenizer in the text that came; what the
+server says of itself is shown beside them. A key it wants goes into the environment variable INFLIGHT_PEER_API_KEY.
+"""
 
 app = typer.Typer(no_args_is_help=True, help="Benchmarks: load and latencies, and ratios measured in one run.")
 
@@ -86,6 +106,13 @@ def load(
         typer.Option(help=f"Most requests under way at any time; by default {MOST_UNDER_WAY}."),
     ] = None,
     stream: Annotated[bool, STREAM] = False,
+    stop_after_ms: Annotated[
+        int | None, typer.Option(min=0, help="End every answer so many milliseconds after it was asked for.")
+    ] = None,
+    request_id: Annotated[
+        str | None,
+        typer.Option(help="Name the requests ID-1, ID-2, …, warm-up included; by default each has a new name."),
+    ] = None,
     warm_up: Annotated[int | None, WARM_UP] = None,
     seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
     engine_dir: Annotated[Path | None, ENGINE_DIR] = None,
@@ -115,7 +142,11 @@ def load(
         requests = bench.plan.with_arrivals(requests, arrivals, rate, seed)
     bench.plan.check_fit(requests, build)
     warm_up = bench.plan.warm_up_requests(warm_up, build)
-    with bench.plan.target(url, model, engine_dir, stream, terminal.server) as (send, log):
+    stop = None
+    if stop_after_ms is not None:
+        count = partial(bench.openai_server.count_tokens, checkpoint.load_tokenizer(engine_dir))
+        stop = bench.load_generator.Stop(stop_after_ms / 1000, count)
+    with bench.plan.target(url, model, engine_dir, stream, terminal.server, stop, request_id) as (send, log):
         _warm(send, requests, warm_up)
         run = _run(send, requests, concurrency)
         iterations = triton.telemetry.iterations(log) if log is not None and log.exists() else None
@@ -130,6 +161,7 @@ def load(
         "output_lengths": None if recorded else output_lengths,
         "concurrency": concurrency,
         "stream": stream,
+        "stop_after_ms": stop_after_ms,
         "warm_up_requests": warm_up,
         "seed": seed,
     }
@@ -177,7 +209,7 @@ def compare(
     Two servers that run already, wherever: [bold]... compare --url 127.0.0.1:8001 --url 127.0.0.1:9001[/]
     """
     if url:
-        return _compare_servers(first, url, model, stream, dataset, num_requests, rounds, seed, as_json)
+        return _compare_servers(first, url, model, stream, dataset, num_requests, max_input_len, rounds, seed, as_json)
     (bench.in_process if in_process else bench.compare).check(first, second, policy, rounds)
     source = terminal.fetch(checkpoint)
     with progress_console.status("Preparing"):
@@ -210,6 +242,7 @@ def _compare_servers(
     stream: bool,
     dataset: str,
     num_requests: int | None,
+    max_input_len: int | None,
     rounds: int,
     seed: int,
     as_json: bool,
@@ -217,7 +250,7 @@ def _compare_servers(
     if way:
         raise CourseError("Compare two ways of serving, or two servers with --url: leave one out.")
     bench.compare_servers.check(urls, rounds)
-    requests = _requests(dataset, num_requests, terminal.cached_engine(), seed)
+    requests = _requests(dataset, num_requests, terminal.cached_engine(), seed, max_input_len)
     with progress_console.status("Starting") as status:
         result = bench.compare_servers.bench(urls, requests, model, stream, rounds, status.update)
     result["settings"] |= {"dataset": dataset, "seed": seed}
@@ -354,7 +387,7 @@ def quality_command(
     keep(result)
 
 
-@app.command("peer")
+@app.command("peer", help=PEER_HELP)
 def peer_command(
     url: Annotated[str, typer.Option(help="http://host:port of the other server.")],
     api: Annotated[str, typer.Option(help="How it is asked: openai.")] = "openai",
@@ -379,23 +412,6 @@ def peer_command(
     mix_devices: Annotated[bool, MIX_DEVICES] = False,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
-    """Any server with OpenAI's endpoints and ours on the same requests, taking turns: ratios, ours over theirs.
-
-    Start the other with the same model, as many slots, and no memory of earlier prompts; on this machine, on loopback:
-
-    [bold]llama.cpp[/]: llama-server -m MODEL.gguf --host 127.0.0.1 --port 8080 --parallel 8 --ctx-size 16384
-    (2,048 tokens a slot; MODEL.gguf is what `inflight fetch` names)
-
-    [bold]vLLM[/]: vllm serve MODEL_FOLDER --host 127.0.0.1 --port 8080 --max-num-seqs 8 --no-enable-prefix-caching
-
-    [bold]TensorRT-LLM[/]: trtllm-serve MODEL_FOLDER --host 127.0.0.1 --port 8080 --max_batch_size 8
-
-    Then: [bold]inflight bench peer --url http://127.0.0.1:8080 --slots 8[/]
-
-    It is asked at /v1/completions, or at /v1/chat/completions if it has only that, greedily, for answers of a fixed
-    length (max_tokens, ignore_eos, min_tokens). Tokens are those of our tokenizer in the text that came; what the
-    server says of itself is shown beside them. A key it wants goes into the environment variable INFLIGHT_PEER_API_KEY.
-    """
     bench.peer.check(api, rounds)
     if engine_dir is None:
         source = terminal.fetch(checkpoint.DEFAULT)

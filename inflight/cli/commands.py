@@ -23,7 +23,7 @@ from inflight.cli import bench, datasets, gpt2, terminal
 from inflight.cli.terminal import ENGINE_DIR, console, progress_console
 from inflight.engine.config import BuildConfig
 from inflight.errors import CourseError
-from inflight.triton.repository.layout import BASELINE, NEWEST_CONTRACT, OLDEST_CONTRACT, PIPELINE
+from inflight.triton.repository.layout import BASELINE, BLS, NEWEST_CONTRACT, OLDEST_CONTRACT, PIPELINE
 
 NONE = "none"  # on the command line, for None
 
@@ -36,6 +36,7 @@ app = typer.Typer(
 )
 
 WITH_BASELINE = typer.Option("--with-llama-python", help="Add the baseline without an engine: Hugging Face's pipeline.")
+WITH_BLS = typer.Option("--with-bls", help=f"Add {BLS}, a second name of the ensemble, for clients that ask for it.")
 SET = typer.Option(
     "--set", metavar="NAME=VALUE", help="Value of a variable of the templates; may be given several times."
 )
@@ -187,13 +188,14 @@ def assemble(
     engine_dir: Annotated[Path | None, ENGINE_DIR] = None,
     values: Annotated[list[str] | None, SET] = None,
     with_llama_python: Annotated[bool, WITH_BASELINE] = False,
+    with_bls: Annotated[bool, WITH_BLS] = False,
     contract: Annotated[str, CONTRACT] = NEWEST_CONTRACT,
 ) -> None:
     """Make a model repository from the templates.
 
     Example: [bold]inflight assemble model_repository --engine-dir engine --set decoupled_mode=true[/]
     """
-    repo = _assemble(target, engine_dir, values, with_llama_python, contract)
+    repo = _assemble(target, engine_dir, values, with_llama_python, contract, with_bls)
     tree = Tree(str(repo))
     for model in triton.repository.models(repo):
         branch = tree.add(model)
@@ -213,6 +215,7 @@ def serve(
     engine_dir: Annotated[Path | None, ENGINE_DIR] = None,
     values: Annotated[list[str] | None, SET] = None,
     with_llama_python: Annotated[bool, WITH_BASELINE] = False,
+    with_bls: Annotated[bool, WITH_BLS] = False,
     contract: Annotated[
         str | None, typer.Option(help=f"As of `inflight assemble`; by default {NEWEST_CONTRACT}.")
     ] = None,
@@ -253,14 +256,14 @@ def serve(
 
     Example: [bold]inflight serve --http-port 8000 --grpc-port 8001 --set decoupled_mode=true[/]
     """
-    if repo is not None and (engine_dir or values or with_llama_python or contract):
+    if repo is not None and (engine_dir or values or with_llama_python or with_bls or contract):
         raise CourseError(
-            "A repository that exists is served as it is: leave out --engine-dir, --set, --contract and "
+            "A repository that exists is served as it is: leave out --engine-dir, --set, --contract, --with-bls and "
             "--with-llama-python, or the repository."
         )
     with leftovers.folder("inflight-serve-") as scratch:
         repo = repo or _assemble(
-            scratch / "repository", engine_dir, values, with_llama_python, contract or NEWEST_CONTRACT
+            scratch / "repository", engine_dir, values, with_llama_python, contract or NEWEST_CONTRACT, with_bls
         )
         with terminal.server(
             repo,
@@ -414,9 +417,10 @@ def _assemble(
     pairs: list[str] | None,
     with_llama_python: bool,
     contract: str = NEWEST_CONTRACT,
+    with_bls: bool = False,
 ) -> Path:
-    """A repository of the engine and, beside it, the baseline if that is wanted."""
-    values, names = _values(pairs), PIPELINE
+    """A repository of the engine and, beside it, the baseline and the ensemble's second name if they are wanted."""
+    values, names = _values(pairs), (*PIPELINE, BLS) if with_bls else PIPELINE
     if with_llama_python:
         names = (*names, BASELINE)
         values["checkpoint_dir"] = values.get("checkpoint_dir") or str(_cached_huggingface_folder())

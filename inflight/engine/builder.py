@@ -22,7 +22,7 @@ from pathlib import Path
 from inflight import cache, files, machine, manifest, tiers
 from inflight import checkpoint as checkpoints
 from inflight.cache import made_once
-from inflight.checkpoint import tokenizer
+from inflight.checkpoint import as_huggingface, tokenizer
 from inflight.checkpoint.sources import Checkpoint
 from inflight.containers import Image
 from inflight.engine import in_container, trtllm_commands
@@ -31,7 +31,7 @@ from inflight.engine.folder import CONFIG_FILE, MODEL_FILE, WEIGHTS_FILE, engine
 from inflight.errors import CourseError
 from inflight.paths import cache_dir
 
-FOLDER_FORMAT = 3  # of the engines in the cache: 2 has checksums, 3 exact products of 4-bit weights
+FOLDER_FORMAT = 4  # of the engines in the cache: 2 has checksums, 3 exact 4-bit products, 4 slowed rotations
 COMMANDS_FILE = "BUILD_WITH_TENSORRT_LLM.md"
 
 
@@ -124,7 +124,7 @@ def build(
             pretrained = _compile(checkpoint, config, aside) if tier == "cpu" else _write(checkpoint, config, aside)
         image = Image.of_environment()
         if image is not None and image.has_tensorrt_llm:
-            in_container.build(checkpoint, config, aside, image, progress)
+            in_container.build(_in_huggingface_form(checkpoint), config, aside, image, progress)
         resolved = dataclasses.replace(config, quant_algo=pretrained["quantization"]["quant_algo"])
         family = "gpt" if pretrained["architecture"].startswith("GPT") else "llama"
         (aside / COMMANDS_FILE).write_text(trtllm_commands.as_markdown(resolved, family), encoding="utf-8")
@@ -138,6 +138,15 @@ def build(
         (aside / CONFIG_FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         manifest.write(aside)
     return folder
+
+
+def _in_huggingface_form(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint as TensorRT-LLM's converters take it: of a GGUF file, the folder that is made of it once."""
+    if checkpoint.format != "gguf":
+        return checkpoint
+    folder = as_huggingface.folder(checkpoint)
+    cache.say(f"TensorRT-LLM converts a folder of Hugging Face: that of {checkpoint.name} is {folder}.")
+    return dataclasses.replace(checkpoint, path=folder, format="hf")
 
 
 @contextmanager
@@ -174,7 +183,7 @@ def _compile(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
                 checkpoints.weights.requantize(source, gguf_file, quant_algo)
         tokenizer.write_files(checkpoint, source.metadata, aside)
         _convert(gguf_file, aside)
-        _say_it_exactly(gguf_file, aside)
+        _mend(gguf_file, aside)
     finally:
         gguf_file.unlink(missing_ok=True)
     return _pretrained_config(checkpoint, config, quant_algo, source)
@@ -208,25 +217,27 @@ def _convert(gguf_file: Path, aside: Path) -> None:
             file.unlink()
 
 
-def _say_it_exactly(gguf_file: Path, aside: Path) -> None:
-    """Mend what the conversion rounds in 4-bit weights, in the graph on disk."""
+def _mend(gguf_file: Path, aside: Path) -> None:
+    """Mend what the conversion leaves out of the graph on disk: what it rounds in 4-bit weights, a slowed rotation."""
     import openvino
 
-    from inflight.engine import four_bits
+    from inflight.engine import four_bits, slow_rotation
 
     graph = openvino.Core().read_model(aside / MODEL_FILE)
-    if four_bits.make_exact(graph, checkpoints.weights.GgufFile(gguf_file)):
-        exact = aside / "exact"
-        exact.mkdir()
+    source = checkpoints.weights.GgufFile(gguf_file)
+    is_slower = slow_rotation.slow_down(graph, source)
+    if four_bits.make_exact(graph, source) or is_slower:
+        mended = aside / "mended"
+        mended.mkdir()
         try:
-            openvino.save_model(graph, exact / MODEL_FILE, compress_to_fp16=False)
-            openvino.Core().read_model(exact / MODEL_FILE)  # a failed write may have gone unsaid
+            openvino.save_model(graph, mended / MODEL_FILE, compress_to_fp16=False)
+            openvino.Core().read_model(mended / MODEL_FILE)  # a failed write may have gone unsaid
         except RuntimeError as error:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         del graph  # it has the old files open
         for name in (MODEL_FILE, WEIGHTS_FILE):
-            os.replace(exact / name, aside / name)
-        exact.rmdir()
+            os.replace(mended / name, aside / name)
+        mended.rmdir()
 
 
 def _pretrained_config(

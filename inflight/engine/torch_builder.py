@@ -18,8 +18,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from inflight import schemas
-from inflight.checkpoint import folder_files, meaningless, tokenizer
-from inflight.checkpoint.shapes import Gpt2Config, LlamaConfig, ModelConfig, RopeParameters
+from inflight.checkpoint import folder_files, meaningless, rotary, tokenizer
+from inflight.checkpoint.shapes import Gpt2Config, LlamaConfig, ModelConfig, read_llama, refuse_unless
 from inflight.checkpoint.sources import Checkpoint
 from inflight.checkpoint.weights import GgufFile
 from inflight.engine import torch_weights
@@ -124,8 +124,8 @@ def _from_gguf(checkpoint: Checkpoint, config: BuildConfig, folder: Path) -> tup
         "share_embedding_table": "output.weight" not in tensors,
     }
     weights = _llama(get, GGUF_LLAMA, model)
-    if "rope_freqs.weight" in tensors:  # what each rotation is slowed by
-        weights[FREQUENCIES] = rotary_frequencies(model) / get("rope_freqs.weight")
+    if rotary.FACTORS in tensors:
+        weights[FREQUENCIES] = _frequencies(model) / get(rotary.FACTORS)
     stored = {"W8": "W8A16"}.get(source.precision() or "")
     quant_algo = stored if config.quant_algo == "auto" else config.quant_algo
     _save(weights, model, config.dtype, quant_algo, folder)
@@ -147,8 +147,9 @@ def _from_huggingface(checkpoint: Checkpoint, config: BuildConfig, folder: Path)
 
         if isinstance(read, LlamaConfig):
             weights = _llama(get, HF_LLAMA, model)
-            if read.rotation.kind == "llama3":
-                weights[FREQUENCIES] = slowed(rotary_frequencies(model), read.rotation)
+            slowed_by = rotary.factors(read.rotation, read.head_size, read.rope_base)
+            if slowed_by is not None:
+                weights[FREQUENCIES] = _frequencies(model) / torch.from_numpy(slowed_by)
         else:
             prefix = "transformer." if any(name.startswith("transformer.") for name in file_of) else ""
             weights = _gpt2(lambda name: get(prefix + name), model)
@@ -174,11 +175,7 @@ def described(config_file: Path) -> tuple[LlamaConfig | Gpt2Config, dict]:
     """
     model_type = schemas.read(ModelConfig, config_file, "model's config", FIX).model_type
     if model_type == "llama":
-        llama = schemas.read(LlamaConfig, config_file, "model's config", FIX)
-        _refuse(config_file, "hidden_act", llama.hidden_act or "silu", ("silu",))
-        _refuse(config_file, "attention_bias", llama.attention_bias or False, (False,))
-        _refuse(config_file, "mlp_bias", llama.mlp_bias or False, (False,))
-        _refuse(config_file, "rope_type", llama.rotation.kind, ("default", "llama3"))
+        llama = read_llama(config_file, FIX)
         return llama, {
             "architecture": LLAMA,
             "num_hidden_layers": llama.num_hidden_layers,
@@ -195,10 +192,10 @@ def described(config_file: Path) -> tuple[LlamaConfig | Gpt2Config, dict]:
         }
     if model_type == "gpt2":
         gpt2 = schemas.read(Gpt2Config, config_file, "model's config", FIX)
-        _refuse(config_file, "activation_function", gpt2.activation_function, ("gelu_new", "gelu_pytorch_tanh"))
-        _refuse(config_file, "scale_attn_weights", gpt2.scale_attn_weights, (True,))
-        _refuse(config_file, "scale_attn_by_inverse_layer_idx", gpt2.scale_attn_by_inverse_layer_idx, (False,))
-        _refuse(config_file, "add_cross_attention", gpt2.add_cross_attention, (False,))
+        refuse_unless(config_file, "activation_function", gpt2.activation_function, ("gelu_new", "gelu_pytorch_tanh"))
+        refuse_unless(config_file, "scale_attn_weights", gpt2.scale_attn_weights, (True,))
+        refuse_unless(config_file, "scale_attn_by_inverse_layer_idx", gpt2.scale_attn_by_inverse_layer_idx, (False,))
+        refuse_unless(config_file, "add_cross_attention", gpt2.add_cross_attention, (False,))
         return gpt2, {
             "architecture": GPT2,
             "num_hidden_layers": gpt2.n_layer,
@@ -220,14 +217,6 @@ def _not_computed(path: Path, architecture: str | None) -> CourseError:
         f"{path} holds a {architecture!r} model; the course computes Llama and GPT-2 models on a GPU. Use a checkpoint "
         "of one of these."
     )
-
-
-def _refuse(config_file: Path, name: str, value: object, computed: tuple) -> None:
-    if value not in computed:
-        raise CourseError(
-            f"{config_file} has {name} = {value!r}, and the course computes {' or '.join(map(repr, computed))} only: "
-            "use another checkpoint."
-        )
 
 
 # How the weights are laid out -----------------------------------------------------------------------------------------
@@ -283,21 +272,8 @@ def _halves(weight: torch.Tensor, heads: int) -> torch.Tensor:
     return weight.reshape(heads, rows // heads // 2, 2, columns).transpose(1, 2).reshape(rows, columns)
 
 
-def rotary_frequencies(model: dict) -> torch.Tensor:
-    """Radians a position for each pair of numbers in a head, [head_size / 2]. Su et al. 2021, arXiv:2104.09864."""
-    steps = torch.arange(0, model["head_size"], 2, dtype=torch.float32) / model["head_size"]
-    return 1.0 / model["rotary_base"] ** steps
-
-
-def slowed(frequencies: torch.Tensor, rotation: RopeParameters) -> torch.Tensor:
-    """Frequencies as Llama 3.1 has them: slow ones by `factor` slower, fast ones as they are."""
-    wanted = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-    if missing := [name for name in wanted if getattr(rotation, name) is None]:
-        raise CourseError(f"The model's config has rope_type 'llama3' and no {missing[0]}. {FIX}")
-    factor, low, high, positions = (getattr(rotation, name) for name in wanted)
-    turns = positions * frequencies / (2 * math.pi)  # within the text that the model was trained on first
-    kept = ((turns - low) / (high - low)).clamp(0, 1)
-    return frequencies * (kept + (1 - kept) / factor)
+def _frequencies(model: dict) -> torch.Tensor:
+    return torch.from_numpy(rotary.frequencies(model["head_size"], model["rotary_base"]))
 
 
 def _save(weights: dict[str, torch.Tensor], model: dict, dtype: str, quant_algo: str | None, folder: Path) -> None:

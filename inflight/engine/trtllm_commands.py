@@ -327,6 +327,11 @@ def serve(places: Places = NAMES) -> Command:
     )
 
 
+def serve_openai(model: str = "MODEL_FOLDER", port: int = 8080, slots: int = 8) -> Command:
+    """TensorRT-LLM's own server with OpenAI's endpoints, without Triton: the other side of `inflight bench peer`."""
+    return _command("trtllm-serve", model, ("--host", "127.0.0.1"), ("--port", port), ("--max_batch_size", slots))
+
+
 # The container --------------------------------------------------------------------------------------------------------
 
 
@@ -389,7 +394,7 @@ def lab_commands() -> dict[str, Command]:
     stored = replace(recipe, dtype="float16", weights="$PRECISION")
     fp8 = replace(recipe, dtype="float16", weights="fp8")
     return {
-        "fetch": _command("hf download", "$MODEL_ID", ("--revision", "$REVISION"), ("--local-dir", "$LAB/models/hf")),
+        "fetch": _command("hf download", "$MODEL_ID", ("--revision", "$REVISION"), ("--local-dir", "$MODEL_HERE")),
         "fetch_texts": _command(
             "hf download", TEXTS_ID, ("--repo-type", "dataset"), ("--local-dir", "$LAB/datasets/cnn_dailymail")
         ),

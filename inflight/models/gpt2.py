@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inflight import tiers
-from inflight.checkpoint import folder_files
+from inflight.checkpoint import as_huggingface, folder_files
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.models import huggingface
@@ -206,20 +206,20 @@ def _pretrained(folder: str | Path, dtype: str, device: str):
         )
     folder_files.checked(Path(folder))
     try:
-        config = transformers.AutoConfig.from_pretrained(folder, **huggingface.LOCAL)
+        config = transformers.AutoConfig.from_pretrained(folder, **as_huggingface.LOCAL)
         if config.model_type != "gpt2":
             raise CourseError(
                 f"The checkpoint in {folder} is a {config.model_type!r}, not a GPT-2: name a folder with one."
             )
-        with huggingface.quiet():
+        with as_huggingface.quiet():
             model = transformers.GPT2LMHeadModel.from_pretrained(
-                folder, dtype=getattr(torch, dtype), use_safetensors=True, **huggingface.LOCAL
+                folder, dtype=getattr(torch, dtype), use_safetensors=True, **as_huggingface.LOCAL
             )
     except CourseError:
         raise
     except Exception as error:  # transformers raises whatever it trips over
         raise CourseError(
-            f"The checkpoint in {folder} cannot be loaded ({huggingface.last_line(error)}). Make or fetch that "
+            f"The checkpoint in {folder} cannot be loaded ({as_huggingface.last_line(error)}). Make or fetch that "
             "folder again."
         ) from error
     return huggingface.on_device(model, device, folder).eval()

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from inflight import checkpoint, files, manifest
 from inflight.cache import made_once
+from inflight.checkpoint import as_huggingface
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
-from inflight.models import huggingface
 from inflight.paths import ASSETS, cache_dir
 
 COURSE = "course-gpt2"
@@ -71,14 +71,14 @@ def random_checkpoint(folder: str | Path, size: str = "gpt2-124m", seed: int = 0
     import torch
     import transformers
 
-    source = huggingface.folder(checkpoint.fetch())
+    source = as_huggingface.folder(checkpoint.fetch())
     end_id = load_tokenizer(source).end_id
     config = transformers.GPT2Config(**SIZES[size], bos_token_id=end_id, eos_token_id=end_id, dtype="bfloat16")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = transformers.GPT2LMHeadModel(config).to(torch.bfloat16)
     with files.written_aside(Path(folder), "checkpoint") as aside:
-        huggingface.save(model, aside)
+        as_huggingface.save(model, aside)
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copyfile(source / name, aside / name)
         manifest.write(aside)
@@ -99,4 +99,4 @@ def _course_checkpoint() -> Path:
 
 def _cached_random(name: str) -> Path:
     folder = cache_dir().absolute() / "gpt2" / name
-    return made_once(folder, lambda: huggingface.flaw(folder), lambda: random_checkpoint(folder, RANDOM[name]))
+    return made_once(folder, lambda: as_huggingface.flaw(folder), lambda: random_checkpoint(folder, RANDOM[name]))

@@ -210,9 +210,20 @@ class Attached:
             "" if self.can_load else "loads no model on request, so that its settings stay as they are",
             "" if self._feed is None else f"keeps no iteration log here, so that {iteration_feed.STAND_IN}",
             f"has no {' and no '.join(missing)}" if missing else "",
+            ""
+            if self._streams()
+            else "answers in one piece only, so that streams are refused (decoupled_mode is false)",
         ]
         said = [limit for limit in limits if limit]
         return f" It {'; it '.join(said)}." if said else ""
+
+    def _streams(self) -> bool:
+        """Whether its engine will stream, where our repository's does."""
+        config = self.repo / ENGINE / repository.CONFIG
+        if self.can_load or not config.exists() or ENGINE not in self.names():
+            return True
+        ours = repository.read_config(config).model_transaction_policy.decoupled
+        return not ours or self._message(ENGINE).model_transaction_policy.decoupled
 
     def ends(self, within_s: float | None) -> bool:
         """Whether it does not answer (any more), now or within so many seconds."""

@@ -277,10 +277,13 @@ class Client:
 
     def is_decoupled(self, model: str | None = None) -> bool:
         """Whether a model may answer a request several times: over gRPC it answers on a stream only then."""
-        return self._config(model or self.model).model_transaction_policy.decoupled
+        return self.config(model).model_transaction_policy.decoupled
+
+    def config(self, model: str | None = None) -> ModelConfig:
+        """A model's config, as the server has it: what it takes, and how it answers."""
+        return self._config(model or self.model)
 
     def _config(self, model: str, timeout_s: float | None = None) -> ModelConfig:
-        """A model's config, as the server has it: what it takes, and how it answers."""
         if model not in self._configs:
             timeout_s = timeout_s or self.timeout_s
             if self._http:

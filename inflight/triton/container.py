@@ -32,6 +32,7 @@ INSIDE = dict(zip(PORTS, (8000, 8001, 8002)))
 START_TIMEOUT_S = 300  # an image of 20 GB is not in memory yet
 RUNTIME_LOG = "runtime.log"
 TAKEN = re.compile(r"address already in use|port is already allocated", re.IGNORECASE)
+ADVICE = re.compile(r"^(Run|See) '\S+ run --help'")  # with which docker ends what it says of a failure
 LOG_PATH = "log_path"  # how parameters end that name a file to be written
 
 
@@ -115,6 +116,7 @@ class Container(Supervised):
     def _why_not_started(self, said: str) -> str:
         log = super().folder / RUNTIME_LOG
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        lines = [line for line in lines if not ADVICE.search(line)]
         reason = lines[-1] if lines else said or "it ended at once"
         if TAKEN.search(reason):
             return f"A port of the server is in use ({reason}). Stop what uses it, or name other ports."

@@ -120,15 +120,15 @@ def required(request, name: str) -> np.ndarray:
     return values
 
 
-def scalar(request, name: str, default=None):
-    """The single value of input tensor `name`."""
+def scalar(request, name: str, default=None, row: int = 0):
+    """The single value of input tensor `name`, of a request with several prompts that of prompt `row`."""
     values = array(request, name)
-    return default if values is None else values.reshape(-1)[0].item()
+    return default if values is None else values.reshape(-1)[row].item()
 
 
-def wants_stream(request, name: str, decoupled: bool) -> bool:
+def wants_stream(request, name: str, decoupled: bool, row: int = 0) -> bool:
     """Whether input tensor `name` asks for an answer in pieces; CourseError when the model is not decoupled."""
-    wants = scalar(request, name, False)
+    wants = scalar(request, name, False, row)
     if wants and not decoupled:
         raise CourseError(
             "Streaming is only supported if the model is deployed using decoupled mode: "
@@ -137,8 +137,10 @@ def wants_stream(request, name: str, decoupled: bool) -> bool:
     return wants
 
 
-def texts(request, name: str, called: str) -> list[str]:
+def texts(request, name: str, called: str, row: int | None = None) -> list[str]:
     """All texts of input tensor `name`, which clients know as `called`; none when the request does not have it.
+
+    With `row`, those of that prompt alone.
 
     Raises
     ------
@@ -148,7 +150,7 @@ def texts(request, name: str, called: str) -> list[str]:
     items = array(request, name)
     if items is None:
         return []
-    items = items.reshape(-1)
+    items = (items if row is None else items[row]).reshape(-1)
     if len(items) > MAX_TEXTS:
         raise CourseError(f"{called} has {len(items):,} texts: send at most {MAX_TEXTS:,}.")
     size = sum(map(len, items))
@@ -164,15 +166,25 @@ def texts(request, name: str, called: str) -> list[str]:
 
 def prompt(request, name: str = "text_input") -> str:
     """The one text of a request; CourseError when there are more, or when it is empty."""
-    required(request, name)
-    given = texts(request, name, "text_input")
+    given = prompts(request, name)
     if len(given) != 1:
-        raise CourseError(
-            f"Expected batch dimension to be 1 for each request, got {len(given)}: send one prompt a request."
-        )
-    if not given[0].strip():
-        raise CourseError("text_input is empty: send at least one character that is not a space.")
+        raise _several(len(given))
     return given[0]
+
+
+def prompts(request, name: str = "text_input") -> list[str]:
+    """The texts of a request, one in each row; CourseError when there are more in a row, or when one is empty."""
+    rows = len(required(request, name))
+    given = texts(request, name, "text_input")
+    if len(given) != rows:
+        raise _several(len(given))
+    if not all(text.strip() for text in given):
+        raise CourseError("text_input is empty: send at least one character that is not a space.")
+    return given
+
+
+def _several(number: int) -> CourseError:
+    return CourseError(f"Expected batch dimension to be 1 for each request, got {number}: send one prompt a request.")
 
 
 def request_parameters(request) -> dict:

@@ -399,6 +399,8 @@ widgets.ConfigEditor(repo, "tensorrt_llm", server)
 # decoupled repository.
 
 # %% tags=["nbval-ignore-output"]
+from inflight.bench import prompts_that_fit, send_while_others_read
+
 client.close()
 server.stop()
 whole, in_chunks = (
@@ -410,13 +412,11 @@ repo = repository.assemble(
 )
 server = Server(repo).start()
 client = Client(server.grpc_url)
-long_prompt, instructions = workload.prompts_of([1500, 800], tokenizer)
+long_prompt, instructions = prompts_that_fit(client, [1500, 800], tokenizer)
 prompt_ids = tokenizer.encode(tokenizer.chat(long_prompt))
 print(f"a prompt of {len(prompt_ids)} tokens: {long_prompt[:60]} …")
 
 # %% tags=["nbval-ignore-output"]
-from inflight.bench import send_while_others_read
-
 ways = {
     "the whole prompt in one iteration": {"gpt_model_path": whole},
     "at most 256 tokens in an iteration": {
@@ -476,7 +476,8 @@ display(Markdown(summary))
 # %%
 room = 256 - 7
 print(
-    f"1500 tokens in parts of {room}: {-(-1500 // room)} iterations, each as long as {room} tokens of a prompt take."
+    f"{len(prompt_ids)} tokens in parts of {room}: {-(-len(prompt_ids) // room)} iterations, each as long as {room} "
+    "tokens of a prompt take."
 )
 
 # %% [markdown]

@@ -39,6 +39,7 @@ APP=${APP:-/app}
 EXAMPLES=${EXAMPLES:-$APP/examples}
 CLIENTS=${CLIENTS:-$APP/client}
 MODEL=${MODEL:-$INSIDE/models/hf}
+MODEL_HERE=$LAB${MODEL#"$INSIDE"}        # the same folder, as this machine sees it
 CHECKPOINT=$INSIDE/checkpoint
 ENGINE=$INSIDE/engine
 REPO=$INSIDE/repo
@@ -75,8 +76,7 @@ fetch() {
 # Starts the container. Nothing runs in it yet.
 start() {
     [ -n "$RUNTIME" ] || { echo "RUNTIME is empty: there is nothing to start." >&2; return 2; }
-    mkdir -p "$LAB/models" "$LAB/datasets"
-    cp "$(dirname "${BASH_SOURCE[0]}")/../datasets/mini_cnn_eval.json" "$LAB/datasets/"
+    mkdir -p "$LAB/models" "$LAB/datasets"  # as yours: the runtime would make them as root
     case $RUNTIME in
     podman)
         {{command.start_podman}} ;;
@@ -197,9 +197,13 @@ stream() {
     {{command.stream}}
 }
 
-# Sends 100 articles at once and prints requests and tokens a second; the repository was filled with DECOUPLED False.
+# Sends 100 articles at once and prints requests and tokens a second; the repository was filled with DECOUPLED False. What
+# the client needs is fetched from PyPI the first time; the container's Python belongs to its system, hence the variable.
 measure() {
-    inside pip3 install --quiet 'tritonclient[all]' pandas tabulate
+    mkdir -p "$LAB/datasets"
+    cp "$(dirname "${BASH_SOURCE[0]}")/../datasets/mini_cnn_eval.json" "$LAB/datasets/"
+    inside python3 -c 'import pandas, tabulate, tritonclient.grpc, tritonclient.http' 2>/dev/null ||
+        inside env PIP_BREAK_SYSTEM_PACKAGES=1 pip3 install --quiet 'tritonclient[all]' pandas tabulate
     inside {{command.measure}}
 }
 

@@ -13,12 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 from inflight.bench import load_generator
-from inflight.bench.load_generator import COLUMNS, Sender
+from inflight.bench.load_generator import COLUMNS, Sender, Stop
 from inflight.bench.workload import TimedRequest
 from inflight.cli.commands import app
 from inflight.errors import CourseError
 from inflight.triton import repository, telemetry
-from inflight.triton.client import Client
+from inflight.triton.client import Answer, Client
 from inflight.triton.server import Server
 from tests.bench.test_report import check_schema
 from tests.engines import build_small, metric, wait_until
@@ -192,6 +192,41 @@ def test_serving_tax_compares_three_ways_in_turns(small_checkpoint, tmp_path):
 
 def test_ratio_is_taken_round_by_round():
     assert load_generator.ratio([2.0, 9.0, 4.0], [1.0, 3.0, 1.0]) == {"median": 3.0, "min": 2.0, "max": 4.0}
+
+
+class Noting:
+    """In place of a client: notes how it is asked, and repeats the prompt."""
+
+    model, url = "ensemble", "nowhere"
+
+    def __init__(self):
+        self.asked = []
+
+    def ask(self, text, max_tokens, **how):
+        self.asked.append(how)
+        return Answer([text + " and so on"], [0.1])
+
+    def stream(self, text, max_tokens, **how):
+        self.asked.append(how)
+        return iter(["and ", "so ", "on"])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_answers_are_ended_early_and_their_tokens_counted(stream):
+    client = Noting()
+    send = Sender(client, stream, Stop(0.25, lambda text: len(text.split())), "mine")
+    timings = [send(request) for request in requests(2)]
+    assert [timing.output_len for timing in timings] == [3, 3]
+    assert [timing.first_ns is None for timing in timings] == [not stream] * 2
+    ended = {"end_id": -1, "stop_after_s": 0.25}
+    assert client.asked == [{**ended, "request_id": "mine-1"}, {**ended, "request_id": "mine-2"}]
+
+
+def test_whole_answers_of_a_model_without_an_engine_cannot_be_ended(served):
+    with Client(served[False][0].grpc_url, "llama-python") as client:
+        with pytest.raises(CourseError, match="llama-python cannot end a whole answer early"):
+            Sender(client, stop=Stop(1.0, len))
+        Sender(client, stream=True, stop=Stop(1.0, len))
 
 
 # Trouble --------------------------------------------------------------------------------------------------------------

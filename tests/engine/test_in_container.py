@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from inflight.checkpoint import as_huggingface
 from inflight.containers import Image
 from inflight.engine import builder, in_container
 from inflight.engine.config import BuildConfig
@@ -121,6 +122,21 @@ def test_another_form_of_checkpoint_is_refused_with_one_that_fits(programs, targ
         built(target, checkpoint)
 
 
+def test_of_a_gguf_file_the_folder_of_hugging_face_is_converted(
+    programs, tmp_path, small_checkpoint, monkeypatch, capsys
+):
+    monkeypatch.setenv("INFLIGHT_IMAGE", NVIDIA)
+    monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path / "home"))
+    folder = builder.build(small_checkpoint, BuildConfig(), tmp_path / "both")
+    beside = folder / in_container.FOLDER
+    assert sorted(file.name for file in beside.iterdir()) == ["config.json", "rank0.engine"]
+    made = as_huggingface.folder(small_checkpoint)
+    assert tmp_path in made.parents and str(made) in capsys.readouterr().err
+    converted = (folder / "convert_checkpoint.py.log").read_text()
+    assert "Total time" in converted and (made / "model.safetensors").exists()
+    assert read(folder).pretrained_config["checkpoint"]["sha256"] == small_checkpoint.sha256
+
+
 def test_another_family_is_refused(programs, target, tmp_path):
     with pytest.raises(CourseError, match="is a t5: the course converts llama"):
         built(target, Folder(tmp_path / "hf", "t5"))
@@ -128,8 +144,10 @@ def test_another_family_is_refused(programs, target, tmp_path):
 
 def test_engine_build_makes_both_or_none(programs, tmp_path, small_checkpoint, monkeypatch):
     monkeypatch.setenv("INFLIGHT_IMAGE", NVIDIA)
+    monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path / "home"))
     folder = tmp_path / "both"
-    with pytest.raises(CourseError, match="converts a folder of Hugging Face"):
+    put_program(programs / "bin" / "trtllm-build", FAILS)
+    with pytest.raises(CourseError, match="trtllm-build failed"):
         builder.build(small_checkpoint, BuildConfig(), folder)
     assert not folder.exists()
     made = []

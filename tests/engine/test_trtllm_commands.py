@@ -7,7 +7,9 @@ import re
 import shlex
 
 import pytest
+from typer.testing import CliRunner
 
+from inflight.cli.commands import app
 from inflight.engine.config import BuildConfig
 from inflight.engine.trtllm_commands import (
     COLUMNS,
@@ -27,6 +29,7 @@ from inflight.engine.trtllm_commands import (
     lab_commands,
     launch,
     serve,
+    serve_openai,
     start,
     template_values,
 )
@@ -229,3 +232,12 @@ def test_every_build_option_is_in_the_table_once():
         assert names.count(field.name) == 1
     assert all(tuple(row) == COLUMNS and all(row.values()) for row in flags())
     assert json.dumps(flags())
+
+
+def test_the_other_side_of_bench_peer_is_started_by_a_command_of_the_table():
+    line = serve_openai("/models/llama", port=9000, slots=16).line
+    assert trtllm_facts.problems(line) == []
+    assert trtllm_facts.problems(line.replace("--max_batch_size", "--slots")) == ["trtllm-serve: there is no --slots"]
+    said = " ".join(CliRunner().invoke(app, ["bench", "peer", "--help"], terminal_width=200).output.split())
+    assert serve_openai().line in said
+    assert trtllm_facts.command_lines(f"x\n{serve_openai().line}") == [serve_openai().line]

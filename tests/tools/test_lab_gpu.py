@@ -204,7 +204,7 @@ def test_the_container_is_started_and_removed_by_either_runtime(machine, runtime
     _, calls = lab(machine, "start", RUNTIME=runtime)
     expected = trtllm_commands.start(runtime, trtllm_commands.IMAGE, str(machine / "lab"), "all").argv
     assert calls == [expected] and trtllm_facts.problems(shlex.join(calls[0])) == []
-    assert json.loads((machine / "lab" / "datasets" / "mini_cnn_eval.json").read_text())
+    assert (machine / "lab" / "models").is_dir()
     assert lab(machine, "remove", RUNTIME=runtime)[1] == [[runtime, "rm", "--force", "triton-lab"]]
 
 
@@ -232,6 +232,29 @@ def test_only_the_default_model_has_its_revision_pinned(machine):
     other = lab(machine, "fetch", MODEL_ID=trtllm_commands.GPT_MODEL_ID)[1][0]
     assert other[other.index("--revision") + 1] == "main" and other[2] == trtllm_commands.GPT_MODEL_ID
     assert trtllm_facts.problems(shlex.join(pinned)) == []
+
+
+@pytest.mark.parametrize("inside", ["/lab", None])
+def test_a_second_model_has_a_folder_of_its_own(machine, inside):
+    """In the container, or in a shell that is in it already."""
+    root = inside or machine / "lab"
+    settings = {"RUNTIME": "docker" if inside else "", "MODEL": f"{root}/models/gpt2"}
+    fetched = lab(machine, "fetch", **settings)[1][0]
+    assert fetched[fetched.index("--local-dir") + 1] == str(machine / "lab" / "models" / "gpt2")
+    [convert] = [words for words in lab(machine, "convert", **settings)[1] if "--model_dir" in words]
+    assert convert[convert.index("--model_dir") + 1] == f"{root}/models/gpt2"
+
+
+def test_measuring_has_its_data_and_asks_pypi_only_for_what_is_missing(machine):
+    """Also in a shell that is in the container already, where nothing was started."""
+    _, calls = lab(machine, "measure", RUNTIME="")
+    assert json.loads((machine / "lab" / "datasets" / "mini_cnn_eval.json").read_text())
+    assert [words[0] for words in calls] == ["python3", "python3"]
+    assert trtllm_facts.problems(shlex.join(calls[1])) == []
+    assert calls[1][calls[1].index("--dataset") + 1] == str(machine / "lab" / "datasets" / "mini_cnn_eval.json")
+    program = machine / "bin" / "python3"
+    program.write_text(program.read_text() + '[ "$1" != -c ]\n')
+    assert [words[0] for words in lab(machine, "measure", RUNTIME="")[1]] == ["python3", "pip3", "python3"]
 
 
 @pytest.mark.parametrize("step", ["launch", "serve"])

@@ -1,19 +1,24 @@
 """A server that runs already: attached, used as far as it lets us, left as it was."""
 
 import json
+import signal
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
-from inflight.bench import trace_run
+from inflight.bench import compare_servers, trace_run
 from inflight.bench.workload import TimedRequest
+from inflight.cli.commands import app
 from inflight.errors import CourseError
 from inflight.notebook import charts
 from inflight.triton import attached, repository, telemetry, transport
 from inflight.triton.attached import Address
 from inflight.triton.client import Client
 from inflight.triton.server import Server
-from tests.engines import add_silent_model
+from tests.engines import add_silent_model, build_small, wait_until
 from tests.triton import foreign
 
 REQUESTS = [TimedRequest("Hi", length, 0.0, 2) for length in (20, 6, 6, 6, 6, 6, 6, 6)]
@@ -24,10 +29,16 @@ def assembled(folder, engine, **values):
 
 
 @pytest.fixture(scope="module")
-def fixed(small_engine, tmp_path_factory):
+def roomy_engine(small_checkpoint, tmp_path_factory):
+    """The chat template takes many of the small model's tokens, so its prompts are allowed some more of them."""
+    return build_small(small_checkpoint, tmp_path_factory.mktemp("roomy") / "engine", max_input_len=64)
+
+
+@pytest.fixture(scope="module")
+def fixed(roomy_engine, tmp_path_factory):
     """A Triton that loads nothing on request."""
     folder = tmp_path_factory.mktemp("fixed")
-    with foreign.running(assembled(folder, small_engine), folder) as address:
+    with foreign.running(assembled(folder, roomy_engine), folder) as address:
         yield address
 
 
@@ -52,6 +63,7 @@ def test_what_a_fixed_server_cannot_do_is_one_sentence_and_all_goes_on(fixed, le
         said = capsys.readouterr().err
         assert said.startswith("Attached to Triton 2.51.0 at http://127.0.0.1:")
         assert said.count("\n") == 1 and "loads no model on request" in said and "keeps no iteration log here" in said
+        assert "answers in one piece only, so that streams are refused" in said
         assert server.is_ready() and {row.name for row in server.models()} == set(repository.models(lesson))
         server.load("tensorrt_llm", gpt_model_type="V1")
         server.unload("preprocessing")
@@ -109,6 +121,25 @@ def test_one_whose_control_is_closed_by_another_is_used_without_it(small_engine,
             assert server.is_ready()
 
 
+@pytest.mark.parametrize("command", ["load", "perf-analyzer"])
+def test_benchmarks_measure_a_server_of_somebody_else(fixed, roomy_engine, tmp_path, command):
+    records = [{"input": f"Hi {number}", "instruction": "b", "output": "word " * 3} for number in range(4)]
+    (tmp_path / "dataset.json").write_text(json.dumps(records))
+    options = ["--url", fixed.grpc_url, "--engine-dir", str(roomy_engine), "--warm-up", "1", "--json"]
+    data = ["--dataset", str(tmp_path / "dataset.json"), "--concurrency", "2"]
+    done = CliRunner().invoke(app, ["bench", command, *options, *data])
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    assert all((row["requests"], row["errors"]) == (4, 0) for row in result["rows"])
+    assert set(result["devices"].values()) == {f"whatever {fixed.grpc_url} computes on"}
+
+
+def test_one_of_somebody_else_is_compared_with_one_of_ours(fixed, own):
+    urls = [fixed.grpc_url, own.http_url]
+    result = compare_servers.bench(urls, [TimedRequest("Hi", 4, 0.0, 2)] * 3, rounds=1)
+    assert [row["server"] for row in result["rows"]] == urls and result["ratios"]["throughput"]["median"] > 0
+
+
 # What does ------------------------------------------------------------------------------------------------------------
 
 
@@ -135,6 +166,30 @@ def test_one_of_our_own_takes_a_notebooks_settings_and_gets_its_own_back(own, le
     assert running()["parameters"] == before["parameters"]
     assert running()["model_transaction_policy"] == before["model_transaction_policy"]
     assert own.is_ready()
+
+
+@pytest.mark.parametrize("way", ["--private", "--not-private"])
+def test_one_that_inflight_serve_has_started_lets_itself_be_changed(small_engine, lesson, tmp_path, capsys, way):
+    """In a process of its own; this user's, so that its key is found, and the metrics of a private one too."""
+    repo, ports = assembled(tmp_path / "theirs", small_engine), foreign.free_ports(2)
+    http_url = f"http://127.0.0.1:{ports[0]}"
+    command = [sys.executable, "-m", "inflight", "serve", repo, way]
+    options = ["--http-port", str(ports[0]), "--grpc-port", str(ports[1])]
+    with subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL) as serving:
+        try:
+            ready = lambda: transport.is_ok(http_url, "/v2/models/ensemble/ready")
+            wait_until(lambda: serving.poll() is not None or ready(), "it is ready", deadline_s=180)
+            with Server(lesson, place=Address.at(http_url)) as server:
+                assert capsys.readouterr().err == f"Attached to Triton 2.51.0 at {http_url}.\n"
+                assert server.metrics_url.startswith("unix:" if way == "--private" else "http:")
+                assert "nv_trt_llm_request_metrics" in telemetry.page(server.metrics_url)
+                server.load("tensorrt_llm", gpt_model_type="V1")
+                with Client(server.grpc_url) as client:
+                    assert len(client.stream("Hi", 4).read().pieces) == 1
+            assert serving.poll() is None and ready()
+        finally:
+            serving.send_signal(signal.SIGINT)
+            serving.wait(timeout=120)
 
 
 def test_a_model_that_it_lacks_is_brought_along(own, lesson):

@@ -152,7 +152,7 @@ CASES = {
     ),
     "two prompts": (
         lambda p: p.send(text_input=np.array([[b"a"], [b"b"]], object), max_tokens=np.array([[4], [4]], np.int32)),
-        "Expected batch dimension to be 1 for each request, got 2: send one prompt a request.",
+        "Expected batch dimension to be 1 for each request, got 2: several prompts get several answers",
     ),
     "missing tensor": (lambda p: p.send(remove=["max_tokens"]), "missing required input(s) ['max_tokens']"),
     "unknown tensor": (lambda p: p.send(max_token=np.array([[4]], np.int32)), "unexpected inference input 'max_token'"),

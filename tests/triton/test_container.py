@@ -16,9 +16,11 @@ from inflight.bench import trace_run
 from inflight.bench.workload import TimedRequest
 from inflight.containers import Image
 from inflight.errors import CourseError
+from inflight.triton import container as container_module
 from inflight.triton import keys, repository, telemetry
 from inflight.triton.client import Client
 from inflight.triton.server import Server
+from inflight.triton.supervised import Supervised
 from tests.containers import IMAGE, image, running, runtime_or_skip
 from tests.engines import model_process, wait_until
 from tests.triton.foreign import free_ports
@@ -241,6 +243,26 @@ def test_a_port_that_is_taken_is_named(runtime, light):
         port = taken.getsockname()[1]
         with pytest.raises(CourseError, match=f"The http port {port} cannot be used"):
             Server(light, http_port=port, place=image()).start()
+
+
+BIND = "Error starting userland proxy: listen tcp4 127.0.0.1:8000: bind: address already in use."
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (f"docker: Error response from daemon: {BIND}\n\nRun 'docker run --help' for more information\n", "is in use"),
+        (f"docker: Error response from daemon: {BIND}\nSee 'docker run --help'.\n", "is in use"),
+        ("Error: rootlessport listen tcp 127.0.0.1:8000: bind: address already in use\n", "is in use"),
+        ("docker: No such runtime.\n\nRun 'docker run --help' for more information\n", "started: docker: No such"),
+        ("", "it ended at once"),
+    ],
+)
+def test_the_runtimes_own_reason_is_told_and_not_its_advice(light, monkeypatch, tmp_path, words, said):
+    container = Server(light, place=image())._way
+    (tmp_path / container_module.RUNTIME_LOG).write_text(words)
+    monkeypatch.setattr(Supervised, "folder", tmp_path)
+    assert said in container._why_not_started("")
 
 
 def test_a_port_that_somebody_takes_meanwhile_is_named(runtime, light, monkeypatch):

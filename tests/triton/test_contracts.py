@@ -1,5 +1,8 @@
 """The contract of TensorRT-LLM 0.9 to 0.19: its clients' own requests, unmodified, against the default repository."""
 
+import json
+
+import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc
@@ -17,7 +20,7 @@ from tests.engines import active_requests, build_small, wait_until
 RELEASES = ["0.9", "0.12", "0.13", "0.14", "0.18", "0.19"]
 PROMPT = "One, two, three, four"
 LENGTH = 12
-LONG = 2000  # tokens; some seconds, so that there is something to stop
+LONG = 6000  # tokens; many seconds, so that there is something to stop also on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +39,9 @@ def whole(engine_dir, tmp_path_factory):
 @pytest.fixture(scope="module")
 def streaming(engine_dir, tmp_path_factory):
     repo = tmp_path_factory.mktemp("streaming") / "repo"
-    with Server(repository.assemble(repo, engine_dir, apply_chat_template=False, decoupled_mode=True)) as server:
+    models = (*repository.PIPELINE, repository.BLS)
+    values = {"apply_chat_template": False, "decoupled_mode": True}
+    with Server(repository.assemble(repo, engine_dir, models, **values)) as server:
         yield server
 
 
@@ -83,7 +88,7 @@ def test_the_token_client_stops_a_stream(streaming, release, ids):
 def test_the_token_client_stops_a_whole_answer(whole, release, ids):
     begun = lambda: wait_until(lambda: active_requests(whole) == 1, "the request is in the engine")
     answers = outside.core_whole_and_stopped(whole, release, ids, LONG, begun)
-    assert sorted(map(bool, answers)) == [False, True], "the stop request is answered with no tokens"
+    assert [] in answers, "the stop request is answered with no tokens"
     assert max(map(len, answers)) < LONG
 
 
@@ -104,6 +109,56 @@ def test_the_token_client_gets_the_outputs_that_it_names_and_no_others(streaming
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_text_client_streams(streaming, release, answer):
     assert outside.text_client(streaming, release, PROMPT, LENGTH, streaming=True) == answer
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_text_client_may_ask_for_the_ensembles_other_name(streaming, release, answer):
+    """--model-name tensorrt_llm_bls."""
+    assert outside.text_client(streaming, release, PROMPT, LENGTH, True, model="tensorrt_llm_bls") == answer
+
+
+GENERATE = [  # what the backend's pages send by curl, release after release
+    {"bad_words": "", "stop_words": ""},
+    {"bad_words": "", "stop_words": "", "pad_id": 2, "end_id": 2},
+    {"bad_words": [""], "stop_words": [""], "temperature": 1.0, "top_k": 1, "return_log_probs": True},
+    {"num_return_sequences": 1, "beam_width": 1, "exclude_input_in_output": True, "random_seed": 7, "min_length": 1},
+    {"seed": 7, "min_tokens": 1, "return_perf_metrics": False, "lora_task_id": 0},
+    {"id": "42", "a_name_that_nobody_knows": 1},
+]
+
+
+@pytest.mark.parametrize("fields", GENERATE, ids=lambda fields: " ".join(fields))
+@pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
+def test_curl_asks_at_generate_and_generate_stream(streaming, answer, fields, model):
+    body = {"text_input": PROMPT, "max_tokens": LENGTH, **fields}
+    url = f"{streaming.http_url}/v2/models/{model}"
+    assert httpx.post(f"{url}/generate", json=body, timeout=120).json()["text_output"] == answer
+    lines = httpx.post(f"{url}/generate_stream", json={**body, "stream": True}, timeout=120).text.splitlines()
+    pieces = [json.loads(line.removeprefix("data: "))["text_output"] for line in lines if line]
+    assert len(pieces) > 1 and "".join(pieces) == answer
+
+
+def test_a_stream_tells_its_end_to_who_asks_for_that(streaming, answer):
+    arrived = outside.Arrived()
+    with grpc.InferenceServerClient(streaming.grpc_url) as client:
+        client.start_stream(callback=arrived)
+        arrays = outside.text_request("0.18", PROMPT, LENGTH, streaming=True)
+        client.async_stream_infer("ensemble", outside.inputs(arrays), enable_empty_final_response=True)
+        client.stop_stream()
+    results = arrived.all()
+    final = [result.get_response().parameters["triton_final_response"].bool_param for result in results]
+    assert final == [False] * (len(final) - 1) + [True]
+    texts = [result.as_numpy("text_output") for result in results]
+    assert "".join(text[0].decode() for text in texts if text is not None) == answer
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_words_may_be_none_and_ids_of_any_kind(whole, protocol, answer):
+    arrays = {"text_input": outside.text(PROMPT), "max_tokens": outside.one(LENGTH, np.int32)}
+    arrays |= {name: np.empty([1, 0], object) for name in ("bad_words", "stop_words", "embedding_bias_words")}
+    for request_id in ("", "7", "request № 7"):
+        found = outside.infer(whole, protocol, "ensemble", arrays, request_id)
+        assert found.as_numpy("text_output")[0].decode() == answer
 
 
 @pytest.mark.parametrize("kind", ["whole", "streaming"])
@@ -234,13 +289,84 @@ def test_what_is_never_given_is_missing_in_an_answer_and_nothing_else(streaming)
         assert set(names) == {"text_output", "cum_log_probs", "output_log_probs", "batch_index", "sequence_index"}
 
 
-def test_several_prompts_in_a_request_are_refused_with_the_reason(streaming):
-    one = outside.text_request("0.18", PROMPT, 2, streaming=True)
-    both = {name: np.concatenate([array, array]) for name, array in one.items()}
+# Several prompts in a request -----------------------------------------------------------------------------------------
+
+PROMPTS, LENGTHS = ["One, two, three, four", "The capital of France is", "Hi"], [12, 5, 20]
+
+
+def core_batch(ids: list[list[int]], lengths: list[int], streaming: bool = False) -> dict[str, np.ndarray]:
+    """Token requests as one, the shorter prompts filled up."""
+    longest = max(map(len, ids))
+    padded = [one + [2] * (longest - len(one)) for one in ids]
+    requests = [outside.core_request("0.18", one, length, streaming) for one, length in zip(padded, lengths)]
+    arrays = {name: np.concatenate([request[name] for request in requests]) for name in requests[0]}
+    return arrays | {"input_lengths": np.array([[len(one)] for one in ids], np.int32)}
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("release", ["0.12", "0.13", "0.14", "0.18", "0.19"])
+def test_the_text_client_gets_an_answer_to_each_of_its_prompts(streaming, release, streams):
+    alone = [
+        outside.text_client(streaming, release, prompt, length, streams) for prompt, length in zip(PROMPTS, LENGTHS)
+    ]
+    assert outside.text_client_batch(streaming, release, PROMPTS, LENGTHS, streams) == alone
+
+
+def test_each_prompt_has_words_of_its_own(streaming, engine_dir, tokens, answer):
+    word = load_tokenizer(engine_dir).decode(tokens[:1])
+    with Client(streaming.grpc_url) as client:
+        without = client.ask(PROMPT, LENGTH, bad_words=[word]).text
+    assert without != answer
+    words = np.array([[word, ""], ["", ""], [word, "and another"]], object)
+    found = outside.text_client_batch(streaming, "0.14", [PROMPT] * 3, [LENGTH] * 3, True, bad_words=words)
+    assert found[:2] == [without, answer]
+
+
+def test_token_requests_in_one_are_answered_as_if_they_were_alone(streaming, engine_dir):
+    tokenizer = load_tokenizer(engine_dir)
+    ids = [tokenizer.encode(prompt) for prompt in PROMPTS]
+    with Client(streaming.grpc_url) as client:
+        alone = [client.ask_tokens(one, length, end_id=2).token_ids for one, length in zip(ids, LENGTHS)]
+    for streams in (False, True):
+        found = [[] for _ in ids]
+        for result in outside.infer_on_stream(streaming, "tensorrt_llm", core_batch(ids, LENGTHS, streams)):
+            found[result.as_numpy("batch_index")[0][0]] += outside.read_core("0.18", result)
+        assert found == alone
+
+
+def test_all_prompts_of_a_request_end_with_it(streaming, ids):
+    arrays = core_batch([ids, ids[:3]], [LONG, LONG]) | {"end_id": np.full((2, 1), -1, np.int32)}
+    arrived = outside.Arrived()
+    with grpc.InferenceServerClient(streaming.grpc_url) as client:
+        client.start_stream(callback=arrived)
+        client.async_stream_infer("tensorrt_llm", outside.inputs(arrays), request_id="both")
+        wait_until(lambda: active_requests(streaming) == 2, "both are in the engine")
+        client.async_stream_infer("tensorrt_llm", outside.inputs(outside.stop_request("0.18")), request_id="both")
+        client.stop_stream()
+    stopped = [outside.read_core("0.18", result) for result in arrived.all()]
+    assert len(stopped) == 3 and max(map(len, stopped)) < LONG
+
+    with grpc.InferenceServerClient(streaming.grpc_url) as client:
+        client.start_stream(callback=outside.Arrived())
+        client.async_stream_infer("tensorrt_llm", outside.inputs(arrays))
+        wait_until(lambda: active_requests(streaming) == 2, "both are in the engine")
+        client.stop_stream(cancel_requests=True)
+    wait_until(lambda: active_requests(streaming) == 0, "both are gone with their client")
+
+
+def test_a_prompt_that_cannot_be_answered_is_the_requests_only_answer(streaming, ids):
+    bad = core_batch([ids, ids], [LONG, 0])
+    with pytest.raises(InferenceServerException, match="request_output_len .* is 0; it must be at least 1"):
+        outside.infer_on_stream(streaming, "tensorrt_llm", bad)
+    wait_until(lambda: active_requests(streaming) == 0, "the other one is not computed for nobody")
+    assert outside.core_streamed(streaming, "0.18", ids, 3)
+
+
+def test_without_decoupled_mode_several_prompts_are_refused_with_the_reason(whole):
     with pytest.raises(
-        InferenceServerException, match="Expected batch dimension to be 1 .*: send one prompt a request"
+        InferenceServerException, match="to be 1 for each request, got 3: several prompts .* needs decoupled mode"
     ):
-        outside.infer_on_stream(streaming, "ensemble", both, ["text_output", "batch_index"])
+        outside.text_client_batch(whole, "0.18", PROMPTS, LENGTHS, streaming=False)
 
 
 # V1 -------------------------------------------------------------------------------------------------------------------
@@ -267,8 +393,8 @@ def test_v1_gives_a_client_that_streams_one_whole_answer_without_the_prompt(stre
 def test_a_whole_answer_that_is_stopped_has_the_tokens_so_far(request, kind, protocol):
     server = request.getfixturevalue(kind)
     with Client(getattr(server, protocol)) as client:
-        all_of_it = client.ask(PROMPT, LONG, end_id=-1).text
-        stopped = client.ask(PROMPT, LONG, end_id=-1, stop_after_s=0.3).text
+        all_of_it = client.ask(PROMPT, LONG // 3, end_id=-1).text
+        stopped = client.ask(PROMPT, LONG // 3, end_id=-1, stop_after_s=0.3).text
     stopped = stopped.rstrip("\ufffd")  # the first bytes of a character
     assert stopped and len(stopped) < len(all_of_it) and all_of_it.startswith(stopped)
 

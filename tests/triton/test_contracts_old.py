@@ -282,6 +282,36 @@ def test_a_load_is_sent_to_the_older_contract(whole, engine_dir, tmp_path):
     assert json.loads(done.stdout)["settings"]["requests"] == 2
 
 
+@pytest.mark.parametrize("kind, options", [("whole", []), ("streaming", ["--stream"])])
+@pytest.mark.parametrize("model", ["ensemble", BASELINE])
+def test_the_performance_analyzer_measures_the_older_contract(request, kind, options, model, engine_dir, tmp_path):
+    url = request.getfixturevalue(kind).grpc_url
+    records = [{"input": f"one {number}", "instruction": "Go on:", "output": "a b c"} for number in range(4)]
+    (tmp_path / "dataset.json").write_text(json.dumps(records))
+    command = ["bench", "perf-analyzer", "--url", url, "--model", model, "--engine-dir", engine_dir, "--json", *options]
+    few = ["--dataset", tmp_path / "dataset.json", "--concurrency", "2", "--warm-up", "1"]
+    done = subprocess.run([sys.executable, "-m", "inflight", *command, *few], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert [(row["way"], row["requests"], row["errors"]) for row in rows] == [
+        ("bench load", 4, 0),
+        ("perf_analyzer", 4, 0),
+    ]
+
+
+def test_a_load_may_end_its_answers_early(streaming, engine_dir):
+    command = ["bench", "load", "--url", streaming.grpc_url, "--engine-dir", engine_dir, "--warm-up", "0", "--json"]
+    long = ["--dataset", "mild", "--requests", "2", "--output-lengths", f"histogram:{LONG}=1", "--max-input-len", "200"]
+    early = ["--stream", "--stop-after-ms", "200", "--request-id", "mine", "--csv"]
+    csv = engine_dir.parent / "early.csv"
+    words = [sys.executable, "-m", "inflight", *command, *long, *early, csv]
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["settings"]["stop_after_ms"] == 200
+    assert pd.read_csv(csv)["output_len"].between(1, LONG - 1).all()
+    wait_until(lambda: active_requests(streaming) == 0, "nothing is computed for nobody")
+
+
 @pytest.mark.parametrize("model", ["ensemble", BASELINE])
 def test_the_command_line_asks(whole, streaming, model, answers):
     def ask(*options):
@@ -317,4 +347,4 @@ def test_tokenizer_type_is_taken_and_said_to_be_of_no_effect(engine_dir, tmp_pat
 def test_a_repository_that_exists_keeps_its_contract(tmp_path):
     command = [sys.executable, "-m", "inflight", "serve", tmp_path, "--contract", "0.5"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and "leave out --engine-dir, --set, --contract and" in done.stderr
+    assert done.returncode == 1 and "leave out --engine-dir, --set, --contract, " in done.stderr

@@ -22,6 +22,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "layout": [
             "BASELINE",
             "BATCH_COST",
+            "BLS",
             "CONFIG",
             "CONTRACTS",
             "EMBEDDING",

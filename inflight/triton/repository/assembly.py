@@ -11,7 +11,7 @@ from inflight import files, tiers
 from inflight.errors import CourseError
 from inflight.triton.repository.checks import check
 from inflight.triton.repository.contracts import apply_contract, contract_values
-from inflight.triton.repository.layout import CONFIG, NEWEST_CONTRACT, PIPELINE, TEMPLATES, is_repository
+from inflight.triton.repository.layout import BLS, CONFIG, NEWEST_CONTRACT, PIPELINE, TEMPLATES, is_repository
 from inflight.triton.repository.pbtxt import MOST_BYTES, fill, write_config
 from inflight.triton.repository.templates import DEFAULTS
 
@@ -36,7 +36,8 @@ def assemble(
     engine_dir : path, optional
         Engine folder; also the `tokenizer_dir` unless that is given. Models without an engine need none.
     models : tuple of str
-        What the repository holds. With `BASELINE`, give the `checkpoint_dir` too (`huggingface.folder` makes one).
+        What the repository holds. `BLS` needs the models of `PIPELINE` beside it; `BASELINE` needs `checkpoint_dir`
+        (`huggingface.folder` makes one).
     contract : str
         Whose clients the tensors are for: "0.19", TensorRT-LLM 0.9 to 0.19, or "0.5", the first workshops.
     **values
@@ -66,7 +67,7 @@ def assemble(
         raise CourseError(f"{target} holds files that are not a model repository. Name an empty or new folder.")
     with files.written_aside(target, "repository") as aside:
         for model in models:
-            _assemble_model(templates / model, aside / model, values, contract)
+            _assemble_model(templates / ("ensemble" if model == BLS else model), aside / model, values, contract)
         problems = check(aside)
         if problems:
             raise CourseError(str(problems[0]).replace(f"{aside}{os.sep}", ""))
@@ -77,6 +78,7 @@ def _assemble_model(template: Path, folder: Path, values: dict, contract: str) -
     text = files.read_text(template / CONFIG, "template", MOST_BYTES, "Check the repository out again.")
     config = fill(text, values, f"{template.name}/{CONFIG}")
     apply_contract(config, contract)
+    config.name = folder.name
     (folder / "1").mkdir(parents=True)
     for file in (template / "1").glob("*.py"):
         shutil.copyfile(file, folder / "1" / file.name)

@@ -27,7 +27,7 @@ _ASKS_NOTHING: dict[str, Callable[[np.ndarray], bool]] = {
     "1": lambda values: bool((values == 1).all()),
     "0 or 1": lambda values: bool(((values == 0) | (values == 1)).all()),
     "at most 1": lambda values: bool((values <= 1).all()),
-    "of one token at most": lambda values: values.size <= 1,
+    "of one token at most": lambda values: values.size <= len(values),  # of each prompt
 }
 
 

@@ -13,6 +13,9 @@ from inflight.paths import ASSETS
 TEMPLATES = ASSETS / "repository"
 CONFIG = "config.pbtxt"
 PIPELINE = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble")
+# In TensorRT-LLM's repository, what the ensemble does with maps, done in Python; here the ensemble under a second name,
+# for clients that ask for that one.
+BLS = "tensorrt_llm_bls"
 BASELINE = "llama-python"  # the same checkpoint without an engine, beside the others when asked for
 GPT2 = ("simple-gpt2", "iterative-gpt2")  # batch after batch, and a batch that changes at every token
 BATCH_COST = "batch-cost"  # sleeps instead of computing, so that nothing but the batcher is seen

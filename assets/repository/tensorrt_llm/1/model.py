@@ -3,7 +3,7 @@
 import itertools
 import secrets
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -18,6 +18,8 @@ FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 MAX_ID_LENGTH = 1024  # characters of a request's id, which is kept as long as the request runs
 NO_TOKEN = (-1, 2**32 - 1)  # as end_id: answers end by their length alone; UINT32 has no -1
 NUM_PRECEDING = 8  # tokens given before, for whoever turns the next ones into text
+
+REQUIRED = ("input_ids", "input_lengths", "request_output_len")
 
 # Triton's tensor name -> SamplingConfig's field
 SAMPLING = {
@@ -36,15 +38,21 @@ SAMPLING = {
 
 @dataclass
 class Running:
-    """A request that the engine has: what its client called it, where its responses go, and what cancels it."""
+    """A request that the engine has: what its client called it, where its responses go, and what cancels it.
+
+    It has one prompt or, where the model is decoupled, several; the engine answers each for itself.
+    """
 
     request_id: str
     sender: object
     cancellation_id: int
+    num_unfinished: int  # prompts
+    is_over: bool = False  # its last response has left
+    lock: threading.Lock = field(default_factory=threading.Lock)  # held while a response leaves
 
 
 class TritonPythonModel:
-    """Inputs and outputs as in config.pbtxt, each with a leading batch dimension of 1.
+    """Inputs and outputs as in config.pbtxt, with a leading batch dimension: the prompts of a request, 1 in a response.
 
     `execute` only hands requests to the engine; responses leave from the engine's thread when their tokens are there.
     So short requests finish before long ones that came earlier, whether the model is decoupled or not.
@@ -59,7 +67,7 @@ class TritonPythonModel:
         }
         self.executor = Executor.load(self.parameters["gpt_model_path"], ExecutorConfig(**settings))
         self.metrics = python_model.EngineMetrics(args, self.executor)
-        self.running = {}  # executor's id -> Running
+        self.running = {}  # executor's id of a prompt -> Running
         self.lock = threading.Lock()
         self.closing = threading.Event()
         self.housekeepers = [
@@ -90,83 +98,118 @@ class TritonPythonModel:
     def _start(self, request, sender):
         if python_model.scalar(request, "stop", False):
             self._stop(request)
-            nothing = self._tensors([], [], Response(0, [], True), _outputs(request))
+            nothing = self._tensors(0, [], [], Response(0, [], True), _outputs(request))
             sender.send(pb_utils.InferenceResponse(nothing), flags=FINAL)
             return
         if request.is_cancelled():
             raise CourseError("The client went away before its request came to the engine.")
-        wanted = self._read(request)
-        exclude = python_model.scalar(request, "exclude_input_in_output", self.parameters["exclude_input_in_output"])
-        prefix = [] if exclude or wanted.streaming else wanted.input_ids
-        outputs, preceding = _outputs(request), []
+        prompts = self._read(request)
         request_id = request.request_id()
         if len(request_id) > MAX_ID_LENGTH:
             raise CourseError(f"The request's id has {len(request_id):,} characters: send at most {MAX_ID_LENGTH}.")
         # Nobody guesses the number: who has it has got a response of this request.
-        running = Running(request_id, sender, secrets.randbits(63))
-        numbers = itertools.count()
+        running = Running(request_id, sender, secrets.randbits(63), len(prompts))
+        with running.lock:  # no response leaves before the engine has all prompts
+            try:
+                for index, (wanted, excludes) in enumerate(prompts):
+                    receive = self._receiver(running, index, wanted, excludes, _outputs(request))
+                    number = self.executor.enqueue_request(wanted, receive)
+                    with self.lock:
+                        self.running[number] = running
+            except Exception:
+                self._give_up(running)
+                raise
+
+    def _receiver(self, running, index, wanted, excludes, outputs):
+        """What takes the engine's responses to a prompt, and sends them."""
+        prefix = [] if excludes or wanted.streaming else wanted.input_ids
+        preceding, numbers = [], itertools.count()
 
         def tensors(response):
-            given = self._tensors(prefix, preceding, response, outputs)
+            given = self._tensors(index, prefix, preceding, response, outputs)
             # With every second response: to ask Triton whether the client is there takes a tenth of a millisecond.
             if "cancellation_id" in outputs and not response.is_final and next(numbers) % 2 == 0:
                 given.append(pb_utils.Tensor("cancellation_id", np.array([[running.cancellation_id]], np.int64)))
             return given
 
         def on_response(response):
-            if response.is_final:
-                with self.lock:
-                    self.running.pop(response.request_id, None)
-            if response.error:
-                message = python_model.error_response(CourseError(response.error))
-            else:
-                message = python_model.answer(tensors, response)
-            preceding[:] = [*preceding, *response.token_ids][-NUM_PRECEDING:]
-            sender.send(message, flags=FINAL if response.is_final else 0)
+            with running.lock:
+                if running.is_over:  # as another of its prompts has failed
+                    return
+                if response.is_final:
+                    running.num_unfinished -= 1
+                    with self.lock:
+                        del self.running[response.request_id]
+                if response.error:
+                    message = python_model.error_response(CourseError(response.error))
+                    self._give_up(running)
+                else:
+                    message = python_model.answer(tensors, response)
+                    running.is_over = running.num_unfinished == 0
+                preceding[:] = [*preceding, *response.token_ids][-NUM_PRECEDING:]
+                running.sender.send(message, flags=FINAL if running.is_over else 0)
 
-        with self.lock:  # the first response may come before enqueue_request returns
-            self.running[self.executor.enqueue_request(wanted, on_response)] = running
+        return on_response
 
-    def _read(self, request) -> Request:
+    def _give_up(self, running):
+        """A request of which a prompt has failed is over: nobody would miss the answers to the others."""
+        running.is_over = True
+        with self.lock:
+            numbers = [number for number, other in self.running.items() if other is running]
+            for number in numbers:
+                del self.running[number]
+        for number in numbers:
+            self.executor.cancel_request(number)
+
+    def _read(self, request) -> list[tuple[Request, bool]]:
+        """What each prompt of a request asks of the engine, and whether its answer comes without it."""
         python_model.refuse_foreign(request, self.foreign)
-        ids = python_model.required(request, "input_ids")
-        if ids.shape[0] != 1:
+        ids, *_ = [python_model.required(request, name) for name in REQUIRED]
+        if len(ids) > 1 and not self.decoupled:
             raise CourseError(
-                f"Expected batch dimension to be 1 for each request, got {ids.shape[0]}: send one prompt a request."
+                f"Expected batch dimension to be 1 for each request, got {len(ids)}: several prompts get several "
+                "answers, which needs decoupled mode. Set decoupled_mode to true, or send one prompt a request."
             )
-        length = python_model.required(request, "input_lengths").item()
-        if not 0 <= length <= ids.shape[1]:
-            raise CourseError(f"input_lengths is {length}, but input_ids has {ids.shape[1]} tokens.")
-        if python_model.scalar(request, "beam_width", 1) != 1:
+        return [self._read_prompt(request, row, prompt) for row, prompt in enumerate(ids)]
+
+    def _read_prompt(self, request, row: int, ids: np.ndarray) -> tuple[Request, bool]:
+        def scalar(name, default=None):
+            return python_model.scalar(request, name, default, row)
+
+        length = scalar("input_lengths")
+        if not 0 <= length <= len(ids):
+            raise CourseError(f"input_lengths is {length}, but input_ids has {len(ids)} tokens.")
+        if scalar("beam_width", 1) != 1:
             raise CourseError("beam_width must be 1: this engine decodes one beam.")
-        given = {name: python_model.scalar(request, name) for name in SAMPLING}
+        given = {name: scalar(name) for name in SAMPLING}
         given = {SAMPLING[name]: value for name, value in given.items() if value is not None}
-        end_id = python_model.scalar(request, "end_id")
-        return Request(
-            input_ids=ids[0, :length].tolist(),
-            request_output_len=python_model.required(request, "request_output_len").item(),
+        end_id = scalar("end_id")
+        wanted = Request(
+            input_ids=ids[:length].tolist(),
+            request_output_len=scalar("request_output_len"),
             end_id=None if end_id in NO_TOKEN else end_id,
-            stop_words=_words(request, "stop_words_list"),
-            bad_words=_words(request, "bad_words_list"),
+            stop_words=_words(request, "stop_words_list", row),
+            bad_words=_words(request, "bad_words_list", row),
             sampling=SamplingConfig(**given),
-            streaming=python_model.wants_stream(request, "streaming", self.decoupled),
-            return_log_probs=python_model.scalar(request, "return_log_probs", False),
+            streaming=python_model.wants_stream(request, "streaming", self.decoupled, row),
+            return_log_probs=scalar("return_log_probs", False),
             allotted_time_ms=self._allotted_time_ms(request),
         )
+        return wanted, scalar("exclude_input_in_output", self.parameters["exclude_input_in_output"])
 
     def _allotted_time_ms(self, request) -> float | None:
         """The shorter of the model's time for each request and this one's own timeout, which Triton has in µs."""
         limits = [limit for limit in (self.parameters["allotted_time_ms"], request.timeout() / 1000) if limit]
         return min(limits, default=None)
 
-    def _tensors(self, prefix, preceding, response, outputs):
+    def _tensors(self, index, prefix, preceding, response, outputs):
         ids = prefix + response.token_ids
         values = {
             "output_ids": lambda: np.array([[ids]], np.int32),
             "sequence_length": lambda: np.array([[len(ids)]], np.int32),
             "cum_log_probs": lambda: np.array([[response.cum_log_prob]], np.float32),
             "output_log_probs": lambda: np.array([[response.log_probs]], np.float32),
-            "batch_index": lambda: np.zeros((1, 1), np.int32),
+            "batch_index": lambda: np.array([[index]], np.int32),
             "sequence_index": lambda: np.zeros((1, 1), np.int32),
             "preceding_ids": lambda: np.array([[-1] * (NUM_PRECEDING - len(preceding)) + preceding], np.int32),
             "is_final": lambda: np.array([[response.is_final]]),
@@ -208,12 +251,12 @@ def _outputs(request) -> set:
     return set(request.requested_output_names())
 
 
-def _words(request, name) -> list[list[int]]:
-    """Token sequences from their [1, 2, n] form: ids in a row; below, the end of each word, then -1."""
+def _words(request, name, row) -> list[list[int]]:
+    """Token sequences of a prompt from their [2, n] form: ids in a row; below, the end of each word, then -1."""
     packed = python_model.array(request, name)
     if packed is None:
         return []
-    ids, ends = packed.reshape(2, -1).tolist()
+    ids, ends = packed[row].reshape(2, -1).tolist()
     ends = [end for end in ends if end >= 0]
     words = [ids[start:end] for start, end in zip([0, *ends], ends)]
     if not all(words) or any(end > len(ids) for end in ends):
