@@ -1,5 +1,6 @@
 """JupyterLab in a real browser: every lecture as it is stored, and every widget in use, which none of them shows."""
 
+import contextlib
 import os
 import re
 import secrets
@@ -7,32 +8,27 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 
 import nbformat
 import pytest
-from playwright.sync_api import sync_playwright
 
+from inflight.notebook.charts.display import PLOTLY_MIME, in_course_look
 from inflight.paths import COURSE
+from tests.browser import ARGUMENTS, CHROMIUM, chromium, needs_chromium  # noqa: F401
+from tests.notebook.chart_samples import FIGURES
+from tests.page_fit import faults_of_pictures, resized, scrolling_sideways, too_pale
 
 ROOT = COURSE
 LECTURES = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-ARGUMENTS = [
-    "--proxy-server=127.0.0.1:9",  # a closed port: it shall not ask its maker for updates
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 # Cells that are not on the screen are drawn too, and nothing asks whether there may be news, over the picture.
 SETTINGS = {
     "notebook-extension/tracker": '{"windowingMode": "none"}',
     "apputils-extension/notification": '{"fetchNews": "false", "checkForUpdates": false}',
 }
 SMALL_LAPTOP = {"width": 1366, "height": 1000}
+# Of a window, in CSS pixels: a small laptop, an older one, and the first at 150 %.
+SIZES = [(1366, 768), (1024, 768), (911, 512)]
 RUN_TIMEOUT_MS = 120_000
 KERNEL_IS_IDLE = """() => {
     const panel = window.jupyterapp?.shell.currentWidget;
@@ -42,13 +38,27 @@ ALL_HAVE_RUN = """() => {
     const cells = window.jupyterapp.shell.currentWidget.content.model.sharedModel.cells;
     return cells.every(cell => cell.cell_type !== 'code' || !cell.source.trim() || cell.execution_count !== null);
 }"""
+# Another notebook in the place of the one that is open, whose kernel ends with it.
+OPEN = """async path => {
+    const { shell, commands } = window.jupyterapp;
+    if (shell.currentWidget?.context?.path === path) return;
+    const before = shell.currentWidget;
+    await commands.execute('docmanager:open', { path });
+    await before.context.sessionContext.shutdown();
+    before.dispose();
+}"""
+ALL_IS_SHOWN = """([path, count]) => {
+    const panel = window.jupyterapp.shell.currentWidget;
+    const drawn = [...document.querySelectorAll('.jp-RenderedPlotly, .jp-OutputArea-output .js-plotly-plot')];
+    return panel?.context?.path === path && document.querySelectorAll('.jp-OutputArea-output').length >= count
+        && drawn.every(figure => figure.offsetHeight && figure.querySelector('.main-svg'));
+}"""
+COLLAPSE, EXPAND = (f"() => window.jupyterapp.shell.{what}Left()" for what in ("collapse", "expand"))
+# Lines of code are not broken: they have the room when the sidebar is closed.
+CODE = ".cm-scroller, .jp-RenderedMarkdown, .jp-RenderedMarkdown *"
+EVERYTHING = ".jp-Notebook, .jp-WindowedPanel-outer, .jp-OutputArea-output, .jp-OutputArea-output *:not(svg *)"
 ERRORS = """() => window.jupyterapp.shell.currentWidget.content.model.toJSON().cells
     .flatMap(cell => cell.outputs ?? []).filter(output => output.output_type === 'error')"""
-# What is wider than its place, of which a part is hidden until one scrolls.
-TOO_WIDE = """() => [...document.querySelectorAll('.jp-OutputArea-output')]
-    .map(output => ({by: output.scrollWidth - output.clientWidth, text: output.textContent.slice(0, 80)}))
-    .filter(output => output.by > 1)"""
-
 # One server for all widgets. A lecture's own widgets could not be used once it has run: its last cell stops the server.
 SET_UP = """
 from pathlib import Path
@@ -87,10 +97,19 @@ WIDGETS = {
     "batchers": "boards.batchers(server, batch_log)",
     "race": "boards.race(server)",
 }
-WIDGET_NOTEBOOK = "widgets.ipynb"
+WIDGET_NOTEBOOK, PICTURES = "widgets.ipynb", "pictures.ipynb"
 SCREENSHOTS = ROOT / "build" / "browser"
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: install it to run the browser tests")
+pytestmark = needs_chromium
+
+
+def notebook_of_pictures():
+    """Every picture of the course, on made-up data, in the look that it has now."""
+    cells = []
+    for name, figure in FIGURES.items():
+        output = nbformat.v4.new_output("display_data", {PLOTLY_MIME: in_course_look(figure), "text/plain": name})
+        cells.append(nbformat.v4.new_code_cell(f"# {name}", outputs=[output]))
+    return nbformat.v4.new_notebook(cells=cells, metadata=nbformat.read(ROOT / "notebooks" / LECTURES[0], 4).metadata)
 
 
 def free_port() -> int:
@@ -99,11 +118,21 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def wait_for(process: subprocess.Popen, port: int) -> None:
+    """Until the server answers: a browser that is refused shows a page of its own, which the next try may meet."""
+    while process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return
+        time.sleep(0.1)
+    pytest.fail(f"JupyterLab ended with {process.returncode} before it answered")
+
+
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     """URL of a JupyterLab on a copy of the lectures and a notebook of widgets, with its token on."""
     folder = tmp_path_factory.mktemp("lab")
     shutil.copytree(ROOT / "notebooks", folder / "notebooks")
+    nbformat.write(notebook_of_pictures(), folder / "notebooks" / PICTURES)
     lecture = nbformat.read(folder / "notebooks" / LECTURES[0], as_version=4)
     # With a lecture's metadata, which names its kernel: else JupyterLab asks for one.
     cells = [nbformat.v4.new_code_cell(source) for source in (SET_UP, *WIDGETS.values())]
@@ -132,6 +161,7 @@ def lab(tmp_path_factory):
     environment = {**os.environ, "JUPYTER_CONFIG_DIR": str(folder)}
     with open(folder / "jupyter.log", "w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+        wait_for(process, port)
         yield f"http://127.0.0.1:{port}/lab/tree/notebooks/{{name}}?token={token}&reset"
         process.terminate()
         process.wait(30)
@@ -139,14 +169,12 @@ def lab(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser():
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 def open_page(browser, url):
-    """A page on `url`, as soon as the server is up, and the requests it makes to other hosts."""
+    """A page on `url`, and the requests it makes to other hosts."""
     page, outside = browser.new_page(viewport=SMALL_LAPTOP), []
     page.on(
         "request",
@@ -156,15 +184,9 @@ def open_page(browser, url):
             else None
         ),
     )
-    for _ in range(120):
-        try:
-            page.goto(url)
-            break
-        except Exception as error:  # Playwright has one class for all; a refused connection is what is waited out
-            if "ERR_CONNECTION_REFUSED" not in str(error):
-                raise
-            page.wait_for_timeout(250)
-    page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=60_000)
+    page.set_default_timeout(RUN_TIMEOUT_MS)
+    page.goto(url)
+    page.wait_for_selector(".jp-Notebook .jp-CodeCell")
     return page, outside
 
 
@@ -178,14 +200,20 @@ def run_all(page):
 
 
 @pytest.fixture(scope="module")
-def outputs(lab, browser):
-    """What the page of widgets shows, by name, after all of its cells have run."""
+def widgets_page(lab, browser):
+    """The page of widgets after all of its cells have run, and what it asked of other hosts."""
     page, outside = open_page(browser, lab.format(name=WIDGET_NOTEBOOK))
     run_all(page)
-    assert_whole(page, outside)
-    cells = page.locator(".jp-CodeCell")
-    yield {name: cells.nth(number).locator(".jp-OutputArea-output") for number, name in enumerate(WIDGETS, 1)}
+    yield page, outside
     page.close()
+
+
+@pytest.fixture(scope="module")
+def outputs(widgets_page):
+    """What the page of widgets shows, by name."""
+    assert_whole(*widgets_page)
+    cells = widgets_page[0].locator(".jp-CodeCell")
+    return {name: cells.nth(number).locator(".jp-OutputArea-output") for number, name in enumerate(WIDGETS, 1)}
 
 
 def assert_whole(page, outside):
@@ -194,7 +222,8 @@ def assert_whole(page, outside):
     for defect in ("Error displaying widget", "model not found", "Javascript Error", "Loading widget..."):
         assert defect not in seen
     assert page.evaluate(ERRORS) == []
-    assert page.evaluate(TOO_WIDE) == []
+    assert scrolling_sideways(page, EVERYTHING) == []
+    assert faults_of_pictures(page) == []
     assert not outside, f"the page asked for {outside[0]}"
 
 
@@ -217,16 +246,32 @@ def screenshot(output, name):
 # Lectures -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", LECTURES)
-def test_a_lecture_is_shown_whole(lab, browser, name):
-    page, outside = open_page(browser, lab.format(name=name))
-    stored = nbformat.read(ROOT / "notebooks" / name, as_version=4).cells
-    num_outputs = sum(len(cell.get("outputs", [])) for cell in stored)
-    page.wait_for_function(
-        f"document.querySelectorAll('.jp-OutputArea-output').length >= {num_outputs}", timeout=60_000
-    )
-    assert_whole(page, outside)
+@pytest.fixture(scope="module")
+def lectures(lab, browser):
+    """One page of JupyterLab for all lectures, and what it asked of other hosts."""
+    page, outside = open_page(browser, lab.format(name=LECTURES[0]))
+    yield page, outside
     page.close()
+
+
+def open_lecture(page, name):
+    """Show the stored notebook, with all of its outputs, and nothing else."""
+    stored = notebook_of_pictures() if name == PICTURES else nbformat.read(ROOT / "notebooks" / name, as_version=4)
+    num_outputs = sum(len(cell.get("outputs", [])) for cell in stored.cells)
+    page.evaluate(OPEN, f"notebooks/{name}")
+    page.wait_for_function(ALL_IS_SHOWN, arg=[f"notebooks/{name}", num_outputs], timeout=RUN_TIMEOUT_MS)
+
+
+@pytest.mark.parametrize("name", [*LECTURES, PICTURES])
+def test_a_lecture_is_shown_whole_on_every_laptop(lectures, name):
+    page, outside = lectures
+    open_lecture(page, name)
+    for size in SIZES:
+        resized(page, *size)
+        assert_whole(page, outside)
+    page.evaluate(COLLAPSE)
+    assert scrolling_sideways(page, CODE) == []
+    page.evaluate(EXPAND)
 
 
 # Widgets --------------------------------------------------------------------------------------------------------------
@@ -308,3 +353,24 @@ def test_race_and_every_lane_has_its_text(outputs):
     assert [lane.locator(".progress-bar").evaluate("bar => bar.style.width") for lane in lanes] == ["100%", "100%"]
     assert all(len(lane.locator("b").inner_text()) > 50 for lane in lanes)
     screenshot(board, "race")
+
+
+@pytest.mark.parametrize("theme", ["JupyterLab Dark", "JupyterLab Light"])
+def test_every_widget_fits_and_can_be_read_in_both_themes(widgets_page, outputs, theme):
+    """After all of them have been used: with their pictures, answers and changes."""
+    page, outside = widgets_page
+    page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
+    page.wait_for_selector(f"[data-jp-theme-name='{theme}']", state="attached")
+    for size in SIZES:
+        resized(page, *size)
+        assert_whole(page, outside)
+    assert too_pale(page, ".jp-OutputArea-output .widget-html-content *") == []
+
+
+def test_a_live_picture_is_as_wide_as_its_cell(widgets_page, outputs):
+    page, _ = widgets_page
+    for size in (*SIZES, SIZES[0]):
+        resized(page, *size)
+        for figure in page.locator(".inflight-figure").all():
+            drawn, room = figure.locator(".main-svg").first.bounding_box(), figure.bounding_box()
+            assert room["width"] - 20 <= drawn["width"] <= room["width"]

@@ -24,7 +24,7 @@ from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.config import BATCHING_TYPES, POLICIES, IterationStats
 from inflight.notebook import charts
-from inflight.notebook.dashboard import Dashboard, Frame
+from inflight.notebook.dashboard import WRAP, Dashboard, Frame
 from inflight.triton import repository
 from inflight.triton.client import Client
 from inflight.triton.repository.batchers import get_field
@@ -35,6 +35,11 @@ MAX_LANES = 8
 
 NO_ITERATION = pd.DataFrame(columns=[field.name for field in dataclasses.fields(IterationStats)])
 NOTHING_YET = TraceRun(Run(pd.DataFrame(columns=load_generator.COLUMNS), started_at=0.0), NO_ITERATION)
+
+
+def _wide(width: str) -> dict[str, str]:
+    """Layout of a control that is so wide where the page has the room."""
+    return {"width": width, "max_width": "calc(100% - 4px)"}  # but for its margins
 
 
 class _Runs:
@@ -83,7 +88,7 @@ def batching(server: Server, engine_dir: str | Path, log_path: str | Path) -> Da
             stays = {title: run.stays for title, run in so_far.items()}
             yield Frame(charts.slot_map(stays, slots), charts.slot_map_summary(stays, slots))
 
-    look = {"style": STYLE, "layout": {"width": "26em"}}
+    look = {"style": STYLE, "layout": _wide("26em")}
     return Dashboard(
         {
             "gpt_model_type": ipywidgets.Dropdown(options=BATCHING_TYPES, description="gpt_model_type", **look),
@@ -128,7 +133,7 @@ def policies(server: Server, requests: list[TimedRequest], log_path: str | Path)
             logs = {title: run.log for title, run in so_far.items()}
             yield Frame(charts.kv_blocks(logs), charts.kv_blocks_summary(logs))
 
-    look = {"style": {"description_width": "19em"}, "layout": {"width": "42em"}}
+    look = {"style": {"description_width": "19em"}, "layout": _wide("42em")}
     return Dashboard(
         {
             "policy": ipywidgets.Dropdown(
@@ -196,7 +201,7 @@ def batchers(server: Server, log_path: str | Path) -> Dashboard:
     return Dashboard(
         {
             "arrivals": ipywidgets.Dropdown(
-                options=list(ARRIVALS), description="arrivals", style=STYLE, layout={"width": "26em"}
+                options=list(ARRIVALS), description="arrivals", style=STYLE, layout=_wide("26em")
             )
         },
         work,
@@ -260,7 +265,7 @@ class RaceBoard(Dashboard):
 
     def __init__(self, server: Server, models: tuple[str, ...], prompts: Sequence[str]):
         self._server, self._prompts = server, prompts
-        wide = {"style": STYLE, "layout": {"width": "30em"}, "continuous_update": False}
+        wide = {"style": STYLE, "layout": _wide("30em"), "continuous_update": False}
         self.lanes = ipywidgets.VBox()
         super().__init__(
             {
@@ -320,7 +325,7 @@ def _lane(number: int, prompt: str, max_tokens: int) -> ipywidgets.HBox:
     bar = ipywidgets.IntProgress(
         0, 0, max_tokens, description=f"stream {number}", layout={"width": "18em", "flex": "none"}
     )
-    return ipywidgets.HBox([bar, ipywidgets.HTML(_lane_text(prompt, ""))])
+    return ipywidgets.HBox([bar, ipywidgets.HTML(_lane_text(prompt, ""), layout={"flex": "1 1 18em"})], layout=WRAP)
 
 
 def _lane_text(prompt: str, answer: str) -> str:

@@ -24,6 +24,7 @@ import plotly.graph_objects as go
 from inflight.errors import CourseError
 from inflight.notebook.live_figure import LiveFigure
 
+WRAP = {"flex_flow": "row wrap"}  # on a narrow page what stands side by side stands below each other
 DRAW_EVERY_S = 0.1  # faster than that only makes a browser stutter
 
 
@@ -76,7 +77,7 @@ class Dashboard(ipywidgets.VBox):
         self.words, self.status = ipywidgets.HTML(), ipywidgets.HTML("Press Run.")
         self.run_button.on_click(lambda _: self._start())
         self.stop_button.on_click(lambda _: self.stop())
-        buttons = ipywidgets.HBox([self.run_button, self.stop_button, self.status])
+        buttons = ipywidgets.HBox([self.run_button, self.stop_button, self.status], layout=WRAP)
         super().__init__([*controls.values(), buttons, self.picture, self.words])
 
     def __repr__(self) -> str:

@@ -11,6 +11,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import nbformat
@@ -29,33 +30,81 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from traitlets import default
 
+from inflight import machine
 from inflight.errors import CourseError
+from inflight.notebook import linked_marks
 from inflight.notebook.charts.display import PLOTLY_MIME
-from inflight.notebook.linked_marks import SCRIPT
 from inflight.paths import COURSE
 
 NOTEBOOKS = COURSE / "notebooks"
 WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 
 # The page is nbconvert's own, without the three scripts that it would fetch from elsewhere.
-PAGE = f"""{{%- extends 'lab/index.html.j2' -%}}
-{{%- block html_head_js -%}}<script src="plotly.min.js"></script><script>{SCRIPT}</script>{{%- endblock -%}}
-{{%- block html_head_js_mathjax -%}}{{%- endblock -%}}
-{{%- block html_head_js_mermaidjs -%}}{{%- endblock -%}}
-{{%- block jupyter_widgets -%}}{{%- endblock -%}}
+PAGE = """{%- extends 'lab/index.html.j2' -%}
+{%- block html_head_js -%}<script src="plotly.min.js"></script><script>{{ resources.course.script }}</script>
+{%- endblock -%}
+{%- block html_head_js_mathjax -%}{%- endblock -%}
+{%- block html_head_js_mermaidjs -%}{%- endblock -%}
+{%- block jupyter_widgets -%}{%- endblock -%}
+{%- block html_head_css -%}<style>{{ resources.course.style }}</style>{%- endblock -%}
+"""
+
+# On a phone a picture has smaller letters, and does without buttons, which would cover its title.
+DRAW = """
+function drawChart(id, data, layout, config) {
+  const phone = matchMedia("(max-width: 600px)");
+  document.getElementById(id).style.height = `${layout.height}px`;  // which plotly forgets when the page gets wider
+  function draw() {
+    const fitted = structuredClone({ layout, config });
+    if (phone.matches) {
+      fitted.layout.font = { size: 12 };
+      fitted.layout.margin = { ...layout.margin, r: 8 };
+      for (const axis of ["xaxis", "yaxis"]) fitted.layout.template.layout[axis].title.font.size = 12;
+      fitted.config.displayModeBar = false;
+    }
+    Plotly.react(id, structuredClone(data), fitted.layout, fitted.config);
+  }
+  phone.addEventListener("change", draw);
+  draw();
+}
+"""
+
+STYLE = """
+body.jp-Notebook { margin: 0; padding: 0; overflow-y: auto; }
+body.jp-Notebook > main, .course { max-width: 58rem; margin: 0 auto; padding: 0 1rem; }
+.course { font: 15px/1.5 system-ui, sans-serif; color: #444; }
+header.course { padding-top: .8rem; } footer.course { padding-bottom: 2rem; }
+.course nav { display: flex; flex-wrap: wrap; gap: .3rem 1.5rem; justify-content: space-between; margin: .5rem 0; }
+.course summary { cursor: pointer; } .course ul { margin: .3rem 0 .8rem; }
+.course a { color: #0061a8; }
+.jp-RenderedMarkdown { font-size: 16px; line-height: 1.55; }
+.jp-RenderedMarkdown > :not(table, pre) { max-width: 60ch; }  /* of "0": about 75 letters */
+.jp-RenderedHTMLCommon table { display: block; width: fit-content; max-width: 100%; overflow-x: auto; margin-left: 0; }
+.jp-InputArea, .jp-OutputArea-child { display: flex; }
+.jp-InputArea > :not(.jp-InputPrompt), .jp-OutputArea-child > :not(.jp-OutputPrompt) {
+  display: block; flex: 1; min-width: 0; overflow-x: auto;
+}
+.jp-OutputArea-child > .jp-OutputArea-output { margin-left: 0; padding-right: 0; }
+.js-plotly-plot { width: 100%; overflow: hidden; }
+@media (max-width: 900px) { .jp-InputPrompt, .jp-OutputPrompt { display: none; } }
+@media (max-width: 600px) {
+  body.jp-Notebook > main, .course { padding: 0 .5rem; }
+  .jp-Notebook .jp-Cell { padding: 4px 0; }
+}
 """
 
 INDEX = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>The course</title><style>
-body {{ font: 17px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
+body {{ font: 17px/1.5 system-ui, sans-serif; max-width: 60ch; margin: 2rem auto; padding: 0 1rem; color: #222; }}
 table {{ border-collapse: collapse; width: 100%; }}
-td, th {{ text-align: left; vertical-align: top; padding: .6rem .8rem; border-bottom: 1px solid #ddd; }}
-td.number, th.number {{ text-align: right; white-space: nowrap; }}
+td, th {{ text-align: left; vertical-align: top; padding: .6rem .4rem; border-bottom: 1px solid #ddd; }}
+td.number, th.number {{ text-align: right; }}
+a {{ overflow-wrap: anywhere; }}
 </style></head><body><h1>The course</h1>
 <p>Each page is an executed notebook. “Reading” is the time a lesson asks of you; “machine” is what this run took.</p>
 <table><thead><tr><th>Lesson</th><th class="number">Reading</th><th class="number">Machine</th></tr></thead>
-<tbody>{rows}</tbody></table></body></html>
+<tbody>{rows}</tbody></table><p>{ran}</p></body></html>
 """
 
 
@@ -101,15 +150,14 @@ def run(lessons: list[str] | None, out: Path, notebooks: Path = NOTEBOOKS) -> pd
     paths = select(found, lessons)
     out.mkdir(parents=True, exist_ok=True)
     (out / "plotly.min.js").write_text(get_plotlyjs(), encoding="utf-8")
-    rows, cards = [], []
+    rows, cards, started = [], [], datetime.now().isoformat()
     for path in paths:
         row, executed = _run_one(path, out)
         rows.append(row)
         cards.append(card(executed))
-        page = to_html(executed, path, out, [p.name for p in paths])
-        (out / f"{path.stem}.html").write_text(page, encoding="utf-8")
+        (out / f"{path.stem}.html").write_text(to_html(executed, path, out, paths), encoding="utf-8")
     table = pd.DataFrame(rows, columns=["notebook", "cells", "seconds"])
-    (out / "index.html").write_text(_index(table, cards), encoding="utf-8")
+    (out / "index.html").write_text(_index(table, cards, started), encoding="utf-8")
     _print_table(table, out)
     return table
 
@@ -163,10 +211,11 @@ def execute(
     return executed
 
 
-def to_html(notebook: NotebookNode, path: Path, out: Path, names: list[str]) -> str:
+def to_html(notebook: NotebookNode, path: Path, out: Path, paths: list[Path]) -> str:
     """One page for an executed notebook: plotly charts alive, widgets as text, nothing fetched from a network.
 
-    `path` is the notebook's own file, from where its links lead; `names` are the notebooks with a page in `out`.
+    `path` is the notebook's own file, from where its links lead; `paths` are the notebooks with a page in `out`, in
+    their order. Above and below it lead to the index, to the pages before and after, and to its own sections.
     """
     page = nbformat.from_dict(notebook)
     page.metadata["title"] = card(page)[0]
@@ -174,11 +223,48 @@ def to_html(notebook: NotebookNode, path: Path, out: Path, names: list[str]) -> 
         if "data" in output:
             output["data"] = _static(output["data"], index)
     exporter = HTMLExporter(raw_template=PAGE, embed_images=True)
-    body, _ = exporter.from_notebook_node(page, resources={"metadata": {"path": str(path.parent)}})
+    look = {"script": f"{linked_marks.SCRIPT}\n{DRAW}", "style": STYLE}
+    body, _ = exporter.from_notebook_node(page, resources={"metadata": {"path": str(path.parent)}, "course": look})
     outside = re.search(r"<(?:script|link)\b[^>]*(?:src|href)\s*=\s*[\"']?(?:https?:)?//[^>]*>", body)
     if outside:
         raise CourseError(f"{path.name} has an output that needs a network: {outside[0]}. Show it without that script.")
-    return re.sub(r'(<a\b[^>]*?\bhref=")([^"#:]+)(?=["#])', lambda m: m[1] + _moved(m[2], path, out, names), body)
+    names = [other.name for other in paths]
+    linked = re.sub(r'(<a\b[^>]*?\bhref=")([^"#:]+)(?=["#])', lambda m: m[1] + _moved(m[2], path, out, names), body)
+    times = notebook.metadata["papermill"]
+    return _framed(linked, _ways(path, paths), _ran(times["start_time"], times["duration"]))
+
+
+def _framed(body: str, ways: str, ran: str) -> str:
+    """`body` with its way through the course above and below it, and above also its sections."""
+    sections = re.findall(r'<h2 id="([^"]*)">(.*?)<a class="anchor-link"', body, re.S)
+    items = "".join(f'<li><a href="#{anchor}">{title}</a></li>' for anchor, title in sections)
+    contents = f"<details><summary>On this page</summary><ul>{items}</ul></details>" if items else ""
+    before, _, after = body.rpartition("</main>")
+    above = f'<header class="course">{ways}<div>{ran}</div>{contents}</header><main>'
+    return before.replace("<main>", above, 1) + f'</main><footer class="course">{ways}</footer>' + after
+
+
+def _ways(path: Path, paths: list[Path]) -> str:
+    """Links to the page before, the index and the page after."""
+    place = paths.index(path)
+    before, after = paths[:place][-1:], paths[place + 1 :][:1]
+    links = [
+        *(f'<a href="{other.stem}.html">← {_title(other)}</a>' for other in before),
+        '<a href="index.html">All lessons</a>',
+        *(f'<a href="{other.stem}.html">{_title(other)} →</a>' for other in after),
+    ]
+    return f'<nav aria-label="Course">{"".join(links)}</nav>'
+
+
+def _title(path: Path) -> str:
+    return html.escape(card(nbformat.read(path, as_version=4))[0])
+
+
+def _ran(started: str, seconds: float) -> str:
+    """When (ISO 8601), how long and on what notebooks were executed."""
+    day, here = datetime.fromisoformat(started), machine.describe()
+    device = f"{here['cpu']}, {here['cores']} cores{', ' + here['gpu'] if here['gpu'] else ''}"
+    return html.escape(f"Run on {day.day} {day:%B %Y} in {seconds:,.0f} s on {device}.")
 
 
 def card(notebook: NotebookNode) -> tuple[str, str, str]:
@@ -222,7 +308,7 @@ def _static(data: dict, index: int) -> dict:
         # "</" would end the script element early, wherever it stands inside a string of the JSON.
         arguments = ", ".join(json.dumps(figure.get(k, {})).replace("</", "<\\/") for k in ("data", "layout", "config"))
         chart = f'<div id="chart-{index}" role="img" aria-label="{text}"></div>'
-        return {"text/html": f'{chart}<script>Plotly.newPlot("chart-{index}", {arguments});</script>'}
+        return {"text/html": f'{chart}<script>drawChart("chart-{index}", {arguments});</script>'}
     if WIDGET_MIME in data:
         note = "<p><em>Interactive: open this lesson in JupyterLab (<code>make lab</code>) to use it.</em></p>"
         return {"text/html": f"{note}<details><summary>As text</summary><pre>{text}</pre></details>"}
@@ -236,7 +322,7 @@ def _moved(target: str, path: Path, out: Path, names: list[str]) -> str:
     return Path(os.path.relpath(path.parent / target, out)).as_posix()
 
 
-def _index(table: pd.DataFrame, cards: list[tuple[str, str, str]]) -> str:
+def _index(table: pd.DataFrame, cards: list[tuple[str, str, str]], started: str) -> str:
     rows = []
     for name, seconds, texts in zip(table["notebook"], table["seconds"], cards, strict=True):
         title, minutes, goals = map(html.escape, texts)
@@ -245,7 +331,7 @@ def _index(table: pd.DataFrame, cards: list[tuple[str, str, str]]) -> str:
             f'<small><a href="{name}.ipynb">{name}.ipynb</a></small></td>'
             f'<td class="number">{minutes}</td><td class="number">{seconds:.1f} s</td></tr>'
         )
-    return INDEX.format(rows="\n".join(rows))
+    return INDEX.format(rows="\n".join(rows), ran=_ran(started, table["seconds"].sum()))
 
 
 def _print_table(table: pd.DataFrame, out: Path) -> None:

@@ -36,6 +36,7 @@ function render({ model, el }) {
       for (let drawn = ""; drawn !== model.get("value"); ) {
         drawn = model.get("value");
         const { data, layout, config } = JSON.parse(drawn);
+        chart.style.height = `${layout.height}px`;  // which plotly forgets when the cell gets wider
         await react(chart, data, layout, config);
       }
     } finally {

@@ -17,8 +17,8 @@ EMPTY = {"color": "#E4E4E4", "line": {"color": WASTE, "width": 1}}  # marker of 
 SHADES = (DECODE, "#3D93C6", "#005080")  # of one meaning: neighbours that have to be told apart
 
 INK, GRID, FONT = "#222222", "#DDDDDD", "system-ui, sans-serif"
-WIDTH, HEIGHT = 760, 420
-MARGIN = {"l": 70, "r": 24, "t": 80, "b": 76}
+HEIGHT = 360
+MARGIN = {"l": 70, "r": 24, "t": 12, "b": 60}
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "x", "star")

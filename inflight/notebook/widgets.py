@@ -17,12 +17,16 @@ from inflight.engine import trtllm_commands
 from inflight.engine.config import BuildConfig
 from inflight.engine.sizing import Sizing
 from inflight.errors import CourseError
-from inflight.notebook.dashboard import Dashboard
-from inflight.notebook.palette import DECODE, REQUEST
+from inflight.notebook.dashboard import WRAP, Dashboard
+from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE_TEXT, as_text
 from inflight.triton import repository
 from inflight.triton.client import Answer, Client
 from inflight.triton.repository import batchers
 from inflight.triton.server import Server
+
+WRAPPED = (
+    "line-height: 1.3; white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere"  # code in a narrow cell
+)
 
 # Predict, before measuring --------------------------------------------------------------------------------------------
 
@@ -46,7 +50,7 @@ def predict(question: str, options: Sequence[str] | None = None, default: str | 
     """Ask for a commitment before the measurement: one of `options`, or a number when there are none."""
     if options is None:
         kind = ipywidgets.IntText if isinstance(default, int) else ipywidgets.FloatText
-        return Prediction(question, kind(value=default, layout={"width": "12em"}))
+        return Prediction(question, kind(value=default, layout={"width": "12em", "max_width": "calc(100% - 4px)"}))
     return Prediction(question, ipywidgets.RadioButtons(options=list(options), value=default, layout={"width": "auto"}))
 
 
@@ -73,16 +77,18 @@ class Playground(Dashboard):
 
     def __init__(self, client: Client):
         self._client = client
-        style = {"description_width": "7em"}
+        style, wide = {"description_width": "7em"}, {"width": "auto", "max_width": "36em"}
         self.prompt = ipywidgets.Textarea(
             "Write a short story about a lighthouse.",
             description="Prompt",
             style=style,
-            layout={"width": "95%", "height": "4em"},
+            layout={"width": "auto", "height": "4em"},
         )
-        self.max_tokens = ipywidgets.IntSlider(120, 1, 400, description="Max tokens", style=style)
-        self.temperature = ipywidgets.FloatSlider(0.7, min=0, max=2, step=0.1, description="Temperature", style=style)
-        self.top_k = ipywidgets.IntSlider(40, 1, 200, description="top_k", style=style)
+        self.max_tokens = ipywidgets.IntSlider(120, 1, 400, description="Max tokens", style=style, layout=wide)
+        self.temperature = ipywidgets.FloatSlider(
+            0.7, min=0, max=2, step=0.1, description="Temperature", style=style, layout=wide
+        )
+        self.top_k = ipywidgets.IntSlider(40, 1, 200, description="top_k", style=style, layout=wide)
         self.text = ipywidgets.HTML()
         controls = {name: getattr(self, name) for name in ("prompt", "max_tokens", "temperature", "top_k")}
         super().__init__(controls, self._ask, self.text)
@@ -262,10 +268,10 @@ def _parameter_field(spec: repository.Parameter, text: str) -> ipywidgets.ValueW
     """A list of the allowed values where there are few, a line of text otherwise."""
     values = {"bool": ["false", "true"], "choice": list(spec.choices)}.get(spec.kind)
     if values is None:
-        return ipywidgets.Text(text, layout={"width": "20em"})
+        return ipywidgets.Text(text, layout={"width": "auto"})
     if not spec.required:
         values.append("")
-    field = ipywidgets.Dropdown(options=[(value or "(blank)", value) for value in values], layout={"width": "20em"})
+    field = ipywidgets.Dropdown(options=[(value or "(blank)", value) for value in values], layout={"width": "auto"})
     _set_text(field, text)
     return field
 
@@ -278,18 +284,23 @@ def _set_text(field: ipywidgets.ValueWidget, text: str) -> None:
 
 
 def _parameter_row(name: str, spec: repository.Parameter, field: ipywidgets.ValueWidget) -> ipywidgets.HBox:
-    label = ipywidgets.HTML(f"<code>{html.escape(name)}</code>", layout={"width": "20em"})
-    return ipywidgets.HBox([label, field, ipywidgets.HTML(html.escape(spec.help))])
+    """Name and help in one column, the field in the other; every row has the same columns, and words wrap in them."""
+    code = html.escape(name).replace("_", "_<wbr>").replace(".", ".<wbr>")  # where a long name may be broken
+    told = f"<code>{code}</code><br><small>{html.escape(spec.help)}</small>"
+    label = ipywidgets.HTML(f'<div style="line-height: 1.4; overflow-wrap: anywhere">{told}</div>')
+    columns = {"display": "grid", "grid_template_columns": "minmax(0, 3fr) minmax(0, 2fr)", "grid_gap": "0 1em"}
+    return ipywidgets.HBox([label, field], layout={**columns, "max_width": "60em", "align_items": "center"})
 
 
 def _diff_html(diff: str) -> str:
-    """A unified diff without its two lines of file names, in colours; the signs say the same."""
-    colours = {"-": "#D55E00", "+": "#0072B2", "@": "#767676"}
+    """A unified diff without its two lines of file names, in colours on a light card; the signs say the same."""
+    colours = {"-": as_text(REQUEST[3]), "+": DECODE, "@": WASTE_TEXT}
     lines = [
-        f'<span style="color: {colours.get(line[:1], "inherit")}">{html.escape(line)}</span>'
+        f'<span style="color: {colours.get(line[:1], INK)}">{html.escape(line)}</span>'
         for line in diff.splitlines()[2:]
     ]
-    return f'<pre style="line-height: 1.3">{"<br>".join(lines)}</pre>' if lines else ""
+    look = f"{WRAPPED}; background: white; padding: 4px 8px"
+    return f'<pre style="{look}">{"<br>".join(lines)}</pre>' if lines else ""
 
 
 # Lesson 01: build options ---------------------------------------------------------------------------------------------
@@ -310,7 +321,7 @@ class BuildOptions(ipywidgets.VBox):
 
     def __init__(self, sizing: Sizing, memory_bytes: float):
         self._sizing, self._memory_bytes = sizing, memory_bytes
-        style, wide = {"description_width": "11em"}, {"width": "24em"}
+        style, wide = {"description_width": "11em"}, {"width": "24em", "max_width": "calc(100% - 4px)"}
         number = functools.partial(ipywidgets.BoundedIntText, min=0, max=1_000_000, style=style, layout=wide)
         choice = functools.partial(ipywidgets.Dropdown, style=style, layout=wide)
         self.fields = {
@@ -337,10 +348,9 @@ class BuildOptions(ipywidgets.VBox):
         for field in (*self.fields.values(), *target):
             field.observe(self._update, "value")
         left = ipywidgets.VBox(list(self.fields.values()))
-        rows = ipywidgets.HBox(target[:3]), ipywidgets.HBox(target[3:])
-        lab = ipywidgets.VBox([*rows, self.commands])
+        lab = ipywidgets.VBox([ipywidgets.HBox(target, layout=WRAP), self.commands])
         folded = ipywidgets.Accordion([lab], titles=("The same with TensorRT-LLM",), selected_index=None)
-        super().__init__([ipywidgets.HBox([left, self.result]), folded])
+        super().__init__([ipywidgets.HBox([left, self.result], layout=WRAP), folded])
         self._update()
 
     def __repr__(self) -> str:
@@ -396,7 +406,7 @@ class BuildOptions(ipywidgets.VBox):
         given = trtllm_commands.commands(config, *target)
         notes = trtllm_commands.differences(config, self.gpu_dtype.value)
         pages = "".join(
-            f"<b>{html.escape(title)}</b><pre style='line-height: 1.3'>{html.escape(text)}</pre>"
+            f"<b>{html.escape(title)}</b><pre style='{WRAPPED}'>{html.escape(text)}</pre>"
             for title, text in given.items()
         )
         listed = "".join(f"<li>{html.escape(note).replace('`', '')}</li>" for note in notes)

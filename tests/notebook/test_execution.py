@@ -26,6 +26,8 @@ Afterwards you will be *able to*:
 - ask a model
 - draw a request
 
+## A section
+
 [Next](01_engine.ipynb#top), [the lab](../labs/01_engine.ipynb), [far](https://example.org/a)"""
 
 
@@ -68,7 +70,7 @@ def test_pages_fetch_nothing_and_draw_with_the_plotly_beside_them(ran):
     out, _, _ = ran
     page = (out / "00_start.html").read_text()
     assert '<script src="plotly.min.js"></script>' in page
-    assert "Plotly.newPlot(" in page and 'aria-label="two &lt;bars&gt;"' in page
+    assert 'drawChart("chart-' in page and 'aria-label="two &lt;bars&gt;"' in page
     assert '"name": "<\\/script>"' in page and SVG not in page
     assert page.count(linked_marks.SCRIPT) == 1
     for name in ("00_start.html", "01_engine.html", "index.html"):
@@ -155,3 +157,18 @@ def wait_for_kernel(started, process):
             return psutil.Process(int(started.read_text()))
         psutil.wait_procs([psutil.Process(process.pid)], timeout=0.1)
     raise AssertionError("the runner ended before its cell ran")
+
+
+def test_a_page_leads_back_on_and_to_its_sections_and_says_when_and_where_it_ran(ran):
+    first, second = ((ran[0] / f"{name}.html").read_text() for name in ("00_start", "01_engine"))
+    for page in (first, second):
+        assert page.count('<a href="index.html">All lessons</a>') == 2
+        assert re.search(
+            r'<header class="course">.*Run on \d+ \w+ \d{4} in [\d,]+ s on .+\..*</header><main>', page, re.S
+        )
+    assert (
+        first.count('<a href="01_engine.html">Start here &amp; now →</a>') == 2 and "←" not in first.split("<main>")[0]
+    )
+    assert second.count('<a href="00_start.html">← Start here &amp; now</a>') == 2
+    assert '<li><a href="#A-section">A section</a></li>' in first
+    assert "Run on" in (ran[0] / "index.html").read_text()

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 
 from inflight import machine, tiers
 from inflight.notebook.charts.marks import counted, line_saying, once_in_legend, saying, words
+from inflight.notebook.charts.panels import stack
 from inflight.notebook.palette import (
     DECODE,
     INK,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from inflight.bench.batch_run import Outcome
 
 REJECTED, URGENT = REQUEST[3], REQUEST[1]
-LANE_PX, ROWS_PX, GAP_PX, TOP_PX, BOTTOM_PX = 20, 130, 52, 84, 54
+LANE_PX, ROWS_PX = 20, 130
 WAITS_S = 0.003  # shorter than that is no waiting
 HELD_BACK_S = 0.02  # an answer takes a moment to arrive; one that takes longer is shown
 OUTCOMES = {"answered": DECODE, "queue full": REJECTED, "timed out": REQUEST[1]}
@@ -60,13 +61,12 @@ def batches(runs: dict[str, Outcome]) -> go.Figure:
     """
     fig, lanes = go.Figure(), {title: _instances(run) for title, run in runs.items()}
     panels_px = [ROWS_PX + LANE_PX * len(names) for names in lanes.values()]
-    inner_px = sum(panels_px) + GAP_PX * (len(runs) - 1)
+    domains = stack(fig, list(runs), panels_px, [_in_short(run) for run in runs.values()])
     end = _ms(max(run.requests["answered_s"].max() for run in runs.values()))
-    bottom_px = inner_px
-    for number, ((title, run), panel_px) in enumerate(zip(runs.items(), panels_px)):
+    panels = zip(runs.items(), domains, panels_px, strict=True)
+    for number, ((title, run), (bottom, top), panel_px) in enumerate(panels):
         rows, strip = "" if number == 0 else str(2 * number + 1), str(2 * number + 2)
-        bottom_px -= panel_px
-        edges = [max(0.0, bottom_px + px) / inner_px for px in (0, LANE_PX * len(lanes[title]), panel_px)]
+        edges = [bottom, bottom + (top - bottom) * LANE_PX * len(lanes[title]) / panel_px, top]
         _lay_out(fig, rows, strip, edges, end, len(run.requests), lanes[title])
         fig.update_layout(
             {
@@ -78,25 +78,8 @@ def batches(runs: dict[str, Outcome]) -> go.Figure:
         )
         _draw_requests(fig, run, lanes[title], {"xaxis": f"x{rows}", "yaxis": f"y{rows}"})
         _draw_lanes(fig, run.executions, lanes[title], {"xaxis": f"x{strip}", "yaxis": f"y{strip}"})
-        fig.add_annotation(
-            xref=f"x{rows} domain",  # the title stays when a reader zooms
-            yref=f"y{rows} domain",
-            x=0,
-            y=1,
-            xanchor="left",
-            yanchor="bottom",
-            yshift=2,
-            showarrow=False,
-            text=f"<b>{title}</b> · {_in_short(run)}",
-        )
-        bottom_px -= GAP_PX
     once_in_legend(fig)
-    return fig.update_layout(
-        height=inner_px + TOP_PX + BOTTOM_PX,
-        barmode="overlay",
-        margin={"l": 78, "r": 16, "t": TOP_PX, "b": BOTTOM_PX},
-        meta=_on_the_cpu(),
-    )
+    return fig.update_layout(barmode="overlay", margin={"l": 78, "r": 16}, meta=_on_the_cpu())
 
 
 def _lay_out(
@@ -367,7 +350,7 @@ def delay_sweep(rows: pd.DataFrame, budget_ms: float) -> go.Figure:
             }
         )
     once_in_legend(fig)
-    return fig.update_layout(height=520, margin={"t": 84, "r": 40, "b": 60}, meta=_on_the_cpu())
+    return fig.update_layout(height=440, margin={"r": 40}, meta=_on_the_cpu())
 
 
 # What became of all ---------------------------------------------------------------------------------------------------
@@ -398,8 +381,8 @@ def queue_outcomes(counts: pd.DataFrame) -> go.Figure:
     fig.update_yaxes(autorange="reversed")
     return fig.update_layout(
         barmode="stack",
-        height=150 + 44 * len(counts),
-        margin={"l": 190, "t": 60, "b": 56},
+        height=70 + 44 * len(counts),
+        margin={"l": 190, "b": 56},
         meta=_on_the_cpu(),
     )
 
@@ -459,15 +442,14 @@ def batch_cost(batch_ms: dict[int, float], fixed_ms: float, item_ms: float) -> g
         x=middle,
         y=fixed_ms + item_ms * middle,
         text=f"{fixed_ms:.1f} ms + {item_ms:.1f} ms a text",
-        xanchor="left",
+        xanchor="center",
         yanchor="top",
-        xshift=8,
-        yshift=-26,
+        yshift=-30,
         showarrow=False,
     )
     fig.update_xaxes(title="texts in the batch", tickvals=[0, *sizes], range=[0, ends[1] * 1.06])
     fig.update_yaxes(title="time of a batch (ms)", range=[0, most * 1.08])
-    return fig.update_layout(showlegend=False, height=340, margin={"t": 20, "b": 56})
+    return fig.update_layout(showlegend=False, height=340, margin={"b": 56})
 
 
 # Sequences ------------------------------------------------------------------------------------------------------------
@@ -481,14 +463,15 @@ def sequence_places(runs: dict[str, pd.DataFrame]) -> go.Figure:
     runs : dict of str to DataFrame
         By the panel's title. One row a request: `sequence`, `execution`, `place` (from 0).
     """
-    fig, gap = go.Figure(), 0.26
+    fig = go.Figure()
     everything = pd.concat(runs.values())
     names = sorted(everything["sequence"].unique().tolist())
     colours = dict(zip(names, [*REQUEST[:4], DECODE, INK]))
-    last_place, height = int(everything["place"].max()), (1 - gap * (len(runs) - 1)) / len(runs)
+    last_place = int(everything["place"].max())
+    domains = stack(fig, list(runs), [24 + 34 * (last_place + 1)] * len(runs))
     most = max(rows["execution"].nunique() for rows in runs.values())
-    for number, (title, rows) in enumerate(runs.items()):
-        suffix, top = "" if number == 0 else str(number + 1), 1 - number * (height + gap)
+    for number, (rows, domain) in enumerate(zip(runs.values(), domains, strict=True)):
+        suffix = "" if number == 0 else str(number + 1)
         axes = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
         turn, who = rows["execution"].rank(method="dense").astype(int), rows["sequence"]
         fig.add_scatter(
@@ -520,23 +503,11 @@ def sequence_places(runs: dict[str, pd.DataFrame]) -> go.Figure:
                 },
                 f"yaxis{suffix}": {
                     "anchor": f"x{suffix}",
-                    "domain": [max(0.0, top - height), top],
+                    "domain": domain,
                     "title": "place",
                     "dtick": 1,
                     "range": [last_place + 0.7, -0.7],
                 },
             }
         )
-        fig.add_annotation(
-            xref=axes["xaxis"],
-            yref=f"{axes['yaxis']} domain",
-            x=0.3,
-            y=1,
-            text=f"<b>{title}</b>",
-            xanchor="left",
-            yanchor="bottom",
-            yshift=4,
-            showarrow=False,
-        )
-    inner_px = (40 + 34 * (last_place + 1)) * len(runs) * (1 + gap)
-    return fig.update_layout(height=90 + int(inner_px), showlegend=False, margin={"t": 34, "b": 56}, meta=_on_the_cpu())
+    return fig.update_layout(showlegend=False, meta=_on_the_cpu())

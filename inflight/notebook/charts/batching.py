@@ -5,6 +5,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.notebook.charts.marks import counted, in_order, once_in_legend, saying, words
+from inflight.notebook.charts.panels import stack
 from inflight.notebook.palette import DECODE, EMPTY, INK, REQUEST, WASTE, WASTE_TEXT, patterns
 
 CLASSES = {"short": REQUEST[0], "medium": REQUEST[2], "long": REQUEST[3]}
@@ -30,11 +31,11 @@ def slot_map(runs: dict[str, pd.DataFrame], slots: int) -> go.Figure:
     slots : int
         The engine's `max_batch_size`.
     """
-    fig, gap = go.Figure(), 0.16
+    fig = go.Figure()
     end = max([stays["last"].max() for stays in runs.values() if len(stays)], default=1)
-    height = (1 - gap * (len(runs) - 1)) / len(runs)
-    for number, (title, stays) in enumerate(runs.items()):
-        suffix, top = "" if number == 0 else str(number + 1), 1 - number * (height + gap)
+    domains = stack(fig, list(runs), [150] * len(runs), [_waste(stays, slots) for stays in runs.values()])
+    for number, (stays, domain) in enumerate(zip(runs.values(), domains, strict=True)):
+        suffix = "" if number == 0 else str(number + 1)
         axes = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
         _draw_stays(fig, stays, slots, axes)
         fig.update_layout(
@@ -48,7 +49,7 @@ def slot_map(runs: dict[str, pd.DataFrame], slots: int) -> go.Figure:
                 },
                 f"yaxis{suffix}": {
                     "anchor": f"x{suffix}",
-                    "domain": [max(0.0, top - height), top],
+                    "domain": domain,
                     "title": "slot",
                     "dtick": 1,
                     "range": [slots + 0.6, 0.4],
@@ -56,24 +57,8 @@ def slot_map(runs: dict[str, pd.DataFrame], slots: int) -> go.Figure:
                 },
             }
         )
-        fig.add_annotation(
-            xref=f"{axes['xaxis']} domain",  # the title stays when a reader zooms
-            yref=f"{axes['yaxis']} domain",
-            x=0,
-            y=1,
-            xanchor="left",
-            yanchor="bottom",
-            yshift=4,
-            showarrow=False,
-            text=f"<b>{title}</b> · {_waste(stays, slots)}",
-        )
     once_in_legend(fig)
-    return fig.update_layout(
-        barmode="overlay",
-        bargap=0.12,
-        height=152 + 200 * len(runs),
-        margin={"l": 70, "r": 16, "t": 88, "b": 60},
-    )
+    return fig.update_layout(barmode="overlay", bargap=0.12, margin={"l": 70, "r": 16})
 
 
 def _kinds(stays: pd.DataFrame) -> pd.Series:
@@ -195,7 +180,7 @@ def iteration_cost(answers_ms: pd.Series) -> go.Figure:
     )
     fig.update_xaxes(title="answers in the iteration", dtick=1, range=[0.5, number[-1] + 0.5])
     fig.update_yaxes(title="time of an iteration (ms)", range=[0, float(full[-1]) * 1.08])
-    return fig.update_layout(showlegend=False, height=360, margin={"t": 20})
+    return fig.update_layout(showlegend=False, height=360)
 
 
 def who_pays(runs: dict[str, pd.DataFrame]) -> go.Figure:
@@ -221,7 +206,7 @@ def who_pays(runs: dict[str, pd.DataFrame]) -> go.Figure:
         **saying(f"{name} · {speed:.0f} tokens a second" for name, speed in zip(names, speeds, strict=True)),
     )
     _panel(fig, "", (0.76, 1.0), "tokens a second", max(speeds), len(names))
-    for suffix, kind, domain in (("2", "short", (0.39, 0.58)), ("3", "long", (0.0, 0.19))):
+    for suffix, kind, domain in (("2", "short", (0.4, 0.58)), ("3", "long", (0.0, 0.19))):
         longest = 0.0
         for name in names:
             rows = runs[name]
@@ -233,7 +218,7 @@ def who_pays(runs: dict[str, pd.DataFrame]) -> go.Figure:
                 y=[name, name],
                 mode="lines+markers+text",
                 textposition="middle right",
-                text=["", f"  P50 {marks[0]:.2f} · P99 {marks[1]:.2f}"],  # together: the marks may touch each other
+                text=["", f"  {marks[0]:.2f} · {marks[1]:.2f}"],  # together: the marks may touch each other
                 textfont={"color": INK},
                 line={"color": CLASSES[kind], "width": 4},
                 marker={"color": CLASSES[kind], "size": 12, "symbol": ["circle", "diamond"]},
@@ -244,9 +229,9 @@ def who_pays(runs: dict[str, pd.DataFrame]) -> go.Figure:
                 xaxis=f"x{suffix}",
                 yaxis=f"y{suffix}",
             )
-        title = f"end-to-end latency of {kind} answers: ● P50 and ◆ P99 (s)"
+        title = f"end-to-end latency of {kind} answers (s):<br>● P50 and ◆ P99"
         _panel(fig, suffix, domain, title, 1.45 * longest, len(names))
-    return fig.update_layout(showlegend=False, bargap=0.3, height=520, margin={"l": 90, "t": 16, "b": 60})
+    return fig.update_layout(showlegend=False, bargap=0.3, height=540, margin={"l": 90})
 
 
 def _panel(fig: go.Figure, suffix: str, domain: tuple[float, float], title: str, most: float, lanes: int) -> None:
@@ -277,4 +262,4 @@ def against_the_baseline(rows: pd.DataFrame) -> go.Figure:
         **saying(f"{row.model} · {row.tokens_per_s:.1f} tokens a second" for row in rows.itertuples()),
     )
     fig.update_xaxes(title="tokens a second", range=[0, float(rows["tokens_per_s"].max()) * 1.12])
-    return fig.update_layout(showlegend=False, height=100 + 50 * len(rows), margin={"l": 120, "t": 16})
+    return fig.update_layout(showlegend=False, height=100 + 50 * len(rows), margin={"l": 120})

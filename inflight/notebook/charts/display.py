@@ -2,6 +2,7 @@
 
 import html
 import json
+import textwrap
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -13,8 +14,24 @@ from inflight.errors import CourseError
 from inflight.notebook import linked_marks
 from inflight.notebook.palette import DECODE, FONT, GRID, HEIGHT, INK, MARGIN, PREFILL, REQUEST, WASTE, WASTE_TEXT
 
+NARROWEST_PX = 440  # the least that a notebook gives an output: JupyterLab with its sidebar, on a laptop at 150 %
+BUTTONS_PX = (122, 28)  # what plotly's buttons take at the top right: width and height
+CHARACTER_EM = 0.56  # how wide a letter is on average, in most fonts
+TITLE_SIZE, CAPTION_SIZE, LEGEND_SIZE = 16, 12, 13  # of the letters, in pixels
+LINE_EM, FIRST_LINE_EM, PAD_PX = 1.3, 0.7, 8
+LEGEND_MARK_PX, LEGEND_PX = 50, 300  # a legend's entry but for its words, and these at the most
+
 _TICKS = {"ticks": "outside", "ticklen": 6, "tickcolor": "white"}  # or the zeros of both axes would touch
-_AXIS = {"gridcolor": GRID, "linecolor": INK, "zeroline": False, "automargin": True, **_TICKS}
+_AXIS = {
+    "gridcolor": GRID,
+    "linecolor": INK,
+    "zeroline": False,
+    "automargin": True,
+    **_TICKS,
+    "title": {"font": {"size": 14}},
+}
+# The title stands at the top, beside plotly's buttons, and the legend at the bottom, below the axes: for both plotly
+# finds the room (`yref` "container"), however narrow the page is and however many rows the legend takes there.
 pio.templates["course"] = go.layout.Template(
     layout={
         "font": {"family": FONT, "size": 14, "color": INK},
@@ -24,28 +41,53 @@ pio.templates["course"] = go.layout.Template(
         "margin": MARGIN,
         "xaxis": _AXIS,
         "yaxis": _AXIS,
-        "title": {"x": 0, "xref": "paper", "y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 10}},
+        "title": {"x": 0, "xref": "container", "y": 1, "yref": "container", "yanchor": "top"},
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "xref": "container",
+            "y": 0,
+            "yref": "container",
+            "yanchor": "bottom",
+            "traceorder": "normal",
+            "font": {"size": LEGEND_SIZE},
+        },
+        "modebar": {"bgcolor": "rgba(0, 0, 0, 0)"},
         "hoverlabel": {"bgcolor": "white", "bordercolor": INK, "font": {"color": INK, "size": 13}, "align": "left"},
-        "legend": {"orientation": "h", "x": 0, "yref": "container", "yanchor": "bottom", "traceorder": "normal"},
     }
 )
 pio.templates.default = "course"
 
 
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
-CAPTION_PX = 20
-CONFIG = {"displaylogo": False, "responsive": True}  # of plotly.js, wherever it draws
+# Of plotly.js, wherever it draws. Few buttons, so that a title fits beside them: the others do nothing here, or what
+# these do.
+CONFIG = {
+    "displaylogo": False,
+    "showSendToCloud": False,  # plotly.js 4 would offer to upload the picture's data
+    "responsive": True,
+    "modeBarButtonsToRemove": ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
+}
 
 
 def in_course_look(fig: go.Figure) -> dict:
-    """`fig` as plotly.js takes it (`data`, `layout`, `config`), in the course's colours and fonts, with a height."""
+    """`fig` as plotly.js takes it (`data`, `layout`, `config`), in the course's colours and fonts, with a height.
+
+    A figure's own height and margins are those of the picture: it gets as much higher as title, caption and legend are.
+    """
     spec = json.loads(fig.to_json(validate=False))  # not `to_dict`, which leaves some columns as numpy arrays
-    layout = spec["layout"]
+    layout, device = spec["layout"], _device(fig)
     layout["template"] = pio.templates["course"].to_plotly_json()
-    height = layout.setdefault("height", HEIGHT)
-    layout.setdefault("legend", {}).setdefault("y", 1 - 54 / height)  # between the title and the titles of subplots
-    if device := _device(fig):
-        _add_caption(layout, f"measured on {device}")
+    layout.setdefault("height", HEIGHT)
+    for trace in spec["data"]:
+        if trace["type"] == "bar":
+            trace.setdefault("cliponaxis", False)  # or what is written beside the longest bar is cut off
+        if "name" in trace:
+            trace["name"] = "<br>".join(wrapped(trace["name"], LEGEND_SIZE, LEGEND_PX))
+    head = _write_head(layout, f"measured on {device}" if device else "")
+    layout["height"] += head + _legend_px(spec)
+    margin = layout.setdefault("margin", {})
+    margin["t"] = margin.get("t", MARGIN["t"]) + head
     return {"data": spec["data"], "layout": layout, "config": CONFIG}
 
 
@@ -55,16 +97,37 @@ def _device(fig: go.Figure) -> str:
     return meta["device"] if isinstance(meta, dict) and "device" in meta else machine.device_name()
 
 
-def _add_caption(layout: dict, caption: str) -> None:
-    """A line above all that a figure has; it gets as much higher as the line is."""
-    height = layout["height"]
-    layout["height"] = height + CAPTION_PX
-    margin, legend, title = layout.setdefault("margin", {}), layout["legend"], layout.setdefault("title", {})
-    margin["t"] = margin.get("t", MARGIN["t"]) + CAPTION_PX
-    if legend.get("yref", "container") == "container":  # as far from the picture as it was
-        legend["y"] = legend["y"] * height / layout["height"]
-    written = {"text": caption, "font": {"size": 12, "color": WASTE_TEXT}}
-    title |= {"subtitle": written} if title.get("text") else written
+def wrapped(text: str, size_px: int, width_px: int = NARROWEST_PX) -> list[str]:
+    """`text` in lines that are at most `width_px` wide in letters of `size_px`."""
+    return textwrap.wrap(text, int(width_px / (CHARACTER_EM * size_px)), break_long_words=False)
+
+
+def _write_head(layout: dict, caption: str) -> int:
+    """Title and caption in lines that leave room for plotly's buttons; returns how much room above they take."""
+    title, room = layout.get("title", {}), NARROWEST_PX - BUTTONS_PX[0] - PAD_PX
+    headings = wrapped(title.get("text") or "", TITLE_SIZE, room)
+    notes = wrapped(caption, CAPTION_SIZE, room)
+    if not headings and not notes:
+        return BUTTONS_PX[1]
+    written = {"text": "<br>".join(notes), "font": {"size": CAPTION_SIZE, "color": WASTE_TEXT}}
+    # plotly sets the first of several lines by its baseline, a single one by the upper edge of its letters.
+    shift = (FIRST_LINE_EM * (TITLE_SIZE if headings else CAPTION_SIZE)) if len(headings or notes) > 1 else 0
+    heading = {"text": "<br>".join(headings), "font": {"size": TITLE_SIZE}, "subtitle": written}
+    layout["title"] = {**title, **(heading if headings else written), "pad": {"t": PAD_PX + shift, "l": PAD_PX}}
+    lines_px = LINE_EM * (TITLE_SIZE * len(headings) + CAPTION_SIZE * len(notes))
+    return max(BUTTONS_PX[1], round(PAD_PX + lines_px + PAD_PX))
+
+
+def _legend_px(spec: dict) -> int:
+    """How high the legend is where the page is narrowest: plotly gives all entries the width of the widest."""
+    entries = [trace for trace in spec["data"] if trace.get("showlegend", True)]
+    if not entries or not spec["layout"].get("showlegend", len(entries) > 1):
+        return 0
+    names = [trace.get("name", "trace 0").split("<br>") for trace in entries]
+    widths = [LEGEND_MARK_PX + CHARACTER_EM * LEGEND_SIZE * max(map(len, lines)) for lines in names]
+    columns = len(names) if sum(widths) < NARROWEST_PX else max(1, int(NARROWEST_PX // max(widths)))
+    num_lines = sum(max(map(len, names[start : start + columns])) for start in range(0, len(names), columns))
+    return round(num_lines * LINE_EM * LEGEND_SIZE) + 2 * PAD_PX
 
 
 def show(fig: go.Figure, alt: str) -> None:
@@ -99,7 +162,9 @@ def table(frame: pd.DataFrame, decimals: int = 1) -> HTML:
     """`frame` without its index: text to the left, numbers to the right, whole texts."""
 
     def cell(tag: str, value: object, is_number: bool) -> str:
-        look = f"text-align: {'right' if is_number else 'left'}; vertical-align: top"
+        # A long name may be broken rather than push the table off a narrow page; a number may not.
+        breaks = "white-space: nowrap" if is_number and tag == "td" else "overflow-wrap: anywhere"
+        look = f"text-align: {'right' if is_number else 'left'}; vertical-align: top; padding: 4px 6px; {breaks}"
         places = decimals if isinstance(value, float) else 0
         text = f"{value:,.{places}f}" if is_number and tag == "td" else str(value)
         return f'<{tag} style="{look}">{html.escape(text)}</{tag}>'

@@ -4,6 +4,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.notebook.charts.marks import counted, line_saying, saying
+from inflight.notebook.charts.panels import stack
 from inflight.notebook.palette import DECODE, INK, REQUEST, SYMBOLS, as_text, text_on
 
 _KINDS = {"feed-forward": "#333333", "embedding": "#5A5A5A", "attention": "#7A7A7A", "norms": "#949494"}
@@ -44,13 +45,14 @@ def engine_bytes(weights: pd.DataFrame, kv_per_user: pd.DataFrame, memory_bytes:
         showarrow=False,
         font={"color": as_text(REQUEST[3])},
     )
+    widest = max(weights["bytes"].sum(), 4 * kv_per_user["bytes"].max())
     fig.update_layout(
         meta={"device": ""},  # worked out, not measured
         title="What fills the memory",
         barmode="stack",
-        height=640,
-        margin={"l": 150, "r": 30, "t": 56, "b": 76},
-        xaxis={"title": "megabytes", "anchor": "y"},
+        height=580,
+        margin={"l": 90, "r": 12},
+        xaxis={"title": "megabytes", "anchor": "y", "range": [0, 1.15 * widest / MB]},
         yaxis={"domain": [0.68, 1], "showgrid": False},
         xaxis2={"title": "users at the same time", "anchor": "y2", "range": [0, most * 1.15]},
         yaxis2={"title": "gigabytes", "domain": [0, 0.5], "anchor": "x2", "range": [0, memory_bytes / GB * 1.5]},
@@ -89,7 +91,8 @@ def _draw_bars(fig: go.Figure, weights: pd.DataFrame, longest: pd.Series) -> Non
         (lanes[2], weights["bytes"].sum() / MB, kinds),
         (lanes[1], megabytes, f"{megabytes:.1f}: {longest['tokens']:,.0f} tokens"),
     ):
-        fig.add_annotation(x=end, y=lane, text=text, align="left", xanchor="left", xshift=8, showarrow=False)
+        look = {"align": "left", "xanchor": "left", "xshift": 6, "showarrow": False, "font": {"size": 11}}
+        fig.add_annotation(x=end, y=lane, text=text, **look)
 
 
 def _users_that_fit(memory: float, weights: float, per_user: float) -> int:
@@ -179,22 +182,21 @@ def builds(rows: list[dict]) -> go.Figure:
             **saying(map(_in_words, engines)),
         )
     title = "Perplexity over the checkpoint's, with its 95 % interval"
-    for top, text in ((1, title), (0.46, "Speed against bytes: ● for 8 users, ◆ for 1")):
-        fig.add_annotation(
-            xref="paper", yref="paper", x=0, y=top, xanchor="left", yanchor="bottom", yshift=6, showarrow=False,
-            text=f"<b>{text}</b>",
-        )  # fmt: skip
+    titles = [title, "Speed against bytes: ● for 8 users, ◆ for 1"]
+    perplexity, speed = stack(fig, titles, [40 + 36 * len(engines), 240], axis_px=70, left_px=80)
     most_mb = max(row["weight_bytes"] for row in engines) / MB
     fastest = max(row["tokens_per_s_8"] for row in engines)
     fig.update_layout(
         title="What builds keep, weigh and give",
-        height=700,
         showlegend=False,
-        margin={"l": 90, "r": 30, "t": 76, "b": 60},
-        xaxis={"title": {"text": "times the checkpoint's perplexity; 1: nothing lost", "standoff": 6}, "anchor": "y"},
-        yaxis={"domain": [0.66, 1], "autorange": "reversed"},
-        xaxis2={"title": "megabytes of weights", "anchor": "y2", "range": [0, most_mb * 1.2]},
-        yaxis2={"title": "tokens a second", "domain": [0, 0.46], "anchor": "x2", "range": [0, fastest * 1.2]},
+        margin={"l": 90, "r": 30},
+        xaxis={
+            "title": {"text": "times the checkpoint's perplexity<br>(1: nothing lost)", "standoff": 6},
+            "anchor": "y",
+        },
+        yaxis={"domain": perplexity, "autorange": "reversed"},
+        xaxis2={"title": "megabytes of weights", "anchor": "y2", "range": [0, most_mb * 1.35]},
+        yaxis2={"title": "tokens a second", "domain": speed, "anchor": "x2", "range": [0, fastest * 1.2]},
         meta={"device": _devices(engines)},
     )
     return fig

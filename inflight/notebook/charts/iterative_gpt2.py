@@ -7,11 +7,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.notebook.charts.marks import keep_panel, once_in_legend, saying, saying_alike
+from inflight.notebook.charts.panels import stack
 from inflight.notebook.palette import DASHES, DECODE, INK, REQUEST, as_text
 
 WITHOUT_CACHE, WITH_CACHE = REQUEST[3], DECODE
 MARKS = {"diamond": "◆", "circle": "●"}
-BOTTOM_PX, LEGEND_PX = 60, 84  # below the panels; above them, with a legend
 WINDOW = 16  # tokens whose times make one point
 
 
@@ -23,33 +23,19 @@ def _dash(stream: int) -> str:
     return DASHES[(stream - 1) % len(DASHES)]
 
 
-def _panels(fig: go.Figure, titles: list[str], height: int, gap_px: int = 60, top_px: int = 40) -> list[dict]:
+def _panels(fig: go.Figure, titles: list[str], panel_px: int) -> list[dict]:
     """Panels one above the other, each with its title, on one scale of x; returns the axes of each."""
-    inner = height - top_px - BOTTOM_PX
-    gap = gap_px / inner
-    share = (1 - gap * (len(titles) - 1)) / len(titles)
     axes = []
-    for number, title in enumerate(titles):
-        suffix, top = "" if number == 0 else str(number + 1), 1 - number * (share + gap)
+    for number, domain in enumerate(stack(fig, titles, [panel_px] * len(titles))):
+        suffix = "" if number == 0 else str(number + 1)
         axes.append({"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"})
         fig.update_layout(
             {
                 f"xaxis{suffix}": {"anchor": f"y{suffix}", "matches": "x" if number else None},
-                f"yaxis{suffix}": {"anchor": f"x{suffix}", "domain": [max(0.0, top - share), top]},
+                f"yaxis{suffix}": {"anchor": f"x{suffix}", "domain": domain},
             }
         )
-        fig.add_annotation(
-            xref="paper",
-            yref="paper",
-            x=0,
-            y=top,
-            xanchor="left",
-            yanchor="bottom",
-            yshift=6,
-            showarrow=False,
-            text=f"<b>{title}</b>",
-        )
-    fig.update_layout(height=height, showlegend=False, margin={"t": top_px, "b": BOTTOM_PX})
+    fig.update_layout(showlegend=False)
     return axes
 
 
@@ -69,7 +55,7 @@ def race(runs: dict[str, pd.DataFrame], offsets_s: Sequence[float] | Mapping[str
     fig = go.Figure()
     end = max((tokens["time_s"].max() for tokens in runs.values() if len(tokens)), default=1)
     most = max((tokens["token"].max() for tokens in runs.values() if len(tokens)), default=1)
-    panels = _panels(fig, list(runs), LEGEND_PX + BOTTOM_PX + 210 * len(runs), top_px=LEGEND_PX)
+    panels = _panels(fig, list(runs), 160)
     for axes, (title, tokens) in zip(panels, runs.items(), strict=True):
         if tokens.empty:
             keep_panel(fig, axes)
@@ -134,7 +120,7 @@ def forward_passes(runs: dict[str, pd.DataFrame]) -> go.Figure:
     fig = go.Figure()
     end = max(rows["iteration"].max() for rows in runs.values())
     streams = max(rows["stream"].max() for rows in runs.values())
-    panels = _panels(fig, list(runs), 100 + (60 + 34 * streams) * len(runs))
+    panels = _panels(fig, list(runs), 10 + 34 * streams)
     for axes, rows in zip(panels, runs.values(), strict=True):
         for stream, own in rows.groupby("stream"):
             fig.add_bar(
@@ -207,7 +193,7 @@ def cost_of_a_token(ways: dict[str, pd.DataFrame]) -> go.Figure:
         Without a cache first, then with one. One row a token: `length` (tokens of the text that it follows) and `ms`.
     """
     fig = go.Figure()
-    panels = _panels(fig, ["one token", "the whole answer up to it"], 560, gap_px=86)
+    panels = _panels(fig, ["one token", "the whole answer up to it"], 190)
     symbols, dashes = dict(zip(ways, ("diamond", "circle"))), dict(zip(ways, ("dash", "solid")))
     colours = dict(zip(ways, (WITHOUT_CACHE, WITH_CACHE)))
     most = 0.0
@@ -241,7 +227,8 @@ def cost_of_a_token(ways: dict[str, pd.DataFrame]) -> go.Figure:
                 text=f"{MARKS[symbols[way]]} {way}: {law}",
                 xref=f"{axes['xaxis']} domain",
                 yref=f"{axes['yaxis']} domain",
-                x=0.02,
+                x=0,
+                xshift=2,
                 y=0.98 - 0.15 * row,
                 xanchor="left",
                 yanchor="top",
@@ -257,6 +244,7 @@ def cost_of_a_token(ways: dict[str, pd.DataFrame]) -> go.Figure:
         yaxis={"title": "ms", "range": [0, most * 1.25]},
         yaxis2={"title": "s", "range": [0, total * 1.25]},
     )
+    fig.update_layout(margin={"l": 60, "r": 8})
     return fig
 
 

@@ -17,6 +17,7 @@ from inflight.notebook.charts.marks import (
     saying_alike,
     words,
 )
+from inflight.notebook.charts.panels import stack
 from inflight.notebook.palette import DECODE, INK, PREFILL, REQUEST, SHADES, WASTE, as_text, patterns
 from inflight.triton import telemetry
 
@@ -38,22 +39,21 @@ def kv_blocks(runs: dict[str, pd.DataFrame]) -> go.Figure:
     runs : dict of str to DataFrame
         By the panel's title: an iteration log (`telemetry.iterations`) whose iterations begin with 1.
     """
-    fig, gap = go.Figure(), 0.13 if len(runs) > 1 else 0.0
+    fig = go.Figure()
     end = max(max(len(log), 1) for log in runs.values())
     most = max(_largest(log, "kv_blocks_max") for log in runs.values()) or 1
     outside = max([4, *(int((log["waiting"] + log["paused"]).max()) for log in runs.values() if len(log))])
-    height = (1 - gap * (len(runs) - 1)) / len(runs)
-    for number, (title, log) in enumerate(runs.items()):
+    domains = stack(fig, list(runs), [214] * len(runs), [_in_short(log) for log in runs.values()], axis_px=30)
+    for number, (log, (bottom, top)) in enumerate(zip(runs.values(), domains, strict=True)):
         blocks, strip = "" if number == 0 else str(2 * number + 1), str(2 * number + 2)
-        bottom = max(0.0, 1 - number * (height + gap) - height)
-        middle, is_last = bottom + 0.3 * height, number == len(runs) - 1
+        middle, is_last = bottom + 0.3 * (top - bottom), number == len(runs) - 1
         x_axis = {"range": [0, end * 1.01], "matches": "x" if number else None, "showgrid": False}
         fig.update_layout(
             {
                 f"xaxis{blocks}": {**x_axis, "anchor": f"y{blocks}", "showticklabels": False},
                 f"yaxis{blocks}": {
                     "anchor": f"x{blocks}",
-                    "domain": [middle, bottom + height],
+                    "domain": [middle, top],
                     "range": [0, most * 1.04],
                     "title": "KV blocks",
                 },
@@ -78,19 +78,8 @@ def kv_blocks(runs: dict[str, pd.DataFrame]) -> go.Figure:
         else:
             keep_panel(fig, {"xaxis": f"x{blocks}", "yaxis": f"y{blocks}"})
             keep_panel(fig, {"xaxis": f"x{strip}", "yaxis": f"y{strip}"})
-        fig.add_annotation(
-            xref=f"x{blocks} domain",  # the title stays when a reader zooms
-            yref=f"y{blocks} domain",
-            x=0,
-            y=1,
-            xanchor="left",
-            yanchor="bottom",
-            yshift=2,
-            showarrow=False,
-            text=f"<b>{title}</b> · {_in_short(log)}",
-        )
     once_in_legend(fig)
-    return fig.update_layout(height=132 + 250 * len(runs), margin={"l": 70, "r": 16, "t": 84, "b": 56})
+    return fig.update_layout(margin={"l": 70, "r": 16})
 
 
 def kv_blocks_summary(runs: dict[str, pd.DataFrame]) -> str:
@@ -280,7 +269,7 @@ def policies(rows: pd.DataFrame) -> go.Figure:
             }
         )
     once_in_legend(fig)
-    return fig.update_layout(height=460, margin={"t": 60})
+    return fig.update_layout(height=420)
 
 
 # Chunked context ------------------------------------------------------------------------------------------------------
@@ -295,12 +284,12 @@ def token_gaps(runs: dict[str, pd.DataFrame]) -> go.Figure:
         By the panel's title. One row a token: `time_s` from the moment the prompt was sent, `gap_ms` since the reader's
         token before. See `long_prompt.send_while_others_read`.
     """
-    fig, gap = go.Figure(), 0.2
+    fig = go.Figure()
     everything = pd.concat(runs.values())
     start, end, most = everything["time_s"].min(), everything["time_s"].max(), everything["gap_ms"].max()
-    height = (1 - gap * (len(runs) - 1)) / len(runs)
-    for number, (title, rows) in enumerate(runs.items()):
-        suffix, top = "" if number == 0 else str(number + 1), 1 - number * (height + gap)
+    domains = stack(fig, list(runs), [140] * len(runs))
+    for number, (rows, domain) in enumerate(zip(runs.values(), domains, strict=True)):
+        suffix = "" if number == 0 else str(number + 1)
         axes = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
         fig.add_scatter(
             x=rows["time_s"].round(4).tolist(),
@@ -330,17 +319,6 @@ def token_gaps(runs: dict[str, pd.DataFrame]) -> go.Figure:
             showarrow=False,
             font={"color": as_text(PREFILL)},
         )
-        fig.add_annotation(
-            xref=axes["xaxis"],
-            yref=f"{axes['yaxis']} domain",
-            x=start,
-            y=1,
-            text=f"<b>{title}</b>",
-            xanchor="left",
-            yanchor="bottom",
-            yshift=4,
-            showarrow=False,
-        )
         fig.update_layout(
             {
                 f"xaxis{suffix}": {
@@ -351,13 +329,13 @@ def token_gaps(runs: dict[str, pd.DataFrame]) -> go.Figure:
                 },
                 f"yaxis{suffix}": {
                     "anchor": f"x{suffix}",
-                    "domain": [max(0.0, top - height), top],
+                    "domain": domain,
                     "title": "ITL (ms)",
                     "range": [0, most * 1.1],
                 },
             }
         )
-    return fig.update_layout(height=90 + 190 * len(runs), showlegend=False, margin={"t": 34, "b": 56})
+    return fig.update_layout(showlegend=False)
 
 
 # KV cache reuse -------------------------------------------------------------------------------------------------------
@@ -381,4 +359,4 @@ def first_tokens(ttft_ms: pd.DataFrame) -> go.Figure:
         )
     fig.update_yaxes(title="TTFT (ms)", range=[0, float(ttft_ms.max().max()) * 1.12])
     once_in_legend(fig)
-    return fig.update_layout(barmode="group", height=340, margin={"t": 56, "b": 40})
+    return fig.update_layout(barmode="group", height=300, margin={"b": 40})

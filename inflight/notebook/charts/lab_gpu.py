@@ -12,7 +12,8 @@ from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE_TEXT, patterns
 HERE = "here, just now"
 NONE_YET = (
     "No result of a GPU is recorded for this yet.",
-    "On a machine that has one, assets/lab-gpu/measure.sh makes them.",
+    "On a machine that has one,",
+    "assets/lab-gpu/measure.sh makes them.",
 )
 LINE_PX = 22
 
@@ -51,7 +52,8 @@ def lab_results(measured: pd.DataFrame, recorded: pd.DataFrame, name: str, value
     if len(sources) == 1:
         fig.add_annotation(
             {"xref": "paper", "yref": "paper", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom"},
-            yshift=LINE_PX + 12,
+            xshift=-142,
+            yshift=12,
             text="<br>".join(NONE_YET),
             align="left",
             showarrow=False,
@@ -59,12 +61,11 @@ def lab_results(measured: pd.DataFrame, recorded: pd.DataFrame, name: str, value
         )
     fig.update_xaxes(_axis(unit, rows[value]))
     fig.update_yaxes(autorange="reversed", tickfont={"color": INK})
-    top = 40 + LINE_PX * max(len(sources), 3)
+    top = 12 if len(sources) > 1 else LINE_PX * (len(NONE_YET) + 1)
     return fig.update_layout(
         height=top + 60 + 40 + LINE_PX * len(rows),
         barmode="group",
-        legend={"orientation": "v", "traceorder": "normal", "y": 1, "yref": "paper", "yanchor": "bottom", "x": 0},
-        margin={"l": 150, "r": 60, "t": top, "b": 60},
+        margin={"l": 150, "r": 60, "t": top},
         meta={"device": ""},  # the legend names them
     )
 

@@ -8,12 +8,14 @@ import plotly.graph_objects as go
 from inflight.notebook.charts.marks import area_saying, counted, line_saying, words
 from inflight.notebook.palette import DECODE, INK, WASTE, WASTE_TEXT
 
-_BOX = {"width": 140, "height": 34, "left": 206}  # pixels; the tree is left of the boxes, the labels right of them
-_ROW, _LANE, _MAP_WIDTH = 19, 650, 880
+# Pixels, and so are the units of both axes: the map is never wider than this, and a page narrower still shrinks it.
+_WIDTH, _RAIL, _ARROW, _BOX_LEFT, _BOX_RIGHT, _FILES = 420, 14, 52, 28, 172, 184
+_ROW, _BOX_HEIGHT, _GAP, _FRAME_HEAD = 18, 40, 30, 44
+_LINE_CHARACTERS = 40  # a longer line at an arrow becomes two
 
 
 def repository_map(files: list[str], edges: pd.DataFrame) -> go.Figure:
-    """A model repository as a tree, and beside it the ensemble's models with the tensors that flow between them.
+    """A model repository: its models from the top, each with its files, and the tensors that flow between them.
 
     Parameters
     ----------
@@ -27,28 +29,30 @@ def repository_map(files: list[str], edges: pd.DataFrame) -> go.Figure:
     nodes = ["client", *steps, "client "]  # the client asks at the top and is answered at the bottom
     edges = edges.assign(target=edges.target.replace("client", "client "))
     pairs = dict(iter(edges.groupby(["source", "target"], sort=False)))
-    flows = {pair: _flow_lines(rows) for pair, rows in pairs.items()}
-    gaps = [len(flows.get(pair, [])) * _ROW + 40 for pair in itertools.pairwise(nodes)]
-    height = sum(gaps) + len(nodes) * _BOX["height"] + 20
-    tops = [height - 10 - sum(gaps[:i]) - i * _BOX["height"] for i in range(len(nodes))]
-    layout = {"width": _MAP_WIDTH, "height": height, "margin": dict.fromkeys("lrtb", 0), "dragmode": False}
-    fig = go.Figure(layout={**layout, "meta": {"device": ""}})  # a drawing: nothing is measured
-    for axis, end in (("xaxis", _MAP_WIDTH), ("yaxis", height)):
-        fig.update_layout({axis: {"visible": False, "range": [0, end], "fixedrange": True}})
-    frame = {"x0": _BOX["left"] - 22, "x1": _MAP_WIDTH - 8, "y0": tops[-1] + 8, "y1": tops[0] - _BOX["height"] - 8}
-    fig.add_shape(type="rect", **frame, line={"color": WASTE, "dash": "dot"})
-    _write(fig, frame["x1"] - 8, frame["y1"] - 14, "ensemble", "right", WASTE_TEXT)
-    places = dict(zip(nodes, tops, strict=True))
+    told = {(a, b): f"{a} → {b.strip()} · {counted(len(rows), 'tensor')}" for (a, b), rows in pairs.items()}
+    detours = {pair: rows for pair, rows in pairs.items() if pair not in itertools.pairwise(nodes)}
+    fig, places = go.Figure(), {"client": 10}  # the upper edge of each box
+    for pair in itertools.pairwise(nodes):
+        lines = [(text, INK) for text in _flow_lines(pairs[pair])] if pair in pairs else []
+        past = [text for (_, end), rows in detours.items() if end == pair[1] for text in _flow_lines(rows)]
+        lines += [(f"╌ {text}", DECODE) for text in past]  # as the line is drawn that goes past the boxes between
+        begin = places[pair[0]] + _BOX_HEIGHT
+        lines_from = begin + (_FRAME_HEAD if pair[0] == "client" else 0)
+        places[pair[1]] = lines_from + _GAP + _ROW * len(lines)
+        _draw_arrow(fig, begin, places[pair[1]], lines_from, lines, told.get(pair, ""))
+    for source, target in detours:
+        ends = places[source] + _BOX_HEIGHT / 2, places[target] + _BOX_HEIGHT / 2
+        _draw_detour(fig, *ends, told[source, target])
+    _draw_frame(fig, files, places)
     for name, top in places.items():
-        _draw_node(fig, name, top, _node_in_words(name, files, edges))
-    for (source, target), rows in pairs.items():
-        lines = flows[source, target]
-        neighbours = nodes.index(target) == nodes.index(source) + 1
-        draw = _draw_arrow if neighbours else _draw_detour
-        told = f"{source.strip()} → {target.strip()} · {counted(len(rows), 'tensor')}"
-        draw(fig, places[source] - _BOX["height"], places[target], lines, told)
-    _draw_tree(fig, files, places, frame["y1"])
-    return fig
+        own = [path.split("/", 1)[1] for path in files if path.startswith(f"{name}/")]
+        _draw_node(fig, name.strip(), top, own, _node_in_words(name, own, edges))
+    height = places["client "] + _BOX_HEIGHT + 10
+    axis = {"visible": False, "fixedrange": True, "constrain": "domain"}
+    fig.update_xaxes(axis, range=[0, _WIDTH], constraintoward="left")
+    fig.update_yaxes(axis, range=[height, 0], constraintoward="top", scaleanchor="x")
+    layout = {"height": height, "margin": dict.fromkeys("lrtb", 0), "dragmode": False, "showlegend": False}
+    return fig.update_layout({**layout, "meta": {"device": ""}})  # a drawing: nothing is measured
 
 
 def _flow_lines(rows: pd.DataFrame) -> list[str]:
@@ -56,80 +60,83 @@ def _flow_lines(rows: pd.DataFrame) -> list[str]:
     lines = []
     for row in rows[~rows.optional].sort_values("output").itertuples():
         name = row.output if row.input == row.output else f"{row.output} → {row.input}"
-        lines.append(f"{name}  {row.data_type} {list(row.dims)}")
+        kind = f"{row.data_type} {list(row.dims)}"
+        is_short = len(name) + len(kind) < _LINE_CHARACTERS
+        lines += [f"{name}  {kind}"] if is_short else [f"{row.output} →", f"    {row.input}  {kind}"]
     count = int(rows.optional.sum())
     return lines + ([f"and {count} optional"] if lines else [f"{count} optional"]) * (count > 0)
 
 
+def _node_in_words(name: str, files: list[str], edges: pd.DataFrame) -> str:
+    gets, gives = (edges["target"] == name).sum(), (edges["source"] == name).sum()
+    return words(
+        name.strip(),
+        counted(len(files), "file") if files else "",
+        f"gets {counted(gets, 'tensor')}" if gets else "",
+        f"gives {counted(gives, 'tensor')}" if gives else "",
+    )
+
+
 def _write(
-    fig: go.Figure, x: float, y: float, text: str, anchor: str = "left", colour: str = INK, size: int = 12
+    fig: go.Figure, x: float, y: float, text: str, colour: str = INK, size: int = 12, anchor: str = "left"
 ) -> None:
     fig.add_annotation(
         x=x, y=y, text=text, showarrow=False, xanchor=anchor, yanchor="middle", font={"color": colour, "size": size}
     )
 
 
-def _node_in_words(name: str, files: list[str], edges: pd.DataFrame) -> str:
-    own = sum(path.startswith(f"{name}/") for path in files)
-    gets, gives = (edges["target"] == name).sum(), (edges["source"] == name).sum()
-    return words(
-        name.strip(),
-        counted(own, "file") if own else "",
-        f"gets {counted(gets, 'tensor')}" if gets else "",
-        f"gives {counted(gives, 'tensor')}" if gives else "",
-    )
+def _draw_line(fig: go.Figure, x: list[float], y: list[float], told: str, **look) -> None:
+    fig.add_scatter(x=x, y=y, mode="lines", line={"color": DECODE, "width": 2, **look}, **line_saying(told, len(x)))
 
 
-def _draw_node(fig: go.Figure, name: str, top: float, told: str) -> None:
-    is_client, left = name.strip() == "client", _BOX["left"]
-    right, bottom = left + _BOX["width"], top - _BOX["height"]
+def _draw_node(fig: go.Figure, name: str, top: float, files: list[str], told: str) -> None:
+    """A box with the model's name, and beside it its files as a tree."""
+    is_client, bottom = name == "client", top + _BOX_HEIGHT
     fig.add_scatter(
-        x=[left, right, right, left, left],
+        x=[_BOX_LEFT, _BOX_RIGHT, _BOX_RIGHT, _BOX_LEFT, _BOX_LEFT],
         y=[top, top, bottom, bottom, top],
         fill="toself",
         fillcolor="white" if is_client else "#EAF3FA",
         mode="lines",
         line={"color": WASTE if is_client else INK, "width": 1 if is_client else 2},
-        showlegend=False,
         **area_saying(told),
     )
-    text = name.strip() if is_client else f"<b>{name}</b>"
-    _write(fig, left + _BOX["width"] / 2, top - _BOX["height"] / 2, text, "center", size=13)
+    middle = top + _BOX_HEIGHT / 2
+    text = name if is_client else f"<b>{name}/</b>"
+    _write(fig, (_BOX_LEFT + _BOX_RIGHT) / 2, middle, text, size=13, anchor="center")
+    _draw_tree(fig, files, middle)
 
 
-def _draw_arrow(fig: go.Figure, y0: float, y1: float, lines: list[str], told: str) -> None:
+def _draw_tree(fig: go.Figure, files: list[str], middle: float) -> None:
+    for number, path in enumerate(files):
+        branch = "└" if number == len(files) - 1 else "├"
+        _write(fig, _FILES, middle + _ROW * (number - (len(files) - 1) / 2), f"{branch} {path}", WASTE_TEXT)
+
+
+def _draw_arrow(
+    fig: go.Figure, begin: float, end: float, lines_from: float, lines: list[tuple[str, str]], told: str
+) -> None:
     """Straight down from a box to the next, with the tensors at its right."""
-    x = _BOX["left"] + _BOX["width"] / 2
-    _draw_line(fig, [x, x, x], [y0, (y0 + y1) / 2, y1 + 6], {"color": DECODE, "width": 2}, told)
-    _write(fig, x, y1 + 6, "▼", "center", DECODE)
-    for index, line in enumerate(lines):
-        _write(fig, x + 12, (y0 + y1) / 2 + (len(lines) / 2 - index - 0.5) * _ROW, line)
+    _draw_line(fig, [_ARROW] * 3, [begin, (begin + end) / 2, end - 8], told)
+    _write(fig, _ARROW, end - 7, "▼", DECODE, anchor="center")
+    first = (lines_from + end - _ROW * (len(lines) - 1)) / 2 - 3
+    for number, (text, colour) in enumerate(lines):
+        _write(fig, _ARROW + 12, first + number * _ROW, text, colour)
 
 
-def _draw_detour(fig: go.Figure, y0: float, y1: float, lines: list[str], told: str) -> None:
-    """Around the boxes between, at the right, with the tensors outside."""
-    right, line = _BOX["left"] + _BOX["width"], {"color": DECODE, "width": 1.5, "dash": "dash"}
-    start, end = y0 + _BOX["height"] * 0.25, y1 - _BOX["height"] * 0.25
-    _draw_line(fig, [right, _LANE, _LANE, right + 8], [start, start, end, end], line, told)
-    _write(fig, right + 6, end, "◀", "center", DECODE)
-    for index, text in enumerate(lines):
-        _write(fig, _LANE + 8, (start + end) / 2 + (len(lines) / 2 - index - 0.5) * _ROW, text)
+def _draw_detour(fig: go.Figure, begin: float, end: float, told: str) -> None:
+    """Past the boxes between, at the left."""
+    x, y = [_BOX_LEFT, _RAIL, _RAIL, _RAIL, _BOX_LEFT - 8], [begin, begin, (begin + end) / 2, end, end]
+    _draw_line(fig, x, y, told, dash="dash", width=1.5)
+    _write(fig, _BOX_LEFT - 7, end, "▶", DECODE, anchor="center")
 
 
-def _draw_line(fig: go.Figure, x: list[float], y: list[float], line: dict, told: str) -> None:
-    fig.add_scatter(x=x, y=y, mode="lines", line=line, showlegend=False, **line_saying(told, len(x)))
-
-
-def _draw_tree(fig: go.Figure, files: list[str], places: dict[str, float], ensemble_top: float) -> None:
-    """The files, each model's at the height of its box; the ensemble's at the top of its frame."""
-    for model in dict.fromkeys(path.split("/")[0] for path in files):
-        own = [path.split("/", 1)[1] for path in files if path.startswith(f"{model}/")]
-        top = places[model] - _BOX["height"] / 2 if model in places else ensemble_top
-        _write(fig, 14, top, f"<b>{model}/</b>", size=13)
-        end = _BOX["left"] if model in places else _BOX["left"] - 22
-        fig.add_shape(type="line", x0=146, x1=end - 4, y0=top, y1=top, line={"color": WASTE, "dash": "dot"})
-        for index, path in enumerate(own, 1):
-            y = top - index * _ROW
-            fig.add_shape(type="line", x0=22, x1=36, y0=y, y1=y, line={"color": WASTE})
-            _write(fig, 42, y, path)
-        fig.add_shape(type="line", x0=22, x1=22, y0=top - 8, y1=top - len(own) * _ROW, line={"color": WASTE})
+def _draw_frame(fig: go.Figure, files: list[str], places: dict[str, float]) -> None:
+    """Around the models of the ensemble, with its own files."""
+    ends = list(places.values())
+    top, bottom = ends[0] + _BOX_HEIGHT + 14, ends[-1] - 14
+    line = {"color": WASTE, "dash": "dot"}
+    fig.add_shape(type="rect", x0=2, x1=_WIDTH - 2, y0=top, y1=bottom, line=line, layer="below")
+    _write(fig, _ARROW + 12, top + 16, "<b>ensemble/</b>", size=13)
+    own = [path.split("/", 1)[1] for path in files if path.startswith("ensemble/")]
+    _draw_tree(fig, own, top + 16)

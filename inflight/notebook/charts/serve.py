@@ -22,17 +22,19 @@ def token_timeline(pieces: pd.DataFrame) -> go.Figure:
         users = [user["time_s"].tolist() for _, user in rows.groupby("user")]
         places = [top - number for number in range(len(users))]
         _draw_answers(fig, case, users, places)
-        if len(users) == 1 and len(users[0]) > 1:
-            _mark_latencies(fig, users[0], top)
         names.append(case.replace(", ", ",<br>"))
         middles.append((places[0] + places[-1]) / 2)
-        note = {"x": max(map(max, users)), "y": middles[-1], "text": _latencies(users), "xshift": 14}
-        fig.add_annotation(note, xanchor="left", showarrow=False, align="left")
-        top = places[-1] - 3.2
-    fig.update_xaxes(title="time since the request was sent (s)", range=[0, pieces["time_s"].max() * 1.25])
-    fig.update_yaxes(tickvals=middles, ticktext=names, range=[top + 2, 2.5], showgrid=False)
+        is_marked = len(users) == 1 and len(users[0]) > 1
+        if is_marked:
+            _mark_latencies(fig, users[0], top)
+        below = places[-1] - (2.6 if is_marked else 0.5)
+        at = {"xref": "paper", "x": 0, "xshift": -96, "y": below, "xanchor": "left", "yanchor": "top"}
+        fig.add_annotation(at, text=_latencies(users), showarrow=False)
+        top = below - 4.4
+    fig.update_xaxes(title="time since the request was sent (s)", range=[0, pieces["time_s"].max() * 1.04])
+    fig.update_yaxes(tickvals=middles, ticktext=names, range=[top + 2.4, 2.5], showgrid=False)
     once_in_legend(fig)
-    return fig.update_layout(height=620, margin={"l": 110, "t": 60})
+    return fig.update_layout(height=600, margin={"l": 110})
 
 
 def _draw_answers(fig: go.Figure, case: str, users: list[list[float]], places: list[float]) -> None:
@@ -87,7 +89,7 @@ def _latencies(users: list[list[float]]) -> str:
     """What a user of the case sees: the median over its users."""
     end_to_end = f"end-to-end {np.median([times[-1] for times in users]):.2f} s"
     if len(users[0]) == 1:
-        return f"all at once<br>{end_to_end}"
+        return f"all at once · {end_to_end}"
     gaps = np.concatenate([np.diff(times) for times in users])
     first = f"TTFT {np.median([times[0] for times in users]) * 1000:.0f} ms"
-    return f"{first}<br>ITL {np.median(gaps) * 1000:.0f} ms<br>{end_to_end}"
+    return f"{first} · ITL {np.median(gaps) * 1000:.0f} ms · {end_to_end}"

@@ -50,13 +50,13 @@ def request_path(path: pd.DataFrame) -> go.Figure:
     _draw_first_word(fig, path)
     ends = path["end_ms"].max()
     fig.update_xaxes(title="milliseconds since Enter", range=[-0.01 * ends, 1.04 * ends])
-    fig.update_yaxes(tickvals=list(range(4)), ticktext=list(_LANES), range=[-0.7, 3.9], showgrid=False)
+    fig.update_yaxes(tickvals=list(range(4)), ticktext=list(_LANES), range=[-0.9, 3.9], showgrid=False)
     return fig.update_layout(
         title="One request, from Enter to the last word",
         barmode="overlay",
-        height=430,
+        height=380,
         showlegend=False,
-        margin={"l": 120, "r": 24, "t": 56, "b": 76},
+        margin={"l": 120},
     )
 
 
@@ -90,13 +90,26 @@ def _draw_first_word(fig: go.Figure, path: pd.DataFrame) -> None:
         (arrived, 3.42, f"<b>first word: {arrived:.0f} ms</b>", "left", INK),
         (0, 3.42, "Enter", "left", INK),
         (computed + gap, 2, "text → tokens", "left", INK),
-        (computed + gap, 1.38, "prompt", "left", INK),
-        (max(tokens["start_ms"].min(), arrived) + gap, 1.38, f"{len(tokens)} iterations, one token each", "left", INK),
-        (arrived + gap, -0.42, "tokens → text, piece by piece", "left", INK),
+        (computed, 1.38, "prompt", "left", INK),
+        (
+            max(tokens["start_ms"].min(), arrived) + gap,
+            1.52,
+            f"{len(tokens)} iterations,<br>one token each",
+            "left",
+            INK,
+        ),
+        (arrived + gap, -0.54, "tokens → text,<br>piece by piece", "left", INK),
     ]
     for x, y, text, anchor, colour in notes:
         fig.add_annotation(
-            x=x, y=y, text=text, showarrow=False, xanchor=anchor, yanchor="middle", font={"color": colour, "size": 13}
+            x=x,
+            y=y,
+            text=text,
+            showarrow=False,
+            xanchor=anchor,
+            yanchor="middle",
+            align=anchor,
+            font={"color": colour, "size": 12},
         )
 
 

@@ -1,0 +1,109 @@
+"""What does not fit on a page, in words: asked of the browser once everything on it is drawn."""
+
+from playwright.sync_api import Page
+
+# For the pictures: what is written must lie within the picture, and headings, legend, buttons and notes apart.
+_PICTURES = """() => {
+  const faults = [];
+  const boxes = (chart, selector) => [...chart.querySelectorAll(selector)]
+    .map(part => [part.textContent.trim().slice(0, 40), part.getBoundingClientRect()])
+    .filter(([, box]) => box.width && box.height);
+  const overlap = (one, other) =>
+    Math.min(one.right, other.right) - Math.max(one.left, other.left) > 2 &&
+    Math.min(one.bottom, other.bottom) - Math.max(one.top, other.top) > 3;
+  [...document.querySelectorAll('.js-plotly-plot')].forEach((chart, number) => {
+    const place = chart.getBoundingClientRect();
+    if (!place.width) return;
+    const called = chart.querySelector('.gtitle, .annotation-text')?.textContent ?? '';
+    const fault = words => faults.push(`picture ${number + 1} (${called.slice(0, 30)}): ${words}`);
+    const drawn = chart.querySelector('.main-svg').getBoundingClientRect();
+    const room = chart.parentElement.getBoundingClientRect();
+    if (drawn.right > room.right + 1) fault(`${Math.round(drawn.right - room.right)} px wider than its place`);
+    if (drawn.width < place.width - 20) fault(`leaves ${Math.round(place.width - drawn.width)} px of its place free`);
+    for (const [text, box] of boxes(chart, 'svg text')) {
+      const over = Math.max(place.left - box.left, box.right - place.right, place.top - box.top,
+                            box.bottom - place.bottom);
+      if (over > 1.5) fault(`"${text}" is cut off by ${Math.round(over)} px`);
+    }
+    const parts = {
+      buttons: '.modebar-group', title: '.gtitle', caption: '.gtitle-subtitle', legend: '.legend .bg',
+      note: '.annotation-text', axis: '[class^="g-x"][class$="title"] text, [class^="g-y"][class$="title"] text',
+    };
+    const found = Object.entries(parts).flatMap(([kind, selector]) =>
+      boxes(chart, selector).map(([text, box]) => ({ kind, text, box })));
+    found.forEach((one, index) => found.slice(index + 1).forEach(other => {
+      if (one.kind === other.kind && ['buttons', 'axis', 'legend'].includes(one.kind)) return;
+      if (overlap(one.box, other.box)) fault(`${one.kind} "${one.text}" covers ${other.kind} "${other.text}"`);
+    }));
+  });
+  return faults;
+}"""
+
+# What is wider than its place, of which a part is hidden until one scrolls. Tables and code may scroll in `own` boxes.
+_WIDE = """([selector, own]) => [...document.querySelectorAll(selector)]
+    .filter(part => part.clientWidth && part.scrollWidth - part.clientWidth > 1 && !(own && part.matches(own)))
+    .filter(part => getComputedStyle(part).overflowX !== 'visible')
+    .map(part => `${part.tagName.toLowerCase()}.${String(part.className).split(' ')[0]} scrolls sideways by ` +
+                 `${part.scrollWidth - part.clientWidth} px: ${part.textContent.trim().slice(0, 60)}`)"""
+
+# Every picture is as wide as its place, and nothing has moved for three frames.
+_SETTLED = """() => new Promise(done => {
+  const sizes = () => [...document.querySelectorAll('.js-plotly-plot .main-svg, .jp-OutputArea-output')]
+    .map(part => { const box = part.getBoundingClientRect(); return [box.width, box.height]; }).join();
+  let before = sizes(), same = 0;
+  const look = () => {
+    const now = sizes();
+    same = now === before ? same + 1 : 0;
+    before = now;
+    if (same > 15) done(true); else requestAnimationFrame(look);
+  };
+  look();
+})"""
+
+
+# Words in a widget whose contrast with what is behind them is less than 4.5 : 1. What cannot be used may be paler.
+_PALE = """selector => {
+  const parts = colour => (colour.match(/[0-9.]+/g) ?? [0, 0, 0, 0]).map(Number);
+  const luminance = colour => {
+    const [r, g, b] = parts(colour).map(part => part / 255)
+      .map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = part => {
+    for (let at = part; at; at = at.parentElement) {
+      const colour = getComputedStyle(at).backgroundColor;
+      if ((parts(colour)[3] ?? 1) === 1) return colour;
+    }
+    return 'rgb(255, 255, 255)';
+  };
+  return [...document.querySelectorAll(selector)]
+    .filter(part => [...part.childNodes].some(node => node.nodeType === 3 && node.textContent.trim()))
+    .filter(part => part.getClientRects().length && !part.closest('[disabled], svg'))
+    .map(part => {
+      const [pale, dark] = [luminance(getComputedStyle(part).color), luminance(behind(part))].sort((a, b) => b - a);
+      return [(pale + 0.05) / (dark + 0.05), part.textContent.trim().slice(0, 40)];
+    })
+    .filter(([contrast]) => contrast < 4.5)
+    .map(([contrast, text]) => `${contrast.toFixed(1)} : 1 is too pale: ${text}`);
+}"""
+
+
+def resized(page: Page, width: int, height: int) -> None:
+    """Make the window so large, and wait until everything has found its place."""
+    page.set_viewport_size({"width": width, "height": height})
+    page.evaluate(_SETTLED)
+
+
+def faults_of_pictures(page: Page) -> list[str]:
+    """Pictures of plotly that do not fit, whose words are cut off, or whose parts cover each other."""
+    return page.evaluate(_PICTURES)
+
+
+def scrolling_sideways(page: Page, selector: str, own: str = "") -> list[str]:
+    """Which elements scroll sideways; those that match `own` may."""
+    return page.evaluate(_WIDE, [selector, own])
+
+
+def too_pale(page: Page, selector: str) -> list[str]:
+    """Words of elements within `selector` that are hard to read."""
+    return page.evaluate(_PALE, selector)
