@@ -1,9 +1,9 @@
 """The toolbar's ■ while no cell runs: it ends what a widget's button has begun.
 
-An interrupt reaches the kernel's main thread alone, and between two cells ipykernel ignores it. So for the time of a run
-a handler of ours stands there. Only the main thread can set it; and while it handles a message, ipykernel has a handler
-of its own, after which it puts back the one before. Hence ours is set, and taken away again, by the kernel's event loop
-between two messages. A cell that runs is interrupted as ever.
+An interrupt reaches the kernel's main thread alone, and between two cells ipykernel ignores it. So for the time of a
+run a handler of ours stands there. Only the main thread can set it; and while it handles a message, ipykernel has a
+handler of its own, after which it puts back the one before. Hence ours is set, and taken away again, by the kernel's
+event loop between two messages. A cell that runs is interrupted as ever.
 """
 
 from __future__ import annotations

@@ -58,16 +58,20 @@ class Wait:
         self._what, self._total, self._done, self._step = what, total, 0, ""
         self._show = _shower()
 
-    def __call__(self, step: str) -> None:
-        """The next step begins.
+    def __call__(self, step: str, number: int | None = None, total: int | None = None) -> None:
+        """The next step begins. It fits where the package's benchmarks take a `progress`.
 
         Parameters
         ----------
         step : str
             What it is, in a few words.
+        number, total : int, optional
+            How many of how many parts are done; without them the calls are counted.
         """
-        self._done, self._step = self._done + 1, step
-        self._show(f"{WAITS} {self._line()}", True)
+        is_new = step != self._step or number is None
+        self._done, self._total = self._done + 1 if number is None else number, total or self._total
+        self._step = step
+        self._show(f"{WAITS} {self._line()}", is_new)
 
     def tick(self, seconds: float) -> None:
         """Say how long it has taken so far."""
@@ -78,10 +82,10 @@ class Wait:
         self._show(f"{self._what} · {how} after {seconds:.0f} s", True)
 
     def _line(self) -> str:
-        if not self._done:
+        if not self._step:
             return self._what
         of = f"{self._done} of {self._total}" if self._total else f"step {self._done}"
-        return f"{self._what}: {of}, {self._step}" if self._step else f"{self._what}: {of}"
+        return f"{self._what}: {of}, {self._step}"
 
 
 @contextlib.contextmanager

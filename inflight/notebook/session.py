@@ -172,7 +172,7 @@ def _make_folder(path: Path) -> None:
 
 
 class Lifeline(ipywidgets.VBox):
-    """What stands in a widget in place of its buttons while its server is gone: why, and one button that brings it back.
+    """Stands in a widget in place of its buttons while its server is gone: why, and one button that brings it back.
 
     Parameters
     ----------
