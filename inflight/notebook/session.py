@@ -60,8 +60,10 @@ class Kept:
         self.is_attached = server.is_attached
         self._http_url = server.http_url if server.is_attached else ""
         self._make, self._weak, self._own = server.twin, weakref.ref(server), None
-        self._repo, self._files = server.repo, {}
+        self._repo = server.repo
+        self._files: dict[Path, bytes | None] = {}  # by their path in the repository; None is a folder
         self._starting = threading.Lock()
+        self._states: dict[str, str] = {}  # of the models, while they are loaded
         self.note()
 
     @property
@@ -112,9 +114,8 @@ class Kept:
             return
         if not all((self._repo / name).exists() for name in self._files):
             self._put_back()
-        files = [path for path in sorted(self._repo.rglob("*")) if path.is_file()]
-        small = [path for path in files if path.stat().st_size <= MOST_BYTES]
-        self._files = {path.relative_to(self._repo): path.read_bytes() for path in small}
+        found = [path for path in sorted(self._repo.rglob("*")) if path.is_dir() or path.stat().st_size <= MOST_BYTES]
+        self._files = {path.relative_to(self._repo): None if path.is_dir() else path.read_bytes() for path in found}
 
     def start_again(self) -> None:
         """Start the same server with its repository, or attach it again; nothing if it runs.
@@ -130,22 +131,21 @@ class Kept:
             found = self._found()
             if found is None:
                 found = self._own = self._make()
-            found.start()
+            self._states = {}
+            found.start(on_state=lambda model: self._states.update({model.name: model.state}))
 
     def how_far(self) -> str:
-        """How many of the models are loaded, while it is started, in words."""
-        found = self._found()
-        try:
-            rows = found.models() if found is not None else []
-        except CourseError:  # it does not answer yet
-            rows = []
-        return f"{sum(row.state == 'READY' for row in rows)} of {len(rows)} models are loaded" if rows else "it begins"
+        """While it is started: how many of its models are loaded, in words."""
+        states = list(self._states.values())
+        return f"{states.count('READY')} of {len(states)} models are loaded" if states else "Triton begins"
 
     def _put_back(self) -> None:
         """The files of the repository that are gone, and the folders that its logs are written to."""
         for name, data in self._files.items():
             path = self._repo / name
-            if not path.exists():
+            if data is None:
+                _make_folder(path)
+            elif not path.exists():
                 _make_folder(path.parent)
                 path.write_bytes(data)
         for model in repository.models(self._repo):
@@ -253,7 +253,8 @@ class Lifeline(ipywidgets.VBox):
             with ticking(self._say_how_far):
                 self.kept.start_again()
         except CourseError as error:
-            self.words.value = f"<div role='alert'><b>It did not start.</b> {html.escape(str(error))}</div>"
+            failed = "Not attached." if self.kept.is_attached else "It did not start."
+            self.words.value = f"<div role='alert'><b>{failed}</b> {html.escape(str(error))}</div>"
             self._then = then
             return
         finally:
@@ -263,7 +264,8 @@ class Lifeline(ipywidgets.VBox):
             then()
 
     def _say_how_far(self, seconds: float) -> None:
-        words = f"Starting the server: {self.kept.how_far()}, {seconds:.0f} s …"
+        what = "Attaching" if self.kept.is_attached else "Starting"
+        words = f"{what} the server: {self.kept.how_far()}, {seconds:.0f} s …"
         self.words.value = f"<div role='status'>{words}</div>"
 
 

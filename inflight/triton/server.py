@@ -220,14 +220,20 @@ class Server:
 
     # Start and stop ---------------------------------------------------------------------------------------------------
 
-    def start(self) -> Server:
+    def start(self, on_state: Callable[[ModelState], None] | None = None) -> Server:
         """Start the server and load every model of the repository; returns when all are ready.
 
         Attached, it loads what has other settings in the repository, as far as the server lets it. One that has run
         before gets the same ports, where they are free.
+
+        Parameters
+        ----------
+        on_state : callable, optional
+            From now on in place of the one that the server was made with.
         """
         if self.is_alive():
             return self
+        self._on_state = on_state or self._on_state
         if isinstance(self._way, Supervised):
             self._way.stop(drain_s=0)  # what is left of one that has ended by itself
             problems = repository.check(self.repo)

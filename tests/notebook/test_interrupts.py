@@ -69,14 +69,17 @@ def test_it_stops_a_run_that_a_button_has_begun_while_the_kernel_is_idle(kernel)
 
 
 def test_the_handler_is_there_for_the_time_of_the_run_only(kernel):
-    manager, client = kernel
+    _manager, client = kernel
     look = "kernel_handler = get_ipython().kernel.saved_sigint_handler"
     run(client, "board.run_button.click()")
     wait_until(
         lambda: run(client, look, "kernel_handler.__module__ == 'inflight.notebook.interrupts'") == "True", "it is set"
     )
     run(client, "board.stop(); board.wait()")
-    wait_until(lambda: run(client, look, "kernel_handler == before or kernel_handler == signal.SIG_IGN") == "True", "it is gone")
+    wait_until(
+        lambda: run(client, look, "kernel_handler == before or kernel_handler == signal.SIG_IGN") == "True",
+        "it is gone",
+    )
 
 
 def test_a_cell_is_interrupted_as_ever_and_a_run_that_it_waits_for_ends_too(kernel):
