@@ -6,6 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import nbformat
 import pytest
+from playwright.sync_api import expect
 
 from tests.test_browser import (
     CHROMIUM,
@@ -43,7 +44,7 @@ with progress.wait("The server starts"):
 def work(step):
     for number in itertools.count(0, step):
         yield Frame(go.Figure(go.Bar(y=[number])), f"Frame {number}.")
-        threading.Event().wait(0.05)
+        threading.Event().wait(0.5)
 """
 CELLS = {
     "set_up": SET_UP,
@@ -117,12 +118,12 @@ def test_a_control_is_found_by_what_it_is_called(outputs):
 
 
 def test_a_choice_is_made_by_keyboard_and_the_notebook_stays_as_it_is(page, outputs):
-    choice = outputs["choice"]
+    choice = outputs["choice"].get_by_role("group", name="Which of them?")
     choice.get_by_role("radio", name="this").focus()
     page.keyboard.press("Space")
     cell, count = page.evaluate(ACTIVE_CELL), page.evaluate(NUM_CELLS)
     page.keyboard.press("ArrowDown")
-    assert choice.get_by_role("radio", name="that").is_checked()
+    expect(choice.get_by_role("radio", name="that")).to_be_checked(timeout=60_000)
     for _ in range(2):
         page.keyboard.press("d")
     assert page.evaluate(ACTIVE_CELL) == cell and page.evaluate(NUM_CELLS) == count

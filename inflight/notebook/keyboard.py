@@ -1,28 +1,33 @@
 """Keys and names: what a group of controls needs on the page that ipywidgets has no trait for.
 
 JupyterLab takes keys for its own shortcuts wherever the focus is, unless an element asks it not to. In a group of
-radio buttons ↓ would else go to the next cell, and D D delete it. And where ipywidgets gives a control no name that a
-screen reader could say, it gets the one that stands beside it.
+radio buttons ↓ would else go to the next cell, and D D delete it. ipywidgets does not tell the browser which radio
+buttons belong together, without which no arrow key leads from one to the other. And where it gives a control no name
+that a screen reader could say, the control gets the one that stands beside it.
 """
 
 import anywidget
 import traitlets
 
 _ESM = """
-// What says what a control is: its own label, or what the page says when the mouse is over it.
+// A control's own label; else its tooltip, which ipywidgets puts now on the control, now on its empty label.
 function nameOf(control) {
-  const widget = control.closest(".widget-inline-hbox, .jupyter-widgets");
-  return widget?.querySelector("label")?.textContent.trim() || control.getAttribute("title") || "";
+  const widget = control.closest(".widget-inline-hbox") ?? control;
+  const label = widget.querySelector("label");
+  return label?.textContent.trim() || control.title || label?.title || widget.title;
 }
 
 function nameControls(group) {
-  for (const handle of group.querySelectorAll(".noUi-handle, .widget-readout, input, select, textarea")) {
-    if (handle.getAttribute("aria-label") || handle.labels?.length || handle.type === "radio") continue;
-    const name = nameOf(handle);
+  for (const [number, box] of group.querySelectorAll(".widget-radio-box").entries()) {
+    for (const radio of box.querySelectorAll("input")) radio.name = `${group.dataset.name}-${number}`;
+  }
+  for (const control of group.querySelectorAll(".noUi-handle, .widget-readout, input, select, textarea")) {
+    const isNamed = [...(control.labels ?? [])].some((label) => label.textContent.trim());
+    const name = isNamed || control.hasAttribute("aria-label") ? "" : nameOf(control);
     if (!name) continue;
-    const isReadout = handle.classList.contains("widget-readout");
-    if (isReadout) handle.setAttribute("role", "textbox");
-    handle.setAttribute("aria-label", isReadout ? `${name}, as a number` : name);
+    const isReadout = control.classList.contains("widget-readout");
+    if (isReadout) control.setAttribute("role", "textbox");
+    control.setAttribute("aria-label", isReadout ? `${name}, as a number` : name);
   }
 }
 
@@ -37,6 +42,7 @@ function render({ model, el }) {
     group.setAttribute("data-lm-suppress-shortcuts", "true");
     group.setAttribute("role", "group");
     group.setAttribute("aria-label", model.get("label"));
+    group.dataset.name = `controls-${crypto.randomUUID()}`;
     watched = new MutationObserver(() => nameControls(group));
     watched.observe(group, { childList: true, subtree: true });
     nameControls(group);
