@@ -17,7 +17,11 @@ function nameOf(control) {
   return label?.textContent.trim() || control.title || label?.title || widget.title;
 }
 
+// What can have the focus must ask for its keys itself: "the element that has the focus" is what Lab's shortcuts name.
+const FOCUSABLE = "button, input, select, textarea, summary, [tabindex], [contenteditable]";
+
 function nameControls(group) {
+  for (const each of group.querySelectorAll(FOCUSABLE)) each.setAttribute("data-lm-suppress-shortcuts", "true");
   for (const [number, box] of group.querySelectorAll(".widget-radio-box").entries()) {
     for (const radio of box.querySelectorAll("input")) radio.name = `${group.dataset.name}-${number}`;
   }
