@@ -59,7 +59,7 @@ CODE = ".cm-scroller, .jp-RenderedMarkdown, .jp-RenderedMarkdown *"
 EVERYTHING = ".jp-Notebook, .jp-WindowedPanel-outer, .jp-OutputArea-output, .jp-OutputArea-output *:not(svg *)"
 ERRORS = """() => window.jupyterapp.shell.currentWidget.content.model.toJSON().cells
     .flatMap(cell => cell.outputs ?? []).filter(output => output.output_type === 'error')"""
-# One server for all widgets. A lecture's own widgets could not be used once it has run: its last cell stops the server.
+# One server for all widgets of all lectures.
 SET_UP = """
 from pathlib import Path
 from inflight import engine
@@ -68,7 +68,6 @@ from inflight.models import gpt2_checkpoint
 from inflight.notebook import boards, widgets
 from inflight.triton import repository
 from inflight.checkpoint import fetch
-from inflight.triton.client import Client
 from inflight.engine import BuildConfig
 from inflight.triton.server import Server
 from inflight.engine.sizing import Sizing
@@ -85,13 +84,13 @@ server = Server(repo).start()
 guests = [workload.TimedRequest("Tell me a story.", 24, 0.0, 5)] * 4
 """
 WIDGETS = {
-    "choice": "choice = widgets.predict('Which?', ['this', 'that'], 'this'); choice",
-    "number": "number = widgets.predict('How many?', default=3); number",
-    "told": "print(f'chosen {choice.value}, given {number.value}')",
+    "choice": "choice = widgets.predict('Which?', ['this', 'that']); choice",
+    "number": "number = widgets.predict('How many?'); number",
+    "told": "print(number.value and f'chosen {choice.value}, given {number.value:g}')",
     "options": "widgets.BuildOptions("
     "Sizing(GgufFile(checkpoint.path), engine.read(engine_dir).pretrained_config), 4e9)",
     "editor": "widgets.ConfigEditor(repo, 'tensorrt_llm', server)",
-    "playground": "widgets.Playground(Client(server.grpc_url))",
+    "playground": "widgets.Playground(server)",
     "batching": "boards.batching(server, engine_dir, engine_log)",
     "policies": "boards.policies(server, guests, engine_log)",
     "batchers": "boards.batchers(server, batch_log)",

@@ -32,6 +32,7 @@ from nbformat import NotebookNode
 
 from inflight.errors import CourseError
 from inflight.notebook.execution import WIDGET_MIME, execute, select
+from inflight.notebook.progress import is_progress
 from tools import lab_gpu, pictures, titles
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -223,12 +224,17 @@ def _only_tags(cell: NotebookNode) -> NotebookNode:
 
 
 def _cleaned(notebook: NotebookNode) -> NotebookNode:
-    """The executed notebook without what differs from run to run: timing, and widgets that no kernel backs."""
+    """The executed notebook without what differs from run to run: timing, and widgets that no kernel backs.
+
+    In place of a widget's view stays its picture. A view without a kernel reads "model not found" in JupyterLab, and
+    what an output has besides is not shown.
+    """
     notebook.metadata = nbformat.from_dict(METADATA)
     for cell in notebook.cells:
         cell.metadata = _only_tags(cell)
+        if "outputs" in cell:
+            cell.outputs = [output for output in cell.outputs if not is_progress(output)]
         for output in cell.get("outputs", []):
-            # The widget's text stays; its view would read "model not found" in a fresh JupyterLab.
             output.get("data", {}).pop(WIDGET_MIME, None)
     return notebook
 
@@ -266,6 +272,8 @@ def _execution_problems(notebook: NotebookNode, kind: str) -> Iterator[str]:
         yield f"not run once from top to bottom: its cells carry {counts}; run `make notebooks`"
     if pictures.without_picture(notebook):
         yield "a figure has no static picture; run `python -m tools.lessons build --sources`"
+    if any(WIDGET_MIME in output.get("data", {}) for cell in code for output in cell.outputs):
+        yield "a widget's view is stored, which no kernel backs; run `make notebooks`"
     if any(output.output_type == "error" for cell in code for output in cell.outputs):
         yield "a cell shows an error; catch it and print its message"
 

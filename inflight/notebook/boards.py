@@ -23,8 +23,9 @@ from inflight.bench.trace_run import TraceRun
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.config import BATCHING_TYPES, POLICIES, IterationStats
-from inflight.notebook import charts
+from inflight.notebook import charts, session
 from inflight.notebook.dashboard import WRAP, Dashboard, Frame
+from inflight.notebook.session import Kept
 from inflight.triton import repository
 from inflight.triton.client import Client
 from inflight.triton.repository.batchers import get_field
@@ -45,17 +46,18 @@ def _wide(width: str) -> dict[str, str]:
 class _Runs:
     """Runs one after the other on one server, each with other parameters; the one before stays to compare with."""
 
-    def __init__(self, server: Server, log_path: str | Path):
-        self._server, self._log_path = server, log_path
+    def __init__(self, kept: Kept, log_path: str | Path):
+        self._kept, self._log_path = kept, log_path
         self._before: dict[str, TraceRun] = {}
 
     def next(self, title: str, requests: list[TimedRequest], **parameters) -> Iterator[dict[str, TraceRun]]:
         """Edit the engine's config, load it again, send `requests`; yield the runs so far, by their title."""
         before = {f"before: {name}": run for name, run in self._before.items()}
         yield {**before, title: NOTHING_YET}
-        repository.edit(self._server.repo, "tensorrt_llm", **parameters)
-        self._server.load("tensorrt_llm")
-        with Client(self._server.grpc_url) as client:
+        server = self._kept.server
+        repository.edit(server.repo, "tensorrt_llm", **parameters)
+        server.load("tensorrt_llm")
+        with Client(server.grpc_url) as client:
             for so_far in trace_run.follow(client, requests, self._log_path):
                 yield {**before, title: so_far}
         self._before = {title: so_far}
@@ -80,7 +82,8 @@ def batching(server: Server, engine_dir: str | Path, log_path: str | Path) -> Da
         Its iteration log.
     """
     slots = engine.read(engine_dir).build_config.max_batch_size
-    runs = _Runs(server, log_path)
+    kept = session.keep(server)
+    runs = _Runs(kept, log_path)
 
     def work(gpt_model_type: str, trace: str) -> Iterator[Frame]:
         requests = _trace(trace, engine_dir)
@@ -95,6 +98,8 @@ def batching(server: Server, engine_dir: str | Path, log_path: str | Path) -> Da
             "trace": ipywidgets.Dropdown(options=["skewed", "mild", EQUAL], description="trace", **look),
         },
         work,
+        kept=kept,
+        label="Batching: who sits where",
     )
 
 
@@ -121,7 +126,8 @@ def policies(server: Server, requests: list[TimedRequest], log_path: str | Path)
     log_path : path
         The engine's iteration log.
     """
-    runs = _Runs(server, log_path)
+    kept = session.keep(server)
+    runs = _Runs(kept, log_path)
 
     def work(policy: str, cache_tokens: int) -> Iterator[Frame]:
         for so_far in runs.next(
@@ -144,6 +150,8 @@ def policies(server: Server, requests: list[TimedRequest], log_path: str | Path)
             ),
         },
         work,
+        kept=kept,
+        label="Policies: who holds which blocks",
     )
 
 
@@ -187,8 +195,10 @@ def batchers(server: Server, log_path: str | Path) -> Dashboard:
         Its execution log.
     """
     before: dict[str, Outcome] = {}
+    kept = session.keep(server)
 
     def work(arrivals: str) -> Iterator[Frame]:
+        server = kept.server
         config = repository.read_config(server.repo / repository.BATCH_COST / repository.CONFIG)
         server.load(repository.BATCH_COST)
         title, earlier = _batcher(config), {f"before: {name}": run for name, run in before.items()}
@@ -205,6 +215,8 @@ def batchers(server: Server, log_path: str | Path) -> Dashboard:
             )
         },
         work,
+        kept=kept,
+        label="Batchers: who is computed together",
     )
 
 
@@ -264,7 +276,7 @@ class RaceBoard(Dashboard):
     """
 
     def __init__(self, server: Server, models: tuple[str, ...], prompts: Sequence[str]):
-        self._server, self._prompts = server, prompts
+        self._kept, self._prompts = session.keep(server), prompts
         wide = {"style": STYLE, "layout": _wide("30em"), "continuous_update": False}
         self.lanes = ipywidgets.VBox()
         super().__init__(
@@ -275,9 +287,11 @@ class RaceBoard(Dashboard):
                 "max_tokens": ipywidgets.IntSlider(64, 8, 256, 8, description="max_tokens", **wide),
             },
             self._race,
+            kept=self._kept,
+            label="Race: prompts that share one model",
         )
-        *above, picture, words = self.children
-        self.children = [*above, self.lanes, picture, words]
+        place = self.children.index(self.picture)
+        self.children = [*self.children[:place], self.lanes, *self.children[place:]]
         self._before: RaceSoFar | None = None
 
     @property
@@ -289,7 +303,7 @@ class RaceBoard(Dashboard):
         self.frame, self.words.value = None, ""  # or a race that fails would seem to have measured the one before
         self.lanes.children = [_lane(number, prompt, max_tokens) for number, prompt in enumerate(prompts, 1)]
         so_far = RaceSoFar(model, gpt2_race.offsets(streams, offset_s), [], self._before)
-        racing = gpt2_client.race(self._server.grpc_url, model, prompts, max_tokens, so_far.offsets_s)
+        racing = gpt2_client.race(self._kept.server.grpc_url, model, prompts, max_tokens, so_far.offsets_s)
         with contextlib.closing(racing):
             for arrived in racing:
                 so_far.arrived.extend(arrived)

@@ -22,10 +22,14 @@ import ipywidgets
 import plotly.graph_objects as go
 
 from inflight.errors import CourseError
+from inflight.notebook import interrupts
 from inflight.notebook.live_figure import LiveFigure
+from inflight.notebook.panel import Panel
+from inflight.notebook.session import Kept, Lifeline
 
 WRAP = {"flex_flow": "row wrap"}  # on a narrow page what stands side by side stands below each other
 DRAW_EVERY_S = 0.1  # faster than that only makes a browser stutter
+NOTICED_S = 0.5  # after a request has failed, until it is known that the server has ended
 
 
 class Frame(NamedTuple):
@@ -35,8 +39,10 @@ class Frame(NamedTuple):
     alt: str
 
 
-class Dashboard(ipywidgets.VBox):
+class Dashboard(Panel):
     """Runs `work` in a thread of its own, and shows the newest of the frames that it yields.
+
+    Besides its own Stop, the toolbar's interrupt stops it while no cell runs.
 
     Parameters
     ----------
@@ -47,6 +53,10 @@ class Dashboard(ipywidgets.VBox):
         frames it can be stopped. Closed early, it ends what it started.
     picture : widget, optional
         Where the frames are drawn; a `LiveFigure` unless a subclass, whose `_draw` knows another, brings it.
+    kept : Kept, optional
+        The server that `work` needs: while it is gone, the widget offers to start it again in place of its buttons.
+    label : str
+        What a screen reader calls it.
     clock : callable, optional
         Seconds, as `time.monotonic`.
 
@@ -59,6 +69,8 @@ class Dashboard(ipywidgets.VBox):
         The last frame's text, and what has happened.
     frame : Frame or None
         The last frame that was drawn.
+    lifeline : Lifeline or None
+        The offer to start the server again.
     """
 
     def __init__(
@@ -66,6 +78,8 @@ class Dashboard(ipywidgets.VBox):
         controls: dict[str, ipywidgets.ValueWidget],
         work: Callable[..., Iterator[Frame]],
         picture: ipywidgets.Widget | None = None,
+        kept: Kept | None = None,
+        label: str = "Dashboard",
         clock: Callable[[], float] = time.monotonic,
     ):
         self.controls, self._work, self._clock = controls, work, clock
@@ -77,8 +91,10 @@ class Dashboard(ipywidgets.VBox):
         self.words, self.status = ipywidgets.HTML(), ipywidgets.HTML("Press Run.")
         self.run_button.on_click(lambda _: self._start())
         self.stop_button.on_click(lambda _: self.stop())
+        self.lifeline = None if kept is None else Lifeline(kept, [self.run_button, self.stop_button])
         buttons = ipywidgets.HBox([self.run_button, self.stop_button, self.status], layout=WRAP)
-        super().__init__([*controls.values(), buttons, self.picture, self.words])
+        below = [] if self.lifeline is None else [self.lifeline]
+        super().__init__([*controls.values(), buttons, *below, self.picture, self.words], label)
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name} = {control.value!r}" for name, control in self.controls.items())
@@ -96,8 +112,10 @@ class Dashboard(ipywidgets.VBox):
         Raises
         ------
         Exception
-            What `work` raised; it is shown in the widget too.
+            What `work` raised; it is shown in the widget too. CourseError when the server is gone.
         """
+        if self.lifeline is not None:
+            self.lifeline.require()
         self._start()
         try:
             self.wait()
@@ -122,6 +140,8 @@ class Dashboard(ipywidgets.VBox):
     def _start(self) -> None:
         if self.run_button.disabled:  # a second click that was on its way when the first arrived
             return
+        if self.lifeline is not None and not self.lifeline.holds(then=self._start):
+            return
         self._set_running(True)
         self._stopping.clear()
         self._runs += 1
@@ -138,11 +158,12 @@ class Dashboard(ipywidgets.VBox):
 
     def _follow(self, values: dict) -> None:
         try:
-            self._show(self._work(**values))
+            with interrupts.stopping(self.stop):
+                self._show(self._work(**values))
             ended = "Stopped" if self._stopping.is_set() else "Done"
             self.status.value = f"<b>{ended}.</b> {html.escape(self._result())}"
         except CourseError as error:
-            self._error, self.status.value = error, f"<b>Failed.</b> {html.escape(str(error))}"
+            self._error, self.status.value = error, f"<b>Failed.</b> {html.escape(self._why(error))}"
         except Exception as error:  # a thread's traceback would be seen by nobody
             self._error = error
             self.status.value = f"<b>Unexpected {type(error).__name__}.</b> {html.escape(str(error))}"
@@ -171,6 +192,13 @@ class Dashboard(ipywidgets.VBox):
         self.picture.draw(frame.figure, view=self._runs)
         self.words.value = html.escape(frame.alt)
         self.frame = frame
+
+    def _why(self, error: CourseError) -> str:
+        """What to say of a run that failed: of a server that has gone, what the widget can do about it."""
+        if self.lifeline is not None and self.lifeline.kept.ends(within_s=NOTICED_S):
+            self.lifeline.look()
+            return "The server ended while this ran."
+        return str(error)
 
     def _result(self) -> str:
         """What a run that has ended has come to, in a sentence; it stands behind "Done."."""

@@ -34,6 +34,7 @@ from inflight import machine
 from inflight.errors import CourseError
 from inflight.notebook import linked_marks
 from inflight.notebook.charts.display import PLOTLY_MIME
+from inflight.notebook.progress import is_progress
 from inflight.paths import COURSE
 
 NOTEBOOKS = COURSE / "notebooks"
@@ -219,6 +220,9 @@ def to_html(notebook: NotebookNode, path: Path, out: Path, paths: list[Path]) ->
     """
     page = nbformat.from_dict(notebook)
     page.metadata["title"] = card(page)[0]
+    for cell in page.cells:
+        if "outputs" in cell:
+            cell.outputs = [output for output in cell.outputs if not is_progress(output)]
     for index, output in enumerate(o for cell in page.cells for o in cell.get("outputs", [])):
         if "data" in output:
             output["data"] = _static(output["data"], index)
@@ -311,7 +315,8 @@ def _static(data: dict, index: int) -> dict:
         return {"text/html": f'{chart}<script>drawChart("chart-{index}", {arguments});</script>'}
     if WIDGET_MIME in data:
         note = "<p><em>Interactive: open this lesson in JupyterLab (<code>make lab</code>) to use it.</em></p>"
-        return {"text/html": f"{note}<details><summary>As text</summary><pre>{text}</pre></details>"}
+        picture = "".join(data.get("text/html", "")) or f"<pre>{text}</pre>"
+        return {"text/html": note + picture}
     return data
 
 

@@ -17,8 +17,12 @@ from inflight.engine import trtllm_commands
 from inflight.engine.config import BuildConfig
 from inflight.engine.sizing import Sizing
 from inflight.errors import CourseError
+from inflight.notebook import session
 from inflight.notebook.dashboard import WRAP, Dashboard
 from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE_TEXT, as_text
+from inflight.notebook.panel import Panel
+from inflight.notebook.prediction import predict as predict  # the lessons take it from here
+from inflight.notebook.session import Kept, Lifeline
 from inflight.triton import repository
 from inflight.triton.client import Answer, Client
 from inflight.triton.repository import batchers
@@ -28,32 +32,6 @@ WRAPPED = (
     "line-height: 1.3; white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere"  # code in a narrow cell
 )
 
-# Predict, before measuring --------------------------------------------------------------------------------------------
-
-
-class Prediction(ipywidgets.VBox):
-    """A question with a field for the answer; `value` is the option chosen or the number given."""
-
-    def __init__(self, question: str, field: ipywidgets.ValueWidget):
-        super().__init__([ipywidgets.HTML(f"<b>{html.escape(question)}</b>"), field])
-        self._field = field
-
-    @property
-    def value(self) -> str | float:
-        return self._field.value
-
-    def __repr__(self) -> str:
-        return f"Prediction: {self.value}"
-
-
-def predict(question: str, options: Sequence[str] | None = None, default: str | float = 0) -> Prediction:
-    """Ask for a commitment before the measurement: one of `options`, or a number when there are none."""
-    if options is None:
-        kind = ipywidgets.IntText if isinstance(default, int) else ipywidgets.FloatText
-        return Prediction(question, kind(value=default, layout={"width": "12em", "max_width": "calc(100% - 4px)"}))
-    return Prediction(question, ipywidgets.RadioButtons(options=list(options), value=default, layout={"width": "auto"}))
-
-
 # Lesson 03: a playground ----------------------------------------------------------------------------------------------
 
 
@@ -62,8 +40,8 @@ class Playground(Dashboard):
 
     Parameters
     ----------
-    client : Client
-        Of a server whose `ensemble` is decoupled.
+    server : Server
+        Its `ensemble` is decoupled.
 
     Attributes
     ----------
@@ -75,8 +53,8 @@ class Playground(Dashboard):
         The same with its times.
     """
 
-    def __init__(self, client: Client):
-        self._client = client
+    def __init__(self, server: Server):
+        self._kept = session.keep(server)
         style, wide = {"description_width": "7em"}, {"width": "auto", "max_width": "36em"}
         self.prompt = ipywidgets.Textarea(
             "Write a short story about a lighthouse.",
@@ -91,7 +69,7 @@ class Playground(Dashboard):
         self.top_k = ipywidgets.IntSlider(40, 1, 200, description="top_k", style=style, layout=wide)
         self.text = ipywidgets.HTML()
         controls = {name: getattr(self, name) for name in ("prompt", "max_tokens", "temperature", "top_k")}
-        super().__init__(controls, self._ask, self.text)
+        super().__init__(controls, self._ask, self.text, self._kept, "Playground: ask the server")
 
     def __repr__(self) -> str:
         return (
@@ -102,12 +80,13 @@ class Playground(Dashboard):
     def _ask(self, prompt: str, max_tokens: int, **sampling) -> Iterator[Answer]:
         self.frame, self.status.value = None, "Waiting for the first token …"
         self._show_text("")
-        stream = self._client.stream(prompt, max_tokens, **sampling)
-        try:
-            for _ in stream:
-                yield stream.answer
-        finally:
-            stream.cancel()
+        with Client(self._kept.server.grpc_url) as client:
+            stream = client.stream(prompt, max_tokens, **sampling)
+            try:
+                for _ in stream:
+                    yield stream.answer
+            finally:
+                stream.cancel()
 
     def _draw(self, frame: Answer) -> None:
         self._show_text(frame.text)
@@ -130,11 +109,12 @@ class Playground(Dashboard):
 # Lesson 02: an editor for config.pbtxt --------------------------------------------------------------------------------
 
 
-class ConfigEditor(ipywidgets.VBox):
+class ConfigEditor(Panel):
     """Changes values in one model's config.pbtxt: allowed ones only, one click to apply, one to undo.
 
-    A value that the key does not take is refused before anything is written. When a server is given and runs, the model
-    is loaded again; if it cannot be, the file is put back as it was.
+    A value that the key does not take is refused before anything is written. When a server is given, the model is
+    loaded again; if it cannot be, the file is put back as it was. While the server is gone, the widget offers to start
+    it again in place of its buttons.
 
     Parameters
     ----------
@@ -154,6 +134,8 @@ class ConfigEditor(ipywidgets.VBox):
     apply_button, undo_button : Button
     status, diff : HTML
         What has happened, and what Apply would change.
+    lifeline : Lifeline or None
+        The offer to start the server again.
 
     Raises
     ------
@@ -166,16 +148,20 @@ class ConfigEditor(ipywidgets.VBox):
         if not names:
             known = ", ".join(name for name, keys in repository.PARAMETERS.items() if keys)
             raise CourseError(f"The editor knows no parameters of a model {model!r}. Name one of: {known}.")
-        self._path, self._model, self._server = Path(repo) / model / repository.CONFIG, model, server
+        self._path, self._model = Path(repo) / model / repository.CONFIG, model
+        self._kept: Kept | None = None if server is None else session.keep(server)
         self._specs = {name: repository.spec(model, name) for name in names}
         self._config = repository.read_config(self._path)
         self._undo_stack: list[ModelConfig] = []
+        self._is_busy = False
         self.apply_button = ipywidgets.Button(description="Apply", icon="check", button_style="primary")
         self.undo_button = ipywidgets.Button(description="Undo", icon="undo")
         self.status, self.diff = ipywidgets.HTML(), ipywidgets.HTML()
-        self.fields = {name: _parameter_field(spec, self._text(name)) for name, spec in self._specs.items()}
+        self.fields = {name: _parameter_field(name, spec, self._text(name)) for name, spec in self._specs.items()}
         for field in self.fields.values():
             field.observe(self._preview, "value")
+        buttons = [self.apply_button, self.undo_button]
+        self.lifeline = None if self._kept is None else Lifeline(self._kept, buttons)
         self.apply_button.on_click(lambda _: self._run(self._apply))
         self.undo_button.on_click(lambda _: self._run(self._undo))
         rows = [_parameter_row(name, spec, self.fields[name]) for name, spec in self._specs.items()]
@@ -184,14 +170,47 @@ class ConfigEditor(ipywidgets.VBox):
                 ipywidgets.HTML(f"<b>{html.escape(model)}/{repository.CONFIG}</b>"),
                 *rows,
                 self.diff,
-                ipywidgets.HBox([self.apply_button, self.undo_button]),
+                ipywidgets.HBox(buttons),
+                *([] if self.lifeline is None else [self.lifeline]),
                 self.status,
-            ]
+            ],
+            f"Editor of {model}/{repository.CONFIG}",
         )
         self._preview()
 
     def __repr__(self) -> str:
         return f"ConfigEditor of {self._model}: a field each for {', '.join(self.fields)}; buttons Apply and Undo."
+
+    def apply(self, **values: str) -> str:
+        """Press Apply for these values, all other fields as the file has them; what came of it, as the widget says it.
+
+        Parameters
+        ----------
+        **values : str
+            By the name of the field.
+
+        Raises
+        ------
+        CourseError
+            The server is gone.
+        """
+        if self.lifeline is not None:
+            self.lifeline.require()
+        self._refresh()
+        for name, text in values.items():
+            _set_text(self.fields[name], text)
+        if self._changes():
+            self.apply_button.click()
+        else:
+            self.status.value = "<b>Nothing to apply.</b> The file has these values."
+        return self.status.value
+
+    def undo(self) -> str:
+        """Press Undo; what came of it, as the widget says it."""
+        if self.lifeline is not None:
+            self.lifeline.require()
+        self.undo_button.click()
+        return self.status.value
 
     def _text(self, name: str) -> str:
         return repository.get_value(self._config, name)
@@ -217,41 +236,49 @@ class ConfigEditor(ipywidgets.VBox):
 
     def _run(self, action) -> None:
         """Do what a button says, with both buttons off meanwhile and every outcome told in the widget."""
-        if self.apply_button.disabled and self.undo_button.disabled:
+        if self._is_busy:
             return
-        self.apply_button.disabled = self.undo_button.disabled = True
+        if self.lifeline is not None and not self.lifeline.holds(then=lambda: self._run(action)):
+            return
+        self._is_busy = self.apply_button.disabled = self.undo_button.disabled = True
         self.status.value = "Writing, and loading the model …"
         try:
             outcome = action()
-            self._refresh()
+            if self._kept is not None:
+                self._kept.note()
         except CourseError as error:  # the fields stay as they are, for the learner to correct
             reason = str(error).partition("\nLast lines of the log:")[0]
             outcome = f"<b>Refused; the file is as it was.</b> {html.escape(reason)}"
         finally:
+            self._is_busy = False
             self._preview()
         self.status.value = outcome
 
     def _apply(self) -> str:
+        if not self._changes():
+            return "<b>Nothing to apply.</b> The file has these values."
         before = repository.read_config(self._path)
         repository.edit(self._path.parents[1], self._model, **self._changes())
         loaded = self._load_or_restore(before)
         self._undo_stack.append(before)
+        self._refresh()
         return f"<b>Applied.</b> {loaded}"
 
     def _undo(self) -> str:
+        if not self._undo_stack:
+            return "<b>Nothing to undo.</b>"
         before = repository.read_config(self._path)
         repository.write_config(self._undo_stack[-1], self._path)
         loaded = self._load_or_restore(before)
         self._undo_stack.pop()
+        self._refresh()
         return f"<b>Undone.</b> {loaded}"
 
     def _load_or_restore(self, before: ModelConfig) -> str:
-        if self._server is None:
+        if self._kept is None:
             return "The file is written."
-        if not self._server.is_alive():
-            return "The file is written. The server does not run: start it, and it reads the new file."
         try:
-            self._server.load(self._model)
+            self._kept.server.load(self._model)
         except CourseError:  # the server goes on with what it had loaded; file and server must agree
             repository.write_config(before, self._path)
             raise
@@ -264,14 +291,15 @@ class ConfigEditor(ipywidgets.VBox):
             _set_text(field, self._text(name))
 
 
-def _parameter_field(spec: repository.Parameter, text: str) -> ipywidgets.ValueWidget:
+def _parameter_field(name: str, spec: repository.Parameter, text: str) -> ipywidgets.ValueWidget:
     """A list of the allowed values where there are few, a line of text otherwise."""
     values = {"bool": ["false", "true"], "choice": list(spec.choices)}.get(spec.kind)
     if values is None:
-        return ipywidgets.Text(text, layout={"width": "auto"})
+        return ipywidgets.Text(text, tooltip=name, layout={"width": "auto"})
     if not spec.required:
         values.append("")
-    field = ipywidgets.Dropdown(options=[(value or "(blank)", value) for value in values], layout={"width": "auto"})
+    offered = [(value or "(blank)", value) for value in values]
+    field = ipywidgets.Dropdown(options=offered, tooltip=name, layout={"width": "auto"})
     _set_text(field, text)
     return field
 
@@ -308,7 +336,7 @@ def _diff_html(diff: str) -> str:
 NONE = "none"  # stands for None, which a drop-down list takes for "nothing chosen"
 
 
-class BuildOptions(ipywidgets.VBox):
+class BuildOptions(Panel):
     """Build options, and what follows from them before anything is built: bytes, users, refusals, commands.
 
     Parameters
@@ -350,7 +378,8 @@ class BuildOptions(ipywidgets.VBox):
         left = ipywidgets.VBox(list(self.fields.values()))
         lab = ipywidgets.VBox([ipywidgets.HBox(target, layout=WRAP), self.commands])
         folded = ipywidgets.Accordion([lab], titles=("The same with TensorRT-LLM",), selected_index=None)
-        super().__init__([ipywidgets.HBox([left, self.result], layout=WRAP), folded])
+        shown = ipywidgets.HBox([left, self.result], layout=WRAP)
+        super().__init__([shown, folded], "Build options, and what follows from them")
         self._update()
 
     def __repr__(self) -> str:

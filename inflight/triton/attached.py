@@ -136,6 +136,7 @@ class Attached:
 
     def start(self) -> None:
         """Attach: find out what the server is and can, and say in one sentence what it cannot."""
+        self._let_go()  # of what it was when it answered last
         about = self._about()
         leftovers.sweep()
         self._scratch = self._opened.enter_context(leftovers.folder("inflight-attached-"))
@@ -246,10 +247,13 @@ class Attached:
         except CourseError as error:
             _tell(f"The models of {self.http_url} could not be loaded again as they were: {error}")
         finally:
-            self._before = {}
-            self._feed = None
-            self._opened.close()
-            self._scratch = None
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._before = {}
+        self._feed = None
+        self._opened.close()
+        self._scratch = None
 
     # Models -----------------------------------------------------------------------------------------------------------
 

@@ -13,8 +13,10 @@ processes find; `keys` says which.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -36,6 +38,13 @@ from inflight.triton.wheel import Wheel
 PRIVATE = "INFLIGHT_PRIVATE"  # environment: 1 makes every server private that is not told otherwise
 LOAD_TIMEOUT_S = 300
 DRAIN_S = 10
+
+_started: weakref.WeakSet[Server] = weakref.WeakSet()
+
+
+def running() -> list[Server]:
+    """The servers that this process has started, or attached, and that run; the oldest first."""
+    return sorted((server for server in _started if server.is_alive()), key=lambda server: server.started_at)
 
 
 @dataclass(frozen=True)
@@ -78,6 +87,13 @@ class Server:
         A container's image to run it in, or the address of a server that runs already; see `attach`. By default as the
         environment's INFLIGHT_IMAGE or INFLIGHT_URL says, and else this machine, from the wheel.
 
+    Attributes
+    ----------
+    started_at : float
+        When it was started last, in seconds since 1970; 0 before.
+    twin : callable
+        Makes another server of the same repository, in the same place, with the same options.
+
     Raises
     ------
     CourseError
@@ -99,9 +115,15 @@ class Server:
         place: Image | Address | None = None,
     ):
         options = Options(http_port, grpc_port, metrics_port, _is_private(private, open_control), open_control)
-        self._way = _way(Path(repo).absolute(), options, place or _place())
+        place = place or _place()
+        self._way = _way(Path(repo).absolute(), options, place)
         self._options = options
         self._on_state = on_state or (lambda state: None)
+        self.started_at = 0.0
+        self.twin: Callable[[], Server] = functools.partial(
+            Server, self._way.repo, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port,
+            private=options.private, open_control=open_control, place=place,
+        )  # fmt: skip
 
     @classmethod
     def attach(cls, url: str, grpc_url: str | None = None, metrics_url: str | None = None) -> Server:
@@ -128,12 +150,19 @@ class Server:
         server._way = Attached(None, Address.at(url, grpc_url, metrics_url))
         server._options = Options()
         server._on_state = lambda state: None
+        server.started_at = 0.0
+        server.twin = functools.partial(Server.attach, url, grpc_url, metrics_url)
         return server.start()
 
     @property
     def repo(self) -> Path:
         """The model repository; of a server that was attached without one, a copy of its configs."""
         return self._way.repo
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether somebody else has started it: then it is not ours to stop or to start."""
+        return isinstance(self._way, Attached)
 
     @property
     def private(self) -> bool:
@@ -191,17 +220,27 @@ class Server:
 
     # Start and stop ---------------------------------------------------------------------------------------------------
 
-    def start(self) -> Server:
+    def start(self, on_state: Callable[[ModelState], None] | None = None) -> Server:
         """Start the server and load every model of the repository; returns when all are ready.
 
-        Attached, it loads what has other settings in the repository, as far as the server lets it.
+        Attached, it loads what has other settings in the repository, as far as the server lets it. One that has run
+        before gets the same ports, where they are free.
+
+        Parameters
+        ----------
+        on_state : callable, optional
+            From now on in place of the one that the server was made with.
         """
         if self.is_alive():
             return self
+        self._on_state = on_state or self._on_state
         if isinstance(self._way, Supervised):
+            self._way.stop(drain_s=0)  # what is left of one that has ended by itself
             problems = repository.check(self.repo)
             if problems:
                 raise CourseError(f"The repository is not ready to be served: {problems[0]}")
+        self.started_at = time.time()
+        _started.add(self)
         try:
             self._way.start()
             self.load_all()

@@ -125,15 +125,20 @@ class Supervised:
     # Start and stop ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start `tritonserver` until its API answers; with free ports, try others if somebody was faster."""
+        """Start `tritonserver` until its API answers; with free ports, try others if somebody was faster.
+
+        Started once more, it has the ports that it had, where they are free: its clients find it again.
+        """
         leftovers.sweep()
         for _ in range(PORT_ATTEMPTS):
-            self._ports = _free_ports({name: self.options.named_port(name) for name in PORTS})
+            before = {name: port for name, port in self._ports.items() if _is_free(port)}
+            self._ports = _free_ports({name: self.options.named_port(name) or before.get(name) for name in PORTS})
             self._launch()
             if self._wait_until_live():
                 return
             log, may_try_again = self.log_tail(), self._lost_a_port()
             self.stop(drain_s=0)
+            self._ports = {}
             if not may_try_again:
                 raise CourseError(f"tritonserver ended while starting. Its last lines:\n{log}")
         raise CourseError(
@@ -234,7 +239,12 @@ class Supervised:
         process = self._supervisor
         if process is None or process.stdout is None or process.poll() is not None:
             return True
-        return bool(select.select([process.stdout], [], [], within_s)[0])  # the supervisor writes a second line then
+        try:
+            return bool(
+                select.select([process.stdout], [], [], within_s)[0]
+            )  # the supervisor writes a second line then
+        except ValueError:  # another thread has stopped it meanwhile, and closed this
+            return True
 
     def stop(self, drain_s: float) -> None:
         """Stop the server and wait until nothing of it is left; see `Server.stop`."""
@@ -319,6 +329,17 @@ def _free_ports(named: dict[str, int | None]) -> dict[str, int]:
     with contextlib.ExitStack() as held:
         probes = {name: held.enter_context(socket.socket()) for name in named}
         return {name: _bound_port(probes[name], name, port) for name, port in named.items()}
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+            probe.listen()
+        except OSError:
+            return False
+        return True
 
 
 def _bound_port(probe: socket.socket, name: str, named: int | None) -> int:

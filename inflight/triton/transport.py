@@ -114,8 +114,8 @@ def course_error(error: Exception, url: str, timeout_s: float | None = None) -> 
 
 def _gone(url: str) -> ServerGone:
     return ServerGone(
-        f"The server at {url} does not answer, or went away in the middle of a request. Start it (`inflight serve`) "
-        "and check the port."
+        f"The server at {url} does not answer, or went away in the middle of a request. Start it, in a notebook by the "
+        "cell that did, in a terminal by `inflight serve`, and check the port."
     )
 
 

@@ -29,11 +29,9 @@
 # heads and vectors of 64 numbers. The default engine stores each number in 4 bytes.
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import widgets
+from inflight.notebook import progress, widgets
 
-guess = widgets.predict(
-    "How many bytes of KV cache does one token take?", default=30_000
-)
+guess = widgets.predict("How many bytes of KV cache does one token take?")
 guess
 
 # %% [markdown]
@@ -103,7 +101,8 @@ def build(name: str, **options) -> tuple[Path, float]:
     return folder, time.perf_counter() - started
 
 
-folder, seconds = build("default")
+with progress.wait("An engine is built"):
+    folder, seconds = build("default")
 print(f"Built in {seconds:.1f} s.")
 
 # %%
@@ -156,7 +155,7 @@ print(
     f"2 (key, value) × {model['num_hidden_layers']} layers × {model['num_key_value_heads']} KV heads × "
     f"{model['head_size']} numbers × 4 bytes = {formula:,}."
 )
-print(f"You predicted {guess.value:,}, {guess.value / measured:.2f} of it.")
+print(guess.score(measured))
 
 # %% [markdown]
 # The formula is exact. Note what it does *not* contain: the 9 query heads. Sharing 3 KV heads among them makes the
@@ -248,13 +247,13 @@ options = {
     "float": {"quant_algo": None},
     "INT8 KV": {"kv_cache_quant_algo": "INT8"},
 }
-built = {
-    "W4A8": folder,
-    **{name: build(name, **given)[0] for name, given in options.items()},
-}
+built = {"W4A8": folder}
+for name in progress.over(options, "Build"):
+    built[name], _ = build(name, **options[name])
 
 # %% tags=["nbval-ignore-output"]
-result = quality.bench(checkpoint, built, tokens=1024)
+with progress.wait("Quality and speed of each build") as line:
+    result = quality.bench(checkpoint, built, tokens=1024, progress=line)
 compared = pd.DataFrame(quality.in_words(result["rows"]))
 charts.table(compared.fillna("-"))
 

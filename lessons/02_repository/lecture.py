@@ -44,7 +44,7 @@ from inflight.notebook import charts, widgets
 from inflight.triton import Client, Server, repository
 
 engine_dir = cached(fetch())
-folder = tempfile.TemporaryDirectory()  # the last cell removes it
+folder = tempfile.TemporaryDirectory()  # it goes with the notebook's kernel
 print(f"engine: {engine_dir.name}")
 
 # %% [markdown]
@@ -55,7 +55,7 @@ print(f"engine: {engine_dir.name}")
 
 # %% tags=["nbval-ignore-output"]
 guess = widgets.predict(
-    "How many tensors are handed over in all, those of the client included?", default=6
+    "How many tensors are handed over in all, those of the client included?"
 )
 guess
 
@@ -245,7 +245,7 @@ pd.DataFrame(
 moved = sum(len(tensors) for tensors in handed.values())
 prompt_tokens = to_engine["input_ids"].shape[1]
 Markdown(
-    f"You said **{guess.value}**; the files said {counts.sum()}; **{moved}** were handed over. "
+    f"The files said {counts.sum()}; **{moved}** were handed over. {guess.score(moved)} "
     f"The {len(question)} characters became {prompt_tokens} token ids, because the chat template puts its own words around them. The "
     f"batch dimension in front is 1: one request. Only the text comes without it, as TensorRT-LLM's clients expect."
 )
@@ -359,14 +359,12 @@ editor = widgets.ConfigEditor(repo, "tensorrt_llm", server)
 editor
 
 # %% [markdown]
-# The next cells press the same buttons. With `exclude_input_in_output` off, the engine gives back the prompt too, as
+# The next cells press the same buttons, whatever you left in the fields. With `exclude_input_in_output` off, the engine gives back the prompt too, as
 # it saw it.
 
 # %% tags=["nbval-ignore-output"]
-editor.fields["exclude_input_in_output"].value = "false"
-editor.apply_button.click()
+display(Markdown(editor.apply(exclude_input_in_output="false")))
 with_prompt = client.ask(question).text
-display(Markdown(editor.status.value))
 print(with_prompt)
 
 # %% [markdown]
@@ -375,17 +373,15 @@ print(with_prompt)
 
 # %% tags=["nbval-ignore-output"]
 for value in ("many", "64"):
-    editor.fields["max_tokens_in_paged_kv_cache"].value = value
-    editor.apply_button.click()
-    display(Markdown(f"`{value}`: {editor.status.value}"))
+    said = editor.apply(max_tokens_in_paged_kv_cache=value)
+    display(Markdown(f"`{value}`: {said}"))
 
 # %% [markdown]
 # The first is no number, so the file was never touched. The second is one, and only the engine knows that it is too
 # small: it was written, loaded, refused, and the file put back. Meanwhile the server went on with the model it had.
 
 # %% tags=["nbval-ignore-output"]
-editor.undo_button.click()
-display(Markdown(editor.status.value))
+display(Markdown(editor.undo()))
 print(
     f"the answer has {len(with_prompt)} characters before Undo, {len(client.ask(question).text)} after"
 )
@@ -483,9 +479,7 @@ FAULTS = {  # what is wrong: file, what stands there, what stands there instead
 WHO = ["the check", "only Triton", "nobody"]
 
 # %% tags=["nbval-ignore-output"]
-guesses = {
-    name: widgets.predict(f"{name}: who sees it?", WHO, WHO[0]) for name in FAULTS
-}
+guesses = {name: widgets.predict(f"{name}: who sees it?", WHO) for name in FAULTS}
 display(*guesses.values())
 
 
@@ -532,8 +526,8 @@ def attempt(name: str) -> None:
         "the check says": found[0] if found else "nothing",
         "Triton says": refused or "READY",
         "meanwhile a client gets": answer,
-        "you said": guesses[name].value,
         "it was": caught[name],
+        "you": guesses[name].score(caught[name]),
     }
     for who, what in report.items():
         print(
@@ -587,7 +581,10 @@ assert len(repository.check(repo)) == 0 and set(caught) == set(FAULTS)
 right = sum(guesses[name].value == who for name, who in caught.items())
 display(
     pd.DataFrame(
-        {"you said": {name: guesses[name].value for name in caught}, "it was": caught}
+        {
+            "you said": {name: guesses[name].value or "nothing" for name in caught},
+            "it was": caught,
+        }
     )
 )
 print(f"{right} of {len(caught)} as you said; the repository is whole again")
@@ -609,11 +606,9 @@ except CourseError as error:
     print(str(error).replace(f"{broken}/", ""))
 
 # %%
-# Leave the machine as it was found.
-client.close()
-plain_client.close()
-server.stop()
-folder.cleanup()
+from inflight.notebook import session
+
+session.running()  # the widgets above need the server: it ends with the notebook
 
 # %% [markdown]
 # ## Recap

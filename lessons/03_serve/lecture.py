@@ -32,12 +32,11 @@
 # tokens. There are two CPU cores or so, and one model. Commit yourself before you measure.
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import widgets
+from inflight.notebook import progress, widgets
 
 guess = widgets.predict(
     "Eight users ask at once. How many times as long as a lone user does each of them wait for a whole answer?",
-    ["about as long", "about twice as long", "about eight times as long"],
-    "about eight times as long",
+    {"about as long": 1, "about twice as long": 2, "about eight times as long": 8},
 )
 guess
 
@@ -199,7 +198,10 @@ cases = {
     "eight users, whole": (client.ask, 8),
     "eight users, streamed": (streamed, 8),
 }
-rounds = [{case: measure(*how) for case, how in cases.items()} for _ in range(3)]
+rounds = [
+    {case: measure(*how) for case, how in cases.items()}
+    for _ in progress.over((1, 2, 3), "All four cases, round")
+]
 runs = {
     case: sorted((one[case] for one in rounds), key=lambda run: run[2] - run[1])[1]
     for case in cases
@@ -249,7 +251,7 @@ times_as_long = (
     statistics.median(answer.latency_s for answer in crowd) / alone.latency_s
 )
 more_tokens = 8 / times_as_long
-print(f"Your prediction: {guess.value}. Measured: {times_as_long:.1f} times as long.")
+print(f"Measured: {times_as_long:.1f} times as long. {guess.score(times_as_long)}")
 print(
     f"Eight answers in {times_as_long:.1f} times the time of one: {more_tokens:.1f} times as many tokens a second."
 )
@@ -523,7 +525,7 @@ print(
 # again up to here.
 
 # %% tags=["nbval-ignore-output"]
-playground = widgets.Playground(client)
+playground = widgets.Playground(server)
 playground
 
 # %% [markdown]
@@ -662,12 +664,12 @@ print("some pieces, but not all:", 10 <= len(dying.answer.pieces) < ASKED)
 #
 # Now [do the lab](../labs/03_serve.ipynb). Next comes {next}: who may sit down, and when.
 #
-# ## Leave the machine as it was
+# ## What runs
 #
-# The last cell stops the server and removes the files of this lesson. You may run it twice.
+# The server belongs to this notebook, and so the widgets above go on working. It ends with the notebook's kernel, or when
+# you stop it here. After a restarted kernel, or where a widget reads *model not found*, run the notebook again.
 
 # %%
-client.close()
-server.stop()
-workdir.cleanup()
-print("server alive:", server.is_alive(), "· files left:", Path(workdir.name).exists())
+from inflight.notebook import session
+
+session.running()

@@ -193,10 +193,9 @@ print(
 # %% [markdown]
 # Fewer times than the iterations say? Look at the lesson again: what does an iteration with eight answers cost?
 #
-# ## Leave the machine as it was
+# ## What runs
 
 # %%
-client.close()
-server.stop()
-workdir.cleanup()
-print("server alive:", server.is_alive())
+from inflight.notebook import session
+
+session.running()

@@ -30,12 +30,11 @@
 # The guests, the seats and the model are the same both times. Commit yourself:
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import widgets
+from inflight.notebook import progress, widgets
 
 guess = widgets.predict(
     "In-flight batching makes how many times as many tokens a second as static batching?",
-    ["about 1.2 times", "about 1.8 times", "about 3 times"],
-    "about 3 times",
+    {"about 1.2 times": 1.2, "about 1.8 times": 1.8, "about 3 times": 3},
 )
 guess
 
@@ -130,7 +129,8 @@ import pandas as pd
 
 from inflight.bench import trace_run
 
-static = trace_run.run(client, requests, log_path)
+with progress.wait(f"{len(requests)} requests, static"):
+    static = trace_run.run(client, requests, log_path)
 print(
     f"static: {len(static.log)} iterations, {static.tokens_per_s:.0f} tokens a second"
 )
@@ -152,7 +152,8 @@ server.load("tensorrt_llm")
 trace_run.run(
     client, requests[:1], log_path
 )  # a fresh engine's first request is its slowest: not counted
-inflight = trace_run.run(client, requests, log_path)
+with progress.wait(f"{len(requests)} requests, in flight"):
+    inflight = trace_run.run(client, requests, log_path)
 print(
     f"in-flight: {len(inflight.log)} iterations, {inflight.tokens_per_s:.0f} tokens a second"
 )
@@ -185,9 +186,9 @@ print(
     f"{len(inflight.log)}."
 )
 print(
-    f"{fewer:.1f} times fewer iterations, but {faster:.2f} times as many tokens a second. "
-    f"Your prediction: {guess.value}."
+    f"{fewer:.1f} times fewer iterations, but {faster:.2f} times as many tokens a second."
 )
+print(guess.score(faster))
 
 # %% [markdown]
 # The arithmetic of iterations was right, and it was not the gain. What did it miss?
@@ -203,7 +204,9 @@ print(
 from inflight.bench import calibrate
 from inflight.engine import iteration_cost
 
-cost = iteration_cost(pd.concat(calibrate(client, requests, slots, log_path)))
+with progress.wait("What an iteration costs", slots) as line:
+    logs = calibrate(client, requests, slots, log_path, line)
+cost = iteration_cost(pd.concat(logs))
 one, all_slots = cost.answers_ms[1], cost.answers_ms[slots]
 summary = (
     f"The time of an iteration against the number of answers in it: {one:.1f} ms with one, {all_slots:.1f} ms "
@@ -312,7 +315,7 @@ from inflight.models import huggingface
 both = (*repository.PIPELINE, "llama-python")
 server.stop()
 repo = repository.assemble(
-    repo,
+    Path(workdir.name) / "both",
     engine_dir,
     models=both,
     checkpoint_dir=huggingface.folder(fetch()),
@@ -322,7 +325,7 @@ server = Server(repo).start()
 client = Client(server.grpc_url)
 few = [request for request in requests if request.max_tokens < 256][:8]
 rows = []
-for model in ("llama-python", "ensemble"):
+for model in progress.over(("llama-python", "ensemble"), "The same requests"):
     trace_run.run(client, few[:1], log_path, model)
     rows.append((model, trace_run.run(client, few, log_path, model).tokens_per_s))
 baseline = pd.DataFrame(rows, columns=["model", "tokens_per_s"])
@@ -388,7 +391,7 @@ pd.read_csv(files["statistics.csv"]).T.set_axis(["in-flight"], axis=1).round(1)
 from inflight.notebook import boards
 
 board = boards.batching(server, engine_dir, log_path)
-for gpt_model_type in ("V1", "inflight_fused_batching"):
+for gpt_model_type in progress.over(("V1", "inflight_fused_batching"), "Run"):
     board.controls["gpt_model_type"].value = gpt_model_type
     board.run()
 board
@@ -464,7 +467,7 @@ from inflight import CourseError
 
 server.stop()
 repo = repository.assemble(
-    repo, engine_dir, batching_strategy="V1", decoupled_mode=True
+    Path(workdir.name) / "V1", engine_dir, batching_strategy="V1", decoupled_mode=True
 )
 server = Server(repo).start()
 client = Client(server.grpc_url)
@@ -515,12 +518,12 @@ except CourseError as error:
 #
 # Now [do the lab](../labs/04_batching.ipynb), or go on with {next}: what if there is a seat, but no memory?
 #
-# ## Leave the machine as it was
+# ## What runs
 #
-# The last cell stops the server and removes the files of this lesson. You may run it twice.
+# The server belongs to this notebook, and so the widgets above go on working. It ends with the notebook's kernel, or when
+# you stop it here. After a restarted kernel, or where a widget reads *model not found*, run the notebook again.
 
 # %%
-client.close()
-server.stop()
-workdir.cleanup()
-print("server alive:", server.is_alive(), "· files left:", Path(workdir.name).exists())
+from inflight.notebook import session
+
+session.running()

@@ -229,10 +229,9 @@ else:
 # </details>
 
 # %% [markdown]
-# ## Leave the machine as it was
+# ## What runs
 
 # %%
-client.close()
-server.stop()
-workdir.cleanup()
-print("server alive:", server.is_alive())
+from inflight.notebook import session
+
+session.running()

@@ -290,9 +290,9 @@ print("sent:", len(flood.requests), "· your account:", account(flood))
 # </details>
 
 # %% [markdown]
-# ## Leave the machine as it was
+# ## What runs
 
 # %%
-server.stop()
-workdir.cleanup()
-print("server alive:", server.is_alive())
+from inflight.notebook import session
+
+session.running()

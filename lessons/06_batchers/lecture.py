@@ -34,11 +34,9 @@
 # together, at most eight of them (`max_batch_size`). Twenty-four requests come, one every 10 ms. Commit yourself:
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import widgets
+from inflight.notebook import progress, widgets
 
-guess = widgets.predict(
-    "In how many batches will the 24 requests be computed?", default=3
-)
+guess = widgets.predict("In how many batches will the 24 requests be computed?")
 guess
 
 # %% [markdown]
@@ -115,7 +113,7 @@ show(
 # %% tags=["nbval-ignore-output"]
 faster = alone.requests["answered_s"].max() / together.requests["answered_s"].max()
 print(
-    f"{len(together.executions)} batches; your prediction: {guess.value:.0f}. "
+    f"{len(together.executions)} batches. {guess.score(len(together.executions))} "
     f"The last answer came {faster:.1f} times sooner."
 )
 
@@ -159,7 +157,7 @@ from inflight.bench import workload
 
 light = batch_run.at(workload.poisson(40, rate=30, seed=0))
 rows = []
-for delay_ms in (0, 25, 50, 100, 200):
+for delay_ms in progress.over((0, 25, 50, 100, 200), "Delay", "{} ms".format):
     _, run = trial(
         f"max_batch_size: 8 dynamic_batching {{ max_queue_delay_microseconds: {1000 * delay_ms} }}",
         light,
@@ -623,9 +621,10 @@ from inflight.checkpoint import fetch
 from inflight.models import huggingface
 
 checkpoint_dir = huggingface.folder(fetch())
-real = dynamic_batching.bench(
-    checkpoint_dir, Path(workdir.name) / "bench", rounds=1, requests=48
-)
+with progress.wait("A real model, with and without a batcher") as line:
+    real = dynamic_batching.bench(
+        checkpoint_dir, Path(workdir.name) / "bench", 1, requests=48, progress=line
+    )
 cost, predicted = real["cost"], real["predicted"]["dynamic_over_none"]
 gain = real["ratios"]["dynamic_over_none"]["median"]
 summary = (
@@ -660,7 +659,9 @@ from inflight.bench import perf_analyzer
 
 server.stop()
 repo = repository.assemble(
-    repo, models=("text-embedding",), checkpoint_dir=checkpoint_dir
+    Path(workdir.name) / "embedding",
+    models=("text-embedding",),
+    checkpoint_dir=checkpoint_dir,
 )
 server = Server(repo).start()
 texts = perf_analyzer.text_data(list(dynamic_batching.TEXTS))
@@ -679,7 +680,7 @@ try:
 except CourseError as error:  # it is not x86-64
     measured = Markdown(str(error))
 else:
-    for fragment in ("", "dynamic_batching { }"):
+    for fragment in progress.over(("", "dynamic_batching { }"), "perf_analyzer"):
         repository.edit(repo, "text-embedding", fragment)
         server.load("text-embedding")
         table = perf_analyzer.sweep(
@@ -714,15 +715,17 @@ for none, dynamic in zip(*(table.itertuples() for table in tables)):
 from inflight.bench import model_analyzer
 
 try:
-    found = model_analyzer.search(
-        server,
-        "text-embedding",
-        texts,
-        concurrency=(8,),
-        instance_counts=(2,),
-        max_queue_delays_us=(0, 5000),
-        requests=30,
-    )
+    with progress.wait("Model Analyzer searches") as line:
+        found = model_analyzer.search(
+            server,
+            "text-embedding",
+            texts,
+            concurrency=(8,),
+            instance_counts=(2,),
+            max_queue_delays_us=(0, 5000),
+            requests=30,
+            progress=line,
+        )
     report = charts.table(
         found.table[["config", "batching", "instances", "throughput", "latency_ms_p99"]]
     )
@@ -800,7 +803,7 @@ for fragment in (
 # %% tags=["nbval-ignore-output"]
 server.stop()
 repo = repository.assemble(
-    repo,
+    Path(workdir.name) / "burst",
     models=("batch-cost",),
     batch_cost_fixed_ms=40,
     batch_cost_item_ms=4,
@@ -861,11 +864,12 @@ for name, run in (("plain", plain), ("with levels", levels)):
 # Now [do the lab](../labs/06_batchers.ipynb), or go on with {next}: the model says "again", and Triton batches in
 # flight.
 #
-# ## Leave the machine as it was
+# ## What runs
 #
-# The last cell stops the server and removes the files of this lesson. You may run it twice.
+# The server belongs to this notebook, and so the widgets above go on working. It ends with the notebook's kernel, or when
+# you stop it here. After a restarted kernel, or where a widget reads *model not found*, run the notebook again.
 
 # %%
-server.stop()
-workdir.cleanup()
-print("server alive:", server.is_alive(), "· files left:", Path(workdir.name).exists())
+from inflight.notebook import session
+
+session.running()

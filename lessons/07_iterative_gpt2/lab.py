@@ -190,9 +190,9 @@ check("7.3", (settings, passes))
 # in the KV cache.
 # </details>
 #
-# ## Leave the machine as it was
+# ## What runs
 
 # %%
-server.stop()
-workdir.cleanup()
-print("server alive:", server.is_alive())
+from inflight.notebook import session
+
+session.running()

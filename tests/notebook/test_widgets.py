@@ -143,5 +143,24 @@ def test_editor_loads_the_model_again_and_puts_the_file_back_when_that_fails(sma
         assert editor.fields["tokenizer_dir"].value == str(tmp_path / "nothing") and not editor.apply_button.disabled
         assert [row.state for row in server.models()] == ["READY"]
     editor.undo_button.click()
-    assert "The server does not run" in editor.status.value
-    assert parameter(repo, "skip_special_tokens", "postprocessing") == "true"
+    assert editor.lifeline.is_shown and parameter(repo, "skip_special_tokens", "postprocessing") == "false"
+
+
+@pytest.mark.parametrize("left", ["many", "0", "4096"])
+def test_editor_applies_and_undoes_whatever_was_left_in_its_fields(repo, left):
+    before = files(repo)
+    editor = ConfigEditor(repo, "tensorrt_llm")
+    editor.fields["max_tokens_in_paged_kv_cache"].value = left
+    assert "Applied" in editor.apply(exclude_input_in_output="false")
+    assert parameter(repo, "exclude_input_in_output") == "false"
+    assert parameter(repo, "max_tokens_in_paged_kv_cache") == ""
+    assert "a whole number of at least 1" in editor.apply(max_tokens_in_paged_kv_cache="many")
+    assert "Undone" in editor.undo() and files(repo) == before
+    assert "Nothing to undo" in editor.undo() and files(repo) == before
+
+
+def test_editor_says_that_there_is_nothing_to_apply(repo):
+    editor = ConfigEditor(repo, "tensorrt_llm")
+    assert "Nothing to apply" in editor.apply(exclude_input_in_output="true")
+    editor.apply_button.click()
+    assert "Nothing to apply" in editor.status.value and editor.undo_button.disabled

@@ -113,7 +113,10 @@ def read_config(path: str | Path) -> ModelConfig:
         It is not there, cannot be read, is too large for a config, or is not right.
     """
     if not Path(path).exists():
-        raise CourseError(f"{path} does not exist. Assemble the repository: `inflight assemble`.")
+        raise CourseError(
+            f"{path} does not exist. Assemble the repository: in a notebook by the cell that did, in a terminal by "
+            "`inflight assemble`."
+        )
     return parse(files.read_text(path, "config", MOST_BYTES, "Assemble the repository again."), str(path))
 
 

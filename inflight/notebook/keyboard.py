@@ -1,0 +1,74 @@
+"""Keys and names: what a group of controls needs on the page that ipywidgets has no trait for.
+
+JupyterLab takes keys for its own shortcuts wherever the focus is, unless an element asks it not to. In a group of
+radio buttons ↓ would else go to the next cell, and D D delete it. ipywidgets does not tell the browser which radio
+buttons belong together, without which no arrow key leads from one to the other. And where it gives a control no name
+that a screen reader could say, the control gets the one that stands beside it.
+"""
+
+import anywidget
+import traitlets
+
+_ESM = """
+// A control's own label; else its tooltip, which ipywidgets puts now on the control, now on its empty label.
+function nameOf(control) {
+  const widget = control.closest(".widget-inline-hbox") ?? control;
+  const label = widget.querySelector("label");
+  return label?.textContent.trim() || control.title || label?.title || widget.title;
+}
+
+// What can have the focus must ask for its keys itself: "the element that has the focus" is what Lab's shortcuts name.
+const FOCUSABLE = "button, input, select, textarea, summary, [tabindex], [contenteditable]";
+
+function nameControls(group) {
+  for (const each of group.querySelectorAll(FOCUSABLE)) each.setAttribute("data-lm-suppress-shortcuts", "true");
+  for (const [number, box] of group.querySelectorAll(".widget-radio-box").entries()) {
+    for (const radio of box.querySelectorAll("input")) radio.name = `${group.dataset.name}-${number}`;
+  }
+  for (const control of group.querySelectorAll(".noUi-handle, .widget-readout, input, select, textarea")) {
+    const isNamed = [...(control.labels ?? [])].some((label) => label.textContent.trim());
+    const name = isNamed || control.hasAttribute("aria-label") ? "" : nameOf(control);
+    if (!name) continue;
+    const isReadout = control.classList.contains("widget-readout");
+    if (isReadout) control.setAttribute("role", "textbox");
+    control.setAttribute("aria-label", isReadout ? `${name}, as a number` : name);
+  }
+}
+
+function render({ model, el }) {
+  el.style.display = "none";
+  let watched = null;
+  // This stands inside the group, but not yet when it is drawn.
+  const settled = setInterval(() => {
+    const group = el.parentElement;
+    if (!group?.isConnected) return;
+    clearInterval(settled);
+    group.setAttribute("data-lm-suppress-shortcuts", "true");
+    group.setAttribute("role", "group");
+    group.setAttribute("aria-label", model.get("label"));
+    group.dataset.name = `controls-${crypto.randomUUID()}`;
+    watched = new MutationObserver(() => nameControls(group));
+    watched.observe(group, { childList: true, subtree: true });
+    nameControls(group);
+  }, 20);
+  return () => {
+    clearInterval(settled);
+    watched?.disconnect();
+  };
+}
+
+export default { render };
+"""
+
+
+class Keyboard(anywidget.AnyWidget):
+    """Stands unseen in a column of controls, keeps the keys typed there from JupyterLab, and names what has no name.
+
+    Attributes
+    ----------
+    label : str
+        What a screen reader calls the group.
+    """
+
+    label = traitlets.Unicode("").tag(sync=True)
+    _esm = _ESM

@@ -1,0 +1,145 @@
+"""A question before a measurement, and how near the answer came.
+
+    guess = predict("How many batches will there be?")              # a number
+    guess = predict("How many times as fast?", {"as fast": 1, "twice": 2, "eight times": 8})
+    print(guess.score(measured))                                    # in the cell that measures
+
+Nothing is chosen for you, and what is chosen after the measurement is marked as late.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+
+import ipywidgets
+
+from inflight.errors import CourseError
+from inflight.notebook.panel import Panel
+
+NOT_MADE = "You made no prediction."
+LATE = " It was made after the measurement."
+
+
+class Prediction(Panel):
+    """A question with a field for the answer.
+
+    Attributes
+    ----------
+    field : RadioButtons or Text
+    told : HTML
+        How near the answer came, once it has been measured.
+    """
+
+    def __init__(self, question: str, options: Sequence[str] | Mapping[str, float] | None = None):
+        self.question, self._options = question, options
+        self._right: str | float | None = None  # as measured; None before
+        self._is_late = False
+        if options is None:
+            self.field = ipywidgets.Text(placeholder="a number", tooltip=question, layout={"width": "12em"})
+        else:
+            self.field = ipywidgets.RadioButtons(options=list(options), value=None, layout={"width": "auto"})
+        self.told = ipywidgets.HTML()
+        super().__init__([ipywidgets.HTML(f"<b>{html.escape(question)}</b>"), self.field, self.told], label=question)
+        self.field.observe(self._changed, "value")
+
+    @property
+    def value(self) -> str | float | None:
+        """The option chosen, or the number given; None until then."""
+        if self._options is not None:
+            return self.field.value
+        return _number(self.field.value)
+
+    def __repr__(self) -> str:
+        shown = "none was made" if self.value is None else _shown(self.value)
+        return f"Prediction: {self.question} {shown}"
+
+    def score(self, measured: str | float) -> str:
+        """Say how near the prediction came, in the widget too. To be called where it is measured.
+
+        Parameters
+        ----------
+        measured : str or float
+            What came out. Where there are options with numbers, the nearest of them is right; where they have none, the
+            one that begins with this text.
+
+        Returns
+        -------
+        str
+            A sentence or two: what was predicted, what was measured; that none was made, or too late.
+
+        Raises
+        ------
+        CourseError
+            No option begins with the text, or more than one do.
+        """
+        self._right = self._right_one(measured)
+        return self._tell()
+
+    def _right_one(self, measured: str | float) -> str | float:
+        if self._options is None:
+            return measured
+        if isinstance(self._options, Mapping):
+            distance = {name: abs(math.log(number / measured)) for name, number in self._options.items()}
+            return min(distance, key=distance.__getitem__)
+        found = [option for option in self._options if option.startswith(str(measured))]
+        if len(found) != 1:
+            raise CourseError(f"{len(found)} options of {self.question!r} begin with {measured!r}; name one of them.")
+        return found[0]
+
+    def _changed(self, _change) -> None:
+        if self._right is not None:
+            self._is_late = True
+            self._tell()
+        elif self._options is None and self.field.value.strip() and self.value is None:
+            self.told.value = "<span role='alert'>That is no number.</span>"
+        else:
+            self.told.value = ""
+
+    def _tell(self) -> str:
+        text = self._sentence()
+        self.told.value = f"<span role='status'>{html.escape(text)}</span>"
+        return text
+
+    def _sentence(self) -> str:
+        said, right = self.value, self._right
+        if said is None:
+            return f"{NOT_MADE} It is {_shown(right)}."
+        late = LATE if self._is_late else ""
+        if said == right:
+            return f"Your prediction, {_shown(said)}, is right.{late}"
+        return f"Your prediction: {_shown(said)}. It is {_shown(right)}{self._how_far(said, right)}.{late}"
+
+    def _how_far(self, said, right) -> str:
+        """By what factor a number is off, as far as that can be said."""
+        if self._options is not None or said * right <= 0:
+            return ""
+        return f", {max(said / right, right / said):.2g} times {'less' if said > right else 'more'}"
+
+
+def predict(question: str, options: Sequence[str] | Mapping[str, float] | None = None) -> Prediction:
+    """Ask for a commitment before the measurement.
+
+    Parameters
+    ----------
+    question : str
+    options : sequence of str, or mapping of str to float, optional
+        What to choose from; with a number each where a number will be measured. None asks for a number.
+    """
+    return Prediction(question, options)
+
+
+def _number(text: str) -> float | None:
+    """The number in a field, None where there is none; thousands may be set apart by commas, blanks or underscores."""
+    try:
+        number = float("".join(text.replace(",", "").replace("_", "").split()))
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _shown(value: str | float) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"

@@ -1,0 +1,99 @@
+"""The toolbar's square, in a real kernel: it ends what a button has begun, and leaves the rest as it was."""
+
+import time
+
+import pytest
+from jupyter_client.manager import KernelManager
+
+from tests.engines import wait_until
+
+BOARD = """
+import itertools, signal, threading
+import plotly.graph_objects as go
+from inflight.notebook.dashboard import Dashboard, Frame
+
+ended = []
+def work():
+    try:
+        for number in itertools.count():
+            yield Frame(go.Figure(), f"frame {number}")
+            threading.Event().wait(0.01)
+    finally:
+        ended.append(number)
+
+board = Dashboard({}, work)
+before = signal.getsignal(signal.SIGINT)
+"""
+IS_OURS = "getattr(__import__('signal').getsignal(2), '__module__', '')"
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    manager = KernelManager(kernel_name="python3")
+    manager.start_kernel()
+    client = manager.client()
+    client.start_channels()
+    client.wait_for_ready(timeout=60)
+    run(client, BOARD)
+    yield manager, client
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+
+
+def run(client, code, expression="None"):
+    """Run a cell in the kernel; the value of an expression after it."""
+    reply = client.execute_interactive(
+        code, user_expressions={"value": expression}, timeout=60, output_hook=lambda message: None
+    )["content"]
+    assert reply["status"] == "ok", reply.get("traceback")
+    return reply["user_expressions"]["value"]["data"]["text/plain"]
+
+
+def interrupt_until(manager, client, expression):
+    """Press the square while the kernel is idle until the expression is true; each time it had time to take it."""
+
+    def is_true():
+        manager.interrupt_kernel()
+        time.sleep(0.3)  # an interrupt that comes while the expression is looked at would end that
+        return run(client, "", expression) == "True"
+
+    wait_until(is_true, expression)
+
+
+def test_it_stops_a_run_that_a_button_has_begun_while_the_kernel_is_idle(kernel):
+    manager, client = kernel
+    for runs in (1, 2):
+        run(client, "board.run_button.click()")
+        interrupt_until(manager, client, f"len(ended) == {runs}")
+        assert "Stopped" in run(client, "board.wait()", "board.status.value")
+
+
+def test_the_handler_is_there_for_the_time_of_the_run_only(kernel):
+    _manager, client = kernel
+    look = "kernel_handler = get_ipython().kernel.saved_sigint_handler"
+    run(client, "board.run_button.click()")
+    wait_until(
+        lambda: run(client, look, "kernel_handler.__module__ == 'inflight.notebook.interrupts'") == "True", "it is set"
+    )
+    run(client, "board.stop(); board.wait()")
+    wait_until(
+        lambda: run(client, look, "kernel_handler == before or kernel_handler == signal.SIG_IGN") == "True",
+        "it is gone",
+    )
+
+
+def test_a_cell_is_interrupted_as_ever_and_a_run_that_it_waits_for_ends_too(kernel):
+    manager, client = kernel
+    run(client, "ended.clear()")
+    identity = client.execute("board.run()")
+    wait_until(lambda: _is_busy(client, identity), "the cell runs")
+    time.sleep(0.5)
+    manager.interrupt_kernel()
+    reply = client.get_shell_msg(timeout=60)
+    assert reply["content"]["ename"] == "KeyboardInterrupt"
+    assert run(client, "", "len(ended) == 1 and not board.run_button.disabled") == "True"
+
+
+def _is_busy(client, identity):
+    message = client.get_iopub_msg(timeout=60)
+    return message["parent_header"].get("msg_id") == identity and message["content"].get("execution_state") == "busy"

@@ -1,0 +1,87 @@
+"""A prediction without a browser: it is empty until it is made, and scores itself where it is measured."""
+
+import pytest
+
+from inflight.errors import CourseError
+from inflight.notebook.widgets import predict
+
+OPTIONS = ("tensorrt_llm: the prompt", "preprocessing: text to tokens")
+SPEEDS = {"as fast": 1, "twice": 2, "eight times": 8}
+
+
+@pytest.mark.parametrize("options", [None, OPTIONS, SPEEDS])
+def test_nothing_is_chosen_beforehand(options):
+    guess = predict("How many?", options)
+    assert guess.value is None and "none was made" in repr(guess)
+    assert guess.score(OPTIONS[0] if options is OPTIONS else 7).startswith("You made no prediction. It is ")
+    assert guess.value is None
+
+
+@pytest.mark.parametrize(
+    "text, number",
+    [
+        ("7", 7),
+        (" 1,000 ", 1000),
+        ("30_000", 30_000),
+        ("2.5", 2.5),
+        ("1 000", 1000),
+        ("", None),
+        ("nan", None),
+        ("1e999", None),
+    ],
+)
+def test_a_number_is_read_as_people_write_it(text, number):
+    guess = predict("How many?")
+    guess.field.value = text
+    assert guess.value == number
+
+
+def test_what_is_no_number_is_said_at_once():
+    guess = predict("How many?")
+    guess.field.value = "many"
+    assert guess.value is None and "no number" in guess.told.value
+    guess.field.value = "3"
+    assert guess.told.value == ""
+
+
+@pytest.mark.parametrize(
+    "said, measured, told",
+    [
+        ("6", 6, "Your prediction, 6, is right."),
+        ("6", 24, "Your prediction: 6. It is 24, 4 times more."),
+        ("30000", 23040, "Your prediction: 30,000. It is 23,040, 1.3 times less."),
+        ("0", 24, "Your prediction: 0. It is 24."),
+    ],
+)
+def test_a_number_is_scored(said, measured, told):
+    guess = predict("How many?")
+    guess.field.value = said
+    assert guess.score(measured) == told and told in guess.told.value
+
+
+def test_an_option_is_scored_by_its_beginning_or_its_number():
+    guess = predict("Which?", OPTIONS)
+    guess.field.value = OPTIONS[1]
+    assert guess.score("tensorrt_llm") == f"Your prediction: {OPTIONS[1]}. It is {OPTIONS[0]}."
+    speed = predict("How fast?", SPEEDS)
+    speed.field.value = "twice"
+    assert speed.score(2.9) == speed.score(1.5) == "Your prediction, twice, is right."
+    assert speed.score(4.1) == "Your prediction: twice. It is eight times."
+    with pytest.raises(CourseError, match="2 options of 'Which.' begin with ''"):
+        guess.score("")
+
+
+def test_one_made_after_the_measurement_is_marked_as_late():
+    guess = predict("Which?", OPTIONS)
+    guess.score("tensorrt_llm")
+    guess.field.value = OPTIONS[0]
+    assert "is right. It was made after the measurement." in guess.told.value
+    assert "after the measurement" in guess.score("tensorrt_llm")
+
+
+def test_one_that_is_changed_after_the_measurement_is_late_too():
+    guess = predict("How many?")
+    guess.field.value = "6"
+    assert "after" not in guess.score(24)
+    guess.field.value = "24"
+    assert "after the measurement" in guess.told.value

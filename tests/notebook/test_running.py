@@ -1,0 +1,74 @@
+"""Which servers of a notebook run, what its last cell says of them, and how long they live."""
+
+import gc
+
+import pytest
+
+from inflight.notebook import session
+from inflight.notebook.widgets import ConfigEditor, Playground
+from inflight.triton import repository
+from inflight.triton import server as servers
+from inflight.triton.server import Server
+from tests.engines import wait_until
+
+
+@pytest.fixture
+def small_server(tmp_path):
+    repo = repository.assemble(tmp_path / "repo", models=(repository.BATCH_COST,))
+    return lambda: Server(repo)
+
+
+def test_the_last_cell_says_what_runs_and_stops_it_when_told(small_server):
+    server = small_server().start()
+    last = session.running()
+    text = repr(last)
+    assert "A server runs with batch-cost. It belongs to this notebook" in text
+    assert server.is_alive() and last.button.layout.display is None
+    last.button.click()
+    assert not server.is_alive() and server not in servers.running()
+    assert repository.BATCH_COST not in repr(last)
+
+
+def test_the_last_cell_of_a_notebook_without_a_server():
+    gc.collect()
+    if not servers.running():
+        last = session.running()
+        assert repr(last) == "No server of this notebook runs." and last.button.layout.display == "none"
+
+
+def test_a_server_that_the_notebook_has_forgotten_ends_and_its_widget_makes_another(small_server):
+    server = small_server().start()
+    editor = ConfigEditor(server.repo, repository.BATCH_COST, server)
+    folder = server._way.folder
+    del server  # as a notebook does that runs a second time
+    gc.collect()
+    wait_until(lambda: not folder.exists(), "the forgotten server has ended")
+    assert not editor.lifeline.look()
+    editor.lifeline.button.click()
+    assert "Applied" in editor.apply(item_ms="7")
+    again = editor.lifeline.kept.server
+    assert again.is_ready()
+    again.stop()
+
+
+def test_an_attached_server_is_neither_stopped_nor_started(small_server):
+    server = small_server().start()
+    attached = Server.attach(server.http_url)
+    try:
+        playground = Playground(attached)
+        last = session.Running()
+        assert f"The server at {server.http_url} is attached" in repr(last)
+        assert "not stopped from here" in repr(last)
+        address = server.http_url
+        server.stop()
+        assert not playground.lifeline.look()
+        assert playground.lifeline.button.description == "Attach it again"
+        assert "was started elsewhere" in playground.lifeline.words.value
+        playground.lifeline.button.click()
+        assert f"<b>Not attached.</b> No Triton answers at {address}" in playground.lifeline.words.value
+        server.start()  # at the same address
+        playground.lifeline.button.click()
+        assert not playground.lifeline.is_shown and attached.is_alive()
+    finally:
+        attached.stop()
+        server.stop()
