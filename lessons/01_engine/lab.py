@@ -31,7 +31,10 @@ model = info.pretrained_config
 
 # %%
 def users_that_fit(memory_bytes: float, tokens: int) -> int | None:
-    """Users with `tokens` tokens each, in blocks of 32, whose float32 KV cache fits into `memory_bytes`."""
+    """Users whose float32 KV cache fits into `memory_bytes`.
+
+    Each of them has `tokens` tokens, in blocks of 32.
+    """
     # BEGIN SOLUTION
     # LAB: return None
     bytes_per_token = (

@@ -153,8 +153,9 @@ formula = (
     * 4
 )
 print(
-    f"2 (key, value) × {model['num_hidden_layers']} layers × {model['num_key_value_heads']} KV heads × "
-    f"{model['head_size']} numbers × 4 bytes = {formula:,}."
+    f"2 (key, value) × {model['num_hidden_layers']} layers "
+    f"× {model['num_key_value_heads']} KV heads "
+    f"× {model['head_size']} numbers × 4 bytes = {formula:,}."
 )
 print(f"You predicted {guess.value:,}, {guess.value / measured:.2f} of it.")
 
@@ -175,8 +176,8 @@ response = executor.generate(
     Request(prompt, request_output_len=32, end_id=tokenizer.end_id)
 )
 print(
-    f"{len(prompt)} tokens in, {len(response.token_ids)} out, ended by {response.finish_reason}:\n"
-    f"{tokenizer.decode(response.token_ids)}"
+    f"{len(prompt)} tokens in, {len(response.token_ids)} out, "
+    f"ended by {response.finish_reason}:\n{tokenizer.decode(response.token_ids)}"
 )
 executor.shutdown()
 
@@ -214,8 +215,9 @@ Markdown(summary)
 # %% tags=["nbval-ignore-output"]
 users, slots = sizing.users(config, 2048, memory), config.max_batch_size
 print(
-    f"{users} users of 2,048 tokens fit beside the weights into {memory / 1e9:.1f} GB. The engine has {slots} slots, "
-    f"so its cache takes at most {slots * sizing.kv_bytes_per_user(config, 2048) / 1e9:.2f} GB."
+    f"{users} users of 2,048 tokens fit beside the weights into {memory / 1e9:.1f} GB. "
+    f"The engine has {slots} slots, so its cache takes at most "
+    f"{slots * sizing.kv_bytes_per_user(config, 2048) / 1e9:.2f} GB."
 )
 
 # %% [markdown]
@@ -291,8 +293,10 @@ print(
 )
 keys = model["head_size"] * 8 // per_block
 print(
-    f"Scales: {model['num_hidden_layers']} layers × {model['num_key_value_heads']} KV heads × ({keys} bytes of keys "
-    f"+ 8 of values) = {sizing.kv_scale_bytes_per_token(int8):,}."
+    f"Scales: {model['num_hidden_layers']} layers "
+    f"× {model['num_key_value_heads']} KV heads "
+    f"× ({keys} bytes of keys + 8 of values) "
+    f"= {sizing.kv_scale_bytes_per_token(int8):,}."
 )
 
 # %% [markdown]
@@ -431,16 +435,16 @@ except CourseError as error:
 
 response = tiny.generate(Request(prompt[-30:], request_output_len=500))
 print(
-    f"Answer too long → 500 tokens asked for, {len(response.token_ids)} given ({response.finish_reason}): "
-    "prompt and answer share 64."
+    f"Answer too long → 500 tokens asked for, {len(response.token_ids)} given "
+    f"({response.finish_reason}): prompt and answer share 64."
 )
 
 # %%
 tiny.generate_all([Request(prompt[-30:], request_output_len=8)] * 6)
 log = pd.DataFrame(tiny.iteration_stats).tail(24)[["scheduled", "waiting"]]
 print(
-    f"Six users, two slots → at most {log['scheduled'].max()} scheduled in an iteration, "
-    f"up to {log['waiting'].max()} waiting."
+    f"Six users, two slots → at most {log['scheduled'].max()} scheduled in an "
+    f"iteration, up to {log['waiting'].max()} waiting."
 )
 tiny.shutdown()
 

@@ -37,7 +37,7 @@ print(f"engine: {engine_dir.name}")
 
 # %%
 def takers(repo: Path, tensor: str) -> list[tuple[str, str]]:
-    """(model, input) of every step of the ensemble that takes `tensor`, in the order of the steps."""
+    """(model, input) of each step of the ensemble that takes `tensor`, in order."""
     # BEGIN SOLUTION
     # LAB: return None
     steps = repository.read_config(

@@ -74,7 +74,7 @@ print("ready:", *repository.models(repo))
 
 # %% tags=["nbval-ignore-output"]
 def trial(fragment, arrivals):
-    """Edit the config, have the running server load the model again, send, and wait for the last answer."""
+    """Edit the config, have the server load the model again, send, and wait."""
     diff = repository.edit(repo, "batch-cost", fragment)
     server.load("batch-cost")
     return diff, batch_run.run(server, "batch-cost", arrivals, log_path)
@@ -139,7 +139,8 @@ print(
 )
 print("observed:", *together.executions["size"])
 print(
-    f"at most 4: {4 / (fixed_s + 4 * item_s):.0f} a second can be served, {rate} come: the queue grows"
+    f"at most 4: {4 / (fixed_s + 4 * item_s):.0f} a second can be served, "
+    f"{rate} come: the queue grows"
 )
 
 # %% [markdown]
@@ -160,10 +161,8 @@ from inflight.bench import workload
 light = batch_run.at(workload.poisson(40, rate=30, seed=0))
 rows = []
 for delay_ms in (0, 25, 50, 100, 200):
-    _, run = trial(
-        f"max_batch_size: 8 dynamic_batching {{ max_queue_delay_microseconds: {1000 * delay_ms} }}",
-        light,
-    )
+    delay = f"max_queue_delay_microseconds: {1000 * delay_ms}"
+    _, run = trial(f"max_batch_size: 8 dynamic_batching {{ {delay} }}", light)
     computed_s = (run.executions["end_s"] - run.executions["start_s"]).sum()
     rows.append(
         (
@@ -183,10 +182,12 @@ within = sweep[sweep["p95_ms"] <= budget_ms]["delay_ms"]
 fits = f"{within.max()} ms" if len(within) else "none"
 first, last = sweep.iloc[0], sweep.iloc[-1]
 summary = (
-    f"Latency and the model's load against the queue delay. From 0 to {last.delay_ms:.0f} ms of delay P50 goes "
-    f"from {first.p50_ms:.0f} to {last.p50_ms:.0f} ms, and the model is busy {100 * last.busy:.0f} instead of "
-    f"{100 * first.busy:.0f} % of the time, in batches of {last.mean_batch:.1f} instead of "
-    f"{first.mean_batch:.1f}. The longest delay here that keeps P95 within {budget_ms} ms: {fits}."
+    "Latency and the model's load against the queue delay. "
+    f"From 0 to {last.delay_ms:.0f} ms of delay P50 goes "
+    f"from {first.p50_ms:.0f} to {last.p50_ms:.0f} ms, and the model is busy "
+    f"{100 * last.busy:.0f} instead of {100 * first.busy:.0f} % of the time, "
+    f"in batches of {last.mean_batch:.1f} instead of {first.mean_batch:.1f}. "
+    f"The longest delay here that keeps P95 within {budget_ms} ms: {fits}."
 )
 charts.show(charts.delay_sweep(sweep, budget_ms), summary)
 display(Markdown(summary))
@@ -207,10 +208,10 @@ groups = batch_run.at(
     [0.015 * number for number in range(4)]
     + [0.4 + 0.003 * number for number in range(8)]
 )
-_, delayed = trial("dynamic_batching { max_queue_delay_microseconds: 150000 }", groups)
+delay = "max_queue_delay_microseconds: 150000"
+_, delayed = trial(f"dynamic_batching {{ {delay} }}", groups)
 _, preferred = trial(
-    "dynamic_batching { max_queue_delay_microseconds: 150000 preferred_batch_size: [ 4 ] }",
-    groups,
+    f"dynamic_batching {{ {delay} preferred_batch_size: [ 4 ] }}", groups
 )
 show({"delay 150 ms": delayed, "and preferred size 4": preferred})
 
@@ -224,10 +225,12 @@ last_ms = {
     for name, run in (("without", delayed), ("with", preferred))
 }
 print(
-    f"The trickle waited {wait_ms['without']:.0f} ms on average, and {wait_ms['with']:.0f} ms with a preferred size."
+    f"The trickle waited {wait_ms['without']:.0f} ms on average, "
+    f"and {wait_ms['with']:.0f} ms with a preferred size."
 )
 print(
-    f"The last of the bunch had its answer after {last_ms['without']:.0f} ms, and {last_ms['with']:.0f} ms with it."
+    f"The last of the bunch had its answer after {last_ms['without']:.0f} ms, "
+    f"and {last_ms['with']:.0f} ms with it."
 )
 
 # %% [markdown]
@@ -289,7 +292,8 @@ for name, run in (("no levels", equal), ("two levels", levels)):
         "latency_ms"
     ].mean()
     print(
-        f"{name:10} urgent: {latency_ms[True]:.0f} ms on average, the others: {latency_ms[False]:.0f} ms"
+        f"{name:10} urgent: {latency_ms[True]:.0f} ms on average, the others: "
+        f"{latency_ms[False]:.0f} ms"
     )
 
 # %% [markdown]
@@ -329,7 +333,8 @@ for name, run in runs.items():
         or "nobody rejected"
     )
     print(
-        f"{name:20} {told}; P99 of the answered: {run.requests['latency_ms'].quantile(0.99):.0f} ms"
+        f"{name:20} {told}; P99 of the answered: "
+        f"{run.requests['latency_ms'].quantile(0.99):.0f} ms"
     )
 
 # %% [markdown]
@@ -389,8 +394,8 @@ counts = pd.DataFrame.from_dict(
 )
 summary = (
     "; ".join(
-        f"{name}: {row['answered']} answered + {row['queue full']} refused + {row['timed out']} timed out "
-        f"= {row.sum()}"
+        f"{name}: {row['answered']} answered + {row['queue full']} refused + "
+        f"{row['timed out']} timed out = {row.sum()}"
         for name, row in counts.iterrows()
     )
     + f". Sent: {len(flood)}."
@@ -534,8 +539,8 @@ kept = {
     for name, rows in talks.items()
 }
 summary = (
-    f"Which sequence sat at which place of which batch. With direct {kept['direct']} of 3 sequences kept one "
-    f"place, with oldest {kept['oldest']}."
+    f"Which sequence sat at which place of which batch. With direct {kept['direct']} "
+    f"of 3 sequences kept one place, with oldest {kept['oldest']}."
 )
 charts.show(charts.sequence_places(talks), summary)
 display(Markdown(summary))
@@ -629,8 +634,10 @@ real = dynamic_batching.bench(
 cost, predicted = real["cost"], real["predicted"]["dynamic_over_none"]
 gain = real["ratios"]["dynamic_over_none"]["median"]
 summary = (
-    f"A batch of texts costs {cost['fixed_ms']:.1f} ms, and {cost['item_ms']:.1f} ms more for each text in it. "
-    f"Gain predicted from that: {predicted:.2f} times the texts a second; measured: {gain:.2f} times."
+    f"A batch of texts costs {cost['fixed_ms']:.1f} ms, "
+    f"and {cost['item_ms']:.1f} ms more for each text in it. "
+    f"Gain predicted from that: {predicted:.2f} times the texts a second; "
+    f"measured: {gain:.2f} times."
 )
 charts.show(charts.batch_cost(**cost), summary)
 display(Markdown(summary))
@@ -692,8 +699,8 @@ measured
 # %% tags=["nbval-ignore-output"]
 for none, dynamic in zip(*(table.itertuples() for table in tables)):
     print(
-        f"{none.concurrency:2} under way: {none.throughput:.0f} texts a second without a batcher, "
-        f"{dynamic.throughput:.0f} with one"
+        f"{none.concurrency:2} under way: {none.throughput:.0f} texts a second "
+        f"without a batcher, {dynamic.throughput:.0f} with one"
     )
 
 # %% [markdown]
@@ -819,7 +826,8 @@ show({"dynamic_batching { }": plain, "with priority levels": levels})
 for name, run in (("plain", plain), ("with levels", levels)):
     gap_s = (run.executions["start_s"] - run.executions["end_s"].shift()).max()
     print(
-        f"{name:12} last answer after {run.requests['answered_s'].max():.1f} s, longest gap {1000 * gap_s:.0f} ms"
+        f"{name:12} last answer after {run.requests['answered_s'].max():.1f} s, "
+        f"longest gap {1000 * gap_s:.0f} ms"
     )
 
 # %% [markdown]

@@ -107,6 +107,19 @@ def test_the_courses_own_notebooks_are_what_their_source_gives():
     assert lessons.check(lessons.ROOT) == []
 
 
+def test_a_line_of_code_that_a_notebook_would_scroll_is_named_with_its_place_and_its_width(built):
+    fits, too_wide = f'note = "{"a" * 79}"', f'note = "{"b" * 80}"'  # 88 and 89 columns
+    prose = "# " + "in a sentence it does not matter " * 4
+    for_learner = f"# BEGIN SOLUTION\n# LAB: {fits}\n{too_wide}\n# END SOLUTION"
+    for name, text in (("lecture.py", LECTURE), ("lab.py", LAB)):
+        script = built / "lessons/01_slots" / name
+        script.write_text(f"{text}\n# %%\n{fits}\n{for_learner}\n\n# %% [markdown]\n{prose}\n")
+    assert [problem for problem in lessons.check(built) if "columns" in problem] == [
+        f"lessons/01_slots/{name}, line {len(text.splitlines()) + 6}: 89 columns, more than 88; break the line"
+        for name, text in (("lab.py", LAB), ("lecture.py", LECTURE))
+    ]
+
+
 def test_executing_keeps_outputs_and_nothing_that_differs_from_run_to_run(root):
     paths = lessons.build(root)
     assert [str(path.relative_to(root)) for path in paths] == [
