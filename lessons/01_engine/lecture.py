@@ -224,6 +224,21 @@ print(
 # So the answer to your team is: the weights are not what fills the machine. And note the second limit, which no
 # memory lifts: `max_batch_size` was fixed when the engine was built. (The arithmetic leaves out the program itself
 # and its working memory, some hundred megabytes.)
+#
+# Move the limits yourself; it is arithmetic, nothing is built. Raise the slots until memory is what stops you, then
+# give each user fewer tokens, or INT8. Right of the bend users wait, and take no memory. The diamond is your engine.
+
+# %% tags=["nbval-ignore-output"]
+from inflight.notebook import explorables
+
+on_paper = explorables.memory(sizing, config, memory)
+cache_bytes = slots * config.max_seq_len // per_block * block_bytes
+on_paper.measured(
+    [{"users": slots, "bytes": on_disk + cache_bytes}],
+    tokens=config.max_seq_len,
+    cache=None,
+)
+on_paper
 
 # %% [markdown]
 # ## Compare builds
@@ -290,6 +305,11 @@ with Executor.load(Path(workdir.name) / "INT8 KV") as executor:
     real = executor.model.block_bytes // per_block
 print(
     f"{plain:,} bytes a token by the formula, {real:,} really: {real - plain:,} more."
+)
+on_paper.measured(
+    [{"users": slots, "bytes": on_disk + slots * config.max_seq_len * real}],
+    tokens=config.max_seq_len,
+    cache="INT8",
 )
 keys = model["head_size"] * 8 // per_block
 print(

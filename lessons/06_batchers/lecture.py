@@ -150,13 +150,22 @@ print(
 # ## Wait for more? `max_queue_delay_microseconds`
 #
 # When traffic is light, a request mostly finds the model idle and leaves alone. You can have it wait a little for
-# others. What do you expect: does a delay make more answers a second, or later ones? Thirty requests a second, at
-# random times:
+# others. What do you expect: does a delay make more answers a second, or later ones? Play it on paper: move the delay,
+# then the arrivals a second, and look for the rate from which a delay changes next to nothing.
+
+# %% tags=["nbval-ignore-output"]
+from inflight.bench import workload
+from inflight.notebook import explorables
+
+once_a_second = workload.poisson(40, rate=1, seed=0)
+on_paper = explorables.delay(once_a_second, fixed_ms=40, item_ms=4)
+on_paper
+
+# %% [markdown]
+# Now Triton: the same requests, thirty a second at random times. The diamonds in the picture above are these runs.
 
 # %% tags=["nbval-ignore-output"]
 import pandas as pd
-
-from inflight.bench import workload
 
 light = batch_run.at(workload.poisson(40, rate=30, seed=0))
 rows = []
@@ -175,6 +184,7 @@ for delay_ms in (0, 25, 50, 100, 200):
 sweep = pd.DataFrame(
     rows, columns=["delay_ms", "p50_ms", "p95_ms", "mean_batch", "busy"]
 )
+on_paper.measured(sweep, rate=30, max_batch_size=8)
 
 # %% tags=["nbval-ignore-output"]
 budget_ms = 200
@@ -254,8 +264,6 @@ _, one = trial("max_batch_size: 2 dynamic_batching { }", uneven)
 _, two = trial("instance_group [ { count: 2 kind: KIND_CPU } ]", uneven)
 _, ordered = trial("dynamic_batching { preserve_ordering: true }", uneven)
 show({"one instance": one, "two instances": two, "and preserve_ordering": ordered})
-
-# %% tags=["nbval-ignore-output"]
 for name, run in (("two instances", two), ("and preserve_ordering", ordered)):
     print(
         f"{name:22} answered in the order",
