@@ -118,8 +118,17 @@ def dry_run(
     iteration, pauses, twice = 1, 0, 0
     while waiting or coming or running or paused:
         used = sum(guests[number].blocks for number in running)
-        lines = [[views[number] for number in numbers] for numbers in (waiting, running, paused)]
-        now = Now(*lines, num_blocks - used, num_blocks, tokens_per_block, slots, max_num_tokens, chunked_context=False)
+        now = Now(
+            waiting=[views[number] for number in waiting],
+            running=[views[number] for number in running],
+            paused=[views[number] for number in paused],
+            free_blocks=num_blocks - used,
+            num_blocks=num_blocks,
+            tokens_per_block=tokens_per_block,
+            max_batch_size=slots,
+            max_num_tokens=max_num_tokens,
+            chunked_context=False,
+        )
         plan = scheduler.schedule(now)
         for number in plan.pause:
             running.remove(number)

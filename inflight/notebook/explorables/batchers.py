@@ -80,7 +80,14 @@ def _draw_panel(
         line = {"color": colour, "dash": dash, "width": 3}
         values = (factor * rows[column]).tolist()
         fig.add_scatter(
-            x=rows["delay_ms"].tolist(), y=values, mode="lines", line=line, name=name, hovertemplate=said, **axes
+            x=rows["delay_ms"].tolist(),
+            y=values,
+            mode="lines",
+            line=line,
+            name=name,
+            showlegend=number == 0,  # in the other panels the axis says what it is
+            hovertemplate=said,
+            **axes,
         )
         most = max(most, *values)
         if len(points):

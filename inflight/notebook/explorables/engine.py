@@ -1,6 +1,7 @@
 """Lesson 01: memory against users, from the options of an engine that is not built yet."""
 
 import dataclasses
+import math
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -10,7 +11,7 @@ from inflight.notebook.dashboard import Frame
 from inflight.notebook.explorables.explorable import MEASURED, Explorable, dropdown, int_slider
 from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE
 
-GB, MOST_USERS = 1e9, 512
+GB = 1e9
 
 
 def memory(sizing: Sizing, config: BuildConfig, memory_bytes: float) -> Explorable:
@@ -28,6 +29,8 @@ def memory(sizing: Sizing, config: BuildConfig, memory_bytes: float) -> Explorab
         Memory that is free.
     """
     block = config.tokens_per_block
+    longest = sizing.users(config, config.max_seq_len, memory_bytes)  # who fit, with as many tokens as there may be
+    most_users = max(64, 2 ** math.ceil(math.log2(1.3 * longest + 1)))
 
     def draw(points: pd.DataFrame, slots: int, tokens: int, cache: str | None) -> Frame:
         chosen = dataclasses.replace(config, kv_cache_quant_algo=cache)
@@ -35,8 +38,8 @@ def memory(sizing: Sizing, config: BuildConfig, memory_bytes: float) -> Explorab
         fit = sizing.users(chosen, tokens, memory_bytes)
         seated = min(slots, fit)
         fig = go.Figure()
-        _draw_memory(fig, weights, per_user, seated)
-        _draw_limits(fig, memory_bytes, slots)
+        _draw_memory(fig, weights, per_user, seated, most_users)
+        _draw_limits(fig, memory_bytes, slots, most_users)
         if len(points):
             fig.add_scatter(
                 x=points["users"].tolist(),
@@ -50,13 +53,13 @@ def memory(sizing: Sizing, config: BuildConfig, memory_bytes: float) -> Explorab
             title="Memory, before anything is built",
             height=400,
             meta={} if len(points) else {"device": ""},
-            xaxis={"title": "users who come at once", "range": [0, MOST_USERS * 1.02]},
+            xaxis={"title": "users who come at once", "range": [0, most_users * 1.02]},
             yaxis={"title": "gigabytes", "range": [0, memory_bytes / GB * 1.15]},
         )
         return Frame(fig, _memory_in_words(weights, per_user, slots, fit, tokens, memory_bytes))
 
     controls = {
-        "slots": int_slider(config.max_batch_size, 1, MOST_USERS, "slots (max_batch_size)"),
+        "slots": int_slider(config.max_batch_size, 1, most_users, "slots (max_batch_size)"),
         "tokens": int_slider(config.max_seq_len, block, config.max_seq_len, "tokens of each user", block),
         "cache": dropdown([("as computed", None), ("INT8", "INT8")], "kv_cache_quant_algo"),
     }
@@ -64,9 +67,9 @@ def memory(sizing: Sizing, config: BuildConfig, memory_bytes: float) -> Explorab
     return Explorable(controls, draw, ("users", "bytes"))
 
 
-def _draw_memory(fig: go.Figure, weights: int, per_user: int, seated: int) -> None:
+def _draw_memory(fig: go.Figure, weights: int, per_user: int, seated: int, most_users: int) -> None:
     """Weights below, the KV cache on top: it grows with every user who has a slot, and no further."""
-    users = [0, seated, MOST_USERS]
+    users = [0, seated, most_users]
     fig.add_scatter(
         x=users,
         y=[weights / GB] * 3,
@@ -92,9 +95,9 @@ def _draw_memory(fig: go.Figure, weights: int, per_user: int, seated: int) -> No
     )
 
 
-def _draw_limits(fig: go.Figure, memory_bytes: float, slots: int) -> None:
+def _draw_limits(fig: go.Figure, memory_bytes: float, slots: int, most_users: int) -> None:
     fig.add_scatter(
-        x=[0, MOST_USERS],
+        x=[0, most_users],
         y=[memory_bytes / GB] * 2,
         mode="lines",
         line={"color": REQUEST[3], "width": 2, "dash": "dash"},

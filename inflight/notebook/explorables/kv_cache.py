@@ -50,13 +50,15 @@ def policies_on_paper(lengths: list[tuple[int, int]], build: BuildConfig, most_t
             runs = [play(policy, size, slots, times) for size in sizes]
             _draw_sizes(fig, policy, sizes, runs)
             _draw_blocks(fig, policy, now[policy], cache_tokens // block)
-        for policy, rows in points.groupby("policy") if len(points) else ():
+        for number, (policy, rows) in enumerate(points.groupby("policy") if len(points) else ()):
             fig.add_scatter(
                 x=rows["cache"].tolist(),
                 y=rows["iterations"].tolist(),
                 mode="markers",
                 marker={**MEASURED, "color": POLICY[policy]},
-                name=f"measured, {policy}",
+                name="measured",
+                legendgroup="measured",
+                showlegend=number == 0,
                 hovertemplate=f"measured · {policy} · %{{x:,}} tokens of cache · %{{y:,}} iterations<extra></extra>",
             )
         _lay_out(fig, now, cache_tokens, (least, most_tokens), cache_tokens // block)
