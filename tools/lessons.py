@@ -68,7 +68,7 @@ def build(
     written: dict[Path, NotebookNode] = {}
     for folder in _folders(root, lessons):
         for kind in _kinds(folder):
-            notebook, path = source(folder, kind), root / kind / f"{folder.name}.ipynb"
+            notebook, path = source(folder, kind), root / kind / titles.file_name(kind, folder.name)
             path.parent.mkdir(exist_ok=True)
             if keep_outputs and kind != "labs":
                 notebook = _cleaned(_with_stored_outputs(notebook, path))
@@ -145,7 +145,7 @@ def check(root: Path) -> list[str]:
     for folder in _folders(root, None):
         problems += _wide_lines(folder)
         for kind in _kinds(folder):
-            path = root / kind / f"{folder.name}.ipynb"
+            path = root / kind / titles.file_name(kind, folder.name)
             expected.add(path)
             problems += [f"{kind}/{path.name}: {problem}" for problem in _problems(path, folder, kind)]
     strays = {path for kind in SCRIPTS for path in (root / kind).glob("*.ipynb")} - expected

@@ -1,11 +1,13 @@
 # %% [markdown]
 # # {heading}
 #
-# 20 min. Afterwards you will be able to size, build and choose an engine without help. The lecture is {lecture};
-# copy this notebook before you change it, so that you can start over.
+# 20 min. Afterwards you will be able to size, build and choose an engine without help. Copy this notebook before you
+# change it, so that you can start over.
 #
 # Three exercises. After each, run the cell with `check`: it says what is right, and gives a hint when something is
 # not.
+#
+# {navigation}
 
 # %%
 import tempfile
@@ -159,5 +161,5 @@ workdir.cleanup()
 # %% [markdown]
 # ## Done
 #
-# You can now say what a model costs in memory before you have it, and build the engine that a service needs. Back to
-# the [lecture](../notebooks/01_engine.ipynb), or on to lesson 02, *Assemble the repository*.
+# You can now say what a model costs in memory before you have it, and build the engine that a service needs.
+# Compare with {counterpart}, then go on to {next}.

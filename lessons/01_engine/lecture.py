@@ -518,4 +518,4 @@ workdir.cleanup()
 #
 # </details>
 #
-# Do the [lab](../labs/01_engine.ipynb), then go on to {next}.
+# Do the [lab]({lab}), then go on to {next}.

@@ -1,8 +1,10 @@
 # %% [markdown]
 # # {heading}
 #
-# Three exercises, 35 minutes. The lecture is {lecture}. Each
-# exercise ends with a `check`, which never stops the notebook. Work on a copy of this file if you want to keep it.
+# Three exercises, 35 minutes. Each ends with a `check`, which never stops the notebook. Work on a copy of this file if
+# you want to keep it.
+#
+# {navigation}
 
 # %%
 import tempfile
@@ -172,3 +174,8 @@ if extended is not None:
 
 # %%
 folder.cleanup()
+
+# %% [markdown]
+# ## Done?
+#
+# When every check says so, compare with {counterpart}, then go on to {next}.

@@ -648,4 +648,4 @@ folder.cleanup()
 # brings the fault to light.</details>
 
 # %% [markdown]
-# Now the [lab](../labs/02_repository.ipynb), then the next lesson: {next}.
+# Now the [lab]({lab}), then the next lesson: {next}.

@@ -669,7 +669,7 @@ print("some pieces, but not all:", 10 <= len(dying.answer.pieces) < ASKED)
 # are the other candidate.
 # </details>
 #
-# Now [do the lab](../labs/03_serve.ipynb). Next comes {next}: who may sit down, and when.
+# Now [do the lab]({lab}). Next comes {next}: who may sit down, and when.
 #
 # ## Leave the machine as it was
 #

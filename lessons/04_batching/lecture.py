@@ -542,7 +542,7 @@ except CourseError as error:
 # The lengths of the answers, and how many requests waited. The gain belongs to the trace, not to the engine.
 # </details>
 #
-# Now [do the lab](../labs/04_batching.ipynb), or go on with {next}: what if there is a seat, but no memory?
+# Now [do the lab]({lab}), or go on with {next}: what if there is a seat, but no memory?
 #
 # ## Leave the machine as it was
 #

@@ -7,7 +7,7 @@
 # Make a copy of this notebook before you edit it, so that an update of the course never touches your work. A check
 # never stops you: it says done, not done yet, or gives a hint.
 #
-# [← Lesson 05](../notebooks/05_kv_cache.ipynb)
+# {navigation}
 
 # %% [markdown]
 # ## Set up
@@ -239,3 +239,8 @@ client.close()
 server.stop()
 workdir.cleanup()
 print("server alive:", server.is_alive())
+
+# %% [markdown]
+# ## Done?
+#
+# When every check says so, compare with {counterpart}, then go on to {next}.

@@ -702,7 +702,7 @@ except CourseError as error:
 # time at the end.
 # </details>
 #
-# Now [do the lab](../labs/05_kv_cache.ipynb), or go on with {next}: who forms the batches of a model that has no
+# Now [do the lab]({lab}), or go on with {next}: who forms the batches of a model that has no
 # engine?
 #
 # ## Leave the machine as it was

@@ -7,7 +7,7 @@
 # Make a copy of this notebook before you edit it, so that an update of the course never touches your work. A check
 # never stops you: it says done, not done yet, or gives a hint.
 #
-# [← Lesson 06](../notebooks/06_batchers.ipynb)
+# {navigation}
 
 # %% [markdown]
 # ## Set up
@@ -297,3 +297,8 @@ print("sent:", len(flood.requests), "· your account:", account(flood))
 server.stop()
 workdir.cleanup()
 print("server alive:", server.is_alive())
+
+# %% [markdown]
+# ## Done?
+#
+# When every check says so, compare with {counterpart}, then go on to {next}.

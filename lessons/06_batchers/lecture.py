@@ -874,7 +874,7 @@ for name, run in (("plain", plain), ("with levels", levels)):
 # together, and every first token pays for it.
 # </details>
 #
-# Now [do the lab](../labs/06_batchers.ipynb), or go on with {next}: the model says "again", and Triton batches in
+# Now [do the lab]({lab}), or go on with {next}: the model says "again", and Triton batches in
 # flight.
 #
 # ## Leave the machine as it was

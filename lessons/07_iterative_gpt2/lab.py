@@ -6,7 +6,7 @@
 # Make a copy of this notebook before you edit it, so that an update of the course never touches your work. A check
 # never stops you: it says done, not done yet, or gives a hint.
 #
-# [← Lesson 07](../notebooks/07_iterative_gpt2.ipynb)
+# {navigation}
 
 # %% [markdown]
 # ## Set up
@@ -197,3 +197,8 @@ check("7.3", (settings, passes))
 server.stop()
 workdir.cleanup()
 print("server alive:", server.is_alive())
+
+# %% [markdown]
+# ## Done?
+#
+# When every check says so, compare with {counterpart}, then go on to {next}.

@@ -569,7 +569,7 @@ print("their client has left:", slots_in_use(0))
 # an error, with one that does not watch the time in a stream that hangs. Set it well above the slowest pass.
 # </details>
 #
-# Now [do the lab](../labs/07_iterative_gpt2.ipynb).
+# Now [do the lab]({lab}).
 #
 # ## Leave the machine as it was
 #
