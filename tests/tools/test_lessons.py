@@ -299,7 +299,8 @@ def test_the_gate_names_what_is_wrong(built, kind, edit, says):
         change(built, folder, executed)
     assert lessons.check(built) == []
     change(built, kind, edit)
-    assert any(problem.startswith(f"{kind}/01_slots.ipynb: ") and says in problem for problem in lessons.check(built))
+    start = f"{kind}/{titles.file_name(kind, '01_slots')}: "
+    assert any(problem.startswith(start) and says in problem for problem in lessons.check(built))
 
 
 def test_the_gate_sees_errors_missing_notebooks_and_strays(built):
