@@ -22,7 +22,7 @@ import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight.errors import CourseError
-from inflight.triton import fitting, transport
+from inflight.triton import doors, fitting, transport
 from inflight.triton.lookout import SharedLook
 from inflight.triton.repository.layout import BASELINE
 from inflight.triton.transport import Connection, ModelGone, NoAnswer, Refused, Reply
@@ -145,9 +145,15 @@ class Client:
         The text model; `ask_tokens` and `stream_tokens` always go to `tensorrt_llm`.
     timeout_s : float
         Longest time to wait for the next piece of an answer.
+
+    Raises
+    ------
+    CourseError
+        The address has no port.
     """
 
     def __init__(self, url: str, model: str = "ensemble", timeout_s: float = 120):
+        doors.check(url)
         self.url = url.rstrip("/")
         self.model = model
         self.timeout_s = timeout_s

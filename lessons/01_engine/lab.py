@@ -28,7 +28,7 @@ model = info.pretrained_config
 #
 # *5 minutes, easy.* You get a machine that leaves 4 GB (4e9 bytes) for the KV cache, weights already subtracted. Each
 # user holds 1,500 tokens. The cache is handed out in whole blocks of 32 tokens. How many users fit at once, with the
-# default engine? Calculate it from `model`; do not build anything.
+# default engine? Write the function, for any memory and length, from `model`; do not build anything.
 
 
 # %%
@@ -52,7 +52,8 @@ def users_that_fit(memory_bytes: float, tokens: int) -> int | None:
 
 
 # %%
-check("1.1", users_that_fit(4e9, 1500))
+print(users_that_fit(4e9, 1500), "users")
+check("1.1", users_that_fit)
 
 # %% [markdown]
 # <details><summary>Hint 1</summary>

@@ -1,5 +1,7 @@
 """Lab 01: how much memory an engine takes, which one a service needs, and what company changes."""
 
+from collections.abc import Callable
+
 from inflight import checkpoint, engine
 from inflight.engine.config import BuildConfig
 from inflight.engine.sizing import Sizing
@@ -13,19 +15,25 @@ def _sizing() -> Sizing:
     return Sizing(checkpoint.GgufFile(source.path), engine.read(engine.cached(source)).pretrained_config)
 
 
-@grades(
-    "1.1", "How many users fit is tokens a user × bytes a token: once the weights are there, they have no part in it."
-)
-def _users_that_fit(answer: object) -> Finding | dict[str, Finding]:
+@grades("1.1", "Memory is users × tokens × bytes a token: once the weights are there, they have no part in it.")
+def _users_that_fit(users_that_fit: Callable) -> dict[str, Callable[[], Finding]]:
     sizing, config = _sizing(), BuildConfig()
-    if answer == int(4e9 // sizing.kv_bytes_per_user(config, 1500)):
+
+    def fits(lengths: tuple[int, ...], hint: str) -> Finding:
+        for tokens in lengths:
+            got = users_that_fit(4e9, tokens)
+            if got is None:
+                return NOT_YET
+            if got != int(4e9 // sizing.kv_bytes_per_user(config, tokens)):
+                return f"With {tokens:,} tokens each, your function says {got} users. {hint}"
         return None
-    if answer == int(4e9 // (1500 * sizing.kv_bytes_per_token(config))):
-        return {
-            "bytes a token": None,
-            "whole blocks": "Nearly: 1,500 tokens take whole blocks of 32. Round up to blocks before you divide.",
-        }
-    return "Divide the memory by the bytes of one user: blocks × 32 × 2 × layers × KV heads × head size × 4."
+
+    formula = "Divide the memory by the bytes of one user: blocks × 32 × 2 × layers × KV heads × head size × 4."
+    rounded = "Their last block is theirs alone: round up to whole blocks before you divide."
+    return {
+        "bytes a token": lambda: fits((1504, 64, 2048), formula),
+        "whole blocks": lambda: fits((1500, 33, 1, 700), rounded),
+    }
 
 
 @grades(

@@ -44,6 +44,15 @@ def _edges(repo: Path) -> set[repository.Edge]:
     return set(repository.ensemble_edges(repo))
 
 
+def _maps(repo: Path) -> tuple[dict[tuple[str, str], str], dict[tuple[str, str], str]]:
+    """(model, its own name) -> the ensemble's tensor, of what is taken and of what is given, fit they or not."""
+    config = repository.read_config(repo / "ensemble" / repository.CONFIG)
+    steps = config.ensemble_scheduling.step
+    taken = {(step.model_name, own): tensor for step in steps for own, tensor in step.input_map.items()}
+    given = {(step.model_name, own): tensor for step in steps for own, tensor in step.output_map.items()}
+    return taken | {("client", output.name): output.name for output in config.output}, given
+
+
 def _first_problem(repo: Path) -> str | None:
     """What the check says first about a repository, with paths as they are in it."""
     problems = repository.check(repo)
@@ -59,14 +68,14 @@ def _assembled() -> Iterator[Path]:
 
 @grades("2.1", "Its name in the ensemble is all that connects a tensor: who asks for that name gets it.")
 def _takers(takers: Callable) -> dict[str, Callable[[], Finding]]:
-    def asked(of_several: Callable[[int], bool]) -> Finding:
+    def asked(is_taken: bool) -> Finding:
         with _assembled() as repo:
             edges = _edges(repo)
             for tensor in sorted({edge.tensor for edge in edges} | {"no_such_tensor"}):
                 right = {
                     (edge.target, edge.input) for edge in edges if edge.tensor == tensor and edge.target != "client"
                 }
-                if not of_several(len(right)):
+                if bool(right) != is_taken:
                     continue
                 got = takers(repo, tensor)
                 if got is None:
@@ -75,32 +84,26 @@ def _takers(takers: Callable) -> dict[str, Callable[[], Finding]]:
                     return f"For {tensor!r} the ensemble's steps say {sorted(right)}, and your function {got}."
         return None
 
-    return {
-        "a tensor with one taker": lambda: asked(lambda number: number == 1),
-        "with several": lambda: asked(lambda number: number > 1),
-        "with none": lambda: asked(lambda number: number == 0),
-    }
+    return {"a tensor that is taken": lambda: asked(True), "one that nobody takes": lambda: asked(False)}
 
 
 @grades("2.2", "A check compares names, types and shapes; what a tensor means, only a test of the answer finds.")
 def _repaired(repo: Path) -> dict[str, Finding] | Finding:
     try:
-        edges = _edges(repo)
+        taken, _ = _maps(repo)
         engine, postprocessing = (
             repository.read_config(repo / model / repository.CONFIG) for model in ("tensorrt_llm", "postprocessing")
         )
     except CourseError:
         return _first_problem(repo)
     with _assembled() as reference:
-        right_edges = _edges(reference)
-    taken = {(edge.target, edge.input): edge.tensor for edge in edges}
-    given = {(edge.target, edge.input): edge.tensor for edge in right_edges}
-
-    def connected(*inputs: str) -> bool:
-        return all(taken.get(("tensorrt_llm", name)) == given[("tensorrt_llm", name)] for name in inputs)
-
+        right_taken, _ = _maps(reference)
     policy = repository.get_parameter(engine, "batch_scheduler_policy")
     types = {field.name: field.data_type for field in postprocessing.input}
+
+    def connected(*inputs: str) -> bool:
+        return all(taken.get(("tensorrt_llm", name)) == right_taken[("tensorrt_llm", name)] for name in inputs)
+
     right = {
         "the type": types.get("TOKENS_BATCH") == TYPE_INT32,
         "the policy": policy == "guaranteed_no_evict",
@@ -116,24 +119,23 @@ def _repaired(repo: Path) -> dict[str, Finding] | Finding:
     findings = {part: None if right[part] else hints[part] for part in right}
     if not all(right.values()):
         return findings
-    changed = None if edges == right_edges else "The ensemble connects something else than before."
+    changed = None if taken == right_taken else "The ensemble connects something else than before."
     return {**findings, "all else": _first_problem(repo) or changed}
 
 
 @grades("2.3", "One tensor may go to several takers: an ensemble runs no code of its own, it only says who gets what.")
 def _extended(repo: Path) -> dict[str, Finding] | Finding:
     try:
-        edges = {(edge.source, edge.output, edge.target, edge.input) for edge in _edges(repo)}
+        taken, given = _maps(repo)
     except CourseError:
         return _first_problem(repo)
-    the_engine = ("preprocessing", "REQUEST_INPUT_LEN", "tensorrt_llm", "input_lengths") in edges
-    the_client = ("preprocessing", "REQUEST_INPUT_LEN", "client", "prompt_tokens") in edges
+    prompt_tokens = given.get(("preprocessing", "REQUEST_INPUT_LEN"))
+    to_the_engine = taken.get(("tensorrt_llm", "input_lengths")) == prompt_tokens
+    to_the_client = prompt_tokens == "prompt_tokens" and ("client", "prompt_tokens") in taken
+    not_to_the_engine = "tensorrt_llm's input_lengths no longer gets preprocessing's REQUEST_INPUT_LEN."
+    not_to_the_client = "The ensemble has no output prompt_tokens that carries preprocessing's REQUEST_INPUT_LEN."
     return {
+        "the client's output": None if to_the_client else not_to_the_client,
+        "the engine's input": None if to_the_engine else not_to_the_engine,
         "the check": _first_problem(repo),
-        "the engine's input": None
-        if the_engine
-        else "tensorrt_llm's input_lengths no longer gets preprocessing's REQUEST_INPUT_LEN.",
-        "the client's output": None
-        if the_client
-        else "The ensemble has no output prompt_tokens that carries preprocessing's REQUEST_INPUT_LEN.",
     }
