@@ -152,6 +152,8 @@ class Attached:
                 or doors.mistaken(self.grpc_url)
                 or f"No Triton answers at {self.http_url}. Start one there, or name another address."
             ) from error
+        if not (isinstance(about, dict) and "extensions" in about):
+            raise CourseError(doors.mistaken(self.http_url) or f"What answers at {self.http_url} is no Triton.")
         with transport.Connection(self.grpc_url) as connection:
             if not connection.is_live():
                 raise CourseError(

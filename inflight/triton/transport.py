@@ -404,7 +404,10 @@ def get_json(url: str, path: str, timeout_s: float | None = None) -> Any:
         ServerGone, NoAnswer, or Refused.
     """
     with _exchange("GET", url, path, None, timeout_s) as response:
-        return _content(response)
+        content = _content(response)
+        if content is None:  # as the port of the metrics answers, whatever it is asked
+            raise _unexpected("", response)
+        return content
 
 
 def post_json(

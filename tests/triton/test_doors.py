@@ -18,8 +18,9 @@ from inflight.triton.server import Server
 from inflight.triton.transport import Connection
 
 TRITON = {"/v2": (200, json.dumps({"name": "triton", "version": "2.51.0", "extensions": ["statistics"]}))}
-METRICS = {"/metrics": (200, "nv_inference_request_success 3\n")}
+METRICS = {"/metrics": (200, "nv_inference_request_success 3\n"), "": (200, "")}  # "": any other path
 A_PAGE = {"/v2": (404, "<html>nginx</html>"), "/metrics": (404, "<html>nginx</html>")}
+A_GREETING = {"": (200, '{"hello": 1}')}
 ANOTHERS_API = {"/v2": (404, '{"detail": "Not Found"}'), "/metrics": (200, "vllm_requests 1\n")}
 
 
@@ -31,7 +32,7 @@ def web():
     def start(pages):
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self):
-                status, body = pages.get(self.path, (404, '{"detail": "Not Found"}'))
+                status, body = pages.get(self.path) or pages.get("", (404, '{"detail": "Not Found"}'))
                 self.send_response(status)
                 self.end_headers()
                 self.wfile.write(body.encode())
@@ -108,14 +109,15 @@ def test_the_port_of_grpc_is_asked_for_http(grpc_port, action):
 
 
 @pytest.mark.parametrize("scheme", ["", "http://"])
-def test_the_port_of_the_metrics(web, scheme):
+@pytest.mark.parametrize("action", [ask, Server.attach])
+def test_the_port_of_the_metrics(web, scheme, action):
     address = web(METRICS)
-    said = said_of(lambda: ask(scheme + address))
+    said = said_of(lambda: action(scheme + address))
     assert said.startswith(f"Only Triton's metrics are at {scheme}{address}. Name the server's port for HTTP or gRPC")
     assert said.endswith(f"http://{next_port(address, -2)} or {next_port(address, -1)}.")
 
 
-@pytest.mark.parametrize("pages", [A_PAGE, ANOTHERS_API], ids=["a page", "an API"])
+@pytest.mark.parametrize("pages", [A_PAGE, ANOTHERS_API, A_GREETING], ids=["a page", "an API", "a greeting"])
 @pytest.mark.parametrize("scheme", ["", "http://"])
 @pytest.mark.parametrize("action", [ask, Server.attach])
 def test_some_other_web_server(web, pages, scheme, action):
