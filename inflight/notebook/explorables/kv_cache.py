@@ -132,6 +132,7 @@ def _lay_out(fig: go.Figure, now: dict[str, DryRun], cache_tokens: int, ends: tu
             mode="lines",
             line={"color": INK, "width": 1.5, "dash": "dot" if place == "" else "longdash"},
             name=name,
+            showlegend=False,
             hovertemplate=f"{said}<extra></extra>",
             xaxis=f"x{place}",
             yaxis=f"y{place}",
