@@ -1,6 +1,7 @@
 """Lesson 06: batch size, latency and load of the dynamic batcher, from the rate of arrivals and the queue delay."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -38,6 +39,7 @@ def delay(
         Where the controls begin.
     """
 
+    @lru_cache(maxsize=2000)
     def figures(rate: int, delay_ms: float, max_batch_size: int) -> Figures:
         arrivals_ms = [1000 * at_s / rate for at_s in gaps]
         return in_figures(arrivals_ms, batches_on_paper(arrivals_ms, delay_ms, max_batch_size, fixed_ms, item_ms))
