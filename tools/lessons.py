@@ -42,6 +42,7 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
 }
+MAX_COLUMNS = 88  # of a cell: as in lessons/ruff.toml, whose formatter leaves long strings and comments alone
 MAX_BYTES = 700_000  # of which the static pictures are up to two thirds
 CELL_TIMEOUT = 180  # seconds; nbval does not notice a dead kernel sooner
 MARKER = re.compile(r"\s*# (BEGIN SOLUTION|END SOLUTION|LAB:).*")
@@ -68,7 +69,7 @@ def build(
     written: dict[Path, NotebookNode] = {}
     for folder in _folders(root, lessons):
         for kind in _kinds(folder):
-            notebook, path = source(folder, kind), root / kind / f"{folder.name}.ipynb"
+            notebook, path = source(folder, kind), root / kind / titles.file_name(kind, folder.name)
             path.parent.mkdir(exist_ok=True)
             if keep_outputs and kind != "labs":
                 notebook = _cleaned(_with_stored_outputs(notebook, path))
@@ -143,8 +144,9 @@ def check(root: Path) -> list[str]:
         problems.append("README.md: its table of lessons differs from lessons/syllabus.toml; run `make notebooks`")
     problems += lab_gpu.problems(root)
     for folder in _folders(root, None):
+        problems += _wide_lines(folder)
         for kind in _kinds(folder):
-            path = root / kind / f"{folder.name}.ipynb"
+            path = root / kind / titles.file_name(kind, folder.name)
             expected.add(path)
             problems += [f"{kind}/{path.name}: {problem}" for problem in _problems(path, folder, kind)]
     strays = {path for kind in SCRIPTS for path in (root / kind).glob("*.ipynb")} - expected
@@ -203,6 +205,20 @@ def _check_markers(script: Path, text: str) -> None:
             opened = 0
     if opened:
         raise CourseError(f"{script}, line {opened}: BEGIN SOLUTION has no END SOLUTION in its cell; add one.")
+
+
+def _wide_lines(folder: Path) -> Iterator[str]:
+    """Lines of code that would scroll sideways in a notebook, with their place in the script."""
+    for script in sorted(folder.glob("*.py")):
+        is_code = False
+        for number, line in enumerate(script.read_text(encoding="utf-8").splitlines(), 1):
+            if line.startswith("# %%"):
+                is_code = "[markdown]" not in line
+                continue
+            width = len(line.replace("# LAB: ", "", 1))  # what of it a learner sees
+            if is_code and width > MAX_COLUMNS:
+                where = f"lessons/{folder.name}/{script.name}, line {number}"
+                yield f"{where}: {width} columns, more than {MAX_COLUMNS}; break the line"
 
 
 def _is_solution(cell: NotebookNode) -> bool:

@@ -5,9 +5,12 @@ In a markdown cell of a lesson's script these stand for it:
     {heading}       04 · Title in a lecture, Lab 04 · Title in a lab
     {minutes}       what a lecture takes
     {question}      what it asks
-    {navigation}    links from a lecture to the one before, its lab and the one after
+    {navigation}    links from a lecture to the one before, its lab and the one after; from a lab to its lecture, its
+                    solution and the next lecture
     {next}          a link to the lecture after it
+    {lab}           where a lecture's lab is
     {lecture}       a link from a lab to its lecture
+    {counterpart}   a link from a lab to its solution, and from a solution to its lab
 """
 
 import re
@@ -20,12 +23,20 @@ from inflight.notebook.syllabus import Lesson
 # What a script of each kind must take from the syllabus rather than say itself.
 REQUIRED = {
     "notebooks": ("{heading}", "{minutes}", "{question}"),
-    "labs": ("{heading}",),
-    "solutions": ("{heading}",),
+    "labs": ("{heading}", "{navigation}", "{counterpart}"),
+    "solutions": ("{heading}", "{navigation}", "{counterpart}"),
 }
-FIELD = re.compile(r"\{(heading|minutes|question|navigation|next|lecture)\}")
+FIELD = re.compile(r"\{(heading|minutes|question|navigation|next|lab|lecture|counterpart)\}")
+# A tab shows a notebook's name without its folder: lecture, lab and solution of a lesson are told apart by it.
+SUFFIX = {"notebooks": "", "labs": "_lab", "solutions": "_solution"}
 BEGIN = "<!-- written by `make notebooks` from lessons/syllabus.toml -->\n"
 END = "<!-- end of what is written -->\n"
+_LECTURES = "../notebooks/"  # from a lab or a solution
+
+
+def file_name(kind: str, lesson: str) -> str:
+    """Name of the notebook of `kind` ("notebooks", "labs", "solutions") of a lesson such as "01_engine"."""
+    return f"{lesson}{SUFFIX[kind]}.ipynb"
 
 
 def fields(folder: Path, kind: str) -> dict[str, str]:
@@ -43,12 +54,22 @@ def fields(folder: Path, kind: str) -> dict[str, str]:
     lesson, after = lessons[index], lessons[index + 1] if index + 1 < len(lessons) else None
     values = {"{heading}": f"Lab {lesson.heading}" if kind != "notebooks" else lesson.heading}
     if kind != "notebooks":
-        return {**values, "{lecture}": f"[{lesson.heading}](../notebooks/{lesson.name}.ipynb)"}
+        other, said = ("solutions", "its solution") if kind == "labs" else ("labs", "the lab")
+        counterpart = f"[{said}](../{other}/{file_name(other, lesson.name)})"
+        around = [f"[← {lesson.heading}]({_LECTURES}{lesson.name}.ipynb)", counterpart]
+        return {
+            **values,
+            "{lecture}": _link(lesson, _LECTURES),
+            "{counterpart}": counterpart,
+            "{navigation}": " · ".join([*around, *_onward(after, _LECTURES)]),
+            **({"{next}": _link(after, _LECTURES)} if after else {}),
+        }
     return {
         **values,
         "{minutes}": str(lesson.minutes),
         "{question}": lesson.question,
         "{navigation}": _navigation(folder, lessons, index),
+        "{lab}": f"../labs/{file_name('labs', lesson.name)}",
         **({"{next}": _link(after)} if after else {}),
     }
 
@@ -88,7 +109,11 @@ def _table(root: Path, lessons: list[Lesson]) -> str:
     rows = ["| | lesson | question | minutes |", "|---|---|---|---|"]
     for lesson in lessons:
         title = f"{lesson.title} (planned)" if lesson.planned else f"[{lesson.title}](notebooks/{lesson.name}.ipynb)"
-        lab = f" · [lab](labs/{lesson.name}.ipynb)" if (root / "lessons" / lesson.name / "lab.py").exists() else ""
+        lab = (
+            f" · [lab](labs/{file_name('labs', lesson.name)})"
+            if (root / "lessons" / lesson.name / "lab.py").exists()
+            else ""
+        )
         rows.append(f"| {lesson.number} | {title}{lab} | {lesson.question} | {lesson.minutes} |")
     return "\n".join(rows) + "\n\n"
 
@@ -98,12 +123,17 @@ def _navigation(folder: Path, lessons: list[Lesson], index: int) -> str:
     if index > 0:
         links.append(f"[← {lessons[index - 1].heading}]({lessons[index - 1].name}.ipynb)")
     if (folder / "lab.py").exists():
-        links.append(f"[Lab {lessons[index].number}](../labs/{folder.name}.ipynb)")
-    if index + 1 < len(lessons):
-        after = lessons[index + 1]
-        links.append(f"next: {_link(after)}" if after.planned else f"[{after.heading} →]({after.name}.ipynb)")
+        links.append(f"[Lab {lessons[index].number}](../labs/{file_name('labs', folder.name)})")
+    links += _onward(lessons[index + 1] if index + 1 < len(lessons) else None)
     return " · ".join(links)
 
 
-def _link(lesson: Lesson) -> str:
-    return f"{lesson.heading} (planned)" if lesson.planned else f"[{lesson.heading}]({lesson.name}.ipynb)"
+def _onward(after: Lesson | None, lectures: str = "") -> list[str]:
+    """The last link of a navigation, if there is a lesson after this one; `lectures` is the way to their folder."""
+    if after is None:
+        return []
+    return [f"next: {_link(after)}" if after.planned else f"[{after.heading} →]({lectures}{after.name}.ipynb)"]
+
+
+def _link(lesson: Lesson, lectures: str = "") -> str:
+    return f"{lesson.heading} (planned)" if lesson.planned else f"[{lesson.heading}]({lectures}{lesson.name}.ipynb)"

@@ -7,6 +7,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submodules=[
         "bandwidth",
         "batch_run",
+        "batches_on_paper",
         "compare",
         "compare_servers",
         "devices",

@@ -23,7 +23,7 @@ from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.engine.config import BuildConfig
 from inflight.errors import CourseError
-from inflight.triton import repository
+from inflight.triton import doors, repository
 from inflight.triton.client import Client
 from inflight.triton.server import Server
 
@@ -207,7 +207,9 @@ def check_fit(requests: Sequence[TimedRequest], build: BuildConfig) -> None:
 
 
 def check_target(url: str | None, model: str) -> None:
-    """Refuse a model that the server for the occasion does not have."""
+    """Refuse an address that is none, and a model that the server for the occasion does not have."""
+    if url is not None:
+        doors.check(url)
     if url is None and model != "ensemble":
         raise CourseError(
             f"The server for the occasion has no {model}: name a running server with --url, or leave out --model."

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -81,7 +82,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the rows 
 
 
 def _print_checks(rows: list) -> None:
-    table = Table("", "", "needed", "here", title="inflight doctor", title_justify="left")
+    table = _plain_table("inflight doctor", "", "", "needed", "here")
     for row in rows:
         mark = "[green]ok[/]" if row.ok else "[red]no[/]" if row.required else "[yellow]-[/]"
         here = escape(row.have) + (f"\n[bold]fix:[/] {escape(row.fix)}" if row.fix else "")
@@ -90,12 +91,20 @@ def _print_checks(rows: list) -> None:
 
 
 def _print_engines(engines: list) -> None:
-    table = Table("engine", "MB", "state", title="engines in the cache", title_justify="left")
+    table = _plain_table("engines in the cache", "engine", "MB", "state")
     for row in engines:
         state = escape(row.state) + (f"\n[bold]fix:[/] {escape(row.fix)}" if row.fix else "")
         table.add_row(escape(row.name), f"{row.bytes / 1e6:.1f}", state)
     if engines:
         console.print(table)
+
+
+def _plain_table(title: str, *columns: str) -> Table:
+    """A table without lines between its columns, which a narrow terminal has no room for; nothing in it is cut off."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in columns:
+        table.add_column(name, overflow="fold", justify="right" if name == "MB" else "left", no_wrap=name == "MB")
+    return table
 
 
 @app.command()

@@ -69,4 +69,4 @@ def _state(folder: Path, size: int) -> tuple[str, str]:
         return f"damaged: {CONFIG_FILE} cannot be read", again
     if version != here:
         return f"of another version ({version})", old
-    return ("whole (every file compared by SHA-256)" if by_content else "whole (files compared by size)"), ""
+    return ("whole (by SHA-256)" if by_content else "whole (by size)"), ""

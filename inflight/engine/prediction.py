@@ -79,11 +79,13 @@ def schedule(lengths: list[int], slots: int, gpt_model_type: str, at_the_start: 
 
 
 def _iterations(stays: pd.DataFrame) -> pd.DataFrame:
-    number = np.arange(1, stays["last"].max() + 1)
     first, last = stays["first"].to_numpy(), stays["last"].to_numpy()
-    prompts = [(first == iteration).sum() for iteration in number]
-    answers = [((first < iteration) & (iteration <= last)).sum() for iteration in number]
-    return pd.DataFrame({"answers": answers, "prompts": prompts}, index=pd.Index(number, name="iteration"))
+    end = last.max()
+    prompts = np.bincount(first, minlength=end + 2)
+    leaving = np.bincount(last + 1, minlength=end + 2)
+    answers = np.cumsum(prompts - leaving) - prompts  # who came at a prompt's iteration answers from the next one on
+    number = pd.RangeIndex(1, end + 1, name="iteration")
+    return pd.DataFrame({"answers": answers[1:-1], "prompts": prompts[1:-1]}, index=number)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,17 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules=["boards", "charts", "journal", "progress", "session", "syllabus", "widgets", "workspace"],
+    submodules=[
+        "boards",
+        "charts",
+        "explorables",
+        "journal",
+        "progress",
+        "session",
+        "syllabus",
+        "widgets",
+        "workspace",
+    ],
     submod_attrs={
         "grading": ["break_repository", "check"],
     },

@@ -40,7 +40,7 @@ class Prepared:
     ----------
     folder : Path
     made, newer : list of str
-        Copies made now, such as "labs/01_engine.ipynb"; and older ones, of which the course has a newer version.
+        Copies made now, such as "labs/01_engine_lab.ipynb"; and older ones, of which the course has a newer version.
     aside : Path or None
         Where the old copies are.
     """

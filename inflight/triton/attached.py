@@ -23,7 +23,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight import leftovers
 from inflight.errors import CourseError
-from inflight.triton import image_repository, iteration_feed, keys, repository, transport
+from inflight.triton import doors, image_repository, iteration_feed, keys, repository, transport
 from inflight.triton.iteration_feed import MetricsFeed
 
 URL, GRPC_URL, METRICS_URL = "INFLIGHT_URL", "INFLIGHT_GRPC_URL", "INFLIGHT_METRICS_URL"  # environment
@@ -61,12 +61,9 @@ class Address:
         CourseError
             It is no address.
         """
+        doors.check(url)
         scheme, separator, rest = url.rstrip("/").rpartition("://")
         host, _, port = rest.partition("/")[0].rpartition(":")
-        if (separator and scheme not in ("http", "https")) or not host or not port.isdecimal():
-            raise CourseError(
-                f"{url!r} is no address of a server. Write http://host:port for HTTP, or host:port for gRPC."
-            )
         known = keys.addresses(url)
         http = int(port) if separator else int(port) - 1
         metrics = f"http://{host}:{http + 2}/metrics"
@@ -152,13 +149,18 @@ class Attached:
             about = transport.get_json(self.http_url, "/v2")
         except (transport.ServerGone, transport.NoAnswer) as error:
             raise CourseError(
-                f"No Triton answers at {self.http_url}. Start one there, or name another address."
+                doors.mistaken(self.http_url)
+                or doors.mistaken(self.grpc_url)
+                or f"No Triton answers at {self.http_url}. Start one there, or name another address."
             ) from error
+        if not (isinstance(about, dict) and "extensions" in about):
+            raise CourseError(doors.mistaken(self.http_url) or f"What answers at {self.http_url} is no Triton.")
         with transport.Connection(self.grpc_url) as connection:
             if not connection.is_live():
                 raise CourseError(
-                    f"Triton's HTTP answers at {self.http_url}, but its gRPC not at {self.grpc_url}: name its address "
-                    f"(grpc_url, or {GRPC_URL})."
+                    doors.mistaken(self.grpc_url)
+                    or f"Triton's HTTP answers at {self.http_url}, but its gRPC not at {self.grpc_url}: name its "
+                    f"address (grpc_url, or {GRPC_URL})."
                 )
         return about
 

@@ -22,7 +22,7 @@ import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight.errors import CourseError
-from inflight.triton import fitting, transport
+from inflight.triton import doors, fitting, transport
 from inflight.triton.lookout import SharedLook
 from inflight.triton.repository.layout import BASELINE
 from inflight.triton.transport import Connection, ModelGone, NoAnswer, Refused, Reply
@@ -145,9 +145,15 @@ class Client:
         The text model; `ask_tokens` and `stream_tokens` always go to `tensorrt_llm`.
     timeout_s : float
         Longest time to wait for the next piece of an answer.
+
+    Raises
+    ------
+    CourseError
+        The address has no port.
     """
 
     def __init__(self, url: str, model: str = "ensemble", timeout_s: float = 120):
+        doors.check(url)
         self.url = url.rstrip("/")
         self.model = model
         self.timeout_s = timeout_s
@@ -381,13 +387,20 @@ class Client:
         content = self._body(inputs, request_id)
         started, path = time.perf_counter(), f"/v2/models/{self.model}/generate"
         try:
-            text = transport.post_json(self.url, path, content, self.timeout_s, self.model, self._is_gone(self.model))[
-                "text_output"
-            ]
+            reply = transport.post_json(self.url, path, content, self.timeout_s, self.model, self._is_gone(self.model))
         except (NoAnswer, ModelGone):
             self._stop_in_engine_http(request_id)
             raise
-        return Answer([text], [time.perf_counter() - started])
+        return Answer([self._text_of(reply)], [time.perf_counter() - started])
+
+    def _text_of(self, reply: object) -> str:
+        """The text in what HTTP brought; CourseError where there is none, as from another kind of server."""
+        if isinstance(reply, dict) and isinstance(reply.get("text_output"), str):
+            return reply["text_output"]
+        raise CourseError(
+            doors.mistaken(self.url)
+            or f"{self.model} at {self.url} answered without a text_output: name a model that answers with text."
+        )
 
     def _stream_http(self, inputs: dict, request_id: str) -> Generator[str, None, None]:
         is_over, path = False, f"/v2/models/{self.model}/generate_stream"
@@ -398,7 +411,7 @@ class Client:
             )
             with closing(stream) as pieces:
                 for piece in pieces:
-                    yield piece["text_output"]
+                    yield self._text_of(piece)
             is_over = True
         except Refused:
             is_over = True

@@ -32,7 +32,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from inflight.errors import CourseError
-from inflight.triton import keys
+from inflight.triton import doors, keys
 from inflight.triton.lookout import Lookout
 
 SHORT_TIMEOUT_S = 10  # of what Triton answers at once: health, metadata, statistics
@@ -114,8 +114,9 @@ def course_error(error: Exception, url: str, timeout_s: float | None = None) -> 
 
 def _gone(url: str) -> ServerGone:
     return ServerGone(
-        f"The server at {url} does not answer, or went away in the middle of a request. Start it, in a notebook by the "
-        "cell that did, in a terminal by `inflight serve`, and check the port."
+        doors.mistaken(url)
+        or f"The server at {url} does not answer, or went away in the middle of a request. Start it, in a notebook by "
+        "the cell that did, in a terminal by `inflight serve`, and check the port."
     )
 
 
@@ -204,6 +205,10 @@ class Connection:
     """
 
     def __init__(self, url: str, arrived: queue.SimpleQueue[Reply] | None = None):
+        if "://" in url:
+            raise CourseError(f"{url} is an address for HTTP, and here gRPC is needed: write host:port of its gRPC.")
+        if not url.startswith(UNIX):
+            doors.check(url)
         self.url = url
         self.arrived: queue.SimpleQueue[Reply] = queue.SimpleQueue() if arrived is None else arrived
         self._client = triton.InferenceServerClient(url, channel_args=_channel_args(url))
@@ -399,7 +404,10 @@ def get_json(url: str, path: str, timeout_s: float | None = None) -> Any:
         ServerGone, NoAnswer, or Refused.
     """
     with _exchange("GET", url, path, None, timeout_s) as response:
-        return _content(response)
+        content = _content(response)
+        if content is None:  # as the port of the metrics answers, whatever it is asked
+            raise _unexpected("", response)
+        return content
 
 
 def post_json(
@@ -541,7 +549,18 @@ def _parsed(found: str, response: httpx.Response) -> Any:
     try:
         content = json.loads(found)
     except json.JSONDecodeError:
-        raise Refused(f"The server answered with status {response.status_code} and {found[:200]!r}.") from None
-    if isinstance(content, dict) and "error" in content:
+        raise _unexpected(found, response) from None
+    if isinstance(content, dict) and isinstance(content.get("error"), str):
         raise Refused(_reason(content["error"]))
+    if response.status_code >= 400:  # Triton gives a reason with each of these
+        raise _unexpected(found, response)
     return content
+
+
+def _unexpected(found: str, response: httpx.Response) -> CourseError:
+    """What Triton never answers: who else it is that answers, if that can be told."""
+    url = response.url
+    mistake = doors.mistaken(f"{url.scheme}://{url.netloc.decode()}") if url.port else None
+    if mistake:
+        return ServerGone(mistake)
+    return Refused(f"The server answered with status {response.status_code} and {found[:200]!r}.")

@@ -103,7 +103,8 @@ share = slowest["ms"] / first_word["ms"].sum()
 part = slowest["stage"].split(":")[0].split(",")[0]
 print(guess.score("the way" if part.startswith(("connecting", "hand")) else part))
 print(
-    f"Measured: {slowest['stage']}, {slowest['ms']:.0f} of {first_word['ms'].sum():.0f} ms ({share:.0%})."
+    f"Measured: {slowest['stage']}, "
+    f"{slowest['ms']:.0f} of {first_word['ms'].sum():.0f} ms ({share:.0%})."
 )
 
 # %% [markdown]
@@ -122,8 +123,9 @@ tokens = path[path["what"] == "token"]
 iteration_ms = (tokens["end_ms"] - tokens["start_ms"]).mean()
 predicted = first_word["ms"].sum() + len(tokens) * iteration_ms
 print(
-    f"{first_word['ms'].sum():.0f} ms to the first word + {len(tokens)} iterations × {iteration_ms:.1f} ms = "
-    f"{predicted:.0f} ms predicted, {answer.latency_s * 1000:.0f} ms measured."
+    f"{first_word['ms'].sum():.0f} ms to the first word + {len(tokens)} "
+    f"iterations × {iteration_ms:.1f} ms = {predicted:.0f} ms predicted, "
+    f"{answer.latency_s * 1000:.0f} ms measured."
 )
 
 # %% [markdown]

@@ -1,11 +1,13 @@
 # %% [markdown]
 # # {heading}
 #
-# 20 min. Afterwards you will be able to size, build and choose an engine without help. The lecture is {lecture};
-# copy this notebook before you change it, so that you can start over.
+# 20 min. Afterwards you will be able to size, build and choose an engine without help. Copy this notebook before you
+# change it, so that you can start over.
 #
 # Three exercises. After each, run the cell with `check`: it says what is right, and gives a hint when something is
 # not.
+#
+# {navigation}
 
 # %%
 import tempfile
@@ -26,12 +28,15 @@ model = info.pretrained_config
 #
 # *5 minutes, easy.* You get a machine that leaves 4 GB (4e9 bytes) for the KV cache, weights already subtracted. Each
 # user holds 1,500 tokens. The cache is handed out in whole blocks of 32 tokens. How many users fit at once, with the
-# default engine? Calculate it from `model`; do not build anything.
+# default engine? Write the function, for any memory and length, from `model`; do not build anything.
 
 
 # %%
 def users_that_fit(memory_bytes: float, tokens: int) -> int | None:
-    """Users with `tokens` tokens each, in blocks of 32, whose float32 KV cache fits into `memory_bytes`."""
+    """Users whose float32 KV cache fits into `memory_bytes`.
+
+    Each of them has `tokens` tokens, in blocks of 32.
+    """
     # BEGIN SOLUTION
     # LAB: return None
     bytes_per_token = (
@@ -47,7 +52,8 @@ def users_that_fit(memory_bytes: float, tokens: int) -> int | None:
 
 
 # %%
-check("1.1", users_that_fit(4e9, 1500))
+print(users_that_fit(4e9, 1500), "users")
+check("1.1", users_that_fit)
 
 # %% [markdown]
 # <details><summary>Hint 1</summary>
@@ -156,5 +162,5 @@ workdir.cleanup()
 # %% [markdown]
 # ## Done
 #
-# You can now say what a model costs in memory before you have it, and build the engine that a service needs. Back to
-# the [lecture](../notebooks/01_engine.ipynb), or on to lesson 02, *Assemble the repository*.
+# You can now say what a model costs in memory before you have it, and build the engine that a service needs.
+# Compare with {counterpart}, then go on to {next}.

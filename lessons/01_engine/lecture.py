@@ -152,8 +152,9 @@ formula = (
     * 4
 )
 print(
-    f"2 (key, value) × {model['num_hidden_layers']} layers × {model['num_key_value_heads']} KV heads × "
-    f"{model['head_size']} numbers × 4 bytes = {formula:,}."
+    f"2 (key, value) × {model['num_hidden_layers']} layers "
+    f"× {model['num_key_value_heads']} KV heads "
+    f"× {model['head_size']} numbers × 4 bytes = {formula:,}."
 )
 print(guess.score(measured))
 
@@ -174,8 +175,8 @@ response = executor.generate(
     Request(prompt, request_output_len=32, end_id=tokenizer.end_id)
 )
 print(
-    f"{len(prompt)} tokens in, {len(response.token_ids)} out, ended by {response.finish_reason}:\n"
-    f"{tokenizer.decode(response.token_ids)}"
+    f"{len(prompt)} tokens in, {len(response.token_ids)} out, "
+    f"ended by {response.finish_reason}:\n{tokenizer.decode(response.token_ids)}"
 )
 executor.shutdown()
 
@@ -213,14 +214,30 @@ Markdown(summary)
 # %% tags=["nbval-ignore-output"]
 users, slots = sizing.users(config, 2048, memory), config.max_batch_size
 print(
-    f"{users} users of 2,048 tokens fit beside the weights into {memory / 1e9:.1f} GB. The engine has {slots} slots, "
-    f"so its cache takes at most {slots * sizing.kv_bytes_per_user(config, 2048) / 1e9:.2f} GB."
+    f"{users} users of 2,048 tokens fit beside the weights into {memory / 1e9:.1f} GB. "
+    f"The engine has {slots} slots, so its cache takes at most "
+    f"{slots * sizing.kv_bytes_per_user(config, 2048) / 1e9:.2f} GB."
 )
 
 # %% [markdown]
 # So the answer to your team is: the weights are not what fills the machine. And note the second limit, which no
 # memory lifts: `max_batch_size` was fixed when the engine was built. (The arithmetic leaves out the program itself
 # and its working memory, some hundred megabytes.)
+#
+# Move the limits yourself; it is arithmetic, nothing is built. Raise the slots until memory is what stops you, then
+# give each user fewer tokens, or INT8. Right of the bend users wait, and take no memory. The diamond is your engine.
+
+# %% tags=["nbval-ignore-output"]
+from inflight.notebook import explorables
+
+on_paper = explorables.memory(sizing, config, memory)
+cache_bytes = slots * config.max_seq_len // per_block * block_bytes
+on_paper.measured(
+    [{"users": slots, "bytes": on_disk + cache_bytes}],
+    tokens=config.max_seq_len,
+    cache=None,
+)
+on_paper
 
 # %% [markdown]
 # ## Compare builds
@@ -288,10 +305,17 @@ with Executor.load(Path(workdir.name) / "INT8 KV") as executor:
 print(
     f"{plain:,} bytes a token by the formula, {real:,} really: {real - plain:,} more."
 )
+on_paper.measured(
+    [{"users": slots, "bytes": on_disk + slots * config.max_seq_len * real}],
+    tokens=config.max_seq_len,
+    cache="INT8",
+)
 keys = model["head_size"] * 8 // per_block
 print(
-    f"Scales: {model['num_hidden_layers']} layers × {model['num_key_value_heads']} KV heads × ({keys} bytes of keys "
-    f"+ 8 of values) = {sizing.kv_scale_bytes_per_token(int8):,}."
+    f"Scales: {model['num_hidden_layers']} layers "
+    f"× {model['num_key_value_heads']} KV heads "
+    f"× ({keys} bytes of keys + 8 of values) "
+    f"= {sizing.kv_scale_bytes_per_token(int8):,}."
 )
 
 # %% [markdown]
@@ -430,16 +454,16 @@ except CourseError as error:
 
 response = tiny.generate(Request(prompt[-30:], request_output_len=500))
 print(
-    f"Answer too long → 500 tokens asked for, {len(response.token_ids)} given ({response.finish_reason}): "
-    "prompt and answer share 64."
+    f"Answer too long → 500 tokens asked for, {len(response.token_ids)} given "
+    f"({response.finish_reason}): prompt and answer share 64."
 )
 
 # %%
 tiny.generate_all([Request(prompt[-30:], request_output_len=8)] * 6)
 log = pd.DataFrame(tiny.iteration_stats).tail(24)[["scheduled", "waiting"]]
 print(
-    f"Six users, two slots → at most {log['scheduled'].max()} scheduled in an iteration, "
-    f"up to {log['waiting'].max()} waiting."
+    f"Six users, two slots → at most {log['scheduled'].max()} scheduled in an "
+    f"iteration, up to {log['waiting'].max()} waiting."
 )
 tiny.shutdown()
 
@@ -493,4 +517,4 @@ workdir.cleanup()
 #
 # </details>
 #
-# Do the [lab](../labs/01_engine.ipynb), then go on to {next}.
+# Do the [lab]({lab}), then go on to {next}.

@@ -1,8 +1,10 @@
 # %% [markdown]
 # # {heading}
 #
-# Three exercises, 35 minutes. The lecture is {lecture}. Each
-# exercise ends with a `check`, which never stops the notebook. Work on a copy of this file if you want to keep it.
+# Three exercises, 35 minutes. Each ends with a `check`, which never stops the notebook. Work on a copy of this file if
+# you want to keep it.
+#
+# {navigation}
 
 # %%
 import tempfile
@@ -37,7 +39,7 @@ print(f"engine: {engine_dir.name}")
 
 # %%
 def takers(repo: Path, tensor: str) -> list[tuple[str, str]]:
-    """(model, input) of every step of the ensemble that takes `tensor`, in the order of the steps."""
+    """(model, input) of each step of the ensemble that takes `tensor`, in order."""
     # BEGIN SOLUTION
     # LAB: return None
     steps = repository.read_config(
@@ -172,3 +174,8 @@ if extended is not None:
 
 # %%
 folder.cleanup()
+
+# %% [markdown]
+# ## Done?
+#
+# When every check says so, compare with {counterpart}, then go on to {next}.

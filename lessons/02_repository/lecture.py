@@ -121,7 +121,8 @@ pd.DataFrame(server.models())
 question = "Name the capital of France."
 answer = client.ask(question)
 print(
-    f"{answer.text!r} after {answer.latency_s * 1000:.0f} ms, through {len(configs)} models"
+    f"{answer.text!r} after {answer.latency_s * 1000:.0f} ms, "
+    f"through {len(configs)} models"
 )
 
 # %% [markdown]
@@ -140,10 +141,11 @@ files = [
 ]
 optional = edges[edges.optional]
 alt = (
-    f"A tree of {len(files)} files in {len(configs)} folders beside a graph. The client's request goes down "
-    "through preprocessing, tensorrt_llm and postprocessing, and back to the client, over "
-    f"{len(edges)} possible tensors. {len(optional)} of them are optional, and "
-    f"{sum(optional.source == 'client')} of the optional ones come from the client."
+    f"A tree of {len(files)} files in {len(configs)} folders beside a graph. "
+    "The client's request goes down through preprocessing, tensorrt_llm and "
+    "postprocessing, and back to the client, "
+    f"over {len(edges)} possible tensors. {len(optional)} of them are optional, "
+    f"and {sum(optional.source == 'client')} of the optional ones come from the client."
 )
 charts.show(charts.repository_map(files, edges), alt)
 Markdown(alt)
@@ -245,9 +247,11 @@ pd.DataFrame(
 moved = sum(len(tensors) for tensors in handed.values())
 prompt_tokens = to_engine["input_ids"].shape[1]
 Markdown(
-    f"The files said {counts.sum()}; **{moved}** were handed over. {guess.score(moved)} "
-    f"The {len(question)} characters became {prompt_tokens} token ids, because the chat template puts its own words around them. The "
-    f"batch dimension in front is 1: one request. Only the text comes without it, as TensorRT-LLM's clients expect."
+    f"The files said {counts.sum()}; **{moved}** were handed over. "
+    f"{guess.score(moved)} "
+    f"The {len(question)} characters became {prompt_tokens} token ids, because the "
+    "chat template puts its own words around them. The batch dimension in front is 1: "
+    "one request. Only the text comes without it, as TensorRT-LLM's clients expect."
 )
 
 # %% [markdown]
@@ -327,9 +331,10 @@ outcomes
 # %%
 silent = (outcomes == "changed nothing, said nothing").sum()
 Markdown(
-    f"Edits that came to nothing without a word: `sed` **{silent['sed']}**, `fill_template` "
-    f"**{silent['fill_template']}**, protobuf **{silent['protobuf']}**. Text tools also take any value: "
-    "the backend would start with its default policy, and write one line of warning into a long log."
+    f"Edits that came to nothing without a word: `sed` **{silent['sed']}**, "
+    f"`fill_template` **{silent['fill_template']}**, protobuf "
+    f"**{silent['protobuf']}**. Text tools also take any value: the backend would "
+    "start with its default policy, and write one line of warning into a long log."
 )
 
 # %% [markdown]
@@ -341,7 +346,8 @@ comments = {
     for name, file in (("template", template), ("repository", config_file.read_text()))
 }
 print(
-    f"comments in the template: {comments['template']}, in the assembled file: {comments['repository']}"
+    f"comments in the template: {comments['template']}, in the assembled file: "
+    f"{comments['repository']}"
 )
 
 # %% [markdown]
@@ -383,7 +389,8 @@ for value in ("many", "64"):
 # %% tags=["nbval-ignore-output"]
 display(Markdown(editor.undo()))
 print(
-    f"the answer has {len(with_prompt)} characters before Undo, {len(client.ask(question).text)} after"
+    f"the answer has {len(with_prompt)} characters before Undo, "
+    f"{len(client.ask(question).text)} after"
 )
 
 # %% [markdown]
@@ -636,4 +643,4 @@ session.running()  # the widgets above need the server: it ends with the noteboo
 # brings the fault to light.</details>
 
 # %% [markdown]
-# Now the [lab](../labs/02_repository.ipynb), then the next lesson: {next}.
+# Now the [lab]({lab}), then the next lesson: {next}.

@@ -7,7 +7,7 @@
 # Make a copy of this notebook before you edit it, so that an update of the course never touches your work. A check
 # never stops you: it says done, not done yet, or gives a hint.
 #
-# [← Lesson 03](../notebooks/03_serve.ipynb)
+# {navigation}
 
 # %% [markdown]
 # ## Set up
@@ -48,7 +48,7 @@ print("warm-up:", client.ask("Name the capital of France.").text)
 
 # %%
 def felt(times_s: list[float]) -> dict[str, float | None] | None:
-    """TTFT, mean ITL, end-to-end latency (ms) and speed (tokens/s) of one streamed answer."""
+    """TTFT, mean ITL, end-to-end latency (ms), tokens/s of a streamed answer."""
     # BEGIN SOLUTION
     # LAB: return None
     first, last, count = times_s[0], times_s[-1], len(times_s)
@@ -202,7 +202,8 @@ check("3.3", (readers_that_fit, worse_beyond_the_slots))
 # %% tags=["nbval-ignore-output"]
 fit = readers_that_fit(table, max_ttft_ms=500, max_itl_ms=100)
 print(
-    f"With 500 ms to the first word and 100 ms from word to word, this server pleases {fit} readers at once."
+    "With 500 ms to the first word and 100 ms from word to word, "
+    f"this server pleases {fit} readers at once."
 )
 
 # %% [markdown]
@@ -225,3 +226,8 @@ print(
 from inflight.notebook import session
 
 session.running()
+
+# %% [markdown]
+# ## Done?
+#
+# When every check says so, compare with {counterpart}, then go on to {next}.

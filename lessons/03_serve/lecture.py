@@ -35,7 +35,8 @@
 from inflight.notebook import progress, widgets
 
 guess = widgets.predict(
-    "Eight users ask at once. How many times as long as a lone user does each of them wait for a whole answer?",
+    "Eight users ask at once. "
+    "How many times as long as a lone user does each of them wait for a whole answer?",
     {"about as long": 1, "about twice as long": 2, "about eight times as long": 8},
 )
 guess
@@ -114,7 +115,8 @@ tensors.head(4)
 answer = client.ask("Name the capital of France.")
 print(answer.text)
 print(
-    f"The whole answer was there after {answer.latency_s * 1000:.0f} ms; a server's first request is its slowest."
+    f"The whole answer was there after {answer.latency_s * 1000:.0f} ms; "
+    "a server's first request is its slowest."
 )
 
 # %% [markdown]
@@ -145,7 +147,8 @@ stream = client.stream("Why is the sky blue?", max_tokens=24)
 for piece in stream:
     print(piece, end="|", flush=True)
 print(
-    f"\n{len(stream.answer.pieces)} pieces; the first after {stream.answer.time_to_first_s * 1000:.0f} ms, "
+    f"\n{len(stream.answer.pieces)} pieces; "
+    f"the first after {stream.answer.time_to_first_s * 1000:.0f} ms, "
     f"the last after {stream.answer.latency_s * 1000:.0f} ms."
 )
 
@@ -231,10 +234,12 @@ whole, alone, crowd = (
 )
 whole, alone, slowest = whole[0], alone[0], max(answer.latency_s for answer in crowd)
 summary = (
-    f"Time lines of answers of {NUM_TOKENS} tokens. A lone user sees nothing for {whole.latency_s:.2f} s when "
-    f"the answer comes whole, and for {alone.time_to_first_s:.2f} s when it is streamed; the last token comes "
-    f"after {alone.latency_s:.2f} s. With eight users at once the ticks lie farther apart, and the last token "
-    f"of the slowest comes after {slowest:.2f} s."
+    f"Time lines of answers of {NUM_TOKENS} tokens. "
+    f"A lone user sees nothing for {whole.latency_s:.2f} s when the answer comes "
+    f"whole, and for {alone.time_to_first_s:.2f} s when it is streamed; "
+    f"the last token comes after {alone.latency_s:.2f} s. "
+    "With eight users at once the ticks lie farther apart, "
+    f"and the last token of the slowest comes after {slowest:.2f} s."
 )
 charts.show(charts.token_timeline(pieces), summary)
 display(Markdown(summary))
@@ -253,7 +258,8 @@ times_as_long = (
 more_tokens = 8 / times_as_long
 print(f"Measured: {times_as_long:.1f} times as long. {guess.score(times_as_long)}")
 print(
-    f"Eight answers in {times_as_long:.1f} times the time of one: {more_tokens:.1f} times as many tokens a second."
+    f"Eight answers in {times_as_long:.1f} times the time of one: "
+    f"{more_tokens:.1f} times as many tokens a second."
 )
 
 # %% [markdown]
@@ -313,12 +319,13 @@ table.round(
 # %% tags=["nbval-ignore-output"]
 one, eight = (table["an iteration (ms)"].iloc[row] for row in (0, 1))
 print(
-    f"An iteration for eight users takes {eight / one:.1f} times as long as one for a lone user, not 8 times:"
+    f"An iteration for eight users takes {eight / one:.1f} times as long "
+    "as one for a lone user, not 8 times:"
 )
 print("the weights are read from memory once an iteration, whoever shares it.")
 print(
-    f"From the engine's own times alone, the prediction reaches {table.iloc[0, 4]:.0f} % and "
-    f"{table.iloc[1, 4]:.0f} % of what you measured."
+    "From the engine's own times alone, the prediction reaches "
+    f"{table.iloc[0, 4]:.0f} % and {table.iloc[1, 4]:.0f} % of what you measured."
 )
 
 # %% [markdown]
@@ -468,7 +475,8 @@ with ThreadPoolExecutor(7) as users:
 pieces_of_others = sum(len(other.result().pieces) for other in others)
 after = read_metrics()
 print(
-    f"While you read one stream, seven others brought {pieces_of_others} pieces; a reading has {len(after)} samples."
+    f"While you read one stream, seven others brought {pieces_of_others} pieces; "
+    f"a reading has {len(after)} samples."
 )
 
 
@@ -498,12 +506,13 @@ slots, blocks = (
     gauges["nv_trt_llm_kv_cache_block_metrics"],
 )
 print(
-    f"In the middle, {slots['scheduled']:.0f} of {slots['max']:.0f} slots were taken, {slots['waiting']:.0f} "
-    f"requests waited, and {blocks['used']:.0f} of {blocks['max']:.0f} KV cache blocks were in use."
+    f"In the middle, {slots['scheduled']:.0f} of {slots['max']:.0f} slots were taken, "
+    f"{slots['waiting']:.0f} requests waited, "
+    f"and {blocks['used']:.0f} of {blocks['max']:.0f} KV cache blocks were in use."
 )
 print(
-    f"The ensemble served {grown['ensemble']} requests, postprocessing {grown['postprocessing']}: "
-    "one for each piece."
+    f"The ensemble served {grown['ensemble']} requests, "
+    f"postprocessing {grown['postprocessing']}: one for each piece."
 )
 
 # %% [markdown]
@@ -662,7 +671,7 @@ print("some pieces, but not all:", 10 <= len(dying.answer.pieces) < ASKED)
 # are the other candidate.
 # </details>
 #
-# Now [do the lab](../labs/03_serve.ipynb). Next comes {next}: who may sit down, and when.
+# Now [do the lab]({lab}). Next comes {next}: who may sit down, and when.
 #
 # ## What runs
 #

@@ -7,7 +7,7 @@
 # Make a copy of this notebook before you edit it, so that an update of the course never touches your work. A check
 # never stops you: it says done, not done yet, or gives a hint.
 #
-# [← Lesson 04](../notebooks/04_batching.ipynb)
+# {navigation}
 
 # %% [markdown]
 # ## Set up
@@ -133,7 +133,8 @@ server.load("tensorrt_llm")
 inflight = trace_run.run(client, mild, log_path)
 for name, run in (("static", static), ("in flight", inflight)):
     print(
-        f"{name:10} {len(run.log):4} iterations, {run.tokens_per_s:4.0f} tokens/s, wasted: {wasted(run.log, slots)}"
+        f"{name:10} {len(run.log):4} iterations, {run.tokens_per_s:4.0f} tokens/s, "
+        f"wasted: {wasted(run.log, slots)}"
     )
 
 # %% [markdown]
@@ -187,7 +188,8 @@ for gpt_model_type in ("V1", "inflight_fused_batching"):
     trace_run.run(client, guests[:1], log_path)
     speed[gpt_model_type] = trace_run.run(client, guests, log_path).tokens_per_s
 print(
-    f"{speed['inflight_fused_batching'] / speed['V1']:.2f} times as many tokens a second in flight"
+    f"{speed['inflight_fused_batching'] / speed['V1']:.2f} times "
+    "as many tokens a second in flight"
 )
 
 # %% [markdown]
@@ -199,3 +201,8 @@ print(
 from inflight.notebook import session
 
 session.running()
+
+# %% [markdown]
+# ## Done?
+#
+# When every check says so, compare with {counterpart}, then go on to {next}.

@@ -7,7 +7,7 @@
 # Make a copy of this notebook before you edit it, so that an update of the course never touches your work. A check
 # never stops you: it says done, not done yet, or gives a hint.
 #
-# [← Lesson 05](../notebooks/05_kv_cache.ipynb)
+# {navigation}
 
 # %% [markdown]
 # ## Set up
@@ -57,7 +57,8 @@ requests = [
     )
 ]
 print(
-    f"{len(requests)} requests, {sum(input_lens)} tokens of prompts, {sum(output_lens)} tokens of answers"
+    f"{len(requests)} requests, {sum(input_lens)} tokens of prompts, "
+    f"{sum(output_lens)} tokens of answers"
 )
 
 # %% [markdown]
@@ -143,7 +144,8 @@ def run(policy, cache_tokens):
 for policy in ("max_utilization", "guaranteed_no_evict"):
     done = run(policy, 1024)
     print(
-        f"{policy:20} {done.tokens_per_s:.0f} tokens a second, {price(done.log, sum(input_lens))}"
+        f"{policy:20} {done.tokens_per_s:.0f} tokens a second, "
+        f"{price(done.log, sum(input_lens))}"
     )
 
 # %% [markdown]
@@ -211,7 +213,8 @@ else:
         "waiting > 0 and empty_seats > 0 and iteration > 8"
     )
     print(
-        f"{size} tokens of cache: somebody waited beside an empty slot in {len(held_back)} iterations"
+        f"{size} tokens of cache: "
+        f"somebody waited beside an empty slot in {len(held_back)} iterations"
     )
 
 # %% [markdown]
@@ -235,3 +238,8 @@ else:
 from inflight.notebook import session
 
 session.running()
+
+# %% [markdown]
+# ## Done?
+#
+# When every check says so, compare with {counterpart}, then go on to {next}.

@@ -93,10 +93,12 @@ openings = [-(-request.input_len // build.tokens_per_block) for request in reque
 mean_meal, mean_opening = sum(meals) / len(meals), sum(openings) / len(openings)
 print(f"{num_blocks} blocks, {build.max_batch_size} slots")
 print(
-    f"a whole meal takes {mean_meal:.1f} blocks on average: {num_blocks / mean_meal:.1f} guests are safe at once"
+    f"a whole meal takes {mean_meal:.1f} blocks on average: "
+    f"{num_blocks / mean_meal:.1f} guests are safe at once"
 )
 print(
-    f"a prompt alone takes {mean_opening:.1f}: {num_blocks / mean_opening:.1f} guests could begin at once"
+    f"a prompt alone takes {mean_opening:.1f}: "
+    f"{num_blocks / mean_opening:.1f} guests could begin at once"
 )
 
 # %% [markdown]
@@ -106,7 +108,10 @@ print(
 
 # %%
 def rounds_on_paper(guests, num_blocks, slots):
-    """Iterations under guaranteed_no_evict; a guest is (blocks of the whole meal, tokens of the answer)."""
+    """Iterations under guaranteed_no_evict.
+
+    A guest is (blocks of the whole meal, tokens of the answer).
+    """
     waiting, table, rounds = list(guests), [], 0
     while waiting or table:
         while (
@@ -122,6 +127,16 @@ def rounds_on_paper(guests, num_blocks, slots):
 
 on_paper = rounds_on_paper(zip(meals, output_lens), num_blocks, build.max_batch_size)
 print(f"guaranteed_no_evict: {on_paper} iterations for {sum(output_lens)} tokens")
+
+# %% [markdown]
+# The other policy is more work to play by hand, so here the engine's own scheduler plays both, without a model. Make
+# the cache larger, then the answers longer: where do the two lines meet, and who pays with pauses?
+
+# %% tags=["nbval-ignore-output"]
+from inflight.notebook import explorables
+
+both_on_paper = explorables.policies_on_paper(list(zip(input_lens, output_lens)), build)
+both_on_paper
 
 # %% [markdown]
 # ## Run: refuse at the door
@@ -157,10 +172,12 @@ with progress.wait("Sixteen guests eat"):
 log = no_evict.log
 held_back = log[(log["waiting"] > 0) & (log["empty_seats"] > 0)]
 print(
-    f"{no_evict.tokens_per_s:.0f} tokens a second; {log['scheduled'].mean():.1f} guests at the table on average"
+    f"{no_evict.tokens_per_s:.0f} tokens a second; "
+    f"{log['scheduled'].mean():.1f} guests at the table on average"
 )
 print(
-    f"In {len(held_back)} of {len(log)} iterations somebody waited although a slot was free, "
+    f"In {len(held_back)} of {len(log)} iterations somebody waited "
+    "although a slot was free, "
     f"with {held_back['kv_blocks_free'].mean():.0f} of {num_blocks} blocks lying idle."
 )
 
@@ -183,11 +200,12 @@ with progress.wait("Sixteen guests eat"):
     utilization = trace_run.run(client, requests, log_path)
 log = utilization.log
 print(
-    f"{utilization.tokens_per_s:.0f} tokens a second; {log['scheduled'].mean():.1f} guests at the table on average"
+    f"{utilization.tokens_per_s:.0f} tokens a second; "
+    f"{log['scheduled'].mean():.1f} guests at the table on average"
 )
 print(
-    f"In {(log['paused'] > 0).sum()} of {len(log)} iterations somebody was paused, at most {log['paused'].max()} "
-    "at once."
+    f"In {(log['paused'] > 0).sum()} of {len(log)} iterations somebody was paused, "
+    f"at most {log['paused'].max()} at once."
 )
 
 # %% [markdown]
@@ -226,19 +244,20 @@ def computed_twice(log):
 
 twice = computed_twice(utilization.log)
 print(
-    f"prompts {prompt_tokens}, context computed {prompt_tokens + twice}: {twice} tokens twice, "
+    f"prompts {prompt_tokens}, context computed {prompt_tokens + twice}: "
+    f"{twice} tokens twice, "
     f"{100 * twice / (prompt_tokens + answer_tokens):.0f} % more work"
 )
 print(f"guaranteed_no_evict: {computed_twice(no_evict.log)} tokens twice")
-
-# %% tags=["nbval-ignore-output"]
 fewer = len(no_evict.log) / len(utilization.log)
 faster = utilization.tokens_per_s / no_evict.tokens_per_s
 print(
-    f"On paper guaranteed_no_evict takes {on_paper} iterations; counted: {len(no_evict.log)}."
+    f"On paper guaranteed_no_evict takes {on_paper} iterations; "
+    f"counted: {len(no_evict.log)}."
 )
 print(
-    f"max_utilization needs {fewer:.2f} times fewer, and makes {faster:.2f} times as many tokens a second."
+    f"max_utilization needs {fewer:.2f} times fewer, "
+    f"and makes {faster:.2f} times as many tokens a second."
 )
 ahead = "max_utilization" if faster > 1 else "guaranteed_no_evict"
 print(guess.score("no difference" if 0.95 < faster < 1.05 else ahead))
@@ -297,13 +316,18 @@ rows = [
     for (policy, size), one in trials.items()
 ]
 table = pd.DataFrame(rows, columns=columns)
+iterations = [len(one.log) for one in trials.values()]
+both_on_paper.measured(
+    table.assign(iterations=iterations), slots=build.max_batch_size, times=1.0
+)
 charts.table(table)
 
 # %% tags=["nbval-ignore-output"]
 by = table.set_index(["policy", "cache"])["tokens_per_s"]
 gain = by["max_utilization"] / by["guaranteed_no_evict"]
 summary = (
-    "Throughput and P99 of latency against the size of the cache, a line a policy. max_utilization makes "
+    "Throughput and P99 of latency against the size of the cache, a line a policy. "
+    "max_utilization makes "
     + ", ".join(
         f"{ratio:.2f} times as many tokens a second with {size:,} tokens of cache"
         for size, ratio in gain.items()
@@ -314,6 +338,8 @@ charts.show(charts.policies(table), summary)
 display(Markdown(summary))
 
 # %% [markdown]
+# The picture under *On paper first* has these runs now, as diamonds.
+#
 # Single runs on a machine that does other things too: trust the counts (waiting, paused, twice), and take the times
 # with a grain of salt. So here is the same question without the machine's moods. Lesson 04's `iteration_cost` reads
 # from all logs what an iteration costs by the number of answers in it, and a token of a prompt on top. With those
@@ -358,8 +384,9 @@ saved, paid = (
     seconds["computed twice (s)"][1],
 )
 print(
-    f"Fuller iterations save {saved:.1f} s, tokens computed twice cost {paid:.1f} s: max_utilization is "
-    f"{abs(saved - paid):.1f} s {'ahead' if saved > paid else 'behind'} at these prices."
+    f"Fuller iterations save {saved:.1f} s, tokens computed twice cost {paid:.1f} s: "
+    f"max_utilization is {abs(saved - paid):.1f} s "
+    f"{'ahead' if saved > paid else 'behind'} at these prices."
 )
 
 # %% [markdown]
@@ -468,9 +495,10 @@ charts.table(felt, decimals=0)
 # %% tags=["nbval-ignore-output"]
 longest, ttft = felt["longest ITL"], felt["newcomer's TTFT"]
 summary = (
-    f"Each dot is a token of one reader, as high as the reader waited for it. Computed whole, the prompt makes "
-    f"everybody wait {longest[0]:.0f} ms once; in chunks no reader waits longer than {longest[1]:.0f} ms, but "
-    f"several times. The newcomer's own first token comes after {ttft[0]:.0f} and {ttft[1]:.0f} ms."
+    "Each dot is a token of one reader, as high as the reader waited for it. "
+    f"Computed whole, the prompt makes everybody wait {longest[0]:.0f} ms once; "
+    f"in chunks no reader waits longer than {longest[1]:.0f} ms, but several times. "
+    f"The newcomer's own first token comes after {ttft[0]:.0f} and {ttft[1]:.0f} ms."
 )
 charts.show(
     charts.token_gaps({way: rows[rows["reader"] == 0] for way, rows in gaps.items()}),
@@ -485,8 +513,9 @@ display(Markdown(summary))
 # %%
 room = 256 - 7
 print(
-    f"{len(prompt_ids)} tokens in parts of {room}: {-(-len(prompt_ids) // room)} iterations, each as long as {room} "
-    "tokens of a prompt take."
+    f"{len(prompt_ids)} tokens in parts of {room}: "
+    f"{-(-len(prompt_ids) // room)} iterations, "
+    f"each as long as {room} tokens of a prompt take."
 )
 
 # %% [markdown]
@@ -525,8 +554,9 @@ ttft_ms = pd.DataFrame(ttft_ms)
 # %% tags=["nbval-ignore-output"]
 first, later = ttft_ms["reuse"][0], ttft_ms["reuse"][1:].median()
 summary = (
-    f"TTFT of {len(questions)} users who ask one after the other. With reuse the first still pays {first:.0f} "
-    f"ms for the instructions; the later ones wait {later:.0f} ms, {first / later:.0f} times less."
+    f"TTFT of {len(questions)} users who ask one after the other. "
+    f"With reuse the first still pays {first:.0f} ms for the instructions; "
+    f"the later ones wait {later:.0f} ms, {first / later:.0f} times less."
 )
 charts.show(charts.first_tokens(ttft_ms), summary)
 display(Markdown(summary))
@@ -543,8 +573,8 @@ shared = next(place for place, tokens in enumerate(zip(*ids)) if len(set(tokens)
 reused = telemetry.iterations(log_path)["kv_blocks_reused"].iloc[-1]
 page = telemetry.metrics_with(server.metrics_url, "reused", reused)
 print(
-    f"{shared} shared tokens are {shared // 32} full blocks; {len(ids) - 1} later users: "
-    f"{shared // 32 * (len(ids) - 1)}"
+    f"{shared} shared tokens are {shared // 32} full blocks; "
+    f"{len(ids) - 1} later users: {shared // 32 * (len(ids) - 1)}"
 )
 print(f"counted by the engine: {reused}")
 page[page["name"] == "nv_trt_llm_kv_cache_block_metrics"].set_index("label")[
@@ -681,7 +711,7 @@ except CourseError as error:
 # time at the end.
 # </details>
 #
-# Now [do the lab](../labs/05_kv_cache.ipynb), or go on with {next}: who forms the batches of a model that has no
+# Now [do the lab]({lab}), or go on with {next}: who forms the batches of a model that has no
 # engine?
 #
 # ## What runs

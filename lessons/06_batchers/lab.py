@@ -7,7 +7,7 @@
 # Make a copy of this notebook before you edit it, so that an update of the course never touches your work. A check
 # never stops you: it says done, not done yet, or gives a hint.
 #
-# [← Lesson 06](../notebooks/06_batchers.ipynb)
+# {navigation}
 
 # %% [markdown]
 # ## Set up
@@ -96,7 +96,8 @@ for delay_ms in (0, 60):
         .tolist()
     )
     print(
-        f"delay {delay_ms:2} ms: yours {batch_sizes(every_17_ms, delay_ms, 8, 40, 4)}, Triton's {seen}"
+        f"delay {delay_ms:2} ms: yours {batch_sizes(every_17_ms, delay_ms, 8, 40, 4)}, "
+        f"Triton's {seen}"
     )
 
 # %% [markdown]
@@ -243,7 +244,7 @@ else:
 
 # %%
 def account(outcome: batch_run.Outcome) -> dict[str, int] | None:
-    """What became of all the requests: answered, queue full, timed out; and how many are not counted."""
+    """How many were answered, found the queue full, timed out, are not counted."""
     # BEGIN SOLUTION
     # LAB: return None
     messages, counted = (
@@ -296,3 +297,8 @@ print("sent:", len(flood.requests), "· your account:", account(flood))
 from inflight.notebook import session
 
 session.running()
+
+# %% [markdown]
+# ## Done?
+#
+# When every check says so, compare with {counterpart}, then go on to {next}.

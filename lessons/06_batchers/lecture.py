@@ -72,7 +72,7 @@ print("ready:", *repository.models(repo))
 
 # %% tags=["nbval-ignore-output"]
 def trial(fragment, arrivals):
-    """Edit the config, have the running server load the model again, send, and wait for the last answer."""
+    """Edit the config, have the server load the model again, send, and wait."""
     diff = repository.edit(repo, "batch-cost", fragment)
     server.load("batch-cost")
     return diff, batch_run.run(server, "batch-cost", arrivals, log_path)
@@ -137,7 +137,8 @@ print(
 )
 print("observed:", *together.executions["size"])
 print(
-    f"at most 4: {4 / (fixed_s + 4 * item_s):.0f} a second can be served, {rate} come: the queue grows"
+    f"at most 4: {4 / (fixed_s + 4 * item_s):.0f} a second can be served, "
+    f"{rate} come: the queue grows"
 )
 
 # %% [markdown]
@@ -147,21 +148,28 @@ print(
 # ## Wait for more? `max_queue_delay_microseconds`
 #
 # When traffic is light, a request mostly finds the model idle and leaves alone. You can have it wait a little for
-# others. What do you expect: does a delay make more answers a second, or later ones? Thirty requests a second, at
-# random times:
+# others. What do you expect: does a delay make more answers a second, or later ones? Play it on paper: move the delay,
+# then the arrivals a second, and look for the rate from which a delay changes next to nothing.
+
+# %% tags=["nbval-ignore-output"]
+from inflight.bench import workload
+from inflight.notebook import explorables
+
+once_a_second = workload.poisson(40, rate=1, seed=0)
+on_paper = explorables.delay(once_a_second, fixed_ms=40, item_ms=4)
+on_paper
+
+# %% [markdown]
+# Now Triton: the same requests, thirty a second at random times. The diamonds in the picture above are these runs.
 
 # %% tags=["nbval-ignore-output"]
 import pandas as pd
 
-from inflight.bench import workload
-
 light = batch_run.at(workload.poisson(40, rate=30, seed=0))
 rows = []
 for delay_ms in progress.over((0, 25, 50, 100, 200), "Delay", "{} ms".format):
-    _, run = trial(
-        f"max_batch_size: 8 dynamic_batching {{ max_queue_delay_microseconds: {1000 * delay_ms} }}",
-        light,
-    )
+    delay = f"max_queue_delay_microseconds: {1000 * delay_ms}"
+    _, run = trial(f"max_batch_size: 8 dynamic_batching {{ {delay} }}", light)
     computed_s = (run.executions["end_s"] - run.executions["start_s"]).sum()
     rows.append(
         (
@@ -174,6 +182,7 @@ for delay_ms in progress.over((0, 25, 50, 100, 200), "Delay", "{} ms".format):
 sweep = pd.DataFrame(
     rows, columns=["delay_ms", "p50_ms", "p95_ms", "mean_batch", "busy"]
 )
+on_paper.measured(sweep, rate=30, max_batch_size=8)
 
 # %% tags=["nbval-ignore-output"]
 budget_ms = 200
@@ -181,10 +190,12 @@ within = sweep[sweep["p95_ms"] <= budget_ms]["delay_ms"]
 fits = f"{within.max()} ms" if len(within) else "none"
 first, last = sweep.iloc[0], sweep.iloc[-1]
 summary = (
-    f"Latency and the model's load against the queue delay. From 0 to {last.delay_ms:.0f} ms of delay P50 goes "
-    f"from {first.p50_ms:.0f} to {last.p50_ms:.0f} ms, and the model is busy {100 * last.busy:.0f} instead of "
-    f"{100 * first.busy:.0f} % of the time, in batches of {last.mean_batch:.1f} instead of "
-    f"{first.mean_batch:.1f}. The longest delay here that keeps P95 within {budget_ms} ms: {fits}."
+    "Latency and the model's load against the queue delay. "
+    f"From 0 to {last.delay_ms:.0f} ms of delay P50 goes "
+    f"from {first.p50_ms:.0f} to {last.p50_ms:.0f} ms, and the model is busy "
+    f"{100 * last.busy:.0f} instead of {100 * first.busy:.0f} % of the time, "
+    f"in batches of {last.mean_batch:.1f} instead of {first.mean_batch:.1f}. "
+    f"The longest delay here that keeps P95 within {budget_ms} ms: {fits}."
 )
 charts.show(charts.delay_sweep(sweep, budget_ms), summary)
 display(Markdown(summary))
@@ -205,10 +216,10 @@ groups = batch_run.at(
     [0.015 * number for number in range(4)]
     + [0.4 + 0.003 * number for number in range(8)]
 )
-_, delayed = trial("dynamic_batching { max_queue_delay_microseconds: 150000 }", groups)
+delay = "max_queue_delay_microseconds: 150000"
+_, delayed = trial(f"dynamic_batching {{ {delay} }}", groups)
 _, preferred = trial(
-    "dynamic_batching { max_queue_delay_microseconds: 150000 preferred_batch_size: [ 4 ] }",
-    groups,
+    f"dynamic_batching {{ {delay} preferred_batch_size: [ 4 ] }}", groups
 )
 show({"delay 150 ms": delayed, "and preferred size 4": preferred})
 
@@ -222,10 +233,12 @@ last_ms = {
     for name, run in (("without", delayed), ("with", preferred))
 }
 print(
-    f"The trickle waited {wait_ms['without']:.0f} ms on average, and {wait_ms['with']:.0f} ms with a preferred size."
+    f"The trickle waited {wait_ms['without']:.0f} ms on average, "
+    f"and {wait_ms['with']:.0f} ms with a preferred size."
 )
 print(
-    f"The last of the bunch had its answer after {last_ms['without']:.0f} ms, and {last_ms['with']:.0f} ms with it."
+    f"The last of the bunch had its answer after {last_ms['without']:.0f} ms, "
+    f"and {last_ms['with']:.0f} ms with it."
 )
 
 # %% [markdown]
@@ -249,8 +262,6 @@ _, one = trial("max_batch_size: 2 dynamic_batching { }", uneven)
 _, two = trial("instance_group [ { count: 2 kind: KIND_CPU } ]", uneven)
 _, ordered = trial("dynamic_batching { preserve_ordering: true }", uneven)
 show({"one instance": one, "two instances": two, "and preserve_ordering": ordered})
-
-# %% tags=["nbval-ignore-output"]
 for name, run in (("two instances", two), ("and preserve_ordering", ordered)):
     print(
         f"{name:22} answered in the order",
@@ -287,7 +298,8 @@ for name, run in (("no levels", equal), ("two levels", levels)):
         "latency_ms"
     ].mean()
     print(
-        f"{name:10} urgent: {latency_ms[True]:.0f} ms on average, the others: {latency_ms[False]:.0f} ms"
+        f"{name:10} urgent: {latency_ms[True]:.0f} ms on average, the others: "
+        f"{latency_ms[False]:.0f} ms"
     )
 
 # %% [markdown]
@@ -327,7 +339,8 @@ for name, run in runs.items():
         or "nobody rejected"
     )
     print(
-        f"{name:20} {told}; P99 of the answered: {run.requests['latency_ms'].quantile(0.99):.0f} ms"
+        f"{name:20} {told}; P99 of the answered: "
+        f"{run.requests['latency_ms'].quantile(0.99):.0f} ms"
     )
 
 # %% [markdown]
@@ -387,8 +400,8 @@ counts = pd.DataFrame.from_dict(
 )
 summary = (
     "; ".join(
-        f"{name}: {row['answered']} answered + {row['queue full']} refused + {row['timed out']} timed out "
-        f"= {row.sum()}"
+        f"{name}: {row['answered']} answered + {row['queue full']} refused + "
+        f"{row['timed out']} timed out = {row.sum()}"
         for name, row in counts.iterrows()
     )
     + f". Sent: {len(flood)}."
@@ -532,8 +545,8 @@ kept = {
     for name, rows in talks.items()
 }
 summary = (
-    f"Which sequence sat at which place of which batch. With direct {kept['direct']} of 3 sequences kept one "
-    f"place, with oldest {kept['oldest']}."
+    f"Which sequence sat at which place of which batch. With direct {kept['direct']} "
+    f"of 3 sequences kept one place, with oldest {kept['oldest']}."
 )
 charts.show(charts.sequence_places(talks), summary)
 display(Markdown(summary))
@@ -628,8 +641,10 @@ with progress.wait("A real model, with and without a batcher") as line:
 cost, predicted = real["cost"], real["predicted"]["dynamic_over_none"]
 gain = real["ratios"]["dynamic_over_none"]["median"]
 summary = (
-    f"A batch of texts costs {cost['fixed_ms']:.1f} ms, and {cost['item_ms']:.1f} ms more for each text in it. "
-    f"Gain predicted from that: {predicted:.2f} times the texts a second; measured: {gain:.2f} times."
+    f"A batch of texts costs {cost['fixed_ms']:.1f} ms, "
+    f"and {cost['item_ms']:.1f} ms more for each text in it. "
+    f"Gain predicted from that: {predicted:.2f} times the texts a second; "
+    f"measured: {gain:.2f} times."
 )
 charts.show(charts.batch_cost(**cost), summary)
 display(Markdown(summary))
@@ -693,8 +708,8 @@ measured
 # %% tags=["nbval-ignore-output"]
 for none, dynamic in zip(*(table.itertuples() for table in tables)):
     print(
-        f"{none.concurrency:2} under way: {none.throughput:.0f} texts a second without a batcher, "
-        f"{dynamic.throughput:.0f} with one"
+        f"{none.concurrency:2} under way: {none.throughput:.0f} texts a second "
+        f"without a batcher, {dynamic.throughput:.0f} with one"
     )
 
 # %% [markdown]
@@ -822,7 +837,8 @@ show({"dynamic_batching { }": plain, "with priority levels": levels})
 for name, run in (("plain", plain), ("with levels", levels)):
     gap_s = (run.executions["start_s"] - run.executions["end_s"].shift()).max()
     print(
-        f"{name:12} last answer after {run.requests['answered_s'].max():.1f} s, longest gap {1000 * gap_s:.0f} ms"
+        f"{name:12} last answer after {run.requests['answered_s'].max():.1f} s, "
+        f"longest gap {1000 * gap_s:.0f} ms"
     )
 
 # %% [markdown]
@@ -861,7 +877,7 @@ for name, run in (("plain", plain), ("with levels", levels)):
 # together, and every first token pays for it.
 # </details>
 #
-# Now [do the lab](../labs/06_batchers.ipynb), or go on with {next}: the model says "again", and Triton batches in
+# Now [do the lab]({lab}), or go on with {next}: the model says "again", and Triton batches in
 # flight.
 #
 # ## What runs

@@ -6,7 +6,7 @@
 # Make a copy of this notebook before you edit it, so that an update of the course never touches your work. A check
 # never stops you: it says done, not done yet, or gives a hint.
 #
-# [← Lesson 07](../notebooks/07_iterative_gpt2.ipynb)
+# {navigation}
 
 # %% [markdown]
 # ## Set up
@@ -88,7 +88,8 @@ for kv_cache, on_paper in (("off", without_cache), ("on", with_cache)):
     passes = telemetry.passes(telemetry.executions(log_path, start))
     lengths = passes.groupby("sequence")["computed"].first().tolist()
     print(
-        f"kv_cache {kv_cache:3}: {passes['computed'].sum():4} tokens computed, on paper {on_paper(lengths, 20)}"
+        f"kv_cache {kv_cache:3}: {passes['computed'].sum():4} tokens computed, "
+        f"on paper {on_paper(lengths, 20)}"
     )
 
 # %% [markdown]
@@ -110,14 +111,14 @@ import numpy as np
 
 
 def attend(query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Attention of one token: query [size], keys and values [tokens, size]; gives [size]."""
+    """Attention of a token: query [size], keys, values [tokens, size]; gives [size]."""
     scores = keys @ query / np.sqrt(len(query))
     weights = np.exp(scores - scores.max())
     return weights / weights.sum() @ values
 
 
 def without_a_cache(text: np.ndarray, query, key, value) -> np.ndarray:
-    """Attention of the last token of `text` [tokens, width]: every key and value is computed again."""
+    """Attention of the last token of `text` [tokens, width]; nothing is kept."""
     return attend(
         query(text[-1]),
         np.stack([key(x) for x in text]),
@@ -196,3 +197,8 @@ check("7.3", (settings, passes))
 from inflight.notebook import session
 
 session.running()
+
+# %% [markdown]
+# ## Done?
+#
+# When every check says so, compare with {counterpart}, then go on to {next}.

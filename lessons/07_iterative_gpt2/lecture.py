@@ -33,7 +33,8 @@
 from inflight.notebook import progress, widgets
 
 guess = widgets.predict(
-    "A stream of 96 tokens runs, and a second prompt arrives. When does it get its first token?",
+    "A stream of 96 tokens runs, and a second prompt arrives. "
+    "When does it get its first token?",
     [
         "at once in both ways",
         "at once in one, after the first stream's last in the other",
@@ -65,7 +66,8 @@ repo = repository.assemble(
 for model in GPT2:
     config = repository.read_config(repo / model / "config.pbtxt")
     print(
-        f"{model:15} {config.WhichOneof('scheduling_choice')}, at most {config.max_batch_size} in a batch"
+        f"{model:15} {config.WhichOneof('scheduling_choice')}, "
+        f"at most {config.max_batch_size} in a batch"
     )
 
 # %% [markdown]
@@ -102,7 +104,7 @@ races, passes, empty = {}, {}, {}
 
 
 def race(model):
-    """Run it; keep every token's time, and what the model's log says of its forward passes."""
+    """Run it; keep every token's time, and the model's log of its forward passes."""
     start = log_path.stat().st_size
     races[model] = gpt2_client.run(server.grpc_url, model, prompts, 96, offsets_s)
     log = telemetry.executions(log_path, start)
@@ -158,8 +160,8 @@ for model in GPT2:
     sizes = ", ".join(f"{count} of {size}" for size, count in done.batches.items())
     num_passes = passes[model]["iteration"].nunique()
     print(
-        f"{model:15} {done.executions:3} batches from Triton ({sizes}), {num_passes} forward passes, "
-        f"{empty[model]} empty places"
+        f"{model:15} {done.executions:3} batches from Triton ({sizes}), "
+        f"{num_passes} forward passes, {empty[model]} empty places"
     )
 
 # %% tags=["nbval-ignore-output"]
@@ -227,10 +229,12 @@ from inflight.checkpoint import load_tokenizer
 tokenizer = load_tokenizer(gpt2_checkpoint.find("course-gpt2"))
 prompt, answer = len(tokenizer.encode(prompts[0])), 64
 print(
-    f"The first token of the prompt goes through the model {answer} times, for {answer} tokens of answer."
+    f"The first token of the prompt goes through the model {answer} times, "
+    f"for {answer} tokens of answer."
 )
 print(
-    f"All tokens: {sum(prompt + n for n in range(answer)):,} without a cache, {prompt + answer - 1} would do."
+    f"All tokens: {sum(prompt + n for n in range(answer)):,} without a cache, "
+    f"{prompt + answer - 1} would do."
 )
 
 # %% tags=["nbval-ignore-output"]
@@ -257,7 +261,8 @@ for kv_cache in ("off", "on"):
 
 # %% tags=["nbval-ignore-output"]
 factor = widgets.predict(
-    "With a KV cache, an answer of 384 tokens is there how many times as fast as without one?",
+    "With a KV cache, an answer of 384 tokens is there "
+    "how many times as fast as without one?",
     ["less than 2 times", "2 to 5 times", "more than 5 times"],
 )
 factor
@@ -284,7 +289,8 @@ display(Markdown(summary))
 # %% tags=["nbval-ignore-output"]
 without, with_cache = (tokens["ms"].sum() / 1000 for tokens in ways.values())
 print(
-    f"384 tokens: {without:.1f} s without a cache, {with_cache:.1f} s with one, {without / with_cache:.1f} times as fast."
+    f"384 tokens: {without:.1f} s without a cache, {with_cache:.1f} s with one, "
+    f"{without / with_cache:.1f} times as fast."
 )
 gain = without / with_cache
 print(factor.score("less" if gain < 2 else "2 to 5" if gain <= 5 else "more"))
@@ -568,7 +574,7 @@ print("their client has left:", slots_in_use(0))
 # an error, with one that does not watch the time in a stream that hangs. Set it well above the slowest pass.
 # </details>
 #
-# Now [do the lab](../labs/07_iterative_gpt2.ipynb).
+# Now [do the lab]({lab}).
 #
 # ## What runs
 #

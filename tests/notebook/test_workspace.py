@@ -28,7 +28,7 @@ def course(tmp_path):
     for name in ("notebooks/00_start_here.ipynb", "notebooks/01_engine.ipynb"):
         shutil.copy(COURSE / name, root / name)
     for lab in (COURSE / "labs").glob("01_*.ipynb"):
-        shutil.copy(lab, root / "labs" / "01_engine.ipynb")
+        shutil.copy(lab, root / "labs")
     return root
 
 
@@ -40,7 +40,7 @@ def edit(path, text):
 
 def test_copies_have_no_outputs_and_the_same_cells(course, tmp_path):
     prepared = workspace.prepare(tmp_path / "work", course=course)
-    assert prepared.made == ["notebooks/00_start_here.ipynb", "notebooks/01_engine.ipynb", "labs/01_engine.ipynb"]
+    assert prepared.made == ["notebooks/00_start_here.ipynb", "notebooks/01_engine.ipynb", "labs/01_engine_lab.ipynb"]
     for name in prepared.made:
         copy, source = (nbformat.read(root / name, as_version=4) for root in (prepared.folder, course))
         assert [cell.source for cell in copy.cells] == [cell.source for cell in source.cells]
@@ -94,10 +94,10 @@ def test_new_outputs_are_no_newer_version(course, tmp_path):
 
 def test_one_lesson_begins_afresh_and_the_old_one_is_set_aside(course, tmp_path):
     folder = workspace.prepare(tmp_path / "work", course=course).folder
-    for name in ("labs/01_engine.ipynb", "notebooks/00_start_here.ipynb"):
+    for name in ("labs/01_engine_lab.ipynb", "notebooks/00_start_here.ipynb"):
         edit(folder / name, "mine")
     again = workspace.prepare(folder, fresh="01", course=course)
-    assert again.made == ["notebooks/01_engine.ipynb", "labs/01_engine.ipynb"]
+    assert again.made == ["notebooks/01_engine.ipynb", "labs/01_engine_lab.ipynb"]
     assert nbformat.read(again.aside / "labs" / "01_engine.ipynb", as_version=4).cells[1].source == "mine"
     assert nbformat.read(folder / "notebooks" / "00_start_here.ipynb", as_version=4).cells[1].source == "mine"
 

@@ -29,7 +29,7 @@ minutes = 10
 README = f"# A meal\n\n{titles.BEGIN}{titles.END}\n## Guests\n"
 LECTURE = """# %% [markdown]
 # # {heading}
-# {minutes} min. You will be able to count slots. {question} {navigation} See [the lab](../labs/01_slots.ipynb).
+# {minutes} min. You will be able to count slots. {question} {navigation} See [the lab]({lab}).
 
 # %% tags=["nbval-ignore-output"]
 import time
@@ -41,7 +41,7 @@ print(slots)
 """
 LAB = '''# %% [markdown]
 # # {heading}
-# See {lecture}.
+# See {lecture}. {navigation} Compare with {counterpart}, then {next}.
 
 # %%
 import os
@@ -87,12 +87,12 @@ def built(root):
 
 
 def read(root, kind):
-    return nbformat.read(root / kind / "01_slots.ipynb", as_version=4)
+    return nbformat.read(root / kind / titles.file_name(kind, "01_slots"), as_version=4)
 
 
 def change(root, kind, edit):
     """Let `edit` alter a notebook's JSON."""
-    path = root / kind / "01_slots.ipynb"
+    path = root / kind / titles.file_name(kind, "01_slots")
     notebook = json.loads(path.read_text())
     edit(notebook)
     path.write_text(json.dumps(notebook))
@@ -107,10 +107,25 @@ def test_the_courses_own_notebooks_are_what_their_source_gives():
     assert lessons.check(lessons.ROOT) == []
 
 
+def test_a_line_of_code_that_a_notebook_would_scroll_is_named_with_its_place_and_its_width(built):
+    fits, too_wide = f'note = "{"a" * 79}"', f'note = "{"b" * 80}"'  # 88 and 89 columns
+    prose = "# " + "in a sentence it does not matter " * 4
+    for_learner = f"# BEGIN SOLUTION\n# LAB: {fits}\n{too_wide}\n# END SOLUTION"
+    for name, text in (("lecture.py", LECTURE), ("lab.py", LAB)):
+        script = built / "lessons/01_slots" / name
+        script.write_text(f"{text}\n# %%\n{fits}\n{for_learner}\n\n# %% [markdown]\n{prose}\n")
+    assert [problem for problem in lessons.check(built) if "columns" in problem] == [
+        f"lessons/01_slots/{name}, line {len(text.splitlines()) + 6}: 89 columns, more than 88; break the line"
+        for name, text in (("lab.py", LAB), ("lecture.py", LECTURE))
+    ]
+
+
 def test_executing_keeps_outputs_and_nothing_that_differs_from_run_to_run(root):
     paths = lessons.build(root)
     assert [str(path.relative_to(root)) for path in paths] == [
-        f"{kind}/01_slots.ipynb" for kind in ("notebooks", "labs", "solutions")
+        "notebooks/01_slots.ipynb",
+        "labs/01_slots_lab.ipynb",
+        "solutions/01_slots_solution.ipynb",
     ]
     lecture, solution = read(root, "notebooks"), read(root, "solutions")
     assert lecture.cells[2].outputs[0].text == "8\n"
@@ -118,9 +133,9 @@ def test_executing_keeps_outputs_and_nothing_that_differs_from_run_to_run(root):
     assert set(lecture.metadata) == {"kernelspec", "language_info"}
     assert [dict(cell.metadata) for cell in lecture.cells] == [{}, {"tags": ["nbval-ignore-output"]}, {}]
     assert lessons.check(root) == []
-    first = (root / "solutions/01_slots.ipynb").read_bytes()
+    first = (root / "solutions/01_slots_solution.ipynb").read_bytes()
     lessons.build(root)
-    assert (root / "solutions/01_slots.ipynb").read_bytes() == first
+    assert (root / "solutions/01_slots_solution.ipynb").read_bytes() == first
 
 
 def test_nbval_accepts_a_built_notebook_and_rejects_a_changed_output(root):
@@ -164,13 +179,17 @@ def test_the_solution_has_the_answers_and_no_markers(built):
 def test_a_lesson_has_the_title_the_question_and_the_minutes_of_the_syllabus(built):
     head = read(built, "notebooks").cells[0].source
     assert head.startswith("# 01 · Slots\n5 min.") and " How many guests can sit? " in head
-    assert "[Lab 01](../labs/01_slots.ipynb) · next: 02 · Plates (planned)" in head
-    for kind in ("labs", "solutions"):
-        text = read(built, kind).cells[0].source
-        assert text == "# Lab 01 · Slots\nSee [01 · Slots](../notebooks/01_slots.ipynb)."
+    assert "[Lab 01](../labs/01_slots_lab.ipynb) · next: 02 · Plates (planned)" in head
+    lab, solution = (read(built, kind).cells[0].source for kind in ("labs", "solutions"))
+    for text in (lab, solution):
+        assert text.startswith("# Lab 01 · Slots\nSee [01 · Slots](../notebooks/01_slots.ipynb). [← 01 · Slots](")
+        assert text.count("next: 02 · Plates (planned)") == 1 and text.endswith("then 02 · Plates (planned).")
+    assert lab.count("[its solution](../solutions/01_slots_solution.ipynb)") == 2
+    assert solution.count("[the lab](../labs/01_slots_lab.ipynb)") == 2
     rows = (built / "README.md").read_text().splitlines()
     assert (
-        "| 01 | [Slots](notebooks/01_slots.ipynb) · [lab](labs/01_slots.ipynb) | How many guests can sit? | 5 |" in rows
+        "| 01 | [Slots](notebooks/01_slots.ipynb) · [lab](labs/01_slots_lab.ipynb) | How many guests can sit? | 5 |"
+        in rows
     )
     assert "| 02 | Plates (planned) | Who gets one? | 10 |" in rows
 
@@ -181,7 +200,9 @@ def test_a_written_lesson_links_to_its_neighbours(built):
     (folder / "lecture.py").write_text("# %% [markdown]\n# # {heading}\n# {minutes} {question} {navigation}\n")
     before = lessons.source(built / "lessons/01_slots", "notebooks").cells[0].source
     after = lessons.source(folder, "notebooks").cells[0].source
-    assert before.endswith("[02 · Plates →](02_plates.ipynb) See [the lab](../labs/01_slots.ipynb).")
+    lab = lessons.source(built / "lessons/01_slots", "labs").cells[0].source
+    assert "[02 · Plates →](../notebooks/02_plates.ipynb)" in lab and "then [02 · Plates](../notebooks/02_p" in lab
+    assert before.endswith("[02 · Plates →](02_plates.ipynb) See [the lab](../labs/01_slots_lab.ipynb).")
     assert after.endswith("[← 01 · Slots](01_slots.ipynb)")
 
 
@@ -217,9 +238,9 @@ def test_a_broken_syllabus_or_readme_is_named(built, file, text, says):
 def test_ids_are_stable_and_differ(built):
     ids = [cell.id for kind in lessons.SCRIPTS for cell in read(built, kind).cells]
     assert len(set(ids)) == len(ids)
-    before = (built / "labs/01_slots.ipynb").read_bytes()
+    before = (built / "labs/01_slots_lab.ipynb").read_bytes()
     lessons.build(built, execute_cells=False)
-    assert (built / "labs/01_slots.ipynb").read_bytes() == before
+    assert (built / "labs/01_slots_lab.ipynb").read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -247,7 +268,7 @@ def test_an_unknown_lesson_is_refused(root):
 
 def test_an_unrun_solution_fails_the_gate_though_nbval_would_pass_it(built):
     problems = lessons.check(built)
-    assert [p.split(":")[0] for p in problems] == ["notebooks/01_slots.ipynb", "solutions/01_slots.ipynb"]
+    assert [p.split(":")[0] for p in problems] == ["notebooks/01_slots.ipynb", "solutions/01_slots_solution.ipynb"]
     assert all("not run once from top to bottom" in problem for problem in problems)
 
 
@@ -278,16 +299,17 @@ def test_the_gate_names_what_is_wrong(built, kind, edit, says):
         change(built, folder, executed)
     assert lessons.check(built) == []
     change(built, kind, edit)
-    assert any(problem.startswith(f"{kind}/01_slots.ipynb: ") and says in problem for problem in lessons.check(built))
+    start = f"{kind}/{titles.file_name(kind, '01_slots')}: "
+    assert any(problem.startswith(start) and says in problem for problem in lessons.check(built))
 
 
 def test_the_gate_sees_errors_missing_notebooks_and_strays(built):
     error = {"output_type": "error", "ename": "E", "evalue": "", "traceback": []}
     change(built, "solutions", lambda notebook: notebook["cells"][1].update(outputs=[error]))
-    (built / "labs/01_slots.ipynb").rename(built / "labs/05_old.ipynb")
+    (built / "labs/01_slots_lab.ipynb").rename(built / "labs/05_old.ipynb")
     problems = "\n".join(lessons.check(built))
-    assert "solutions/01_slots.ipynb: a cell shows an error" in problems
-    assert "labs/01_slots.ipynb: missing" in problems
+    assert "solutions/01_slots_solution.ipynb: a cell shows an error" in problems
+    assert "labs/01_slots_lab.ipynb: missing" in problems
     assert "labs/05_old.ipynb: no lesson gives it" in problems
 
 

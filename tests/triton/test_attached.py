@@ -238,7 +238,7 @@ def test_ports_that_nobody_names_are_counted_from_the_one_that_is():
 
 @pytest.mark.parametrize("url", ["", "lab", "http://lab", "ftp://lab:21", ":8000", "http://lab:x"])
 def test_what_is_no_address_is_refused(url):
-    with pytest.raises(CourseError, match="is no address of a server"):
+    with pytest.raises(CourseError, match="has no port|has no host|is no address of a server"):
         Address.at(url)
 
 
@@ -246,6 +246,26 @@ def test_nobody_there_is_one_sentence():
     [http, grpc] = foreign.free_ports(2)
     with pytest.raises(CourseError, match=f"No Triton answers at http://127.0.0.1:{http}"):
         Server.attach(f"http://127.0.0.1:{http}", f"127.0.0.1:{grpc}")
+
+
+@pytest.mark.parametrize("whose", ["own", "fixed"])
+def test_each_wrong_port_of_a_triton_is_told_with_the_right_one(whose, request):
+    server = request.getfixturevalue(whose)
+    http, metrics = (url.removeprefix("http://").partition("/")[0] for url in (server.http_url, server.metrics_url))
+    by_number = whose == "fixed"  # of one that this user has not started, the other ports are only guessed
+
+    def said(url):
+        with Client(url, timeout_s=60) as client, pytest.raises(CourseError) as caught:
+            client.ask("Hi", 2)
+        return str(caught.value)
+
+    assert f"{http} is asked for gRPC, and Triton's HTTP answers there. Write http://{http}" in said(http)
+    assert by_number or f"by default one higher: {server.grpc_url}." in said(http)
+    wrong = f"http://{server.grpc_url}"
+    assert f"{wrong} is asked for HTTP, and gRPC answers there. Write {server.grpc_url} to" in said(wrong)
+    assert by_number or f"by default one lower: {server.http_url}." in said(wrong)
+    if not server.metrics_url.startswith("unix:"):
+        assert said(f"http://{metrics}").startswith(f"Only Triton's metrics are at http://{metrics}.")
 
 
 def test_a_wrong_grpc_address_is_named(own):

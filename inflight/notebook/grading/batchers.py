@@ -1,91 +1,84 @@
 """Lab 06: batches on paper and within a budget, the steps of sequences, and what became of all requests."""
 
-import math
 import random
 from collections.abc import Callable
 
 import pandas as pd
 
 from inflight.bench.batch_run import QUEUE_FULL, TIMED_OUT, Outcome
-from inflight.notebook.grading.checker import NOT_YET, grades
+from inflight.bench.batches_on_paper import batches_on_paper
+from inflight.notebook.grading.checker import NOT_YET, Finding, grades
 from inflight.triton.telemetry import Statistics
 
 LEAST_MEAN_BATCH, MOST_P95_MS = 3.0, 300  # exercise 6.2
 
 
-def _sizes_on_paper(arrivals_ms: list[float], delay_ms: float, most: int, fixed_ms: float, item_ms: float) -> list[int]:
-    """Batches of one instance: it takes the next when free and the batch is full or its oldest has waited enough."""
-    waiting, free_ms, sizes = sorted(arrivals_ms), 0.0, []
-    while waiting:
-        full_ms = waiting[most - 1] if len(waiting) >= most else math.inf
-        leaves_ms = max(free_ms, min(waiting[0] + delay_ms, full_ms))
-        sizes.append(sum(arrival <= leaves_ms for arrival in waiting[:most]))
-        del waiting[: sizes[-1]]
-        free_ms = leaves_ms + fixed_ms + item_ms * sizes[-1]
-    return sizes
+# Exercise 6.1: a rule, arrivals (ms), delay (ms) and most in a batch that need it, and what to say to who lacks it.
+_RULES = (
+    ("no delay", [0, 10, 21, 32, 43], 0, 8, "The first leaves alone; the next batch is what came meanwhile."),
+    ("max_batch_size", list(range(12)), 0, 4, "No batch holds more than max_batch_size; the rest waits for the next."),
+    ("the delay", [0, 30, 70, 300], 100, 8, "A delay counts from the arrival of the oldest one that waits."),
+    ("a full batch", list(range(8)), 1000, 8, "A full batch does not wait for the delay."),
+    ("a busy model", [0, 5, 50], 20, 8, "Who has waited long enough still waits for the model: one batch at a time."),
+)
 
 
-@grades("6.1")
-def _batch_sizes(sizes: Callable) -> str | None:
+@grades("6.1", "While the model is busy a batch fills by itself: a delay matters only when it is idle.")
+def _batch_sizes(sizes: Callable) -> dict[str, Callable[[], Finding]]:
     choose = random.Random(6)
-    cases = [
+    at_random = [
         (
-            ([0, 10, 21, 32, 43], 0, 8, 40, 4),
-            "Without a delay the first leaves alone; the next batch is what came meanwhile.",
-        ),
-        ((list(range(12)), 0, 4, 40, 4), "No batch holds more than max_batch_size; the rest waits for the next."),
-        (([0, 30, 70, 300], 100, 8, 40, 4), "A delay counts from the arrival of the oldest one that waits."),
-        ((list(range(8)), 1000, 8, 40, 4), "A full batch does not wait for the delay."),
-        (
-            ([0, 5, 50], 20, 8, 100, 4),
-            "Who has waited long enough still waits for the model: it computes one batch at a time.",
-        ),
-    ]
-    for _ in range(20):
-        arrivals_ms = [number + 0.5 for number in sorted(choose.sample(range(600), 24))]
-        cases.append(
-            ((arrivals_ms, choose.choice((0, 33, 77)), choose.choice((2, 4, 8)), 40, 4), "Play it event by event.")
+            [number + 0.5 for number in sorted(choose.sample(range(600), 24))],
+            choose.choice((0, 33, 77)),
+            choose.choice((2, 4, 8)),
+            "Play it event by event.",
         )
-    for case, hint in cases:
-        got, right = sizes(*case), _sizes_on_paper(*case)
-        if got is None:
-            return NOT_YET
-        if list(got) != right:
-            arrivals_ms, delay_ms, most, *_ = case
-            shown = ", ".join(f"{value:g}" for value in arrivals_ms[:6]) + (", …" if len(arrivals_ms) > 6 else "")
-            return (
-                f"Arrivals at {shown} ms, delay {delay_ms} ms, at most {most}: your function says {list(got)}. {hint}"
-            )
-    return None
+        for _ in range(20)
+    ]
+    by_rule = {rule: [case] for rule, *case in _RULES} | {"any arrivals": at_random}
+
+    def right_in(cases: list) -> Finding:
+        for arrivals_ms, delay_ms, most, hint in cases:
+            got = sizes(list(arrivals_ms), delay_ms, most, 40, 4)
+            if got is None:
+                return NOT_YET
+            if list(got) != batches_on_paper(arrivals_ms, delay_ms, most, 40, 4)["size"].tolist():
+                shown = ", ".join(f"{value:g}" for value in arrivals_ms[:6]) + (", …" if len(arrivals_ms) > 6 else "")
+                run = f"Arrivals at {shown} ms, delay {delay_ms} ms, at most {most}"
+                return f"{run}: your function says {list(got)}. {hint}"
+        return None
+
+    return {rule: lambda cases=cases: right_in(cases) for rule, cases in by_rule.items()}
 
 
-@grades("6.2")
-def _within_budget(answer: tuple[dict, Outcome]) -> str | None:
+@grades("6.2", "A delay buys larger batches with the latency of the first in each: set it from the budget backwards.")
+def _within_budget(answer: tuple[dict, Outcome]) -> dict[str, Finding] | Finding:
     settings, outcome = answer
     if not settings:
         return NOT_YET
     rejected = (outcome.requests["outcome"] == "rejected").sum()
-    if rejected:
-        return f"{rejected} requests were rejected; everybody must be answered."
     p95_ms, mean_batch = outcome.requests["latency_ms"].quantile(0.95), outcome.statistics.mean_batch
-    if mean_batch < LEAST_MEAN_BATCH:
-        return (
-            f"{mean_batch:.1f} requests a batch; at least {LEAST_MEAN_BATCH:g} are wanted. What lets a request wait "
-            "for others, and how many may a batch hold?"
-        )
-    if p95_ms > MOST_P95_MS:
-        return (
-            f"The batches are large enough, but P95 is {p95_ms:.0f} ms, and the budget {MOST_P95_MS} ms. At thirty a "
-            "second, how long do you wait for two or three more?"
-        )
-    return None
+    few = (
+        f"{mean_batch:.1f} requests a batch; at least {LEAST_MEAN_BATCH:g} are wanted. What lets a request wait for "
+        "others, and how many may a batch hold?"
+    )
+    late = (
+        f"P95 is {p95_ms:.0f} ms, and the budget {MOST_P95_MS} ms. At thirty a second, how long do you wait for two or "
+        "three more?"
+    )
+    return {
+        "everybody answered": f"{rejected} requests were rejected; everybody must be answered." if rejected else None,
+        "requests a batch": few if mean_batch < LEAST_MEAN_BATCH else None,
+        "P95": None if p95_ms <= MOST_P95_MS else late,
+    }
 
 
-@grades("6.3")
-def _steps(steps: Callable) -> str | None:
+@grades("6.3", "From START to END a sequence keeps its place, so a forgotten END keeps everybody else waiting.")
+def _steps(steps: Callable) -> dict[str, Finding] | Finding:
     choose = random.Random(63)
     cases = [[(1, 5)], [(1, 5), (1, 6)], [(1, 5), (2, 1), (1, 6), (2, 3), (1, 7)]]
     cases += [[(choose.randrange(1, 6), choose.randrange(9)) for _ in range(12)] for _ in range(10)]
+    findings: dict[str, Finding] = {"messages": None, "start": None, "end": None}
     for messages in cases:
         got = steps(messages)
         if got is None:
@@ -95,12 +88,12 @@ def _steps(steps: Callable) -> str | None:
         for place, (sequence, _) in enumerate(messages):
             others = [number for number, (other, _) in enumerate(messages) if other == sequence]
             for name, wanted in (("start", place == others[0]), ("end", place == others[-1])):
-                if getattr(got[place], name) != wanted:
-                    return (
+                if findings[name] is None and getattr(got[place], name) != wanted:
+                    findings[name] = (
                         f"{messages}: message {place + 1}, of sequence {sequence}, has {name}={not wanted}. START goes "
                         "to the first of its sequence alone, END to its last; one message may be both."
                     )
-    return None
+    return findings
 
 
 def _flood(messages: list[str]) -> Outcome:
@@ -120,14 +113,15 @@ def _flood(messages: list[str]) -> Outcome:
     return Outcome(requests, pd.DataFrame({"size": [2] * counted.executions}), counted)
 
 
-@grades("6.4")
-def _account(account: Callable) -> str | None:
+@grades("6.4", "A dashboard made of the server's statistics misses exactly those whom a full queue turned away.")
+def _account(account: Callable) -> dict[str, Finding] | Finding:
     hints = {
         "answered": "A rejected request comes back too, with a message.",
         "queue full": "Two messages mean that a request was rejected: batch_run.QUEUE_FULL is this one.",
         "timed out": "Two messages mean that a request was rejected: batch_run.TIMED_OUT is this one.",
         "not counted": "Triton counts a time-out as failed, and a request that found the queue full not at all.",
     }
+    findings: dict[str, Finding] = dict.fromkeys(hints)
     choose = random.Random(64)
     cases = [[""] * 6, ["", "", TIMED_OUT, "", TIMED_OUT, TIMED_OUT], ["", QUEUE_FULL, "", QUEUE_FULL]]
     cases += [choose.choices(("", QUEUE_FULL, TIMED_OUT), (3, 5, 2), k=40) for _ in range(5)]
@@ -140,9 +134,9 @@ def _account(account: Callable) -> str | None:
         if got.keys() != right.keys():
             return f"The keys are to be {', '.join(right)}; yours are {', '.join(map(str, got)) or 'none'}."
         for name, number in right.items():
-            if got[name] != number:
-                return (
+            if findings[name] is None and got[name] != number:
+                findings[name] = (
                     f"{len(messages)} requests, of which {right['answered']} were answered, {refused} found the queue "
                     f"full and {right['timed out']} timed out: {name!r} is {got[name]}. {hints[name]}"
                 )
-    return None
+    return findings

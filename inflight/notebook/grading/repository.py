@@ -5,8 +5,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tritonclient.grpc.model_config_pb2 import TYPE_INT32
+
 from inflight.errors import CourseError
-from inflight.notebook.grading.checker import NOT_YET, grades
+from inflight.notebook.grading.checker import NOT_YET, Finding, grades
 from inflight.triton import repository
 
 # Faults of exercise 2.2: file, what stands there, what is put there instead.
@@ -42,6 +44,15 @@ def _edges(repo: Path) -> set[repository.Edge]:
     return set(repository.ensemble_edges(repo))
 
 
+def _maps(repo: Path) -> tuple[dict[tuple[str, str], str], dict[tuple[str, str], str]]:
+    """(model, its own name) -> the ensemble's tensor, of what is taken and of what is given, fit they or not."""
+    config = repository.read_config(repo / "ensemble" / repository.CONFIG)
+    steps = config.ensemble_scheduling.step
+    taken = {(step.model_name, own): tensor for step in steps for own, tensor in step.input_map.items()}
+    given = {(step.model_name, own): tensor for step in steps for own, tensor in step.output_map.items()}
+    return taken | {("client", output.name): output.name for output in config.output}, given
+
+
 def _first_problem(repo: Path) -> str | None:
     """What the check says first about a repository, with paths as they are in it."""
     problems = repository.check(repo)
@@ -55,43 +66,76 @@ def _assembled() -> Iterator[Path]:
         yield repository.assemble(Path(folder) / "repo", Path(folder) / "engine")
 
 
-@grades("2.1")
-def _takers(takers: Callable) -> str | None:
-    with _assembled() as repo:
-        edges = _edges(repo)
-        for tensor in sorted({edge.tensor for edge in edges} | {"no_such_tensor"}):
-            got = takers(repo, tensor)
-            if got is None:
-                return NOT_YET
-            right = {(edge.target, edge.input) for edge in edges if edge.tensor == tensor and edge.target != "client"}
-            if set(got) != right or len(got) != len(right):
-                return f"For {tensor!r} the ensemble's steps say {sorted(right)}, and your function {got}."
-    return None
+@grades("2.1", "Its name in the ensemble is all that connects a tensor: who asks for that name gets it.")
+def _takers(takers: Callable) -> dict[str, Callable[[], Finding]]:
+    def asked(is_taken: bool) -> Finding:
+        with _assembled() as repo:
+            edges = _edges(repo)
+            for tensor in sorted({edge.tensor for edge in edges} | {"no_such_tensor"}):
+                right = {
+                    (edge.target, edge.input) for edge in edges if edge.tensor == tensor and edge.target != "client"
+                }
+                if bool(right) != is_taken:
+                    continue
+                got = takers(repo, tensor)
+                if got is None:
+                    return NOT_YET
+                if set(got) != right or len(got) != len(right):
+                    return f"For {tensor!r} the ensemble's steps say {sorted(right)}, and your function {got}."
+        return None
+
+    return {"a tensor that is taken": lambda: asked(True), "one that nobody takes": lambda: asked(False)}
 
 
-@grades("2.2")
-def _repaired(repo: Path) -> str | None:
-    problem = _first_problem(repo)
-    if problem:
-        return problem
+@grades("2.2", "A check compares names, types and shapes; what a tensor means, only a test of the answer finds.")
+def _repaired(repo: Path) -> dict[str, Finding] | Finding:
+    try:
+        taken, _ = _maps(repo)
+        engine, postprocessing = (
+            repository.read_config(repo / model / repository.CONFIG) for model in ("tensorrt_llm", "postprocessing")
+        )
+    except CourseError:
+        return _first_problem(repo)
     with _assembled() as reference:
-        crossed = _edges(repo) - _edges(reference)
-        config = repository.read_config(repo / "tensorrt_llm" / repository.CONFIG)
-    if crossed:
-        return "The check is content, but not every input gets its own tensor: look at what is connected with what."
-    if repository.get_parameter(config, "batch_scheduler_policy") != "guaranteed_no_evict":
-        return "The repository would start, with another scheduling policy than before: it was guaranteed_no_evict."
-    return None
+        right_taken, _ = _maps(reference)
+    policy = repository.get_parameter(engine, "batch_scheduler_policy")
+    types = {field.name: field.data_type for field in postprocessing.input}
+
+    def connected(*inputs: str) -> bool:
+        return all(taken.get(("tensorrt_llm", name)) == right_taken[("tensorrt_llm", name)] for name in inputs)
+
+    right = {
+        "the type": types.get("TOKENS_BATCH") == TYPE_INT32,
+        "the policy": policy == "guaranteed_no_evict",
+        "the unknown tensor": connected("input_ids"),
+        "the two that changed places": connected("input_lengths", "request_output_len"),
+    }
+    hints = {
+        "the type": "postprocessing's TOKENS_BATCH has another type than the tensor that it gets.",
+        "the policy": f"batch_scheduler_policy is {policy!r}; before it was guaranteed_no_evict.",
+        "the unknown tensor": "tensorrt_llm's input_ids asks for a tensor that nobody gives.",
+        "the two that changed places": "Not every input gets its own tensor: look at what is connected with what.",
+    }
+    findings = {part: None if right[part] else hints[part] for part in right}
+    if not all(right.values()):
+        return findings
+    changed = None if taken == right_taken else "The ensemble connects something else than before."
+    return {**findings, "all else": _first_problem(repo) or changed}
 
 
-@grades("2.3")
-def _extended(repo: Path) -> str | None:
-    problem = _first_problem(repo)
-    if problem:
-        return problem
-    edges = {(edge.source, edge.output, edge.target, edge.input) for edge in _edges(repo)}
-    if ("preprocessing", "REQUEST_INPUT_LEN", "tensorrt_llm", "input_lengths") not in edges:
-        return "tensorrt_llm's input_lengths no longer gets preprocessing's REQUEST_INPUT_LEN."
-    if ("preprocessing", "REQUEST_INPUT_LEN", "client", "prompt_tokens") not in edges:
-        return "The ensemble has no output prompt_tokens that carries preprocessing's REQUEST_INPUT_LEN."
-    return None
+@grades("2.3", "One tensor may go to several takers: an ensemble runs no code of its own, it only says who gets what.")
+def _extended(repo: Path) -> dict[str, Finding] | Finding:
+    try:
+        taken, given = _maps(repo)
+    except CourseError:
+        return _first_problem(repo)
+    prompt_tokens = given.get(("preprocessing", "REQUEST_INPUT_LEN"))
+    to_the_engine = taken.get(("tensorrt_llm", "input_lengths")) == prompt_tokens
+    to_the_client = prompt_tokens == "prompt_tokens" and ("client", "prompt_tokens") in taken
+    not_to_the_engine = "tensorrt_llm's input_lengths no longer gets preprocessing's REQUEST_INPUT_LEN."
+    not_to_the_client = "The ensemble has no output prompt_tokens that carries preprocessing's REQUEST_INPUT_LEN."
+    return {
+        "the client's output": None if to_the_client else not_to_the_client,
+        "the engine's input": None if to_the_engine else not_to_the_engine,
+        "the check": _first_problem(repo),
+    }

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 
 import pandas as pd
 
-from inflight.notebook.grading.checker import NOT_YET, grades
+from inflight.notebook.grading.checker import NOT_YET, Finding, grades
 from inflight.triton.client import Answer, Stream
 
 
-@grades("3.1")
-def _felt(felt: Callable) -> str | None:
+@grades("3.1", "TTFT and ITL are two promises: a service may keep one and break the other, and one mean shows neither.")
+def _felt(felt: Callable) -> dict[str, Finding] | Finding:
+    findings: dict[str, Finding] = {}
     for times_s in ([0.25, 0.3, 0.5, 0.8], [0.05, 0.06], [0.4]):
         answer, got = Answer(["word"] * len(times_s), times_s), felt(times_s)
         if got is None:
@@ -20,17 +21,23 @@ def _felt(felt: Callable) -> str | None:
         right = {"ttft_ms": answer.time_to_first_s * 1000, "itl_ms": sum(gaps) / len(gaps) * 1000 if gaps else None,
                  "end_to_end_ms": answer.latency_s * 1000, "tokens_per_s": len(times_s) / answer.latency_s}  # fmt: skip
         for name, value in right.items():
-            if name not in got:
-                return f"The key {name!r} is missing."
-            if value is None and got[name] is not None:
-                return f"An answer of one piece has no gaps, so {name} is None; yours is {got[name]}."
-            if value is not None and (got[name] is None or not math.isclose(got[name], value, rel_tol=1e-6)):
-                return f"For times_s = {times_s}, {name} is {got[name]}. Look at its unit and where it is counted from."
+            findings[name] = findings.get(name) or _felt_so(times_s, name, got, value)
+    return findings
+
+
+def _felt_so(times_s: list[float], name: str, got: dict, value: float | None) -> Finding:
+    if name not in got:
+        return f"The key {name!r} is missing."
+    if value is None and got[name] is not None:
+        return f"An answer of one piece has no gaps, so {name} is None; yours is {got[name]}."
+    if value is not None and (got[name] is None or not math.isclose(got[name], value, rel_tol=1e-6)):
+        return f"For times_s = {times_s}, {name} is {got[name]}. Look at its unit and where it is counted from."
     return None
 
 
-@grades("3.2")
-def _read_until(read_until: Callable) -> str | None:
+@grades("3.2", "Who stops reading should say so: a request that nobody ends keeps its slot to the last token.")
+def _read_until(read_until: Callable) -> dict[str, Finding] | Finding:
+    findings: dict[str, Finding] = {"the text": None, "the end of the request": None}
     for pieces, word, wanted in ((["The", " city", " is", " Par", "is", ".", " It", " lies"], "Paris", 5),
                                  (["Rome", " and", " Paris"], "Rome", 1),
                                  (["No", " idea", "."], "Paris", 3)):  # fmt: skip
@@ -40,10 +47,10 @@ def _read_until(read_until: Callable) -> str | None:
         if text is None:
             return NOT_YET
         if text != "".join(pieces[:wanted]):
-            return f"From the pieces {pieces} and the word {word!r} your function returned {text!r}."
+            findings["the text"] = f"From the pieces {pieces} and the word {word!r} your function returned {text!r}."
         if len(given) > wanted or next(source, None) is not None:
-            return "The text is right, but the request was not ended: the server would go on to the last token."
-    return None
+            findings["the end of the request"] = "The request was not ended: the server would go on to the last token."
+    return findings
 
 
 def _noting(pieces: list[str], given: list[str]) -> Iterator[str]:
@@ -53,9 +60,20 @@ def _noting(pieces: list[str], given: list[str]) -> Iterator[str]:
         yield piece
 
 
-@grades("3.3")
-def _readers_that_fit(answer: tuple[Callable, str]) -> str | None:
+@grades("3.3", "Beyond the slots it is the first word that waits: who has a slot is served as before.")
+def _readers_that_fit(answer: tuple[Callable, str | None]) -> dict[str, Finding | Callable[[], Finding]]:
     readers_that_fit, worse = answer
+    return {
+        "readers_that_fit": lambda: _fits(readers_that_fit),
+        "what gets worse": NOT_YET
+        if worse is None
+        else None
+        if worse == "TTFT"
+        else "Compare the rows for 8 and 16 readers: which column grows more?",
+    }
+
+
+def _fits(readers_that_fit: Callable) -> Finding:
     choose = random.Random(3)
     for _ in range(20):
         rows = [(number, choose.uniform(50, 400), choose.uniform(5, 40)) for number in (1, 2, 4, 8, 16)]
@@ -72,6 +90,4 @@ def _readers_that_fit(answer: tuple[Callable, str]) -> str | None:
         if got != right:
             return (f"With {max_ttft_ms:.0f} and {max_itl_ms:.0f} ms promised, {right} readers fit into this table, "
                     f"and you say {got}: {table.round().astype(int).to_dict('records')}.")  # fmt: skip
-    if worse != "TTFT":
-        return "readers_that_fit is right. Now compare the rows for 8 and 16 readers: which column grows more?"
     return None

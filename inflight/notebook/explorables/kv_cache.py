@@ -1,0 +1,159 @@
+"""Lesson 05: iterations under both policies, from the lengths of prompts and answers and the size of the cache."""
+
+from functools import lru_cache
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from inflight.engine.config import POLICIES, BuildConfig, ExecutorConfig
+from inflight.engine.dry_run import DryRun, dry_run
+from inflight.engine.scheduler import built_in
+from inflight.notebook.charts.kv_cache import POLICY
+from inflight.notebook.dashboard import Frame
+from inflight.notebook.explorables.explorable import MEASURED, Explorable, float_slider, int_slider
+from inflight.notebook.palette import INK
+
+SIZES = 7  # caches on the axis, of which each is a dry run of each policy
+
+
+def policies_on_paper(lengths: list[tuple[int, int]], build: BuildConfig, most_tokens: int = 2560) -> Explorable:
+    """Above, iterations against the size of the cache, a line a policy; below, blocks in use while time goes on.
+
+    Controls: `cache_tokens`, `slots`, and `times`, how many times as long the answers are. A measured point has
+    `policy`, `cache` (tokens) and `iterations`.
+
+    Parameters
+    ----------
+    lengths : list of (int, int)
+        Tokens of the prompt and of the answer of each request; all wait from the start, in this order.
+    build : BuildConfig
+        The engine. Its longest request is the smallest cache that there is, and the largest here is `most_tokens`.
+    """
+    block, least = build.tokens_per_block, build.max_seq_len
+
+    @lru_cache(maxsize=1000)
+    def play_with(policy: str, num_blocks: int, slots: int, times: float) -> DryRun:
+        scheduler = built_in(ExecutorConfig(batch_scheduler_policy=policy))
+        return dry_run(_stretched(lengths, times, least), scheduler, num_blocks, slots, block, build.max_num_tokens)
+
+    def play(policy: str, cache_tokens: int, slots: int, times: float) -> DryRun:
+        meals = sorted(-(-(prompt + answer) // block) for prompt, answer in _stretched(lengths, times, least))
+        enough = sum(meals[-slots:])  # with more blocks than that nothing changes
+        return play_with(policy, min(cache_tokens // block, max(enough, least // block)), slots, times)
+
+    def draw(points: pd.DataFrame, cache_tokens: int, slots: int, times: float) -> Frame:
+        step = (most_tokens - least) // (SIZES - 1) // block * block
+        sizes = sorted({*range(least, most_tokens + 1, step), cache_tokens})
+        now = {policy: play(policy, cache_tokens, slots, times) for policy in POLICIES}
+        fig = go.Figure()
+        for policy in POLICIES:
+            runs = [play(policy, size, slots, times) for size in sizes]
+            _draw_sizes(fig, policy, sizes, runs)
+            _draw_blocks(fig, policy, now[policy], cache_tokens // block)
+        for number, (policy, rows) in enumerate(points.groupby("policy") if len(points) else ()):
+            fig.add_scatter(
+                x=rows["cache"].tolist(),
+                y=rows["iterations"].tolist(),
+                mode="markers",
+                marker={**MEASURED, "color": POLICY[policy]},
+                name="measured",
+                legendgroup="measured",
+                showlegend=number == 0,
+                hovertemplate=f"measured · {policy} · %{{x:,}} tokens of cache · %{{y:,}} iterations<extra></extra>",
+            )
+        _lay_out(fig, now, cache_tokens, (least, most_tokens), cache_tokens // block)
+        fig.update_layout(meta={} if len(points) else {"device": ""})
+        return Frame(fig, _policies_in_words(now, cache_tokens, slots))
+
+    return Explorable(
+        {
+            "cache_tokens": int_slider(least, least, most_tokens, "KV cache (tokens)", 4 * block),
+            "slots": int_slider(build.max_batch_size, 2, 2 * build.max_batch_size, "slots (max_batch_size)"),
+            "times": float_slider(1.0, 0.25, 2.0, "answers, times as long", 0.25),
+        },
+        draw,
+        ("policy", "cache", "iterations"),
+    )
+
+
+def _stretched(lengths: list[tuple[int, int]], times: float, max_seq_len: int) -> list[tuple[int, int]]:
+    """The same prompts with answers so many times as long, as far as the engine allows."""
+    return [(prompt, min(max(1, round(times * answer)), max_seq_len - prompt)) for prompt, answer in lengths]
+
+
+def _draw_sizes(fig: go.Figure, policy: str, sizes: list[int], runs: list[DryRun]) -> None:
+    fig.add_scatter(
+        x=sizes,
+        y=[run.iterations for run in runs],
+        mode="lines+markers",
+        line={"color": POLICY[policy], "width": 3, "dash": _DASH[policy]},
+        marker={"size": 6},
+        name=policy,
+        legendgroup=policy,
+        hovertext=[
+            f"{policy} · {size:,} tokens of cache · {run.iterations:,} iterations · {run.pauses} pauses"
+            for size, run in zip(sizes, runs)
+        ],
+        hoverinfo="text",
+    )
+
+
+def _draw_blocks(fig: go.Figure, policy: str, run: DryRun, num_blocks: int) -> None:
+    stretches = run.stretches
+    fig.add_scatter(
+        x=[stretch.first - 1 for stretch in stretches] + [run.iterations],
+        y=[stretch.blocks_used for stretch in stretches] + [0],
+        mode="lines",
+        line={"color": POLICY[policy], "width": 2, "dash": _DASH[policy], "shape": "hv"},
+        legendgroup=policy,
+        showlegend=False,
+        hovertext=[
+            f"{policy} · from iteration {stretch.first:,} on · {stretch.blocks_used} of {num_blocks} blocks in use · "
+            f"{stretch.running} run, {stretch.waiting} wait, {stretch.paused} paused"
+            for stretch in stretches
+        ]
+        + [f"{policy} · all answers are complete after {run.iterations:,} iterations"],
+        hoverinfo="text",
+        xaxis="x2",
+        yaxis="y2",
+    )
+
+
+def _lay_out(fig: go.Figure, now: dict[str, DryRun], cache_tokens: int, ends: tuple[int, int], num_blocks: int) -> None:
+    margin, last = 0.03 * (ends[1] - ends[0]), max(run.iterations for run in now.values())
+    most = max(max(trace.y) for trace in fig.data if trace.yaxis != "y2") * 1.12
+    for place, (x, y), said, name in (
+        ("", ([cache_tokens] * 2, [0, most]), f"here · {cache_tokens:,} tokens of cache", "cache, as set"),
+        ("2", ([0, last], [num_blocks] * 2), f"all · {num_blocks} blocks", "all blocks"),
+    ):
+        fig.add_scatter(
+            x=x,
+            y=y,
+            mode="lines",
+            line={"color": INK, "width": 1.5, "dash": "dot" if place == "" else "longdash"},
+            name=name,
+            showlegend=False,
+            hovertemplate=f"{said}<extra></extra>",
+            xaxis=f"x{place}",
+            yaxis=f"y{place}",
+        )
+    fig.update_layout(
+        title="Two policies on paper",
+        height=560,
+        xaxis={"title": "KV cache (tokens)", "range": [ends[0] - margin, ends[1] + margin], "anchor": "y"},
+        yaxis={"title": "iterations", "range": [0, most], "domain": [0.6, 1.0]},
+        xaxis2={"title": "iteration", "range": [0, last * 1.02], "anchor": "y2"},
+        yaxis2={"title": "blocks in use", "range": [0, num_blocks * 1.15], "domain": [0.0, 0.4], "anchor": "x2"},
+    )
+
+
+_DASH = dict(zip(POLICIES, ("dash", "solid")))
+
+
+def _policies_in_words(now: dict[str, DryRun], cache_tokens: int, slots: int) -> str:
+    parts = [
+        f"{policy} takes {run.iterations:,} iterations"
+        + (f", with {run.pauses} pauses and {run.tokens_twice:,} tokens computed twice" if run.pauses else "")
+        for policy, run in now.items()
+    ]
+    return f"On paper, with {cache_tokens:,} tokens of cache and {slots} slots: {'; '.join(parts)}."

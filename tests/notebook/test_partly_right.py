@@ -1,0 +1,193 @@
+"""Of every exercise with several parts: an answer that is right in some, and what is said of each."""
+
+import dataclasses
+
+import pandas as pd
+import pytest
+
+from inflight.bench.batch_run import QUEUE_FULL, TIMED_OUT
+from inflight.bench.batches_on_paper import batches_on_paper
+from inflight.bench.sequences import Step
+from inflight.engine.prediction import schedule
+from inflight.notebook.grading import break_repository, check, checker
+from inflight.notebook.grading.batchers import _flood
+from inflight.triton import repository
+
+ALL = [f"{lesson}.{number}" for lesson in range(1, 8) for number in range(1, 4 + (lesson == 6))]
+IDS = list(range(32))
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_lab(monkeypatch):
+    """Checks report and do not raise, whatever the run that these tests are part of has set."""
+    monkeypatch.setenv("COURSE_STRICT", "0")
+
+
+@pytest.fixture
+def repo(tmp_path):
+    """As it should be; its engine is never opened."""
+    return repository.assemble(tmp_path / "repo", tmp_path / "engine")
+
+
+def not_written(*_):
+    return None
+
+
+def static(lengths, slots):
+    return len(schedule(lengths, slots, "V1", at_the_start=slots).iterations)
+
+
+def felt(times_s):
+    return {"ttft_ms": times_s[0] * 1000, "itl_ms": None, "end_to_end_ms": times_s[-1] * 1000}
+
+
+def read_to_the_end(stream, word):
+    text = ""
+    for piece in stream:
+        text += "" if word in text else piece
+    return text
+
+
+def readers_that_fit(table, max_ttft_ms, max_itl_ms):
+    rows = table.sort_values("readers")
+    holds = (rows["ttft_ms"] <= max_ttft_ms) & (rows["itl_ms"] <= max_itl_ms)
+    return int(rows["readers"][holds.cummin()].max()) if holds.iloc[0] else 0
+
+
+def price(log, prompt_tokens):
+    held_back = int((log["waiting"] > 0).sum())
+    return {"twice": log["context_tokens"].sum() - prompt_tokens, "most_paused": 0, "held_back": held_back}
+
+
+def sizes_without_a_delay(arrivals_ms, delay_ms, *rest):
+    return batches_on_paper(arrivals_ms, 0, *rest)["size"].tolist()
+
+
+def outcome(p95_ms):
+    """A run of six that were answered, in batches of four."""
+    run = _flood([""] * 6)
+    requests = run.requests.assign(latency_ms=p95_ms, outcome="answered")
+    return dataclasses.replace(run, requests=requests, statistics=dataclasses.replace(run.statistics, executions=1))
+
+
+def only_started(messages):
+    seen = set()
+    return [Step(one, value=value, start=not (one in seen or seen.add(one))) for one, value in messages]
+
+
+def account(run):
+    messages = run.requests["message"].tolist()
+    return {
+        "answered": messages.count(""),
+        "queue full": messages.count(QUEUE_FULL),
+        "timed out": messages.count(TIMED_OUT),
+        "not counted": 0,
+    }
+
+
+def padded(prompts, length):
+    return sum(len(prompts) * (max(prompts) + before) for before in range(length))
+
+
+def all_projections_again(x, query, key, value, cache):
+    past = cache.setdefault("past", [])
+    past.append(x)
+    import numpy as np
+
+    keys, values = np.stack([key(one) for one in past]), np.stack([value(one) for one in past])
+    weights = np.exp(keys @ query(x) / 2)
+    return weights / weights.sum() @ values
+
+
+TEN = pd.DataFrame({"iteration": [1] * 10 + [2] * 4, "sequence": [*range(10), 0, 1, 2, 3]})
+
+
+@pytest.mark.parametrize(
+    ("exercise", "answer", "says"),
+    [
+        ("1.2", {"max_batch_size": 16, "max_input_len": 200, "max_seq_len": 256},
+         "users ✓, prompts ✓, answers ✓, memory not right yet. The KV cache of all slots takes"),
+        ("1.3", [IDS, None], "alone ✓, in company still open."),
+        ("1.3", [IDS, IDS[::-1]], "alone ✓, in company ✓, the same words not right yet. They differ"),
+        ("3.1", felt, "ttft_ms ✓, itl_ms not right yet, end_to_end_ms ✓, tokens_per_s not right yet."),
+        ("3.2", read_to_the_end, "the text ✓, the end of the request not right yet."),
+        ("3.3", (readers_that_fit, None), "readers_that_fit ✓, what gets worse still open."),
+        ("3.3", (not_written, "TTFT"), "readers_that_fit still open, what gets worse ✓."),
+        ("4.1", (static, not_written), "static ✓, in flight still open."),
+        ("4.1", (static, static), "static ✓, in flight not right yet. Lengths ["),
+        ("4.1", (static, lambda lengths: 1), "static ✓, in flight not right yet. Your answer could not be"),
+        ("4.3", (([128] + [8] * 7) * 3, None), "wins ✓, draws still open."),
+        ("5.1", lambda prompt, answer, size: (-(-prompt // size), (prompt + answer) // size),
+         "the prompt ✓, prompt and answer not right yet."),
+        ("5.2", price, "twice ✓, most_paused not right yet, held_back not right yet. With this log, most_paused is"),
+        ("5.3", (not_written, {"captions": "guaranteed_no_evict", "labels": None}),
+         "smallest_cache still open, captions ✓, labels still open."),
+        ("6.1", sizes_without_a_delay,
+         "no delay ✓, max_batch_size ✓, the delay not right yet, a full batch not right yet, a busy "),
+        ("6.2", ({"max_batch_size": 8}, outcome(600.0)), "everybody answered ✓, requests a batch ✓, P95 not right"),
+        ("6.3", only_started, "messages ✓, start ✓, end not right yet."),
+        ("6.4", account, "answered ✓, queue full ✓, timed out ✓, not counted not right yet."),
+        ("7.1", (padded, not_written, not_written), "padded ✓, without a cache still open, with a cache still open."),
+        ("7.2", all_projections_again, "one projection each not right yet, the result ✓. Token 2 took 5 projections"),
+        ("7.3", ({"max_batch_size": 10}, TEN), "four in a pass not right yet, all ten begun ✓."),
+    ],
+)  # fmt: skip
+def test_a_check_says_which_part_is_right(exercise, answer, says):
+    result = check(exercise, answer)
+    assert result.status == "partly" and f"Exercise {exercise}: Partly right: {says}" in repr(result)
+    assert "Partly right: " in result._repr_html_() and "✓" in result._repr_html_()
+    assert result.insight == ""
+
+
+def test_users_that_share_blocks_are_counted_nearly_right():
+    def users_that_fit(memory_bytes, tokens):
+        return int(memory_bytes // (tokens * 2 * 30 * 3 * 64 * 4))
+
+    says = "Partly right: bytes a token ✓, whole blocks not right yet. With 33 tokens each, your function says"
+    assert says in repr(check("1.1", users_that_fit))
+    assert (
+        check("1.1", lambda memory_bytes, tokens: users_that_fit(memory_bytes, -(-tokens // 32) * 32)).status == "done"
+    )
+    assert check("1.1", not_written).status == "not done yet"
+
+
+def test_takers_of_a_tensor():
+    def takers_or_an_error(repo, tensor):
+        edges = repository.ensemble_edges(repo)
+        found = [(edge.target, edge.input) for edge in edges if edge.tensor == tensor and edge.target != "client"]
+        return found or [("nobody", "nothing")]
+
+    says = "Partly right: a tensor that is taken ✓, one that nobody takes not right yet."
+    assert says in repr(check("2.1", takers_or_an_error))
+
+
+def test_each_fault_of_a_repository_is_counted_on_its_own(repo):
+    broken = break_repository(repo)
+    parts = ["the type", "the policy", "the unknown tensor", "the two that changed places"]
+    assert check("2.2", broken).parts == dict.fromkeys(parts, "wrong")
+    repository.edit(broken, "tensorrt_llm", batch_scheduler_policy="guaranteed_no_evict")
+    config = broken / "ensemble" / repository.CONFIG
+    config.write_text(config.read_text().replace('"_INPUT_IDS"', '"_INPUT_ID"'))
+    says = "the type not right yet, the policy ✓, the unknown tensor ✓, the two that changed places not right yet."
+    assert f"Partly right: {says}" in repr(check("2.2", broken))
+
+
+def test_an_output_that_takes_the_engines_input_away_is_half_of_it(repo):
+    config = repo / "ensemble" / repository.CONFIG
+    text = config.read_text().replace('"_REQUEST_INPUT_LEN"', '"prompt_tokens"', 1)
+    config.write_text(text + '\noutput [ { name: "prompt_tokens" data_type: TYPE_INT32 dims: [ 1 ] } ]\n')
+    result = check("2.3", repo)
+    assert result.parts["the client's output"] == "done" and result.parts["the engine's input"] == "wrong"
+
+
+def test_every_exercise_has_one_sentence_of_insight_for_who_is_done():
+    for exercise in ALL:
+        check(exercise, 0)  # imports its lesson's graders
+        insight = checker._graders[exercise].insight
+        assert insight.endswith(".") and insight.count(". ") == 0 and len(insight.split()) > 6, exercise
+
+
+def test_the_insight_follows_a_right_answer():
+    result = check("4.3", (([128] + [8] * 7) * 3, [32] * 8 + [64] * 8 + [128] * 8))
+    assert repr(result).startswith("Exercise 4.3: Done. What decides is how lengths differ within a batch")
+    assert "What decides" in result._repr_html_()
