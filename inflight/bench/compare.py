@@ -184,20 +184,24 @@ def calibrate(
     slots: int,
     log_path: str | Path,
     progress: Callable[[str], None] = lambda step: None,
+    stream: bool = False,
 ) -> list[pd.DataFrame]:
     """Iteration logs of 1, 2, … `slots` requests at once, for `engine.iteration_cost`; the engine must batch in flight.
 
     An iteration costs more the longer the texts in it are: each answer's whole past is read. So these requests have a
     prompt like those of `requests`, and answers so long that their middle is where a token of `requests` has its place
-    on average: the sum of squared lengths over the sum of lengths.
+    on average: the sum of squared lengths over the sum of lengths. With `stream` they are asked for in pieces, whose
+    sending is part of an iteration's cost then.
     """
     lengths = [request.max_tokens for request in requests]
-    request = replace(requests[0], max_tokens=max(2, round(sum(n * n for n in lengths) / sum(lengths))), at_s=0.0)
-    trace_run.run(client, [replace(request, max_tokens=WARM_UP_TOKENS)], log_path)
+    request = replace(
+        requests[0], max_tokens=max(2, round(sum(n * n for n in lengths) / sum(lengths))), at_s=0.0, after=None
+    )
+    trace_run.run(client, [replace(request, max_tokens=WARM_UP_TOKENS)], log_path, stream=stream)
     logs = []
     for number in range(1, slots + 1):
         progress(f"cost of an iteration with {number} of {slots} answers")
-        logs.append(trace_run.run(client, [request] * number, log_path).log)
+        logs.append(trace_run.run(client, [request] * number, log_path, stream=stream).log)
     return logs
 
 

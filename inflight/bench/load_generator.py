@@ -24,8 +24,8 @@ import pandas as pd
 from inflight import machine
 from inflight.bench import devices, workload
 from inflight.bench.names import MOST_UNDER_WAY
-from inflight.bench.workload import TimedRequest
-from inflight.checkpoint.tokenizer import load_tokenizer
+from inflight.bench.workload import TimedRequest, count_tokens
+from inflight.checkpoint.tokenizer import ChatTokenizer, load_tokenizer
 from inflight.engine.config import Request
 from inflight.engine.executor import Executor
 from inflight.errors import CourseError
@@ -37,6 +37,7 @@ NEVER = -1  # an end id that no token has: answers are exactly as long as asked 
 
 COLUMNS = [
     "request",
+    "due_s",
     "sent_s",
     "first_s",
     "last_s",
@@ -74,10 +75,10 @@ class Run:
     ----------
     requests : DataFrame
         One row a request, in the order of the list that was sent: `request` (its number in that list, from 0);
-        `sent_s`, `first_s`, `last_s` (seconds since the run's start); `input_len`, `output_len`, `max_tokens` (tokens);
-        `ttft_ms`, `itl_ms`, `latency_ms` (milliseconds); `error` (why there is no answer; blank if there is one). What
-        is not known is NaN: TTFT and ITL of a whole answer, ITL of a single token, times of a request that was not
-        sent.
+        `due_s`, `sent_s`, `first_s`, `last_s` (seconds since the run's start: when it was to be sent, and when it was);
+        `input_len`, `output_len`, `max_tokens` (tokens); `ttft_ms`, `itl_ms`, `latency_ms` (milliseconds, TTFT and
+        latency since it was due); `error` (why there is no answer; blank if there is one). What is not known is NaN:
+        TTFT and ITL of a whole answer, ITL of a single token, times of a request that was not sent.
     started_at : float
         The run's start in seconds since 1970, as the timestamps of the iteration log.
     stopped : str
@@ -140,7 +141,8 @@ class Sender:
 
     Every answer is made exactly as long as asked for: no token ends it early. So the tokens received are the request's
     `max_tokens`, however many pieces a stream brings them in: a piece may hold two tokens, or back half a character.
-    Keep prompt and answer within the engine's `max_seq_len`, where every answer ends.
+    Keep prompt and answer within the engine's `max_seq_len`, where every answer ends. With a `tokenizer`, answers end
+    by themselves instead, `max_tokens` is the most, and the tokens are those that their text is cut into.
 
     Parameters
     ----------
@@ -153,6 +155,8 @@ class Sender:
         End every answer early.
     request_id : str, optional
         Name the requests "ID-1", "ID-2" and so on, in the order in which they are sent; by default each has a new name.
+    tokenizer : ChatTokenizer, optional
+        The model's; answers end by themselves then.
 
     Raises
     ------
@@ -160,13 +164,21 @@ class Sender:
         `stop` for whole answers of a model that cannot end them.
     """
 
-    def __init__(self, client: Client, stream: bool = False, stop: Stop | None = None, request_id: str | None = None):
+    def __init__(
+        self,
+        client: Client,
+        stream: bool = False,
+        stop: Stop | None = None,
+        request_id: str | None = None,
+        tokenizer: ChatTokenizer | None = None,
+    ):
         if stop is not None and not stream and client.model == repository.BASELINE:
             raise CourseError(f"{client.model} cannot end a whole answer early: ask for answers in pieces (--stream).")
         self.client = client
         self.stream = stream
         self._stop = stop
         self._request_id, self._numbers = request_id, count(1)
+        self._tokenizer = tokenizer
         self._aborted = False
 
     @property
@@ -183,7 +195,7 @@ class Sender:
             raise
 
     def _options(self, request: TimedRequest) -> dict:
-        options: dict = exactly(request, self.client.model)
+        options: dict = {} if self._tokenizer else exactly(request, self.client.model)
         if self._stop is not None:
             options["stop_after_s"] = self._stop.after_s
         if self._request_id is not None:
@@ -203,14 +215,19 @@ class Sender:
             pieces.append(piece)
             if self._aborted:
                 raise CourseError("The request was ended before its answer was there.")
-        if first is None:
-            raise CourseError(f"{self.client.model} at {self.client.url} ended the stream without an answer.")
+        if last is None:
+            if self._tokenizer is None:
+                raise CourseError(f"{self.client.model} at {self.client.url} ended the stream without an answer.")
+            first = last = time.perf_counter_ns()  # its first token was the one that ends it
         return Timing(sent, first, last, self._tokens(request, pieces))
 
     def _tokens(self, request: TimedRequest, pieces: list[str]) -> int:
-        if self._stop is None:
+        if self._stop is None and self._tokenizer is None:
             return request.max_tokens
-        return self._stop.count("".join(pieces).removeprefix(request.text))  # some servers repeat the prompt
+        text = "".join(pieces).removeprefix(request.text)  # some servers repeat the prompt
+        if self._stop is not None:
+            return self._stop.count(text)
+        return min(request.max_tokens, count_tokens(self._tokenizer, text))
 
     def is_alive(self) -> bool:
         """Whether the server still answers, and `abort` has not been called."""
@@ -249,17 +266,50 @@ def warm_up(send: Sends, requests: list[TimedRequest], number: int) -> None:
         raise CourseError(f"A warm-up request failed: {failed['error'].iloc[0]}")
 
 
+class Clock(Protocol):
+    """What a load takes its times from."""
+
+    def now_ns(self) -> int:
+        """Nanoseconds since a moment that stays the same."""
+        ...
+
+    def wait_until(self, ns: int, ended: threading.Event) -> bool:
+        """Wait until that moment, or until `ended` is set; return whether it is."""
+        ...
+
+
+class WallClock:
+    """The machine's own clock, `time.perf_counter_ns`."""
+
+    def now_ns(self) -> int:
+        return time.perf_counter_ns()
+
+    def wait_until(self, ns: int, ended: threading.Event) -> bool:
+        return ended.wait(max(0.0, (ns - self.now_ns()) / 1e9))
+
+
+WALL = WallClock()
+
+
 def load(
     send: Sends,
     requests: list[TimedRequest],
     concurrency: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
     timed: bool = True,
+    closed: bool = False,
+    clock: Clock = WALL,
 ) -> Run:
     """Send every request when it is due, and wait for all answers.
 
-    A request that finds `concurrency` others under way is sent when one of them has its answer. Latency counts from the
-    moment a request was sent, not from when it was due.
+    Latency and TTFT count from the moment a request was due, not from when it could be sent at last: a server that
+    stalls, or a client that cannot keep up, makes later requests wait, and their users with them. (To count from the
+    sending leaves those waits out, just where they are longest: "coordinated omission".)
+
+    In an open loop (`closed` false) a request is due at its time, whatever has become of others; one that finds
+    `concurrency` others under way is sent late. In a closed loop there are `concurrency` users, and a request is due as
+    soon as one of them has the answer to the one before. One that waits for another's answer (`TimedRequest.after`)
+    is due its `at_s` after that answer in either loop, and keeps the place of that one until then.
 
     Parameters
     ----------
@@ -272,6 +322,10 @@ def load(
         Called with the number of requests that are done, and of all, whenever one is.
     timed : bool
         Whether a request waits for its `at_s`; if not, all are due at the start.
+    closed : bool
+        Whether the loop is closed; no request waits for its `at_s` then, but one that waits for another's answer.
+    clock : Clock
+        The machine's own, unless a test has another; that of the times that `send` gives.
 
     Returns
     -------
@@ -282,14 +336,15 @@ def load(
     Raises
     ------
     CourseError
-        There is no request, or `concurrency` is below 1; nothing is sent then.
+        There is no request, `concurrency` is below 1, or a request waits for one that does not come before it or that
+        another waits for already; nothing is sent then.
     """
     if not requests:
         raise CourseError("There is no request to send: give at least one.")
     if concurrency is not None and concurrency < 1:
         raise CourseError(f"The concurrency is {concurrency}; it must be at least 1.")
     number = min(len(requests), concurrency or MOST_UNDER_WAY)
-    run = _Load(send, requests, progress, timed)
+    run = _Load(send, requests, progress, timed, closed, clock)
     with ThreadPoolExecutor(number) as pool:
         try:
             for worker in [pool.submit(run.work) for _ in range(number)]:
@@ -305,28 +360,49 @@ def load(
 class _Load:
     """What the threads of one run share. Each takes the next request, waits until it is due, and sends it."""
 
-    def __init__(self, send: Sends, requests: list[TimedRequest], progress: Callable[[int, int], None], timed: bool):
-        self._send, self._requests, self._progress = send, requests, progress
-        self._due_s = [request.at_s if timed else 0.0 for request in requests]
-        self._next = iter(sorted(range(len(requests)), key=self._due_s.__getitem__))
+    def __init__(
+        self,
+        send: Sends,
+        requests: list[TimedRequest],
+        progress: Callable[[int, int], None],
+        timed: bool,
+        closed: bool,
+        clock: Clock,
+    ):
+        self._send, self._requests, self._progress, self._clock = send, requests, progress, clock
+        self._closed = closed
+        self._follower = _followers(requests)
+        self._due_s = {
+            index: request.at_s if timed and not closed else 0.0
+            for index, request in enumerate(requests)
+            if request.after is None
+        }
+        self._next = iter(sorted(self._due_s, key=self._due_s.__getitem__))
         self._rows: dict[int, dict] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._reason = ""
-        self._started_at, self._zero_ns = time.time(), time.perf_counter_ns()
+        self._started_at, self._zero_ns = time.time(), clock.now_ns()
 
     def work(self) -> None:
+        """Take requests, and after each the one that waits for its answer, until none is left."""
         while True:
             with self._lock:
                 index = next(self._next, None)
-            if index is None or self._stopping.wait(
-                max(0.0, self._due_s[index] - self._seconds(time.perf_counter_ns()))
-            ):
+            if index is None:
                 return
-            row = self._row(index)
-            with self._lock:
-                self._rows[index] = row
-                self._progress(len(self._rows), len(self._requests))
+            due_ns = self._clock.now_ns() if self._closed else self._zero_ns + round(self._due_s[index] * 1e9)
+            while index is not None:
+                if self._clock.wait_until(due_ns, self._stopping):
+                    return
+                row = self._row(index, due_ns)
+                self._keep(row)
+                if row["error"]:
+                    self._give_up_after(index)
+                    break
+                index = self._follower.get(index)
+                if index is not None:
+                    due_ns = self._zero_ns + round((row["last_s"] + self._requests[index].at_s) * 1e9)
 
     def stop(self, reason: str) -> None:
         """Send nothing more, and end what is under way."""
@@ -340,54 +416,66 @@ class _Load:
     def result(self) -> Run:
         """Rows of all requests, also of those that were not sent."""
         not_sent = f"Not sent: {self._reason}."
-        rows = [
-            self._rows.get(index) or self._failed(index, float("nan"), float("nan"), not_sent)
-            for index in range(len(self._requests))
-        ]
+        rows = [self._rows.get(index) or self._unsent(index, not_sent) for index in range(len(self._requests))]
         table = pd.DataFrame(rows, columns=COLUMNS)
         stopped = (
             f"{self._reason} after {(table['error'] == '').sum()} of {len(table)} answers." if self._reason else ""
         )
         return Run(table, self._started_at, stopped)
 
-    def _row(self, index: int) -> dict:
-        request, sent = self._requests[index], time.perf_counter_ns()
+    def _keep(self, row: dict) -> None:
+        with self._lock:
+            self._rows[row["request"]] = row
+            self._progress(len(self._rows), len(self._requests))
+
+    def _give_up_after(self, index: int) -> None:
+        """The rest of a conversation, where an answer has not come."""
+        while not self._stopping.is_set() and (index := self._follower.get(index)) is not None:
+            self._keep(self._unsent(index, "Not sent: there is no answer to the turn before it."))
+
+    def _row(self, index: int, due_ns: int) -> dict:
+        request, sent_ns = self._requests[index], self._clock.now_ns()
         try:
             timing = self._send(request)
         except CourseError as error:
-            ended = time.perf_counter_ns()
+            ended_ns = self._clock.now_ns()
             if not self._stopping.is_set() and not self._send.is_alive():
                 self.stop(f"The server at {self._send.url} went away")
-            return self._failed(index, self._seconds(sent), self._seconds(ended), str(error))
+            times = {"due_s": due_ns, "sent_s": sent_ns, "last_s": ended_ns}
+            return {
+                **self._unsent(index, str(error)),
+                **{name: self._seconds(moment_ns) for name, moment_ns in times.items()},
+            }
         return {
             "request": index,
             "input_len": request.input_len,
             "max_tokens": request.max_tokens,
-            **self._times(timing),
+            **self._times(timing, due_ns),
             "output_len": timing.output_len,
             "error": "",
         }
 
-    def _times(self, timing: Timing) -> dict[str, float]:
-        latency_ms = (timing.last_ns - timing.sent_ns) / 1e6
+    def _times(self, timing: Timing, due_ns: int) -> dict[str, float]:
         times = {
+            "due_s": self._seconds(due_ns),
             "sent_s": self._seconds(timing.sent_ns),
             "last_s": self._seconds(timing.last_ns),
-            "latency_ms": latency_ms,
+            "latency_ms": (timing.last_ns - due_ns) / 1e6,
         }
         if timing.first_ns is not None:
-            ttft_ms = (timing.first_ns - timing.sent_ns) / 1e6
-            times |= {"first_s": self._seconds(timing.first_ns), "ttft_ms": ttft_ms}
+            times |= {"first_s": self._seconds(timing.first_ns), "ttft_ms": (timing.first_ns - due_ns) / 1e6}
             if timing.output_len > 1:
-                times["itl_ms"] = (latency_ms - ttft_ms) / (timing.output_len - 1)
+                times["itl_ms"] = (timing.last_ns - timing.first_ns) / 1e6 / (timing.output_len - 1)
         return times
 
-    def _failed(self, index: int, sent_s: float, ended_s: float, error: str) -> dict:
+    def _unsent(self, index: int, error: str) -> dict:
+        """The row of a request without an answer, its times unknown but for the one at which it was due."""
         request = self._requests[index]
         return {
             "request": index,
-            "sent_s": sent_s,
-            "last_s": ended_s,
+            "due_s": float("nan") if self._closed else self._due_s.get(index, float("nan")),
+            "sent_s": float("nan"),
+            "last_s": float("nan"),
             "input_len": request.input_len,
             "output_len": 0,
             "max_tokens": request.max_tokens,
@@ -396,6 +484,21 @@ class _Load:
 
     def _seconds(self, ns: int) -> float:
         return (ns - self._zero_ns) / 1e9
+
+
+def _followers(requests: list[TimedRequest]) -> dict[int, int]:
+    """By place in the list: the place of the request that waits for its answer."""
+    followers: dict[int, int] = {}
+    for place, request in enumerate(requests):
+        if request.after is None:
+            continue
+        if not 0 <= request.after < place or request.after in followers:
+            raise CourseError(
+                f"Request {place} waits for the answer to request {request.after}, which must come before it and have "
+                "no other that waits for it."
+            )
+        followers[request.after] = place
+    return followers
 
 
 # Ways of serving, in turns --------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from typing import Any
 import httpx
 
 from inflight.bench.load_generator import Timing
-from inflight.bench.workload import TimedRequest
+from inflight.bench.workload import TimedRequest, count_tokens
 from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.errors import CourseError
 from inflight.triton.transport import Wire
@@ -42,7 +42,7 @@ LACKING = (404, 405, 501)  # statuses of an endpoint that is not there
 REFUSING = (400, 422)  # and of a request with a field that is not known
 # What makes an answer exactly as long as asked for, in the words of llama.cpp and of vLLM, and keeps a prompt that was
 # sent before from being remembered. From everything to nothing: some servers refuse what they do not know.
-FIELDS = (("ignore_eos", "min_tokens", "cache_prompt"), ("ignore_eos", "min_tokens"), ())
+EXACT, FORGET = ("ignore_eos", "min_tokens"), ("cache_prompt",)
 
 
 class Answered(CourseError):
@@ -114,8 +114,22 @@ class OpenAIServer:
                 raise CourseError(f"{KEY_VARIABLE} is no key that a header can carry: set it to one line of ASCII.")
             self._headers["Authorization"] = f"Bearer {key}"
 
-    def find(self, request: TimedRequest, stream: bool, model: str | None = None) -> Asking:
+    def find(
+        self,
+        request: TimedRequest,
+        stream: bool,
+        model: str | None = None,
+        exact: bool = True,
+        remember: bool = False,
+    ) -> Asking:
         """How this server is to be asked, found by a short answer to `request`.
+
+        Parameters
+        ----------
+        exact : bool
+            Whether answers are to be exactly as long as asked for; if not, they end by themselves.
+        remember : bool
+            Whether it may keep what it computed of a prompt for later ones.
 
         Raises
         ------
@@ -125,8 +139,9 @@ class OpenAIServer:
         name = model or self._first_model()
         short = TimedRequest(request.text, min(PROBE_TOKENS, request.max_tokens), 0.0, request.input_len)
         refused: Answered | None = None
+        exactly, forget = EXACT if exact else (), () if remember else FORGET
         for endpoint in (COMPLETIONS, CHAT):
-            for fields in FIELDS:
+            for fields in dict.fromkeys(((*exactly, *forget), exactly, ())):
                 asking = Asking(endpoint, name, fields)
                 try:
                     self.ask(short, asking, stream, Wire())
@@ -144,6 +159,17 @@ class OpenAIServer:
             f"The server at {self.url} is not OpenAI-compatible: it has neither {COMPLETIONS} nor {CHAT}. "
             "Check the address, or start it with its OpenAI endpoints."
         )
+
+    def is_live(self) -> bool:
+        """Whether it answers at all, whatever it says."""
+        try:
+            for _ in self._exchange("GET", "/v1/models", None, CONNECT_S, MOST_BYTES, Wire()):
+                pass
+        except Answered:
+            return True
+        except CourseError:
+            return False
+        return True
 
     def ask(self, request: TimedRequest, asking: Asking, stream: bool, wire: Wire) -> Heard:
         """Send one request and take its answer; `wire` may be cut meanwhile by another thread.
@@ -251,7 +277,7 @@ class OpenAIServer:
             with (
                 httpx.Client(
                     timeout=httpx.Timeout(limit_s, connect=min(CONNECT_S, limit_s)),
-                    verify=_tls() if self.url.startswith("https") else False,
+                    verify=_tls(self.url.startswith("https")),
                     trust_env=not _is_loopback(self.url),  # a proxy would get what is sent
                     follow_redirects=False,  # another address would get the key
                 ) as client,
@@ -325,16 +351,22 @@ class PeerSender:
     where a model writes words as its tokenizer cuts them; a token without text, such as the end of an answer, is not
     seen, and a word written in two halves counts as one token.
 
+    Parameters
+    ----------
+    goes_on : bool
+        Whether requests are sent after one that failed, for as long as the server answers.
+
     Attributes
     ----------
     heard : list of Heard
         What came, in the order of its end.
     failure : str
-        Why the first request failed; blank if none did. Nothing is sent after it.
+        Why the first request failed; blank if none did.
     """
 
-    def __init__(self, server: OpenAIServer, asking: Asking, stream: bool):
+    def __init__(self, server: OpenAIServer, asking: Asking, stream: bool, goes_on: bool = False):
         self.url = server.url
+        self._goes_on = goes_on
         self.heard: list[Heard] = []
         self.failure = ""
         self._server, self._asking, self._stream = server, asking, stream
@@ -367,8 +399,11 @@ class PeerSender:
         return min(heard.asked, count_tokens(self._server.tokenizer, heard.text))
 
     def is_alive(self) -> bool:
-        """Whether no request has failed, and `abort` has not been called."""
-        return not self.failure and not self._is_over
+        """Whether sending another request makes sense: `abort` has not been called, and no request has failed.
+
+        If it goes on after one that failed: the server still answers.
+        """
+        return not self._is_over and (not self.failure or (self._goes_on and self._server.is_live()))
 
     def abort(self) -> None:
         """End what is under way."""
@@ -377,11 +412,6 @@ class PeerSender:
             wires = list(self._wires)
         for wire in wires:
             wire.cut()
-
-
-def count_tokens(tokenizer: ChatTokenizer, text: str) -> int:
-    """Tokens into which the tokenizer cuts a text, without any that it would put before or after it."""
-    return len(tokenizer.encode(text, add_special_tokens=False))
 
 
 # ---- small things
@@ -413,9 +443,9 @@ def _is_loopback(url: str) -> bool:
 
 
 @cache
-def _tls() -> ssl.SSLContext:
-    """Made once: it takes longer than a request."""
-    return httpx.create_ssl_context()
+def _tls(is_used: bool) -> ssl.SSLContext:
+    """Made once: it takes longer than a request. For plain HTTP one that nothing is read for, as none is used."""
+    return httpx.create_ssl_context() if is_used else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:

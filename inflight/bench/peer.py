@@ -172,7 +172,7 @@ def _theirs(
 
 def _whole(send: Sender | PeerSender, requests: list[TimedRequest], concurrency: int | None) -> Run:
     """A load in which every request was answered."""
-    run = load_generator.load(send, requests, concurrency)
+    run = load_generator.load(send, requests, concurrency, closed=concurrency is not None)
     if isinstance(send, PeerSender) and send.failure:
         raise CourseError(send.failure)
     errors = run.requests["error"][run.requests["error"] != ""]

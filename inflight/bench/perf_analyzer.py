@@ -314,6 +314,7 @@ def _row(number: int, measured: dict, zero: int, lengths: dict, streams: bool) -
     sent = measured["timestamp"]
     row = {
         "request": number,
+        "due_s": (sent - zero) / 1e9,  # a closed loop: due when it could be sent
         "sent_s": (sent - zero) / 1e9,
         "input_len": input_len,
         "max_tokens": length,

@@ -16,14 +16,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from inflight import leftovers
-from inflight.bench import workload
+from inflight.bench import arrivals as processes
+from inflight.bench import prefixes, trace_file, workload
 from inflight.bench.load_generator import Sender, Stop
-from inflight.bench.names import ARRIVALS, TRACES
+from inflight.bench.names import APIS, ARRIVALS, RATED, TRACES
+from inflight.bench.openai_server import OpenAIServer, PeerSender
 from inflight.bench.workload import TimedRequest
-from inflight.checkpoint.tokenizer import ChatTokenizer
+from inflight.checkpoint.tokenizer import ChatTokenizer, load_tokenizer
 from inflight.engine.config import BuildConfig
 from inflight.errors import CourseError
-from inflight.triton import doors, repository
+from inflight.triton import doors, repository, transport
 from inflight.triton.client import Client
 from inflight.triton.server import Server
 
@@ -98,7 +100,55 @@ def recorded(path: str | Path, number: int | None, tokenizer: ChatTokenizer) -> 
     return first(workload.recorded(path).requests(tokenizer), number, f"The recorded run {path}")
 
 
-def first(requests: list[TimedRequest], number: int | None, source: str) -> list[TimedRequest]:
+def from_trace(
+    name: str,
+    number: int | None,
+    tokenizer: ChatTokenizer,
+    build: BuildConfig,
+    tell: Callable[[str], None] = lambda sentence: None,
+) -> list[TimedRequest]:
+    """The first requests of a file of arrivals with lengths that the engine can take; None: all.
+
+    Parameters
+    ----------
+    name : str
+        A path, or a name of `names.TRACE_FILES`.
+    tell : function
+        Called with a sentence when requests are too long for the engine and left out, or too short and lengthened.
+
+    Raises
+    ------
+    CourseError
+        The file is not right, or has fewer requests that fit.
+    """
+    path = trace_file.find(name)
+    found = trace_file.read(path)
+    shortest = workload.input_len("a b", tokenizer)
+    rows = list(zip(found.times, found.input_lens, found.output_lens))
+    fits = [
+        (at_s, max(prompt, shortest), answer)
+        for at_s, prompt, answer in rows
+        if prompt <= build.max_input_len and max(prompt, shortest) + answer <= build.max_seq_len
+    ]
+    if not fits:
+        raise CourseError(
+            f"No request of the trace {path} fits into the engine (max_input_len {build.max_input_len}, max_seq_len "
+            f"{build.max_seq_len}): build one with larger ones, or give another trace."
+        )
+    if len(fits) < len(rows):
+        tell(
+            f"{len(rows) - len(fits)} of {len(rows)} requests of {path} are longer than the engine's max_input_len "
+            f"({build.max_input_len}) or max_seq_len ({build.max_seq_len}) and are left out."
+        )
+    if raised := sum(prompt < shortest for _, prompt, _ in rows):
+        tell(f"{raised} prompts of {path} are shorter than the chat template with a word and get {shortest} tokens.")
+    kept = first(fits, number, f"The trace {path}")
+    times, input_lens, output_lens = map(list, zip(*kept))
+    start = times[0]
+    return workload.Recording([at_s - start for at_s in times], input_lens, output_lens).requests(tokenizer)
+
+
+def first(requests: list, number: int | None, source: str) -> list:
     """The first `number` requests of what `source` names, or all; CourseError when there are fewer."""
     if number is not None and not 1 <= number <= len(requests):
         raise CourseError(
@@ -142,51 +192,133 @@ def with_lengths(requests: Sequence[TimedRequest], spec: str, seed: int = 0) -> 
     return workload.with_lengths(requests, lengths)
 
 
-def arrivals(name: str | None, rate: float | None, recorded: Path | None, output_lengths: str) -> str:
-    """The arrival process that four options ask for together.
+def with_prefixes(
+    requests: list[TimedRequest],
+    system_prompt: int | None,
+    turns: int,
+    think_s: float,
+    tokenizer: ChatTokenizer,
+    build: BuildConfig,
+) -> list[TimedRequest]:
+    """The requests with a system prompt of so many tokens before each, as conversations of so many turns.
+
+    Raises
+    ------
+    CourseError
+        A value is out of its range, or a prompt becomes longer than the engine's `max_input_len`.
+    """
+    shaped = requests
+    if system_prompt is not None:
+        shaped = prefixes.with_system_prompt(shaped, system_prompt, tokenizer)
+    if turns != 1:
+        shaped = prefixes.conversations(shaped, turns, think_s, tokenizer)
+    longest = max(request.input_len for request in shaped)
+    if shaped is not requests and longest > build.max_input_len:
+        raise CourseError(
+            f"With --system-prompt and --turns as given, a prompt has {longest} tokens, and the engine's max_input_len "
+            f"is {build.max_input_len}: ask for fewer, take shorter prompts, or build an engine with a larger one."
+        )
+    return shaped
+
+
+def arrivals(
+    name: str | None,
+    rate: float | None,
+    recorded: Path | None,
+    output_lengths: str,
+    trace: str | None = None,
+) -> str:
+    """The arrival process that five options ask for together.
 
     Parameters
     ----------
     name : str or None
-        One of `ARRIVALS`; None: "recorded" with a recorded run, else "all-at-once".
+        One of `ARRIVALS`; None: "recorded" with a recorded run, "trace" with a trace, else "all-at-once".
     rate : float or None
-        Requests a second, which "constant" and "poisson" need and no other takes.
+        Requests a second, which those of `RATED` need, a trace may have, and no other takes.
     recorded : path or None
         CSV of an earlier run, which "recorded" needs and no other takes.
     output_lengths : str
-        See `with_lengths`; a recorded run has its own.
+        See `with_lengths`; a recorded run and a trace have their own.
+    trace : str or None
+        File of arrivals with lengths, or its name, which "trace" needs and no other takes.
 
     Raises
     ------
     CourseError
         The options do not go together.
     """
-    name = name or ("all-at-once" if recorded is None else "recorded")
+    if recorded is not None and trace is not None:
+        raise CourseError("--recorded and --trace both say what is sent and when: give one of them.")
+    name = name or ("recorded" if recorded is not None else "trace" if trace is not None else "all-at-once")
     if name not in ARRIVALS:
         raise CourseError(f"--arrivals is {name!r}; it must be one of {', '.join(ARRIVALS)}.")
-    if (name == "recorded") != (recorded is not None):
-        raise CourseError("--arrivals recorded and --recorded FILE belong together: give both, or the file alone.")
-    if recorded is not None and output_lengths != "dataset":
-        raise CourseError("A recorded run has lengths of its own: leave out --output-lengths, or --recorded.")
-    if (name in ("constant", "poisson")) != (rate is not None):
+    for kind, file in (("recorded", recorded), ("trace", trace)):
+        if (name == kind) != (file is not None):
+            raise CourseError(f"--arrivals {kind} and --{kind} FILE belong together: give both, or the file alone.")
+    if name in ("recorded", "trace") and output_lengths != "dataset":
+        raise CourseError(f"A {name} run has lengths of its own: leave out --output-lengths, or --{name}.")
+    if name != "trace" and (name in RATED) != (rate is not None):
         raise CourseError(
-            "--rate belongs to --arrivals constant or poisson, and they need it: requests a second, such as --rate 4."
+            f"--rate belongs to --arrivals {', '.join(RATED[:-1])} or {RATED[-1]}, and they need it: requests a "
+            "second, such as --rate 4."
         )
+    if rate is not None:
+        processes.check_rate(rate)
     return name
 
 
 def with_arrivals(
-    requests: Sequence[TimedRequest], arrivals: str, rate: float | None = None, seed: int = 0
+    requests: Sequence[TimedRequest],
+    arrivals: str,
+    rate: float | None = None,
+    seed: int = 0,
+    cv: float = processes.BURSTS_CV,
+    day_s: float = processes.DAY_S,
+    day_swing: float = processes.DAY_SWING,
 ) -> list[TimedRequest]:
-    """The requests at the times of an arrival process, "constant" and "poisson" at `rate` a second."""
-    number = len(requests)
-    if arrivals == "constant":
-        times = workload.constant(number, rate)
+    """The requests at the times of an arrival process, those of `RATED` at `rate` a second.
+
+    Requests that wait for another's answer keep that. Those of "recorded" and "trace" have times of their own, which a
+    rate stretches.
+    """
+    openings = [request for request in requests if request.after is None]
+    number = len(openings)
+    if arrivals in ("recorded", "trace"):
+        times = [request.at_s for request in openings]
+        times = times if rate is None else processes.at_rate(times, rate)
+    elif arrivals == "constant":
+        times = processes.constant(number, rate)
     elif arrivals == "poisson":
-        times = workload.poisson(number, rate, seed)
+        times = processes.poisson(number, rate, seed)
+    elif arrivals == "bursts":
+        times = processes.bursts(number, rate, cv, seed)
+    elif arrivals == "day":
+        times = processes.day(number, rate, day_s, day_swing, seed)
     else:
-        times = workload.all_at_once(number)
+        times = processes.all_at_once(number)
     return workload.with_times(requests, times)
+
+
+def is_closed(loop: str | None, arrivals: str, concurrency: int | None) -> bool:
+    """Whether the loop is closed: as asked for, else where all are there at once and only so many may be under way.
+
+    Raises
+    ------
+    CourseError
+        There is no such loop, or it does not go with the arrivals or without a concurrency.
+    """
+    if loop is None:
+        return arrivals == "all-at-once" and concurrency is not None
+    if loop not in ("open", "closed"):
+        raise CourseError(f"--loop is {loop!r}; it must be open or closed.")
+    if loop == "closed" and concurrency is None:
+        raise CourseError("A closed loop has so many users, each with one request under way: add --concurrency.")
+    if loop == "closed" and arrivals != "all-at-once":
+        raise CourseError(
+            f"In a closed loop a request is sent when an answer has come, not by --arrivals {arrivals}: leave one out."
+        )
+    return loop == "closed"
 
 
 def check_fit(requests: Sequence[TimedRequest], build: BuildConfig) -> None:
@@ -206,9 +338,15 @@ def check_fit(requests: Sequence[TimedRequest], build: BuildConfig) -> None:
 # The server, and what goes before -------------------------------------------------------------------------------------
 
 
-def check_target(url: str | None, model: str) -> None:
-    """Refuse an address that is none, and a model that the server for the occasion does not have."""
-    if url is not None:
+def check_target(url: str | None, model: str, api: str = "auto", values: dict[str, str] | None = None) -> None:
+    """Refuse an address that is none, a model that our own server does not have, or settings for one that runs already."""
+    if api not in APIS:
+        raise CourseError(f"--api is {api!r}; it must be one of {', '.join(APIS)}.")
+    if url is None and api == "openai":
+        raise CourseError("The server for the occasion is Triton: name one with OpenAI's endpoints with --url.")
+    if url is not None and values:
+        raise CourseError("--set is for the server for the occasion: set what runs at --url where it was started.")
+    if url is not None and api != "openai" and not url.startswith("https://"):  # which Triton does not speak
         doors.check(url)
     if url is None and model != "ensemble":
         raise CourseError(
@@ -225,31 +363,70 @@ def target(
     serve: Callable[[Path], contextlib.AbstractContextManager[Server]] = Server,
     stop: Stop | None = None,
     request_id: str | None = None,
-) -> Iterator[tuple[Sender, Path | None]]:
+    api: str = "triton",
+    probe: TimedRequest | None = None,
+    exact: bool = True,
+    remember: bool = False,
+    values: dict[str, str] | None = None,
+) -> Iterator[tuple[Sender | PeerSender, Path | None]]:
     """A sender to a running server, or to one for the occasion with the path of its iteration log.
 
     Parameters
     ----------
     url : str or None
         The running server; None: one of `engine_dir`, which ends with the context.
+    model : str
+        The text model; of a server with OpenAI's endpoints "ensemble" is the first that it lists.
     stream : bool
         Ask for answers in pieces; the server for the occasion is decoupled then.
     serve : function
         Repository -> a context manager of a server of it.
     stop, request_id
         As `Sender` takes them.
+    api : str
+        How the running server is asked: "triton", "openai", or "auto", which finds out.
+    probe : TimedRequest, optional
+        A request by which is found out how a server with OpenAI's endpoints is asked; only that needs one.
+    exact : bool
+        Whether answers are exactly as long as asked for; if not, they end by themselves.
+    remember : bool
+        Whether a server with OpenAI's endpoints may use what it has computed of a prompt again.
+    values : dict, optional
+        Values of the templates' variables, for the server for the occasion.
     """
+    tokenizer = None if exact else load_tokenizer(engine_dir)
+    if url is not None and is_openai(url, api):
+        if stop is not None or request_id is not None:
+            raise CourseError(
+                "A server with OpenAI's endpoints takes neither --stop-after-ms nor --request-id: leave them out."
+            )
+        server = OpenAIServer(url, load_tokenizer(engine_dir))
+        asking = server.find(probe, stream, None if model == "ensemble" else model, exact, remember)
+        yield PeerSender(server, asking, stream, goes_on=True), None
+        return
     if url is not None:
-        with Sender(Client(url, model), stream, stop, request_id) as send:
+        with Sender(Client(url, model), stream, stop, request_id, tokenizer) as send:
             yield send, None
         return
     with leftovers.folder("inflight-bench-") as scratch:
         log = Path(scratch) / "iterations.jsonl"
         repo = repository.assemble(
-            Path(scratch) / "repository", engine_dir, decoupled_mode=stream, iteration_log_path=log
+            Path(scratch) / "repository",
+            engine_dir,
+            **{**(values or {}), "decoupled_mode": stream, "iteration_log_path": log},
         )
-        with serve(repo) as server, Sender(Client(server.grpc_url, model), stream, stop, request_id) as send:
+        with (
+            serve(repo) as server,
+            Sender(Client(server.grpc_url, model), stream, stop, request_id, tokenizer) as send,
+        ):
             yield send, log
+
+
+def is_openai(url: str, api: str) -> bool:
+    """Whether the server at `url` is asked by OpenAI's protocol: as `api` says, or, for "auto", as it turns out."""
+    if api != "auto":
+        return api == "openai"
+    return url.startswith(("http://", "https://")) and not transport.is_ok(url.rstrip("/"), "/v2/health/live")
 
 
 def check_streaming(client: Client, stream: bool) -> None:

@@ -17,10 +17,14 @@ import pandas as pd
 
 from inflight import files, machine
 from inflight.bench.load_generator import Run
+from inflight.bench.objective import Objective, goodput
 from inflight.errors import CourseError
 
 TIMES = {"ttft_ms": "TTFT", "itl_ms": "ITL", "latency_ms": "end-to-end latency"}
 MOST_STATS_BYTES = 1 << 26
+# A client keeps up if nearly all requests go out within this time after they were due, or within this share of what an
+# answer takes: less is lost in the noise of any machine.
+LATE_MS, LATE_SHARE = 10.0, 0.05
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 # Column of the classic client's statistics -> key of `summary`.
@@ -54,7 +58,8 @@ def summary(run: Run) -> dict[str, float | None]:
     dict
         `requests` (answered), `errors`; `total_latency_ms` (first request sent to last answer), `requests_per_s`,
         `tokens_per_s` (output), `in_flight_mean`; `input_len_mean`, `output_len_mean` (tokens); of `ttft_ms`, `itl_ms`
-        and `latency_ms` each `_mean`, `_p50`, `_p90`, `_p99`. None where there is nothing to count.
+        and `latency_ms` each `_mean`, `_p50`, `_p90`, `_p99`; `late_ms_p99`, `late_ms_max`, how much later than due a
+        request was sent, of all that were. None where there is nothing to count.
     """
     rows = run.answered
     total_s = rows["last_s"].max() - rows["sent_s"].min()
@@ -72,7 +77,38 @@ def summary(run: Run) -> dict[str, float | None]:
         values = rows[name].astype(float)
         figures[f"{name}_mean"] = values.mean()
         figures |= {f"{name}_{label}": values.quantile(share) for label, share in PERCENTILES.items()}
+    late_ms = _late_ms(run)
+    figures |= {"late_ms_p99": late_ms.quantile(0.99), "late_ms_max": late_ms.max()}
     return {name: _number(value) for name, value in figures.items()}
+
+
+def _late_ms(run: Run) -> pd.Series:
+    """How much later than due each request was sent that was."""
+    return ((run.requests["sent_s"] - run.requests["due_s"]).astype(float) * 1000).dropna().clip(lower=0)
+
+
+def late_limit_ms(latency_ms: float | None) -> float:
+    """How late a request may be sent by a client that keeps up, where the median latency is this; None: not known."""
+    return LATE_MS if latency_ms is None else max(LATE_MS, LATE_SHARE * latency_ms)
+
+
+def lateness(run: Run) -> str:
+    """A sentence when the client could not keep up with its own plan; blank if it did.
+
+    It did if 99 of 100 requests were sent within `LATE_MS` after they were due, or within `LATE_SHARE` of the median
+    latency.
+    """
+    late_ms, latency_ms = _late_ms(run), run.answered["latency_ms"].astype(float)
+    least_ms = late_limit_ms(latency_ms.median() if len(latency_ms) else None)
+    late = late_ms[late_ms > least_ms]
+    if len(late) <= 0.01 * len(late_ms):
+        return ""
+    return (
+        f"The client could not keep up: it sent {len(late)} of {len(late_ms)} requests more than "
+        f"{least_ms:.0f} ms after they were due, the latest by {late_ms.max():,.0f} ms. Latency and TTFT "
+        "count from when they were due, so that wait is in them; raise --concurrency, lower the rate, or send from "
+        "another machine."
+    )
 
 
 def _number(value: float) -> float | None:
@@ -98,7 +134,14 @@ def labelled(figures: dict) -> dict[str, str]:
         for name, title in TIMES.items()
         for key in ("mean", *PERCENTILES)
     }
-    return {title: _text(figures[name]) for name, title in {**plain, **times}.items()}
+    rest = {
+        "late_ms_p99": "sent after it was due, P99 (ms)",
+        "goodput_per_s": "goodput (requests/s that meet the objective)",
+        "met_percent": "requests that meet the objective (%)",
+    }
+    if "met_share" in figures:
+        figures = {**figures, "met_percent": 100 * figures["met_share"]}
+    return {title: _text(figures.get(name)) for name, title in {**plain, **times, **rest}.items()}
 
 
 def _text(value: float | None) -> str:
@@ -107,16 +150,26 @@ def _text(value: float | None) -> str:
     return str(value) if isinstance(value, int) else f"{value:.1f}"
 
 
-def result(runs: dict[str, Run], settings: dict, device: str) -> dict:
+def result(runs: dict[str, Run], settings: dict, device: str, objective: Objective | None = None) -> dict:
     """What `--json` prints: the machine, the device of all ways, `settings`, and a row of figures for each in `runs`.
 
-    A run that ended early says why in its row's `stopped`.
+    A run that ended early says why in its row's `stopped`, one whose client could not keep up says so in `late`.
+    With an objective each has its goodput, requests a second that meet it, and their share of all.
     """
-    rows = [
-        {"way": name, **summary(run), **({"stopped": run.stopped} if run.stopped else {})} for name, run in runs.items()
-    ]
+    rows = [{"way": name, **summary(run), **_kept(run, objective), **_notes(run)} for name, run in runs.items()]
     devices = dict.fromkeys(runs, device)
     return {"machine": machine.describe(), "devices": devices, "settings": settings, "rows": rows, "ratios": {}}
+
+
+def _kept(run: Run, objective: Objective | None) -> dict[str, float]:
+    if objective is None:
+        return {}
+    return {"goodput_per_s": goodput(run, objective), "met_share": float(objective.met(run.requests).mean())}
+
+
+def _notes(run: Run) -> dict[str, str]:
+    """What a reader must know of a run besides its figures, where there is something to say."""
+    return {name: text for name, text in (("stopped", run.stopped), ("late", lateness(run))) if text}
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------

@@ -17,13 +17,15 @@ import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import accumulate
 from pathlib import Path
 
 import httpx
 import pandas as pd
 
 from inflight import cache, files, schemas
+
+# Arrivals are part of a workload's public face.
+from inflight.bench.arrivals import all_at_once, check_number, constant, poisson  # noqa: F401
 from inflight.bench.names import TRACES
 from inflight.checkpoint.download import reason
 from inflight.checkpoint.tokenizer import ChatTokenizer
@@ -60,15 +62,18 @@ class TimedRequest:
     max_tokens : int
         Tokens of the answer.
     at_s : float
-        When to send it, in seconds after the start of the run.
+        When to send it, in seconds after the start of the run, or after the answer that it waits for.
     input_len : int
         Tokens of the prompt as the engine gets it, chat template included.
+    after : int or None
+        Place in the list of the request whose answer must be there first, as in a conversation; it comes earlier.
     """
 
     text: str
     max_tokens: int
     at_s: float
     input_len: int
+    after: int | None = None
 
 
 class Selection(list[TimedRequest]):
@@ -234,7 +239,7 @@ def fitting(
     first = records[:limit]
     if max_input_len is None:
         return first
-    lengths = [_input_len(record.prompt, tokenizer) for record in first]
+    lengths = [input_len(record.prompt, tokenizer) for record in first]
     if min(lengths) > max_input_len:
         raise CourseError(
             f"Every prompt of the dataset is longer than max_input_len ({max_input_len} tokens); the "
@@ -255,7 +260,7 @@ def from_dataset(
     """
     kept = fitting(records, tokenizer, max_input_len, limit)
     requests = Selection(
-        TimedRequest(record.prompt, record.output_len, 0.0, _input_len(record.prompt, tokenizer)) for record in kept
+        TimedRequest(record.prompt, record.output_len, 0.0, input_len(record.prompt, tokenizer)) for record in kept
     )
     requests.num_dropped = len(records[:limit]) - len(kept)
     return requests
@@ -266,7 +271,7 @@ def length_table(records: list[Record], tokenizer: ChatTokenizer) -> pd.DataFram
     measures = {
         "article, words": [len(record.input.split()) for record in records],
         "article, tokens": [len(tokenizer.encode(record.input)) for record in records],
-        "prompt, tokens": [_input_len(record.prompt, tokenizer) for record in records],
+        "prompt, tokens": [input_len(record.prompt, tokenizer) for record in records],
         "summary, words": [len(record.output.split()) for record in records],
         "summary, tokens": [len(tokenizer.encode(record.output)) for record in records],
         "answer asked for, tokens": [record.output_len for record in records],
@@ -276,8 +281,14 @@ def length_table(records: list[Record], tokenizer: ChatTokenizer) -> pd.DataFram
     return pd.concat([table.mean(axis=1).rename("mean"), percentiles], axis=1).round().astype(int)
 
 
-def _input_len(text: str, tokenizer: ChatTokenizer) -> int:
+def input_len(text: str, tokenizer: ChatTokenizer) -> int:
+    """Tokens of a prompt as the engine gets it, chat template included."""
     return len(tokenizer.encode(tokenizer.chat(text)))
+
+
+def count_tokens(tokenizer: ChatTokenizer, text: str) -> int:
+    """Tokens into which the tokenizer cuts a text, without any that it would put before or after it."""
+    return len(tokenizer.encode(text, add_special_tokens=False))
 
 
 # Lengths and prompts without a dataset --------------------------------------------------------------------------------
@@ -285,7 +296,7 @@ def _input_len(text: str, tokenizer: ChatTokenizer) -> int:
 
 def normal_lengths(number: int, mean: float, stdev: float, seed: int) -> list[int]:
     """`number` output lengths in tokens, normally distributed, rounded; what falls below 1 becomes 1."""
-    _check_number(number)
+    check_number(number)
     if not (math.isfinite(mean) and mean >= 1 and math.isfinite(stdev) and stdev >= 0):
         raise CourseError(
             f"Output lengths of mean {mean} and standard deviation {stdev} cannot be drawn: the mean "
@@ -297,7 +308,7 @@ def normal_lengths(number: int, mean: float, stdev: float, seed: int) -> list[in
 
 def histogram_lengths(weights: dict[int, float], number: int, seed: int) -> list[int]:
     """`number` output lengths in tokens, each drawn from the keys of `weights` as often as its weight says."""
-    _check_number(number)
+    check_number(number)
     for length, weight in weights.items():
         if length < 1 or not (math.isfinite(weight) and weight >= 0):
             raise CourseError(
@@ -321,7 +332,7 @@ def prompts_of(input_lens: Sequence[int], tokenizer: ChatTokenizer) -> list[str]
 
 
 def _prompt_of(length: int, opening: str, tokenizer: ChatTokenizer) -> str:
-    shortest = _input_len("a", tokenizer)
+    shortest = input_len("a", tokenizer)
     if length < shortest:
         raise CourseError(f"A prompt of {length} tokens cannot be made: with the chat template a word has {shortest}.")
     # A word is a token or more, so `length` words are enough; the most that fit are found by halving.
@@ -330,14 +341,14 @@ def _prompt_of(length: int, opening: str, tokenizer: ChatTokenizer) -> str:
     fits, too_many = 0, length
     while too_many - fits > 1:
         middle = (fits + too_many) // 2
-        if _input_len(" ".join(words[:middle]), tokenizer) <= length:
+        if input_len(" ".join(words[:middle]), tokenizer) <= length:
             fits = middle
         else:
             too_many = middle
     words = words[:fits]
     # The next word may have had several tokens; single letters fill the rest, one token each.
-    words += ["a"] * (length - _input_len(" ".join(words), tokenizer))
-    if _input_len(" ".join(words), tokenizer) != length:
+    words += ["a"] * (length - input_len(" ".join(words), tokenizer))
+    if input_len(" ".join(words), tokenizer) != length:
         raise CourseError(f"No prompt of exactly {length} tokens could be made with this tokenizer: try one more.")
     return " ".join(words)
 
@@ -363,11 +374,11 @@ def trace(name: str, tokenizer: ChatTokenizer, seed: int = 0, num_requests: int 
         raise CourseError(f"There is no trace {name}: give {' or '.join(TRACES)}.")
     default_number, lengths = TRACES[name]
     number = default_number if num_requests is None else num_requests
-    _check_number(number)
+    check_number(number)
     choose = random.Random(seed)
     prompts = [f"Tell me {index + 2} facts about {TOPICS[index % len(TOPICS)]}." for index in range(number)]
     return [
-        TimedRequest(prompt, choose.choice(lengths), index * TRACE_GAP_S, _input_len(prompt, tokenizer))
+        TimedRequest(prompt, choose.choice(lengths), index * TRACE_GAP_S, input_len(prompt, tokenizer))
         for index, prompt in enumerate(prompts)
     ]
 
@@ -376,29 +387,13 @@ def trace(name: str, tokenizer: ChatTokenizer, seed: int = 0, num_requests: int 
 
 
 def with_times(requests: Sequence[TimedRequest], times: Sequence[float]) -> list[TimedRequest]:
-    """The same requests, sent at `times`, in seconds after the start of the run."""
-    return [replace(request, at_s=at_s) for request, at_s in zip(requests, times, strict=True)]
+    """The same requests, sent at `times`, in seconds after the start of the run.
 
-
-def all_at_once(number: int) -> list[float]:
-    """Every request at the start."""
-    _check_number(number)
-    return [0.0] * number
-
-
-def constant(number: int, rate: float) -> list[float]:
-    """`rate` requests a second at equal distances, the first at the start."""
-    _check_number(number)
-    _check_rate(rate)
-    return [index / rate for index in range(number)]
-
-
-def poisson(number: int, rate: float, seed: int) -> list[float]:
-    """`rate` requests a second on average, independent of one another: exponential gaps, the first at the start."""
-    _check_number(number)
-    _check_rate(rate)
-    draw = random.Random(seed)
-    return list(accumulate((draw.expovariate(rate) for _ in range(number - 1)), initial=0.0))
+    Those that wait for another's answer keep their own: `times` has as many as there are others.
+    """
+    openings = [place for place, request in enumerate(requests) if request.after is None]
+    at_s = dict(zip(openings, times, strict=True))
+    return [replace(request, at_s=at_s.get(place, request.at_s)) for place, request in enumerate(requests)]
 
 
 @dataclass(frozen=True)
@@ -470,13 +465,3 @@ def _numbers(texts: pd.Series, least: float, most: float, path: Path) -> pd.Seri
             f"{least} and at most {most:,}: correct or remove it."
         )
     return numbers
-
-
-def _check_number(number: int) -> None:
-    if number < 1:
-        raise CourseError(f"The number of requests is {number}; it must be at least 1.")
-
-
-def _check_rate(rate: float) -> None:
-    if not (math.isfinite(rate) and rate > 0):
-        raise CourseError(f"The rate is {rate} requests a second; it must be above 0.")

@@ -14,8 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from inflight import bench, checkpoint, engine, leftovers, models, triton
-from inflight.bench.names import ARRIVALS, MOST_UNDER_WAY, TRACES, WAYS
-from inflight.cli import terminal
+from inflight.bench.arrivals import BURSTS_CV, DAY_S, DAY_SWING
+from inflight.bench.names import ARRIVALS, MOST_UNDER_WAY, RATED, TRACES, WAYS
+from inflight.cli import terminal, traffic_options
 from inflight.cli.terminal import ENGINE_DIR, console, progress_console
 from inflight.engine import trtllm_commands
 from inflight.engine.config import POLICIES, BuildConfig
@@ -23,7 +24,8 @@ from inflight.errors import CourseError
 from inflight.triton.repository.layout import BASELINE
 
 if TYPE_CHECKING:
-    from inflight.bench.load_generator import Run, Sender
+    from inflight.bench.load_generator import Run, Sends
+    from inflight.bench.objective import Objective
     from inflight.bench.workload import TimedRequest
 
 DATASET = typer.Option(help=f"{', '.join(TRACES)}, dataset (the course's own), or a file in MLPerf's layout.")
@@ -89,22 +91,41 @@ def serving_tax(
 @app.command()
 def load(
     url: Annotated[str | None, URL] = None,
+    api: Annotated[str, traffic_options.API] = "auto",
     model: Annotated[str, typer.Option(help="The text model to ask.")] = "ensemble",
     dataset: Annotated[str, DATASET] = "dataset",
     num_requests: Annotated[int | None, NUM_REQUESTS] = None,
     max_input_len: Annotated[int | None, MAX_INPUT_LEN] = None,
     arrivals: Annotated[str | None, typer.Option(help=f"{', '.join(ARRIVALS)}; by default all at once.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Requests a second, for constant and poisson.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(help=f"Requests a second, for {', '.join(RATED)}; stretches the times of a trace.")
+    ] = None,
+    cv: Annotated[float, traffic_options.CV] = BURSTS_CV,
+    day_s: Annotated[float, traffic_options.DAY_S] = DAY_S,
+    day_swing: Annotated[float, traffic_options.DAY_SWING] = DAY_SWING,
     recorded: Annotated[
         Path | None, typer.Option(help="CSV of an earlier run: its times and lengths once more.")
     ] = None,
+    trace: Annotated[str | None, traffic_options.TRACE] = None,
     output_lengths: Annotated[
         str, typer.Option(help="dataset, normal:MEAN,STDEV or histogram:8=6,16=2,256=1.")
     ] = "dataset",
+    let_end: Annotated[bool, traffic_options.LET_END] = False,
+    system_prompt: Annotated[int | None, traffic_options.SYSTEM_PROMPT] = None,
+    turns: Annotated[int, traffic_options.TURNS] = 1,
+    think_s: Annotated[float, traffic_options.THINK_S] = 0.0,
     concurrency: Annotated[
         int | None,
         typer.Option(help=f"Most requests under way at any time; by default {MOST_UNDER_WAY}."),
     ] = None,
+    loop: Annotated[
+        str | None,
+        typer.Option(
+            help="open: requests are due at their times; closed: one is due when one of --concurrency users has an "
+            "answer. By default closed where all are there at once and --concurrency is given."
+        ),
+    ] = None,
+    objective: Annotated[str | None, traffic_options.OBJECTIVE] = None,
     stream: Annotated[bool, STREAM] = False,
     stop_after_ms: Annotated[
         int | None, typer.Option(min=0, help="End every answer so many milliseconds after it was asked for.")
@@ -115,6 +136,7 @@ def load(
     ] = None,
     warm_up: Annotated[int | None, WARM_UP] = None,
     seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    values: Annotated[list[str] | None, traffic_options.SET] = None,
     engine_dir: Annotated[Path | None, ENGINE_DIR] = None,
     csv: Annotated[Path | None, typer.Option(help="File for one line a request.")] = None,
     op_stats_csv: Annotated[
@@ -124,48 +146,79 @@ def load(
     tokenizer_type: Annotated[str | None, terminal.TOKENIZER_TYPE] = None,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
-    """Send many requests, and show throughput, TTFT, ITL and latency.
+    """Send many requests, and show throughput, TTFT, ITL and latency, counted from when each request was due.
 
     Example: [bold]inflight bench load --arrivals poisson --rate 4 --stream --csv run.csv[/]
+
+    Any server with OpenAI's endpoints: [bold]... load --url http://127.0.0.1:8080 --stream --trace small --rate 2[/]
     """
     terminal.note_tokenizer_type(tokenizer_type)
     files = bench.result_files.ResultFiles(csv, op_stats_csv, perfetto)
-    arrivals = bench.plan.arrivals(arrivals, rate, recorded, output_lengths)
-    bench.plan.check_target(url, model)
+    arrivals = bench.plan.arrivals(arrivals, rate, recorded, output_lengths, trace)
+    closed = bench.plan.is_closed(loop, arrivals, concurrency)
+    wanted = None if objective is None else bench.objective.parse(objective)
+    if wanted is not None:
+        wanted.check_streaming(stream)
+    values = terminal.values(values)
+    bench.plan.check_target(url, model, api, values)
+    traffic = bench.traffic.Traffic(
+        arrivals,
+        dataset,
+        max_input_len,
+        recorded,
+        trace,
+        output_lengths,
+        cv,
+        day_s,
+        day_swing,
+        system_prompt,
+        turns,
+        think_s,
+        let_end,
+        seed,
+    )
     engine_dir = engine_dir or terminal.cached_engine()
     build = engine.read(engine_dir).build_config
-    if recorded is not None:
-        requests = bench.plan.recorded(recorded, num_requests, checkpoint.load_tokenizer(engine_dir))
-    else:
-        requests = _requests(dataset, num_requests, engine_dir, seed, max_input_len)
-        requests = bench.plan.with_lengths(requests, output_lengths, seed)
-        requests = bench.plan.with_arrivals(requests, arrivals, rate, seed)
-    bench.plan.check_fit(requests, build)
+    requests = traffic.requests(checkpoint.load_tokenizer(engine_dir), build, num_requests, terminal.tell)
+    requests = traffic.timed(requests, rate, seed)
     warm_up = bench.plan.warm_up_requests(warm_up, build)
     stop = None
     if stop_after_ms is not None:
         count = partial(bench.openai_server.count_tokens, checkpoint.load_tokenizer(engine_dir))
         stop = bench.load_generator.Stop(stop_after_ms / 1000, count)
-    with bench.plan.target(url, model, engine_dir, stream, terminal.server, stop, request_id) as (send, log):
+    with bench.plan.target(
+        url,
+        model,
+        engine_dir,
+        stream,
+        terminal.server,
+        stop,
+        request_id,
+        api,
+        probe=requests[0],
+        exact=not let_end,
+        remember=traffic.shares_prefixes,
+        values=values,
+    ) as (send, log):
         _warm(send, requests, warm_up)
-        run = _run(send, requests, concurrency)
+        run = _run(send, requests, concurrency, closed)
         iterations = triton.telemetry.iterations(log) if log is not None and log.exists() else None
     settings = {
         "url": url,
+        "api": api,
         "model": model,
-        "dataset": None if recorded else dataset,
         "requests": len(requests),
-        "arrivals": arrivals,
         "rate": rate,
-        "recorded": recorded and str(recorded),
-        "output_lengths": None if recorded else output_lengths,
+        **traffic.settings(),
         "concurrency": concurrency,
+        "loop": "closed" if closed else "open",
+        "objective": objective,
         "stream": stream,
         "stop_after_ms": stop_after_ms,
         "warm_up_requests": warm_up,
-        "seed": seed,
+        "set": values,
     }
-    _print_runs({"bench load": run}, settings, _device(url, engine_dir), as_json)
+    _print_runs({"bench load": run}, settings, device_of(url, engine_dir), as_json, wanted)
     files.write(run, iterations)
     bench.result_files.check_answered(run, files)
 
@@ -287,7 +340,7 @@ def perf_analyzer_command(
         if url is not None:
             bench.plan.check_streaming(send.client, stream)
         _warm(send, requests, warm_up)
-        run = _run(send, requests, concurrency)
+        run = _run(send, requests, concurrency, closed=True)
         if not run.stopped:
             with progress_console.status("Performance Analyzer"):
                 theirs = bench.perf_analyzer.run(send.client.url, requests, concurrency, model)
@@ -302,7 +355,7 @@ def perf_analyzer_command(
         "warm_up_requests": warm_up,
         "seed": seed,
     }
-    _print_runs(runs, settings, _device(url, engine_dir), as_json)
+    _print_runs(runs, settings, device_of(url, engine_dir), as_json)
     bench.result_files.check_answered(run)
 
 
@@ -478,23 +531,22 @@ def _requests(
 ) -> list[TimedRequest]:
     """`plan.requests` for an engine; says when prompts are left out."""
     tokenizer, build = checkpoint.load_tokenizer(engine_dir), engine.read(engine_dir).build_config
-    tell = lambda sentence: progress_console.print(sentence, highlight=False, soft_wrap=True)
-    return bench.plan.requests(dataset, number, tokenizer, build, seed, tell, max_input_len)
+    return bench.plan.requests(dataset, number, tokenizer, build, seed, terminal.tell, max_input_len)
 
 
-def _warm(send: Sender, requests: list[TimedRequest], number: int) -> None:
+def _warm(send: Sends, requests: list[TimedRequest], number: int) -> None:
     if number > 0:
         with progress_console.status(f"Warming up: {number} requests that are not counted"):
             bench.load_generator.warm_up(send, requests, number)
 
 
-def _run(send: Sender, requests: list[TimedRequest], concurrency: int | None) -> Run:
+def _run(send: Sends, requests: list[TimedRequest], concurrency: int | None, closed: bool) -> Run:
     """`load_generator.load` with a progress bar."""
     columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=progress_console, transient=True, disable=not progress_console.is_terminal) as bar:
         task = bar.add_task("requests", total=len(requests))
         return bench.load_generator.load(
-            send, requests, concurrency, lambda done, total: bar.update(task, completed=done)
+            send, requests, concurrency, lambda done, total: bar.update(task, completed=done), closed=closed
         )
 
 
@@ -526,7 +578,7 @@ def _keeper(
     return keep
 
 
-def _device(url: str | None, engine_dir: Path) -> str:
+def device_of(url: str | None, engine_dir: Path) -> str:
     """What a load's server computes on: the engine's device, where the server is for the occasion."""
     return bench.devices.of_engine(engine_dir) if url is None else bench.devices.of_server(url)
 
@@ -554,7 +606,7 @@ def print_benchmark(result: dict, as_json: bool) -> None:
         console.print(
             f"{name}: {ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f}){beside}", highlight=False
         )
-    _print_machine(result["machine"], result["devices"])
+    print_machine(result["machine"], result["devices"])
 
 
 def _print_rows(rows: list[dict], title: str | None = None) -> None:
@@ -573,9 +625,11 @@ def _cell(value: float | str | None) -> str:
     return "-" if value is None else str(value)
 
 
-def _print_runs(runs: dict[str, Run], settings: dict, device: str, as_json: bool) -> None:
+def _print_runs(
+    runs: dict[str, Run], settings: dict, device: str, as_json: bool, objective: Objective | None = None
+) -> None:
     """Figures of loads side by side: one column each."""
-    result = bench.report.result(runs, settings, device)
+    result = bench.report.result(runs, settings, device, objective)
     if as_json:
         print(json.dumps(result, indent=2))
         return
@@ -585,11 +639,14 @@ def _print_runs(runs: dict[str, Run], settings: dict, device: str, as_json: bool
         if any(column[title] != "-" for column in columns):
             table.add_row(title, *(column[title] for column in columns))
     console.print(table)
+    for late in filter(None, (row.get("late") for row in result["rows"])):
+        console.print(escape(late), highlight=False, soft_wrap=True)
     console.print(f"{settings['warm_up_requests']} warm-up requests went before and are not counted.", highlight=False)
-    _print_machine(result["machine"], result["devices"])
+    print_machine(result["machine"], result["devices"])
 
 
-def _print_machine(facts: dict, devices: dict[str, str]) -> None:
+def print_machine(facts: dict, devices: dict[str, str]) -> None:
+    """What a benchmark was computed on, below its figures."""
     sides = [f"{side} on {device}" for side, device in devices.items()]
     computed = next(iter(devices.values())) if len(set(devices.values())) == 1 else "; ".join(sides)
     console.print(escape(f"computed on {computed}"), highlight=False)

@@ -20,7 +20,7 @@ from rich.tree import Tree
 
 from inflight import containers, engine, leftovers, models, triton
 from inflight.checkpoint.names import DEFAULT
-from inflight.cli import bench, datasets, gpt2, terminal
+from inflight.cli import bench, bench_sweep, datasets, gpt2, terminal
 from inflight.cli.terminal import ENGINE_DIR, console, progress_console
 from inflight.engine.config import BuildConfig
 from inflight.errors import CourseError
@@ -412,6 +412,8 @@ def progress(as_json: Annotated[bool, typer.Option("--json", help="Print the row
     console.print(shown)
 
 
+bench.app.command("sweep")(bench_sweep.sweep)
+bench.app.command("honesty")(bench_sweep.honesty)
 app.add_typer(bench.app, name="bench")
 app.add_typer(gpt2.app, name="gpt2")
 app.add_typer(datasets.app, name="dataset")
@@ -429,7 +431,7 @@ def _assemble(
     with_bls: bool = False,
 ) -> Path:
     """A repository of the engine and, beside it, the baseline and the ensemble's second name if they are wanted."""
-    values, names = _values(pairs), (*PIPELINE, BLS) if with_bls else PIPELINE
+    values, names = terminal.values(pairs), (*PIPELINE, BLS) if with_bls else PIPELINE
     if with_llama_python:
         names = (*names, BASELINE)
         values["checkpoint_dir"] = values.get("checkpoint_dir") or str(_cached_huggingface_folder())
@@ -442,16 +444,6 @@ def _cached_huggingface_folder() -> Path:
     source = terminal.fetch(DEFAULT)
     with progress_console.status("Preparing the Hugging Face folder (converted once, then kept)"):
         return models.huggingface.folder(source)
-
-
-def _values(pairs: list[str] | None) -> dict[str, str]:
-    values = {}
-    for pair in pairs or []:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise CourseError(f"--set {pair}: write it as NAME=VALUE, such as --set decoupled_mode=true.")
-        values[name] = value
-    return values
 
 
 def _none(text: str) -> str | None:

@@ -25,6 +25,7 @@ from rich.progress import (
 from rich.table import Table
 
 from inflight import checkpoint, engine, triton
+from inflight.errors import CourseError
 
 if TYPE_CHECKING:
     from inflight.checkpoint import Checkpoint
@@ -49,6 +50,22 @@ def note_tokenizer_type(name: str | None) -> None:
             soft_wrap=True,
             markup=False,
         )
+
+
+def tell(sentence: str) -> None:
+    """Say a sentence beside what a command prints."""
+    progress_console.print(sentence, highlight=False, soft_wrap=True, markup=False)
+
+
+def values(pairs: list[str] | None) -> dict[str, str]:
+    """What `--set NAME=VALUE` gives, which may be there several times."""
+    found = {}
+    for pair in pairs or []:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise CourseError(f"--set {pair}: write it as NAME=VALUE, such as --set decoupled_mode=true.")
+        found[name] = value
+    return found
 
 
 def fetch(source: str) -> Checkpoint:

@@ -41,6 +41,15 @@ class StandIn:
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
 
+    def die(self) -> None:
+        """Let nobody in any more, while what is under way is still answered."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def answer(self, handler: _Handler, body: dict) -> None:
+        """What it answers unless it is told to do something odd."""
+        handler.answer_as_told(body)
+
     def __enter__(self) -> StandIn:
         self._thread.start()
         return self
@@ -80,6 +89,10 @@ class _Handler(BaseHTTPRequestHandler):
             return send(self, 400, {"error": {"message": f"extra fields: {sorted(extra)}"}})
         if stand_in.odd is not None:
             return stand_in.odd(self, body)
+        return stand_in.answer(self, body)
+
+    def answer_as_told(self, body: dict) -> None:
+        stand_in = self.stand_in
         asked = body["max_tokens"]
         words = [stand_in.word] * stand_in.tokens(asked)
         usage = None if stand_in.claims is None else {"completion_tokens": stand_in.claims(asked)}

@@ -105,9 +105,8 @@ def test_every_request_has_its_row(whole):
     assert table["request"].tolist() == list(range(20))
     assert table["output_len"].tolist() == table["max_tokens"].tolist() == [LENGTHS[i % 6] for i in range(20)]
     assert table[["first_s", "ttft_ms", "itl_ms"]].isna().all(axis=None)
-    assert (table["latency_ms"] / 1000).tolist() == pytest.approx(
-        (table["last_s"] - table["sent_s"]).tolist(), abs=1e-6
-    )
+    assert (table["latency_ms"] / 1000).tolist() == pytest.approx((table["last_s"] - table["due_s"]).tolist(), abs=1e-6)
+    assert (table["due_s"] == 0).all() and (table["sent_s"] >= 0).all()
     assert done == [(number, 20) for number in range(1, 21)]
     assert (run.stopped, set(table["error"])) == ("", {""})
 
@@ -116,7 +115,7 @@ def test_a_streamed_answer_has_ttft_and_itl(streaming):
     table = load_generator.load(streaming, requests(12)).requests
     assert (table["error"] == "").all()
     assert (table["ttft_ms"] <= table["latency_ms"]).all()
-    assert (table["ttft_ms"] / 1000).tolist() == pytest.approx((table["first_s"] - table["sent_s"]).tolist(), abs=1e-6)
+    assert (table["ttft_ms"] / 1000).tolist() == pytest.approx((table["first_s"] - table["due_s"]).tolist(), abs=1e-6)
     several = table[table["max_tokens"] > 1]
     itl_ms = (several["latency_ms"] - several["ttft_ms"]) / (several["output_len"] - 1)
     assert several["itl_ms"].tolist() == pytest.approx(itl_ms.tolist())
@@ -473,8 +472,40 @@ def test_failed_requests_are_told_after_the_figures(served, small_engine):
             ["--arrivals", "sometimes"],
             r"^--arrivals is 'sometimes'; it must be one of all-at-once, constant, poisson, recorded",
         ),
-        (["--arrivals", "poisson"], r"^--rate belongs to --arrivals constant or poisson"),
-        (["--rate", "3"], r"^--rate belongs to --arrivals constant or poisson"),
+        (["--arrivals", "poisson"], r"^--rate belongs to --arrivals constant, poisson, bursts or day"),
+        (["--rate", "3"], r"^--rate belongs to --arrivals constant, poisson, bursts or day"),
+        (
+            ["--arrivals", "bursts", "--rate", "3", "--cv", "0", "--output-lengths", "histogram:8=1"],
+            r"^The coefficient of variation is 0; it must be from",
+        ),
+        (
+            ["--arrivals", "day", "--rate", "3", "--day-s", "0", "--output-lengths", "histogram:8=1"],
+            r"^A day of 0 s is none",
+        ),
+        (
+            ["--arrivals", "day", "--rate", "3", "--day-swing", "2", "--output-lengths", "histogram:8=1"],
+            r"^The day's swing is 2; it must be from 0",
+        ),
+        (["--arrivals", "trace"], r"^--arrivals trace and --trace FILE belong together"),
+        (["--trace", "small", "--recorded", "a.csv"], r"^--recorded and --trace both say what is sent"),
+        (["--trace", "small", "--output-lengths", "normal:8,1"], r"^A trace run has lengths of its own"),
+        (["--trace", "/nowhere.csv"], r"^There is no trace file /nowhere\.csv: give the path"),
+        (["--loop", "sideways"], r"^--loop is 'sideways'; it must be open or closed"),
+        (["--loop", "closed"], r"^A closed loop has so many users.*add --concurrency"),
+        (
+            ["--loop", "closed", "--concurrency", "2", "--arrivals", "poisson", "--rate", "1"],
+            r"^In a closed loop a request is sent when an answer has come, not by --arrivals poisson",
+        ),
+        (["--objective", "ttft"], r"^The objective 'ttft' cannot be read: write limits in milliseconds"),
+        (["--objective", "ttft=100"], r"^An objective of ttft or itl needs answers in pieces: add --stream"),
+        (["--api", "rest"], r"^--api is 'rest'; it must be one of auto, triton, openai"),
+        (["--api", "openai"], r"^The server for the occasion is Triton"),
+        (["--url", "127.0.0.1:9", "--set", "a=b"], r"^--set is for the server for the occasion"),
+        (["--set", "a"], r"^--set a: write it as NAME=VALUE"),
+        (["--turns", "0"], r"^A conversation of 0 turns is none"),
+        (["--turns", "2", "--think-s", "-1"], r"^A user thinks for -1"),
+        (["--system-prompt", "0"], r"^The system prompt has 0 tokens"),
+        (["--system-prompt", "900"], r"a prompt has \d+ tokens, and the engine's max_input_len"),
         (["--arrivals", "constant", "--rate", "0"], r"^The rate is 0\.0 requests a second"),
         (["--arrivals", "recorded"], r"^--arrivals recorded and --recorded FILE belong together"),
         (["--arrivals", "constant", "--rate", "1", "--recorded", "a.csv"], r"belong together"),

@@ -1,0 +1,113 @@
+"""A service-level objective: what an answer must keep to so that it counts, and how many a second do.
+
+    objective = parse("ttft=500,itl=40")
+    objective.met(run.requests).mean()          # share of all requests
+    goodput(run, objective)                     # requests a second
+
+Goodput is the rate of requests that meet every limit (DistServe, Zhong et al. 2024, arXiv:2401.09670, section 2). A
+request without an answer meets none.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pandas as pd
+
+from inflight.bench.load_generator import Run
+from inflight.errors import CourseError
+
+# Name on the command line -> column of `Run.requests`, and what it is called in a sentence.
+LIMITS = {"ttft": ("ttft_ms", "TTFT"), "itl": ("itl_ms", "ITL"), "latency": ("latency_ms", "end-to-end latency")}
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The most that one answer may take, each in milliseconds; None is no limit.
+
+    Attributes
+    ----------
+    ttft_ms, itl_ms, latency_ms : float or None
+        Time to the first token, mean time between two tokens of an answer, time to the last; the first and the last
+        since the request was due.
+    """
+
+    ttft_ms: float | None = None
+    itl_ms: float | None = None
+    latency_ms: float | None = None
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """By column of `Run.requests`: the limit, where there is one."""
+        named = {column: getattr(self, column) for column, _ in LIMITS.values()}
+        return {column: limit for column, limit in named.items() if limit is not None}
+
+    def met(self, requests: pd.DataFrame) -> pd.Series:
+        """Which rows of `Run.requests` keep every limit; an answer of one token, which has no ITL, any of that."""
+        kept = requests["error"] == ""
+        for column, limit in self.limits.items():
+            values = requests[column].astype(float)
+            kept &= (values <= limit) | (values.isna() if column == "itl_ms" else False)
+        return kept
+
+    def check_streaming(self, stream: bool) -> None:
+        """Refuse limits of what only a streamed answer has."""
+        if not stream and {"ttft_ms", "itl_ms"} & set(self.limits):
+            raise CourseError("An objective of ttft or itl needs answers in pieces: add --stream.")
+
+    def __str__(self) -> str:
+        names = dict(LIMITS.values())
+        return " and ".join(f"{names[column]} at most {limit:g} ms" for column, limit in self.limits.items())
+
+
+def parse(text: str) -> Objective:
+    """An objective from its limits in milliseconds, as "ttft=500,itl=40,latency=3000", one or more of them.
+
+    Raises
+    ------
+    CourseError
+        It is not written so, or a limit is no number above 0.
+    """
+    limits: dict[str, float] = {}
+    try:
+        for part in text.split(","):
+            name, equals, value = part.strip().partition("=")
+            column, limit = LIMITS[name][0], float(value)
+            if not equals or column in limits or not (math.isfinite(limit) and limit > 0):
+                raise ValueError(part)
+            limits[column] = limit
+    except (ValueError, KeyError):
+        raise CourseError(
+            f"The objective {text!r} cannot be read: write limits in milliseconds, as ttft=500,itl=40,latency=3000, "
+            "each at most once and above 0."
+        ) from None
+    return Objective(**limits)
+
+
+def goodput(run: Run, objective: Objective) -> float:
+    """Requests a second that meet the objective, from the first request sent to the last answer."""
+    seconds = run.requests["last_s"].max() - run.requests["sent_s"].min()
+    return float(objective.met(run.requests).sum() / seconds) if seconds > 0 else 0.0
+
+
+def check_reachable(run: Run, objective: Objective, at: str) -> None:
+    """CourseError when no request met the objective, with the limit that it failed and the best there was.
+
+    Parameters
+    ----------
+    at : str
+        At which load, for the sentence: "even at 0.5 requests a second".
+    """
+    if objective.met(run.requests).any() or run.answered.empty:
+        return
+    best = {name: run.answered[column].astype(float).min() for column, name in LIMITS.values()}
+    failed = [
+        f"the best {name} was {best[name]:.0f} ms"
+        for column, name in LIMITS.values()
+        if column in objective.limits and not best[name] <= objective.limits[column]
+    ]
+    raise CourseError(
+        f"No request met the objective ({objective}), {at}: "
+        f"{' and '.join(failed) or 'none keeps all of its limits'}. Allow more, or make the deployment faster."
+    )

@@ -1,0 +1,227 @@
+"""A sweep of a server of which everything is known: when it stops, what it keeps, what it says; and what it refuses."""
+
+import json
+import math
+
+import pandas as pd
+import pytest
+
+from inflight.bench import arrivals, md1, objective, sweep, sweep_file
+from inflight.bench.load_generator import COLUMNS, Run
+from inflight.bench.sweep import Aim
+from inflight.bench.sweep_file import Cost, Round
+from inflight.bench.workload import TimedRequest
+from inflight.errors import CourseError
+
+SERVICE_S = 0.1  # at most ten requests a second
+SETTINGS = {"objective": "ttft=200", "seconds": 20.0}
+AIM = Aim(objective.parse("ttft=200"), seconds=20.0)
+
+
+def make(rate, number, turn):
+    times = arrivals.poisson(number, rate, seed=turn)
+    return [TimedRequest("Hi", 5, at_s, 30) for at_s in times]
+
+
+class OneAtATime:
+    """Stands for `load_generator.load` with a server that takes one request at a time: no time passes."""
+
+    def __init__(self, stop_at=math.inf):
+        self.loads, self.stop_at = 0, stop_at
+
+    def __call__(self, send, requests, *_, **__):
+        self.loads += 1
+        times = [request.at_s for request in requests]
+        rows = [
+            {
+                "request": place,
+                "due_s": at_s,
+                "sent_s": at_s,
+                "first_s": at_s + wait + SERVICE_S / 2,
+                "last_s": at_s + wait + SERVICE_S,
+                "input_len": 30,
+                "output_len": 5,
+                "max_tokens": 5,
+                "ttft_ms": 1000 * (wait + SERVICE_S / 2),
+                "itl_ms": 1000 * SERVICE_S / 2 / 4,
+                "latency_ms": 1000 * (wait + SERVICE_S),
+                "error": "",
+            }
+            for place, (at_s, wait) in enumerate(zip(times, md1.waits_s(times, SERVICE_S)))
+        ]
+        stopped = ""
+        if self.loads >= self.stop_at:
+            stopped = f"The server at nowhere went away after 20 of {len(rows)} answers."
+            unknown = dict.fromkeys(("sent_s", "first_s", "last_s", "ttft_ms", "itl_ms", "latency_ms"), math.nan)
+            rows[20:] = [row | unknown | {"error": "Not sent."} for row in rows[20:]]
+        return Run(pd.DataFrame(rows, columns=COLUMNS), 0.0, stopped)
+
+
+@pytest.fixture
+def server(monkeypatch):
+    fake = OneAtATime()
+    monkeypatch.setattr(sweep.load_generator, "load", lambda *arguments, **options: fake(*arguments, **options))
+    return fake
+
+
+def opened(path=None, resume=False, settings=SETTINGS):
+    kept = sweep_file.open_file(path, settings, resume)
+    kept.base_per_s, kept.warm_up_requests = kept.base_per_s or 10.0, 32
+    return kept
+
+
+def test_rates_rise_until_the_server_is_over_its_limit(server):
+    kept = opened()
+    sweep.measure(kept, make, None, AIM)
+    assert kept.rates[:5] == [4.0, 6.0, 7.5, 8.5, 9.5] and 10 < kept.rates[-1] <= 15
+    result = sweep.summary(kept, AIM, "here")
+    over = [row["over_limit"] for row in result["rows"]]
+    assert over == [False] * (len(over) - 1) + [True]
+    assert server.loads == 3 * len(over) and all(row["rounds"] == 3 for row in result["rows"])
+    assert result["capacity"]["measured"]["median"] == pytest.approx(10, rel=0.05)
+    assert result["knee"] in (4.0, 6.0, 7.5) and result["devices"] == {"bench sweep": "here"}
+    knee = next(row for row in result["rows"] if row["rate"] == result["knee"])
+    assert knee["kept"] and knee["met_share_median"] >= 0.95
+    assert result["goodput_at_objective"]["median"] == knee["goodput_per_s_median"]
+    for row in result["rows"]:
+        assert row["goodput_per_s_min"] <= row["goodput_per_s_median"] <= row["goodput_per_s_max"]
+        assert row["goodput_per_s_median"] <= row["arrived_per_s_median"] + 1e-9
+    json.dumps(result)
+
+
+def test_rates_may_be_named_and_the_sweep_stops_at_the_first_over_the_limit(server):
+    kept, aim = opened(), Aim(AIM.objective, rates=(2.0, 14.0, 20.0), rounds=2)
+    sweep.measure(kept, make, None, aim)
+    assert kept.rates == [2.0, 14.0] and server.loads == 4
+
+
+def test_capacity_is_that_of_an_iterations_cost(server):
+    """Two slots; an iteration takes 20 ms with one answer and 30 with two, and 0.5 ms for each token of a prompt."""
+    cost = Cost(answers_ms=[0.0, 20.0, 30.0], prompt_token_ms=0.5)
+    # Prompts of 30 and answers of 5 tokens: 0.4 prompts an iteration beside 1.6 answers, 26 + 0.4 · 15 = 32 ms.
+    assert sweep.predicted_per_s(cost, 30, 5) == pytest.approx(0.4 / 0.032)
+    kept = opened()
+    kept.costs = [cost, cost]
+    sweep.measure(kept, make, None, AIM)
+    result = sweep.summary(kept, AIM, "here")
+    assert result["capacity"]["predicted"] == pytest.approx(12.5)
+    ratio = result["ratios"]["capacity_measured_over_predicted"]
+    assert ratio["median"] == pytest.approx(result["capacity"]["measured"]["median"] / 12.5)
+    assert ratio["min"] <= ratio["median"] <= ratio["max"]
+    assert "From the cost of an iteration follow 12.50." in sweep.in_words(result)
+
+
+# Interrupted, and taken up again --------------------------------------------------------------------------------------
+
+
+def test_what_was_measured_is_kept_when_the_server_goes_away_and_gone_on_with(server, tmp_path):
+    path = tmp_path / "sweep.json"
+    server.stop_at = 5
+    rows = []
+    with pytest.raises(CourseError) as ended:
+        sweep.measure(opened(path), make, None, AIM, keep_rows=lambda run, *_: rows.append(len(run.answered)))
+    assert str(ended.value) == (
+        "The server at nowhere went away after 20 of 120 answers at 6 requests a second, round 2."
+    )
+    assert rows[-1] == 20
+    kept = opened(path, resume=True)
+    assert [(each.rate, each.round, bool(each.stopped)) for each in kept.rounds] == [
+        (4.0, 1, False),
+        (4.0, 2, False),
+        (4.0, 3, False),
+        (6.0, 1, False),
+        (6.0, 2, True),
+    ]
+    part = sweep.summary(kept, AIM, "here")
+    assert [row["rounds"] for row in part["rows"]] == [3, 1]
+    server.stop_at, server.loads = math.inf, 0
+    sweep.measure(kept, make, None, AIM)
+    whole = opened()
+    loads = server.loads
+    sweep.measure(whole, make, None, AIM)
+    assert loads == server.loads - loads - 4  # four rounds were there
+    assert sweep.summary(kept, AIM, "")["rows"] == sweep.summary(whole, AIM, "")["rows"]
+    again = opened(path, resume=True)
+    assert again.rounds == kept.rounds and not any(each.stopped for each in again.rounds)
+
+
+def test_a_file_that_is_there_is_not_written_over(tmp_path):
+    path = tmp_path / "sweep.json"
+    opened(path).save()
+    with pytest.raises(CourseError, match="is there already: add --resume to go on with it, or name another file"):
+        opened(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (None, "There is no results file .* to go on with"),
+        ("", "is not JSON"),
+        ("[]", "The results file .*sweep.json"),
+        ('{"sweep": 2}', "The results file .*sweep.json"),
+    ],
+)
+def test_what_cannot_be_gone_on_with_is_one_sentence(tmp_path, content, complaint):
+    path = tmp_path / "sweep.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(CourseError, match=complaint):
+        opened(path, resume=True)
+
+
+def test_a_file_of_other_settings_is_refused(tmp_path):
+    path = tmp_path / "sweep.json"
+    opened(path).save()
+    with pytest.raises(CourseError, match="is of a sweep with seconds 20.0, and this one has 5.0: give the same"):
+        opened(path, True, SETTINGS | {"seconds": 5.0})
+    with pytest.raises(CourseError, match="--resume goes on with a results file: name it with --results"):
+        opened(None, True)
+
+
+def test_a_round_makes_way_for_the_same_measured_again():
+    kept = opened()
+    kept.add(Round(rate=2.0, round=1, stopped="It ended.", figures={}))
+    kept.add(Round(rate=2.0, round=1, stopped="", figures={"arrived_per_s": 1.0, "served_per_s": 1.0}))
+    assert len(kept.rounds) == 1 and kept.rates == [2.0]
+
+
+# Wrong values ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_objective_that_nothing_meets_is_said_after_the_first_round_which_is_kept(server, tmp_path):
+    path = tmp_path / "sweep.json"
+    aim = Aim(objective.parse("ttft=3"))
+    with pytest.raises(
+        CourseError,
+        match=r"No request met the objective \(TTFT at most 3 ms\), even at 4 requests a second: the best TTFT was 50",
+    ):
+        sweep.measure(opened(path), make, None, aim)
+    kept = opened(path, resume=True)
+    assert len(kept.rounds) == 1
+    result = sweep.summary(kept, aim, "here")
+    assert result["knee"] is None and result["goodput_at_objective"] is None
+    assert sweep.in_words(result).startswith("No rate kept the objective.")
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"share": 0}, "--share is 0; it must be above 0 and at most 1"),
+        ({"share": 1.2}, "--share is 1.2"),
+        ({"seconds": 0}, "--seconds is 0"),
+        ({"seconds": math.nan}, "--seconds is nan"),
+        ({"rounds": 0}, "There are 0 rounds"),
+        ({"rates": (2.0, 1.0)}, "The rates must be above 0 and rise"),
+        ({"rates": (0.0, 1.0)}, "The rates must be above 0 and rise"),
+        ({"rates": (math.nan,)}, "The rates must be above 0 and rise"),
+    ],
+)
+def test_wrong_values_are_one_sentence(options, complaint):
+    with pytest.raises(CourseError, match=complaint):
+        Aim(AIM.objective, **options)
+
+
+def test_rates_are_read():
+    assert sweep.parse_rates("1, 2.5,4") == (1.0, 2.5, 4.0) and sweep.parse_rates(None) is None
+    with pytest.raises(CourseError, match="--rates 1;2: write requests a second with commas between"):
+        sweep.parse_rates("1;2")
