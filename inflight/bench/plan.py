@@ -339,7 +339,7 @@ def check_fit(requests: Sequence[TimedRequest], build: BuildConfig) -> None:
 
 
 def check_target(url: str | None, model: str, api: str = "auto", values: dict[str, str] | None = None) -> None:
-    """Refuse an address that is none, a model that our own server does not have, or settings for one that runs already."""
+    """Refuse an address that is none, a model that our own server does not have, or settings for one that runs."""
     if api not in APIS:
         raise CourseError(f"--api is {api!r}; it must be one of {', '.join(APIS)}.")
     if url is None and api == "openai":
