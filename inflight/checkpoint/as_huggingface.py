@@ -1,6 +1,6 @@
 """A checkpoint in the form that Hugging Face's libraries take: a folder with config, safetensors and tokenizer.
 
-PyTorch and transformers are imported when they are needed: it takes them two seconds.
+PyTorch, transformers and gguf are imported when they are needed: it takes them two seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from inflight import files, manifest
 from inflight.cache import made_once
 from inflight.checkpoint import tokenizer
 from inflight.checkpoint.sources import Checkpoint
-from inflight.checkpoint.weights import GgufFile
 from inflight.errors import CourseError
 from inflight.paths import cache_dir
 
@@ -61,6 +60,8 @@ def refuse_damaged(folder: Path) -> None:
 
 def _convert(checkpoint: Checkpoint, target: Path) -> None:
     """Write the Hugging Face folder of a GGUF file; nothing is at `target` until all of it is."""
+    from inflight.checkpoint.weights import GgufFile
+
     path = Path(checkpoint.path).absolute()
     source = GgufFile(path)
     source.shape()  # before transformers believes what the file says of itself

@@ -15,11 +15,19 @@ from inflight.notebook.charts.display import in_course_look
 from inflight.notebook.linked_marks import SCRIPT
 
 _DRAWING = """
-// A page has one plotly.js, from whichever figure comes first. It is no part of this module, which has to load within
-// two seconds: after that anywidget gives a widget up.
-function plotly(source) {
-  const url = () => URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
-  return (globalThis.inflightPlotly ??= import(url()).then(() => globalThis.Plotly));
+// A page has one plotly.js, from whichever figure gets it first. It comes by a message of its own, for it is large: this
+// module has to load within two seconds, and all states of a notebook's widgets together within four.
+function plotly(model) {
+  return globalThis.inflightPlotly ?? new Promise((resolve) => {
+    function receive(content, [source]) {
+      if (content !== "plotly.js") return;
+      model.off("msg:custom", receive);
+      const url = () => URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+      resolve(globalThis.inflightPlotly ??= import(url()).then(() => globalThis.Plotly));
+    }
+    model.on("msg:custom", receive);
+    model.send("plotly.js");
+  });
 }
 
 function render({ model, el }) {
@@ -32,7 +40,7 @@ function render({ model, el }) {
     if (drawing) return;
     drawing = true;
     try {
-      const { react } = await plotly(model.get("plotly_js"));
+      const { react } = await plotly(model);
       for (let drawn = ""; drawn !== model.get("value"); ) {
         drawn = model.get("value");
         const { data, layout, config } = JSON.parse(drawn);
@@ -61,24 +69,25 @@ _CARD = ".inflight-figure { background: white; border-radius: 4px; padding: 8px;
 class LiveFigure(anywidget.AnyWidget):
     """Shows the figure that it was given last.
 
-    plotly.js travels with it, 5 MB once, so it needs no network; it is no part of a stored notebook.
+    The page asks for plotly.js once and gets it from the kernel, so it needs no network.
 
     Attributes
     ----------
     value : str
         The figure as plotly's JSON, "" before the first.
-    plotly_js : str
-        The library's source.
     """
 
     value = traitlets.Unicode("").tag(sync=True)
-    plotly_js = traitlets.Unicode().tag(sync=True)
     _esm = SCRIPT + _DRAWING
     _css = _CARD
 
-    @traitlets.default("plotly_js")
-    def _plotly_js(self) -> str:
-        return get_plotlyjs()
+    def __init__(self, **traits):
+        super().__init__(**traits)
+        self.on_msg(self._answer)
+
+    def _answer(self, _, content: object, buffers: list) -> None:
+        if content == "plotly.js":
+            self.send(content, buffers=[get_plotlyjs().encode()])
 
     def draw(self, figure: go.Figure, view: int = 0) -> None:
         """Show `figure` in the course's look.

@@ -219,10 +219,15 @@ def test_a_view_stays_through_a_run_and_not_into_the_next():
     assert views[3:] == [1, 2]
 
 
-def test_the_figure_brings_plotly_along_and_needs_no_network():
-    picture = Dashboard({}, frames(1)).picture
-    assert picture.plotly_js == get_plotlyjs() and "http" not in picture._esm
-    assert len(picture._esm) < 3_000  # anywidget gives a module two seconds to load
+def test_the_page_gets_plotly_when_it_asks_and_needs_no_network():
+    picture, sent = Dashboard({}, frames(1)).picture, []
+    picture.send = lambda content, buffers: sent.append((content, buffers))
+    for asked in ("plotly.js", {"something": "else"}, None):
+        picture._handle_custom_msg(asked, [])
+    assert sent == [("plotly.js", [get_plotlyjs().encode()])]
+    assert "http" not in picture._esm
+    # anywidget gives a module two seconds to load, and a page all states of a notebook's widgets four.
+    assert len(json.dumps(picture.get_state(), default=str)) < 20_000
 
 
 def test_what_it_is_can_be_read_without_a_page():
