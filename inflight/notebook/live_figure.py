@@ -15,8 +15,8 @@ from inflight.notebook.charts.display import in_course_look
 from inflight.notebook.linked_marks import SCRIPT
 
 _DRAWING = """
-// A page has one plotly.js, from whichever figure gets it first. It comes by a message of its own, for it is large: this
-// module has to load within two seconds, and all states of a notebook's widgets together within four.
+// A page has one plotly.js, from whichever figure gets it first. It comes by a message of its own, for it is large:
+// this module has to load within two seconds, and all states of a notebook's widgets together within four.
 function plotly(model) {
   return globalThis.inflightPlotly ?? new Promise((resolve) => {
     function receive(content, [source]) {
