@@ -6,25 +6,7 @@ import pytest
 
 from inflight.notebook import charts
 from inflight.notebook.charts.display import in_course_look, page
-
-
-def row(rate, served, goodput, over=False):
-    made = {"rate": rate, "rounds": 3, "over_limit": over, "met_share_median": goodput / rate}
-    for name, value in (("served_per_s", served), ("goodput_per_s", goodput)):
-        made |= {f"{name}_median": value, f"{name}_min": 0.9 * value, f"{name}_max": 1.1 * value}
-    for column, value in (("ttft_ms", 80.0 * rate), ("latency_ms", 900.0 * rate), ("itl_ms", None)):
-        for label in ("p50", "p90", "p99"):
-            made |= {f"{column}_{label}_{key}": value for key in ("median", "min", "max")}
-    return made
-
-
-RESULT = {
-    "rows": [row(2.0, 2.0, 2.0), row(4.0, 3.9, 3.8), row(6.0, 5.0, 1.0, over=True)],
-    "settings": {"objective": "ttft=400,latency=4000"},
-    "devices": {"bench sweep": "AMD EPYC"},
-    "knee": 4.0,
-    "capacity": {"measured": {"median": 5.0, "min": 4.8, "max": 5.2}, "predicted": 5.5},
-}
+from tests.notebook.chart_samples import SWEEP_RESULT as RESULT
 
 
 def test_the_knee_and_both_capacities_are_marked():

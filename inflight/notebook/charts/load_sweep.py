@@ -4,10 +4,9 @@ import math
 
 import plotly.graph_objects as go
 
-from inflight.notebook.palette import DECODE, INK, PREFILL, REQUEST, WASTE, WASTE_TEXT
+from inflight.notebook.palette import DECODE, INK, PREFILL, REQUEST, WASTE, WASTE_TEXT, as_text
 
 GOOD, OVER = REQUEST[0], REQUEST[3]
-HEIGHT_PX, LEGEND_PX = 680, 14
 _MS = [digit * 10**power for power in range(7) for digit in (1, 2, 5)]
 TICKS = {"tickvals": _MS, "ticktext": [f"{value:,}" for value in _MS]}
 TIMES = {"ttft_ms": ("TTFT", PREFILL), "latency_ms": ("end-to-end latency", DECODE), "itl_ms": ("ITL", REQUEST[1])}
@@ -33,7 +32,7 @@ def load_sweep(result: dict) -> go.Figure:
         mode="lines",
         name="all that come",
         line={"color": WASTE, "dash": "dot"},
-        hoverinfo="skip",
+        hovertemplate="as many requests answered as come<extra></extra>",
     )
     _rates(fig, rows, "served_per_s", "answered", DECODE, "requests answered a second")
     _rates(fig, rows, "goodput_per_s", "goodput", GOOD, "a second answered within the objective")
@@ -51,10 +50,15 @@ def load_sweep(result: dict) -> go.Figure:
             "matches": "x",
             "title": "requests that come a second (✕: over the limit)",
         },
-        yaxis2={"domain": [0, 0.43], "type": "log", "title": "P99 (ms, log scale)", **TICKS},
-        height=HEIGHT_PX,
-        legend={"y": 1 - LEGEND_PX / HEIGHT_PX, "yanchor": "top"},  # its rows grow downwards, into the margin
-        margin={"l": 76, "r": 28, "t": 156, "b": 64},
+        yaxis2={
+            "domain": [0, 0.43],
+            "type": "log",
+            "range": _log_range(rows, result),
+            "title": "P99 (ms, log scale)",
+            **TICKS,
+        },
+        height=560,
+        margin={"l": 76, "r": 28, "t": 36},
         meta={"device": next(iter(result["devices"].values()))},
     )
     return fig
@@ -88,7 +92,7 @@ def _rates(fig: go.Figure, rows: list[dict], key: str, name: str, colour: str, u
         name=name,
         mode="lines+markers",
         line={"color": colour},
-        marker={"symbol": ["x" if row["over_limit"] else "circle" for row in rows], "size": 8},
+        marker={"symbol": ["x" if row["over_limit"] else "circle" for row in rows], "size": 8, "color": colour},
         error_y=_bars(rows, key, middle, colour),
         text=[_point(row, key) for row in rows],
         hovertemplate=f"%{{text}} {unit}<extra>{name}</extra>",
@@ -106,7 +110,7 @@ def _times(fig: go.Figure, rows: list[dict], column: str, name: str, colour: str
         name=f"P99 of {name}",
         mode="lines+markers",
         line={"color": colour, "dash": "dash"},
-        marker={"symbol": ["x" if row["over_limit"] else "circle" for row in known], "size": 8},
+        marker={"symbol": ["x" if row["over_limit"] else "circle" for row in known], "size": 8, "color": colour},
         error_y=_bars(known, f"{column}_p99", middle, colour),
         text=[
             f"{row['rate']:.3g} requests come a second<br>{name}: P50 {row[f'{column}_p50_median']:,.0f} ms, "
@@ -142,12 +146,22 @@ def _point(row: dict, key: str) -> str:
 def _mark_limits(fig: go.Figure, result: dict, most: float) -> None:
     """The knee, as a line through both panels; the capacity, measured and predicted, as levels of the upper one."""
     if result["knee"] is not None:
-        line = {"color": GOOD, "width": 1.5}
-        fig.add_shape(type="line", xref="x", x0=result["knee"], x1=result["knee"], yref="paper", y0=0, y1=1, line=line)
+        said = f"knee: {result['knee']:.3g} requests/s"
+        for suffix, ends in (("", [0, 10 * most]), ("2", [_MS[0], _MS[-1]])):
+            fig.add_scatter(
+                x=[result["knee"]] * 2,
+                y=ends,
+                mode="lines",
+                name="knee",
+                legendgroup="knee",
+                showlegend=False,
+                line={"color": GOOD, "width": 1.5},
+                hovertemplate=f"{said}<extra></extra>",
+                xaxis=f"x{suffix}",
+                yaxis=f"y{suffix}",
+            )
         note = {"xref": "x", "x": result["knee"], "yref": "paper", "y": 1, "xanchor": "center", "yanchor": "bottom"}
-        fig.add_annotation(
-            **note, showarrow=False, font={"color": GOOD}, text=f"<b>knee: {result['knee']:.3g} requests/s</b>"
-        )
+        fig.add_annotation(**note, showarrow=False, font={"color": as_text(GOOD)}, text=f"<b>{said}</b>")
     capacity = result["capacity"]
     measured = None if capacity["measured"] is None else capacity["measured"]["median"]
     for name, level, colour, dash in (
@@ -170,8 +184,18 @@ def _mark_objective(fig: go.Figure, result: dict, most: float) -> None:
     for part in filter(None, (result["settings"].get("objective") or "").split(",")):
         name, _, limit = part.strip().partition("=")
         title, colour = TIMES[f"{name}_ms"]
-        line = {"color": colour, "width": 1, "dash": "dot"}
-        fig.add_shape(type="line", xref="x2", x0=0, x1=most, yref="y2", y0=float(limit), y1=float(limit), line=line)
+        said = f"{title} at most {float(limit):g} ms"
+        fig.add_scatter(
+            x=[0, most / 2, most],
+            y=[float(limit)] * 3,
+            mode="lines",
+            name=said,
+            showlegend=False,
+            line={"color": colour, "width": 1, "dash": "dot"},
+            hovertemplate=f"the objective: {said}<extra></extra>",
+            xaxis="x2",
+            yaxis="y2",
+        )
         fig.add_annotation(
             xref="x2",
             x=0,
@@ -180,9 +204,18 @@ def _mark_objective(fig: go.Figure, result: dict, most: float) -> None:
             xanchor="left",
             yanchor="bottom",
             showarrow=False,
-            text=f"{title} at most {float(limit):g} ms",
+            text=said,
             font={"size": 11, "color": WASTE_TEXT},
         )
+
+
+def _log_range(rows: list[dict], result: dict) -> list[float]:
+    """The powers of ten between which all times and limits lie, with some room."""
+    objective = (result["settings"].get("objective") or "").split(",")
+    limits = [float(part.partition("=")[2]) for part in objective if part]
+    times = [row[f"{column}_p99_{end}"] for row in rows for column in TIMES for end in ("min", "max")]
+    known = [value for value in [*times, *limits] if value]
+    return [math.log10(min(known)) - 0.15, math.log10(max(known)) + 0.2] if known else [0, 3]
 
 
 def _most(rows: list[dict], key: str) -> float:
