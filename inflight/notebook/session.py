@@ -12,6 +12,7 @@ when it was last used, for that may lie in a folder that is gone by now.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import html
 import os
 import shutil
@@ -19,7 +20,7 @@ import stat
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import ipywidgets
@@ -114,8 +115,7 @@ class Kept:
             return
         if not all((self._repo / name).exists() for name in self._files):
             self._put_back()
-        found = [path for path in sorted(self._repo.rglob("*")) if path.is_dir() or path.stat().st_size <= MOST_BYTES]
-        self._files = {path.relative_to(self._repo): None if path.is_dir() else path.read_bytes() for path in found}
+        self._files = {path.relative_to(self._repo): data for path, data in _small_files(self._repo)}
 
     def start_again(self) -> None:
         """Start the same server with its repository, or attach it again; nothing if it runs.
@@ -153,6 +153,16 @@ class Kept:
             for name, value in config.parameters.items():
                 if name.endswith(LOG_PATH) and value.string_value:
                     _make_folder(Path(value.string_value).parent)
+
+
+def _small_files(folder: Path) -> Iterator[tuple[Path, bytes | None]]:
+    """Everything below `folder`, with None for a folder; a file that goes meanwhile, as a backend's own do, is none."""
+    for path in sorted(folder.rglob("*")):
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_dir():
+                yield path, None
+            elif path.stat().st_size <= MOST_BYTES:
+                yield path, path.read_bytes()
 
 
 def _make_folder(path: Path) -> None:

@@ -3,7 +3,6 @@
 import itertools
 import json
 import threading
-from types import SimpleNamespace
 
 import ipywidgets
 import plotly.graph_objects as go
@@ -301,6 +300,16 @@ def test_the_board_of_lesson_05_edits_loads_runs_and_keeps_the_run_before(served
 # The race -------------------------------------------------------------------------------------------------------------
 
 
+class Elsewhere:
+    """As much of an attached server as a board asks for that sends it nothing."""
+
+    is_attached, repo, twin = True, None, None
+    grpc_url, http_url = "127.0.0.1:1", "http://127.0.0.1:2"
+
+    def is_alive(self):
+        return True
+
+
 @pytest.fixture
 def race_board(monkeypatch):
     """A board of races that are made up: each stream gets a token every 0.1 s, as fast as they are asked for."""
@@ -310,7 +319,7 @@ def race_board(monkeypatch):
             yield [Token(stream, token, 0.1 * token, "x") for stream in range(1, len(prompts) + 1)]
 
     monkeypatch.setattr(gpt2_client, "race", race)
-    return boards.race(SimpleNamespace(grpc_url="127.0.0.1:1"))
+    return boards.race(Elsewhere())
 
 
 def lines(board):
