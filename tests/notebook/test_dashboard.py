@@ -310,6 +310,9 @@ class Elsewhere:
         return True
 
 
+ELSEWHERE = Elsewhere()  # boards refer to theirs weakly
+
+
 @pytest.fixture
 def race_board(monkeypatch):
     """A board of races that are made up: each stream gets a token every 0.1 s, as fast as they are asked for."""
@@ -319,8 +322,7 @@ def race_board(monkeypatch):
             yield [Token(stream, token, 0.1 * token, "x") for stream in range(1, len(prompts) + 1)]
 
     monkeypatch.setattr(gpt2_client, "race", race)
-    server = Elsewhere()  # boards refer to theirs weakly
-    yield boards.race(server)
+    return boards.race(ELSEWHERE)
 
 
 def lines(board):
