@@ -144,9 +144,8 @@ for model, tokens in races.items():
     times = tokens.groupby("stream")["time_s"]
     first, last_of_other = times.min()[2], times.max()[1]
     kept_waiting += first > last_of_other
-    print(
-        f"{model:15} the second stream waited {first - offsets_s[1]:.2f} s for its first token"
-    )
+    waited_s = first - offsets_s[1]
+    print(f"{model:15} the second stream waited {waited_s:.2f} s for its first token")
 print(guess.score(("at once in both", "at once in one", "after")[kept_waiting]))
 
 # %% [markdown]
