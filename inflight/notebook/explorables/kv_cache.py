@@ -55,7 +55,7 @@ def policies_on_paper(lengths: list[tuple[int, int]], build: BuildConfig, most_t
                 x=rows["cache"].tolist(),
                 y=rows["iterations"].tolist(),
                 mode="markers",
-                marker={**MEASURED, "color": POLICY[policy]},
+                marker={**MEASURED, "color": POLICY[policy]["color"]},
                 name="measured",
                 legendgroup="measured",
                 showlegend=number == 0,
@@ -86,7 +86,7 @@ def _draw_sizes(fig: go.Figure, policy: str, sizes: list[int], runs: list[DryRun
         x=sizes,
         y=[run.iterations for run in runs],
         mode="lines+markers",
-        line={"color": POLICY[policy], "width": 3, "dash": _DASH[policy]},
+        line={"color": POLICY[policy]["color"], "width": 3, "dash": POLICY[policy]["dash"]},
         marker={"size": 6},
         name=policy,
         legendgroup=policy,
@@ -104,7 +104,7 @@ def _draw_blocks(fig: go.Figure, policy: str, run: DryRun, num_blocks: int) -> N
         x=[stretch.first - 1 for stretch in stretches] + [run.iterations],
         y=[stretch.blocks_used for stretch in stretches] + [0],
         mode="lines",
-        line={"color": POLICY[policy], "width": 2, "dash": _DASH[policy], "shape": "hv"},
+        line={"color": POLICY[policy]["color"], "width": 2, "dash": POLICY[policy]["dash"], "shape": "hv"},
         legendgroup=policy,
         showlegend=False,
         hovertext=[
@@ -145,9 +145,6 @@ def _lay_out(fig: go.Figure, now: dict[str, DryRun], cache_tokens: int, ends: tu
         xaxis2={"title": "iteration", "range": [0, last * 1.02], "anchor": "y2"},
         yaxis2={"title": "blocks in use", "range": [0, num_blocks * 1.15], "domain": [0.0, 0.4], "anchor": "x2"},
     )
-
-
-_DASH = dict(zip(POLICIES, ("dash", "solid")))
 
 
 def _policies_in_words(now: dict[str, DryRun], cache_tokens: int, slots: int) -> str:
