@@ -64,11 +64,11 @@ def test_every_link_of_a_copy_leads_somewhere(tmp_path):
 
 def test_what_is_there_is_kept(course, tmp_path):
     folder = workspace.prepare(tmp_path / "work", course=course).folder
-    edit(folder / "labs" / "01_engine.ipynb", "mine")
-    written = (folder / "labs" / "01_engine.ipynb").read_bytes()
+    edit(folder / "labs" / "01_engine_lab.ipynb", "mine")
+    written = (folder / "labs" / "01_engine_lab.ipynb").read_bytes()
     again = workspace.prepare(folder, course=course)
     assert (again.made, again.newer, again.aside) == ([], [], None)
-    assert (folder / "labs" / "01_engine.ipynb").read_bytes() == written
+    assert (folder / "labs" / "01_engine_lab.ipynb").read_bytes() == written
 
 
 def test_a_newer_course_is_told_of_and_touches_nothing(course, tmp_path):
@@ -98,7 +98,7 @@ def test_one_lesson_begins_afresh_and_the_old_one_is_set_aside(course, tmp_path)
         edit(folder / name, "mine")
     again = workspace.prepare(folder, fresh="01", course=course)
     assert again.made == ["notebooks/01_engine.ipynb", "labs/01_engine_lab.ipynb"]
-    assert nbformat.read(again.aside / "labs" / "01_engine.ipynb", as_version=4).cells[1].source == "mine"
+    assert nbformat.read(again.aside / "labs" / "01_engine_lab.ipynb", as_version=4).cells[1].source == "mine"
     assert nbformat.read(folder / "notebooks" / "00_start_here.ipynb", as_version=4).cells[1].source == "mine"
 
 
