@@ -288,7 +288,7 @@ def add_markdown(text):
         ("notebooks", add_markdown("see [this](../labs/02_none.ipynb)"), "link to ../labs/02_none.ipynb leads nowhere"),
         ("notebooks", add_markdown("# Another"), "2 top headings"),
         ("notebooks", add_markdown("### Deep"), "headings skip a level: [1, 3]"),
-        ("notebooks", add_markdown("x" * lessons.MAX_BYTES), "more than 700000"),
+        ("notebooks", add_markdown("x" * lessons.MAX_BYTES), f"more than {lessons.MAX_BYTES}"),
         ("labs", lambda nb: nb["cells"][1].update(execution_count=1), "a lab has outputs"),
         ("labs", add_markdown("try `answer = slots - guests % slots`"), "the answer `answer = slots - guests % slots`"),
         ("labs", lambda nb: nb["cells"][2].update(source="# total_of_all_slots = 8"), "can be read in the lab"),

@@ -45,11 +45,11 @@ class Place:
     def ask_tokens(self, input_ids, request_output_len=4, **options):
         return Client(self.streaming.grpc_url).ask_tokens(input_ids, request_output_len, **options)
 
-    def send(self, remove=(), **arrays):
+    def send(self, remove=(), to=None, **arrays):
         """A request that the client would not make: the usual tensors, with some replaced or left out."""
         usual = {"text_input": np.array([[FRANCE.encode()]], object), "max_tokens": np.array([[4]], np.int32)}
         tensors = {name: array for name, array in {**usual, **arrays}.items() if name not in remove}
-        return Client(self.streaming.grpc_url)._ask_grpc("ensemble", tensors, _text, "sent")
+        return Client((to or self.streaming).grpc_url)._ask_grpc("ensemble", tensors, _text, "sent")
 
     def send_to(self, model, claims=None, missing=(), request_id="", **arrays):
         """A request to one model of the pipeline: the usual tensors, with some replaced.
@@ -151,7 +151,9 @@ CASES = {
         "unexpected shape for input 'max_tokens' for model 'ensemble'. Expected [-1,1], got [1,2]",
     ),
     "two prompts": (
-        lambda p: p.send(text_input=np.array([[b"a"], [b"b"]], object), max_tokens=np.array([[4], [4]], np.int32)),
+        lambda p: p.send(
+            to=p.whole, text_input=np.array([[b"a"], [b"b"]], object), max_tokens=np.array([[4], [4]], np.int32)
+        ),
         "Expected batch dimension to be 1 for each request, got 2: several prompts get several answers",
     ),
     "missing tensor": (lambda p: p.send(remove=["max_tokens"]), "missing required input(s) ['max_tokens']"),
