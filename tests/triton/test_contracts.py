@@ -86,6 +86,7 @@ def test_the_token_client_stops_a_stream(streaming, release, ids):
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_token_client_stops_a_whole_answer(whole, release, ids):
+    wait_until(lambda: active_requests(whole) == 0, "the gauge knows that the request before has ended")
     begun = lambda: wait_until(lambda: active_requests(whole) == 1, "the request is in the engine")
     answers = outside.core_whole_and_stopped(whole, release, ids, LONG, begun)
     assert [] in answers, "the stop request is answered with no tokens"
