@@ -86,7 +86,7 @@ def test_the_token_client_stops_a_stream(streaming, release, ids):
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_token_client_stops_a_whole_answer(whole, release, ids):
-    wait_until(lambda: active_requests(whole) == 0, "the gauge knows that the request before has ended")
+    wait_until(lambda: active_requests(whole) == 0, "the gauge knows that the requests before have ended")
     begun = lambda: wait_until(lambda: active_requests(whole) == 1, "the request is in the engine")
     answers = outside.core_whole_and_stopped(whole, release, ids, LONG, begun)
     assert [] in answers, "the stop request is answered with no tokens"
@@ -401,6 +401,7 @@ def test_a_whole_answer_that_is_stopped_has_the_tokens_so_far(request, kind, pro
 
 
 def test_a_request_is_stopped_by_the_name_that_it_was_given(whole, ids):
+    wait_until(lambda: active_requests(whole) == 0, "the gauge knows that the requests before have ended")
     arrived = outside.Arrived()
     with Client(whole.grpc_url) as client, grpc.InferenceServerClient(whole.grpc_url) as plain:
         arrays = {**outside.core_request("0.18", ids, LONG, streaming=False), "end_id": outside.one(-1, np.int32)}

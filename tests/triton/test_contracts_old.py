@@ -186,6 +186,7 @@ def test_the_token_client_streams(streaming, ids, tokens):
 
 def test_the_token_client_stops(streaming, whole, ids):
     assert 0 < len(outside.core_streamed_and_stopped(streaming, "0.5", ids, LONG)) < LONG
+    wait_until(lambda: active_requests(whole) == 0, "the gauge knows that the requests before have ended")
     begun = lambda: wait_until(lambda: active_requests(whole) == 1, "the request is in the engine")
     answers = outside.core_whole_and_stopped(whole, "0.5", ids, LONG, begun)
     assert sorted(map(bool, answers)) == [False, True] and max(map(len, answers)) < LONG
