@@ -256,7 +256,7 @@ def test_the_command_line_adds_it(small_folder, small_engine, tmp_path):
 def test_a_repository_that_exists_gets_no_baseline(tmp_path):
     command = [sys.executable, "-m", "inflight", "serve", tmp_path, "--with-llama-python"]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert process.returncode == 1 and "leave out --engine-dir, --set, --contract and" in process.stderr
+    assert process.returncode == 1 and "and --with-llama-python, or the repository" in process.stderr
 
 
 def test_the_config_editor_knows_the_model(small_folder, tmp_path):
