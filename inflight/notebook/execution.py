@@ -81,6 +81,8 @@ header.course { padding-top: .8rem; } footer.course { padding-bottom: 2rem; }
 .jp-RenderedMarkdown { font-size: 16px; line-height: 1.55; }
 .jp-RenderedMarkdown > :not(table, pre) { max-width: 60ch; }  /* of "0": about 75 letters */
 .jp-RenderedHTMLCommon table { display: block; width: fit-content; max-width: 100%; overflow-x: auto; margin-left: 0; }
+.jp-RenderedHTMLCommon pre { max-width: 100%; overflow-x: auto; }
+.jp-RenderedHTMLCommon :not(pre) > code { overflow-wrap: anywhere; }
 .jp-InputArea, .jp-OutputArea-child { display: flex; }
 .jp-InputArea > :not(.jp-InputPrompt), .jp-OutputArea-child > :not(.jp-OutputPrompt) {
   display: block; flex: 1; min-width: 0; overflow-x: auto;

@@ -11,7 +11,7 @@ import ipywidgets
 
 from inflight.notebook.keyboard import Keyboard
 
-PICTURE = "border: 1px solid #767676; border-radius: 4px; padding: 4px 12px; line-height: 1.6"
+PICTURE = "border: 1px solid #767676; border-radius: 4px; padding: 4px 12px; line-height: 1.6; overflow-wrap: anywhere"
 CONTROL = "border: 1px solid #767676; border-radius: 3px; padding: 0 6px"
 
 

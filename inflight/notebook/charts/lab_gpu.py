@@ -6,6 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight import machine
+from inflight.notebook.charts.display import NARROWEST_PX, wrapped
 from inflight.notebook.charts.marks import once_in_legend, saying
 from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE_TEXT, patterns
 
@@ -16,6 +17,7 @@ NONE_YET = (
     "assets/lab-gpu/measure.sh makes them.",
 )
 LINE_PX = 22
+LEFT_PX, RIGHT_PX = 150, 60
 
 
 def lab_results(measured: pd.DataFrame, recorded: pd.DataFrame, name: str, value: str, unit: str) -> go.Figure:
@@ -65,7 +67,7 @@ def lab_results(measured: pd.DataFrame, recorded: pd.DataFrame, name: str, value
     return fig.update_layout(
         height=top + 60 + 40 + LINE_PX * len(rows),
         barmode="group",
-        margin={"l": 150, "r": 60, "t": top},
+        margin={"l": LEFT_PX, "r": RIGHT_PX, "t": top},
         meta={"device": ""},  # the legend names them
     )
 
@@ -94,10 +96,14 @@ def _rounded(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
+def _title(unit: str) -> str:
+    return "<br>".join(wrapped(unit, 14, NARROWEST_PX - LEFT_PX - RIGHT_PX))
+
+
 def _axis(unit: str, values: pd.Series) -> dict:
     """Logarithmic where a bar would be twenty times as long as another; with room for what is written beside a bar."""
     low, high = values.min(), values.max()
     if high < 20 * low:
-        return {"title": unit, "range": [0, 1.15 * high]}
+        return {"title": _title(unit), "range": [0, 1.15 * high]}
     decades = [math.floor(math.log10(low / 2)), math.log10(high) + 0.3]
-    return {"title": f"{unit} (log scale)", "type": "log", "range": decades, "dtick": 1}
+    return {"title": _title(f"{unit} (log scale)"), "type": "log", "range": decades, "dtick": 1}
