@@ -196,4 +196,4 @@ def test_after_the_tab_was_closed_and_opened_every_widget_works(page, outputs, n
     editor.get_by_text("The server has loaded batch-cost again.").wait_for(timeout=60_000)
     outputs["board"].get_by_role("button", name="Run").click()
     outputs["board"].get_by_text("Done.").wait_for(timeout=60_000)
-    assert "model not found" not in page.locator("body").inner_text()
+    assert "Error displaying widget" not in page.locator("body").inner_text()

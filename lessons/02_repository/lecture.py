@@ -443,7 +443,7 @@ print(
 # the first workshops, of 0.5, are served by `assemble(…, contract="0.5")`, on the command line `--contract 0.5`.
 
 # %%
-pd.DataFrame(repository.contract_differences()).set_index("since")
+charts.table(pd.DataFrame(repository.contract_differences()))
 
 # %% [markdown]
 # Each row has broken somebody's client: at its first request when a type or a required input changed, or with a wrong

@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 import textwrap
 
 import pandas as pd
@@ -167,12 +168,14 @@ def table(frame: pd.DataFrame, decimals: int = 1) -> HTML:
     """`frame` without its index: text to the left, numbers to the right, whole texts."""
 
     def cell(tag: str, value: object, is_number: bool) -> str:
-        # A long name may be broken rather than push the table off a narrow page; a number may not.
-        breaks = "white-space: nowrap" if is_number and tag == "td" else "overflow-wrap: anywhere"
-        look = f"text-align: {'right' if is_number else 'left'}; vertical-align: top; padding: 4px 6px; {breaks}"
-        places = decimals if isinstance(value, float) else 0
-        text = f"{value:,.{places}f}" if is_number and tag == "td" else str(value)
-        return f'<{tag} style="{look}">{html.escape(text)}</{tag}>'
+        look = f"text-align: {'right' if is_number else 'left'}; vertical-align: top; padding: 4px 6px"
+        if is_number and tag == "td":
+            places = decimals if isinstance(value, float) else 0
+            return f'<td style="{look}; white-space: nowrap">{value:,.{places}f}</td>'
+        # A long name may be broken rather than push the table off a narrow page. Not by a style: JupyterLab takes that
+        # away from what this user's kernel has not made.
+        text = re.sub(r"(?<=\w)([_/=]|-+|[.,:](?=[^\W\d]))(?=\w)", r"\1<wbr>", html.escape(str(value)))
+        return f'<{tag} style="{look}">{text}</{tag}>'
 
     numeric = [pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes]
     head = "".join(cell("th", name, number) for name, number in zip(frame.columns, numeric, strict=True))
