@@ -255,7 +255,7 @@ on_paper
 # among 20 equally likely tokens. The text decides most of it, so judge a build by how many times the checkpoint's
 # own perplexity it has, computed with the file's weights in 32 bits: 1 means nothing is lost.
 
-# %%
+# %% tags=["nbval-ignore-output"]
 from inflight.bench import quality
 
 options = {
