@@ -266,9 +266,10 @@ def test_a_lecture_is_shown_whole_on_every_laptop(lectures, name):
     page, outside = lectures
     open_lecture(page, name)
     for size in SIZES:
+        resized(page, *size)
         if size == min(SIZES):  # at 150 % the sidebar takes a third of the page: a reader closes it
             page.evaluate(COLLAPSE)
-        resized(page, *size)
+            resized(page, *size)
         assert_whole(page, outside)
     assert scrolling_sideways(page, CODE, own=".jp-RenderedMarkdown:has(pre)") == []  # shell scripts are wider
     page.evaluate(EXPAND)

@@ -156,7 +156,7 @@ playground
 # | start it | `Server(repo).start()` | `{{line.launch}}` |
 # | engine of `tensorrt_llm` | OpenVINO on the CPU | TensorRT-LLM {{name.tensorrt_llm}} on the GPU |
 # | ask, text in and out | `client.ask(…)` | `{{line.text_client}}` |
-# | ask by HTTP | `POST /v2/models/ensemble/generate_stream` | the same |
+# | ask by HTTP | `…/ensemble/generate_stream` | the same |
 #
 # `assets/lab-gpu/lab.sh` goes the whole way in small steps, and each lesson shows and explains its own; names such as
 # `$REPO` are the script's. Whoever prepares the machine begins with [its page](../assets/lab-gpu/README.md), which also
