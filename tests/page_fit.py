@@ -1,6 +1,11 @@
 """What does not fit on a page, in words: asked of the browser once everything on it is drawn."""
 
+import time
+from collections.abc import Callable
+
 from playwright.sync_api import Page
+
+DRAWN_S = 15
 
 # For the pictures: what is written must lie within the picture, and headings, legend, buttons and notes apart.
 _PICTURES = """() => {
@@ -96,12 +101,20 @@ def resized(page: Page, width: int, height: int) -> None:
 
 def faults_of_pictures(page: Page) -> list[str]:
     """Pictures of plotly that do not fit, whose words are cut off, or whose parts cover each other."""
-    return page.evaluate(_PICTURES)
+    return _lasting(page, lambda: page.evaluate(_PICTURES))
 
 
 def scrolling_sideways(page: Page, selector: str, own: str = "") -> list[str]:
     """Which elements scroll sideways; those that match `own` may."""
-    return page.evaluate(_WIDE, [selector, own])
+    return _lasting(page, lambda: page.evaluate(_WIDE, [selector, own]))
+
+
+def _lasting(page: Page, faults: Callable[[], list[str]]) -> list[str]:
+    """The faults that are still there when a page has had the time to draw what it has just opened."""
+    deadline = time.monotonic() + DRAWN_S
+    while (found := faults()) and time.monotonic() < deadline:
+        page.wait_for_timeout(200)
+    return found
 
 
 def too_pale(page: Page, selector: str) -> list[str]:
