@@ -234,7 +234,7 @@ charts.table(checks[["name", "need", "have", "ok", "fix"]])
 # - **A widget says that its server does not run.** Press *Start it again* in it.
 # - **A widget reads *model not found*.** Its kernel has been restarted: run the notebook again.
 
-# %%
+# %% tags=["nbval-ignore-output"]
 from inflight.notebook import session
 
 session.running()

@@ -612,7 +612,7 @@ try:
 except CourseError as error:
     print(str(error).replace(f"{broken}/", ""))
 
-# %%
+# %% tags=["nbval-ignore-output"]
 from inflight.notebook import session
 
 session.running()  # the widgets above need the server: it ends with the notebook

@@ -222,7 +222,7 @@ print(
 # %% [markdown]
 # ## What runs
 
-# %%
+# %% tags=["nbval-ignore-output"]
 from inflight.notebook import session
 
 session.running()

@@ -678,7 +678,7 @@ print("some pieces, but not all:", 10 <= len(dying.answer.pieces) < ASKED)
 # The server belongs to this notebook, and so the widgets above go on working. It ends with the notebook's kernel, or when
 # you stop it here. After a restarted kernel, or where a widget reads *model not found*, run the notebook again.
 
-# %%
+# %% tags=["nbval-ignore-output"]
 from inflight.notebook import session
 
 session.running()

@@ -197,7 +197,7 @@ print(
 #
 # ## What runs
 
-# %%
+# %% tags=["nbval-ignore-output"]
 from inflight.notebook import session
 
 session.running()

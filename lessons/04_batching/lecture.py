@@ -553,7 +553,7 @@ except CourseError as error:
 # The server belongs to this notebook, and so the widgets above go on working. It ends with the notebook's kernel, or when
 # you stop it here. After a restarted kernel, or where a widget reads *model not found*, run the notebook again.
 
-# %%
+# %% tags=["nbval-ignore-output"]
 from inflight.notebook import session
 
 session.running()

@@ -234,7 +234,7 @@ else:
 # %% [markdown]
 # ## What runs
 
-# %%
+# %% tags=["nbval-ignore-output"]
 from inflight.notebook import session
 
 session.running()

@@ -293,7 +293,7 @@ print("sent:", len(flood.requests), "· your account:", account(flood))
 # %% [markdown]
 # ## What runs
 
-# %%
+# %% tags=["nbval-ignore-output"]
 from inflight.notebook import session
 
 session.running()

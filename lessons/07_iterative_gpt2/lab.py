@@ -193,7 +193,7 @@ check("7.3", (settings, passes))
 #
 # ## What runs
 
-# %%
+# %% tags=["nbval-ignore-output"]
 from inflight.notebook import session
 
 session.running()
