@@ -44,7 +44,7 @@ METADATA = {
 }
 MAX_COLUMNS = 88  # of a cell: as in lessons/ruff.toml, whose formatter leaves long strings and comments alone
 MAX_BYTES = 900_000  # of which the static pictures are up to two thirds
-CELL_TIMEOUT = 180  # seconds; nbval does not notice a dead kernel sooner
+CELL_TIMEOUT = 600  # seconds, also beside other work; nbval does not notice a dead kernel sooner
 MARKER = re.compile(r"\s*# (BEGIN SOLUTION|END SOLUTION|LAB:).*")
 REGION = re.compile(r"^([ \t]*)# BEGIN SOLUTION\n(.*?)^[ \t]*# END SOLUTION$", re.M | re.S)
 
