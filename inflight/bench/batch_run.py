@@ -235,12 +235,13 @@ class _Run:
 
     def _statistics(self, requests: pd.DataFrame) -> Statistics:
         """What Triton counts of this run, as soon as it has counted it."""
-        counted = (requests["message"] != QUEUE_FULL).sum()
-        expected, url = self._before.succeeded + self._before.failed + counted, self._server.http_url
-        return (
-            telemetry.statistics_when(url, self._model, lambda now: now.succeeded + now.failed >= expected)
-            - self._before
-        )
+        ended, computed = (requests["message"] != QUEUE_FULL).sum(), (requests["outcome"] == "answered").sum()
+
+        def is_whole(now: Statistics) -> bool:  # a batch is counted after its requests
+            done = now - self._before
+            return done.succeeded + done.failed >= ended and done.inferences >= computed
+
+        return telemetry.statistics_when(self._server.http_url, self._model, is_whole) - self._before
 
 
 class _Clock:

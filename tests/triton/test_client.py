@@ -306,16 +306,19 @@ def test_answer_times():
 # Triton's statistics --------------------------------------------------------------------------------------------------
 
 
+def counted(server, requests=0):
+    """Triton's statistics once they hold so many requests and the executions of each: a request is counted first."""
+    return telemetry.statistics_when(
+        server.http_url, "preprocessing", lambda now: now.inferences == now.succeeded and now.succeeded >= requests
+    )
+
+
 def test_statistics_count_what_was_asked(streaming_server):
-    before = telemetry.statistics(streaming_server.http_url, "preprocessing")
+    before = counted(streaming_server)
     with Client(streaming_server.grpc_url) as client:
         for _ in range(3):
             client.stream("Hello", 4).read()
-    wait_until(
-        lambda: telemetry.statistics(streaming_server.http_url, "preprocessing").succeeded == before.succeeded + 3,
-        "three more requests are counted",
-    )
-    done = telemetry.statistics(streaming_server.http_url, "preprocessing") - before
+    done = counted(streaming_server, before.succeeded + 3) - before
     assert (done.inferences, done.executions, done.succeeded, done.failed) == (3, 3, 3, 0)
     assert done.batches.to_dict() == {1: 3} and done.mean_batch == 1 and done.compute_ms > 0 and done.queue_ms > 0
 
