@@ -397,19 +397,19 @@ def lab(
 
 @app.command()
 def progress(as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False) -> None:
-    """Show what you have done of each lesson's lab, as your workspace keeps it."""
-    from inflight.notebook import journal, workspace
+    """Show what you have done: exercises, predictions, and the parts of a stack of your own."""
+    from inflight.notebook import achieved, workspace
 
-    rows = journal.progress(workspace.around(Path.cwd()) or workspace.home())
+    done = achieved.read(workspace.around(Path.cwd()) or workspace.home())
     if as_json:
-        print(json.dumps(rows.to_dict("records"), indent=2))
+        print(json.dumps({name: table.to_dict("records") for name, table in done.items()}, indent=2))
         return
-    shown = Table("lesson")
-    for name in ("done", "not right yet", "tries"):
-        shown.add_column(name, justify="right")
-    for row in rows[rows["exercises"] > 0].itertuples():
-        shown.add_row(row.lesson, f"{row.done} of {row.exercises}", row.open, str(row.tries))
-    console.print(shown)
+    for title, table in done.items():
+        shown = Table(*table.columns, title=title, title_justify="left")
+        for row in table.astype(str).itertuples(index=False):
+            shown.add_row(*map(escape, row))
+        if len(table):
+            console.print(shown)
 
 
 bench.app.command("sweep")(bench_sweep.sweep)

@@ -5,10 +5,12 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submodules=[
+        "achieved",
         "boards",
         "charts",
         "explorables",
         "journal",
+        "mine",
         "progress",
         "session",
         "syllabus",
@@ -17,5 +19,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     ],
     submod_attrs={
         "grading": ["break_repository", "check"],
+        "sections": ["catch_up"],
     },
 )

@@ -89,6 +89,59 @@ def progress(folder: Path, course: Path = COURSE) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["lesson", "exercises", "done", "open", "tries"])
 
 
+def predictions(folder: Path) -> pd.DataFrame:
+    """What was predicted before it was measured, in the workspace `folder`: the first time for each question.
+
+    Returns
+    -------
+    DataFrame
+        `question`, `said`, `measured`, `right`.
+    """
+    columns = ["question", "said", "measured", "right"]
+    entries = [entry for entry in read(folder) if entry["kind"] == "prediction"]
+    rows = pd.DataFrame([[entry.get(name) for name in columns] for entry in entries], columns=columns)
+    return rows.drop_duplicates("question", ignore_index=True)
+
+
+def tries(folder: Path, exercise: str) -> pd.DataFrame:
+    """Every checked answer to `exercise` in the workspace `folder`: `at`, `status`, `seed`, and a column a figure."""
+    rows = []
+    for entry in read(folder):
+        if entry["kind"] == "exercise" and entry.get("exercise") == exercise:
+            figures = {figure["what"]: figure.get("value") for figure in _figures(entry)}
+            rows.append({"at": entry.get("at"), "status": entry.get("status"), "seed": entry.get("seed"), **figures})
+    return pd.DataFrame(rows, columns=None if rows else ["at", "status", "seed"])
+
+
+def changed_by(folder: Path, exercise: str) -> str:
+    """What the newest right answer to `exercise` measured, in words, beside doing nothing and the course's own."""
+    done = [
+        entry
+        for entry in read(folder)
+        if entry["kind"] == "exercise" and entry.get("exercise") == exercise and entry.get("status") == "done"
+    ]
+    said = []
+    for figure in _figures(done[-1]) if done else ():
+        beside = [
+            f"{words} {figure[key]:,.4g}"
+            for key, words in (("nothing", "doing nothing"), ("course", "the course's"))
+            if isinstance(figure.get(key), int | float)
+        ]
+        said.append(f"{figure['what']} {figure['value']:,.4g}" + (f" ({', '.join(beside)})" if beside else ""))
+    return "; ".join(said)
+
+
+def _figures(entry: dict) -> list[dict]:
+    found = entry.get("figures")
+    return [
+        figure
+        for figure in (found if isinstance(found, list) else [])
+        if isinstance(figure, dict)
+        and isinstance(figure.get("what"), str)
+        and isinstance(figure.get("value"), int | float)
+    ]
+
+
 def _entry(line: str) -> dict | None:
     try:
         entry = json.loads(line)

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 import ipywidgets
 
 from inflight.errors import CourseError
+from inflight.notebook import journal
 from inflight.notebook.panel import Panel
 
 NOT_MADE = "You made no prediction."
@@ -32,7 +33,12 @@ class Prediction(Panel):
         How near the answer came, once it has been measured.
     """
 
-    def __init__(self, question: str, options: Sequence[str] | Mapping[str, float] | None = None):
+    def __init__(
+        self,
+        question: str,
+        options: Sequence[str] | Mapping[str, float] | None = None,
+        given: str | float | None = None,
+    ):
         self.question, self._options = question, options
         self._right: str | float | None = None  # as measured; None before
         self._is_late = False
@@ -43,6 +49,18 @@ class Prediction(Panel):
         self.told = ipywidgets.HTML()
         super().__init__([ipywidgets.HTML(f"<b>{html.escape(question)}</b>"), self.field, self.told], label=question)
         self.field.observe(self._changed, "value")
+        if given is not None:
+            self._take(given)
+
+    def _take(self, given: str | float) -> None:
+        if self._options is None:
+            self.field.value = str(given)
+            if self.value is None:
+                raise CourseError(f"The prediction {given!r} is no number; give one, or None.")
+            return
+        if given not in self._options:
+            raise CourseError(f"The prediction {given!r} is none of {', '.join(self._options)}; give one, or None.")
+        self.field.value = given
 
     @property
     def value(self) -> str | float | None:
@@ -75,6 +93,9 @@ class Prediction(Panel):
             No option begins with the text, or more than one do.
         """
         self._right = self._right_one(measured)
+        if self.value is not None and not self._is_late:
+            is_right = self.value == self._right
+            journal.note("prediction", question=self.question, said=self.value, measured=self._right, right=is_right)
         return self._tell()
 
     def _right_one(self, measured: str | float) -> str | float:
@@ -118,7 +139,11 @@ class Prediction(Panel):
         return f", {max(said / right, right / said):.2g} times {'less' if said > right else 'more'}"
 
 
-def predict(question: str, options: Sequence[str] | Mapping[str, float] | None = None) -> Prediction:
+def predict(
+    question: str,
+    options: Sequence[str] | Mapping[str, float] | None = None,
+    given: str | float | None = None,
+) -> Prediction:
     """Ask for a commitment before the measurement.
 
     Parameters
@@ -126,8 +151,15 @@ def predict(question: str, options: Sequence[str] | Mapping[str, float] | None =
     question : str
     options : sequence of str, or mapping of str to float, optional
         What to choose from; with a number each where a number will be measured. None asks for a number.
+    given : str or float, optional
+        The answer, where nobody is there to click: what papermill puts into the notebook's `parameters`.
+
+    Raises
+    ------
+    CourseError
+        `given` is none of the options, or no number.
     """
-    return Prediction(question, options)
+    return Prediction(question, options, given)
 
 
 def _number(text: str) -> float | None:

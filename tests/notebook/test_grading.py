@@ -4,10 +4,13 @@ import json
 import subprocess
 import sys
 
+import nbformat
 import pytest
 
 from inflight.errors import CourseError
-from inflight.notebook.grading import NOT_YET, check, checker, grades
+from inflight.notebook import journal, workspace
+from inflight.notebook.grading import NOT_YET, Measured, check, checker, grades
+from inflight.paths import COURSE
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +20,7 @@ def graders(monkeypatch):
     monkeypatch.delenv("COURSE_STRICT", raising=False)
 
     @grades("9.1")
-    def bytes_a_token(answer):
+    def bytes_a_token(answer, _choose):
         if answer == 0:
             return NOT_YET
         return None if answer == 11520 else f"Count keys and values: {11520 // answer} times what you have."
@@ -46,7 +49,7 @@ def test_an_unknown_exercise_names_those_there_are():
 
 
 def test_what_is_shown_says_it_in_words_and_escapes_the_hint():
-    grades("9.2")(lambda answer: "a <b> is not a token")
+    grades("9.2")(lambda answer, _choose: "a <b> is not a token")
     shown = check("9.2", 1)._repr_html_()
     assert "Not right yet" in shown and "a &lt;b&gt; is not" in shown
 
@@ -61,7 +64,7 @@ def test_strict_raises_for_what_is_not_right(answer, monkeypatch):
 
 def test_two_graders_for_one_exercise_are_refused():
     with pytest.raises(ValueError, match="9.1"):
-        grades("9.1")(lambda answer: None)
+        grades("9.1")(lambda answer, _choose: None)
 
 
 @pytest.fixture
@@ -81,9 +84,93 @@ print(json.dumps([status, sorted(modules), check("8.1", 1).hint]))
 
 def test_a_check_imports_the_graders_of_its_lesson_and_no_others(course):
     status, modules, _ = course
-    assert status == NOT_YET and modules == ["batching", "checker"]
+    assert status == NOT_YET and modules == ["batching", "checker", "finding"]
 
 
 def test_an_unknown_exercise_names_those_of_all_lessons(course):
     known = course[2].partition("there are ")[2].rstrip(".").split(", ")
-    assert known == [f"{lesson}.{number}" for lesson in range(1, 8) for number in range(1, 4 + (lesson == 6))]
+    labs = [
+        cell.source
+        for path in sorted((COURSE / "labs").glob("*.ipynb"))
+        for cell in nbformat.read(path, as_version=4).cells
+        if cell.cell_type == "code"
+    ]
+    assert known == sorted(set(journal.CHECKED.findall("\n".join(labs))))
+
+
+# What is measured -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "right", "says"),
+    [
+        ({"at_most": 110}, 118, False, "iterations: 118, where at most 110 is wanted. Begin sooner."),
+        ({"at_most": 110}, 110, True, "wanted at most 110"),
+        ({"at_least": 3}, 2.5, False, "iterations: 2.5, where at least 3 is wanted. Begin sooner."),
+        ({"exactly": 7}, 7, True, "wanted exactly 7"),
+        ({"exactly": 7}, 8, False, "iterations: 8, where exactly 7 is wanted. Begin sooner."),
+        ({"at_most": 1e9}, float("nan"), False, "iterations: none, where at most 1,000,000,000 is wanted."),
+        ({}, 0.97, True, "yours 0.97"),
+    ],
+)
+def test_a_budget_decides_and_is_told(limit, value, right, says):
+    figure = Measured("iterations", value, advice="Begin sooner.", course=104, nothing=240, **limit)
+    grades("9.2", "Sooner is better.")(lambda answer, choose: {"the trace": figure})
+    result = check("9.2", 1)
+    assert (result.status == "done") == right and says in repr(result)
+    assert "the course's 104; doing nothing 240" in repr(result)
+    assert "<td>104</td><td>240</td>" in result._repr_html_() and result.figures == [figure]
+
+
+def test_one_of_several_figures_that_is_over_its_budget_makes_it_wrong():
+    figures = [Measured("iterations", 9, at_most=10), Measured("tokens computed twice", 5, exactly=0)]
+    grades("9.2")(lambda answer, choose: figures)
+    assert check("9.2", 1).hint == "tokens computed twice: 5, where exactly 0 is wanted."
+
+
+def test_two_budgets_for_one_figure_are_refused():
+    with pytest.raises(ValueError, match="iterations has more than one budget"):
+        Measured("iterations", 1, at_most=1, exactly=1)
+
+
+def test_hidden_cases_are_fresh_and_can_be_repeated(monkeypatch):
+    drawn = []
+    grades("9.2")(lambda answer, choose: drawn.append(choose.sample(range(10**9), 3)))
+    first, second = check("9.2", 1), check("9.2", 1)
+    assert first.seed != second.seed or drawn[0] == drawn[1], "one in 90,000 is equal, and then so are its cases"
+    assert f"Hidden cases: seed {first.seed}." in repr(first) and f"seed {first.seed}" in first._repr_html_()
+    monkeypatch.setenv("INFLIGHT_SEED", str(first.seed))
+    assert check("9.2", 1).seed == first.seed and drawn[2] == drawn[0]
+
+
+def test_no_seed_is_told_where_nothing_was_hidden():
+    assert check("9.1", 11520).seed is None and "seed" not in repr(check("9.1", 11520))
+
+
+# What is kept ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    folder = workspace.prepare(tmp_path / "work").folder
+    monkeypatch.chdir(folder / "labs")
+    return folder
+
+
+def test_a_right_answer_is_kept_as_a_part_and_a_wrong_one_is_not(work, tmp_path):
+    grades("9.2", keeps="scheduler")(lambda answer, choose: None if "right" in answer.read_text() else "No.")
+    answer = tmp_path / "scheduler.py"
+    answer.write_text("wrong")
+    check("9.2", answer)
+    assert not (work / "mine").exists()
+    answer.write_text("right")
+    result = check("9.2", answer)
+    assert result.status == "done" and "Kept as mine/scheduler.py" in repr(result)
+    assert (work / "mine" / "scheduler.py").read_text() == "right"
+
+
+def test_an_answer_stays_right_where_it_cannot_be_kept(work, tmp_path):
+    (work / "mine").write_text("in the way")
+    grades("9.2", keeps="scheduler")(lambda answer, choose: None)
+    result = check("9.2", tmp_path / "nowhere.py")
+    assert result.status == "done" and "not kept" in result.kept

@@ -4,7 +4,8 @@
 
 A check never stops a lab. With COURSE_STRICT=1 in the environment (how the solutions are built and tested) it raises.
 
-`checker` is what all checks share; the graders stand in one module a lesson, and a check imports that of its exercise.
+`finding` is what graders say, `checker` what all checks share; the graders stand in one module a lesson, and a check
+imports that of its exercise.
 """
 
 import lazy_loader
@@ -12,7 +13,8 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "checker": ["NOT_YET", "Result", "check", "grades"],
+        "checker": ["Result", "check", "grades"],
+        "finding": ["NOT_YET", "Finding", "Measured"],
         "repository": ["break_repository"],
     },
 )

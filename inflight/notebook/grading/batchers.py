@@ -7,7 +7,8 @@ import pandas as pd
 
 from inflight.bench.batch_run import QUEUE_FULL, TIMED_OUT, Outcome
 from inflight.bench.batches_on_paper import batches_on_paper
-from inflight.notebook.grading.checker import NOT_YET, Finding, grades
+from inflight.notebook.grading.checker import grades
+from inflight.notebook.grading.finding import NOT_YET, Finding
 from inflight.triton.telemetry import Statistics
 
 LEAST_MEAN_BATCH, MOST_P95_MS = 3.0, 300  # exercise 6.2
@@ -24,7 +25,7 @@ _RULES = (
 
 
 @grades("6.1", "While the model is busy a batch fills by itself: a delay matters only when it is idle.")
-def _batch_sizes(sizes: Callable) -> dict[str, Callable[[], Finding]]:
+def _batch_sizes(sizes: Callable, _choose: random.Random) -> dict[str, Callable[[], Finding]]:
     choose = random.Random(6)
     at_random = [
         (
@@ -52,7 +53,7 @@ def _batch_sizes(sizes: Callable) -> dict[str, Callable[[], Finding]]:
 
 
 @grades("6.2", "A delay buys larger batches with the latency of the first in each: set it from the budget backwards.")
-def _within_budget(answer: tuple[dict, Outcome]) -> dict[str, Finding] | Finding:
+def _within_budget(answer: tuple[dict, Outcome], _choose: random.Random) -> dict[str, Finding] | Finding:
     settings, outcome = answer
     if not settings:
         return NOT_YET
@@ -74,7 +75,7 @@ def _within_budget(answer: tuple[dict, Outcome]) -> dict[str, Finding] | Finding
 
 
 @grades("6.3", "From START to END a sequence keeps its place, so a forgotten END keeps everybody else waiting.")
-def _steps(steps: Callable) -> dict[str, Finding] | Finding:
+def _steps(steps: Callable, _choose: random.Random) -> dict[str, Finding] | Finding:
     choose = random.Random(63)
     cases = [[(1, 5)], [(1, 5), (1, 6)], [(1, 5), (2, 1), (1, 6), (2, 3), (1, 7)]]
     cases += [[(choose.randrange(1, 6), choose.randrange(9)) for _ in range(12)] for _ in range(10)]
@@ -114,7 +115,7 @@ def _flood(messages: list[str]) -> Outcome:
 
 
 @grades("6.4", "A dashboard made of the server's statistics misses exactly those whom a full queue turned away.")
-def _account(account: Callable) -> dict[str, Finding] | Finding:
+def _account(account: Callable, _choose: random.Random) -> dict[str, Finding] | Finding:
     hints = {
         "answered": "A rejected request comes back too, with a message.",
         "queue full": "Two messages mean that a request was rejected: batch_run.QUEUE_FULL is this one.",

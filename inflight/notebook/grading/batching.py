@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pandas as pd
 
 from inflight.engine.prediction import schedule
-from inflight.notebook.grading.checker import NOT_YET, Finding, grades
+from inflight.notebook.grading.checker import grades
+from inflight.notebook.grading.finding import NOT_YET, Finding
 
 
 def _iterations_of(lengths: list[int], slots: int) -> tuple[int, int]:
@@ -21,7 +22,7 @@ def _iterations_of(lengths: list[int], slots: int) -> tuple[int, int]:
 @grades(
     "4.1", "Static batching pays the longest of each batch: the more the lengths differ, the more there is to gain."
 )
-def _count_iterations(answer: tuple[Callable, Callable]) -> dict[str, Callable[[], Finding]]:
+def _count_iterations(answer: tuple[Callable, Callable], _choose: random.Random) -> dict[str, Callable[[], Finding]]:
     static, in_flight = answer
     return {"static": lambda: _counts(static, 0), "in flight": lambda: _counts(in_flight, 1)}
 
@@ -42,7 +43,7 @@ def _counts(function: Callable, way: int) -> Finding:
 @grades(
     "4.2", "The share of wasted slots is the most that better batching can win back; fuller iterations take their part."
 )
-def _wasted(wasted: Callable) -> Finding:
+def _wasted(wasted: Callable, _choose: random.Random) -> Finding:
     choose = random.Random(4)
     for _ in range(10):
         slots = choose.randint(2, 8)
@@ -59,7 +60,9 @@ def _wasted(wasted: Callable) -> Finding:
 
 
 @grades("4.3", "What decides is how lengths differ within a batch, not how they differ in the whole list.")
-def _two_traces(answer: tuple[list[int] | None, list[int] | None]) -> dict[str, Callable[[], Finding]]:
+def _two_traces(
+    answer: tuple[list[int] | None, list[int] | None], _choose: random.Random
+) -> dict[str, Callable[[], Finding]]:
     wins, draws = answer
     return {"wins": lambda: _is_trace("wins", wins), "draws": lambda: _is_trace("draws", draws)}
 

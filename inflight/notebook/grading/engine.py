@@ -1,12 +1,14 @@
 """Lab 01: how much memory an engine takes, which one a service needs, and what company changes."""
 
+import random
 from collections.abc import Callable
 
 from inflight import checkpoint, engine
 from inflight.engine.config import BuildConfig
 from inflight.engine.sizing import Sizing
 from inflight.errors import CourseError
-from inflight.notebook.grading.checker import NOT_YET, Finding, grades
+from inflight.notebook.grading.checker import grades
+from inflight.notebook.grading.finding import NOT_YET, Finding
 
 
 def _sizing() -> Sizing:
@@ -16,7 +18,7 @@ def _sizing() -> Sizing:
 
 
 @grades("1.1", "Memory is users × tokens × bytes a token: once the weights are there, they have no part in it.")
-def _users_that_fit(users_that_fit: Callable) -> dict[str, Callable[[], Finding]]:
+def _users_that_fit(users_that_fit: Callable, _choose: random.Random) -> dict[str, Callable[[], Finding]]:
     sizing, config = _sizing(), BuildConfig()
 
     def fits(lengths: tuple[int, ...], hint: str) -> Finding:
@@ -40,7 +42,7 @@ def _users_that_fit(users_that_fit: Callable) -> dict[str, Callable[[], Finding]
     "1.2",
     "A service's limits decide its engine: shorter answers, or smaller numbers in the cache, make room for users.",
 )
-def _engine_for_a_service(answer: object) -> Finding | dict[str, Finding]:
+def _engine_for_a_service(answer: object, _choose: random.Random) -> Finding | dict[str, Finding]:
     if not isinstance(answer, dict):
         return "Give a dict of build options, as {'max_batch_size': 16}."
     unknown = set(answer) - set(BuildConfig.__dataclass_fields__)
@@ -64,7 +66,7 @@ def _engine_for_a_service(answer: object) -> Finding | dict[str, Finding]:
 
 
 @grades("1.3", "With activations as they are, company changed no word: each answer was computed as if it were alone.")
-def _company_changes_nothing(answer: object) -> dict[str, Finding]:
+def _company_changes_nothing(answer: object, _choose: random.Random) -> dict[str, Finding]:
     answers = dict(zip(("alone", "in company"), answer, strict=True))
     findings = {part: _of_32_tokens(ids) for part, ids in answers.items()}
     if any(findings.values()):

@@ -6,11 +6,14 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from inflight.notebook.grading.checker import NOT_YET, Finding, grades
+from inflight.notebook.grading.checker import grades
+from inflight.notebook.grading.finding import NOT_YET, Finding
 
 
 @grades("7.1", "Without a cache the work grows with the square of an answer's length; with one, with the length.")
-def _tokens_computed(answer: tuple[Callable, Callable, Callable]) -> dict[str, Callable[[], Finding]]:
+def _tokens_computed(
+    answer: tuple[Callable, Callable, Callable], _choose: random.Random
+) -> dict[str, Callable[[], Finding]]:
     padded, without, with_cache = answer
     return {
         "padded": lambda: _counts(padded, 0),
@@ -40,7 +43,7 @@ def _counts(function: Callable, way: int) -> Finding:
 
 
 @grades("7.2", "A token's key and value never change again, so a cache trades memory for all that work.")
-def _cached_attention(next_token: Callable) -> dict[str, Finding] | Finding:
+def _cached_attention(next_token: Callable, _choose: random.Random) -> dict[str, Finding] | Finding:
     findings: dict[str, Finding] = {"one projection each": None, "the result": None}
     random_numbers, calls = np.random.default_rng(8), []
     matrices = random_numbers.normal(size=(3, 6, 4))
@@ -72,7 +75,7 @@ def _cached_attention(next_token: Callable) -> dict[str, Finding] | Finding:
 
 
 @grades("7.3", "Places in a batch, sequences begun, room in the cache: the smallest that is reached decides who waits.")
-def _ten_streams_four_places(answer: tuple[dict, pd.DataFrame]) -> dict[str, Finding] | Finding:
+def _ten_streams_four_places(answer: tuple[dict, pd.DataFrame], _choose: random.Random) -> dict[str, Finding] | Finding:
     settings, passes = answer
     if not settings:
         return NOT_YET

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from inflight.notebook.grading.checker import NOT_YET, Finding, grades
+from inflight.notebook.grading.checker import grades
+from inflight.notebook.grading.finding import NOT_YET, Finding
 
 
 def _full_blocks(tokens: int, tokens_per_block: int) -> int:
@@ -13,7 +14,7 @@ def _full_blocks(tokens: int, tokens_per_block: int) -> int:
 
 
 @grades("5.1", "A request wastes less than one block, however long it is: that is what pages buy.")
-def _blocks(blocks: Callable) -> dict[str, Finding] | Finding:
+def _blocks(blocks: Callable, _choose: random.Random) -> dict[str, Finding] | Finding:
     findings: dict[str, Finding] = {"the prompt": None, "prompt and answer": None}
     for prompt, answer, size in ((100, 220, 32), (33, 31, 32), (32, 32, 32), (1, 1, 32), (500, 12, 64), (130, 1, 128)):
         got = blocks(prompt, answer, size)
@@ -30,7 +31,7 @@ def _blocks(blocks: Callable) -> dict[str, Finding] | Finding:
 
 
 @grades("5.2", "Waiting beside an empty slot costs time, computing twice costs work: a policy chooses between them.")
-def _price(price: Callable) -> dict[str, Finding] | Finding:
+def _price(price: Callable, _choose: random.Random) -> dict[str, Finding] | Finding:
     choose, findings = random.Random(5), dict[str, Finding]()
     for _ in range(20):
         columns = ("context_tokens", "waiting", "paused", "empty_seats")
@@ -58,7 +59,9 @@ def _price(price: Callable) -> dict[str, Finding] | Finding:
     "5.3",
     "A promise is worth its blocks where answers come as long as they may; where they end early, it is mostly air.",
 )
-def _cache_and_advice(answer: tuple[Callable, dict]) -> dict[str, Finding | Callable[[], Finding]]:
+def _cache_and_advice(
+    answer: tuple[Callable, dict], _choose: random.Random
+) -> dict[str, Finding | Callable[[], Finding]]:
     smallest_cache, advice = answer
     return {
         "smallest_cache": lambda: _smallest_cache(smallest_cache),

@@ -1,6 +1,7 @@
 """Lab 02: what flows through an ensemble, a repository that is broken for the learner, and one that gets an output."""
 
 import contextlib
+import random
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,7 +9,8 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import TYPE_INT32
 
 from inflight.errors import CourseError
-from inflight.notebook.grading.checker import NOT_YET, Finding, grades
+from inflight.notebook.grading.checker import grades
+from inflight.notebook.grading.finding import NOT_YET, Finding
 from inflight.triton import repository
 
 # Faults of exercise 2.2: file, what stands there, what is put there instead.
@@ -67,7 +69,7 @@ def _assembled() -> Iterator[Path]:
 
 
 @grades("2.1", "Its name in the ensemble is all that connects a tensor: who asks for that name gets it.")
-def _takers(takers: Callable) -> dict[str, Callable[[], Finding]]:
+def _takers(takers: Callable, _choose: random.Random) -> dict[str, Callable[[], Finding]]:
     def asked(is_taken: bool) -> Finding:
         with _assembled() as repo:
             edges = _edges(repo)
@@ -88,7 +90,7 @@ def _takers(takers: Callable) -> dict[str, Callable[[], Finding]]:
 
 
 @grades("2.2", "A check compares names, types and shapes; what a tensor means, only a test of the answer finds.")
-def _repaired(repo: Path) -> dict[str, Finding] | Finding:
+def _repaired(repo: Path, _choose: random.Random) -> dict[str, Finding] | Finding:
     try:
         taken, _ = _maps(repo)
         engine, postprocessing = (
@@ -124,7 +126,7 @@ def _repaired(repo: Path) -> dict[str, Finding] | Finding:
 
 
 @grades("2.3", "One tensor may go to several takers: an ensemble runs no code of its own, it only says who gets what.")
-def _extended(repo: Path) -> dict[str, Finding] | Finding:
+def _extended(repo: Path, _choose: random.Random) -> dict[str, Finding] | Finding:
     try:
         taken, given = _maps(repo)
     except CourseError:

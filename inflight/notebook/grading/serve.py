@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 
 import pandas as pd
 
-from inflight.notebook.grading.checker import NOT_YET, Finding, grades
+from inflight.notebook.grading.checker import grades
+from inflight.notebook.grading.finding import NOT_YET, Finding
 from inflight.triton.client import Answer, Stream
 
 
 @grades("3.1", "TTFT and ITL are two promises: a service may keep one and break the other, and one mean shows neither.")
-def _felt(felt: Callable) -> dict[str, Finding] | Finding:
+def _felt(felt: Callable, _choose: random.Random) -> dict[str, Finding] | Finding:
     findings: dict[str, Finding] = {}
     for times_s in ([0.25, 0.3, 0.5, 0.8], [0.05, 0.06], [0.4]):
         answer, got = Answer(["word"] * len(times_s), times_s), felt(times_s)
@@ -36,7 +37,7 @@ def _felt_so(times_s: list[float], name: str, got: dict, value: float | None) ->
 
 
 @grades("3.2", "Who stops reading should say so: a request that nobody ends keeps its slot to the last token.")
-def _read_until(read_until: Callable) -> dict[str, Finding] | Finding:
+def _read_until(read_until: Callable, _choose: random.Random) -> dict[str, Finding] | Finding:
     findings: dict[str, Finding] = {"the text": None, "the end of the request": None}
     for pieces, word, wanted in ((["The", " city", " is", " Par", "is", ".", " It", " lies"], "Paris", 5),
                                  (["Rome", " and", " Paris"], "Rome", 1),
@@ -61,7 +62,9 @@ def _noting(pieces: list[str], given: list[str]) -> Iterator[str]:
 
 
 @grades("3.3", "Beyond the slots it is the first word that waits: who has a slot is served as before.")
-def _readers_that_fit(answer: tuple[Callable, str | None]) -> dict[str, Finding | Callable[[], Finding]]:
+def _readers_that_fit(
+    answer: tuple[Callable, str | None], _choose: random.Random
+) -> dict[str, Finding | Callable[[], Finding]]:
     readers_that_fit, worse = answer
     return {
         "readers_that_fit": lambda: _fits(readers_that_fit),

@@ -1,0 +1,77 @@
+"""A section runs after the cells that catch_up runs alone: tried in a kernel, and held for every lecture."""
+
+import nbformat
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+from inflight.errors import CourseError
+from inflight.notebook import sections
+
+
+def lecture(*cells):
+    """Markdown from strings that begin with #, code from others; "@" marks a cell that later ones need."""
+    made = nbformat.v4.new_notebook()
+    for source in cells:
+        new = nbformat.v4.new_markdown_cell if source.startswith("#") else nbformat.v4.new_code_cell
+        made.cells.append(new(source.removeprefix("@"), metadata={"tags": ["setup"] if source.startswith("@") else []}))
+    return made
+
+
+CAUGHT_UP = 'from inflight.notebook import catch_up\n\ncatch_up("09", "Ask")\n'
+
+
+@pytest.mark.parametrize(
+    ("cells", "says"),
+    [
+        (["@client = 1", "# Top\n\n## Ask", CAUGHT_UP + "client"], []),
+        (["client = 1", "## Ask", CAUGHT_UP + "client"], ["'Ask' takes client from a cell that is no `setup`"]),
+        (["@client = 1", "## Ask", "client"], ["'Ask' takes names from earlier ones and does not begin with catch_up"]),
+        (["@client = 1", "## Ask", CAUGHT_UP.replace("Ask", "Tell") + "client"], ["does not begin with catch_up"]),
+        (["@client = 1", "## Ask", CAUGHT_UP.replace("09", "08") + "client"], ["does not begin with catch_up"]),
+        (["@client = 1", "## Ask", "client = 2", "[client for _ in range(3)]"], []),
+        (["## Ask", "def f(x):\n    return x + y"], ["takes y from"]),
+        (["## Ask", "%%writefile {folder}/x\nabc"], ["takes folder from"]),
+        (["## Ask", "import math\n[math.sqrt(n) for n in (lambda q: q)(range(3))]", "math.pi"], []),
+    ],
+)
+def test_what_a_section_needs_is_seen(cells, says):
+    found = list(sections.unmet(lecture(*cells), "09"))
+    assert len(found) == len(says) and all(words in one for words, one in zip(says, found)), found
+
+
+@pytest.fixture
+def shell(monkeypatch, tmp_path):
+    """IPython as a kernel has it, with nothing in it."""
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
+    monkeypatch.setattr(sections, "get_ipython", lambda: shell)
+    return shell
+
+
+def test_what_is_missing_is_run_once_and_quietly(shell, monkeypatch, capsys):
+    book = lecture("@runs = []", "print('not this')", "@runs.append(1); print('quiet')\nbase = 7", "## Ask", "base")
+    monkeypatch.setattr(sections, "_lecture", lambda number: book)
+    sections.catch_up("09", "Ask")
+    assert shell.user_ns["base"] == 7 and shell.user_ns["runs"] == [1]
+    sections.catch_up("09", "Ask")
+    assert shell.user_ns["runs"] == [1], "all is there"
+    assert capsys.readouterr().out == ""
+
+
+def test_a_cell_that_fails_is_named(shell, monkeypatch):
+    monkeypatch.setattr(sections, "_lecture", lambda number: lecture("@x = 1\ny = 1 / 0", "## Ask", "x"))
+    with pytest.raises(CourseError, match="begins with 'x = 1': division by zero. Run the notebook from its first"):
+        sections.catch_up("09", "Ask")
+
+
+def test_an_unknown_lecture_or_section(shell):
+    with pytest.raises(CourseError, match="no lecture '77'"):
+        sections.catch_up("77", "Ask")
+    with pytest.raises(CourseError, match="no section 'Nowhere'"):
+        sections.catch_up("00", "Nowhere")
+
+
+def test_outside_of_a_notebook():
+    with pytest.raises(CourseError, match="belongs into a notebook"):
+        sections.catch_up("00", "Ask")
