@@ -19,10 +19,12 @@ TensorRT-LLM are written in from the table of the package, and so is `assets/lab
 
 import hashlib
 import itertools
+import json
 import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,9 +33,10 @@ import nbformat
 from nbformat import NotebookNode
 
 from inflight.errors import CourseError
+from inflight.notebook import syllabus
 from inflight.notebook.execution import WIDGET_MIME, execute, select
 from inflight.notebook.progress import is_progress
-from tools import lab_gpu, pictures, titles
+from tools import form, lab_gpu, pictures, titles
 
 ROOT = Path(__file__).resolve().parent.parent
 # Each kind of notebook, by the folder it goes to: the script it is made from.
@@ -74,7 +77,9 @@ def build(
             if keep_outputs and kind != "labs":
                 notebook = _cleaned(_with_stored_outputs(notebook, path))
             elif execute_cells and kind != "labs":
+                started = time.monotonic()
                 notebook = _cleaned(execute(notebook, f"{kind}/{folder.name}", path.parent))
+                _note_seconds(root, f"{kind}/{folder.name}", time.monotonic() - started)
             _write(notebook, path)
             written[path] = notebook
     bare = {path: bundles for path, book in written.items() if (bundles := pictures.without_picture(book))}
@@ -83,6 +88,12 @@ def build(
     for path in bare:
         _write(written[path], path)
     return list(written)
+
+
+def _note_seconds(root: Path, name: str, seconds: float) -> None:
+    """Keep what a notebook's run took, by which the minutes of its lesson are counted."""
+    took = dict(sorted({**form.machine_seconds(root), name: round(seconds)}.items()))
+    (root / "lessons" / form.SECONDS).write_text(json.dumps(took, indent=1) + "\n", encoding="utf-8")
 
 
 def _write(notebook: NotebookNode, path: Path) -> None:
@@ -272,6 +283,17 @@ def _problems(path: Path, folder: Path, kind: str) -> Iterator[str]:
     if kind == "labs":
         yield from _leaks(notebook, folder)
     yield from _prose_problems(notebook, path.parent)
+    if folder.name not in form.EARLIER:
+        yield from _form_problems(expected, folder, kind)
+
+
+def _form_problems(notebook: NotebookNode, folder: Path, kind: str) -> Iterator[str]:
+    if kind == "notebooks":
+        minutes = next(lesson.minutes for lesson in syllabus.read(folder.parent.parent) if lesson.name == folder.name)
+        took = form.machine_seconds(folder.parent.parent).get(f"{kind}/{folder.name}", 0.0)
+        yield from form.lecture_problems(notebook, folder.name, minutes, took)
+    if kind == "labs":
+        yield from form.lab_problems(notebook)
 
 
 def _sources(notebook: NotebookNode) -> list[tuple]:

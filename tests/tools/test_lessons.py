@@ -10,7 +10,7 @@ import pytest
 
 from inflight.errors import CourseError
 from inflight.paths import COURSE
-from tools import lessons, titles
+from tools import form, lessons, titles
 
 SYLLABUS = """[[lesson]]
 name = "01_slots"
@@ -67,8 +67,9 @@ print("the tagged cell is hidden")
 
 
 @pytest.fixture
-def root(tmp_path):
-    """A course of one lesson, and a planned one."""
+def root(tmp_path, monkeypatch):
+    """A course of one lesson, and a planned one; its lesson is too short for the form that lessons have."""
+    monkeypatch.setattr(form, "EARLIER", {"01_slots"})
     folder = tmp_path / "lessons" / "01_slots"
     folder.mkdir(parents=True)
     (folder.parent / "syllabus.toml").write_text(SYLLABUS)
