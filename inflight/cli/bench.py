@@ -614,14 +614,15 @@ def _print_rows(rows: list[dict], title: str | None = None) -> None:
     table = Table(*(name.replace("_", " ") for name in rows[0]), title=title, title_justify="left")
     table.columns[0].no_wrap = True
     for row in rows:
-        table.add_row(*map(_cell, row.values()))
+        table.add_row(*map(_cell, row, row.values()))
     console.print(table)
 
 
-def _cell(value: float | str | None) -> str:
-    """A figure with one decimal, a large one with none: seven columns fit a narrow terminal."""
+def _cell(name: str, value: float | str | None) -> str:
+    """A figure with one decimal, a large one with none: seven columns fit a narrow terminal. A ratio has two."""
     if isinstance(value, float):
-        return f"{value:.{1 if abs(value) < 1000 else 0}f}"
+        decimals = 2 if "over" in name.split("_") else 1 if abs(value) < 1000 else 0
+        return f"{value:.{decimals}f}"
     return "-" if value is None else str(value)
 
 
