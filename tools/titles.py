@@ -121,7 +121,8 @@ def _table(root: Path, lessons: list[Lesson]) -> str:
 def _navigation(folder: Path, lessons: list[Lesson], index: int) -> str:
     links = []
     if index > 0:
-        links.append(f"[← {lessons[index - 1].heading}]({lessons[index - 1].name}.ipynb)")
+        before = lessons[index - 1]
+        links.append(f"before: {_link(before)}" if before.planned else f"[← {before.heading}]({before.name}.ipynb)")
     if (folder / "lab.py").exists():
         links.append(f"[Lab {lessons[index].number}](../labs/{file_name('labs', folder.name)})")
     links += _onward(lessons[index + 1] if index + 1 < len(lessons) else None)

@@ -229,7 +229,7 @@ def _batcher(config: ModelConfig) -> str:
     return textwrap.shorten(", ".join([f"at most {config.max_batch_size}", *words]), 50, placeholder=" …")
 
 
-# Lesson 07: prompts that race for one model ---------------------------------------------------------------------------
+# Lesson 08: prompts that race for one model ---------------------------------------------------------------------------
 
 
 class RaceSoFar(NamedTuple):

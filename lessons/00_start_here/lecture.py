@@ -199,7 +199,7 @@ charts.course_map(syllabus.table())
 # %% [markdown]
 # Lessons [01](01_engine.ipynb), [02](02_repository.ipynb) and [03](03_serve.ipynb) build what you have just used, one
 # by one: the engine, the model repository, the server. Each has a lab with exercises that check your answers. The map
-# as text, for those who do not see it: lessons 00 to 03 serve a model, 04 to 06 share it among many users, 07 and 08
+# as text, for those who do not see it: lessons 00 to 03 serve a model, 04 to 07 share it among many users, 08 and 09
 # look underneath.
 
 # %% [markdown]

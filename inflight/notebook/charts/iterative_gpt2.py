@@ -1,4 +1,4 @@
-"""Lesson 07: who streams when, who was in which forward pass, and what a token costs as the text grows."""
+"""Lesson 08: who streams when, who was in which forward pass, and what a token costs as the text grows."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Lab 07: the tokens that a way computes, attention with a cache, and ten streams in four places."""
+"""Lab 08: the tokens that a way computes, attention with a cache, and ten streams in four places."""
 
 import random
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from inflight.notebook.grading.checker import grades
 from inflight.notebook.grading.finding import NOT_YET, Finding
 
 
-@grades("7.1", "Without a cache the work grows with the square of an answer's length; with one, with the length.")
+@grades("8.1", "Without a cache the work grows with the square of an answer's length; with one, with the length.")
 def _tokens_computed(
     answer: tuple[Callable, Callable, Callable], _choose: random.Random
 ) -> dict[str, Callable[[], Finding]]:
@@ -42,7 +42,7 @@ def _counts(function: Callable, way: int) -> Finding:
     return None
 
 
-@grades("7.2", "A token's key and value never change again, so a cache trades memory for all that work.")
+@grades("8.2", "A token's key and value never change again, so a cache trades memory for all that work.")
 def _cached_attention(next_token: Callable, _choose: random.Random) -> dict[str, Finding] | Finding:
     findings: dict[str, Finding] = {"one projection each": None, "the result": None}
     random_numbers, calls = np.random.default_rng(8), []
@@ -74,7 +74,7 @@ def _cached_attention(next_token: Callable, _choose: random.Random) -> dict[str,
     return findings
 
 
-@grades("7.3", "Places in a batch, sequences begun, room in the cache: the smallest that is reached decides who waits.")
+@grades("8.3", "Places in a batch, sequences begun, room in the cache: the smallest that is reached decides who waits.")
 def _ten_streams_four_places(answer: tuple[dict, pd.DataFrame], _choose: random.Random) -> dict[str, Finding] | Finding:
     settings, passes = answer
     if not settings:

@@ -36,7 +36,7 @@ gpt2_client.run(server.grpc_url, "iterative-gpt2", ["A warm-up"], max_tokens=4)[
 ].tolist()
 
 # %% [markdown]
-# ## Exercise 7.1 · Count the waste
+# ## Exercise 8.1 · Count the waste
 #
 # 10 minutes · easy
 #
@@ -74,7 +74,7 @@ def with_cache(prompts: list[int], answer: int) -> int | None:
 
 
 # %%
-check("7.1", (padded, without_cache, with_cache))
+check("8.1", (padded, without_cache, with_cache))
 
 # %% [markdown]
 # The server keeps count too. Ask for 20 tokens, once each way, and compare:
@@ -99,7 +99,7 @@ for kv_cache, on_paper in (("off", without_cache), ("on", with_cache)):
 # <code>answer</code> passes, and the last token of an answer goes into none.
 # </details>
 #
-# ## Exercise 7.2 · Build a KV cache
+# ## Exercise 8.2 · Build a KV cache
 #
 # 15 minutes · medium
 #
@@ -144,7 +144,7 @@ def next_token(x: np.ndarray, query, key, value, cache: dict) -> np.ndarray | No
 
 
 # %%
-check("7.2", next_token)
+check("8.2", next_token)
 
 # %% [markdown]
 # <details><summary>Hint</summary>
@@ -154,7 +154,7 @@ check("7.2", next_token)
 #
 # The course's own is in `inflight/models/gpt2.py`: the same idea, with one tensor of slots for all sequences instead of lists.
 #
-# ## Exercise 7.3 · Ten streams, four places
+# ## Exercise 8.3 · Ten streams, four places
 #
 # 15 minutes · medium
 #
@@ -182,7 +182,7 @@ prompts = ["A cat is", "A river is", "A book is", "A train is", "A king is"] * 2
 start = log_path.stat().st_size
 gpt2_client.run(server.grpc_url, "iterative-gpt2", prompts, max_tokens=24)
 passes = telemetry.passes(telemetry.executions(log_path, start))
-check("7.3", (settings, passes))
+check("8.3", (settings, passes))
 
 # %% [markdown]
 # <details><summary>Hint</summary>

@@ -1,4 +1,4 @@
-"""The checks of lab 07 find the mistakes that learners make, and say which; and the lesson's pictures are drawn."""
+"""The checks of lab 08 find the mistakes that learners make, and say which; and the lesson's pictures are drawn."""
 
 import json
 
@@ -82,9 +82,9 @@ IN_TURN = passes((1, 2, 3, 4), (5, 6, 7, 8), (9, 10, 1, 2), TEN[2:6], TEN[6:])
 @pytest.mark.parametrize(
     ("exercise", "answer"),
     [
-        ("7.1", (padded, without, with_cache)),
-        ("7.2", next_token),
-        ("7.3", (SETTINGS, IN_TURN)),
+        ("8.1", (padded, without, with_cache)),
+        ("8.2", next_token),
+        ("8.3", (SETTINGS, IN_TURN)),
     ],
 )
 def test_another_right_way_is_done(exercise, answer):
@@ -94,16 +94,16 @@ def test_another_right_way_is_done(exercise, answer):
 @pytest.mark.parametrize(
     ("exercise", "answer", "hint"),
     [
-        ("7.1", (as_long_as_the_first, without, with_cache), "padded"),
-        ("7.1", (padded, padded, with_cache), "without a cache"),
-        ("7.1", (padded, without, lambda prompts, answer: sum(prompts) + len(prompts) * answer), "goes into none"),
-        ("7.2", without_itself, "to itself too"),
-        ("7.2", one_cache_for_all, "its own cache alone"),
-        ("7.2", all_again, "are enough"),
-        ("7.3", (SETTINGS, passes(TEN, TEN)), "The fullest forward pass had 10"),
-        ("7.3", (SETTINGS, passes(*((number,) for number in TEN))), "The fullest forward pass had 1 "),
-        ("7.3", (SETTINGS, passes(TEN[:4], TEN[:4], TEN[4:8], TEN[8:])), "that one waited"),
-        ("7.3", (SETTINGS, passes(TEN[:4], TEN[4:8])), "not 10"),
+        ("8.1", (as_long_as_the_first, without, with_cache), "padded"),
+        ("8.1", (padded, padded, with_cache), "without a cache"),
+        ("8.1", (padded, without, lambda prompts, answer: sum(prompts) + len(prompts) * answer), "goes into none"),
+        ("8.2", without_itself, "to itself too"),
+        ("8.2", one_cache_for_all, "its own cache alone"),
+        ("8.2", all_again, "are enough"),
+        ("8.3", (SETTINGS, passes(TEN, TEN)), "The fullest forward pass had 10"),
+        ("8.3", (SETTINGS, passes(*((number,) for number in TEN))), "The fullest forward pass had 1 "),
+        ("8.3", (SETTINGS, passes(TEN[:4], TEN[:4], TEN[4:8], TEN[8:])), "that one waited"),
+        ("8.3", (SETTINGS, passes(TEN[:4], TEN[4:8])), "not 10"),
     ],
 )
 def test_a_mistake_is_told_by_its_cause(exercise, answer, hint):
@@ -114,9 +114,9 @@ def test_a_mistake_is_told_by_its_cause(exercise, answer, hint):
 @pytest.mark.parametrize(
     ("exercise", "answer"),
     [
-        ("7.1", [lambda *_: None] * 3),
-        ("7.2", lambda *_: None),
-        ("7.3", ({}, IN_TURN)),
+        ("8.1", [lambda *_: None] * 3),
+        ("8.2", lambda *_: None),
+        ("8.3", ({}, IN_TURN)),
     ],
 )
 def test_an_untouched_exercise_is_not_done_yet(exercise, answer):
