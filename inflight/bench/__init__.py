@@ -28,6 +28,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "perf_analyzer",
         "plan",
         "prefixes",
+        "promised_blocks",
         "quality",
         "report",
         "request_path",

@@ -245,9 +245,11 @@ class Sender:
         self.client.close()
 
 
-def sender(client: Client, model: str = "ensemble", stream: bool = False) -> Sender:
+def sender(
+    client: Client, model: str = "ensemble", stream: bool = False, tokenizer: ChatTokenizer | None = None
+) -> Sender:
     """A `Sender` to `model` on the server of `client`, which stays as it is."""
-    return Sender(Client(client.url, model, client.timeout_s), stream)
+    return Sender(Client(client.url, model, client.timeout_s), stream, tokenizer=tokenizer)
 
 
 def warm_up(send: Sends, requests: list[TimedRequest], number: int) -> None:

@@ -15,6 +15,7 @@ from inflight import files
 from inflight.bench import life_lines, load_generator, report
 from inflight.bench.load_generator import Run
 from inflight.bench.workload import TimedRequest
+from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.errors import CourseError
 from inflight.triton import telemetry
 from inflight.triton.client import Client
@@ -57,7 +58,12 @@ class TraceRun:
 
 
 def run(
-    client: Client, requests: list[TimedRequest], log_path: str | Path, model: str = "ensemble", stream: bool = False
+    client: Client,
+    requests: list[TimedRequest],
+    log_path: str | Path,
+    model: str = "ensemble",
+    stream: bool = False,
+    tokenizer: ChatTokenizer | None = None,
 ) -> TraceRun:
     """Send a trace and wait for all answers, each exactly as long as asked for.
 
@@ -67,6 +73,8 @@ def run(
         The engine's iteration log; the part of it that this run adds is read.
     stream : bool
         Ask for answers in pieces; see `load_generator.Sender`.
+    tokenizer : ChatTokenizer, optional
+        The model's: answers end by themselves then, and what is asked for is the most that they may have.
 
     Raises
     ------
@@ -74,7 +82,7 @@ def run(
         A request failed, with the first reason.
     """
     start = files.size(log_path)
-    with load_generator.sender(client, model, stream) as send:
+    with load_generator.sender(client, model, stream, tokenizer) as send:
         whole = load_generator.load(send, requests)
     return _whole(whole, model, _log(log_path, start))
 

@@ -62,8 +62,8 @@ class DryRun:
 class _Guest:
     """A request on its way."""
 
-    def __init__(self, number: int, prompt_tokens: int, answer_tokens: int):
-        self.id, self.prompt_tokens, self.max_answer_tokens = number, prompt_tokens, answer_tokens
+    def __init__(self, number: int, prompt_tokens: int, max_answer_tokens: int, ends: int):
+        self.id, self.prompt_tokens, self.max_answer_tokens, self.ends = number, prompt_tokens, max_answer_tokens, ends
         self.answered = self.cached = self.blocks = self.computed = 0
 
     @property
@@ -84,20 +84,23 @@ def dry_run(
     tokens_per_block: int = 32,
     max_num_tokens: int = 2048,
     at_the_start: int = 1,
+    ends: Sequence[int] | None = None,
 ) -> DryRun:
     """Play an engine with one of the built-in schedulers, iteration by iteration, until all answers are complete.
 
     Parameters
     ----------
     lengths : sequence of (int, int)
-        Tokens of the prompt and of the answer of each request, in the order in which they come. All wait from the
-        start, as in `prediction.schedule`.
+        Tokens of the prompt and of the longest answer of each request, in the order in which they come. All wait from
+        the start, as in `prediction.schedule`.
     scheduler : Scheduler
         One that decides the same as long as nobody comes, ends, or needs a block: `scheduler.built_in`.
     num_blocks, slots, tokens_per_block, max_num_tokens : int
         The engine's KV cache and limits. Prompts are not computed in parts.
     at_the_start : int
         Requests that are there when the idle engine begins; the others come during its first iteration.
+    ends : sequence of int, optional
+        Tokens of each answer, which no scheduler knows; by default each is as long as it may be.
 
     Raises
     ------
@@ -110,7 +113,8 @@ def dry_run(
                 f"A prompt of {prompt} and an answer of {answer} tokens fit into no engine of {num_blocks} blocks of "
                 f"{tokens_per_block} tokens and {max_num_tokens} tokens an iteration: give it more, or ask for less."
             )
-    guests = {number: _Guest(number, *both) for number, both in enumerate(lengths)}
+    ends = ends or [answer for _, answer in lengths]
+    guests = {number: _Guest(number, *both, end) for number, (both, end) in enumerate(zip(lengths, ends, strict=True))}
     views = {number: guest.view() for number, guest in guests.items()}
     waiting, running, paused = list(guests)[:at_the_start], list[int](), list[int]()
     coming = list(guests)[at_the_start:]
@@ -150,7 +154,7 @@ def dry_run(
             guest.cached = guest.computed = guest.known + number_alike - 1
             guest.answered += number_alike
             views[guest.id] = guest.view()
-            if guest.answered == guest.max_answer_tokens:
+            if guest.answered == guest.ends:
                 running.remove(guest.id)
         waiting, coming = waiting + coming, []
         iteration += number_alike
@@ -162,6 +166,5 @@ def _until_something_changes(computing: list[_Guest], tokens_per_block: int) -> 
     if any(guest.known - guest.cached > 1 for guest in computing):
         return 1
     return min(
-        min(guest.max_answer_tokens - guest.answered, guest.blocks * tokens_per_block - guest.known + 1)
-        for guest in computing
+        min(guest.ends - guest.answered, guest.blocks * tokens_per_block - guest.known + 1) for guest in computing
     )

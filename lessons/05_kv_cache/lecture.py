@@ -16,46 +16,53 @@
 #
 # In-flight batching keeps eight slots busy. But a guest needs more than a slot: each token of a prompt and of an
 # answer leaves its keys and values in the [KV cache](00_start_here.ipynb#KV-cache), in
-# [blocks](00_start_here.ipynb#Block) of 32 tokens. Call them plates. A guest gathers plates while eating, and
-# gives all of them back when leaving.
+# [blocks](00_start_here.ipynb#Block) of 32 tokens. Call them plates. A guest gathers plates while eating, and gives
+# all of them back when leaving.
 #
-# Memory is finite, so one evening that happens. You can refuse guests at the door until enough plates for their whole
-# meal are certain. Or you can let them in, and take the plates back from somebody when it gets tight. That is
-# `batch_scheduler_policy`:
+# Memory is finite, so one evening the plates run out. You can keep guests at the door until there are plates enough for
+# all that they may ever order. Or you can let them in, and take the plates back from somebody when it gets tight. The
+# parameter `batch_scheduler_policy` decides:
 #
-# - **`guaranteed_no_evict`**: a request sits down when the blocks for its prompt and its whole answer can be had.
-# - **`max_utilization`**: a request sits down when its next iteration fits. When blocks run out, the youngest request
-#   is **paused**: it loses its blocks, and computes them again later. What it has already said stays said.
+# - **`guaranteed_no_evict`**: a request joins when blocks for its prompt and its *longest* answer, `max_tokens`, can be
+#   promised.
+# - **`max_utilization`**: a request joins when its next iteration fits. When blocks run out, the youngest request is
+#   **paused**: it gives its blocks back and has to compute them again later. What it has already said stays said.
 
 # %% [markdown]
 # ## Predict
 #
-# The cache below has room for a few whole meals only, and there are eight slots. Commit yourself:
+# Two kinds of guests come to one small cache. The first write captions: each answer has exactly as many tokens as it
+# may have. The others ask short questions, and to be safe they allow 256 tokens. Commit yourself:
 
-# %% tags=["nbval-ignore-output"]
-from inflight.notebook import progress, widgets
+# %% tags=["parameters"]
+prediction = None  # papermill may answer
+
+# %% tags=["setup"]
+from inflight.notebook import boards, charts, explorables, progress, widgets
 
 guess = widgets.predict(
-    "Which policy makes more tokens a second when the cache is tight?",
+    "Which policy makes more tokens a second?",
     [
-        "guaranteed_no_evict: it computes nothing twice",
-        "no difference worth the name",
-        "max_utilization: it fills more slots",
+        "guaranteed_no_evict, for both: it computes nothing twice",
+        "max_utilization, for both: it fills more slots",
+        "each of them wins once",
     ],
+    given=prediction,
 )
 guess
 
 # %% [markdown]
 # ## Who comes
 #
-# Sixteen guests in one burst: prompts and answers of different lengths, the same ones each time. The engine takes at
-# most 1,024 tokens a request (`max_seq_len`), so the cache can be made as small as that.
+# The engine takes at most 1,024 tokens a request (`max_seq_len`), so its cache can be made as small as that.
 
-# %% tags=["nbval-ignore-output"]
-import random
+# %% tags=["setup", "nbval-ignore-output"]
+from inflight.notebook import catch_up
 
+catch_up("05", "Who comes")
 from inflight import engine
 from inflight.bench import workload
+from inflight.bench.workload import TRACE_GAP_S, TimedRequest
 from inflight.checkpoint import fetch, load_tokenizer
 from inflight.engine import BuildConfig
 
@@ -63,85 +70,113 @@ with progress.wait("The engine, built the first time"):
     options = BuildConfig(max_input_len=512, max_seq_len=1024)
     tight_engine = engine.cached(fetch(), options)
 tokenizer = load_tokenizer(tight_engine)
-choose = random.Random(5)
-input_lens, output_lens = (
-    choose.choices((45, 70, 130, 190), k=16),
-    choose.choices((40, 70, 110, 170), k=16),
-)
-guests = zip(workload.prompts_of(input_lens, tokenizer), input_lens, output_lens)
-requests = [
-    workload.TimedRequest(text, output_len, place * workload.TRACE_GAP_S, input_len)
-    for place, (text, input_len, output_len) in enumerate(guests)
+cache_tokens, block, slots = 1024, options.tokens_per_block, options.max_batch_size
+num_blocks = cache_tokens // block
+assert num_blocks == 32
+print(f"{num_blocks} blocks of {block} tokens, {slots} slots")
+
+# %% tags=["setup"]
+captions = [
+    TimedRequest(text, 80, place * TRACE_GAP_S, 120 + place)
+    for place, text in enumerate(workload.prompts_of(range(120, 128), tokenizer))
 ]
-print("prompts:", *input_lens, "\nanswers:", *output_lens)
+countries = "France Italy Japan Egypt Peru Norway Kenya Spain Greece Cuba Chile Brazil"
+texts = [f"In which continent is {country}?" for country in countries.split()]
+questions = [
+    TimedRequest(text, 256, place * TRACE_GAP_S, workload.input_len(text, tokenizer))
+    for place, text in enumerate(texts)
+]
+for name, requests in {"captions": captions, "questions": questions}.items():
+    first = requests[0]
+    print(f"{len(requests)} {name}: {first.input_len} tokens of prompt or a few more,")
+    print(f"  answers of at most {first.max_tokens}; the first: {first.text[:40]!r} …")
 
 # %% [markdown]
 # ## On paper first
 #
-# A request needs its prompt and its answer in blocks, rounded up. The last token of an answer is never read again, but
-# the promise is made for it too.
+# Both policies fit on a page. A request holds blocks for what is there, and may need blocks for what may come:
 
-# %%
-build = engine.read(tight_engine).build_config
-cache_tokens = 1024
-num_blocks = cache_tokens // build.tokens_per_block
-meals = [
-    -(-(request.input_len + request.max_tokens) // build.tokens_per_block)
-    for request in requests
-]
-openings = [-(-request.input_len // build.tokens_per_block) for request in requests]
-mean_meal, mean_opening = sum(meals) / len(meals), sum(openings) / len(openings)
-print(f"{num_blocks} blocks, {build.max_batch_size} slots")
-print(
-    f"a whole meal takes {mean_meal:.1f} blocks on average: "
-    f"{num_blocks / mean_meal:.1f} guests are safe at once"
-)
-print(
-    f"a prompt alone takes {mean_opening:.1f}: "
-    f"{num_blocks / mean_opening:.1f} guests could begin at once"
-)
+# %% tags=["setup"]
+from inflight.notebook import catch_up
+
+catch_up("05", "On paper first")
+from dataclasses import dataclass
+
+
+@dataclass
+class OnPaper:
+    prompt: int
+    max_tokens: int
+    ends_at: int  # known to us, and to no scheduler
+    answered: int = 0
+
+    def holds(self):
+        return -(-(self.prompt + self.answered) // block)  # rounded up
+
+    def may_need(self):
+        return -(-(self.prompt + self.max_tokens) // block)
+
+
+def guaranteed_no_evict(running):
+    return sum(request.may_need() for request in running) <= num_blocks
+
+
+def max_utilization(running):
+    return sum(request.holds() for request in running) <= num_blocks
+
 
 # %% [markdown]
-# So `guaranteed_no_evict` will leave slots empty, and `max_utilization` will let in more than can finish. The first
-# policy is simple enough to be played on paper, one round of tokens at a time:
+# That is the whole difference: which of the two is summed up when somebody wants to join. The rest is the same for
+# both: pause while there are too few blocks, let join who fits, and give each request in a slot one token.
 
 
-# %%
-def rounds_on_paper(guests, num_blocks, slots):
-    """Iterations under guaranteed_no_evict.
+# %% tags=["setup"]
+def play(requests, fits):
+    """Iterations, pauses, and tokens that are computed twice."""
+    waiting, running = list(requests), []
+    iterations = pauses = twice = 0
+    while waiting or running:
+        while sum(request.holds() for request in running) > num_blocks:
+            youngest = running.pop()
+            waiting.insert(0, youngest)  # its place in the line is the first
+            pauses += 1
+            twice += youngest.prompt + youngest.answered - 1
+        while waiting and len(running) < slots and fits([*running, waiting[0]]):
+            running.append(waiting.pop(0))
+        for request in running:
+            request.answered += 1
+        running = [request for request in running if request.answered < request.ends_at]
+        iterations += 1
+    return iterations, pauses, twice
 
-    A guest is (blocks of the whole meal, tokens of the answer).
-    """
-    waiting, table, rounds = list(guests), [], 0
-    while waiting or table:
-        while (
-            waiting
-            and len(table) < slots
-            and sum(meal for meal, _ in table) + waiting[0][0] <= num_blocks
-        ):
-            table.append(waiting.pop(0))
-        table = [(meal, tokens - 1) for meal, tokens in table if tokens > 1]
-        rounds += 1
-    return rounds
-
-
-on_paper = rounds_on_paper(zip(meals, output_lens), num_blocks, build.max_batch_size)
-print(f"guaranteed_no_evict: {on_paper} iterations for {sum(output_lens)} tokens")
 
 # %% [markdown]
-# The other policy is more work to play by hand, so here the engine's own scheduler plays both, without a model. Make
-# the cache larger, then the answers longer: where do the two lines meet, and who pays with pauses?
+# Where an answer ends nobody knows in advance. Suppose that the questions take 30 tokens each:
 
-# %% tags=["nbval-ignore-output"]
-from inflight.notebook import explorables
+# %% tags=["setup"]
+import pandas as pd
 
-both_on_paper = explorables.policies_on_paper(list(zip(input_lens, output_lens)), build)
-both_on_paper
+paper = {}
+for name, requests in {"captions": captions, "questions": questions}.items():
+    for fits in (guaranteed_no_evict, max_utilization):
+        ends = [80 if name == "captions" else 30] * len(requests)
+        guests = [
+            OnPaper(request.input_len, request.max_tokens, end)
+            for request, end in zip(requests, ends)
+        ]
+        paper[name, fits.__name__] = play(guests, fits)
+columns = ["iterations", "pauses", "tokens twice"]
+pd.DataFrame(paper.values(), pd.MultiIndex.from_tuples(paper), columns)
 
 # %% [markdown]
-# ## Run: refuse at the door
+# Iterations and tokens pull apart, and neither is a second yet. So run it.
+#
+# ## Run
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["setup"]
+from inflight.notebook import catch_up
+
+catch_up("05", "Run")
 import tempfile
 from pathlib import Path
 
@@ -161,264 +196,252 @@ client = Client(server.grpc_url)
 print("ready:", client.ask("Name the capital of France.").text)
 
 # %% [markdown]
-# `trace_run.run` is lesson 04's: it sends all guests and waits for the last answer. `requests` has a row a guest, `log` a
-# row an iteration.
+# ### Keep them at the door
+#
+# `trace_run.run` is lesson 04's: it sends all guests and waits for the last answer. Its `log` has a row an iteration.
 
 # %% tags=["nbval-ignore-output"]
-from inflight.bench import trace_run
+from inflight.bench import promised_blocks, trace_run
 
-with progress.wait("Sixteen guests eat"):
-    no_evict = trace_run.run(client, requests, log_path)
+with progress.wait("Captions, guaranteed_no_evict"):
+    no_evict = trace_run.run(client, captions, log_path)
 log = no_evict.log
-held_back = log[(log["waiting"] > 0) & (log["empty_seats"] > 0)]
+held_back = ((log["waiting"] > 0) & (log["empty_seats"] > 0)).to_numpy()
+idle = promised_blocks.idle(log, captions)[held_back].mean()
 print(
-    f"{no_evict.tokens_per_s:.0f} tokens a second; "
-    f"{log['scheduled'].mean():.1f} guests at the table on average"
+    f"In {held_back.sum()} of {len(log)} iterations somebody waited beside a free slot."
 )
 print(
-    f"In {len(held_back)} of {len(log)} iterations somebody waited "
-    "although a slot was free, "
-    f"with {held_back['kv_blocks_free'].mean():.0f} of {num_blocks} blocks lying idle."
+    f"Of {num_blocks} blocks {idle['promised'] + idle['to_nobody']:.1f} were idle then: "
+    f"{idle['promised']:.1f} promised to those who ran,"
 )
+print(f"{idle['to_nobody']:.1f} to nobody, too few for what the next one may need.")
+assert held_back.any() and not log["paused"].any()
 
 # %% [markdown]
-# Idle, but promised: they are for the end of answers that have only begun.
-#
-# ## Run: take a plate back
+# ### Take a plate back
 #
 # One key is edited in the protobuf, and the running server loads the model again.
 
 # %%
 print(repository.edit(repo, "tensorrt_llm", batch_scheduler_policy="max_utilization"))
 server.load("tensorrt_llm")
+print("ready:", client.ask("Name the capital of France.").text)
 
 # %% tags=["nbval-ignore-output"]
-client.ask(
-    "Name the capital of France."
-)  # a fresh engine's first request is its slowest: not counted
-with progress.wait("Sixteen guests eat"):
-    utilization = trace_run.run(client, requests, log_path)
+with progress.wait("Captions, max_utilization"):
+    utilization = trace_run.run(client, captions, log_path)
 log = utilization.log
-print(
-    f"{utilization.tokens_per_s:.0f} tokens a second; "
-    f"{log['scheduled'].mean():.1f} guests at the table on average"
-)
 print(
     f"In {(log['paused'] > 0).sum()} of {len(log)} iterations somebody was paused, "
     f"at most {log['paused'].max()} at once."
 )
+assert log["paused"].any()
 
 # %% [markdown]
-# ## See
+# ### See
 #
-# Above the line, the blocks: each area is a request, the oldest at the bottom. Below the line, those without a slot.
-# Both are drawn from the iteration log, on one scale.
+# Scrub through both runs at once. Each row is a slot, as long as the blocks that its request holds; hatched is what has
+# been promised to it. The row *cache* adds them up, and what stays white is free for anybody. Below, the whole run; a
+# triangle marks a pause.
 
 # %% tags=["nbval-ignore-output"]
-from IPython.display import Markdown, display
-
-from inflight.notebook import charts
-
 runs = {"guaranteed_no_evict": no_evict.log, "max_utilization": utilization.log}
-summary = charts.kv_blocks_summary(runs)
-charts.show(charts.kv_blocks(runs), summary)
-display(Markdown(summary))
+promised = {"guaranteed_no_evict": promised_blocks.shares(no_evict.log, captions)}
+first_pause = int(utilization.log["paused"].gt(0).idxmax()) + 1
+explorables.replay(runs, promised, slots, iteration=first_pause)
 
 # %% [markdown]
-# Above, the white below the dashed line is what was promised and not yet used; it shrinks as the answers grow. Below,
-# there is little white. When the pile reaches the dashed line, the youngest request falls out of it and shows up
-# hatched; where it comes back, an orange edge says how many blocks are computed again.
+# Go to the first iterations: above, four have joined and hold half of what they were promised; below, all eight are in.
+# Then follow the triangles: each pause comes where the cache is full and everybody's next block is due at once.
 #
-# ## Explain: the price of a pause
+# ### Explain: the price of a pause
 #
 # A pause costs no answer and no token, but work. A paused request comes back with its prompt and with all that it had
-# answered so far, as one long prompt. So the iteration log has more context tokens than the prompts have:
+# answered so far, as one long prompt: the log counts more context tokens than the prompts have.
 
-# %% tags=["nbval-ignore-output"]
-prompt_tokens, answer_tokens = sum(input_lens), sum(output_lens)
-
-
-def computed_twice(log):
-    return log["context_tokens"].sum() - prompt_tokens
-
-
-twice = computed_twice(utilization.log)
-print(
-    f"prompts {prompt_tokens}, context computed {prompt_tokens + twice}: "
-    f"{twice} tokens twice, "
-    f"{100 * twice / (prompt_tokens + answer_tokens):.0f} % more work"
-)
-print(f"guaranteed_no_evict: {computed_twice(no_evict.log)} tokens twice")
-fewer = len(no_evict.log) / len(utilization.log)
-faster = utilization.tokens_per_s / no_evict.tokens_per_s
-print(
-    f"On paper guaranteed_no_evict takes {on_paper} iterations; "
-    f"counted: {len(no_evict.log)}."
-)
-print(
-    f"max_utilization needs {fewer:.2f} times fewer, "
-    f"and makes {faster:.2f} times as many tokens a second."
-)
-ahead = "max_utilization" if faster > 1 else "guaranteed_no_evict"
-print(guess.score("no difference" if 0.95 < faster < 1.05 else ahead))
+# %%
+prompt_tokens = sum(request.input_len for request in captions)
+for policy, run in {
+    "guaranteed_no_evict": no_evict,
+    "max_utilization": utilization,
+}.items():
+    iterations, _, twice = paper["captions", policy]
+    counted = run.log["context_tokens"].sum() - prompt_tokens
+    assert abs(len(run.log) - iterations) < 12 and (counted > 0) == (twice > 0)
+    print(f"{policy}: on paper {iterations} iterations, {twice} tokens twice;", end=" ")
+    print("the engine's count is near it")
 
 # %% [markdown]
-# Where paper and count differ by more than a few, guests came through the door in another order than on the list: they
-# are only milliseconds apart. Fuller iterations are the gain, tokens computed twice are the price, and which is larger
-# depends on how tight the cache is. So vary it:
+# And in seconds? The log has the time of every iteration. Put those apart in which a prompt was computed, for the first
+# time or again: all others only bring answers forward.
 
 # %% tags=["nbval-ignore-output"]
-import pandas as pd
-
-
-def measure(policy, cache_tokens):
-    server.load(
-        "tensorrt_llm",
-        batch_scheduler_policy=policy,
-        max_tokens_in_paged_kv_cache=cache_tokens,
-    )
-    client.ask("Name the capital of France.")
-    return trace_run.run(client, requests, log_path)
-
-
-trials = {
-    ("guaranteed_no_evict", cache_tokens): no_evict,
-    ("max_utilization", cache_tokens): utilization,
-}
-more = [(policy, size) for size in (1536, 2560) for policy in runs]
-for trial in progress.over(more, "Run", "{0[0]}, {0[1]:,} tokens".format):
-    trials[trial] = measure(*trial)
-print(f"{len(trials)} runs of {len(requests)} requests")
-
-# %% tags=["nbval-ignore-output"]
-columns = [
-    "policy",
-    "cache",
-    "tokens_per_s",
-    "p50_s",
-    "p99_s",
-    "most waiting",
-    "most paused",
-    "twice",
-    "in use (%)",
-]
-rows = [
-    (
-        policy,
-        size,
-        one.tokens_per_s,
-        *(one.requests["latency_ms"].quantile([0.5, 0.99]) / 1000),
-        one.log["waiting"].max(),
-        one.log["paused"].max(),
-        computed_twice(one.log),
-        100 * (one.log["kv_blocks_used"] / one.log["kv_blocks_max"]).mean(),
-    )
-    for (policy, size), one in trials.items()
-]
-table = pd.DataFrame(rows, columns=columns)
-iterations = [len(one.log) for one in trials.values()]
-both_on_paper.measured(
-    table.assign(iterations=iterations), slots=build.max_batch_size, times=1.0
-)
-charts.table(table)
-
-# %% tags=["nbval-ignore-output"]
-by = table.set_index(["policy", "cache"])["tokens_per_s"]
-gain = by["max_utilization"] / by["guaranteed_no_evict"]
-summary = (
-    "Throughput and P99 of latency against the size of the cache, a line a policy. "
-    "max_utilization makes "
-    + ", ".join(
-        f"{ratio:.2f} times as many tokens a second with {size:,} tokens of cache"
-        for size, ratio in gain.items()
-    )
-    + "."
-)
-charts.show(charts.policies(table), summary)
-display(Markdown(summary))
-
-# %% [markdown]
-# The picture under *On paper first* has these runs now, as diamonds.
-#
-# Single runs on a machine that does other things too: trust the counts (waiting, paused, twice), and take the times
-# with a grain of salt. So here is the same question without the machine's moods. Lesson 04's `iteration_cost` reads
-# from all logs what an iteration costs by the number of answers in it, and a token of a prompt on top. With those
-# prices, where do the seconds of the tightest cache go?
-
-# %% tags=["nbval-ignore-output"]
-from inflight.engine import iteration_cost
-
-cost = iteration_cost(pd.concat([one.log for one in trials.values()]))
 rows = []
-for policy, one in (
-    ("guaranteed_no_evict", no_evict),
-    ("max_utilization", utilization),
-):
-    answers = one.log["requests"].map(
-        lambda shares: sum(share[2] > 0 for share in shares)
-    )
-    rows.append(
-        (
-            policy,
-            len(one.log),
-            answers.mean(),
-            answers.map(cost.answers_ms).sum() / 1000,
-            prompt_tokens * cost.prompt_token_ms / 1000,
-            computed_twice(one.log) * cost.prompt_token_ms / 1000,
-        )
-    )
-columns = [
-    "policy",
-    "iterations",
-    "answers in each",
-    "answers (s)",
-    "prompts (s)",
-    "computed twice (s)",
-]
-seconds = pd.DataFrame(rows, columns=columns)
+for policy, log in runs.items():
+    lasted = log["timestamp"].diff().shift(-1).fillna(log["iteration_ms"] / 1000)
+    prompts = log["context_tokens"] > 0
+    per_policy = (lasted[~prompts].sum(), lasted[prompts].sum(), lasted.sum())
+    rows.append((policy, len(log), log["context_tokens"].sum(), *per_policy))
+columns = ["iterations", "context tokens", "answers (s)", "prompts (s)", "in all (s)"]
+seconds = pd.DataFrame(rows, columns=["policy", *columns])
+saved, paid, behind = seconds[columns[2:]].diff().iloc[1]
+print(f"Answers alone: {-saved:+.2f} s gained. Prompts, again: {paid:.2f} s lost.")
+print(
+    f"Together max_utilization is {abs(behind):.2f} s {'behind' if behind > 0 else 'ahead'}."
+)
+assert seconds["context tokens"][1] > seconds["context tokens"][0]
 charts.table(seconds, decimals=2)
 
+# %% [markdown]
+# These seconds are measured, not worked out from prices, so their sum is what the clock said. A price list, so much an
+# iteration and so much a token of a prompt, would promise too much: iterations with more answers in them are longer, and
+# whoever is paused again pays again. The other runs of this lesson will tell whether one run can be trusted.
+#
+# ## Answers that end early
+#
+# Now the questions. Their answers end where the model says its end token, long before 256 tokens. Both policies take
+# turns with both kinds of guests, three rounds.
+
 # %% tags=["nbval-ignore-output"]
-saved, paid = (
-    seconds["answers (s)"][0] - seconds["answers (s)"][1],
-    seconds["computed twice (s)"][1],
+from inflight.notebook import catch_up
+
+catch_up("05", "Answers that end early")
+from inflight.bench import trace_run
+
+traffic = {"captions": (captions, None), "questions": (questions, tokenizer)}
+turns = [
+    (n, policy)
+    for n in (1, 2, 3)
+    for policy in ("guaranteed_no_evict", "max_utilization")
+]
+rows = []
+for number, policy in progress.over(turns, "Round", "{0[0]}, {0[1]}".format):
+    server.load("tensorrt_llm", batch_scheduler_policy=policy)
+    client.ask("Name the capital of France.")
+    for kind, (requests, ends) in traffic.items():
+        one = trace_run.run(client, requests, log_path, tokenizer=ends)
+        twice = one.log["context_tokens"].sum() - sum(r.input_len for r in requests)
+        worst_s = one.requests["latency_ms"].quantile(0.99) / 1000
+        counts = (len(one.log), one.log["paused"].max(), twice)
+        rows.append((kind, number, policy, *counts, one.tokens_per_s, worst_s))
+columns = [
+    "traffic",
+    "round",
+    "policy",
+    "iterations",
+    "most paused",
+    "twice",
+    "tokens/s",
+    "P99 (s)",
+]
+rounds = pd.DataFrame(rows, columns=columns)
+rounds = rounds.set_index(["traffic", "policy"])
+assert (rounds["twice"]["questions"] <= rounds["twice"]["captions"].max()).all()
+rounds.groupby(level=[0, 1]).median().drop(columns="round").round(1)
+
+# %% tags=["nbval-ignore-output"]
+tokens_per_s = rounds.set_index("round", append=True)["tokens/s"].unstack("policy")
+ratio = tokens_per_s["max_utilization"] / tokens_per_s["guaranteed_no_evict"]
+gains = ratio.rename("ratio").reset_index()
+spread = gains.groupby("traffic")["ratio"].agg(["median", "min", "max"])
+summary = "Tokens a second, max_utilization over guaranteed_no_evict: " + "; ".join(
+    f"{kind} {row['median']:.2f} times ({row['min']:.2f} to {row['max']:.2f})"
+    for kind, row in spread.iterrows()
 )
-print(
-    f"Fuller iterations save {saved:.1f} s, tokens computed twice cost {paid:.1f} s: "
-    f"max_utilization is {abs(saved - paid):.1f} s "
-    f"{'ahead' if saved > paid else 'behind'} at these prices."
-)
+charts.show(charts.policy_gains(gains), summary)
+winners = {
+    "max_utilization" if row > 1 else "guaranteed_no_evict" for row in spread["median"]
+}
+print(f"{summary}.")
+print(guess.score("each" if len(winners) == 2 else f"{winners.pop()}, for both"))
 
 # %% [markdown]
-# The two pull in opposite directions. Longer answers and a tighter cache mean more pauses; where prompts are cheap
-# beside answers, as on a GPU, so is a pause. And with a cache in which all eight slots fit, nobody is ever paused or
-# held back: both policies are the same one.
+# With the questions `guaranteed_no_evict` promises ten blocks and more than seven of them are air: three guests fill the
+# cache on paper, while five slots stay empty. `max_utilization` fills all eight and pauses hardly anybody, because the
+# answers end before the plates run out. With the captions every promise comes true: whoever is let in early is paused.
+#
+# ### Which policy for which service?
+#
+# The table comes from your rounds. A policy is faster only if it was so in every round:
+
+
+# %% tags=["nbval-ignore-output"]
+def faster(row):
+    if row["min"] > 1:
+        return "max_utilization"
+    return (
+        "guaranteed_no_evict" if row["max"] < 1 else "either: it changes with the round"
+    )
+
+
+longest = {
+    "captions": "as long as max_tokens",
+    "questions": "far shorter than max_tokens",
+}
+middle = rounds.groupby(level=[0, 1]).median()
+rows = [
+    (
+        longest[kind],
+        faster(row),
+        *middle.loc[kind]["iterations"].astype(int),
+        int(middle.loc[kind, "max_utilization"]["twice"]),
+        *middle.loc[kind]["P99 (s)"],
+    )
+    for kind, row in spread.iterrows()
+]
+short = ["no_evict", "utilization"]
+columns = [
+    f"{what}, {policy}" for what in ("iterations", "P99 (s)") for policy in short
+]
+columns = ["answers", "faster", *columns[:2], "computed twice", *columns[2:]]
+charts.table(pd.DataFrame(rows, columns=columns))
+
+# %% [markdown]
+# So ask two things of a service. *Do its answers come near `max_tokens`?* If so, promises cost little and pauses much. If
+# not, ask for fewer tokens, or take `max_utilization`. *Does anybody read along?* A pause stops a stream in mid-sentence,
+# while a longer wait for the first word is easier to bear. Whether it is night matters to neither. And where the cache
+# has room for all slots, nothing is ever short: both policies are the same one.
 #
 # ## Turn the knob
 #
-# The dashboard edits the config, has the running server load it, sends the sixteen guests and draws while they eat.
-# The run before stays above, on the same scale. Try:
+# First on paper, with the engine's own scheduler and no model. Let the captions end earlier, then make the cache larger:
+# where do the lines part, and where do they meet?
+
+# %% tags=["nbval-ignore-output"]
+from inflight.notebook import catch_up
+
+catch_up("05", "Turn the knob")
+lengths = [(request.input_len, request.max_tokens) for request in captions]
+both_on_paper = explorables.policies_on_paper(lengths, options, most_tokens=2048)
+rows = [
+    {
+        "policy": policy,
+        "cache": cache_tokens,
+        "iterations": paper["captions", policy][0],
+    }
+    for policy in ("guaranteed_no_evict", "max_utilization")
+]
+both_on_paper.measured(rows, slots=slots, used=1.0)
+assert "guaranteed_no_evict takes" in both_on_paper.frame.alt
+both_on_paper
+
+# %% [markdown]
+# The diamonds are your own 20 lines of Python. Then on the server: the dashboard edits the config, has it loaded, sends
+# the captions and draws while they are written. The run before stays above, on the same scale. Try:
 #
 # 1. `max_utilization` with 1,024 tokens, then with 1,280: how many pauses does a quarter more memory save?
 # 2. `guaranteed_no_evict` with 2,048: does anybody wait beside a free slot?
 # 3. The smallest cache at which nobody is ever paused.
 
-# %% tags=["nbval-ignore-output"]
-from inflight.notebook import boards
-
-board = boards.policies(server, requests, log_path)
-board
-
-# %% tags=["nbval-ignore-output"]
-with progress.wait("The dashboard runs"):
-    last = board.run()
-charts.show(*last)
+# %%
+boards.policies(server, captions, log_path)
 
 # %% [markdown]
-# The cell above pressed Run once, so that there is a picture to keep. Every other key of the engine is in lesson 02's
-# editor; Apply writes the file and has the server load it, Undo takes it back:
+# Every other key of the engine is in lesson 02's editor; Apply writes the file and has the server load it, Undo takes it
+# back:
 
-# %% tags=["nbval-ignore-output"]
+# %%
 widgets.ConfigEditor(repo, "tensorrt_llm", server)
 
 # %% [markdown]
@@ -431,97 +454,65 @@ widgets.ConfigEditor(repo, "tensorrt_llm", server)
 # is left of it. `max_num_tokens` is decided when the engine is built, so there are two engines. Streaming needs a
 # decoupled repository.
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["setup", "nbval-ignore-output"]
+from inflight.notebook import catch_up
+
+catch_up("05", "A long prompt arrives")
 from inflight.bench import prompts_that_fit, send_while_others_read
 
 client.close()
 server.stop()
+sizes = progress.over((2048, 256), "Engine", "of {} tokens an iteration".format)
 whole, in_chunks = (
     engine.cached(fetch(), BuildConfig(max_input_len=1536, max_num_tokens=most))
-    for most in progress.over((2048, 256), "Engine", "of {} tokens an iteration".format)
+    for most in sizes
 )
 repo = repository.assemble(
-    Path(workdir.name) / "long",
-    whole,
-    decoupled_mode=True,
-    iteration_log_path=log_path,
+    Path(workdir.name) / "long", whole, decoupled_mode=True, iteration_log_path=log_path
 )
 server = Server(repo).start()
 client = Client(server.grpc_url)
 long_prompt, instructions = prompts_that_fit(client, [1500, 800], tokenizer)
 prompt_ids = tokenizer.encode(tokenizer.chat(long_prompt))
-print(f"a prompt of {len(prompt_ids)} tokens: {long_prompt[:60]} …")
 
 # %% tags=["nbval-ignore-output"]
 ways = {
-    "the whole prompt in one iteration": {"gpt_model_path": whole},
-    "at most 256 tokens in an iteration": {
+    "whole, in one iteration": {"gpt_model_path": whole},
+    "at most 256 tokens each": {
         "gpt_model_path": in_chunks,
         "enable_chunked_context": True,
     },
 }
-gaps, rows = {}, []
+gaps, first_s = {}, {}
 for way, options in progress.over(ways.items(), "Run", lambda item: item[0]):
     server.load("tensorrt_llm", **options)
     client.ask_tokens(prompt_ids, 2)  # a warm-up
     gaps[way], newcomer = send_while_others_read(client, prompt_ids)
-    times, first_s = gaps[way]["time_s"], newcomer.time_to_first_s
-    parts = {
-        "before": times < 0,
-        "during": times.between(0, first_s),
-        "after": times > first_s,
-    }
-    rows.append(
-        (
-            way,
-            *(gaps[way]["gap_ms"][part].median() for part in parts.values()),
-            gaps[way]["gap_ms"].max(),
-            first_s * 1000,
-        )
-    )
-felt = pd.DataFrame(
-    rows,
-    columns=[
-        "prompt",
-        "ITL before (ms)",
-        "during",
-        "after",
-        "longest ITL",
-        "newcomer's TTFT",
-    ],
-)
-charts.table(felt, decimals=0)
+    first_s[way] = newcomer.time_to_first_s
+assert all((rows["time_s"] > 0).any() for rows in gaps.values())
 
 # %% tags=["nbval-ignore-output"]
-longest, ttft = felt["longest ITL"], felt["newcomer's TTFT"]
+told = [
+    f"{way}: no reader waits longer than {rows['gap_ms'].max():.0f} ms for a token, "
+    f"and the newcomer's first comes after {first_s[way]:.1f} s"
+    for way, rows in gaps.items()
+]
 summary = (
-    "Each dot is a token of one reader, as high as the reader waited for it. "
-    f"Computed whole, the prompt makes everybody wait {longest[0]:.0f} ms once; "
-    f"in chunks no reader waits longer than {longest[1]:.0f} ms, but several times. "
-    f"The newcomer's own first token comes after {ttft[0]:.0f} and {ttft[1]:.0f} ms."
+    f"A dot is a token of one reader, as high as it was waited for. {'; '.join(told)}."
 )
 charts.show(
     charts.token_gaps({way: rows[rows["reader"] == 0] for way, rows in gaps.items()}),
     summary,
 )
-display(Markdown(summary))
+room = 256 - 7  # seven readers take a token each
+print(f"{summary}\n{len(prompt_ids)} tokens in parts of {room}:", end=" ")
+print(f"{-(-len(prompt_ids) // room)} iterations.")
 
 # %% [markdown]
-# The picture has one reader of the seven; all get their tokens in the same iterations. The arithmetic: seven readers
-# take 7 of the 256 tokens, the prompt gets the rest.
-
-# %%
-room = 256 - 7
-print(
-    f"{len(prompt_ids)} tokens in parts of {room}: "
-    f"{-(-len(prompt_ids) // room)} iterations, "
-    f"each as long as {room} tokens of a prompt take."
-)
-
-# %% [markdown]
-# No work is saved: it is cut into slices, and the readers get a token after each. Smaller slices hurt the readers less.
-# For the newcomer it depends: every slice brings the cost of one more iteration, and on a GPU slices that are too small
-# leave it idle; on a CPU, slices that fit its caches may even be the faster way.
+# The picture has one reader of the seven; all get their tokens in the same iterations. No work is saved: it is cut into
+# slices, and the readers get a token after each. Smaller slices hurt the readers less. For the newcomer it depends:
+# every slice brings the cost of one more iteration, and on a GPU slices that are too small leave it idle; on a CPU,
+# slices that fit its caches may even be the faster way.
 #
 # ## One system prompt, many users
 #
@@ -530,72 +521,44 @@ print(
 # and a prompt that begins with the same tokens starts from there.
 
 # %% tags=["nbval-ignore-output"]
-questions = [
-    f"{instructions} {question}"
-    for question in (
-        "What time is it?",
-        "Who sells the bread?",
-        "Where does the river end?",
-        "How many bridges are there?",
-        "Name a flower.",
-        "What do children count?",
-    )
+from inflight.notebook import catch_up
+
+catch_up("05", "One system prompt, many users")
+users = [
+    f"{instructions} In which continent is {place}?" for place in countries.split()[:6]
 ]
-ttft_ms = {}
-for reuse in progress.over((False, True), "Six users, reuse"):
+ttft_ms = pd.DataFrame(index=range(len(users)))
+for reuse in progress.over((False, True), f"{len(users)} users, reuse"):
     server.load("tensorrt_llm", enable_kv_cache_reuse=reuse)
     client.stream(long_prompt, 2).read()  # a warm-up that begins otherwise
-    answers = [client.stream(question, 4, end_id=-1).read() for question in questions]
-    ttft_ms["reuse" if reuse else "no reuse"] = [
-        answer.time_to_first_s * 1000 for answer in answers
-    ]
-ttft_ms = pd.DataFrame(ttft_ms)
-
-# %% tags=["nbval-ignore-output"]
+    answers = [client.stream(text, 4, end_id=-1).read() for text in users]
+    name = "reuse" if reuse else "no reuse"
+    ttft_ms[name] = [answer.time_to_first_s * 1000 for answer in answers]
 first, later = ttft_ms["reuse"][0], ttft_ms["reuse"][1:].median()
 summary = (
-    f"TTFT of {len(questions)} users who ask one after the other. "
-    f"With reuse the first still pays {first:.0f} ms for the instructions; "
-    f"the later ones wait {later:.0f} ms, {first / later:.0f} times less."
+    f"TTFT of {len(users)} users, one after the other. With reuse the first still pays "
+    f"{first:.0f} ms for the instructions; the later ones wait {later:.0f} ms."
 )
 charts.show(charts.first_tokens(ttft_ms), summary)
-display(Markdown(summary))
 
 # %% [markdown]
 # How many blocks was that? What two prompts share at their beginning counts, in full blocks. The engine's own count is
 # in the iteration log, and in `/metrics` under the label `reused`.
 
-# %% tags=["nbval-ignore-output"]
+# %%
 from inflight.triton import telemetry
 
-ids = [tokenizer.encode(tokenizer.chat(question)) for question in questions]
+ids = [tokenizer.encode(tokenizer.chat(text)) for text in users]
 shared = next(place for place, tokens in enumerate(zip(*ids)) if len(set(tokens)) > 1)
+by_hand = shared // block * (len(users) - 1)
 reused = telemetry.iterations(log_path)["kv_blocks_reused"].iloc[-1]
-page = telemetry.metrics_with(server.metrics_url, "reused", reused)
-print(
-    f"{shared} shared tokens are {shared // 32} full blocks; "
-    f"{len(ids) - 1} later users: {shared // 32 * (len(ids) - 1)}"
-)
-print(f"counted by the engine: {reused}")
-page[page["name"] == "nv_trt_llm_kv_cache_block_metrics"].set_index("label")[
-    "value"
-].to_frame()
+print(f"{shared} shared tokens are {shared // block} full blocks;", end=" ")
+print(f"{len(users) - 1} later users: {by_hand}. Counted by the engine: {reused}.")
+assert reused == by_hand
 
 # %% [markdown]
 # Reuse costs nothing here: a kept block is given up as soon as somebody needs it. What it needs from you is order: put
 # what is the same for all first, and what differs (a date, a name) last.
-#
-# ## Which policy for which service?
-#
-# | Service | Policy | Why |
-# |---|---|---|
-# | Chat, streamed to people | `guaranteed_no_evict` | a pause stops a stream in mid-sentence; a longer wait for the first word is easier to bear |
-# | Batch work over night: summaries, labels | `max_utilization` | nobody watches; fuller iterations are worth some work done twice |
-# | Answers that mostly end long before `max_tokens` | `max_utilization` | promises for the whole answer are mostly air, and pauses are rare |
-# | Answers of known length, close to `max_tokens` | `guaranteed_no_evict` | the promises come true, so every early admission ends in a pause |
-# | Cache larger than all slots need | either | nothing is ever short |
-#
-# Chunked context belongs where long prompts meet readers of streams. Reuse belongs wherever prompts begin alike.
 #
 # ## On the lab GPU
 #
@@ -612,6 +575,7 @@ page[page["name"] == "nv_trt_llm_kv_cache_block_metrics"].set_index("label")[
 # | Tokens an iteration | `BuildConfig(max_num_tokens=256)` | `MAX_NUM_TOKENS=256 lab.sh build` |
 # | Block | 32 tokens, fixed by the kernel | `--tokens_per_block` when building, 64 unless one says otherwise; `lab.sh build` says 32 |
 # | See it | iteration log; `paused_requests`, `waiting`, `reused` in `/metrics` | `lab.sh iterations`; the same labels in `/metrics`, of which two mean something else |
+# | A scheduler of your own | `scheduler_path` (see the lab) | none: TensorRT-LLM has the two policies |
 #
 # What to know there:
 #
@@ -631,30 +595,15 @@ page[page["name"] == "nv_trt_llm_kv_cache_block_metrics"].set_index("label")[
 # | nothing about `enable_kv_cache_reuse` | off up to 0.18, on from 0.19 on: the same benchmark, other figures |
 # | a misspelt policy or boolean | a warning in the log, and the default; here it is refused |
 #
-# What `max_utilization` gained here, and on GPUs, in a cache as tight (there with the skewed trace of lesson 04):
-
-# %% tags=["nbval-ignore-output"]
-from inflight.bench import recorded
-
-here = pd.DataFrame({"ratio": ["throughput"], "median": [gain[cache_tokens]]})
-lab = recorded.table(
-    "compare-in-process-guaranteed_no_evict-max_utilization", "ratios", gpus_only=True
-)
-summary = charts.lab_results_summary(here, lab, "ratio", "median")
-charts.show(
-    charts.lab_results(
-        here, lab, "ratio", "median", "max_utilization over guaranteed_no_evict"
-    ),
-    summary,
-)
-
-# %% [markdown]
 # ## What breaks
 #
 # **A cache that one longest request does not fit into.** It could wait for ever, so the engine refuses to load, and
 # the server goes on with what it had:
 
 # %%
+from inflight.notebook import catch_up
+
+catch_up("05", "What breaks")
 from inflight import CourseError
 
 
@@ -684,17 +633,18 @@ except CourseError as error:
 # ## Recap
 #
 # - A request needs blocks for every token of its prompt and its answer; blocks, not slots, are often what is short.
-# - `guaranteed_no_evict` promises whole meals: nobody is ever paused, promised blocks lie idle, guests wait outside.
+# - `guaranteed_no_evict` promises for the longest answer: nobody is ever paused, promised blocks lie idle, guests wait.
 # - `max_utilization` admits whom it can: fuller iterations, paid for with pauses and tokens computed twice.
-# - Chunked context cuts a long prompt into slices, so that readers wait often and briefly instead of once and long.
-# - Reuse keeps full blocks of what prompts have in common at their beginning: later users skip that work.
+# - Which one is faster depends on the traffic: promises that come true, or promises that are air.
+# - Chunked context lets readers wait often and briefly instead of once and long; reuse lets later users skip a common
+#   beginning.
 #
 # Three questions to answer without running anything:
 #
 # <details><summary>1. A cache of 40 blocks of 32 tokens; every request has a prompt of 100 tokens and asks for 220. How
-# many sit down at once under each policy?</summary>
+# many join at once under each policy?</summary>
 #
-# A whole meal is 320 tokens, 10 blocks: four under <code>guaranteed_no_evict</code>. A prompt is 4 blocks: ten under
+# The longest is 320 tokens, 10 blocks: four under <code>guaranteed_no_evict</code>. A prompt is 4 blocks: ten under
 # <code>max_utilization</code>, if there are ten slots; when they grow, most of them will be paused.
 # </details>
 #
@@ -711,8 +661,8 @@ except CourseError as error:
 # time at the end.
 # </details>
 #
-# Now [do the lab]({lab}), or go on with {next}: who forms the batches of a model that has no
-# engine?
+# Now [do the lab]({lab}) and write the scheduler yourself, or go on with {next}: who forms the batches of a model that
+# has no engine?
 #
 # ## What runs
 #

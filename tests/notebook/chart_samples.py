@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 
 from inflight.bench.batch_run import Outcome
 from inflight.notebook import charts
+from inflight.triton import telemetry
 from inflight.triton.telemetry import Statistics
 
 RANDOM = np.random.default_rng(4)
@@ -66,19 +67,25 @@ LOGS = {
 }
 
 
+REPLAYED = {title: log for title, log in LOGS.items() if len(log)}
+PROMISED = {
+    title: telemetry.shares(log).assign(promised=2) for title, log in REPLAYED.items() if title.startswith("guar")
+}
+
+
 def requests(seconds_a_token: float) -> pd.DataFrame:
     sent = np.linspace(0, 2, len(ANSWERS))
     latency = np.array(ANSWERS) * seconds_a_token + RANDOM.uniform(0.2, 0.4, len(ANSWERS))
     return pd.DataFrame({"output_len": ANSWERS, "latency_ms": 1000 * latency, "sent_s": sent, "last_s": sent + latency})
 
 
-POLICIES = pd.DataFrame(
+GAINS = pd.DataFrame(
     [
-        (policy, cache, speed * cache**0.3, 40 / speed + 9000 / cache)
-        for policy, speed in (("guaranteed_no_evict", 20), ("max_utilization", 24))
-        for cache in (1024, 2048, 4096)
+        (traffic, number, ratio + 0.03 * number)
+        for traffic, ratio in (("whole answers", 0.8), ("answers that end early", 1.4))
+        for number in (1, 2, 3)
     ],
-    columns=["policy", "cache", "tokens_per_s", "p99_s"],
+    columns=["traffic", "round", "ratio"],
 )
 GAPS = {
     title: pd.DataFrame({"time_s": np.arange(-1, 2, 0.02), "gap_ms": 20 + worst * (np.arange(-50, 100) == 3)})
@@ -251,10 +258,12 @@ FIGURES: dict[str, go.Figure] = {
     "lab_results": charts.lab_results(HERE, RECORDED, "ratio", "median", "in-flight over static"),
     "lab_results.none yet": charts.lab_results(HERE, RECORDED.iloc[:0], "ratio", "median", "in-flight over static"),
     "load_sweep": charts.load_sweep(SWEEP_RESULT),
-    "policies": charts.policies(POLICIES),
+    "policy_gains": charts.policy_gains(GAINS),
     "queue_outcomes": charts.queue_outcomes(COUNTS),
     "race": charts.race({"simple-gpt2": tokens(6, 0.03), "iterative-gpt2": tokens(6, 0.02)}, np.arange(6) / 10),
     "race.nothing yet": charts.race({"simple-gpt2": tokens(2, 0.03).iloc[:0]}, [0.0, 0.1]),
+    "replay": charts.replay(REPLAYED, PROMISED, 50, SLOTS),
+    "replay.after the end": charts.replay(REPLAYED, PROMISED, 150, SLOTS),
     "repository_map": charts.repository_map(FILES, EDGES),
     "request_path": charts.request_path(PATH),
     "sequence_places": charts.sequence_places(PLACES),

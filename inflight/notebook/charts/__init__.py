@@ -30,9 +30,10 @@ from inflight.notebook.charts.iterative_gpt2 import (
     race,
     race_summary,
 )
-from inflight.notebook.charts.kv_cache import first_tokens, kv_blocks, kv_blocks_summary, policies, token_gaps
+from inflight.notebook.charts.kv_cache import first_tokens, kv_blocks, kv_blocks_summary, policy_gains, token_gaps
 from inflight.notebook.charts.lab_gpu import lab_results, lab_results_summary
 from inflight.notebook.charts.load_sweep import load_sweep, load_sweep_summary
+from inflight.notebook.charts.replay import replay, replay_summary
 from inflight.notebook.charts.repository import repository_map
 from inflight.notebook.charts.serve import token_timeline
 from inflight.notebook.charts.start_here import course_map, request_path, request_path_summary
@@ -60,10 +61,12 @@ __all__ = [
     "lab_results_summary",
     "load_sweep",
     "load_sweep_summary",
-    "policies",
+    "policy_gains",
     "queue_outcomes",
     "race",
     "race_summary",
+    "replay",
+    "replay_summary",
     "repository_map",
     "request_path",
     "request_path_summary",

@@ -221,55 +221,70 @@ def _draw_outside(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
         )
 
 
-# What a policy costs --------------------------------------------------------------------------------------------------
+# What a policy gains --------------------------------------------------------------------------------------------------
 
 
-def policies(rows: pd.DataFrame) -> go.Figure:
-    """Tokens a second, and P99 of the latency, against the size of the KV cache, a line for each policy.
+def policy_gains(rounds: pd.DataFrame) -> go.Figure:
+    """Tokens a second of max_utilization over guaranteed_no_evict, a row a kind of traffic: each round and the median.
 
-    `rows` has `policy`, `cache` (tokens), `tokens_per_s` and `p99_s`.
+    Parameters
+    ----------
+    rounds : DataFrame
+        One row a round and kind of traffic: `traffic`, `round`, `ratio`.
     """
     fig = go.Figure()
-    for suffix, domain, column, title, unit in (
-        ("", (0.57, 1.0), "tokens_per_s", "tokens a second", "tokens a second"),
-        ("2", (0.0, 0.4), "p99_s", "P99 of latency (s)", "s: P99 of latency"),
-    ):
-        for policy, group in rows.groupby("policy"):
-            look = POLICY[policy]
-            fig.add_scatter(
-                x=group["cache"].tolist(),
-                y=group[column].tolist(),
-                mode="lines+markers",
-                name=policy,
-                legendgroup=policy,
-                line={"color": look["color"], "width": 3, "dash": look["dash"]},
-                marker={"color": look["color"], "size": 9, "symbol": look["symbol"]},
-                **saying(
-                    f"{policy} · {row.cache:,} tokens of cache · {getattr(row, column):,.1f} {unit}"
-                    for row in group.itertuples()
-                ),
-                xaxis=f"x{suffix}",
-                yaxis=f"y{suffix}",
-            )
-        caches, margin = rows["cache"], 0.08 * (rows["cache"].max() - rows["cache"].min())
-        fig.update_layout(
-            {
-                f"xaxis{suffix}": {
-                    "anchor": f"y{suffix}",
-                    "tickvals": sorted(set(caches)),
-                    "range": [caches.min() - margin, caches.max() + margin],
-                    "title": "max_tokens_in_paged_kv_cache" if suffix else None,
-                },
-                f"yaxis{suffix}": {
-                    "anchor": f"x{suffix}",
-                    "domain": domain,
-                    "title": title,
-                    "range": [0, rows[column].max() * 1.2],
-                },
-            }
-        )
+    kinds = list(dict.fromkeys(rounds["traffic"]))
+    spread = rounds.groupby("traffic")["ratio"].agg(["median", "min", "max"]).reindex(kinds)
+    fig.add_bar(
+        orientation="h",
+        y=kinds,
+        base=spread["min"].tolist(),
+        x=(spread["max"] - spread["min"]).tolist(),
+        width=0.35,
+        marker={"color": "#CFE3F1"},
+        name="from the least to the most",
+        legendgroup="spread",
+        **saying(
+            f"{row.Index} · from {row.min:.2f} to {row.max:.2f} times as many tokens a second"
+            for row in spread.itertuples()
+        ),
+    )
+    fig.add_scatter(
+        x=rounds["ratio"].tolist(),
+        y=rounds["traffic"].tolist(),
+        mode="markers",
+        marker={"color": DECODE, "size": 8, "symbol": "circle-open", "line": {"width": 2}},
+        name="a round",
+        legendgroup="round",
+        **saying(f"{row.traffic} · round {row.round} · {row.ratio:.2f} times" for row in rounds.itertuples()),
+    )
+    fig.add_scatter(
+        x=spread["median"].tolist(),
+        y=kinds,
+        mode="markers+text",
+        text=[f"{median:.2f}" for median in spread["median"]],
+        textposition="top center",
+        textfont={"color": INK},
+        marker={"color": PAUSED, "size": 12, "symbol": "diamond"},
+        name="median",
+        legendgroup="median",
+        **saying(f"{kind} · median {median:.2f} times" for kind, median in spread["median"].items()),
+    )
+    low, high = min(0.9, rounds["ratio"].min()), max(1.1, rounds["ratio"].max())
+    room = 0.1 * (high - low)
+    fig.add_scatter(
+        x=[1, 1],
+        y=[kinds[0], kinds[-1]],
+        mode="lines",
+        line={"color": INK, "width": 1.5, "dash": "dash"},
+        name="equally fast",
+        legendgroup="equal",
+        **line_saying("1 · both policies are equally fast"),
+    )
+    fig.update_xaxes(title="tokens a second, max_utilization over guaranteed_no_evict", range=[low - room, high + room])
+    fig.update_yaxes(title="", autorange="reversed")
     once_in_legend(fig)
-    return fig.update_layout(height=420)
+    return fig.update_layout(height=130 + 70 * len(kinds))
 
 
 # Chunked context ------------------------------------------------------------------------------------------------------

@@ -11,6 +11,6 @@ from inflight.notebook.explorables.batchers import delay
 from inflight.notebook.explorables.batching import slots_on_paper
 from inflight.notebook.explorables.engine import memory
 from inflight.notebook.explorables.explorable import Explorable
-from inflight.notebook.explorables.kv_cache import policies_on_paper
+from inflight.notebook.explorables.kv_cache import policies_on_paper, replay
 
-__all__ = ["Explorable", "delay", "memory", "policies_on_paper", "slots_on_paper"]
+__all__ = ["Explorable", "delay", "memory", "policies_on_paper", "replay", "slots_on_paper"]

@@ -1,4 +1,4 @@
-"""Lesson 05: iterations under both policies, from the lengths of prompts and answers and the size of the cache."""
+"""Lesson 05: both policies on paper, from lengths and the size of the cache; and a run of each, played again."""
 
 from functools import lru_cache
 
@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 from inflight.engine.config import POLICIES, BuildConfig, ExecutorConfig
 from inflight.engine.dry_run import DryRun, dry_run
 from inflight.engine.scheduler import built_in
+from inflight.notebook import charts
 from inflight.notebook.charts.kv_cache import POLICY
 from inflight.notebook.dashboard import Frame
 from inflight.notebook.explorables.explorable import MEASURED, Explorable, float_slider, int_slider
@@ -16,38 +17,59 @@ from inflight.notebook.palette import INK
 SIZES = 7  # caches on the axis, of which each is a dry run of each policy
 
 
+def replay(
+    runs: dict[str, pd.DataFrame], promised: dict[str, pd.DataFrame], slots: int, iteration: int = 1
+) -> Explorable:
+    """Slots and blocks at one iteration of each run; the control `iteration` goes through them.
+
+    Parameters
+    ----------
+    runs, promised, slots
+        As `charts.replay` takes them.
+    iteration : int
+        Where the slider stands first.
+    """
+
+    def draw(_: pd.DataFrame, iteration: int) -> Frame:
+        return Frame(charts.replay(runs, promised, iteration, slots), charts.replay_summary(runs, promised, iteration))
+
+    last = max(len(log) for log in runs.values())
+    return Explorable({"iteration": int_slider(iteration, 1, last, "iteration")}, draw, ())
+
+
 def policies_on_paper(lengths: list[tuple[int, int]], build: BuildConfig, most_tokens: int = 2560) -> Explorable:
     """Above, iterations against the size of the cache, a line a policy; below, blocks in use while time goes on.
 
-    Controls: `cache_tokens`, `slots`, and `times`, how many times as long the answers are. A measured point has
-    `policy`, `cache` (tokens) and `iterations`.
+    Controls: `cache_tokens`, `slots`, and `used`, the share of its `max_tokens` after which an answer ends. A measured
+    point has `policy`, `cache` (tokens) and `iterations`.
 
     Parameters
     ----------
     lengths : list of (int, int)
-        Tokens of the prompt and of the answer of each request; all wait from the start, in this order.
+        Tokens of the prompt and of the longest answer of each request; all wait from the start, in this order.
     build : BuildConfig
         The engine. Its longest request is the smallest cache that there is, and the largest here is `most_tokens`.
     """
     block, least = build.tokens_per_block, build.max_seq_len
 
     @lru_cache(maxsize=1000)
-    def play_with(policy: str, num_blocks: int, slots: int, times: float) -> DryRun:
+    def play_with(policy: str, num_blocks: int, slots: int, used: float) -> DryRun:
         scheduler = built_in(ExecutorConfig(batch_scheduler_policy=policy))
-        return dry_run(_stretched(lengths, times, least), scheduler, num_blocks, slots, block, build.max_num_tokens)
+        ends = [max(1, round(used * longest)) for _, longest in lengths]
+        return dry_run(lengths, scheduler, num_blocks, slots, block, build.max_num_tokens, ends=ends)
 
-    def play(policy: str, cache_tokens: int, slots: int, times: float) -> DryRun:
-        meals = sorted(-(-(prompt + answer) // block) for prompt, answer in _stretched(lengths, times, least))
-        enough = sum(meals[-slots:])  # with more blocks than that nothing changes
-        return play_with(policy, min(cache_tokens // block, max(enough, least // block)), slots, times)
+    def play(policy: str, cache_tokens: int, slots: int, used: float) -> DryRun:
+        whole = sorted(-(-(prompt + longest) // block) for prompt, longest in lengths)
+        enough = sum(whole[-slots:])  # with more blocks than that nothing changes
+        return play_with(policy, min(cache_tokens // block, max(enough, least // block)), slots, used)
 
-    def draw(points: pd.DataFrame, cache_tokens: int, slots: int, times: float) -> Frame:
+    def draw(points: pd.DataFrame, cache_tokens: int, slots: int, used: float) -> Frame:
         step = (most_tokens - least) // (SIZES - 1) // block * block
         sizes = sorted({*range(least, most_tokens + 1, step), cache_tokens})
-        now = {policy: play(policy, cache_tokens, slots, times) for policy in POLICIES}
+        now = {policy: play(policy, cache_tokens, slots, used) for policy in POLICIES}
         fig = go.Figure()
         for policy in POLICIES:
-            runs = [play(policy, size, slots, times) for size in sizes]
+            runs = [play(policy, size, slots, used) for size in sizes]
             _draw_sizes(fig, policy, sizes, runs)
             _draw_blocks(fig, policy, now[policy], cache_tokens // block)
         for number, (policy, rows) in enumerate(points.groupby("policy") if len(points) else ()):
@@ -69,16 +91,11 @@ def policies_on_paper(lengths: list[tuple[int, int]], build: BuildConfig, most_t
         {
             "cache_tokens": int_slider(least, least, most_tokens, "KV cache (tokens)", 4 * block),
             "slots": int_slider(build.max_batch_size, 2, 2 * build.max_batch_size, "slots (max_batch_size)"),
-            "times": float_slider(1.0, 0.25, 2.0, "answers, times as long", 0.25),
+            "used": float_slider(1.0, 0.1, 1.0, "answers end at, of max_tokens", 0.1),
         },
         draw,
         ("policy", "cache", "iterations"),
     )
-
-
-def _stretched(lengths: list[tuple[int, int]], times: float, max_seq_len: int) -> list[tuple[int, int]]:
-    """The same prompts with answers so many times as long, as far as the engine allows."""
-    return [(prompt, min(max(1, round(times * answer)), max_seq_len - prompt)) for prompt, answer in lengths]
 
 
 def _draw_sizes(fig: go.Figure, policy: str, sizes: list[int], runs: list[DryRun]) -> None:

@@ -1,0 +1,63 @@
+"""Blocks that are promised and not yet held: what an iteration log cannot know, for it does not see `max_tokens`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from inflight.bench.workload import TimedRequest
+from inflight.errors import CourseError
+from inflight.triton import telemetry
+
+
+def shares(log: pd.DataFrame, requests: Sequence[TimedRequest]) -> pd.DataFrame:
+    """What each request holds, and what `guaranteed_no_evict` has promised it.
+
+    Parameters
+    ----------
+    log : DataFrame
+        Of one run of `requests`: see `telemetry.iterations`. Prompts are computed whole.
+    requests : sequence of TimedRequest
+        Those whose prompts are equally long are told apart by their order alone.
+
+    Returns
+    -------
+    DataFrame
+        As `telemetry.shares`, and `promised`: blocks that a request does not hold yet and may ask for.
+
+    Raises
+    ------
+    CourseError
+        The log is not one of these requests.
+    """
+    table = telemetry.shares(log)
+    prompts = table.groupby("request")["context"].first()  # ids go up in the order in which requests came
+    wanted: dict[int, list[TimedRequest]] = {}
+    for request in requests:
+        wanted.setdefault(request.input_len, []).append(request)
+    longest = {}
+    for number, prompt in prompts.items():
+        if not wanted.get(prompt):
+            raise CourseError(
+                f"The iteration log has a prompt of {prompt} tokens that is none of these requests': give the "
+                "requests of this run, each with its own log."
+            )
+        longest[number] = prompt + wanted[prompt].pop(0).max_tokens
+    size = int(log["tokens_per_block"].iloc[0])
+    whole = -(-table["request"].map(longest) // size)
+    return table.assign(promised=whole - table["blocks"])
+
+
+def idle(log: pd.DataFrame, requests: Sequence[TimedRequest]) -> pd.DataFrame:
+    """What becomes of the blocks that nobody holds, under `guaranteed_no_evict`.
+
+    Returns
+    -------
+    DataFrame
+        One row an iteration: `iteration`, `promised` to those who run, and `to_nobody`; both in blocks.
+    """
+    promised = shares(log, requests).groupby("iteration")["promised"].sum()
+    free = log.set_index("iteration")["kv_blocks_free"]
+    promised = promised.reindex(free.index, fill_value=0).clip(upper=free)  # who has just left holds no promise
+    return pd.DataFrame({"promised": promised, "to_nobody": free - promised}).reset_index()
