@@ -1,8 +1,8 @@
 # %% [markdown]
 # # {heading}
 #
-# Three exercises, about 35 minutes. You count the blocks that requests need, read the price of a pause from an
-# iteration log, and choose cache and policy for two services.
+# Four exercises, about 65 minutes. You write a scheduler that never pauses anybody, and then one that pauses better than
+# the built-in one; both run in the real server. On the way you count blocks and size a cache.
 #
 # Make a copy of this notebook before you edit it, so that an update of the course never touches your work. A check
 # never stops you: it says done, not done yet, or gives a hint.
@@ -12,21 +12,21 @@
 # %% [markdown]
 # ## Set up
 #
-# The lesson's engine behind a server with a tight cache, and guests who will feel it.
+# The lesson's engine behind a server with a tight cache, and the lesson's captions, which feel it.
 
-# %% tags=["nbval-ignore-output"]
-import random
+# %%
 import tempfile
 from pathlib import Path
 
 import pandas as pd
+from IPython.display import display
 
-from inflight import engine
+from inflight import CourseError, engine
 from inflight.bench import trace_run, workload
 from inflight.checkpoint import fetch, load_tokenizer
 from inflight.engine import BuildConfig
-from inflight.notebook import check
-from inflight.triton import Client, Server, repository
+from inflight.notebook import check, mine, progress
+from inflight.triton import Client, Server, repository, telemetry
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
@@ -40,34 +40,37 @@ repo = repository.assemble(
 )
 server = Server(repo).start()
 client = Client(server.grpc_url)
-print("warm-up:", client.ask("Name the capital of France.").text)
 
 # %%
-choose = random.Random(7)
-input_lens, output_lens = (
-    choose.choices((60, 100, 150), k=10),
-    choose.choices((60, 100, 140), k=10),
-)
-requests = [
-    workload.TimedRequest(text, output_len, 0.0, input_len)
-    for text, input_len, output_len in zip(
-        workload.prompts_of(input_lens, load_tokenizer(engine_dir)),
-        input_lens,
-        output_lens,
-    )
+input_lens, output_len = range(120, 128), 80
+prompts = workload.prompts_of(input_lens, load_tokenizer(engine_dir))
+captions = [
+    workload.TimedRequest(text, output_len, place * workload.TRACE_GAP_S, input_len)
+    for place, (text, input_len) in enumerate(zip(prompts, input_lens))
 ]
-print(
-    f"{len(requests)} requests, {sum(input_lens)} tokens of prompts, "
-    f"{sum(output_lens)} tokens of answers"
-)
+
+
+def serve(**parameters):
+    """Load the engine with these parameters, and let it write the captions."""
+    server.load("tensorrt_llm", **parameters)
+    client.ask("Name the capital of France.", 8)
+    run = trace_run.run(client, captions, log_path)
+    ends = telemetry.shares(run.log).groupby("request")["iteration"].max()
+    return {
+        "iterations": len(run.log),
+        "computed twice": run.log["context_tokens"].sum() - sum(input_lens),
+        "P99 (iterations)": ends.quantile(0.99, interpolation="higher"),
+        "tokens/s": run.tokens_per_s,
+    }
+
 
 # %% [markdown]
-# ## Exercise 5.1 · Plates
+# ## Exercise 5.1: how many blocks
 #
-# 8 minutes · easy
+# *importance 3/5 · difficulty 1/5 · 8 minutes*
 #
 # Write `blocks`: how many KV cache blocks a request needs to begin (its prompt), and how many must be certain before
-# `guaranteed_no_evict` lets it sit down (its prompt and its whole answer). A block belongs to one request alone.
+# `guaranteed_no_evict` lets it join (its prompt and its longest answer). A block belongs to one request alone.
 
 
 # %%
@@ -87,94 +90,30 @@ def blocks(
 check("5.1", blocks)
 
 # %% [markdown]
-# <details><summary>Hint 1: half a block</summary>
+# <details><summary>Where to look</summary>
 #
-# There is none: 33 tokens take two blocks of 32. <code>-(-a // b)</code> divides whole numbers and rounds up.
+# The lecture's class <code>OnPaper</code>, under <em>On paper first</em>: <code>holds</code> and <code>may_need</code>.
 # </details>
 #
-# <details><summary>Hint 2: prompt and answer</summary>
+# <details><summary>How to begin</summary>
 #
-# The answer goes on in the block in which the prompt ends. Add the tokens first, then round up once.
-# </details>
-
-# %% [markdown]
-# ## Exercise 5.2 · The price, from the log
-#
-# 12 minutes · medium
-#
-# An iteration log has, among others, these columns: `context_tokens` (tokens of prompts, and of what paused requests
-# have to compute again), `waiting`, `paused`, `empty_seats`. Write `price`, which reads from a log of one run:
-#
-# - `twice`: tokens that were computed a second time; `prompt_tokens` is the length of all prompts together;
-# - `most_paused`: the most requests that were paused at once;
-# - `held_back`: iterations in which a request waited although a slot was empty.
-
-
-# %%
-def price(log: pd.DataFrame, prompt_tokens: int) -> dict[str, int] | None:
-    """What the shortage of blocks did in one run."""
-    # BEGIN SOLUTION
-    # LAB: return None
-    return {
-        "twice": int(log["context_tokens"].sum()) - prompt_tokens,
-        "most_paused": int(log["paused"].max()),
-        "held_back": int(((log["waiting"] > 0) & (log["empty_seats"] > 0)).sum()),
-    }
-    # END SOLUTION
-
-
-# %%
-check("5.2", price)
-
-# %% [markdown]
-# Try it on both policies:
-
-
-# %% tags=["nbval-ignore-output"]
-def run(policy, cache_tokens):
-    server.load(
-        "tensorrt_llm",
-        batch_scheduler_policy=policy,
-        max_tokens_in_paged_kv_cache=cache_tokens,
-    )
-    client.ask("Name the capital of France.")
-    return trace_run.run(client, requests, log_path)
-
-
-for policy in ("max_utilization", "guaranteed_no_evict"):
-    done = run(policy, 1024)
-    print(
-        f"{policy:20} {done.tokens_per_s:.0f} tokens a second, "
-        f"{price(done.log, sum(input_lens))}"
-    )
-
-# %% [markdown]
-# <details><summary>Hint 1: twice</summary>
-#
-# Without a pause, every prompt token is in <code>context_tokens</code> exactly once, over the whole log.
+# There is no half block: 33 tokens take two blocks of 32. <code>-(-a // b)</code> divides whole numbers and rounds up.
 # </details>
 #
-# <details><summary>Hint 2: two conditions</summary>
+# <details><summary>The error you see</summary>
 #
-# With pandas, put each comparison in brackets and join them with <code>&</code>; the sum of a column of true and false
-# is the number of true ones.
+# <em>Round the sum only once</em>: the answer goes on in the block in which the prompt ends. Add the tokens first.
 # </details>
 
 # %% [markdown]
-# ## Exercise 5.3 · A cache and a policy
+# ## Exercise 5.2: the smallest cache
 #
-# 15 minutes · harder
+# *importance 3/5 · difficulty 3/5 · 12 minutes*
 #
-# Two decisions. First: under `guaranteed_no_evict`, how small may `max_tokens_in_paged_kv_cache` be so that nobody ever
-# waits beside an empty slot, **in whatever order the requests come**? Write `smallest_cache`. It takes a list of
-# (tokens of the prompt, tokens of the answer), the slots, the tokens of a block, and the engine's `max_seq_len`; a
-# cache in which one request of `max_seq_len` does not fit is refused.
-#
-# Second: two services wait for your advice, with the same small cache. Put `"guaranteed_no_evict"` or
-# `"max_utilization"` for each:
-#
-# - `captions`: answers are streamed to people who read along; `max_tokens` is 150, and answers have 140 to 150 tokens.
-# - `labels`: a batch over night; `max_tokens` is 512 to be safe, and nearly all answers end after 20 tokens.
+# How small may `max_tokens_in_paged_kv_cache` be so that under `guaranteed_no_evict` nobody ever waits beside an empty
+# slot, **in whatever order the requests come**? Write `smallest_cache`. It takes a list of (tokens of the prompt, tokens
+# of the longest answer), the slots, the tokens of a block, and the engine's `max_seq_len`. A cache in which one request
+# of `max_seq_len` does not fit is refused.
 
 
 # %%
@@ -184,51 +123,268 @@ def smallest_cache(
     """Tokens of cache with which a free slot is always free for the next request."""
     # BEGIN SOLUTION
     # LAB: return None
-    meals = sorted(
+    whole = sorted(
         (-(-(prompt + answer) // tokens_per_block) for prompt, answer in lengths),
         reverse=True,
     )
     longest = -(-max_seq_len // tokens_per_block)
-    return max(sum(meals[:slots]), longest) * tokens_per_block
+    return max(sum(whole[:slots]), longest) * tokens_per_block
     # END SOLUTION
 
 
-# BEGIN SOLUTION
-# LAB: advice = {"captions": None, "labels": None}
-advice = {"captions": "guaranteed_no_evict", "labels": "max_utilization"}
-# END SOLUTION
-
 # %%
-check("5.3", (smallest_cache, advice))
+check("5.2", smallest_cache)
 
 # %% [markdown]
-# Does the engine agree? With your figure nobody may be held back:
-
-# %% tags=["nbval-ignore-output"]
-size = smallest_cache(list(zip(input_lens, output_lens)), 8, 32, 1024)
-if size is None:
-    print("smallest_cache is not written yet")
-else:
-    held_back = run("guaranteed_no_evict", size).log.query(
-        "waiting > 0 and empty_seats > 0 and iteration > 8"
-    )
-    print(
-        f"{size} tokens of cache: "
-        f"somebody waited beside an empty slot in {len(held_back)} iterations"
-    )
-
-# %% [markdown]
-# The first iterations are left out: guests come through the door one after the other.
+# <details><summary>Where to look</summary>
 #
-# <details><summary>Hint 1: whatever order</summary>
-#
-# The worst evening is the one on which the largest requests sit at the table together. How many can that be?
+# Question 1 of the lecture's recap, and the first fault under <em>What breaks</em>.
 # </details>
 #
-# <details><summary>Hint 2: advice</summary>
+# <details><summary>How to begin</summary>
 #
-# Ask two things of each service. Does a promise for the whole answer come true, or is it mostly air? And does anybody
-# notice a pause?
+# The worst evening is the one on which the largest requests are in the slots together. How many can that be?
+# </details>
+#
+# <details><summary>The error you see</summary>
+#
+# <em>The engine refuses to load</em>: with few or short requests, one longest request still has to fit.
+# <em>Less is enough</em>: no more requests than slots can be in at once.
+# </details>
+
+# %% [markdown]
+# ## Exercise 5.3: nobody is ever paused
+#
+# *Core · importance 5/5 · difficulty 3/5 · 20 minutes*
+#
+# Now the rule itself. The engine asks a scheduler before each iteration: `schedule(now)` sees who waits, who runs and
+# how many blocks there are, and returns a `Plan`. What `now` and a request know stands in the package's
+# [scheduler.py](../inflight/engine/scheduler.py); its first hundred lines are enough.
+#
+# Write `guaranteed_no_evict`'s admission: append to `running`, first come first served, each waiting request that fits
+#
+# - into a slot (`now.max_batch_size`),
+# - into this iteration: its prompt takes `pending_tokens` of the `room` that is left,
+# - into the cache: blocks for the `max_tokens` of everybody who runs, and of the newcomer, within `now.num_blocks`.
+#
+# The check plays hidden requests through your file in a process of its own, and counts iterations.
+
+# %%
+# %%writefile {workdir.name}/no_evict.py
+from inflight.engine import Plan
+from inflight.engine.scheduler import tokens_to_compute
+
+
+class Scheduler:
+    def schedule(self, now):
+        running = list(now.running)
+        room = now.max_num_tokens - sum(one.pending_tokens for one in running)
+        # BEGIN SOLUTION
+        # LAB: # Your admission: append to `running` who may join.
+        promised = sum(now.blocks_for(one.max_tokens) for one in running)
+        for one in now.waiting:
+            promised += now.blocks_for(one.max_tokens)
+            if len(running) == now.max_batch_size or promised > now.num_blocks:
+                break
+            if one.pending_tokens > room:
+                break
+            running.append(one)
+            room -= one.pending_tokens
+        # END SOLUTION
+        admit = [one.id for one in running[len(now.running) :]]
+        return Plan(admit=admit, compute=tokens_to_compute(now, running))
+
+
+# %%
+check("5.3", Path(workdir.name) / "no_evict.py")
+
+# %% [markdown]
+# And in the real server, beside the built-in policy. A scheduler that fails there is refused with a sentence, and the
+# one before serves on:
+
+# %% tags=["nbval-ignore-output"]
+own = {"scheduler_path": f"{workdir.name}/no_evict.py"}
+built_in = {"scheduler_path": "", "batch_scheduler_policy": "guaranteed_no_evict"}
+try:
+    with progress.wait("Captions, twice"):
+        rows = [serve(**built_in), serve(**own)]
+    display(pd.DataFrame(rows, ["built-in", "yours"]).round(1))
+except CourseError as error:
+    print(error)
+
+# %% [markdown]
+# <details><summary>Where to look</summary>
+#
+# The lecture's <code>guaranteed_no_evict(running)</code> has the sum. <code>RequestView</code> in
+# <code>scheduler.py</code> has <code>max_tokens</code>; <code>now.blocks_for(tokens)</code> rounds up for you.
+# </details>
+#
+# <details><summary>How to begin</summary>
+#
+# A loop over <code>now.waiting</code> that ends with <code>break</code> at the first request that does not fit: who
+# skips it lets shorter ones overtake it for ever.
+# </details>
+#
+# <details><summary>The error you see</summary>
+#
+# <em>needs 5 KV cache blocks, of which 3 are free</em>: you promised too much, and now the answers grow. Count
+# <code>max_tokens</code>, not <code>known_tokens</code>, and of those who run already, too.
+# <em>computes 2100 tokens in an iteration</em>: mind <code>room</code>.
+# </details>
+
+# %% [markdown]
+# ## Exercise 5.4: who is paused?
+#
+# *Core · importance 5/5 · difficulty 4/5 · 25 minutes*
+#
+# Now let requests in early, and do it better than `max_utilization`, which always pauses the youngest and lets the next
+# one in as soon as its prompt fits. Two decisions are yours:
+#
+# 1. **Eviction.** While those who run need more blocks than are free (`now.blocks_needed(one)` of each), pause one: whose
+#    loss costs least? It gives `one.own_blocks` back.
+# 2. **Admission.** Paused requests come first, then waiting ones. How much room do you leave for those who run?
+#
+# Budgets, over hidden requests of three kinds: at most 1.25 times the iterations of `max_utilization`, at most 0.65 of
+# the tokens that it computes twice, and nobody waits longer than under `guaranteed_no_evict`.
+
+# %%
+# %%writefile {workdir.name}/scheduler.py
+"""Who runs next, in a cache that is too small for all."""
+
+from itertools import chain
+
+from inflight.engine import Plan
+from inflight.engine.scheduler import tokens_to_compute
+
+
+class Scheduler:
+    def schedule(self, now):
+        running, free = list(now.running), now.free_blocks
+        pause, joining = [], []
+
+        # BEGIN SOLUTION
+        # LAB: # 1. While there are too few blocks, move a request from `running` to `pause`.
+        # LAB: # 2. Append to `joining` who may join.
+        # An answer that has filled its last block needs another: somebody may have to give theirs back.
+        while sum(now.blocks_needed(one) for one in running) > free:
+            cheapest = min(running, key=lambda one: one.known_tokens)
+            running.remove(cheapest)
+            pause.append(cheapest.id)
+            free += cheapest.own_blocks
+        free -= sum(now.blocks_needed(one) for one in running)
+
+        # A block for each who runs stays free, or the next pause would be near. After a pause nobody joins.
+        room = now.max_num_tokens - sum(one.pending_tokens for one in running)
+        for one in chain(now.paused, now.waiting) if not pause else ():
+            reserve = len(running) + len(joining)
+            if reserve == now.max_batch_size or one.pending_tokens > room:
+                break
+            if now.blocks_needed(one) + reserve > free:
+                break
+            joining.append(one)
+            free -= now.blocks_needed(one)
+            room -= one.pending_tokens
+        # END SOLUTION
+
+        admit = [one.id for one in joining]
+        return Plan(admit, tokens_to_compute(now, running + joining), pause)
+
+
+# %%
+check("5.4", Path(workdir.name) / "scheduler.py")
+
+# %% [markdown]
+# In the real server, beside both built-in policies. From here on the labs use your scheduler, if it has passed:
+
+# %% tags=["nbval-ignore-output"]
+scheduler = mine.part("scheduler")
+print(repr(scheduler))
+policies = {
+    policy: {"scheduler_path": "", "batch_scheduler_policy": policy}
+    for policy in ("guaranteed_no_evict", "max_utilization")
+}
+ways = {**policies, "scheduler": {"scheduler_path": str(scheduler)}}
+rows = [serve(**way) for way in progress.over(ways.values(), "Captions")]
+served = pd.DataFrame(rows, list(ways))
+fastest = served["tokens/s"]["max_utilization"]
+served["speed, of max_utilization's"] = served.pop("tokens/s") / fastest
+assert served["computed twice"]["guaranteed_no_evict"] == 0
+served.round(2)
+
+# %% [markdown]
+# Eight equal captions are one evening of many: here the counts decide, and the speed is shown. Your own tries so far,
+# the best first. A point is the iterations of `max_utilization`, another the tokens that it computes twice: fewer is
+# better, and 2 is what you get for copying it.
+
+# %% tags=["nbval-ignore-output"]
+from inflight.notebook.leader_board import leader_board
+
+leader_board("5.4", by="points, fewer is better")
+
+# %% [markdown]
+# <details><summary>Where to look</summary>
+#
+# <code>MaxUtilization</code> in [scheduler.py](../inflight/engine/scheduler.py) does both, and well enough to begin
+# with. The lecture's replay shows when its pauses come.
+# </details>
+#
+# <details><summary>How to begin</summary>
+#
+# First a scheduler that breaks no rule: move the youngest to <code>pause</code> until
+# <code>sum(now.blocks_needed(one) for one in running)</code> fits, then let join who fits. Then count: how many blocks
+# should stay free beside those who run, if each of them needs another one soon?
+# </details>
+#
+# <details><summary>The error you see</summary>
+#
+# <em>needs 3 KV cache blocks, of which 1 are free</em>: whoever runs on may need a block in this very iteration; take
+# those off <code>free</code> before anybody joins. <em>Slots stay empty</em>: your reserve is too large.
+# <em>admits request 4, which is neither waiting nor paused</em>: it is in <code>now.running</code> already.
+# </details>
+
+# %% [markdown]
+# ## Bonus
+#
+# For those who are early: no check, but something to see.
+#
+# 1. Shorten the leader board's best. Whom would you pause if you knew where answers end? Guess it: an answer that has
+#    come near its `max_tokens` gives its blocks back soon anyway.
+# 2. Let shorter prompts overtake longer ones. What happens to P99, and to the request that is overtaken? The column
+#    `longest_wait` of the iteration log tells who waits, and for how many iterations:
+
+# %% tags=["nbval-ignore-output"]
+log = telemetry.iterations(log_path)
+waits = pd.DataFrame(log["longest_wait"].dropna().tolist(), columns=["request", "for"])
+waits.groupby("request")["for"].max().tail(len(captions))
+
+# %% [markdown]
+# ## Elsewhere
+#
+# The service moves. Which of these still holds?
+#
+# **1.** *To a GPU on which a token of a prompt costs a hundredth of an iteration.* "With answers as long as `max_tokens`,
+# `guaranteed_no_evict` is faster."
+#
+# <details><summary>Answer</summary>
+#
+# Hardly. Tokens computed twice are the price of <code>max_utilization</code>, and it has become small; what it gains,
+# fuller iterations, is worth as much as before. Measure again.
+# </details>
+#
+# **2.** *To a model with twice as many layers.* "The request needs 11 blocks."
+#
+# <details><summary>Answer</summary>
+#
+# Yes: a block holds 32 tokens, whatever a token takes. But each block has twice the bytes, so the same memory has half as
+# many of them.
+# </details>
+#
+# **3.** *To clients that all set `max_tokens` to 4,096.* "My reserve of one block for each who runs keeps pauses rare."
+#
+# <details><summary>Answer</summary>
+#
+# Yes, as long as the answers themselves stay as they are: your scheduler looks at the tokens that are there.
+# <code>guaranteed_no_evict</code> looks at <code>max_tokens</code>, and would let hardly anybody in.
 # </details>
 
 # %% [markdown]

@@ -1,96 +1,268 @@
-"""Lab 05: the blocks of a request, the price of a policy, and the smallest cache that is enough."""
+"""Lab 05: the blocks of a request, the smallest cache that is enough, and two schedulers for a cache that is not."""
 
+import ast
+import contextlib
 import random
+import runpy
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
-import pandas as pd
+import numpy as np
 
+from inflight.engine.config import BuildConfig
+from inflight.engine.plan_rules import SchedulerError
+from inflight.engine.scheduler import GuaranteedNoEvict, MaxUtilization, Now, Plan, Scheduler, tokens_to_compute
+from inflight.engine.scheduler_process import MOST_SOURCE, SchedulerProcess
+from inflight.engine.trial import Trial, TrialRequest, trial
 from inflight.notebook.grading.checker import grades
-from inflight.notebook.grading.finding import NOT_YET, Finding
+from inflight.notebook.grading.finding import NOT_YET, Finding, Measured
+from inflight.notebook.mine import COURSES_OWN
+
+NUM_BLOCKS = 32
+LIMITS = BuildConfig(max_input_len=512, max_seq_len=1024)
+MOST_S = 60  # of a learner's scheduler, over all traces: it takes two or three; whoever waits in every call is ended
+PACKAGES_OWN = ("GuaranteedNoEvict", "MaxUtilization", "StaticBatching", "built_in", "with_promised_blocks")
+MOST_ITERATIONS, MOST_TWICE = 1.25, 0.65  # of max_utilization's: guaranteed_no_evict needs 1.3 times as many at least
 
 
 def _full_blocks(tokens: int, tokens_per_block: int) -> int:
     return -(-tokens // tokens_per_block)
 
 
+# Blocks ---------------------------------------------------------------------------------------------------------------
+
+
 @grades("5.1", "A request wastes less than one block, however long it is: that is what pages buy.")
-def _blocks(blocks: Callable, _choose: random.Random) -> dict[str, Finding] | Finding:
+def _blocks(blocks: Callable, choose: random.Random) -> dict[str, Finding] | Finding:
     findings: dict[str, Finding] = {"the prompt": None, "prompt and answer": None}
-    for prompt, answer, size in ((100, 220, 32), (33, 31, 32), (32, 32, 32), (1, 1, 32), (500, 12, 64), (130, 1, 128)):
-        got = blocks(prompt, answer, size)
-        if got is None:
-            return NOT_YET
-        right = _full_blocks(prompt, size), _full_blocks(prompt + answer, size)
-        for part, number, wanted in zip(findings, got, right, strict=True):
-            if number != wanted:
-                findings[part] = (
-                    f"A prompt of {prompt} and an answer of {answer} tokens, in blocks of {size}: your function says "
-                    f"{tuple(got)}. Round up, and round the sum only once."
-                )
-    return findings
-
-
-@grades("5.2", "Waiting beside an empty slot costs time, computing twice costs work: a policy chooses between them.")
-def _price(price: Callable, _choose: random.Random) -> dict[str, Finding] | Finding:
-    choose, findings = random.Random(5), dict[str, Finding]()
-    for _ in range(20):
-        columns = ("context_tokens", "waiting", "paused", "empty_seats")
-        log = pd.DataFrame({column: choose.choices((0, 0, 1, 2, 40), k=12) for column in columns})
-        prompt_tokens = int(log["context_tokens"].sum()) - choose.randrange(30)
-        got = price(log.copy(), prompt_tokens)
-        if got is None:
-            return NOT_YET
-        right = {
-            "twice": int(log["context_tokens"].sum()) - prompt_tokens,
-            "most_paused": int(log["paused"].max()),
-            "held_back": int(((log["waiting"] > 0) & (log["empty_seats"] > 0)).sum()),
-        }
-        for name, value in right.items():
-            said = (
-                f"With this log, {name} is not {got.get(name)}: {log.to_dict('list')}, prompts {prompt_tokens} tokens."
-            )
-            missing = f"The key {name!r} is missing."
-            found = missing if name not in got else said if got[name] != value else None
-            findings[name] = findings.get(name) or found
+    for size in (16, 32, 64, 128):
+        # One that fills its blocks, one with a token more, one whose two parts fill blocks together, and any.
+        full = size * choose.randrange(1, 9)
+        cases = [
+            (full, size * choose.randrange(1, 5)),
+            (full + 1, choose.randrange(1, size)),
+            (size - 1, 1 + size * choose.randrange(1, 5)),
+            (choose.randrange(1, 900), choose.randrange(1, 300)),
+        ]
+        for prompt, answer in cases:
+            got = blocks(prompt, answer, size)
+            if got is None:
+                return NOT_YET
+            right = _full_blocks(prompt, size), _full_blocks(prompt + answer, size)
+            if not isinstance(got, tuple | list) or len(got) != 2:
+                return f"blocks returns {got!r}: give two numbers, those of the prompt and those of both together."
+            for part, number, wanted in zip(findings, got, right, strict=True):
+                if number != wanted:
+                    findings[part] = (
+                        f"A prompt of {prompt} and an answer of {answer} tokens, in blocks of {size}: your function "
+                        f"says {tuple(got)}. Round up, and round the sum only once."
+                    )
     return findings
 
 
 @grades(
-    "5.3",
-    "A promise is worth its blocks where answers come as long as they may; where they end early, it is mostly air.",
+    "5.2", "Sized for the worst evening, a cache makes both policies the same one; most services cannot pay for it."
 )
-def _cache_and_advice(
-    answer: tuple[Callable, dict], _choose: random.Random
-) -> dict[str, Finding | Callable[[], Finding]]:
-    smallest_cache, advice = answer
-    return {
-        "smallest_cache": lambda: _smallest_cache(smallest_cache),
-        "captions": _advice(advice, "captions", "guaranteed_no_evict"),
-        "labels": _advice(advice, "labels", "max_utilization"),
-    }
-
-
-def _advice(advice: dict, service: str, right: str) -> Finding:
-    given = advice.get(service)
-    if given is None:
-        return NOT_YET
-    return None if given == right else f"Think again about {service!r}: will a promise for the whole answer come true?"
-
-
-def _smallest_cache(smallest_cache: Callable) -> Finding:
-    choose = random.Random(6)
-    for slots in (1, 2, 4, 8, 8, 8):
+def _smallest_cache(smallest_cache: Callable, choose: random.Random) -> Finding:
+    for slots in (1, 2, 4, 8, 8, 8, 16):
         lengths = [(choose.randrange(20, 400), choose.randrange(5, 300)) for _ in range(choose.randrange(1, 14))]
-        got = smallest_cache(list(lengths), slots, 32, 1024)
+        longest = 32 * choose.randrange(22, 64)
+        got = smallest_cache(list(lengths), slots, 32, longest)
         if got is None:
             return NOT_YET
-        meals = sorted((_full_blocks(prompt + answer, 32) for prompt, answer in lengths), reverse=True)
-        right = max(sum(meals[:slots]), _full_blocks(1024, 32)) * 32
+        whole = sorted((_full_blocks(prompt + answer, 32) for prompt, answer in lengths), reverse=True)
+        right = max(sum(whole[:slots]), _full_blocks(longest, 32)) * 32
+        case = f"{slots} slots, max_seq_len {longest} and {lengths}"
         if got < right:
             return (
-                f"{slots} slots, max_seq_len 1024 and {lengths}: in {got} tokens of cache a request may have to wait "
-                "beside an empty slot, or the engine refuses to load."
+                f"{case}: in {got} tokens of cache a request may have to wait beside an empty slot, or the engine "
+                f"refuses to load; {right} are needed."
             )
         if got > right:
-            return f"{slots} slots, max_seq_len 1024 and {lengths}: less than {got} tokens of cache is enough."
+            return f"{case}: less than {got} tokens of cache is enough; {right} are."
     return None
+
+
+# Schedulers -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Played:
+    """What came of all hidden traces together."""
+
+    iterations: int
+    twice: int
+    pauses: int
+    p99: int
+
+
+class _OneAtATime:
+    """What is left when nothing is decided: the oldest request alone."""
+
+    def schedule(self, now: Now) -> Plan:
+        first = list(now.running or now.waiting)[:1]
+        admit = [] if now.running else [request.id for request in first]
+        return Plan(admit=admit, compute=tokens_to_compute(now, first))
+
+
+class _Watched:
+    """A scheduler of which is known whether it ever let somebody in."""
+
+    def __init__(self, scheduler: SchedulerProcess):
+        self._scheduler, self.has_admitted = scheduler, False
+
+    @property
+    def place(self) -> str:
+        return self._scheduler.place
+
+    def schedule(self, now: Now) -> Plan:
+        plan = self._scheduler.schedule(now)
+        self.has_admitted |= bool(plan.admit)
+        return plan
+
+
+@grades(
+    "5.3", "A promise keeps everybody in their slot; its price is blocks that lie idle until the promise is called."
+)
+def _admission(path: str | Path, choose: random.Random) -> Finding:
+    with contextlib.suppress(OSError, TypeError, ValueError, SyntaxError):  # what is wrong there is told when it runs
+        if taken := _taken_from_package(Path(path)):
+            return f"Your file leaves the decision to the package's own {taken}: write the rule yourself."
+    traces = _traces(choose)
+    mine = _played_from(path, traces)
+    if not isinstance(mine, _Played):
+        return mine
+    courses, nothing = _played(GuaranteedNoEvict(), traces), _played(_OneAtATime(), traces)
+    return [
+        Measured(
+            "pauses",
+            mine.pauses,
+            exactly=0,
+            course=0,
+            nothing=0,
+            advice="Whoever is let in must never have to give blocks back: promise for the longest answer.",
+        ),
+        Measured(
+            "iterations",
+            mine.iterations,
+            at_most=courses.iterations,
+            course=courses.iterations,
+            nothing=nothing.iterations,
+            advice="Let requests in until a slot, blocks that can be promised, or room in the iteration runs out.",
+        ),
+        Measured(
+            "P99 of the latency, in iterations",
+            mine.p99,
+            at_most=courses.p99,
+            course=courses.p99,
+            nothing=nothing.p99,
+            advice="Whoever came first joins first: nobody may be overtaken for ever.",
+        ),
+    ]
+
+
+@grades(
+    "5.4",
+    "The cheapest pause is the one that never comes: leave those who run some room to grow, and pause whoever costs "
+    "least.",
+    keeps="scheduler",
+)
+def _eviction(path: str | Path, choose: random.Random) -> Finding:
+    traces = _traces(choose)
+    mine = _played_from(path, traces)
+    if not isinstance(mine, _Played):
+        return mine
+    promises, tight = _played(GuaranteedNoEvict(), traces), _played(MaxUtilization(), traces)
+    courses = _played(runpy.run_path(str(COURSES_OWN / "scheduler.py"))["Scheduler"](), traces)
+
+    def points(played: _Played) -> float:
+        return played.iterations / tight.iterations + played.twice / tight.twice
+
+    return [
+        Measured(
+            "iterations",
+            mine.iterations,
+            at_most=int(MOST_ITERATIONS * tight.iterations),
+            course=courses.iterations,
+            nothing=promises.iterations,
+            advice="Slots stay empty: let requests in as soon as their next iteration fits, with a little room to "
+            "spare, and not only when their longest answer does.",
+        ),
+        Measured(
+            "tokens computed twice",
+            mine.twice,
+            at_most=int(MOST_TWICE * tight.twice),
+            course=courses.twice,
+            nothing=tight.twice,
+            advice="Every pause costs all tokens that its request had. Leave some blocks free for those who run when "
+            "you let somebody in, and pause a request that has few tokens.",
+        ),
+        Measured(
+            "P99 of the latency, in iterations",
+            mine.p99,
+            at_most=promises.p99,
+            course=courses.p99,
+            nothing=tight.p99,
+            advice="Somebody waits too long: let paused requests back in first, and who came first before the others.",
+        ),
+        Measured("points, fewer is better", points(mine), course=points(courses), nothing=points(tight)),
+    ]
+
+
+def _taken_from_package(path: Path) -> str:
+    """The scheduler, or the half of one, that a file takes from the package; blank when it takes none."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_bytes()[:MOST_SOURCE])):
+        if isinstance(node, ast.ImportFrom):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Attribute):
+            names.add(node.attr)
+    return next((name for name in PACKAGES_OWN if name in names), "")
+
+
+def _traces(choose: random.Random) -> list[list[TrialRequest]]:
+    """Answers as long as they may be, answers that end early, requests that come one after the other: each twice."""
+    lengths, number = (45, 70, 130, 190), 20
+
+    def whole() -> TrialRequest:
+        answer = choose.choice((40, 70, 110, 170))
+        return TrialRequest(choose.choice(lengths), answer, answer)
+
+    def early() -> TrialRequest:
+        return TrialRequest(choose.choice((36, 45, 70)), 256, choose.choice((5, 8, 8, 12, 20, 40, 130)))
+
+    def spread() -> TrialRequest:
+        return TrialRequest(choose.choice(lengths), 170, choose.choice((20, 40, 110, 170)), choose.randrange(300))
+
+    return [[make() for _ in range(number)] for make in (whole, early, spread) * 2]
+
+
+def _played_from(path: object, traces: list[list[TrialRequest]]) -> _Played | str:
+    """What the scheduler in a file makes of the traces; NOT_YET, or a hint when it does not get through them."""
+    if not isinstance(path, str | Path):
+        return f"This is a {type(path).__name__}: give the path of the file that defines your class Scheduler."
+    try:
+        scheduler = SchedulerProcess(path)
+    except SchedulerError as error:
+        return str(error)
+    watched = _Watched(scheduler)
+    try:
+        return _played(watched, traces, MOST_S)
+    except SchedulerError as error:
+        return str(error) if watched.has_admitted or "computed nothing" not in str(error) else NOT_YET
+    finally:
+        scheduler.close()
+
+
+def _played(scheduler: Scheduler, traces: list[list[TrialRequest]], within_s: float = float("inf")) -> _Played:
+    deadline = time.monotonic() + within_s
+    trials: list[Trial] = [trial(scheduler, trace, NUM_BLOCKS, LIMITS, deadline - time.monotonic()) for trace in traces]
+    latencies = [iterations for one in trials for iterations in one.latencies]
+    return _Played(
+        sum(one.iterations for one in trials),
+        sum(one.twice for one in trials),
+        sum(one.pauses for one in trials),
+        int(np.quantile(latencies, 0.99, method="higher")),
+    )
