@@ -39,7 +39,7 @@ def replay(runs: dict[str, pd.DataFrame], promised: dict[str, pd.DataFrame], ite
         titles += [title, "the whole run"]
         notes += [_in_short(now, iteration > len(log)), ""]
     heights = [SLOT_PX * (slots + 1), STORY_PX] * len(runs)
-    domains = stack(fig, titles, heights, notes, axis_px=38)
+    domains = stack(fig, titles, heights, notes, axis_px=46)
     for number, (title, log) in enumerate(runs.items()):
         at = min(iteration, len(log))
         names = ["" if place == 0 else str(place + 1) for place in (2 * number, 2 * number + 1)]
