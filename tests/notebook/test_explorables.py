@@ -19,6 +19,7 @@ from inflight.errors import CourseError
 from inflight.notebook import explorables
 from inflight.notebook.charts.display import PLOTLY_MIME
 from inflight.notebook.execution import WIDGET_MIME
+from tests.notebook.chart_samples import PROMISED, REPLAYED, SLOTS
 
 LENGTHS = [8] * 12 + [256] + [16] * 6 + [256] + [8] * 4
 REDRAW_S = 5  # by hand it takes some hundredths; here the machine may be busy
@@ -37,6 +38,10 @@ def policies():
     choose = random.Random(5)
     lengths = [(choose.choice((45, 70, 130, 190)), choose.choice((40, 70, 110, 170))) for _ in range(16)]
     return explorables.policies_on_paper(lengths, BuildConfig(max_input_len=512, max_seq_len=1024))
+
+
+def replay():
+    return explorables.replay(REPLAYED, PROMISED, SLOTS)
 
 
 def delay():
@@ -158,3 +163,27 @@ def test_the_words_are_the_arithmetic(sizing):
     assert "can be served" not in queue.frame.alt
     queue.controls["rate"].value = 150
     assert "At most 111 a second can be served" in queue.frame.alt
+
+
+def test_the_replay_goes_through_a_run_and_stays_at_its_end():
+    explorable = replay()
+    slider = explorable.controls["iteration"]
+    assert slider.max == max(map(len, REPLAYED.values()))
+    seen = set()
+    for iteration in (1, 50, slider.max):
+        slider.value = iteration
+        seen.add(explorable.picture.value)
+        assert f"at iteration {slider.value}" in explorable.frame.alt
+    assert len(seen) == 3 and "all answers are complete" in explorable.frame.alt
+    log = REPLAYED["guaranteed_no_evict, 1,280 tokens"].iloc[49]
+    slider.value = 50
+    assert f"{log['kv_blocks_used']} of 40 blocks held" in explorable.frame.alt
+    held = [bar for bar in explorable.frame.figure.data if bar.type == "bar" and bar.legendgroup == "blocks held"]
+    assert sum(sum(bar.x) for bar in held) >= log["kv_blocks_used"]
+
+
+def test_the_end_of_answers_moves_the_policies_apart():
+    explorable = policies()
+    whole = explorable.frame.alt
+    explorable.controls["used"].value = 0.2
+    assert explorable.frame.alt != whole and "pauses" not in explorable.frame.alt

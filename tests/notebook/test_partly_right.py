@@ -53,11 +53,6 @@ def readers_that_fit(table, max_ttft_ms, max_itl_ms):
     return int(rows["readers"][holds.cummin()].max()) if holds.iloc[0] else 0
 
 
-def price(log, prompt_tokens):
-    held_back = int((log["waiting"] > 0).sum())
-    return {"twice": log["context_tokens"].sum() - prompt_tokens, "most_paused": 0, "held_back": held_back}
-
-
 def sizes_without_a_delay(arrivals_ms, delay_ms, *rest):
     return batches_on_paper(arrivals_ms, 0, *rest)["size"].tolist()
 
@@ -118,9 +113,6 @@ TEN = pd.DataFrame({"iteration": [1] * 10 + [2] * 4, "sequence": [*range(10), 0,
         ("4.3", (([128] + [8] * 7) * 3, None), "wins ✓, draws still open."),
         ("5.1", lambda prompt, answer, size: (-(-prompt // size), (prompt + answer) // size),
          "the prompt ✓, prompt and answer not right yet."),
-        ("5.2", price, "twice ✓, most_paused not right yet, held_back not right yet. With this log, most_paused is"),
-        ("5.3", (not_written, {"captions": "guaranteed_no_evict", "labels": None}),
-         "smallest_cache still open, captions ✓, labels still open."),
         ("6.1", sizes_without_a_delay,
          "no delay ✓, max_batch_size ✓, the delay not right yet, a full batch not right yet, a busy "),
         ("6.2", ({"max_batch_size": 8}, outcome(600.0)), "everybody answered ✓, requests a batch ✓, P95 not right"),

@@ -240,8 +240,8 @@ def policy_gains(rounds: pd.DataFrame) -> go.Figure:
         y=kinds,
         base=spread["min"].tolist(),
         x=(spread["max"] - spread["min"]).tolist(),
-        width=0.35,
-        marker={"color": "#CFE3F1"},
+        width=0.06,
+        marker={"color": WASTE},
         name="from the least to the most",
         legendgroup="spread",
         **saying(
@@ -253,7 +253,7 @@ def policy_gains(rounds: pd.DataFrame) -> go.Figure:
         x=rounds["ratio"].tolist(),
         y=rounds["traffic"].tolist(),
         mode="markers",
-        marker={"color": DECODE, "size": 8, "symbol": "circle-open", "line": {"width": 2}},
+        marker={"color": DECODE, "size": 9},
         name="a round",
         legendgroup="round",
         **saying(f"{row.traffic} · round {row.round} · {row.ratio:.2f} times" for row in rounds.itertuples()),
@@ -279,7 +279,7 @@ def policy_gains(rounds: pd.DataFrame) -> go.Figure:
         line={"color": INK, "width": 1.5, "dash": "dash"},
         name="equally fast",
         legendgroup="equal",
-        **line_saying("1 · both policies are equally fast"),
+        **line_saying("both policies are equally fast"),
     )
     fig.update_xaxes(title="tokens a second, max_utilization over guaranteed_no_evict", range=[low - room, high + room])
     fig.update_yaxes(title="", autorange="reversed")

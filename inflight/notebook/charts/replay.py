@@ -8,10 +8,11 @@ import plotly.graph_objects as go
 
 from inflight.notebook.charts.marks import counted, keep_panel, once_in_legend, saying, words
 from inflight.notebook.charts.panels import stack
-from inflight.notebook.palette import DECODE, EMPTY, INK, PREFILL, WASTE, pattern, text_on
+from inflight.notebook.palette import DECODE, EMPTY, INK, PREFILL, SHADES, WASTE, pattern, text_on
 from inflight.triton import telemetry
 
-PROMISED = "#A8CBE3"  # of the blocks' own colour, and lighter
+PROMISED = SHADES[1]  # nearly the blocks' own colour, and hatched
+HATCHED = {**pattern("/"), "solidity": 0.4}
 CACHE = "cache"
 SLOT_PX, STORY_PX = 15, 80
 
@@ -115,9 +116,9 @@ def _draw_slots(
         who.append(stay.number)
     rows = [f"slot {slot}" for slot in here["slot"]]
     is_prompt = [stay.prompt_until >= at for stay in here.itertuples()]
-    for colour, name, chosen in (
-        (DECODE, "blocks held", [not one for one in is_prompt]),
-        (PREFILL, "held, its prompt is computed now", is_prompt),
+    for colour, shape, name, chosen in (
+        (DECODE, {}, "blocks held", [not one for one in is_prompt]),
+        (PREFILL, pattern("."), "held, its prompt is computed now", is_prompt),
     ):
         picked = [place for place, one in enumerate(chosen) if one]
         fig.add_bar(
@@ -128,7 +129,7 @@ def _draw_slots(
             textposition="inside",
             insidetextanchor="start",
             textfont={"color": text_on(colour), "size": 10},
-            marker={"color": colour, "line": {"color": "white", "width": 1}},
+            marker={"color": colour, "pattern": shape, "line": {"color": "white", "width": 1}},
             name=name,
             legendgroup=name,
             **saying(
@@ -146,7 +147,7 @@ def _draw_slots(
         orientation="h",
         y=[CACHE],
         x=[used],
-        marker={"color": DECODE},
+        marker={"color": DECODE, "line": {"color": "white", "width": 1}},
         name="blocks held",
         legendgroup="blocks held",
         **saying([f"{counted(used, 'block')} held by all requests"]),
@@ -156,7 +157,7 @@ def _draw_slots(
         orientation="h",
         y=[*rows, CACHE],
         x=[*extra, spare],
-        marker={"color": PROMISED, "pattern": {**pattern("/"), "fgcolor": DECODE}},
+        marker={"color": PROMISED, "pattern": HATCHED},
         name="promised, not yet held",
         legendgroup="promised",
         **saying(
@@ -191,7 +192,10 @@ def _draw_story(
     if promised is not None:
         extra = promised.groupby("iteration")["promised"].sum().reindex(log["iteration"], fill_value=0).to_numpy()
         top = np.minimum(held + extra, capacity)
-        look = {"fillcolor": PROMISED, "fillpattern": {"shape": "/", "fgcolor": DECODE, "bgcolor": PROMISED, "size": 6}}
+        look = {
+            "fillcolor": PROMISED,
+            "fillpattern": {"shape": "/", "fgcolor": "white", "bgcolor": PROMISED, "size": 8, "solidity": 0.4},
+        }
         layers.append(("promised", held, top, look))
     for group, low, high, look in layers:
         x, y, said = _outline(low, high, log, group)
