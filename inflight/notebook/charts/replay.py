@@ -87,6 +87,8 @@ def _slot_axis(slots: int) -> dict:
         "type": "category",
         "categoryarray": [CACHE, *(f"slot {slot}" for slot in range(slots, 0, -1))],
         "categoryorder": "array",
+        "dtick": 1,
+        "tickfont": {"size": 11},
         "showgrid": False,
     }
 
