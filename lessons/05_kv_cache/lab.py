@@ -265,7 +265,7 @@ class Scheduler:
         # BEGIN SOLUTION
         # LAB: # 1. While there are too few blocks, move a request from `running` to `pause`.
         # LAB: # 2. Append to `joining` who may join.
-        # An answer that has filled its last block needs another: somebody may have to give theirs back.
+        # An answer that has filled its last block needs another one.
         while sum(now.blocks_needed(one) for one in running) > free:
             cheapest = min(running, key=lambda one: one.known_tokens)
             running.remove(cheapest)
@@ -273,7 +273,7 @@ class Scheduler:
             free += cheapest.own_blocks
         free -= sum(now.blocks_needed(one) for one in running)
 
-        # A block for each who runs stays free, or the next pause would be near. After a pause nobody joins.
+        # One block stays free for each who runs, or the next pause would be near.
         room = now.max_num_tokens - sum(one.pending_tokens for one in running)
         for one in chain(now.paused, now.waiting) if not pause else ():
             reserve = len(running) + len(joining)

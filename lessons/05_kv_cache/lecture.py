@@ -208,11 +208,12 @@ with progress.wait("Captions, guaranteed_no_evict"):
 log = no_evict.log
 held_back = ((log["waiting"] > 0) & (log["empty_seats"] > 0)).to_numpy()
 idle = promised_blocks.idle(log, captions)[held_back].mean()
+in_all = idle["promised"] + idle["to_nobody"]
 print(
     f"In {held_back.sum()} of {len(log)} iterations somebody waited beside a free slot."
 )
 print(
-    f"Of {num_blocks} blocks {idle['promised'] + idle['to_nobody']:.1f} were idle then: "
+    f"Of {num_blocks} blocks {in_all:.1f} were idle then: "
     f"{idle['promised']:.1f} promised to those who ran,"
 )
 print(f"{idle['to_nobody']:.1f} to nobody, too few for what the next one may need.")
@@ -290,7 +291,8 @@ print(
     f"max_utilization against guaranteed_no_evict: {answers:+.2f} s in iterations that"
 )
 print(
-    f"bring answers alone, {prompts:+.2f} s in those with prompts: {whole:+.2f} s in all."
+    f"bring answers alone, {prompts:+.2f} s in those with prompts: "
+    f"{whole:+.2f} s in all."
 )
 assert seconds["context tokens"][1] > seconds["context tokens"][0]
 charts.table(seconds, decimals=2)
