@@ -149,6 +149,7 @@ BY_PROMPT = scheduler(PROMISES.replace("each.max_answer_tokens", "each.answer_to
 OVERTAKING = scheduler(PROMISES.replace("        break", "        continue"))
 NEWEST_FIRST = scheduler(PROMISES.replace("in now.waiting", "in list(now.waiting)[::-1]"))
 ONE_SLOT_LESS = scheduler(PROMISES.replace("now.max_batch_size or", "now.max_batch_size // 4 or"))
+ADMITS_TWICE = scheduler("joining += now.running[:1] or list(now.waiting)[:1]")
 LOOPS = scheduler("while True: pass")
 
 
@@ -202,8 +203,8 @@ def test_a_scheduler_that_keeps_its_budgets_is_done(exercise, text, written):
         ("5.4", pausing("running[0]", "0"), "Every pause costs all tokens"),
         ("5.4", pausing("max(running, key=lambda one: one.known_tokens)", "0"), "Every pause costs all tokens"),
         ("5.4", pausing("running[-1]", "6 * others"), "Slots stay empty"),
-        ("5.4", pausing("running[-1]", "0").replace("free -= needed()", ""), "of which"),
-        ("5.4", scheduler("joining += now.running[:1] or list(now.waiting)[:1]"), "neither waiting nor paused"),
+        ("5.4", pausing("running[-1]", "-3"), "of which"),
+        ("5.4", ADMITS_TWICE, "neither waiting nor paused"),
         ("5.4", "import os\nos._exit(0)\n", "ended its process"),
     ],
 )
@@ -250,6 +251,6 @@ def test_a_right_one_serves_and_a_wrong_one_is_refused(small_engine, tmp_path, w
     with Server(repo) as server, Client(server.grpc_url) as client:
         right = client.ask_tokens([5] * 12, 9, end_id=-1, exclude_input_in_output=True).token_ids
         assert len(right) == 9 and len(telemetry.iterations(log_path)) == 9
-        with pytest.raises(CourseError, match=r"own\.py, line \d+: schedule\(\) (needs|computes) \d+"):
-            server.load("tensorrt_llm", scheduler_path=str(written(NO_LIMIT)), max_tokens_in_paged_kv_cache=2048)
+        with pytest.raises(CourseError, match=r"own\.py, line \d+: schedule\(\) admits request \d+, which is neither"):
+            server.load("tensorrt_llm", scheduler_path=str(written(ADMITS_TWICE)))
         assert client.ask_tokens([5] * 12, 9, end_id=-1, exclude_input_in_output=True).token_ids == right
