@@ -42,7 +42,7 @@ server = Server(repo).start()
 client = Client(server.grpc_url)
 
 # %%
-input_lens, output_len = range(120, 128), 80
+input_lens, output_len = range(120, 128), 40
 prompts = workload.prompts_of(input_lens, load_tokenizer(engine_dir))
 captions = [
     workload.TimedRequest(text, output_len, place * workload.TRACE_GAP_S, input_len)
