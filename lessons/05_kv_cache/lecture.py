@@ -361,9 +361,9 @@ print(f"{summary}.")
 print(guess.score("each" if len(winners) == 2 else f"{winners.pop()}, for both"))
 
 # %% [markdown]
-# With the questions `guaranteed_no_evict` promises ten blocks and more than seven of them are air: three guests fill the
-# cache on paper, while five slots stay empty. `max_utilization` fills all eight and pauses hardly anybody, because the
-# answers end before the plates run out. With the captions every promise comes true: whoever is let in early is paused.
+# To each question `guaranteed_no_evict` promises ten blocks, and most answers need two or three. So three guests fill
+# the cache, and five slots stay empty. `max_utilization` fills all eight and pauses hardly anybody, because the answers
+# end before the plates run out. The captions do need all that was promised: whoever is let in early is soon paused.
 #
 # ### Which policy for which service?
 #
