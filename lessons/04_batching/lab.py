@@ -43,7 +43,7 @@ print(f"{len(mild)} requests, {sum(one.max_tokens for one in mild)} tokens")
 # %% [markdown]
 # ## Exercise 4.1: the waste in a log
 #
-# *Importance 3/5 · difficulty 1/5 · 8 minutes*
+# *importance 3/5 · difficulty 1/5 · 8 minutes*
 #
 # Run the mild trace with static batching:
 
@@ -264,7 +264,7 @@ for name, run in (("static", static), ("built-in", built_in), ("your file", own)
 # %% [markdown]
 # ## Exercise 4.4: a trace that wins, and one that does not
 #
-# *Importance 4/5 · difficulty 3/5 · 12 minutes*
+# *importance 4/5 · difficulty 3/5 · 12 minutes*
 #
 # Make two lists of 24 answer lengths, each between 8 and 128 tokens, for an engine of eight slots. All wait from the
 # start, in this order.
@@ -308,7 +308,7 @@ check("4.4", (wins, draws))
 #
 # ## Exercise 4.5: what a file says
 #
-# *Importance 3/5 · difficulty 2/5 · 10 minutes*
+# *importance 3/5 · difficulty 2/5 · 10 minutes*
 #
 # A benchmark that leaves no file was never run. `report` writes what colleagues can open: a row a request as CSV; one
 # line a run in the columns of TensorRT-LLM's own client, which writes it with `--op-stats-csv`; and a time line for
@@ -329,7 +329,7 @@ report.write(files["requests.csv"], report.requests_csv(static.run))
 for run in (static, built_in):
     line = report.with_op_stats(files["statistics.csv"], run.run)
     report.write(files["statistics.csv"], line)
-timeline = report.trace(static.run, static.log)
+timeline = report.timeline(static.run, static.log)
 report.write(files["timeline.json"], json.dumps(timeline))
 pd.read_csv(files["statistics.csv"]).T.set_axis(["static", "in flight"], axis=1).round(
     1

@@ -24,6 +24,9 @@
 #   finished.
 # - **In-flight batching** (`inflight_fused_batching`; others say *continuous batching*): a slot that gets free is
 #   taken in the next iteration.
+#
+# TensorRT-LLM calls both by these names
+# ([its batch manager](https://github.com/NVIDIA/TensorRT-LLM/blob/2a115dae84f13daaa54727534daa837c534eceb4/docs/source/advanced/batch-manager.md)).
 
 # %% [markdown]
 # ## Predict

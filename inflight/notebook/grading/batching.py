@@ -159,8 +159,9 @@ def _overtaken(own: "_Watched", course: "_Watched", nothing: "_Watched", case: s
 
 def _short_prompts(choose: random.Random) -> tuple[list[TrialRequest], BuildConfig]:
     """Answers of very different lengths; half of them wait from the start, the others come while these run."""
-    slots, number = choose.randint(4, 8), choose.randint(26, 36)
-    lengths = [4, 4, 8, 16, *choose.choices((4, 8, 16, 64), (6, 3, 2, 2), k=number - 6), 64, 64]
+    slots = choose.randint(4, 8)
+    number = 4 * slots + choose.randint(1, slots - 1)  # the last batch is not full
+    lengths = [64, 64, 16, 8, *choose.choices((4, 8, 16, 64), (6, 3, 2, 2), k=number - 4)]
     choose.shuffle(lengths)
     arrivals = [0] * (number // 2) + sorted(choose.randint(1, 80) for _ in range(number - number // 2))
     requests = [TrialRequest(choose.randint(5, 40), length, length, at) for length, at in zip(lengths, arrivals)]
@@ -170,8 +171,10 @@ def _short_prompts(choose: random.Random) -> tuple[list[TrialRequest], BuildConf
 def _long_prompts(choose: random.Random) -> tuple[list[TrialRequest], BuildConfig]:
     """All wait from the start, and the prompts of all slots together are more than an iteration takes."""
     limits = BuildConfig(max_batch_size=choose.randint(5, 8), max_num_tokens=256, max_input_len=256, max_seq_len=512)
-    lengths = [choose.randint(4, 40) for _ in range(20)]
-    return [TrialRequest(choose.randint(60, 200), length, length) for length in lengths], limits
+    # The first fits alone, the second not beside it, and the third would: here it shows who overtakes.
+    prompts = [180, 190, 60, *(choose.choice((60, 90, 180, 200)) for _ in range(17))]
+    lengths = [choose.randint(4, 40) for _ in prompts]
+    return [TrialRequest(prompt, length, length) for prompt, length in zip(prompts, lengths)], limits
 
 
 def _compared(
