@@ -36,7 +36,7 @@ repo = repository.assemble(
     iteration_log_path=log_path,
 )
 server = Server(repo).start()
-client = Client(server.grpc_url)
+client = Client(server.grpc_url, timeout_s=600)
 mild = workload.trace("mild", load_tokenizer(engine_dir), seed=0)
 print(f"{len(mild)} requests, {sum(one.max_tokens for one in mild)} tokens")
 
@@ -156,7 +156,7 @@ check("4.2", Path(workdir.name) / "static.py")
 #
 # It names file, line and the rule that the plan broke. <em>computes tokens of request 3, which would not run</em>: who
 # starts must be in <code>admit</code>. <em>lets 9 requests run at once</em>: count those that run already.
-# <em>has no len()</em>, or a slice of the wrong kind: make <code>list(now.waiting)</code> first.
+# <em>IndexError: list index out of range</em>: nobody may be waiting.
 # </details>
 #
 # The engine takes your file at the next load, and tries it before the first request. Yours and the built-in rule, on

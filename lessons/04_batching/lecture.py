@@ -151,7 +151,7 @@ repo = repository.assemble(
     iteration_log_path=log_path,
 )
 server = Server(repo).start()
-client = Client(server.grpc_url)
+client = Client(server.grpc_url, timeout_s=600)
 
 # %% [markdown]
 # `trace_run.run` sends the trace and waits for the last answer. It gives one row a request, as the clients saw it, and
@@ -303,10 +303,10 @@ print(f"Gain: predicted {expected:.2f} times, measured {faster:.2f} times.")
 #
 # ## Who pays?
 #
-# Tokens a second are the operator's figure. Whoever asks counts two others: when the answer is complete, and how long
-# one token takes after the other, the ITL. With static batching no client sees that pace, for the answer comes whole.
-# So `itl_ms` reads it from the log: the time from the end of an answer's first iteration to the end of its last, over
-# the tokens in between.
+# Tokens a second are the operator's figure. Whoever asks cares about two others: when the answer is complete, and the
+# time from one of its tokens to the next, the ITL. With static batching no client sees that pace, for the answer comes
+# whole. So `itl_ms` reads it from the log: the time from the end of an answer's first iteration to the end of its last,
+# divided by the tokens in between.
 
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import catch_up
@@ -336,7 +336,7 @@ display(Markdown(charts.who_pays_summary(paid)))
 # ## When is there no gain?
 #
 # Two cases. **Equal lengths**: a static batch ends for all at once. **Empty slots**: with fewer requests than slots
-# nobody waits. And the case that benchmarks like, news articles to be summarized? Ask their lengths:
+# nobody waits. And what of the case that benchmarks like, news articles to be summarized? Look at the lengths:
 
 # %%
 from inflight.notebook import catch_up
@@ -361,8 +361,8 @@ for name, (case, room) in cases.items():
     )
 
 # %% [markdown]
-# Summaries are not "all of similar length", as one often reads: the longest has seven times the tokens of the shortest,
-# and on paper there is something to gain. With more slots there is less: the tail is a larger part of it all.
+# Summaries are not "all of similar length", as one often reads: the longest asks for several times the tokens of the
+# shortest, and on paper there is something to gain. With 64 slots there is less: the tail is a larger part of it all.
 #
 # Traffic is rarely even, and an answer may end long before its `max_tokens`, which nobody knows in advance. That is why
 # every LLM engine batches in flight today.
@@ -393,7 +393,7 @@ repo = repository.assemble(
     iteration_log_path=log_path,
 )
 server = Server(repo).start()
-client = Client(server.grpc_url)
+client = Client(server.grpc_url, timeout_s=600)
 
 # %%
 four = workload.from_dataset(workload.read_dataset(), tokenizer, limit=4)
@@ -440,7 +440,7 @@ display(Markdown(summary))
 # of the memory; and no Python runs between its layers.
 #
 # It then sent 98 articles, static and in flight: 334 and 436 tokens a second, 31 % more. That is less than the lengths
-# allow on paper, and the cost of an iteration says why: a request there had 800 tokens of prompt for 41 of answer, and
+# above allow on paper, and the cost of an iteration says why: a request there had 800 tokens of prompt for 41 of answer, and
 # no way of batching computes a prompt for less.
 #
 # `llama-python` beside an engine is for comparing, never for production: the two take each other's memory and cores, it
@@ -558,8 +558,8 @@ except CourseError as error:
 #   tail.
 # - Time needs the price of an iteration: it grows with the answers in it, but far less than they do. Prompts cost
 #   the same either way.
-# - Everybody's tokens come more slowly in flight. Short answers gain all the same, for they wait less; long ones
-#   that came first may lose.
+# - In flight, tokens come more slowly. Short answers gain all the same, for they wait less; long ones that came first
+#   may lose.
 # - The gain belongs to the trace: none with equal lengths or slots to spare. Name the trace, and let both sides take
 #   turns in the same run.
 #
