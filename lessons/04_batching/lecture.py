@@ -356,8 +356,8 @@ cases = {
 for name, (case, room) in cases.items():
     before, after = (len(play(case, room, rule)) for rule in ("static", "in-flight"))
     print(
-        f"{name:25} {min(case):3} to {max(case):3} tokens: {before:4} against {after:4} "
-        f"iterations, {before / after:.2f} times fewer"
+        f"{name:25} {min(case):3} to {max(case):3} tokens: {before:4} against "
+        f"{after:4} iterations, {before / after:.2f} times fewer"
     )
 
 # %% [markdown]
@@ -425,10 +425,10 @@ from inflight.notebook import charts
 baseline = pd.DataFrame(rows, columns=["way", "tokens_per_s", "device"])
 python, in_turn_rate, at_once_rate = baseline["tokens_per_s"]
 summary = (
-    f"Four articles: {at_once_rate / python:.1f} times as many tokens a second from the "
-    f"engine as from llama-python. {in_turn_rate / python:.1f} times are the engine's "
-    f"own, and {at_once_rate / in_turn_rate:.1f} times that from sharing iterations. "
-    f"llama-python ran on {computes_on['llama-python']}, the engine on "
+    f"Four articles: {at_once_rate / python:.1f} times as many tokens a second from "
+    f"the engine as from llama-python. {in_turn_rate / python:.1f} times are the "
+    f"engine's own, and {at_once_rate / in_turn_rate:.1f} times that from sharing "
+    f"iterations. llama-python ran on {computes_on['llama-python']}, the engine on "
     f"{computes_on['ensemble']}."
 )
 charts.show(charts.against_the_baseline(baseline), summary)
