@@ -323,7 +323,7 @@ charts.show(charts.who_pays(paid), charts.who_pays_summary(paid))
 display(Markdown(charts.who_pays_summary(paid)))
 
 # %% [markdown]
-# Each mark is a request; above the line it pays. In the lower picture nearly everybody does: fuller iterations take
+# Each mark is a request; above the line it pays. In the lower picture most do: fuller iterations take
 # longer, and each prompt that joins holds up those who run. Short answers get that back many times over, since they no
 # longer wait for a long neighbour to finish. Long ones do not always: with static batching, whoever was among the first
 # had the engine almost alone once the short neighbours were done. In flight they share it to the end.
