@@ -180,6 +180,8 @@ print(f"built-in V1: {len(static.log)} iterations; yours: {len(own.log)} iterati
 print(f"{own.tokens_per_s / static.tokens_per_s:.2f} times the tokens a second")
 
 # %% [markdown]
+# The counts may differ by a batch: who is there already when the first one begins is chance.
+#
 # There is one more thing that `V1` does: the engine holds all answers back until the last of the batch is complete.
 # That is the loop around the scheduler, and not the scheduler.
 #
