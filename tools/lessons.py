@@ -77,6 +77,7 @@ def build(
             if keep_outputs and kind != "labs":
                 notebook = _cleaned(_with_stored_outputs(notebook, path))
             elif execute_cells and kind != "labs":
+                _write(notebook, path)  # a section that catches up looks its heading up there
                 started = time.monotonic()
                 notebook = _cleaned(execute(notebook, f"{kind}/{folder.name}", path.parent))
                 _note_seconds(root, f"{kind}/{folder.name}", time.monotonic() - started)

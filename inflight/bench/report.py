@@ -1,8 +1,8 @@
-"""What a benchmark leaves behind: figures, a row a request, a line of statistics, a trace to look at.
+"""What a benchmark leaves behind: figures, a row a request, a line of statistics, a time line to look at.
 
 figures = summary(run)
 write(Path("run.csv"), requests_csv(run))
-write(Path("run.json"), json.dumps(trace(run)))     # open it at ui.perfetto.dev
+write(Path("run.json"), json.dumps(timeline(run)))     # open it at ui.perfetto.dev
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OP_STATS = {
     "Total requests": "requests",
 }
 
-REQUESTS, ENGINE = 1, 2  # processes of the trace
+REQUESTS, ENGINE = 1, 2  # processes of the time line
 
 
 # Figures --------------------------------------------------------------------------------------------------------------
@@ -221,10 +221,10 @@ def check_op_stats(path: Path) -> str:
     return text if not text or text.endswith("\n") else text + "\n"
 
 
-# Trace ----------------------------------------------------------------------------------------------------------------
+# Time line ------------------------------------------------------------------------------------------------------------
 
 
-def trace(run: Run, iterations: pd.DataFrame | None = None) -> dict:
+def timeline(run: Run, iterations: pd.DataFrame | None = None) -> dict:
     """The run in the Chrome JSON trace event format, which ui.perfetto.dev opens. Times in µs since the run's start.
 
     Parameters

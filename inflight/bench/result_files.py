@@ -46,7 +46,7 @@ class ResultFiles:
         if self.csv is not None:
             report.write(self.csv, report.requests_csv(run))
         if self.perfetto is not None:
-            report.write(self.perfetto, json.dumps(report.trace(run, iterations)))
+            report.write(self.perfetto, json.dumps(report.timeline(run, iterations)))
         if self.op_stats_csv is not None and not run.stopped:
             report.write(self.op_stats_csv, report.with_op_stats(self.op_stats_csv, run))
 

@@ -50,6 +50,20 @@ class TraceRun:
         return report.summary(self.run)["tokens_per_s"]
 
     @property
+    def itl_ms(self) -> pd.Series:
+        """Mean milliseconds from one token of an answer to the next in the engine, a row for each of `requests`.
+
+        From the iteration log: of a static batch no client sees a token before the last. NaN for a single token.
+        """
+        ends_ms = pd.Series((self.log["timestamp"] * 1000 + self.log["iteration_ms"]).to_numpy(), self.log["iteration"])
+        stays = self.stays.groupby("request").agg({"first": "min", "last": "max"})
+        gaps = (stays["last"].map(ends_ms) - stays["first"].map(ends_ms)) / (stays["last"] - stays["first"])
+        # The log knows no client, so the two are matched by length, and those of one length by their order.
+        in_engine = (stays["last"] - stays["first"]).sort_values(kind="stable").index
+        asked = self.requests["output_len"].sort_values(kind="stable").index
+        return pd.Series(gaps[in_engine].to_numpy(), asked).reindex(self.requests.index)
+
+    @property
     def stays(self) -> pd.DataFrame:
         """Who ran where: see `telemetry.slots`; from the clients' clock where the log does not tell."""
         if self.log.empty or telemetry.names_requests(self.log):

@@ -3,8 +3,8 @@
 #
 # {minutes} min. Afterwards you will be able to
 #
-# - **predict** from the lengths of the answers what in-flight batching gains, before you measure anything;
-# - **switch** a running server between static and in-flight batching, and show who sat where;
+# - **predict** from the lengths of the answers how many iterations a way of batching needs;
+# - **switch** a running server between static and in-flight batching, and show which request had which slot;
 # - **decide** when the switch is worth nothing, and name who pays for it.
 #
 # You need nothing but this notebook: engine, repository and server are made here.
@@ -14,109 +14,129 @@
 # %% [markdown]
 # ## {question}
 #
-# Your engine has eight seats, which the field calls slots: its `max_batch_size`. Forty-eight guests wait at the door.
-# Most take eight bites, a few sixteen, some two hundred and fifty-six. A bite is a token, and the table is served in
-# rounds: one [iteration](00_start_here.ipynb#Iteration) gives each seated guest one token.
+# Your engine has eight slots: its `max_batch_size`. Forty-eight requests wait for them, like guests at the door of a
+# small restaurant. Most ask for eight tokens, a few for sixteen, some for two hundred and fifty-six. The engine works
+# in rounds: one [iteration](00_start_here.ipynb#Iteration) gives each request in a slot one token.
 #
-# There are two answers:
+# When may the next request start? There are two answers:
 #
-# - **Static batching** (`gpt_model_type: V1`): eight sit down together, and the next eight when the last of them has
+# - **Static batching** (`gpt_model_type: V1`): eight start together, and the next eight when the last of them has
 #   finished.
-# - **In-flight batching** (`inflight_fused_batching`): a seat that gets free is taken in the next iteration.
+# - **In-flight batching** (`inflight_fused_batching`; others say *continuous batching*): a slot that gets free is
+#   taken in the next iteration.
+#
+# TensorRT-LLM calls both by these names
+# ([its batch manager](https://github.com/NVIDIA/TensorRT-LLM/blob/2a115dae84f13daaa54727534daa837c534eceb4/docs/source/advanced/batch-manager.md)).
 
 # %% [markdown]
 # ## Predict
 #
-# The guests, the seats and the model are the same both times. Commit yourself:
+# Requests, slots and model are the same both times. Commit yourself:
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["setup"]
 from inflight.notebook import progress, widgets
 
+# %% tags=["parameters"]
+prediction = None  # papermill may answer
+
+# %% tags=["setup"]
 guess = widgets.predict(
     "In-flight batching makes how many times as many tokens a second "
     "as static batching?",
     {"about 1.2 times": 1.2, "about 1.8 times": 1.8, "about 3 times": 3},
+    given=prediction,
 )
 guess
 
 # %% [markdown]
 # ## Who comes
 #
-# `workload.trace` makes the guest list, the same one each time for the same seed. `max_tokens` is the length of the
-# answer, and every answer will be exactly that long.
+# A *trace* is a list of requests: a text each, the tokens of its answer, and when it is sent. `workload.trace` makes
+# the same one each time for the same seed. Every answer will be exactly as long as `max_tokens` says.
 
-# %%
+# %% tags=["setup"]
 from inflight import engine
 from inflight.bench import workload
 from inflight.checkpoint import fetch, load_tokenizer
 
 engine_dir = engine.cached(fetch())
+tokenizer = load_tokenizer(engine_dir)
 slots = engine.read(engine_dir).build_config.max_batch_size
-requests = workload.trace("skewed", load_tokenizer(engine_dir), seed=0)
+requests = workload.trace("skewed", tokenizer, seed=0)
 lengths = [request.max_tokens for request in requests]
 for length in sorted(set(lengths)):
-    print(f"{lengths.count(length):3} guests take {length:3} tokens")
-print(
-    f"{len(requests)} guests, {sum(lengths)} tokens, {slots} slots; the first: "
-    f"{requests[0].text!r}"
-)
+    print(f"{lengths.count(length):3} requests for {length:3} tokens")
+print(f"{len(requests)} requests, {sum(lengths)} tokens, {slots} slots")
+print("The first:", requests[0].text)
 
 # %% [markdown]
 # ## On paper first
 #
-# Nothing has run yet, and the lengths alone already tell the number of iterations. With static batching a batch lasts
-# as long as its longest guest. In flight, all seats are busy until the guests run out: about all tokens over the
-# seats, and a tail.
-#
-# One detail: the engine is idle when the first guest comes, and it does not wait for more. So the first batch is a
-# party of one.
+# Nothing has run yet, and the lengths alone already tell the number of iterations. Here is a whole scheduler that
+# knows nothing else. Look for the line in which the two ways differ:
 
-# %%
-from inflight.engine import schedule
+# %% tags=["setup"]
+from inflight.notebook import catch_up
 
-paper = {
-    "V1": schedule(lengths, slots, "V1"),
-    "in-flight": schedule(lengths, slots, "inflight_fused_batching"),
-}
-batches = [
-    lengths[:1],
-    *(lengths[start : start + slots] for start in range(1, len(lengths), slots)),
-]
-print(
-    "longest of each batch:", *map(max, batches), "→ together", sum(map(max, batches))
-)
-print(f"all tokens over the slots: {sum(lengths) / slots:.0f}, and the tail")
-for name, plan in paper.items():
-    print(
-        f"{name:9} {len(plan.iterations):4} iterations, "
-        f"{100 * plan.occupancy:.0f} % of the slots' time used"
-    )
+catch_up("04", "On paper first")
 
-# %%
-iterations = {name: len(plan.iterations) for name, plan in paper.items()}
-print(
-    "In-flight batching needs "
-    f"{iterations['V1'] / iterations['in-flight']:.1f} times fewer iterations."
-)
+
+def play(lengths, slots, rule):
+    """How many requests are computed in each iteration."""
+    waiting, running, computed = list(lengths), [], []
+    while waiting or running:
+        if rule == "in-flight" or not running:
+            # An idle engine does not wait for company: the first starts alone.
+            room = slots if computed else 1
+            while waiting and len(running) < room:
+                running.append(waiting.pop(0))
+        computed.append(len(running))
+        running = [left - 1 for left in running if left > 1]  # a token each
+    return computed
+
 
 # %% [markdown]
-# Which guests make the difference? Shorten the longest answers, or put a single slot there, and look for the list with
-# which static batching loses nothing.
+# It is the `if`: static batching starts requests only when nobody runs.
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["setup"]
+on_paper = {rule: play(lengths, slots, rule) for rule in ("static", "in-flight")}
+for rule, computed in on_paper.items():
+    used = sum(computed) / (len(computed) * slots)
+    print(
+        f"{rule:9} {len(computed):4} iterations for {sum(computed)} tokens: "
+        f"{100 * used:.0f} % of the slots' time used"
+    )
+fewer_on_paper = len(on_paper["static"]) / len(on_paper["in-flight"])
+print(f"In-flight batching needs {fewer_on_paper:.1f} times fewer iterations.")
+
+# %% [markdown]
+# A static batch lasts as long as its longest answer. In flight, all slots are busy until nobody waits: that takes
+# about all tokens over the slots, and a tail.
+#
+# `engine.schedule` is the same in the package. It also notes who has which slot, and the picture asks it again
+# whenever you move a slider. Which requests make the difference? Shorten the longest answers, or take a single slot,
+# and look for the trace with which static batching loses nothing.
+
+# %% tags=["setup", "nbval-ignore-output"]
+from inflight.engine import schedule
 from inflight.notebook import explorables
 
-on_paper = explorables.slots_on_paper(lengths, slots)
-on_paper
+for rule, name in (("static", "V1"), ("in-flight", "inflight_fused_batching")):
+    assert len(on_paper[rule]) == len(schedule(lengths, slots, name).iterations)
+picture = explorables.slots_on_paper(lengths, slots)
+picture
 
 # %% [markdown]
 # Is that the gain, then? Hold on to the figure.
 #
 # ## Static: run it
 #
-# First `V1`. The repository is assembled with it, and the engine notes each iteration in a log.
+# The repository is assembled with `V1`, and the engine notes each iteration in a log.
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["setup"]
+from inflight.notebook import catch_up
+
+catch_up("04", "Static: run it")
 import tempfile
 from pathlib import Path
 
@@ -131,312 +151,334 @@ repo = repository.assemble(
     iteration_log_path=log_path,
 )
 server = Server(repo).start()
-client = Client(server.grpc_url)
-print("ready:", client.ask("Name the capital of France.").text)
+client = Client(server.grpc_url, timeout_s=600)
 
 # %% [markdown]
-# `trace_run.run` sends all guests at once and waits for the last answer. It gives one row a request, as the clients saw
-# it, and one row an iteration, as the engine noted it.
+# `trace_run.run` sends the trace and waits for the last answer. It gives one row a request, as the clients saw it, and
+# one row an iteration, as the engine noted it. A fresh engine's first request is its slowest, so one goes ahead that is
+# not counted.
 
-# %% tags=["nbval-ignore-output"]
-import pandas as pd
-
+# %% tags=["setup", "nbval-ignore-output"]
 from inflight.bench import trace_run
 
+trace_run.run(client, requests[:1], log_path)
 with progress.wait(f"{len(requests)} requests, static"):
     static = trace_run.run(client, requests, log_path)
-print(
-    f"static: {len(static.log)} iterations, {static.tokens_per_s:.0f} tokens a second"
-)
-static.requests[["input_len", "output_len", "latency_ms"]].describe().loc[
-    ["mean", "min", "max"]
-].round()
+assert static.requests["output_len"].tolist() == lengths
+print(f"static: {len(static.log)} iterations, {static.tokens_per_s:.0f} tokens/s")
 
 # %% [markdown]
 # ## Switch
 #
-# The type is one parameter of one model. `repository.edit` changes it in the protobuf and shows what it did;
+# The type is one parameter of one model. `repository.edit` changes it in the file and shows what it did;
 # `server.load` has the running server read the file again. The other models go on as they are.
 
-# %%
+# %% tags=["setup"]
+from inflight.notebook import catch_up
+
+catch_up("04", "Switch")
 print(repository.edit(repo, "tensorrt_llm", gpt_model_type="inflight_fused_batching"))
 server.load("tensorrt_llm")
 
-# %% tags=["nbval-ignore-output"]
-trace_run.run(
-    client, requests[:1], log_path
-)  # a fresh engine's first request is its slowest: not counted
+# %% tags=["setup", "nbval-ignore-output"]
+trace_run.run(client, requests[:1], log_path)
 with progress.wait(f"{len(requests)} requests, in flight"):
-    inflight = trace_run.run(client, requests, log_path)
+    in_flight = trace_run.run(client, requests, log_path)
+assert len(in_flight.log) < len(static.log) / 2
 print(
-    f"in-flight: {len(inflight.log)} iterations, "
-    f"{inflight.tokens_per_s:.0f} tokens a second"
+    f"in flight: {len(in_flight.log)} iterations, {in_flight.tokens_per_s:.0f} tokens/s"
 )
 
 # %% [markdown]
 # ## See
 #
-# Each row is a seat, each bar a guest, grey an empty seat. Both pictures are drawn from the iteration log, on one
+# Each row is a slot, each bar a request, grey an empty slot. Both pictures are drawn from the iteration log, on one
 # scale.
 
 # %% tags=["nbval-ignore-output"]
+from inflight.notebook import catch_up
+
+catch_up("04", "See")
 from IPython.display import Markdown, display
 
 from inflight.notebook import charts
 
-measured = {"static (V1)": static.stays, "in-flight": inflight.stays}
-summary = charts.slot_map_summary(measured, slots)
-charts.show(charts.slot_map(measured, slots), summary)
+stays = {"static (V1)": static.stays, "in-flight": in_flight.stays}
+summary = charts.slot_map_summary(stays, slots)
+charts.show(charts.slot_map(stays, slots), summary)
 display(Markdown(summary))
 
 # %% [markdown]
-# Above, one long answer keeps seven empty seats waiting, again and again. Below, every seat is taken as it gets free,
+# Above, one long answer keeps seven empty slots waiting, again and again. Below, each slot is taken as it gets free,
 # and only the tail is empty.
 
 # %% tags=["nbval-ignore-output"]
-counted = {"V1": len(static.log), "inflight_fused_batching": len(inflight.log)}
-on_paper.measured(
-    [{"type": kind, "iterations": number} for kind, number in counted.items()],
-    guests=len(lengths),
+counted = {"V1": len(static.log), "inflight_fused_batching": len(in_flight.log)}
+picture.measured(
+    [{"type": name, "iterations": number} for name, number in counted.items()],
+    requests=len(lengths),
     slots=slots,
     longest=max(lengths),
 )
 fewer = counted["V1"] / counted["inflight_fused_batching"]
-faster = inflight.tokens_per_s / static.tokens_per_s
-print(
-    f"On paper {iterations['V1']} and {iterations['in-flight']} iterations; "
-    f"counted {' and '.join(map(str, counted.values()))}."
-)
-print(
-    f"{fewer:.1f} times fewer iterations, but {faster:.2f} times as many tokens "
-    "a second."
-)
+assert fewer > 0.5 * fewer_on_paper
+faster = in_flight.tokens_per_s / static.tokens_per_s
+print(f"Iterations on paper: {[len(each) for each in on_paper.values()]},")
+print(f"counted: {list(counted.values())}, {fewer:.1f} times fewer,")
+print(f"but {faster:.2f} times as many tokens a second.")
 print(guess.score(faster))
 
 # %% [markdown]
-# The arithmetic of iterations was right (the picture under *On paper first* has the counts now, as diamonds), and it was
-# not the gain. What did it miss?
+# The iterations came out as on paper (the picture there shows the counts now, as diamonds), and they were not the gain.
+# What did the paper miss?
 #
-# ## Explain: an iteration for eight is not free
+# ## What an iteration costs
 #
 # An iteration with eight answers in it costs more than one with two, and static batching has mostly the cheap kind:
-# its seats are empty. So measure what an iteration costs, with 1, 2, … 8 answers in it. Prompts come on top, by the
-# token. An iteration also reads the past of each answer, so `calibrate` sends answers that are as long as those of the
-# trace, each token counted alike.
+# its slots are empty. So measure the price: send 1, 2, … 8 requests side by side, and let the log tell how long their
+# iterations take.
 
 # %% tags=["nbval-ignore-output"]
-from inflight.bench import calibrate
-from inflight.engine import iteration_cost
+from inflight.notebook import catch_up
 
-with progress.wait("What an iteration costs", slots) as line:
-    logs = calibrate(client, requests, slots, log_path, line)
-cost = iteration_cost(pd.concat(logs))
-one, all_slots = cost.answers_ms[1], cost.answers_ms[slots]
+catch_up("04", "What an iteration costs")
+from dataclasses import replace
+
+import pandas as pd
+
+alike = replace(requests[0], max_tokens=96, at_s=0.0)
+logs = []
+for number in progress.over(range(1, slots + 1), "Answers side by side"):
+    logs.append(trace_run.run(client, [alike] * number, log_path).log)
+log = pd.concat(logs)
+
+# %% [markdown]
+# Iterations without a prompt give the price by the number of answers. What those with prompts take beyond it is the
+# price of a prompt's tokens. Medians, so that one slow iteration does not count:
+
+# %%
+has_prompt = log["context_tokens"] > 0
+answers_ms = log[~has_prompt].groupby("scheduled")["iteration_ms"].median()
+beyond_ms = log["iteration_ms"] - log["scheduled"].map(answers_ms)
+prompt_token_ms = (beyond_ms / log["context_tokens"])[has_prompt].median()
+assert answers_ms.index.tolist() == list(range(1, slots + 1))
+print(f"An iteration with one answer takes {answers_ms[1]:.1f} ms,")
+print(f"one with all slots taken {answers_ms[slots]:.1f} ms,")
+print(f"and a token of a prompt another {prompt_token_ms:.2f} ms.")
+
+# %% tags=["nbval-ignore-output"]
+from inflight.notebook import charts
+
 summary = (
     "The time of an iteration against the number of answers in it: "
-    f"{one:.1f} ms with one, {all_slots:.1f} ms with {slots}, "
-    f"which is {all_slots / one:.1f} times as much for {slots} times the tokens."
+    f"{answers_ms[slots] / answers_ms[1]:.1f} times as long for {slots} answers as for "
+    f"one, where paying in full were {slots} times."
 )
-charts.show(charts.iteration_cost(cost.answers_ms), summary)
-display(
-    Markdown(
-        f"{summary} A token of a prompt costs another {cost.prompt_token_ms:.2f} ms."
-    )
-)
+charts.show(charts.iteration_cost(answers_ms), summary)
+print(summary)
 
 # %% [markdown]
-# Now put both together: the schedule from the lengths, each iteration at its price. No run of the trace is in this
-# prediction.
+# Now put both together: the iterations from the paper, each at its price, and the prompts on top, which are the same
+# for both. No run of the trace is in this prediction.
 
 # %% tags=["nbval-ignore-output"]
-prompt_tokens = sum(request.input_len for request in requests) / len(requests)
-rows = []
-for name, plan, run in (
-    ("static (V1)", paper["V1"], static),
-    ("in-flight", paper["in-flight"], inflight),
-):
-    answers_s, all_s = (
-        cost.seconds(plan, prompt_tokens=0),
-        cost.seconds(plan, prompt_tokens),
-    )
-    rows.append(
-        (name, answers_s, all_s - answers_s, all_s, run.requests["last_s"].max())
-    )
-predicted = pd.DataFrame(
-    rows,
-    columns=["type", "answers (s)", "prompts (s)", "predicted (s)", "measured (s)"],
-)
-charts.table(predicted, decimals=2)
-
-# %% tags=["nbval-ignore-output"]
-expected = predicted["predicted (s)"].iloc[0] / predicted["predicted (s)"].iloc[1]
-print(
-    f"Predicted gain {expected:.2f}, measured {faster:.2f}: "
-    f"{100 * (faster / expected - 1):+.0f} %."
-)
+prompts_s = sum(request.input_len for request in requests) * prompt_token_ms / 1000
+predicted_s = {
+    rule: sum(answers_ms[number] for number in computed) / 1000 + prompts_s
+    for rule, computed in on_paper.items()
+}
+for rule, run in (("static", static), ("in-flight", in_flight)):
+    measured_s = run.requests["last_s"].max()
+    print(f"{rule:9} predicted {predicted_s[rule]:.1f} s, measured {measured_s:.1f} s")
+faster = in_flight.tokens_per_s / static.tokens_per_s
+expected = predicted_s["static"] / predicted_s["in-flight"]
+print(f"Prompts take {prompts_s:.1f} s of both.")
+print(f"Gain: predicted {expected:.2f} times, measured {faster:.2f} times.")
 
 # %% [markdown]
-# That is as near as a single run of each comes on a machine that does other things too. The table shows where the
-# gain went: both types compute the same prompts, and no kind of batching makes those fewer.
+# A single run of each comes no nearer on a machine that does other things too. `engine.iteration_cost` reads the same
+# prices from any log, and `inflight bench compare` uses them: it takes turns and gives ratios with their spread.
 #
 # ## Who pays?
 #
-# Nobody gains for nothing. Look at short and long answers apart, at the middle one (P50) and at the slowest (P99).
+# Tokens a second are the operator's figure. Whoever asks cares about two others: when the answer is complete, and the
+# time from one of its tokens to the next, the ITL. With static batching no client sees that pace, for the answer comes
+# whole. So `itl_ms` reads it from the log: the time from the end of an answer's first iteration to the end of its last,
+# divided by the tokens in between.
 
 # %% tags=["nbval-ignore-output"]
-runs = {"static": static.requests, "in-flight": inflight.requests}
-fig = charts.who_pays(runs)
-mean = {name: rows["latency_ms"].mean() / 1000 for name, rows in runs.items()}
-summary = (
-    "Static and in-flight side by side. The mean end-to-end latency falls "
-    f"from {mean['static']:.1f} s to {mean['in-flight']:.1f} s, "
-    f"{mean['in-flight'] / mean['static']:.2f} times as long."
-)
-charts.show(fig, summary)
-display(Markdown(summary))
+from inflight.notebook import catch_up
+
+catch_up("04", "Who pays?")
+from IPython.display import Markdown, display
+
+from inflight.notebook import charts
+
+paid = {
+    name: run.requests.assign(itl_ms=run.itl_ms)
+    for name, run in (("static", static), ("in flight", in_flight))
+}
+assert all(rows["itl_ms"].notna().all() for rows in paid.values())
+charts.show(charts.who_pays(paid), charts.who_pays_summary(paid))
+display(Markdown(charts.who_pays_summary(paid)))
 
 # %% [markdown]
-# The short ones win most: with static batching a guest of eight bites leaves when the guest of two hundred and
-# fifty-six beside them has finished, and everybody at the door waits for that too. A long answer shares its
-# iterations with seven others all the time, so each of its tokens takes a little longer: what it wins is the shorter
-# queue.
+# Each mark is a request; above the line it pays. In the lower picture most do: fuller iterations take
+# longer, and each prompt that joins holds up those who run. Short answers get that back many times over, since they no
+# longer wait for a long neighbour to finish. Long ones do not always: with static batching, whoever was among the first
+# had the engine almost alone once the short neighbours were done. In flight they share it to the end.
+#
+# So nobody gains for nothing. In-flight batching takes time from the long answers of those who came first, and gives
+# it to everybody behind them.
 #
 # ## When is there no gain?
 #
-# Two cases. **Equal lengths**: a static batch ends for all at once, and nobody waits for anybody. **Empty seats**:
-# with fewer guests than seats nobody waits at all. On paper:
+# Two cases. **Equal lengths**: a static batch ends for all at once. **Empty slots**: with fewer requests than slots
+# nobody waits. And what of the case that benchmarks like, news articles to be summarized? Look at the lengths:
 
 # %%
+from inflight.notebook import catch_up
+
+catch_up("04", "When is there no gain?")
+articles = workload.from_dataset(workload.read_dataset(), tokenizer)
+summaries = [article.max_tokens for article in articles]
+mild = [request.max_tokens for request in workload.trace("mild", tokenizer)]
 cases = {
-    "skewed (yours)": lengths,
-    "mild": [r.max_tokens for r in workload.trace("mild", load_tokenizer(engine_dir))],
-    "all equal": [64] * 48,
-    "fewer guests than slots": [8, 16, 256, 8],
+    "skewed, the trace above": (lengths, slots),
+    "mild": (mild, slots),
+    "articles": (summaries, slots),
+    "articles, 64 slots": (summaries, 64),
+    "all equal": ([64] * 48, slots),
+    "fewer requests than slots": ([64, 16, 256, 8], slots),
 }
-for name, case in cases.items():
-    count = {
-        kind: len(
-            schedule(case, slots, kind, at_the_start=min(len(case), slots)).iterations
-        )
-        for kind in ("V1", "inflight_fused_batching")
-    }
+for name, (case, room) in cases.items():
+    before, after = (len(play(case, room, rule)) for rule in ("static", "in-flight"))
     print(
-        f"{name:24} {count['V1']:4} against {count['inflight_fused_batching']:4} "
-        f"iterations: {count['V1'] / count['inflight_fused_batching']:.1f} times fewer"
+        f"{name:25} {min(case):3} to {max(case):3} tokens: {before:4} against "
+        f"{after:4} iterations, {before / after:.2f} times fewer"
     )
 
 # %% [markdown]
-# Real traffic is skewed: some ask for a word and some for a page, and an answer may end before `max_tokens`, which
-# nobody knows in advance. That is why every LLM engine batches in flight today.
+# Summaries are not "all of similar length", as one often reads: the longest asks for several times the tokens of the
+# shortest, and on paper there is something to gain. With 64 slots there is less: the tail is a larger part of it all.
 #
-# ## Without an engine
+# Traffic is rarely even, and an answer may end long before its `max_tokens`, which nobody knows in advance. That is why
+# every LLM engine batches in flight today.
 #
-# Where did we come from? `llama-python` is what one writes first: the same checkpoint in Hugging Face's pipeline,
-# inside the same server, with the same request. It has no seats at all: one request after the other, and PyTorch
-# computes it in 16-bit floating point. It stands beside the others to be compared with, in one repository: do not build
-# a service so. The two would share memory and cores, and the baseline is nothing for production anyway.
+# ## Summaries, with an engine and without
+#
+# Where did we come from? `llama-python` is what one writes first: the checkpoint in Hugging Face's pipeline, in the same
+# server, for the same request. It has no slots: one request after the other, its weights in 16 bits. The
+# [workshop](https://github.com/scaleway/ai-pulse-nvidia-trt-llm) that this course follows sent its four shortest
+# articles to both, on one H100. Here are four again, of 32 tokens of answer each. The engine gets them twice: one after
+# the other, then all at once.
 
-# %% tags=["nbval-ignore-output"]
+# %%
+from inflight.notebook import catch_up
+
+catch_up("04", "Summaries, with an engine and without")
+from dataclasses import replace
+
+from inflight import machine
+from inflight.bench import devices
 from inflight.models import huggingface
 
-both = (*repository.PIPELINE, "llama-python")
 server.stop()
 repo = repository.assemble(
     Path(workdir.name) / "both",
     engine_dir,
-    models=both,
+    models=(*repository.PIPELINE, "llama-python"),
     checkpoint_dir=huggingface.folder(fetch()),
     iteration_log_path=log_path,
 )
 server = Server(repo).start()
-client = Client(server.grpc_url)
-few = [request for request in requests if request.max_tokens < 256][:8]
+client = Client(server.grpc_url, timeout_s=600)
+
+# %%
+articles = workload.from_dataset(workload.read_dataset(), tokenizer)
+shortest = sorted(articles, key=lambda article: article.input_len)[:4]
+four = [replace(one, max_tokens=32) for one in shortest]  # llama-python is slow
+in_turn = [
+    replace(one, after=place - 1 if place else None) for place, one in enumerate(four)
+]
+computes_on = {
+    "llama-python": machine.device_name(),
+    "ensemble": devices.of_engine(engine_dir),
+}
 rows = []
-for model in progress.over(("llama-python", "ensemble"), "The same requests"):
-    trace_run.run(client, few[:1], log_path, model)
-    rows.append((model, trace_run.run(client, few, log_path, model).tokens_per_s))
-baseline = pd.DataFrame(rows, columns=["model", "tokens_per_s"])
+for way, model, sent in (
+    ("llama-python, one after the other", "llama-python", four),
+    ("engine, one after the other", "ensemble", in_turn),
+    ("engine, all at once", "ensemble", four),
+):
+    trace_run.run(client, [replace(four[0], max_tokens=2)], log_path, model)
+    run = trace_run.run(client, sent, log_path, model)
+    rows.append((way, run.tokens_per_s, computes_on[model]))
+    print(f"{way}: {run.tokens_per_s:.0f} tokens/s, on {computes_on[model]}")
+    assert run.requests["output_len"].tolist() == [32] * 4
 
 # %% tags=["nbval-ignore-output"]
-python, ensemble = baseline["tokens_per_s"]
+import pandas as pd
+from IPython.display import Markdown, display
+
+from inflight.notebook import charts
+
+baseline = pd.DataFrame(rows, columns=["way", "tokens_per_s", "device"])
+python, in_turn_rate, at_once_rate = baseline["tokens_per_s"]
 summary = (
-    f"{len(few)} short requests at once: "
-    f"{python:.0f} tokens a second from llama-python, "
-    f"{ensemble:.0f} from the engine behind the ensemble, "
-    f"{ensemble / python:.0f} times as many."
+    f"Four articles: {at_once_rate / python:.1f} times as many tokens a second from "
+    f"the engine as from llama-python. {in_turn_rate / python:.1f} times are the "
+    f"engine's own, and {at_once_rate / in_turn_rate:.1f} times that from sharing "
+    f"iterations. llama-python ran on {computes_on['llama-python']}, the engine on "
+    f"{computes_on['ensemble']}."
 )
 charts.show(charts.against_the_baseline(baseline), summary)
 display(Markdown(summary))
 
 # %% [markdown]
-# The engine wins three times: its weights have 4 bits instead of 16, so an iteration reads a quarter of the memory;
-# it has no Python between its layers; and eight requests share each iteration.
+# The workshop reported 1,998 ms from Python and 659 ms from the engine: 3 times. There, both had 16-bit weights, on a
+# GPU that spends little time on Python. Here the engine's weights have 4 bits, so that on a CPU a token reads a quarter
+# of the memory; and no Python runs between its layers.
 #
-# ## Keep the figures
+# It then sent 98 articles, static and in flight: 334 and 436 tokens a second, 31 % more. That is less than the lengths
+# above allow on paper, and the cost of an iteration says why: a request there had 800 tokens of prompt for 41 of answer, and
+# no way of batching computes a prompt for less.
 #
-# A benchmark that leaves no file was never run. `report` writes what colleagues can open: one row a request as CSV,
-# one line a run in the columns of TensorRT-LLM's own client, and a trace for [ui.perfetto.dev](https://ui.perfetto.dev),
-# which shows requests and iterations on one time line.
-
-# %% tags=["nbval-ignore-output"]
-import json
-
-from inflight.bench import report
-
-files = {
-    name: Path(workdir.name) / name
-    for name in ("requests.csv", "statistics.csv", "trace.json")
-}
-report.write(files["requests.csv"], report.requests_csv(inflight.run))
-report.write(
-    files["statistics.csv"], report.with_op_stats(files["statistics.csv"], inflight.run)
-)
-report.write(files["trace.json"], json.dumps(report.trace(inflight.run, inflight.log)))
-for name, file in files.items():
-    print(
-        f"{name:15} {len(file.read_text().splitlines()):3} lines, "
-        f"{file.stat().st_size / 1000:.0f} kB"
-    )
-pd.read_csv(files["statistics.csv"]).T.set_axis(["in-flight"], axis=1).round(1)
-
-# %% [markdown]
-# The same from the command line, with a progress bar; `compare` takes turns and gives ratios with their spread:
-#
-# ```
-# inflight bench load --dataset mild --csv requests.csv --perfetto trace.json
-# inflight bench compare V1 inflight_fused_batching --rounds 5
-# inflight bench compare llama-python ensemble --dataset dataset --requests 16
-# ```
+# `llama-python` beside an engine is for comparing, never for production: the two take each other's memory and cores, it
+# makes the fourth request wait for the three before it, and nothing bounds its queue.
 #
 # ## Turn the knob
 #
-# The dashboard edits the config, loads the model again, and draws the seats while the requests run. The picture of
-# the run before stays above, on the same scale. Try:
+# The dashboard edits the config, loads the model again, and draws the slots while the requests run. The run before
+# stays above, on the same scale. Try:
 #
 # 1. `V1`, then `inflight_fused_batching`, with the skewed trace: the picture of this lesson, live.
 # 2. The same with `mild`. Where has the grey gone?
 # 3. `equal`: is there any grey to win back?
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import boards
+from inflight.notebook import catch_up
+
+catch_up("04", "Turn the knob")
+from IPython.display import display
+
+from inflight.notebook import boards, charts
 
 board = boards.batching(server, engine_dir, log_path)
+board.controls["trace"].value = "mild"
 for gpt_model_type in progress.over(("V1", "inflight_fused_batching"), "Run"):
     board.controls["gpt_model_type"].value = gpt_model_type
     board.run()
-board
-
-# %% tags=["nbval-ignore-output"]
-charts.show(
-    *board.frame
-)  # what the dashboard shows last, for those who read this page without a kernel
+display(board)
+charts.show(*board.frame)  # for those who read this page without a kernel
+assert "before: V1, mild" in board.frame.alt
 
 # %% [markdown]
 # ## On the lab GPU
 #
-# The parameter and its values are TensorRT-LLM's own, and one engine serves both. What differs is the age of the software:
-# static batching was [removed in TensorRT-LLM 0.20](https://github.com/NVIDIA/TensorRT-LLM/releases), so this lesson needs a
-# container up to {{name.last_with_v1}}; the course's is {{name.version}}.
+# The parameter and its values are TensorRT-LLM's own, and one engine serves both. What differs is the age of the
+# software: static batching was [removed in TensorRT-LLM 0.20](https://github.com/NVIDIA/TensorRT-LLM/releases), so this
+# lesson needs a container up to {{name.last_with_v1}}; the course's is {{name.version}}.
 #
 # {{name.tried}}
 #
@@ -445,38 +487,29 @@ charts.show(
 # | Static | `assemble(…, batching_strategy="V1")` | `lab.sh fill V1 guaranteed_no_evict False 50000` |
 # | In flight | `gpt_model_type="inflight_fused_batching"` | `lab.sh fill inflight_fused_batching guaranteed_no_evict False` |
 # | Names | `V1`, `inflight_batching`, `inflight_fused_batching` | the same; the last two are one since 0.10 |
-# | Seats | `max_batch_size` of the engine | the same: `SLOTS=8 lab.sh build` |
-# | Switch | `server.load("tensorrt_llm")` | `lab.sh stop`, fill, `lab.sh launch`; or, started by `lab.sh serve`, `{{line.load}}` |
+# | Slots | `max_batch_size` of the engine | the same: `SLOTS=8 lab.sh build` |
+# | Switch | `server.load("tensorrt_llm")` | `lab.sh stop`, fill, `lab.sh launch` |
 # | Send a trace | `inflight bench load --dataset FILE` | `lab.sh measure` |
-# | See it work | the iteration log | `lab.sh iterations`; `/metrics`: `request_type="scheduled"` above 1 |
+# | See it work | the iteration log | `lab.sh iterations` |
 #
-# ```bash
-# {{function.measure}}
-#
-# {{function.iterations}}
-# ```
-#
-# What to know there:
-#
-# - The 50,000 are microseconds of `max_queue_delay_microseconds`: Triton gathers requests, so that they reach the engine
-#   together. Without it the first static batch is a party of one, as here.
-# - All requests of a static batch need the same `end_id`, `pad_id` and `beam_width`, and must give the same optional
-#   fields, whatever their values. Otherwise the whole batch gets an error. So let a client send one fixed set.
-# - One line of `lab.sh iterations` is one iteration in flight, and one whole batch with `V1`: its tokens are those that
-#   were asked for. The seats of `V1` cannot be drawn from it; draw each request's life from the client's own clock.
-# - `measure` calls `tensorrt_llm` with `infer`, so `decoupled_mode` must be `False`, and it needs the network for three
-#   packages of Python, once.
-# - Prefer the restart: it is not known whether the old engine's memory is free before the new one loads.
-#
-# What did others see? A public workshop on one H100 (Llama-2-7B, 16 bit, 98 prompts of CNN/DailyMail) reported 334.5
-# tokens a second with `V1` and 436.5 in flight: 31 % more. Yours differs because the trace does: summaries of news
-# are all of similar length, which is the mild case.
+# - The 50,000 are microseconds for which Triton gathers requests, so that they reach the engine together. Without them
+#   the first static batch is a single request, as here.
+# - All requests of a static batch need the same `end_id`, `pad_id`, `beam_width` and set of optional fields; otherwise
+#   all of them get an error.
+# - A line of `lab.sh iterations` is one iteration in flight, but one whole batch with `V1`.
 #
 # The course's own engine on a GPU, without a server around it, as it was recorded, beside the gain that you measured:
 
 # %% tags=["nbval-ignore-output"]
-from inflight.bench import recorded
+from inflight.notebook import catch_up
 
+catch_up("04", "On the lab GPU")
+import pandas as pd
+
+from inflight.bench import recorded
+from inflight.notebook import charts
+
+faster = in_flight.tokens_per_s / static.tokens_per_s
 here = pd.DataFrame({"ratio": ["throughput"], "median": [faster]})
 lab = recorded.table(
     "compare-in-process-V1-inflight_fused_batching", "ratios", gpus_only=True
@@ -485,6 +518,7 @@ summary = charts.lab_results_summary(here, lab, "ratio", "median")
 charts.show(
     charts.lab_results(here, lab, "ratio", "median", "in-flight over static"), summary
 )
+assert set(lab["ratio"]) >= {"throughput"}
 
 # %% [markdown]
 # ## What breaks
@@ -493,8 +527,9 @@ charts.show(
 # the whole answer; a warning in the log says so. TensorRT-LLM does the same:
 
 # %%
-from inflight import CourseError
+from inflight.notebook import catch_up
 
+catch_up("04", "What breaks")
 server.stop()
 repo = repository.assemble(
     Path(workdir.name) / "V1", engine_dir, batching_strategy="V1", decoupled_mode=True
@@ -509,6 +544,8 @@ print("pieces of the stream:", len(pieces))
 # writes the file by hand hears it from the server, which goes on with what it has loaded:
 
 # %%
+from inflight import CourseError
+
 try:
     repository.edit(repo, "tensorrt_llm", gpt_model_type="static")
 except CourseError as error:
@@ -517,41 +554,44 @@ except CourseError as error:
 # %% [markdown]
 # ## Recap
 #
-# - Static batching seats a batch and waits for its longest answer; in-flight batching fills each seat as it gets free.
-# - Iterations follow from the lengths alone: the sum of each batch's longest, against all tokens over the seats and a
+# - Static batching waits for the longest answer of each batch; in-flight batching fills each slot as it gets free.
+# - The lengths alone give the iterations: the sum of each batch's longest, against all tokens over the slots and a
 #   tail.
 # - Time needs the price of an iteration: it grows with the answers in it, but far less than they do. Prompts cost
 #   the same either way.
-# - Short answers gain most, for they no longer wait for long ones. With equal lengths, or with seats to spare, there
-#   is nothing to gain.
-# - A ratio counts when both sides took turns on the same trace in the same run, and the trace is named with it.
+# - In flight, tokens come more slowly. Short answers gain all the same, for they wait less; long ones that came first
+#   may lose.
+# - The gain belongs to the trace: none with equal lengths or slots to spare. Name the trace, and let both sides take
+#   turns in the same run.
 #
 # Three questions to answer without running anything:
 #
-# <details><summary>1. Four seats; answers of 10, 10, 10 and 100 tokens, again and again, all waiting from the start.
+# <details><summary>1. Four slots; answers of 10, 10, 10 and 100 tokens, again and again, all waiting from the start.
 # How many iterations do a hundred such groups take, static and in flight, about?</summary>
 #
 # Static: 100 × 100 = 10,000. In flight: 100 × 130 / 4 = 3,250, and a tail of at most 100.
 # </details>
 #
-# <details><summary>2. Your in-flight server has eight seats, and <code>scheduled</code> in <code>/metrics</code> is
+# <details><summary>2. Your in-flight server has eight slots, and <code>scheduled</code> in <code>/metrics</code> is
 # never above 3. What would static batching cost you?</summary>
 #
-# Little. Five seats are always free: a newcomer never waits for a seat in flight. With static batching a newcomer
-# waits for the running batch to end, so latency suffers, but throughput hardly.
+# Little throughput, but latency. Five slots are always free, so a newcomer starts at once in flight. With static
+# batching it waits for the running batch to end.
 # </details>
 #
 # <details><summary>3. A colleague reports "in-flight batching gives 1.3 times". What do you ask first?</summary>
 #
-# The lengths of the answers, and how many requests waited. The gain belongs to the trace, not to the engine.
+# The lengths of prompts and answers, the number of slots, and how many requests waited. The gain belongs to the trace,
+# not to the engine.
 # </details>
 #
-# Now [do the lab]({lab}), or go on with {next}: what if there is a seat, but no memory?
+# Now [do the lab]({lab}): there you write both rules, and the running engine obeys them. Or go on with {next}: what if
+# there is a slot, but no memory?
 #
 # ## What runs
 #
 # The server belongs to this notebook, and so the widgets above go on working. It ends with the notebook's kernel, or when
-# you stop it here. After a restarted kernel, or where a widget reads *model not found*, run the notebook again.
+# you stop it here. After a restarted kernel, or where a widget reads *model not found*, run the section again.
 
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import session

@@ -228,12 +228,12 @@ def slices(content: dict, category: str) -> list[dict]:
 
 def test_trace_keeps_to_the_format(run, iterations, tmp_path):
     for log in (None, iterations):
-        report.write(tmp_path / "trace.json", json.dumps(report.trace(run, log), allow_nan=False))
+        report.write(tmp_path / "trace.json", json.dumps(report.timeline(run, log), allow_nan=False))
         check_schema(json.loads((tmp_path / "trace.json").read_text()))
 
 
 def test_trace_has_each_answered_request_with_its_lengths_and_its_parts(run):
-    content = report.trace(run)
+    content = report.timeline(run)
     requests = {event["name"]: event for event in slices(content, "batch")}
     assert set(requests) == {"req_0", "req_1", "req_2", "req_3"}
     assert (requests["req_2"]["ts"], requests["req_2"]["dur"]) == (500_000, 1_750_000)
@@ -246,13 +246,13 @@ def test_trace_has_each_answered_request_with_its_lengths_and_its_parts(run):
 
 def test_trace_counts_requests_in_flight(run):
     counts = [
-        (event["ts"], event["args"]["requests"]) for event in report.trace(run)["traceEvents"] if event["ph"] == "C"
+        (event["ts"], event["args"]["requests"]) for event in report.timeline(run)["traceEvents"] if event["ph"] == "C"
     ]
     assert counts == [(0, 2), (500_000, 3), (1_000_000, 3), (2_100_000, 2), (2_250_000, 1), (2_500_000, 0)]
 
 
 def test_trace_has_the_engine_beside_the_requests(run, iterations):
-    content = report.trace(run, iterations)
+    content = report.timeline(run, iterations)
     spans = [(event["name"], event["ts"], event["dur"]) for event in slices(content, "iteration")]
     assert spans == [
         ("iteration 2", 10_000, 90_000),
@@ -266,7 +266,7 @@ def test_trace_has_the_engine_beside_the_requests(run, iterations):
 
 
 def test_the_schema_check_notices_what_is_wrong(run):
-    content = report.trace(run)
+    content = report.timeline(run)
     overlapping = json.loads(json.dumps(content))
     for event in slices(overlapping, "batch"):
         event["tid"] = 1

@@ -73,10 +73,10 @@ PROMISED = {
 }
 
 
-def requests(seconds_a_token: float) -> pd.DataFrame:
-    sent = np.linspace(0, 2, len(ANSWERS))
-    latency = np.array(ANSWERS) * seconds_a_token + RANDOM.uniform(0.2, 0.4, len(ANSWERS))
-    return pd.DataFrame({"output_len": ANSWERS, "latency_ms": 1000 * latency, "sent_s": sent, "last_s": sent + latency})
+def requests(ms_a_token: float) -> pd.DataFrame:
+    itl_ms = ms_a_token + RANDOM.uniform(0, 4, len(ANSWERS))
+    waits_ms = RANDOM.uniform(200, 9000 / ms_a_token, len(ANSWERS))
+    return pd.DataFrame({"output_len": ANSWERS, "latency_ms": np.array(ANSWERS) * itl_ms + waits_ms, "itl_ms": itl_ms})
 
 
 GAINS = pd.DataFrame(
@@ -243,7 +243,11 @@ SWEEP_RESULT = {
 # A name may have a second sample, after a full stop.
 FIGURES: dict[str, go.Figure] = {
     "against_the_baseline": charts.against_the_baseline(
-        pd.DataFrame({"model": ["llama-python", "ensemble, V1", "ensemble"], "tokens_per_s": [21.0, 96.0, 173.0]})
+        pd.DataFrame({
+            "way": ["llama-python, one after the other", "engine, one after the other", "engine, all at once"],
+            "tokens_per_s": [21.0, 96.0, 173.0],
+            "device": ["AMD EPYC", "NVIDIA H200", "NVIDIA H200"],
+        })
     ),
     "batch_cost": charts.batch_cost({1: 15.1, 2: 18.0, 4: 24.2, 8: 35.9}, fixed_ms=12.0, item_ms=3.0),
     "batches": charts.batches(RUNS),
@@ -271,5 +275,5 @@ FIGURES: dict[str, go.Figure] = {
     "slot_map.nobody yet": charts.slot_map({"in-flight": STAYS["in-flight"].iloc[:0]}, SLOTS),
     "token_gaps": charts.token_gaps(GAPS),
     "token_timeline": charts.token_timeline(PIECES),
-    "who_pays": charts.who_pays({"static": requests(0.03), "in-flight": requests(0.02)}),
+    "who_pays": charts.who_pays({"static": requests(8.4), "in-flight": requests(13.5)}),
 }  # fmt: skip

@@ -50,6 +50,31 @@ def test_a_caption_names_what_was_measured_on():
     assert (title["text"], title["subtitle"]["text"]) == ("Builds", "measured on NVIDIA H200")
 
 
+# Lesson 04 ------------------------------------------------------------------------------------------------------------
+
+PAID = {
+    "static": pd.DataFrame({"output_len": [8, 64], "latency_ms": [4000.0, 5000.0], "itl_ms": [10.0, 8.0]}),
+    "in flight": pd.DataFrame({"output_len": [8, 64], "latency_ms": [500.0, 6000.0], "itl_ms": [14.0, 13.0]}),
+}
+
+
+def test_who_pays_shows_those_who_gain_nothing():
+    fig = charts.who_pays(PAID)
+    notes = [note.text for note in fig.layout.annotations]
+    assert any("1 of 2 requests slower in flight" in note for note in notes)
+    assert any("2 of 2 requests slower in flight" in note for note in notes), "every token comes later"
+    long = next(trace for trace in fig.data if trace.name == "long answer")
+    assert long.y[0] > long.x[0], "above the line"
+    assert "it is longer for 1 of 2 requests; the mean ITL goes from 9.0 ms to 13.5 ms" in charts.who_pays_summary(PAID)
+
+
+def test_the_baseline_names_the_device_of_each_side():
+    rows = pd.DataFrame({"way": ["python", "engine"], "tokens_per_s": [20.0, 90.0], "device": ["AMD EPYC", "H200"]})
+    assert charts.against_the_baseline(rows).layout.meta["device"] == "AMD EPYC: python; H200: engine"
+    same = rows.assign(device="AMD EPYC")
+    assert charts.against_the_baseline(same).layout.meta["device"] == "AMD EPYC"
+
+
 # On the lab GPU -------------------------------------------------------------------------------------------------------
 
 MEASURED = pd.DataFrame({"ratio": ["throughput"], "median": [1.8]})

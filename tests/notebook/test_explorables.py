@@ -52,7 +52,7 @@ POINTS = {
     "memory": ([{"users": 8, "bytes": 9e8}], {"tokens": 2048, "cache": "INT8"}),
     "slots_on_paper": (
         [{"type": "V1", "iterations": 590}, {"type": "inflight_fused_batching", "iterations": 299}],
-        {"guests": len(LENGTHS), "slots": 4, "longest": 256},
+        {"requests": len(LENGTHS), "slots": 4, "longest": 256},
     ),
     "policies_on_paper": ([{"policy": "max_utilization", "cache": 1536, "iterations": 314}], {"slots": 8}),
     "delay": (
@@ -156,7 +156,7 @@ def test_the_words_are_the_arithmetic(sizing):
     static, joining = (len(schedule(LENGTHS, 4, kind).iterations) for kind in ("V1", "inflight_fused_batching"))
     assert f"{static} iterations static and {joining} in flight" in on_paper.frame.alt
     on_paper.controls["longest"].value = 8
-    on_paper.controls["guests"].value = 1
+    on_paper.controls["requests"].value = 1
     assert "8 iterations static and 8 in flight, 1.0 times fewer" in on_paper.frame.alt
 
     queue = delay()

@@ -73,9 +73,9 @@ def course():
     script = """
 import json, sys
 from inflight.notebook import check
-status = check("4.2", lambda log, seats: None).status
+status = check("4.1", lambda log, slots: None).status
 modules = [name.rpartition(".")[2] for name in sys.modules if name.startswith("inflight.notebook.grading.")]
-print(json.dumps([status, sorted(modules), check("8.1", 1).hint]))
+print(json.dumps([status, sorted(modules), check("99.1", 1).hint]))
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr

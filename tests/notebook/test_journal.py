@@ -24,14 +24,14 @@ def lesson_of(table, number):
 
 def test_checks_are_kept_and_counted(work, monkeypatch):
     monkeypatch.delenv("COURSE_STRICT", raising=False)
-    check("4.3", None)
+    check("4.4", None)
     for answer in ([[8] * 24, [8] * 24], [[9], [9]]):
-        assert check("4.3", tuple(answer)).status == "wrong"
+        assert check("4.4", tuple(answer)).status == "wrong"
     row = lesson_of(journal.progress(work), "04")
-    assert (row.done, row.open, row.tries) == (0, "4.3", 2)
+    assert (row.done, row.open, row.tries) == (0, "4.4", 2)
     assert row.exercises >= 3
-    journal.note("exercise", exercise="4.3", status="done")
-    journal.note("exercise", exercise="4.3", status="wrong")  # what was right once stays so
+    journal.note("exercise", exercise="4.4", status="done")
+    journal.note("exercise", exercise="4.4", status="wrong")  # what was right once stays so
     row = lesson_of(journal.progress(work), "04")
     assert (row.done, row.open, row.tries) == (1, "", 4)
 

@@ -8,7 +8,6 @@ import pytest
 from inflight.bench.batch_run import QUEUE_FULL, TIMED_OUT
 from inflight.bench.batches_on_paper import batches_on_paper
 from inflight.bench.sequences import Step
-from inflight.engine.prediction import schedule
 from inflight.notebook.grading import break_repository, check, checker
 from inflight.notebook.grading.batchers import _flood
 from inflight.triton import repository
@@ -30,10 +29,6 @@ def repo(tmp_path):
 
 def not_written(*_):
     return None
-
-
-def static(lengths, slots):
-    return len(schedule(lengths, slots, "V1", at_the_start=slots).iterations)
 
 
 def felt(times_s):
@@ -107,10 +102,8 @@ TEN = pd.DataFrame({"iteration": [1] * 10 + [2] * 4, "sequence": [*range(10), 0,
         ("3.2", read_to_the_end, "the text ✓, the end of the request not right yet."),
         ("3.3", (readers_that_fit, None), "readers_that_fit ✓, what gets worse still open."),
         ("3.3", (not_written, "TTFT"), "readers_that_fit still open, what gets worse ✓."),
-        ("4.1", (static, not_written), "static ✓, in flight still open."),
-        ("4.1", (static, static), "static ✓, in flight not right yet. Lengths ["),
-        ("4.1", (static, lambda lengths: 1), "static ✓, in flight not right yet. Your answer could not be"),
-        ("4.3", (([128] + [8] * 7) * 3, None), "wins ✓, draws still open."),
+        ("4.4", (([128] + [8] * 7) * 3, None), "wins ✓, draws still open."),
+        ("4.4", (([128] + [8] * 7) * 3, [None] * 24), "wins ✓, draws not right yet. Your answer could not be"),
         ("5.1", lambda prompt, answer, size: (-(-prompt // size), (prompt + answer) // size),
          "the prompt ✓, prompt and answer not right yet."),
         ("6.1", sizes_without_a_delay,
@@ -180,6 +173,6 @@ def test_every_exercise_has_one_sentence_of_insight_for_who_is_done():
 
 
 def test_the_insight_follows_a_right_answer():
-    result = check("4.3", (([128] + [8] * 7) * 3, [32] * 8 + [64] * 8 + [128] * 8))
-    assert repr(result).startswith("Exercise 4.3: Done. What decides is how lengths differ within a batch")
+    result = check("4.4", (([128] + [8] * 7) * 3, [32] * 8 + [64] * 8 + [128] * 8))
+    assert repr(result).startswith("Exercise 4.4: Done. What decides is how lengths differ within a batch")
     assert "What decides" in result._repr_html_()

@@ -121,6 +121,14 @@ def test_a_line_of_code_that_a_notebook_would_scroll_is_named_with_its_place_and
     ]
 
 
+def test_a_lecture_that_is_executed_finds_its_new_headings_where_it_is_stored(root):
+    script = root / "lessons/01_slots/lecture.py"
+    reads = 'from pathlib import Path\nprint("## A new section" in Path("01_slots.ipynb").read_text())'
+    script.write_text(f"{LECTURE}\n# %% [markdown]\n# ## A new section\n\n# %%\n{reads}\n")
+    lessons.build(root)
+    assert read(root, "notebooks").cells[-1].outputs[0].text == "True\n"
+
+
 def test_executing_keeps_outputs_and_nothing_that_differs_from_run_to_run(root):
     paths = lessons.build(root)
     assert [str(path.relative_to(root)) for path in paths] == [

@@ -19,6 +19,7 @@ from inflight.notebook.charts.batching import (
     slot_map,
     slot_map_summary,
     who_pays,
+    who_pays_summary,
 )
 from inflight.notebook.charts.display import show, table
 from inflight.notebook.charts.engine import builds, builds_summary, engine_bytes, engine_bytes_summary
@@ -78,4 +79,5 @@ __all__ = [
     "token_gaps",
     "token_timeline",
     "who_pays",
+    "who_pays_summary",
 ]

@@ -4,12 +4,14 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.notebook.charts.marks import counted, in_order, once_in_legend, saying, words
+from inflight.notebook.charts.display import wrapped
+from inflight.notebook.charts.marks import counted, in_order, line_saying, once_in_legend, saying, words
 from inflight.notebook.charts.panels import stack
-from inflight.notebook.palette import DECODE, EMPTY, INK, REQUEST, WASTE, WASTE_TEXT, patterns
+from inflight.notebook.palette import DECODE, EMPTY, INK, REQUEST, SYMBOLS, WASTE, WASTE_TEXT, patterns
 
 CLASSES = {"short": REQUEST[0], "medium": REQUEST[2], "long": REQUEST[3]}
 PATTERNS = dict(zip(CLASSES, patterns(len(CLASSES)), strict=True))
+LABEL_SIZE, LABEL_PX = 14, 150  # of the letters of an axis' labels, and the room for them, in pixels
 
 
 def length_class(tokens: pd.Series) -> pd.Series:
@@ -184,82 +186,117 @@ def iteration_cost(answers_ms: pd.Series) -> go.Figure:
 
 
 def who_pays(runs: dict[str, pd.DataFrame]) -> go.Figure:
-    """Throughput as bars, and below it P50 and P99 of the latency of short and of long answers, a line for each run.
+    """Every request twice: its latency, and the time from one of its tokens to the next, in one run against the other.
+
+    On the line nothing changes; above it the second run is the slower one.
 
     Parameters
     ----------
     runs : dict of str to DataFrame
-        One row a request: `output_len` (tokens), `latency_ms`, and `sent_s` and `last_s` (s since the run's start).
+        Two runs of the same requests. One row a request: `output_len` (tokens), `latency_ms`, `itl_ms`.
     """
-    fig, names = go.Figure(), list(runs)[::-1]  # plotly draws the first at the bottom
-    speeds = [rows["output_len"].sum() / (rows["last_s"].max() - rows["sent_s"].min()) for rows in runs.values()][::-1]
-    fig.add_bar(
-        orientation="h",
-        x=speeds,
-        y=names,
-        marker={"color": DECODE},
-        text=[f"{speed:.0f}" for speed in speeds],
-        textposition="outside",
-        textfont={"color": INK},
-        xaxis="x",
-        yaxis="y",
-        **saying(f"{name} · {speed:.0f} tokens a second" for name, speed in zip(names, speeds, strict=True)),
-    )
-    _panel(fig, "", (0.76, 1.0), "tokens a second", max(speeds), len(names))
-    for suffix, kind, domain in (("2", "short", (0.4, 0.58)), ("3", "long", (0.0, 0.19))):
-        longest = 0.0
-        for name in names:
-            rows = runs[name]
-            seconds = rows["latency_ms"][length_class(rows["output_len"]) == kind] / 1000
-            marks = np.percentile(seconds, [50, 99]).tolist()
-            longest = max(longest, marks[1])
+    (before, first), (after, second) = runs.items()
+    kinds = length_class(first["output_len"])
+    fig = go.Figure()
+    titles, notes = ["end-to-end latency", "time from one token to the next (ITL)"], []
+    for column in ("latency_ms", "itl_ms"):
+        slower = int((second[column] > first[column]).sum())
+        notes.append(f"{slower} of {counted(len(first), 'request')} slower {after}")
+    domains = stack(fig, titles, [270, 270], notes, axis_px=70)
+    for number, (column, scale, unit) in enumerate((("latency_ms", 1000, "s"), ("itl_ms", 1, "ms"))):
+        suffix = "2" if number else ""
+        axes = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
+        pairs = pd.DataFrame({"x": first[column] / scale, "y": second[column] / scale})
+        most = 1.08 * float(pairs.max().max())
+        _draw_pairs(fig, pairs, kinds, (before, after), unit, axes)
+        _draw_equal(fig, most, unit, axes)
+        fig.update_layout(
+            {
+                f"xaxis{suffix}": {"anchor": f"y{suffix}", "range": [0, most], "title": f"{before} ({unit})"},
+                f"yaxis{suffix}": {
+                    "anchor": f"x{suffix}",
+                    "domain": domains[number],
+                    "range": [0, most],
+                    "title": f"{after} ({unit})",
+                },
+            }
+        )
+    once_in_legend(fig)
+    return fig
+
+
+def who_pays_summary(runs: dict[str, pd.DataFrame]) -> str:
+    """The picture of `who_pays` in a paragraph."""
+    (before, first), (after, second) = runs.items()
+    parts = []
+    for column, name, scale, unit in (("latency_ms", "latency", 1000, "s"), ("itl_ms", "ITL", 1, "ms")):
+        was, becomes = first[column].mean() / scale, second[column].mean() / scale
+        slower = int((second[column] > first[column]).sum())
+        parts.append(
+            f"the mean {name} goes from {was:.1f} {unit} to {becomes:.1f} {unit}, and it is longer for {slower} of "
+            f"{counted(len(first), 'request')}"
+        )
+    return f"Each request {before} against {after}: {'; '.join(parts)}."
+
+
+def _draw_pairs(
+    fig: go.Figure, pairs: pd.DataFrame, kinds: pd.Series, names: tuple[str, str], unit: str, axes: dict
+) -> None:
+    for kind, symbol in zip(CLASSES, SYMBOLS):
+        rows = pairs[kinds == kind]
+        if len(rows):
             fig.add_scatter(
-                x=marks,
-                y=[name, name],
-                mode="lines+markers+text",
-                textposition="middle right",
-                text=["", f"  {marks[0]:.2f} · {marks[1]:.2f}"],  # together: the marks may touch each other
-                textfont={"color": INK},
-                line={"color": CLASSES[kind], "width": 4},
-                marker={"color": CLASSES[kind], "size": 12, "symbol": ["circle", "diamond"]},
+                x=rows["x"].tolist(),
+                y=rows["y"].tolist(),
+                mode="markers",
+                marker={"color": CLASSES[kind], "symbol": symbol, "size": 9},
+                name=f"{kind} answer",
+                legendgroup=kind,
                 **saying(
-                    f"{name} · {percentile} of {kind} answers · {mark:.2f} s"
-                    for percentile, mark in zip(("P50", "P99"), marks, strict=True)
+                    (
+                        f"{kind} answer · {names[0]} {row.x:.2f} {unit} · {names[1]} {row.y:.2f} {unit}"
+                        for row in rows.itertuples()
+                    ),
+                    rows.index + 1,
                 ),
-                xaxis=f"x{suffix}",
-                yaxis=f"y{suffix}",
+                **axes,
             )
-        title = f"end-to-end latency of {kind} answers (s):<br>● P50 and ◆ P99"
-        _panel(fig, suffix, domain, title, 1.45 * longest, len(names))
-    return fig.update_layout(showlegend=False, bargap=0.3, height=540, margin={"l": 90})
 
 
-def _panel(fig: go.Figure, suffix: str, domain: tuple[float, float], title: str, most: float, lanes: int) -> None:
-    fig.update_layout(
-        {
-            f"xaxis{suffix}": {"anchor": f"y{suffix}", "title": title, "range": [0, most * 1.12]},
-            f"yaxis{suffix}": {
-                "anchor": f"x{suffix}",
-                "domain": domain,
-                "showgrid": False,
-                "range": [-0.5, lanes - 0.3],
-            },
-        }
+def _draw_equal(fig: go.Figure, most: float, unit: str, axes: dict) -> None:
+    """The line on which nothing changes, and what its two sides mean."""
+    fig.add_scatter(
+        x=[0, most],
+        y=[0, most],
+        mode="lines",
+        line={"color": WASTE, "width": 2, "dash": "dash"},
+        name="no change",
+        legendgroup="equal",
+        **line_saying(f"as many {unit} in both runs"),
+        **axes,
     )
+    place = {"xref": axes["xaxis"], "yref": axes["yaxis"], "showarrow": False, "font": {"color": WASTE_TEXT}}
+    fig.add_annotation(x=0.03 * most, y=0.97 * most, text="pays", xanchor="left", yanchor="top", **place)
+    fig.add_annotation(x=0.97 * most, y=0.03 * most, text="gains", xanchor="right", yanchor="bottom", **place)
 
 
 def against_the_baseline(rows: pd.DataFrame) -> go.Figure:
-    """Tokens a second of each model; `rows` has `model` and `tokens_per_s`."""
-    fig = go.Figure()
+    """Tokens a second of each way to serve; `rows` has `way`, `tokens_per_s` and `device`, on which it computes."""
+    fig, ways = go.Figure(), ["<br>".join(wrapped(way, LABEL_SIZE, LABEL_PX)) for way in rows["way"]]
     fig.add_bar(
         orientation="h",
-        y=rows["model"].tolist(),
+        y=ways,
         x=rows["tokens_per_s"].tolist(),
         marker={"color": DECODE},
         text=[f"{value:.0f}" for value in rows["tokens_per_s"]],
         textposition="outside",
         textfont={"color": INK},
-        **saying(f"{row.model} · {row.tokens_per_s:.1f} tokens a second" for row in rows.itertuples()),
+        **saying(f"{row.way} · {row.tokens_per_s:.1f} tokens a second · {row.device}" for row in rows.itertuples()),
     )
     fig.update_xaxes(title="tokens a second", range=[0, float(rows["tokens_per_s"].max()) * 1.12])
-    return fig.update_layout(showlegend=False, height=100 + 50 * len(rows), margin={"l": 120})
+    fig.update_yaxes(autorange="reversed")
+    devices = rows.groupby("device", sort=False)["way"].agg(", ".join)
+    named = "; ".join(f"{device}: {ways}" for device, ways in devices.items()) if len(devices) > 1 else devices.index[0]
+    return fig.update_layout(
+        showlegend=False, height=100 + 60 * len(rows), margin={"l": LABEL_PX + 16}, meta={"device": named}
+    )

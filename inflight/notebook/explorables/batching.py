@@ -15,8 +15,8 @@ PANELS = {"V1": "static (V1)", "inflight_fused_batching": "in-flight"}
 def slots_on_paper(lengths: list[int], slots: int) -> Explorable:
     """Who sits where, static above and in flight below.
 
-    Controls: `guests`, who come first of the list; `slots`; `longest`, the tokens that the longest answers have. A
-    measured point has `type` ("V1", "inflight_fused_batching") and `iterations`.
+    Controls: `requests`, how many of the list, from its first on; `slots`; `longest`, the tokens that the longest
+    answers have. A measured point has `type` ("V1", "inflight_fused_batching") and `iterations`.
 
     Parameters
     ----------
@@ -27,8 +27,8 @@ def slots_on_paper(lengths: list[int], slots: int) -> Explorable:
     """
     longest_of_all = max(lengths)
 
-    def draw(points: pd.DataFrame, guests: int, slots: int, longest: int) -> Frame:
-        tokens = [longest if length == longest_of_all else length for length in lengths[:guests]]
+    def draw(points: pd.DataFrame, requests: int, slots: int, longest: int) -> Frame:
+        tokens = [longest if length == longest_of_all else length for length in lengths[:requests]]
         plans = {kind: schedule(tokens, slots, kind) for kind in PANELS}
         stays = {PANELS[kind]: plan.stays.reset_index() for kind, plan in plans.items()}
         fig = charts.slot_map(stays, slots)
@@ -41,7 +41,7 @@ def slots_on_paper(lengths: list[int], slots: int) -> Explorable:
 
     return Explorable(
         {
-            "guests": int_slider(len(lengths), 1, len(lengths), "guests"),
+            "requests": int_slider(len(lengths), 1, len(lengths), "requests"),
             "slots": int_slider(slots, 1, 2 * slots, "slots (max_batch_size)"),
             "longest": int_slider(longest_of_all, 8, 2 * longest_of_all, "tokens of the longest", 8),
         },

@@ -1,85 +1,371 @@
-"""Lab 04: static against in-flight batching."""
+"""Lab 04: static against in-flight batching.
 
+A learner's scheduler plays hidden requests in a process of its own, on an engine without a model: what it lets run is
+counted, and beside it what the built-in rule and one request at a time come to.
+"""
+
+import ast
+import contextlib
 import math
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import pandas as pd
 
+from inflight.engine.config import BuildConfig
+from inflight.engine.plan_rules import SchedulerError
 from inflight.engine.prediction import schedule
+from inflight.engine.scheduler import GuaranteedNoEvict, Now, Plan, Scheduler, StaticBatching
+from inflight.engine.scheduler_process import SchedulerProcess
+from inflight.engine.trial import TrialRequest, trial
 from inflight.notebook.grading.checker import grades
-from inflight.notebook.grading.finding import NOT_YET, Finding
+from inflight.notebook.grading.finding import NOT_YET, Finding, Measured
+
+TRIAL_S = 8  # longest time for a learner's scheduler to play a trace
+SLACK = 1.03  # so much of the built-in rule's count is another way to do the same
+MOST_SOURCE = 100_000  # characters of a scheduler that is read for what it takes from the package
+PACKAGES_OWN = ("StaticBatching", "GuaranteedNoEvict", "MaxUtilization", "built_in", "with_promised_blocks")
 
 
-def _iterations_of(lengths: list[int], slots: int) -> tuple[int, int]:
-    """Iterations of requests that all wait from the start: static, in flight."""
-    static, in_flight = (
-        len(schedule(lengths, slots, kind, at_the_start=slots).iterations) for kind in ("V1", "inflight_fused_batching")
-    )
-    return static, in_flight
-
-
-@grades(
-    "4.1", "Static batching pays the longest of each batch: the more the lengths differ, the more there is to gain."
-)
-def _count_iterations(answer: tuple[Callable, Callable], _choose: random.Random) -> dict[str, Callable[[], Finding]]:
-    static, in_flight = answer
-    return {"static": lambda: _counts(static, 0), "in flight": lambda: _counts(in_flight, 1)}
-
-
-def _counts(function: Callable, way: int) -> Finding:
-    choose = random.Random(4)
-    for _ in range(30):
-        slots, number = choose.randint(1, 8), choose.randint(1, 30)
-        lengths = [choose.randint(1, 50) for _ in range(number)]
-        got = function(list(lengths), slots)
-        if got is None:
-            return NOT_YET
-        if got != _iterations_of(lengths, slots)[way]:
-            return f"Lengths {lengths} on {slots} slots: your function says {got}. Draw the slots and count."
-    return None
+# 4.1 ------------------------------------------------------------------------------------------------------------------
 
 
 @grades(
-    "4.2", "The share of wasted slots is the most that better batching can win back; fuller iterations take their part."
+    "4.1", "The share of wasted slots is the most that better batching can win back; fuller iterations take their part."
 )
-def _wasted(wasted: Callable, _choose: random.Random) -> Finding:
-    choose = random.Random(4)
+def _wasted(wasted: Callable, choose: random.Random) -> Finding:
     for _ in range(10):
         slots = choose.randint(2, 8)
-        scheduled = [choose.randint(1, slots) for _ in range(choose.randint(1, 40))]
-        got = wasted(pd.DataFrame({"scheduled": scheduled}), slots)
+        log = _log(slots, choose)
+        got, right = wasted(log.copy(), slots), 1 - log["scheduled"].sum() / (len(log) * slots)
         if got is None:
             return NOT_YET
-        if not math.isclose(got, 1 - sum(scheduled) / (len(scheduled) * slots), abs_tol=1e-9):
+        if not math.isclose(got, right, abs_tol=1e-9):
             return (
-                f"For scheduled = {scheduled} and {slots} slots you have {got:.3f}. How many slots were there in all "
-                "iterations together, and how many of them computed something?"
+                f"For scheduled = {log['scheduled'].tolist()} and {slots} slots you have {got:.3f}. How many slots "
+                "were there in all iterations together, and how many of them computed nothing?"
             )
     return None
 
 
-@grades("4.3", "What decides is how lengths differ within a batch, not how they differ in the whole list.")
-def _two_traces(
-    answer: tuple[list[int] | None, list[int] | None], _choose: random.Random
-) -> dict[str, Callable[[], Finding]]:
+def _log(slots: int, choose: random.Random) -> pd.DataFrame:
+    """An iteration log with the columns that count requests and tokens."""
+    rows = []
+    for iteration in range(1, choose.randint(10, 40)):
+        scheduled = choose.randint(1, slots)
+        prompts = choose.randint(0, scheduled)
+        rows.append(
+            {
+                "iteration": iteration,
+                "active": scheduled + choose.randint(0, 9),
+                "scheduled": scheduled,
+                "waiting": choose.randint(0, 9),
+                "context_tokens": 20 * prompts,
+                "generation_tokens": scheduled - prompts,
+                "finished": choose.randint(0, scheduled),
+                "empty_seats": slots - scheduled,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+# 4.2 and 4.3: schedulers ----------------------------------------------------------------------------------------------
+
+
+@grades("4.2", "Static batching is one condition: nobody starts while anybody runs.")
+def _static(path: str | Path, choose: random.Random) -> Finding:
+    requests, limits = _short_prompts(choose)
+    return _compared(path, requests, limits, StaticBatching(), _as_static)
+
+
+def _as_static(own: "_Watched", course: "_Watched", nothing: "_Watched") -> list[Measured]:
+    return [
+        Measured(
+            "requests that started while others ran",
+            own.joined,
+            exactly=0,
+            course=course.joined,
+            nothing=nothing.joined,
+            advice="With V1 nobody starts while anybody runs: look at now.running.",
+        ),
+        _overtaken(own, course, nothing),
+        Measured(
+            "slots that a batch left empty while requests waited",
+            own.empty_at_start,
+            exactly=0,
+            course=course.empty_at_start,
+            nothing=nothing.empty_at_start,
+            advice="A batch takes as many as wait, up to now.max_batch_size.",
+        ),
+        Measured(
+            "iterations",
+            own.iterations,
+            at_most=course.iterations,
+            course=course.iterations,
+            nothing=nothing.iterations,
+            advice="Who runs gets a token in every iteration; the next batch starts in the one after the last answer.",
+        ),
+    ]
+
+
+@grades(
+    "4.3",
+    "In-flight batching is the same loop without that condition: a free slot is taken in the next iteration.",
+    keeps="scheduler",
+)
+def _in_flight(path: str | Path, choose: random.Random) -> dict[str, Callable[[], Finding]]:
+    short, long = _short_prompts(choose), _long_prompts(choose)
+    return {
+        case: lambda case=case, trace=trace: _compared(path, *trace, GuaranteedNoEvict(), partial(_as_in_flight, case))
+        for case, trace in (("short prompts", short), ("long prompts", long))
+    }
+
+
+def _as_in_flight(case: str, own: "_Watched", course: "_Watched", nothing: "_Watched") -> list[Measured]:
+    return [
+        _overtaken(own, course, nothing, f", {case}"),
+        Measured(
+            f"slots left empty while requests waited, {case}",
+            own.empty_slots,
+            at_most=math.floor(SLACK * course.empty_slots),
+            course=course.empty_slots,
+            nothing=nothing.empty_slots,
+            advice="Start a waiting request as soon as a slot is free, whoever else runs.",
+        ),
+        Measured(
+            f"iterations, {case}",
+            own.iterations,
+            at_most=math.floor(SLACK * course.iterations),
+            course=course.iterations,
+            nothing=nothing.iterations,
+            advice="Everybody who runs gets a token in every iteration.",
+        ),
+    ]
+
+
+def _overtaken(own: "_Watched", course: "_Watched", nothing: "_Watched", case: str = "") -> Measured:
+    return Measured(
+        f"requests overtaken by one that came later{case}",
+        own.overtaken,
+        exactly=0,
+        course=course.overtaken,
+        nothing=nothing.overtaken,
+        advice="Who came first is first in now.waiting: start there, and stop at the first that does not fit.",
+    )
+
+
+def _short_prompts(choose: random.Random) -> tuple[list[TrialRequest], BuildConfig]:
+    """Answers of very different lengths; half of them wait from the start, the others come while these run."""
+    slots = choose.randint(4, 8)
+    number = 4 * slots + choose.randint(1, slots - 1)  # the last batch is not full
+    lengths = [64, 64, 16, 8, *choose.choices((4, 8, 16, 64), (6, 3, 2, 2), k=number - 4)]
+    choose.shuffle(lengths)
+    arrivals = [0] * (number // 2) + sorted(choose.randint(1, 80) for _ in range(number - number // 2))
+    requests = [TrialRequest(choose.randint(5, 40), length, length, at) for length, at in zip(lengths, arrivals)]
+    return requests, BuildConfig(max_batch_size=slots)
+
+
+def _long_prompts(choose: random.Random) -> tuple[list[TrialRequest], BuildConfig]:
+    """All wait from the start, and the prompts of all slots together are more than an iteration takes."""
+    limits = BuildConfig(max_batch_size=choose.randint(5, 8), max_num_tokens=256, max_input_len=256, max_seq_len=512)
+    # The first fits alone, the second not beside it, and the third would: here it shows who overtakes.
+    prompts = [180, 190, 60, *(choose.choice((60, 90, 180, 200)) for _ in range(17))]
+    lengths = [choose.randint(4, 40) for _ in prompts]
+    return [TrialRequest(prompt, length, length) for prompt, length in zip(prompts, lengths)], limits
+
+
+def _compared(
+    path: str | Path,
+    requests: list[TrialRequest],
+    limits: BuildConfig,
+    built_in: Scheduler,
+    figures: Callable[["_Watched", "_Watched", "_Watched"], list[Measured]],
+) -> Finding:
+    """What a learner's scheduler came to, beside the built-in rule and one request at a time."""
+    with contextlib.suppress(OSError, ValueError, SyntaxError):  # what is wrong there is told when it runs
+        if taken := _taken_from_package(Path(path)):
+            return f"Your file leaves the decision to the package's own {taken}. Write the rule yourself."
+    try:
+        process = SchedulerProcess(path)
+        try:
+            own = _played(process, requests, limits)
+        finally:
+            process.close()
+    except SchedulerError as error:
+        return NOT_YET if "returned a NoneType" in str(error) else str(error)
+    if own.most_at_once == 1:
+        return NOT_YET  # as it was given
+    return figures(own, _played(built_in, requests, limits), _played(_OneAtATime(), requests, limits))
+
+
+def _taken_from_package(path: Path) -> str:
+    """Name of a scheduler, or of the half of one, that a file takes from the package; blank when it takes none."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")[:MOST_SOURCE]))
+    names = {
+        name
+        for node in nodes
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.ImportFrom)
+            else [node.attr]
+            if isinstance(node, ast.Attribute)
+            else []
+        )
+    }
+    return next((name for name in PACKAGES_OWN if name in names), "")
+
+
+def _played(scheduler: Scheduler, requests: list[TrialRequest], limits: BuildConfig) -> "_Watched":
+    watched = _Watched(scheduler)
+    blocks = limits.max_batch_size * -(-limits.max_seq_len // limits.tokens_per_block)  # memory is no question here
+    watched.iterations = trial(watched, requests, blocks, limits, TRIAL_S).iterations
+    return watched
+
+
+@dataclass
+class _Watched:
+    """A scheduler, and what its plans come to.
+
+    Attributes
+    ----------
+    iterations : int
+        Until the last answer was complete.
+    joined : int
+        Requests that started while others ran.
+    overtaken : int
+        Requests that waited while one that came later started.
+    empty_at_start, empty_slots : int
+        Slots that computed nothing while requests waited: in the iterations in which a batch began, and in all.
+    most_at_once : int
+        Requests in the fullest iteration.
+    """
+
+    scheduler: Scheduler
+    iterations: int = 0
+    joined: int = 0
+    overtaken: int = 0
+    empty_at_start: int = 0
+    empty_slots: int = 0
+    most_at_once: int = 0
+
+    def schedule(self, now: Now) -> Plan:
+        plan = self.scheduler.schedule(now)
+        waiting, admitted = [request.id for request in now.waiting], set(plan.admit)
+        started = [place for place, number in enumerate(waiting) if number in admitted]
+        if started:
+            self.overtaken += started[-1] + 1 - len(started)
+        if now.running:
+            self.joined += len(started)
+        empty = now.max_batch_size - len(plan.compute) if len(started) < len(waiting) else 0
+        self.empty_slots += empty
+        self.empty_at_start += 0 if now.running else empty
+        self.most_at_once = max(self.most_at_once, len(plan.compute))
+        return plan
+
+    @property
+    def place(self) -> str:
+        """File and line of the last plan, as a message names it."""
+        return getattr(self.scheduler, "place", type(self.scheduler).__name__)
+
+
+class _OneAtATime:
+    """What the lab begins with."""
+
+    def schedule(self, now: Now) -> Plan:
+        request = [*now.running, *now.waiting][0]
+        return Plan([] if now.running else [request.id], {request.id: request.pending_tokens})
+
+
+# 4.4 ------------------------------------------------------------------------------------------------------------------
+
+
+@grades("4.4", "What decides is how lengths differ within a batch, not how they differ in the whole list.")
+def _two_traces(answer: tuple, _choose: random.Random) -> dict[str, Callable[[], Finding]]:
     wins, draws = answer
     return {"wins": lambda: _is_trace("wins", wins), "draws": lambda: _is_trace("draws", draws)}
 
 
 def _is_trace(name: str, lengths: list[int] | None) -> Finding:
-    if lengths is None:
+    if lengths is None or lengths is ...:
         return NOT_YET
     if len(lengths) != 24 or not all(8 <= length <= 128 for length in lengths):
         return (
             f"{name} needs 24 lengths between 8 and 128; it has {len(lengths)}, from {min(lengths)} to {max(lengths)}."
         )
-    static, in_flight = _iterations_of(lengths, 8)
-    needed = f"{name} takes {static} iterations static and {in_flight} in flight"
+    if any(length != int(length) for length in lengths):
+        return f"{name} has a length that is no whole number of tokens."
+    static, in_flight = (
+        len(schedule(lengths, 8, kind, at_the_start=8).iterations) for kind in ("V1", "inflight_fused_batching")
+    )
+    times = static / in_flight
     if name == "wins":
-        return None if static >= 2.5 * in_flight else f"{needed}: {static / in_flight:.1f} times, not 2.5."
-    if static > 1.1 * in_flight:
-        return f"{needed}: more than 1.1 times as many."
-    if max(lengths) < 4 * min(lengths):
-        return "In draws, make at least one answer four times as long as another."
+        advice = "The worst batch for static batching has one long answer; let each batch have one."
+        return Measured("times the iterations, in wins", times, at_least=2.5, course=WINS, nothing=1, advice=advice)
+    ordered = sorted(lengths)
+    return [
+        Measured(
+            "times the length, of the eighth longest against the eighth shortest, in draws",
+            ordered[-8] / ordered[7],
+            at_least=4,
+            course=4,
+            nothing=1,
+            advice="Let eight answers be long and eight short; a single long one is no difference.",
+        ),
+        Measured(
+            "times the iterations, in draws",
+            times,
+            at_most=1.1,
+            course=1,
+            nothing=1,
+            advice="A batch loses nothing when its answers end together.",
+        ),
+    ]
+
+
+WINS = len(schedule(([128] + [8] * 7) * 3, 8, "V1", 8).iterations) / len(
+    schedule(([128] + [8] * 7) * 3, 8, "inflight_fused_batching", 8).iterations
+)
+
+
+# 4.5 ------------------------------------------------------------------------------------------------------------------
+
+
+@grades(
+    "4.5",
+    "By Little's law it is the sum of all latencies over the time of the run, and it counts those who wait, too.",
+)
+def _requests_in_flight(in_flight: Callable, choose: random.Random) -> Finding:
+    for _ in range(5):
+        rows = _requests(choose)
+        got = in_flight(rows.copy())
+        if got is None:
+            return NOT_YET
+        right = rows["latency_ms"].sum() / 1000 / (rows["last_s"].max() - rows["sent_s"].min())
+        if not math.isclose(got, right, rel_tol=0.02):
+            return (
+                f"For {len(rows)} requests that take {rows['latency_ms'].mean() / 1000:.2f} s on average, sent and "
+                f"answered within {rows['last_s'].max() - rows['sent_s'].min():.2f} s, you have {got:.2f} in flight. "
+                "Add up the seconds that requests spend in the server; over which time do you spread them?"
+            )
     return None
+
+
+def _requests(choose: random.Random) -> pd.DataFrame:
+    """What clients saw of a run; the first request is sent some time after the run began."""
+    begin = choose.uniform(0.5, 2)
+    rows = []
+    for request in range(choose.randint(5, 30)):
+        sent, latency = begin + 0.02 * request, choose.uniform(0.2, 3)
+        rows.append(
+            {
+                "request": request,
+                "sent_s": sent,
+                "last_s": sent + latency,
+                "output_len": choose.choice((8, 64)),
+                "latency_ms": 1000 * latency,
+            }
+        )
+    return pd.DataFrame(rows)
