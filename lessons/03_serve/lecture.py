@@ -298,7 +298,7 @@ def duration_s(run):
 
 rounds = [
     {case: measure(*how) for case, how in cases.items()}
-    for _ in progress.over(("to warm up", 1, 2, 3), "All four cases, round {}")
+    for _ in progress.over(("to warm up", 1, 2, 3), "All four cases, round")
 ][1:]
 runs = {
     case: sorted((one[case] for one in rounds), key=duration_s)[1] for case in cases
