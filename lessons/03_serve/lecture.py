@@ -7,8 +7,7 @@
 # - **measure** what a user feels of an answer: time to first token, inter-token latency, end-to-end latency;
 # - **end** an answer early and show how much work that saved.
 #
-# You need nothing but what lessons 01 and 02 left behind: an engine and a model repository. Both are made here if
-# they are missing.
+# You need nothing: engine and model repository, as in lessons 01 and 02, are made here if they are missing.
 #
 # {navigation}
 
@@ -28,8 +27,8 @@
 # %% [markdown]
 # ## Predict
 #
-# One user asks, and the whole answer takes one unit of time. Now eight users ask at the same moment, each for as many
-# tokens. There are two CPU cores or so, and one model. Commit yourself before you measure.
+# One user asks, and waits for the whole answer. Now eight users ask at the same moment, each for as many tokens. There are
+# two CPU cores or so, and one model. Commit yourself before you measure.
 
 # %% tags=["setup"]
 from inflight.notebook import progress, widgets
@@ -78,8 +77,8 @@ with progress.wait("The server starts and loads its models"):
 print("READY:", *sorted(model.name for model in server.models()))
 
 # %% [markdown]
-# `start` runs the `tritonserver` that you started by hand in lesson 02, waits until every model is ready, and takes
-# free ports on 127.0.0.1: one for HTTP, one for gRPC, one for the metrics.
+# `start` runs the `tritonserver` that you started by hand in lesson 02, and waits until every model is ready. It has three
+# ports on 127.0.0.1: for HTTP, for gRPC, for the metrics.
 #
 # ## A whole answer, by hand
 #
@@ -139,13 +138,12 @@ print("keys:", *sorted(reply))
 assert reply["text_output"] == whole_text and "Paris" in whole_text
 
 # %% [markdown]
-# Both gave the same text, and both kept you waiting for all of it.
+# The same text, and both times you waited for all of it.
 #
 # ## A streamed answer, by hand
 #
-# A model that may answer a request several times is called [decoupled](00_start_here.ipynb#Decoupled). Its config says
-# so, and Triton asks for another call then. Change that one value and load the engine again; then send the request of
-# above once more:
+# A model that may answer a request several times is called [decoupled](00_start_here.ipynb#Decoupled), and its config says
+# so. Change that one value, load the engine again, and send the same request:
 
 # %% tags=["setup"]
 from tritonclient.utils import InferenceServerException
@@ -204,7 +202,7 @@ def stream_by_hand(prompt, max_tokens):
 # How does the loop know the end? Triton marks the last response as final, and sends an empty one where there is no
 # text left; without `enable_empty_final_response` the loop would wait for ever. A `|` shows where a piece ends.
 
-# %% tags=["nbval-ignore-output"]
+# %%
 pieces = []
 for piece, after_s in stream_by_hand("Why is the sky blue?", 24):
     pieces.append((piece, after_s))
@@ -250,9 +248,8 @@ assert answer.pieces == by_hand and len(answer.times_s) == len(by_hand)
 # The function below sends the same request for several users at the same moment, each from a thread of its own.
 # `end_id=-1` means that no token ends the answer, so that every answer has the same number of tokens.
 #
-# The first request of each kind pays for things that are done once (memory, threads), so each kind runs once
-# unmeasured. After that, each runs three times, in turns, and the middle one counts: a machine that does other things
-# too is never quite the same for long.
+# The first request of each kind pays for what is done once (memory, threads), so each kind runs once unmeasured. Then
+# each runs three times, in turns, and the middle one counts: a machine that does other things too is never quite the same.
 
 # %% tags=["setup"]
 import statistics
@@ -394,8 +391,8 @@ ours[columns].head(5).round(1).reset_index(drop=True)
 # at the next, all their prompts at once, and that is a long one. The early user pays for it too: the second tick of
 # that row comes only when the long iteration is over.
 #
-# From then on every iteration gives each of them one token. So it is the order of arrival that you see, and it shows
-# in the TTFT alone. It would be there with equal users on a GPU; lesson 04 asks who may sit down, and when.
+# From then on every iteration gives each of them one token. So what you see is the order of arrival, and it shows in the
+# TTFT alone. Lesson 04 asks who may sit down, and when.
 #
 # ## Explain
 #
@@ -474,22 +471,22 @@ for users in ("one user", "eight users"):
         duration_s(one[f"{users}, streamed"]) / duration_s(one[f"{users}, whole"])
         for one in rounds
     )
-    print(
-        f"{users}: the last word {times_as_late[1]:.2f} times as late when streamed "
-        f"({times_as_late[0]:.2f} to {times_as_late[-1]:.2f} in three rounds)"
-    )
+    least, middle, most = times_as_late
+    print(f"{users}: the last word {middle:.2f} times as late when streamed,")
+    print(f"    {least:.2f} to {most:.2f} in three rounds", end="")
+    print("." if middle > 1 else ": the machine has other things to do. Run it again.")
 
 # %% [markdown]
 # A whole answer passes through `postprocessing` once. A streamed one does so token by token, and each piece is a call
 # from Triton into another process, a message to you, and a wake-up of your thread. That work wants the cores on which the
-# engine computes: its iterations get longer, and the last word later. With one user a single round may hide it; with
-# eight it shows. Where the engine has a GPU, the cores are free for it, and the price is smaller.
+# engine computes: its iterations get longer, and the last word later. With one user it is little; eight have eight times
+# as many pieces in an iteration. Where the engine has a GPU, the cores are free for them.
 #
 # ## Stop early
 #
-# Users leave. A tab that is closed, a Stop button, a word that was waited for: each ends a request before
+# A tab that is closed, a Stop button, a word that was waited for: each ends a request before
 # `max_tokens`. What is it worth? Three requests ask for the same number of tokens. The first runs to its end.
-# The second is stopped by the clock (`stop_after_s`). The third is left in the middle of the loop.
+# The second is stopped by the clock (`stop_after_s`), after half that time. The third is left in the middle of the loop.
 
 # %% tags=["setup", "nbval-ignore-output"]
 from inflight.notebook import catch_up
@@ -497,10 +494,10 @@ from inflight.notebook import catch_up
 catch_up("03", "Stop early")
 ASKED, prompt = 160, "Tell me a long story about a river."
 to_the_end = client.stream(prompt, ASKED, end_id=-1)
-by_the_clock = client.stream(prompt, ASKED, end_id=-1, stop_after_s=0.4)
+half_s = to_the_end.read().latency_s / 2
+by_the_clock = client.stream(prompt, ASKED, end_id=-1, stop_after_s=half_s)
+by_the_clock.read()
 left = client.stream(prompt, ASKED, end_id=-1)
-for stream in (to_the_end, by_the_clock):
-    stream.read()
 for piece in left:
     if len(left.answer.pieces) == 20:
         left.cancel()
@@ -509,9 +506,8 @@ read = [len(stream.answer.pieces) for stream in (to_the_end, by_the_clock, left)
 print(f"You read {read[0]}, {read[1]} and {read[2]} pieces.")
 
 # %% [markdown]
-# Fewer pieces than asked for. But did the server stop, or did it only stop telling you? The iteration log knows: it
-# lists which request computed how many tokens. One more short request comes first, so that all before it is in the
-# log.
+# Fewer pieces than asked for. But did the server stop, or did it only stop telling you? The iteration log knows which
+# request computed how many tokens. One more short request comes first, so that all before it is in the log.
 
 # %% tags=["nbval-ignore-output"]
 client.ask("Thank you!", 1)
@@ -563,13 +559,12 @@ assert texts["greedy"] == texts["greedy again"]
 assert texts["seed 1"] == texts["seed 1 again"] != texts["seed 2"]
 
 # %% [markdown]
-# The seed is 0 unless you give one, so a request that samples is as repeatable as a greedy one. Careful with one
-# trap: `temperature` alone changes nothing. As long as `top_k` and `top_p` are both 0, the engine is greedy, here as
-# in TensorRT-LLM.
+# The seed is 0 unless you give one, so a request that samples is as repeatable as a greedy one. A trap: `temperature`
+# alone changes nothing. While `top_k` and `top_p` are both 0, the engine is greedy, here as in TensorRT-LLM.
 #
 # ## Bad input
 #
-# A good server refuses at once, in a sentence, and goes on. Read what your users will read:
+# A good server refuses at once, in a sentence, and goes on:
 
 # %%
 import textwrap
@@ -595,8 +590,7 @@ assert "Paris" in client.ask(question).text
 
 # %% [markdown]
 # Who refused? The misspelt option never left your client. The empty prompt and the bytes that are no text stopped in
-# `preprocessing`, the others in the engine, before they took a slot. There are no half-answers: a request is refused
-# whole, and the next one is served.
+# `preprocessing`, the others in the engine, before they took a slot.
 #
 # ## Read /metrics
 #
@@ -646,8 +640,8 @@ print(
 gauges.to_frame()
 
 # %% [markdown]
-# The engine refreshes its gauges every 100 ms (`stats_check_period_ms`); what comes and goes in between is in the
-# iteration log, and not here.
+# The engine refreshes its gauges every 100 ms (`stats_check_period_ms`); what comes and goes in between, only the
+# iteration log has.
 #
 # ## Turn the knob
 #
@@ -686,8 +680,8 @@ playground
 # | Cancel | `stream.cancel()` | `{{line.stop_by_cancel}}` |
 # | Metrics | `server.metrics_url` | `{{line.metrics}}` |
 #
-# One gauge means something else there: `waiting` counts requests that have a seat and were not in this iteration. Those
-# who wait *for* a seat are in no gauge. Count them at the client: sent, not answered, not `active`.
+# One gauge means something else there: `waiting` counts requests that have a seat and were not in this iteration. Who
+# waits *for* a seat is in none. Count at the client: sent, not answered, not `active`.
 #
 # {{name.tried}}
 #
@@ -720,8 +714,8 @@ assert 10 <= len(dying.answer.pieces) < ASKED
 # ## Recap
 #
 # - A client of Triton puts tensors into `infer`, or into a stream where the model is decoupled; the rest is comfort.
-# - Streaming shows each token when it is made: the wait shrinks from the end-to-end latency to the TTFT. It costs a call of
-#   `postprocessing` a token, and so some of the engine's time.
+# - Streaming shows each token when it is made: the wait shrinks to the TTFT. It costs a call of `postprocessing` a token, and
+#   so some of the engine's time.
 # - End-to-end latency = TTFT + (tokens − 1) × ITL, and the ITL is the length of the engine's iterations. Users share them:
 #   they get longer, but far less than users get more.
 # - A request that ends early frees its slot, and its tokens are never computed. Cancel what nobody reads.
@@ -757,8 +751,7 @@ assert 10 <= len(dying.answer.pieces) < ASKED
 #
 # ## What runs
 #
-# The server belongs to this notebook, and so the widgets above go on working. It ends with the notebook's kernel, or when
-# you stop it here.
+# You have killed the server; the playground offers to start it again. What runs ends with the notebook's kernel.
 
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import session

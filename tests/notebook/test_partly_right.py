@@ -40,19 +40,6 @@ def felt(times_s):
     return {"ttft_ms": times_s[0] * 1000, "itl_ms": None, "end_to_end_ms": times_s[-1] * 1000}
 
 
-def read_to_the_end(stream, word):
-    text = ""
-    for piece in stream:
-        text += "" if word in text else piece
-    return text
-
-
-def readers_that_fit(table, max_ttft_ms, max_itl_ms):
-    rows = table.sort_values("readers")
-    holds = (rows["ttft_ms"] <= max_ttft_ms) & (rows["itl_ms"] <= max_itl_ms)
-    return int(rows["readers"][holds.cummin()].max()) if holds.iloc[0] else 0
-
-
 def price(log, prompt_tokens):
     held_back = int((log["waiting"] > 0).sum())
     return {"twice": log["context_tokens"].sum() - prompt_tokens, "most_paused": 0, "held_back": held_back}
@@ -109,9 +96,6 @@ TEN = pd.DataFrame({"iteration": [1] * 10 + [2] * 4, "sequence": [*range(10), 0,
         ("1.3", [IDS, None], "alone ✓, in company still open."),
         ("1.3", [IDS, IDS[::-1]], "alone ✓, in company ✓, the same words not right yet. They differ"),
         ("3.1", felt, "ttft_ms ✓, itl_ms not right yet, end_to_end_ms ✓, tokens_per_s not right yet."),
-        ("3.2", read_to_the_end, "the text ✓, the end of the request not right yet."),
-        ("3.3", (readers_that_fit, None), "readers_that_fit ✓, what gets worse still open."),
-        ("3.3", (not_written, "TTFT"), "readers_that_fit still open, what gets worse ✓."),
         ("4.1", (static, not_written), "static ✓, in flight still open."),
         ("4.1", (static, static), "static ✓, in flight not right yet. Lengths ["),
         ("4.1", (static, lambda lengths: 1), "static ✓, in flight not right yet. Your answer could not be"),
