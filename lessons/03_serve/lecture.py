@@ -245,7 +245,7 @@ assert answer.pieces == by_hand and len(answer.times_s) == len(by_hand)
 #
 # ## Measure: whole and streamed, one user and eight
 #
-# The function below sends the same request for several users at the same moment, each from a thread of its own.
+# `measure` sends the same request for several users at the same moment, each from a thread of its own.
 # `end_id=-1` means that no token ends the answer, so that every answer has the same number of tokens.
 #
 # The first request of each kind pays for what is done once (memory, threads), so each kind runs once unmeasured. Then
@@ -343,7 +343,7 @@ display(Markdown(summary))
 # The two upper rows: the same work, token for token. Streaming gives each token away when it is made, and the grey
 # shrinks to the TTFT. So both teams were right: one of them does not stream.
 #
-# Then compare with the two lower blocks, and with your prediction:
+# Compare with the two lower blocks, and with your prediction:
 
 # %% tags=["nbval-ignore-output"]
 crowd_s = statistics.median(answer.latency_s for answer in crowd)
