@@ -341,9 +341,11 @@ def row_of(number):
     answers = at_once(number, 32)
     if answers is None:
         return number, None, None, None
-    gaps = np.concatenate([np.diff(answer.times_s) for answer in answers]) * 1000
-    firsts = [answer.times_s[0] * 1000 for answer in answers]
-    ttft_ms, itl_ms = np.percentile(firsts, 95), np.percentile(gaps, 95)
+    firsts_s = pd.Series([answer.times_s[0] for answer in answers])
+    gaps_s = pd.concat(
+        [pd.Series(answer.times_s).diff().dropna() for answer in answers]
+    )
+    ttft_ms, itl_ms = firsts_s.quantile(0.95) * 1000, gaps_s.quantile(0.95) * 1000
     return number, who_waited(answers), ttft_ms, itl_ms
 
 
@@ -457,35 +459,32 @@ print(f"\n{len(stream.answer.pieces)} of 200 tokens")
 #
 # The service moves to a lab GPU, with TensorRT-LLM behind the same Triton.
 #
-# <details open><summary>1. Does your <code>client.py</code> still work there, and does its <code>cancel</code> still save
-# tokens?</summary>
+# **1.** Does your `client.py` still work there, and does its `cancel` still save
+# tokens?
 #
 # <details><summary>Answer</summary>
 #
-# It does: the tensors' names, the stream and the final response are the same. Whether a cancelled ensemble request ends in the
-# engine depends on the backend's version; a <code>stop</code> request with the same id to <code>tensorrt_llm</code> does in all
-# of them. Count there too: its own metrics tell how long the slot stays taken.
-# </details>
+# It works: the tensors' names, the stream and the final response are the same. What it saves, count: Triton tells a
+# cancellation only to those steps of an ensemble that begin afterwards. Here <code>postprocessing</code> tells the engine;
+# another's may not. A <code>stop</code> request with the same id to <code>tensorrt_llm</code> reaches it in any case.
 # </details>
 #
-# <details open><summary>2. Each iteration is ten times as fast there. Is a stream's price, one call of
-# <code>postprocessing</code> a token, smaller or larger then?</summary>
+# **2.** Each iteration is ten times as fast there. Is a stream's price, one call of
+# `postprocessing` a token, smaller or larger then?
 #
 # <details><summary>Answer</summary>
 #
 # The count is the same, and a call takes as long as here, for it runs on the CPU. So its share grows: with enough readers it is
 # what sets the pace. More instances of <code>postprocessing</code>, or pieces of several tokens, help then.
 # </details>
-# </details>
 #
-# <details open><summary>3. The readers come through a web gateway which collects an answer and passes it on whole. Which of your
-# two promises is left?</summary>
+# **3.** The readers come through a web gateway which collects an answer and passes it on whole. Which of your
+# two promises is left?
 #
 # <details><summary>Answer</summary>
 #
 # Neither, as the reader feels it: the first word comes with the last, after the end-to-end latency. The server streams, pays for
 # it, and nobody sees it. Measure where the reader is.
-# </details>
 # </details>
 
 # %% [markdown]

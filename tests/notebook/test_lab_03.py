@@ -56,7 +56,7 @@ def right_felt(times_s):
         (lambda times_s: dict.fromkeys(right_felt(times_s), 57.0), "ttft_ms is 57.0. Look at its unit"),
         (lambda times_s: times_s, "'ttft_ms' is missing"),
         (lambda times_s: {"itl_ms": 1}, "'ttft_ms' is missing"),
-        (lambda times_s: {name: (value or 0) / 1000 for name, value in right_felt(times_s).items()}, "Look at its unit"),
+        (lambda times_s: {name: (value or 0) / 1e3 for name, value in right_felt(times_s).items()}, "Look at its unit"),
         (lambda times_s: {**right_felt(times_s), "itl_ms": times_s[-1] / len(times_s) * 1000}, "itl_ms is"),
         (lambda times_s: {**right_felt(times_s), "itl_ms": right_felt(times_s)["itl_ms"] or 0}, "has no gaps"),
         (lambda times_s: {**right_felt(times_s), "itl_ms": (times_s[1] - times_s[0]) * 1000}, "could not be checked"),
@@ -82,47 +82,59 @@ READS = """            if word in stream.answer.text:
                 break
 """
 RETURNS = "    return stream.answer.text\n"
+CLOSE = "        self._connection.close()\n"
+ENDS = "stream.answer.text.endswith(word)"
 ASKS = """    finally:
         stream.cancel()
     return stream.answer
 
 
 def read_until"""
+
+
+def asks_and_returns(answer):
+    """The end of `ask` with something else than what was read."""
+    return ASKS.replace("stream.answer\n", answer + "\n")
+
+
+ALL_AT_THE_END = "Answer(stream.answer.pieces, [stream._now_s()] * len(stream.answer.pieces))"
+MADE_UP = "Answer(stream.answer.pieces, [n / 1e6 for n in range(len(stream.answer.pieces))])"
+IN_LETTERS = "Answer(list(stream.answer.text), [1.0] * len(stream.answer.text))"
+RAISES = "                raise error\n"
+NOTES = "times_s.append(after_s)"
+ALL_COMPUTED = "tokens computed, of 120"
 # What is changed in the course's client; the part that is wrong then, and the words it gets.
 WRONG_CLIENTS = {
     "nothing is read": (READS, "            break\n", END, "the whole text is wanted"),
-    "one text for all": ("    def text(self):\n", '    def text(self):\n        return "Paris"\n', TEXT, "ask gives 'Paris'"),
+    "one text for all": ("    return stream.answer\n", '    return Answer(["Paris"], [0.1])\n', TEXT, "gives 'Paris'"),
     "max_tokens left out": ('"INT32", max_tokens)', '"INT32", 8)', TEXT, "the server's text is"),
-    "the whole answer, whole": ('("BOOL", True)', '("BOOL", False)', TEXT, "in 1 pieces; the server sends"),
-    "a whole answer, cut": (
-        ASKS, ASKS.replace("stream.answer\n", "Answer(list(stream.answer.text), [1.0] * 9)\n"), TEXT, "pieces; the server",
-    ),
+    "a whole answer": ('("BOOL", True)', '("BOOL", False)', TEXT, "in 1 pieces; the server sends"),
+    "a whole answer, cut": (ASKS, asks_and_returns(IN_LETTERS), TEXT, "pieces; the server sends"),
     "pieces lose their blanks": ("text[0].decode())", "text[0].decode().strip())", TEXT, "and ask gives"),
-    "the last piece is lost": ("            if text is not None:", "            if not is_final:", TEXT, "Your answer could"),
-    "the end is not seen": ("            is_final = parameters", "            is_over = parameters", TEXT, "last response"),
-    "all times at the end": (
-        ASKS, ASKS.replace("stream.answer\n", "Answer(stream.answer.pieces, [stream._now_s()] * len(stream.answer.pieces))\n"),
-        TIMES, "pieces with a time of their own: 1",
+    "the end is not seen": (
+        "            is_final = parameters",
+        "            is_over = parameters",
+        TEXT,
+        "last response",
     ),
-    "times made up": (
-        ASKS, ASKS.replace("stream.answer\n", "Answer(stream.answer.pieces, [n / 1e6 for n in range(len(stream.answer.pieces))])\n"),
-        TIMES, "the engine took longer to make it",
+    "all times at the end": (ASKS, asks_and_returns(ALL_AT_THE_END), TIMES, "pieces with a time of their own: 1"),
+    "times made up": (ASKS, asks_and_returns(MADE_UP), TIMES, "the engine took longer to make it"),
+    "milliseconds": (NOTES, "times_s.append(after_s * 1000)", TIMES, "seconds since the request"),
+    "one time too many": (NOTES, "times_s += [after_s] * 2", TIMES, "numbers for"),
+    "an error is the end": (RAISES, "                return\n", REFUSAL, "says nothing of it"),
+    "an error is passed over": (RAISES, "                continue\n", REFUSAL, "your client waits on"),
+    "the word at the end": (
+        READS,
+        READS.replace("word in stream.answer.text", ENDS),
+        END,
+        "Up to the piece",
     ),
-    "milliseconds": ("times_s.append(after_s)", "times_s.append(after_s * 1000)", TIMES, "seconds since the request"),
-    "one time too many": ("times_s.append(after_s)", "times_s += [after_s] * 2", TIMES, "numbers for"),
-    "an error is the end": ("                raise error\n", "                return\n", REFUSAL, "says nothing of it"),
-    "an error is passed over": ("                raise error\n", "                continue\n", REFUSAL, "your client waits on"),
-    "only at the end of the text": (READS, READS.replace("word in stream.answer.text", "stream.answer.text.endswith(word)"), END, "Up to the piece"),
-    "only in the piece": (READS, READS.replace("stream.answer.text", "stream.answer.pieces[-1]"), END, "Up to the piece"),
-    "the text is cut at the word": (RETURNS, "    return stream.answer.text.split(word)[0] + word\n", END, "the whole text is wanted"),
-    "read to the end, then cut by pieces": (
-        READS + "    finally:", READS.replace("break", "found = locals().get('found') or stream.answer.text") + "    finally:",
-        END, "Up to the piece",
-    ),
-    "the stream waits for its end": (CANCEL, CANCEL.replace("cancel_requests=True", ""), END, "tokens computed, of 120"),
-    "cancel does nothing": (CANCEL + "        self._connection.close()\n", "        _left.append(self)\n\n\n_left = []\n", END, "tokens computed, of 120"),
-    "asked for once more": (RETURNS, "    ask(url, prompt, max_tokens, **options)\n" + RETURNS, END, "tokens computed, of 120"),
-}  # fmt: skip
+    "the word in a piece": (READS, READS.replace(".text", ".pieces[-1]"), END, "Up to the piece"),
+    "cut at the word": (RETURNS, "    return stream.answer.text.split(word)[0] + word\n", END, "whole text is wanted"),
+    "the stream waits for its end": (CANCEL, CANCEL.replace("cancel_requests=True", ""), END, ALL_COMPUTED),
+    "cancel does nothing": (CANCEL + CLOSE, "        _left.append(self)\n\n\n_left = []\n", END, ALL_COMPUTED),
+    "asked for once more": (RETURNS, "    ask(url, prompt, max_tokens)\n" + RETURNS, END, ALL_COMPUTED),
+}
 
 
 def changed(tmp_path, old, new):
@@ -230,12 +242,12 @@ def any_that_holds(table, max_ttft_ms, max_itl_ms):
 @pytest.mark.parametrize(
     ("ask", "says"),
     [
-        (lambda server, number, tokens: at_once(server, number, tokens, 1, end_id=-1), "in one iteration, at the most: 1"),
-        (lambda server, number, tokens: at_once(server, 1, tokens, end_id=-1) * number, "in one iteration, at the most: 1"),
+        (lambda server, number, tokens: at_once(server, number, tokens, 1, end_id=-1), "at the most: 1"),
+        (lambda server, number, tokens: at_once(server, 1, tokens, end_id=-1) * number, "at the most: 1"),
         (lambda server, number, tokens: at_once(server, 8, tokens, end_id=-1), "gave 8 answers"),
         (lambda server, number, tokens: [], "Your answer could not be checked|gave 0 answers"),
         (lambda server, number, tokens: at_once(server, number, tokens // 2, end_id=-1), "tokens computed for"),
-        (lambda server, number, tokens: at_once(server, number, tokens, 2, end_id=-1), "in one iteration, at the most: 2"),
+        (lambda server, number, tokens: at_once(server, number, tokens, 2, end_id=-1), "at the most: 2"),
     ],
 )  # fmt: skip
 def test_readers_who_do_not_ask_at_once_are_told(ask, says, server):
