@@ -169,7 +169,7 @@ class Stream:
         self.answer = Answer()
         self._started = time.perf_counter()
         # BEGIN SOLUTION
-        # LAB: # connect, open a stream with headers=keys.headers(url), and send
+        # LAB: # connect, open a stream (headers: keys.headers(url)), and send
         self._arrived = queue.Queue()
         self._connection = triton.InferenceServerClient(url)
         self._connection.start_stream(
