@@ -164,7 +164,7 @@ except InferenceServerException as error:
 
 # %% [markdown]
 # "ModelInfer" is `infer`: one request, one response. A decoupled model wants a stream, into which you put requests and
-# out of which responses come, in a thread of tritonclient's own. Twenty lines:
+# out of which responses come, in a thread of tritonclient's own:
 
 # %% tags=["setup"]
 import queue
