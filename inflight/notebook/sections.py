@@ -7,6 +7,7 @@ It runs what the section needs of the earlier ones, the cells tagged `setup`, an
 
 from __future__ import annotations
 
+import ast
 import builtins
 import re
 import symtable
@@ -79,8 +80,10 @@ def before(notebook: NotebookNode, heading: str) -> list[NotebookNode]:
 
 
 def given(source: str) -> set[str]:
-    """The names that a cell gives to those after it."""
-    return _names(source)[0]
+    """The names that a cell gives to those after it; that of an `except … as` is gone after its block."""
+    tree = ast.parse(TransformerManager().transform_cell(source))
+    handled = {node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler) and node.name}
+    return _names(source)[0] - handled
 
 
 def unmet(notebook: NotebookNode, number: str) -> Iterator[str]:

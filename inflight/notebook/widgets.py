@@ -99,9 +99,10 @@ class Playground(Dashboard):
     def _result(self) -> str:
         if self.frame is None:
             return "The model ended its answer at once."
-        count = len(self.frame.times_s)
+        count, gaps = len(self.frame.times_s), self.frame.inter_token_s
+        itl = f"ITL {sum(gaps) / len(gaps) * 1000:.1f} ms" if gaps else "no ITL of a single piece"
         return (
-            f"{count} pieces, TTFT {self.frame.time_to_first_s * 1000:.0f} ms, end-to-end "
+            f"{count} pieces, TTFT {self.frame.time_to_first_s * 1000:.0f} ms, {itl}, end-to-end "
             f"{self.frame.latency_s:.2f} s, {count / self.frame.latency_s:.0f} tokens/s."
         )
 

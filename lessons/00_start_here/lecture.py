@@ -7,9 +7,62 @@
 # - **follow** one request from Enter to the first word, and say where its time goes;
 # - **find** your way: the lessons, the check of your machine, help, and how to start over.
 #
-# You need nothing but this notebook: no GPU, no container, no account. Run a cell with Shift+Enter.
+# You need nothing but this notebook: no GPU, no container, no account. Work in your own copy, which lies in `work/`: `make
+# lab` made it, and opens JupyterLab there. What you write in it is yours, also through an update of the course.
+#
+# **Run a section at a time.** Shift+Enter runs a cell and goes to the next; read what it shows before you go on. *Run All
+# Cells* runs everything at once: the measurements are made before you have predicted anything, and a prediction made after
+# them counts as late. It is there for those who come back. If a kernel has died, begin at any section: its first cell runs
+# what it needs of the earlier ones (`catch_up`).
 #
 # {navigation}
+
+# %% [markdown]
+# ## What you should know
+#
+# Six questions. If you can answer four of them, you know what the course needs; each answer says where to read on.
+#
+# <details><summary>1. What does <code>[word.upper() for word in words if word]</code> give, and what does <code>**options</code>
+# mean in a call?</summary>
+#
+# A list of the words in capitals, without the blank ones. And: the entries of a dict, each as an argument of its name. The first
+# nine chapters of <a href="https://docs.python.org/3/tutorial/">Python's tutorial</a> are all the Python that lessons use.
+# </details>
+#
+# <details><summary>2. An array has the shape [8, 1, 128]. How many numbers are in it, and how many does
+# <code>array[0, 0]</code> have?</summary>
+#
+# 1,024, and 128. NumPy's <a href="https://numpy.org/doc/stable/user/absolute_beginners.html">guide for beginners</a> is
+# enough.
+# </details>
+#
+# <details><summary>3. What does <code>table.loc[table["ms"] > 10, "stage"]</code> give, where <code>table</code> is a pandas
+# DataFrame?</summary>
+#
+# The column "stage" of those rows whose "ms" is above 10: <a
+# href="https://pandas.pydata.org/docs/user_guide/10min.html">10 minutes to pandas</a>.
+# </details>
+#
+# <details><summary>4. A program asks a server at <code>127.0.0.1:8000</code>. On which machine does the server run, and what is
+# 8000?</summary>
+#
+# On the same machine: no other is reached by that address. 8000 is the port, one of the many doors of a machine; each server
+# listens at its own. See <a href="https://developer.mozilla.org/en-US/docs/Web/HTTP/Guides/Overview">MDN's overview of HTTP</a>.
+# </details>
+#
+# <details><summary>5. A language model has written "The cat sat on". What does it compute next, and from what?</summary>
+#
+# For each token that it knows, how likely it comes next, from all the tokens so far. One of them is chosen and put behind the
+# others, and the model runs again. You need to know no more than that; lesson 01 takes the model apart.
+# </details>
+#
+# <details><summary>6. Two programs share two CPU cores, and each needs only one. Why may each be slower than alone?</summary>
+#
+# They share more than cores: memory, and the way to it. And a program may have more threads than you see. That is why
+# measurements here are repeated, and compared within one run.
+# </details>
+#
+# You need to know nothing of Triton, TensorRT-LLM, containers or GPUs.
 
 # %% [markdown]
 # ## {question}
@@ -18,10 +71,10 @@
 # appear one by one. "Why that moment," she asks, "and what is the machine doing in it?"
 #
 # To answer her you need a model that is being served. The next cell gets the model (93 MB, once), prepares it, and
-# starts a Triton server with it. The first time this takes a minute, later some seconds. Lessons 01 to 03 take these
-# lines apart.
+# starts a Triton server with it. The first time this takes a minute, later some seconds. In lessons 01 to 03 you do by
+# hand what these lines do.
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["setup"]
 import tempfile
 from pathlib import Path
 
@@ -32,6 +85,8 @@ from inflight.triton import Client, Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
+
+# %% tags=["setup"]
 with progress.wait("Model and engine, which the first time are fetched and built"):
     engine_dir = engine.cached(fetch())
 repo = repository.assemble(
@@ -43,14 +98,19 @@ repo = repository.assemble(
 with progress.wait("The server starts and loads its models"):
     server = Server(repo).start()
 client = Client(server.grpc_url)
-print("READY:", ", ".join(row.name for row in server.models() if row.state == "READY"))
+ready = sorted(row.name for row in server.models() if row.state == "READY")
+print("READY:", *ready)
+assert len(ready) == 4
 
 # %% [markdown]
 # ## Predict
 #
 # Four parts take turns before the first word is on the screen. Commit yourself to one, before you measure.
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["parameters"]
+prediction = None  # papermill may answer
+
+# %% tags=["setup", "nbval-ignore-output"]
 from inflight.notebook import widgets
 
 guess = widgets.predict(
@@ -61,15 +121,21 @@ guess = widgets.predict(
         "tensorrt_llm: the prompt",
         "postprocessing: tokens to text",
     ],
+    given=prediction,
 )
+assert guess.value == prediction
 guess
 
 # %% [markdown]
 # ## Ask
 
-# %% tags=["nbval-ignore-output"]
+# %%
+from inflight.notebook import catch_up
+
+catch_up("00", "Ask")
 answer = client.ask("Name the capital of France.", max_tokens=32)
 print(f"{answer.text}\n\n({answer.latency_s:.2f} s, the first request after the start)")
+assert "Paris" in answer.text
 
 # %% [markdown]
 # That answer was made here, by a model that is small enough for a laptop. So it errs more than the ones you know; how
@@ -80,14 +146,16 @@ print(f"{answer.text}\n\n({answer.latency_s:.2f} s, the first request after the 
 # Now the same question once more, streamed, with three clocks running: the client's, Triton's statistics of each
 # model, and the log in which the engine notes every [iteration](#Iteration).
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["setup", "nbval-ignore-output"]
 from inflight.bench import request_path
-from inflight.notebook import charts
+from inflight.notebook import catch_up, charts
 
+catch_up("00", "See the path")
 answer, path = request_path.measure(
     server, client, log_path, "Name the capital of France.", max_tokens=32
 )
 first_word = request_path.first_word(path)
+assert len(first_word) == 5 and (path["what"] == "token").any()
 charts.table(first_word)
 
 # %% tags=["nbval-ignore-output"]
@@ -118,7 +186,10 @@ print(
 # So the moment before the first word is mostly prefill, and the pace of the words after it is the length of an
 # iteration. If that is all, two figures should predict when the last word arrives.
 
-# %% tags=["nbval-ignore-output"]
+# %%
+from inflight.notebook import catch_up
+
+catch_up("00", "What it means")
 tokens = path[path["what"] == "token"]
 iteration_ms = (tokens["end_ms"] - tokens["start_ms"]).mean()
 predicted = first_word["ms"].sum() + len(tokens) * iteration_ms
@@ -141,7 +212,11 @@ print(
 # paste a long text as the prompt: now the TTFT grows.
 
 # %% tags=["nbval-ignore-output"]
+from inflight.notebook import catch_up
+
+catch_up("00", "Turn the knob")
 playground = widgets.Playground(server)
+assert playground.frame is None  # nothing is sent before you press Run
 playground
 
 # %% [markdown]
@@ -172,7 +247,9 @@ playground
 
 # %%
 from inflight import CourseError
+from inflight.notebook import catch_up
 
+catch_up("00", "What breaks")
 for wrong in (
     {"text": "   "},
     {"text": "Hello", "max_tokens": 0},
@@ -192,7 +269,7 @@ for wrong in (
 # Each lesson asks one question and draws one picture. Grey ones are planned.
 
 # %%
-from inflight.notebook import syllabus
+from inflight.notebook import charts, syllabus
 
 charts.course_map(syllabus.table())
 
@@ -213,9 +290,11 @@ import pandas as pd
 
 from inflight import machine
 from inflight.checkpoint import cache_dir
+from inflight.notebook import charts
 
 checks = pd.DataFrame(machine.checks()).replace(str(cache_dir()), "CACHE", regex=True)
 checks["ok"] = checks["ok"].map({True: "yes", False: "no"})
+assert len(checks) > 5
 charts.table(checks[["name", "need", "have", "ok", "fix"]])
 
 # %% [markdown]
@@ -225,14 +304,14 @@ charts.table(checks[["name", "need", "have", "ok", "fix"]])
 #   Cells*.
 # - **A cell hangs.** Press the square in the toolbar. An interrupted notebook leaves nothing running.
 # - **What does this function do?** Write its name and a question mark into a cell: `repository.assemble?`
-# - **You broke a notebook.** `make notebooks` makes all of them again from their source. Copy a lab before you change
-#   it.
+# - **You broke a notebook.** `inflight lab 03 --fresh` puts your copies of lesson 03 aside and makes new ones.
+# - **How far you are.** `inflight progress`: exercises, predictions, and which parts of the server are by now your own.
 # - **Everything from the start.** Remove the folder that `inflight doctor` names as the cache (model and engines),
-#   then `make clean` and `make course`.
+#   then `make clean` and `make lab`.
 # - **Stop.** Close JupyterLab with *File → Shut Down*. Servers that notebooks started end with them. One notebook's: the
 #   button of the next cell.
 # - **A widget says that its server does not run.** Press *Start it again* in it.
-# - **A widget reads *model not found*.** Its kernel has been restarted: run the notebook again.
+# - **A widget reads *model not found*.** Its kernel has been restarted: run its section again.
 
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import session

@@ -35,19 +35,6 @@ def felt(times_s):
     return {"ttft_ms": times_s[0] * 1000, "itl_ms": None, "end_to_end_ms": times_s[-1] * 1000}
 
 
-def read_to_the_end(stream, word):
-    text = ""
-    for piece in stream:
-        text += "" if word in text else piece
-    return text
-
-
-def readers_that_fit(table, max_ttft_ms, max_itl_ms):
-    rows = table.sort_values("readers")
-    holds = (rows["ttft_ms"] <= max_ttft_ms) & (rows["itl_ms"] <= max_itl_ms)
-    return int(rows["readers"][holds.cummin()].max()) if holds.iloc[0] else 0
-
-
 def sizes_without_a_delay(arrivals_ms, delay_ms, *rest):
     return batches_on_paper(arrivals_ms, 0, *rest)["size"].tolist()
 
@@ -99,9 +86,6 @@ TEN = pd.DataFrame({"iteration": [1] * 10 + [2] * 4, "sequence": [*range(10), 0,
         ("1.3", [IDS, None], "alone ✓, in company still open."),
         ("1.3", [IDS, IDS[::-1]], "alone ✓, in company ✓, the same words not right yet. They differ"),
         ("3.1", felt, "ttft_ms ✓, itl_ms not right yet, end_to_end_ms ✓, tokens_per_s not right yet."),
-        ("3.2", read_to_the_end, "the text ✓, the end of the request not right yet."),
-        ("3.3", (readers_that_fit, None), "readers_that_fit ✓, what gets worse still open."),
-        ("3.3", (not_written, "TTFT"), "readers_that_fit still open, what gets worse ✓."),
         ("4.4", (([128] + [8] * 7) * 3, None), "wins ✓, draws still open."),
         ("4.4", (([128] + [8] * 7) * 3, [None] * 24), "wins ✓, draws not right yet. Your answer could not be"),
         ("5.1", lambda prompt, answer, size: (-(-prompt // size), (prompt + answer) // size),

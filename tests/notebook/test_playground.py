@@ -3,7 +3,7 @@
 import pytest
 
 from inflight.notebook.widgets import Playground
-from inflight.triton.client import Client
+from inflight.triton.client import Answer, Client
 from inflight.triton.server import Server
 
 
@@ -23,7 +23,7 @@ def test_run_shows_the_answer_and_its_times(streaming_server, playground):
     playground.wait()
     with Client(streaming_server.grpc_url) as client:
         assert client.ask("Name the capital of France.", 20).text in playground.text.value
-    assert all(word in playground.status.value for word in ("Done", "TTFT", "end-to-end", "tokens/s"))
+    assert all(word in playground.status.value for word in ("Done", "TTFT", "ITL", "end-to-end", "tokens/s"))
     assert ready_again(playground)
 
 
@@ -32,6 +32,13 @@ def test_the_sliders_reach_the_engine(playground):
     playground.run_button.click()
     playground.wait()
     assert "5 pieces" in playground.status.value
+
+
+def test_its_ttft_and_itl_give_its_end_to_end_latency(playground):
+    playground.frame = Answer(["a", "b", "c"], [0.2, 0.3, 0.5])
+    assert "TTFT 200 ms, ITL 150.0 ms, end-to-end 0.50 s" in playground._result()
+    playground.frame = Answer(["a"], [0.2])
+    assert "no ITL of a single piece" in playground._result()
 
 
 def test_a_second_click_while_an_answer_is_made_does_nothing(playground):

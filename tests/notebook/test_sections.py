@@ -75,3 +75,7 @@ def test_an_unknown_lecture_or_section(shell):
 def test_outside_of_a_notebook():
     with pytest.raises(CourseError, match="belongs into a notebook"):
         sections.catch_up("00", "Ask")
+
+
+def test_the_name_of_an_error_that_was_caught_is_not_given_to_later_cells():
+    assert sections.given("try:\n    made = 1\nexcept ValueError as error:\n    print(error)") == {"made"}

@@ -28,7 +28,8 @@ def token_timeline(pieces: pd.DataFrame) -> go.Figure:
         if is_marked:
             _mark_latencies(fig, users[0], top)
         below = places[-1] - (2.6 if is_marked else 0.5)
-        at = {"xref": "paper", "x": 0, "xshift": -96, "y": below, "xanchor": "left", "yanchor": "top"}
+        told = below - (0.8 if len(users) == 1 and not is_marked else 0)  # a name of two lines beside a single row
+        at = {"xref": "paper", "x": 0, "xshift": -96, "y": told, "xanchor": "left", "yanchor": "top"}
         fig.add_annotation(at, text=_latencies(users), showarrow=False)
         top = below - 4.4
     fig.update_xaxes(title="time since the request was sent (s)", range=[0, pieces["time_s"].max() * 1.04])

@@ -1,21 +1,43 @@
-"""Lab 03: what a reader feels, an answer that is ended early, and how many readers fit."""
+"""Lab 03: what a reader feels, a client that ends what nobody reads, readers who share a server, what it counts."""
+
+from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+import runpy
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 
+from inflight.engine import folder as engine_folder
+from inflight.errors import CourseError
+from inflight.notebook import mine
 from inflight.notebook.grading.checker import grades
-from inflight.notebook.grading.finding import NOT_YET, Finding
-from inflight.triton.client import Answer, Stream
+from inflight.notebook.grading.finding import NOT_YET, Finding, Measured
+from inflight.triton import Client, Server, repository, telemetry
+from inflight.triton.client import Answer
+
+ENGINE = "tensorrt_llm"
+MODELS = ("preprocessing", ENGINE, "postprocessing")
+PATIENCE_S = 30  # how long an answer may take: hundreds of tokens, on a machine that does other things too
+ASKED = 120  # tokens of an answer that is to end early
+MANY_MORE = 40  # tokens computed after a word, for a request that was ended: an order of magnitude more than it takes
+SUBJECTS = ("river", "lighthouse", "garden", "mountain", "library", "railway", "village", "ship", "forest", "desert")
+
+
+# 3.1 ------------------------------------------------------------------------------------------------------------------
 
 
 @grades("3.1", "TTFT and ITL are two promises: a service may keep one and break the other, and one mean shows neither.")
-def _felt(felt: Callable, _choose: random.Random) -> dict[str, Finding] | Finding:
+def _felt(felt: Callable, choose: random.Random) -> dict[str, Finding] | Finding:
     findings: dict[str, Finding] = {}
-    for times_s in ([0.25, 0.3, 0.5, 0.8], [0.05, 0.06], [0.4]):
-        answer, got = Answer(["word"] * len(times_s), times_s), felt(times_s)
+    for times_s in [_times_s(choose, count) for count in (choose.randint(4, 9), 2, 1)]:
+        answer, got = Answer(["word"] * len(times_s), times_s), felt(list(times_s))
         if got is None:
             return NOT_YET
         gaps = answer.inter_token_s
@@ -24,6 +46,14 @@ def _felt(felt: Callable, _choose: random.Random) -> dict[str, Finding] | Findin
         for name, value in right.items():
             findings[name] = findings.get(name) or _felt_so(times_s, name, got, value)
     return findings
+
+
+def _times_s(choose: random.Random, count: int) -> list[float]:
+    """Arrivals of an answer: the first takes longest, and no two gaps are alike."""
+    times_s = [round(choose.uniform(0.2, 0.9), 3)]
+    for number in range(1, count):
+        times_s.append(round(times_s[-1] + 0.01 * number + choose.uniform(0.001, 0.009), 3))
+    return times_s
 
 
 def _felt_so(times_s: list[float], name: str, got: dict, value: float | None) -> Finding:
@@ -36,48 +66,265 @@ def _felt_so(times_s: list[float], name: str, got: dict, value: float | None) ->
     return None
 
 
-@grades("3.2", "Who stops reading should say so: a request that nobody ends keeps its slot to the last token.")
-def _read_until(read_until: Callable, _choose: random.Random) -> dict[str, Finding] | Finding:
-    findings: dict[str, Finding] = {"the text": None, "the end of the request": None}
-    for pieces, word, wanted in ((["The", " city", " is", " Par", "is", ".", " It", " lies"], "Paris", 5),
-                                 (["Rome", " and", " Paris"], "Rome", 1),
-                                 (["No", " idea", "."], "Paris", 3)):  # fmt: skip
-        given: list[str] = []
-        source = _noting(pieces, given)
-        text = read_until(Stream(source), word)
-        if text is None:
-            return NOT_YET
-        if text != "".join(pieces[:wanted]):
-            findings["the text"] = f"From the pieces {pieces} and the word {word!r} your function returned {text!r}."
-        if len(given) > wanted or next(source, None) is not None:
-            findings["the end of the request"] = "The request was not ended: the server would go on to the last token."
-    return findings
+# 3.2 ------------------------------------------------------------------------------------------------------------------
 
 
-def _noting(pieces: list[str], given: list[str]) -> Iterator[str]:
-    """`pieces` one by one, each noted in `given` when it is taken."""
-    for piece in pieces:
-        given.append(piece)
-        yield piece
-
-
-@grades("3.3", "Beyond the slots it is the first word that waits: who has a slot is served as before.")
-def _readers_that_fit(
-    answer: tuple[Callable, str | None], _choose: random.Random
-) -> dict[str, Finding | Callable[[], Finding]]:
-    readers_that_fit, worse = answer
+@grades(
+    "3.2",
+    "Who stops reading must say so: a request that nobody ends keeps its slot, and the engine at work, to the end.",
+    keeps="client",
+)
+def _client(answer: tuple[str | Path, Server], choose: random.Random) -> dict[str, Finding | Callable[[], Finding]]:
+    path, server = answer
+    own, log = _module(path), _Log(server)
+    with Client(server.grpc_url) as reference:
+        cases = [(f"Tell me about a {subject}.", choose.randint(12, 24)) for subject in choose.sample(SUBJECTS, 2)]
+        told = [reference.stream(*case).read() for case in cases]
+    subject, place = choose.choice(SUBJECTS), choose.randint(6, 14)
+    story = f"Tell me a long story about a {subject}."
     return {
-        "readers_that_fit": lambda: _fits(readers_that_fit),
-        "what gets worse": NOT_YET
-        if worse is None
-        else None
-        if worse == "TTFT"
-        else "Compare the rows for 8 and 16 readers: which column grows more?",
+        "the text": lambda: _answers_as(own, server, cases, told),
+        "the times": lambda: _tells_times(own, server, log, cases[0]),
+        "a refusal": lambda: _tells_a_refusal(own, server),
+        "the end of the request": lambda: _ends(own, server, log, story, place),
     }
 
 
-def _fits(readers_that_fit: Callable) -> Finding:
-    choose = random.Random(3)
+def _module(path: str | Path) -> SimpleNamespace:
+    """What a learner's file defines."""
+    return SimpleNamespace(**runpy.run_path(str(path)))
+
+
+def _within_patience(call: Callable[[], Any]) -> Any:
+    """What `call` gives; a learner's loop may have no end, and then the thread that it runs in is given up."""
+    given: list[tuple[Any, BaseException | None]] = []
+
+    def run() -> None:
+        try:
+            given.append((call(), None))
+        except BaseException as error:
+            given.append((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    if not given:
+        raise TimeoutError(f"it had not come back after {PATIENCE_S} s. How does your loop learn of the last response?")
+    value, error = given[0]
+    if error is not None:
+        raise error
+    return value
+
+
+def _answers_as(own: SimpleNamespace, server: Server, cases: list, told: list[Answer]) -> Finding:
+    for (prompt, max_tokens), right in zip(cases, told, strict=True):
+        got = _within_patience(lambda: own.ask(server.grpc_url, prompt, max_tokens))  # noqa: B023 (called at once)
+        if got is None or not got.pieces:
+            return NOT_YET
+        if got.text != right.text:
+            return (
+                f"For {prompt!r} and max_tokens {max_tokens} the server's text is {right.text!r}, and ask gives "
+                f"{got.text!r}."
+            )
+        if got.pieces != right.pieces:
+            return (
+                f"The text is right, but in {len(got.pieces)} pieces; the server sends {len(right.pieces)}. Ask for a "
+                "stream, and keep each piece as it comes."
+            )
+    return None
+
+
+def _tells_times(own: SimpleNamespace, server: Server, log: _Log, case: tuple[str, int]) -> Finding:
+    """No piece can have come before the engine had made it, none after `ask` returned, and not all at one moment."""
+    start, began = log.size(), time.perf_counter()
+    got = _within_patience(lambda: own.ask(server.grpc_url, *case))
+    took_s = time.perf_counter() - began
+    if got is None or not got.pieces:
+        return NOT_YET
+    times_s = list(got.times_s)
+    if len(times_s) != len(got.pieces):
+        return f"times_s has {len(times_s)} numbers for {len(got.pieces)} pieces."
+    if times_s != sorted(times_s) or times_s[-1] > took_s:
+        return (
+            f"The last time is {times_s[-1]:.3f}, and ask took {took_s:.3f} s. They are seconds since the request was "
+            "sent, and rise."
+        )
+    made = log.since(start)
+    made_s = made["timestamp"] + made["iteration_ms"] / 1000 - made["timestamp"].iloc[0]
+    too_early = [number for number, (at, was) in enumerate(zip(times_s, made_s), 1) if at < was - 0.001]
+    if too_early:
+        return (
+            f"Piece {too_early[0]} has the time {times_s[too_early[0] - 1]:.3f} s, but the engine took longer to make "
+            "it. Read the clock when the request is sent, and when each response arrives."
+        )
+    apart = sum(after - before > 0.0005 for before, after in zip(times_s, times_s[1:]))
+    return Measured(
+        "pieces with a time of their own", apart + 1, at_least=len(times_s) // 2, nothing=1,
+        advice="Note the time when a response arrives, not when the answer is complete.",
+    )  # fmt: skip
+
+
+def _tells_a_refusal(own: SimpleNamespace, server: Server) -> Finding:
+    try:
+        got = _within_patience(lambda: own.ask(server.grpc_url, " ", 4))
+    except TimeoutError as error:
+        return f"The server refuses a blank prompt, and your client waits on: {error}"
+    except Exception:
+        return None
+    if got is None or (not got.pieces and _is_stub(own, server)):
+        return NOT_YET
+    return "The server refuses a blank prompt, and your client says nothing of it: raise the error that arrives."
+
+
+def _is_stub(own: SimpleNamespace, server: Server) -> bool:
+    """Whether a file sends nothing yet, so that nothing can be refused."""
+    return not _within_patience(lambda: own.ask(server.grpc_url, "Hello.", 2)).pieces
+
+
+def _ends(own: SimpleNamespace, server: Server, log: _Log, prompt: str, place: int) -> Finding:
+    """Read to words that end within a piece, and count in the log how many tokens were computed in all."""
+    never, _ = _computed(own, server, log, prompt, "no such words", 12)
+    if never is None:
+        return NOT_YET
+    with Client(server.grpc_url) as reference:
+        whole = reference.ask(prompt, 12).text
+        words, text, num_pieces = _words_within(reference.stream(prompt, 40).read().pieces, place)
+    if never != whole:
+        return f"The words never come, so the whole text is wanted, {whole!r}; yours is {never!r}."
+    got, computed = _computed(own, server, log, prompt, words)
+    if got != text:
+        return f"Up to the piece that completes {words!r} the text is {text!r}; yours is {got!r}."
+    courses = _module(mine.COURSES_OWN / mine.PARTS["client"])
+    return Measured(
+        f"tokens computed, of {ASKED} asked for, for {num_pieces} pieces", computed, at_most=num_pieces + MANY_MORE,
+        course=_computed(courses, server, log, prompt, words)[1], nothing=ASKED,
+        advice="The engine went on after you had what you need. Tell it so: to close a connection waits for the rest.",
+    )  # fmt: skip
+
+
+def _words_within(pieces: list[str], place: int) -> tuple[str, str, int]:
+    """Words that the text has for the first time within a piece, not at its end; the text to there; its pieces."""
+    for number in [*range(place, len(pieces)), *range(1, place)]:
+        before, piece = "".join(pieces[:number]), pieces[number]
+        words = before[-6:] + piece[:-1]
+        if len(piece.strip()) > 2 and words not in before:
+            return words, before + piece, number + 1
+    raise CourseError("The model's text has no word to look for. Check once more: the next prompt is another.")
+
+
+def _computed(
+    own: SimpleNamespace, server: Server, log: _Log, prompt: str, words: str, max_tokens: int = ASKED
+) -> tuple[str | None, int]:
+    """What `read_until` gives, and how many tokens the engine computed from its call until it was idle again."""
+    start = log.size()
+    text = _within_patience(lambda: own.read_until(server.grpc_url, prompt, words, max_tokens))
+    return text, log.tokens_until_idle(start)
+
+
+class _Log:
+    """The iteration log of a running server, which nobody else asks anything meanwhile."""
+
+    def __init__(self, server: Server):
+        config = repository.read_config(server.repo / ENGINE / repository.CONFIG)
+        self.path = Path(repository.get_value(config, "iteration_log_path"))
+        self.slots = engine_folder.read(repository.get_value(config, "gpt_model_path")).build_config.max_batch_size
+        self._server = server
+        if not self.path.is_file():
+            raise CourseError("the server keeps no iteration log: assemble its repository with iteration_log_path")
+
+    def size(self) -> int:
+        return self.path.stat().st_size
+
+    def since(self, start: int) -> pd.DataFrame:
+        """The iterations since the log had `start` bytes."""
+        return telemetry.iterations(self.path, start)
+
+    def tokens_until_idle(self, start: int) -> int:
+        """Tokens computed since the log had `start` bytes, once the engine has nothing left to do."""
+        num_own = 0  # requests of ours, each one token: alone in its iteration when all others have ended
+        with Client(self._server.grpc_url) as client:
+
+            def look() -> pd.DataFrame:
+                nonlocal num_own
+                num_own += 1
+                client.ask("Hello.", 1)
+                return self.since(start)
+
+            log = telemetry.wait_for(
+                look, lambda rows: rows["active"].iloc[-1] == 1,
+                f"after {PATIENCE_S} s the engine still computed what your client had asked for", PATIENCE_S,
+            )  # fmt: skip
+        return int(log["scheduled"].sum()) - num_own
+
+
+# 3.3 ------------------------------------------------------------------------------------------------------------------
+
+
+@grades("3.3", "Beyond the slots it is the first word that waits: who has a slot is served as before.")
+def _readers(
+    answer: tuple[Callable, Callable, Callable, Server], choose: random.Random
+) -> dict[str, Finding | Callable[[], Finding]]:
+    at_once, who_waited, readers_that_fit, server = answer
+    log = _Log(server)
+    few, many = choose.randint(3, log.slots - 1), choose.randint(log.slots + 2, 2 * log.slots - 2)
+    return {
+        "at_once": lambda: _ask_at_once(at_once, log, few, many),
+        "who_waited": lambda: _waited(who_waited, choose),
+        "readers_that_fit": lambda: _fits(readers_that_fit, choose),
+    }
+
+
+def _ask_at_once(at_once: Callable, log: _Log, few: int, many: int) -> Finding:
+    figures: list[Measured] = []
+    for number in (few, many):
+        start = log.size()
+        answers = _within_patience(lambda: at_once(number, 16))  # noqa: B023 (called at once)
+        if answers is None:
+            return NOT_YET
+        computed, rows = log.tokens_until_idle(start), log.since(start)
+        if len(answers) != number:
+            return f"at_once({number}, 16) gave {len(answers)} answers: one for each reader."
+        figures += [
+            Measured(
+                f"of {number} readers in one iteration, at the most", rows["scheduled"].max(),
+                exactly=min(number, log.slots), course=min(number, log.slots), nothing=1,
+                advice="Send all requests before you wait for the first answer: a thread for each reader.",
+            ),
+            Measured(
+                f"tokens computed for {number} readers", computed, exactly=16 * number,
+                advice="Each reader asks for 16 tokens, with end_id=-1, and each answer is asked for once.",
+            ),
+        ]  # fmt: skip
+    return figures
+
+
+def _waited(who_waited: Callable, choose: random.Random) -> Finding:
+    for _ in range(20):
+        slots, number = choose.randint(2, 8), choose.randint(1, 12)
+        answers: list[Answer] = []
+        ends: list[float] = []
+        for reader in range(number):
+            begins = 0.0 if reader < slots else sorted(ends)[reader - slots]
+            first = begins + choose.uniform(0.05, 0.3)
+            times_s = [first + gap * 0.02 for gap in range(choose.randint(1, 30))]
+            ends.append(times_s[-1])
+            answers.append(Answer(["word"] * len(times_s), times_s))
+        earliest = min(ends)
+        right = sum(answer.times_s[0] > earliest for answer in answers)
+        choose.shuffle(answers)
+        got = who_waited(list(answers))
+        if got is None:
+            return NOT_YET
+        if got != right:
+            spans = [(round(one.times_s[0], 2), round(one.times_s[-1], 2)) for one in answers]
+            return (
+                f"Of these readers (first and last piece, in s) {right} had no word before somebody else had all of "
+                f"theirs, and you say {got}: {spans}."
+            )
+    return None
+
+
+def _fits(readers_that_fit: Callable, choose: random.Random) -> Finding:
     for _ in range(20):
         rows = [(number, choose.uniform(50, 400), choose.uniform(5, 40)) for number in (1, 2, 4, 8, 16)]
         max_ttft_ms, max_itl_ms, right = choose.uniform(200, 400), choose.uniform(20, 40), 0
@@ -93,4 +340,55 @@ def _fits(readers_that_fit: Callable) -> Finding:
         if got != right:
             return (f"With {max_ttft_ms:.0f} and {max_itl_ms:.0f} ms promised, {right} readers fit into this table, "
                     f"and you say {got}: {table.round().astype(int).to_dict('records')}.")  # fmt: skip
+    return None
+
+
+# 3.4 ------------------------------------------------------------------------------------------------------------------
+
+
+@grades("3.4", "Counters tell what a request cost without a clock: a stream calls postprocessing once for every token.")
+def _calls(answer: tuple[Callable, Server], choose: random.Random) -> dict[str, Callable[[], Finding]]:
+    calls_of, server = answer
+    few, many = sorted(choose.sample(range(5, 30), 2))
+
+    def whole() -> None:
+        with Client(server.grpc_url) as client:
+            client.ask("Explain how rain forms.", many, end_id=-1)
+
+    def streamed(*numbers: int) -> None:
+        with Client(server.grpc_url) as client:
+            for number in numbers:
+                client.stream("Explain how rain forms.", number, end_id=-1).read()
+
+    return {
+        "a whole answer": lambda: _counts(calls_of, whole, streamed, 1, 1),
+        "a stream": lambda: _counts(calls_of, lambda: streamed(few), streamed, 1, few),
+        "two streams": lambda: _counts(calls_of, lambda: streamed(few, many), streamed, 2, few + many),
+        "nothing": lambda: _counts(calls_of, lambda: None, streamed, 0, 0),
+    }
+
+
+def _counts(
+    calls_of: Callable, send: Callable[[], None], streamed: Callable[[int], None], requests: int, pieces: int
+) -> Finding:
+    streamed(3)  # just before, and so counted a moment later
+    num_sent = 0
+
+    def counting() -> None:
+        nonlocal num_sent
+        num_sent += 1
+        send()
+
+    got = _within_patience(lambda: calls_of(counting))
+    if got is None:
+        return NOT_YET
+    if num_sent != 1:
+        return f"Your function called send {num_sent} times: call it once, between two readings."
+    right = dict.fromkeys(MODELS, requests) | {"postprocessing": pieces}
+    wrong = [name for name in MODELS if name not in got or got[name] != right[name]]
+    if wrong:
+        return Measured(
+            f"calls of {wrong[0]}", got.get(wrong[0], math.nan), exactly=right[wrong[0]],
+            advice="Counters only grow, and Triton counts a moment after the answer: read when they stand still.",
+        )  # fmt: skip
     return None
