@@ -6,19 +6,19 @@ import dataclasses
 import json
 import random
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import numpy as np
 from tritonclient.grpc.model_config_pb2 import TYPE_INT32, DataType, ModelConfig
 
+from inflight import manifest
 from inflight.checkpoint import load_tokenizer
 from inflight.engine import BuildConfig, engine_version
 from inflight.errors import CourseError
 from inflight.notebook.grading.checker import grades
 from inflight.notebook.grading.finding import NOT_YET, Finding, Measured
-from inflight.notebook.grading.served import ANSWER_S, served
-from inflight.notebook.grading.stand_in import answer_ids
+from inflight.notebook.grading.served import ANSWER_S, PIPELINE, served, stand_ins
 from inflight.triton import repository, transport
 
 USAGE = "usage"
@@ -44,18 +44,20 @@ def _hidden_prompts(choose: random.Random, number: int) -> list[tuple[str, int]]
     ]
 
 
-def _answers(configs: dict[str, ModelConfig]) -> Callable[[str, int], tuple[str, int, int]]:
-    """What the pipeline with the stand-in for its engine is to answer: text, tokens of the prompt, of the answer."""
-    settings = repository.get_parameter
-    tokenizer = load_tokenizer(settings(configs["postprocessing"], "tokenizer_dir"))
-    wraps = settings(configs["preprocessing"], "apply_chat_template") == "true"
+def _right(prompt: str, most: int, encode: Callable[[str], list[int]] | None = None) -> tuple[str, int, int]:
+    """What the pipeline of stand-ins is to answer: its text, tokens of the prompt, tokens of the answer."""
+    ids = (encode or stand_ins().prompt_ids)(prompt)
+    answer = stand_ins().answer_ids(ids, most)
+    return stand_ins().answer_text(answer), len(ids), len(answer)
 
-    def answer(prompt: str, most: int) -> tuple[str, int, int]:
-        ids = tokenizer.encode(tokenizer.chat(prompt) if wraps else prompt)
-        given = answer_ids(ids, most)
-        return tokenizer.decode_increment([], given, True), len(ids), len(given)
 
-    return answer
+def _changed_code(repo: Path, but: Collection[str] = ()) -> str:
+    """The first model of the pipeline whose code is not the course's; blank when all are."""
+    for model in PIPELINE:
+        files = Path(repo) / model / "1" / "model.py", repository.TEMPLATES / model / "1" / "model.py"
+        if model not in but and len({file.read_bytes() for file in files}) > 1:
+            return f"{model}/1/model.py is not as it was, and need not be changed."
+    return ""
 
 
 def _ask(connection: transport.Connection, prompt: str, most: int) -> transport.Reply:
@@ -75,14 +77,18 @@ def _with_a_model_of_ones_own(repo: Path, choose: random.Random) -> dict[str, Fi
     missing = next((name for name in (*repository.PIPELINE, USAGE) if name not in configs), None)
     if missing:
         return f"The repository has no model {missing!r}."
-    found = {"the model": _usage_model(configs[USAGE]), "the ensemble": _usage_output(configs["ensemble"])}
+    found: dict[str, Finding] = {
+        "the model": _usage_model(configs[USAGE]),
+        "the ensemble": _usage_output(configs["ensemble"]),
+        "the others": _changed_code(repo) or None,
+    }
     if any(found.values()):
         return {**found, "hidden prompts": NOT_YET, "several rows": NOT_YET}
     try:
         with served(Path(repo)) as connection:
             return {
                 **found,
-                "hidden prompts": _billed(connection, _answers(configs), _hidden_prompts(choose, PROMPTS)),
+                "hidden prompts": _billed(connection, _hidden_prompts(choose, PROMPTS)),
                 "several rows": _rows_billed(connection, choose),
             }
     except CourseError as error:
@@ -115,17 +121,15 @@ def _usage_output(config: ModelConfig) -> Finding:
     return None
 
 
-def _billed(connection: transport.Connection, answer: Callable, prompts: list[tuple[str, int]]) -> Finding:
+def _billed(connection: transport.Connection, prompts: list[tuple[str, int]]) -> Finding:
     advice, right = "", 0
     for prompt, most in prompts:
-        text, *counts = answer(prompt, most)
+        text, *counts = _right(prompt, most)
         reply = _ask(connection, prompt, most)
         said, billed = _text(reply), reply.tensor(USAGE).reshape(-1).tolist()
         right += said == text and billed == counts
         if said != text:
-            advice = (
-                advice or f"{prompt!r} is answered with {said!r} instead of {text!r}: the text has to stay as it was."
-            )
+            advice = advice or f"{prompt!r} is answered with {said!r} instead of {text!r}: the text stays as it was."
         elif billed != counts:
             advice = advice or f"{prompt!r} has {counts[0]} tokens and its answer {counts[1]}; usage says {billed}."
     return Measured("prompts billed right", right, exactly=len(prompts), course=len(prompts), nothing=0, advice=advice)
@@ -174,6 +178,8 @@ _FAULTS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     ),
 }  # fmt: skip
 
+_RUN_ITSELF = {"search": ("preprocessing",)}  # models whose own code the check runs, as it was broken
+
 
 def broken_repositories(folder: str | Path, engine_dir: str | Path) -> dict[str, Path]:
     """The three repositories of exercise 2.2, made anew: each has its owner's settings, and something that is broken.
@@ -215,14 +221,17 @@ def _is_repaired(name: str, repo: Path, prompts: list[tuple[str, int]]) -> Findi
         wanted = {model: repository.read_config(intact / model / repository.CONFIG) for model in configs}
     if found := _changed_settings(wanted, configs):
         return f"{name}: {found}"
+    own = _RUN_ITSELF.get(name, ())
+    if changed := _changed_code(repo, but=own):
+        return f"{name}: {changed}"
+    encode = _encoder(configs["preprocessing"]) if own else None
     try:
-        with served(Path(repo)) as connection:
-            answer = _answers(configs)
+        with served(Path(repo), [model for model in PIPELINE if model not in own]) as connection:
             for prompt, most in prompts:
-                said, text = _text(_ask(connection, prompt, most)), answer(prompt, most)[0]
+                said, text = _text(_ask(connection, prompt, most)), _right(prompt, most, encode)[0]
                 if said != text:
                     return (
-                        f"{name}: Triton loads it. With a stand-in for the engine, {prompt!r} is to be answered with "
+                        f"{name}: Triton loads it. With stand-ins for its models, {prompt!r} is to be answered with "
                         f"{text!r}; it says {said!r}. Compare what is connected with what."
                     )
     except CourseError as error:
@@ -233,6 +242,13 @@ def _is_repaired(name: str, repo: Path, prompts: list[tuple[str, int]]) -> Findi
         if different
         else None
     )
+
+
+def _encoder(config: ModelConfig) -> Callable[[str], list[int]]:
+    """The token ids of a prompt as `preprocessing` with this config makes them."""
+    tokenizer = load_tokenizer(repository.get_parameter(config, "tokenizer_dir"))
+    wraps = repository.get_parameter(config, "apply_chat_template") == "true"
+    return lambda prompt: tokenizer.encode(tokenizer.chat(prompt) if wraps else prompt)
 
 
 def _changed_settings(wanted: dict[str, ModelConfig], found: dict[str, ModelConfig]) -> str:
@@ -306,6 +322,7 @@ class _Case:
         build = BuildConfig(max_input_len=self.longest // 2, max_seq_len=self.longest)
         config = {**_ENGINE, "version": engine_version(), "build_config": dataclasses.asdict(build)}
         (self.engine / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        manifest.write(self.engine)  # so that `engine.read` takes it for whole
 
     @property
     def arguments(self) -> tuple[Path, Path, Path, int, bool]:

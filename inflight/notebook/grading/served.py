@@ -1,7 +1,8 @@
-"""A learner's repository in a real Triton, for a check: with a stand-in for its engine, which takes too long to load.
+"""A learner's repository in a real Triton, for a check: with stand-ins for what takes long to load.
 
     with served(repo) as connection:
         reply = connection.infer("ensemble", {"text_input": text("Hello"), "max_tokens": …}, ANSWER_S)
+        right = stand_ins().answer_ids(…)
 
 A check takes a few seconds, and ends whatever the learner's code does.
 """
@@ -9,11 +10,14 @@ A check takes a few seconds, and ends whatever the learner's code does.
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib.util
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from types import ModuleType
 
 from inflight.errors import CourseError
 from inflight.paths import ASSETS
@@ -21,15 +25,22 @@ from inflight.triton import repository, transport
 from inflight.triton.server import Server
 
 ENGINE = "tensorrt_llm"
+PIPELINE = ("preprocessing", ENGINE, "postprocessing")
+STAND_INS = ASSETS / "stand-ins"
 LOAD_S = 60  # for what takes a second or two, unless a loop does not end
 ANSWER_S = 20
 
 
 @contextlib.contextmanager
-def served(repo: Path) -> Iterator[transport.Connection]:
-    """Serve a copy of a repository as long as the block lasts, its engine replaced by `assets/stand-in-engine`.
+def served(repo: Path, replaced: Collection[str] = PIPELINE) -> Iterator[transport.Connection]:
+    """Serve a copy of a repository as long as the block lasts, some of its models replaced by `assets/stand-ins`.
 
     The ensemble answers with one response, also where the repository's own would stream.
+
+    Parameters
+    ----------
+    replaced : collection of str
+        Of the pipeline's three models, those whose code is not run. The engine is always among them.
 
     Raises
     ------
@@ -38,7 +49,12 @@ def served(repo: Path) -> Iterator[transport.Connection]:
     """
     with tempfile.TemporaryDirectory(prefix="inflight-check-") as folder:
         copy = Path(shutil.copytree(repo, Path(folder) / "repo"))
-        _replace_engine(copy / ENGINE)
+        for model in {ENGINE, *replaced}:
+            shutil.rmtree(copy / model / "1")
+            shutil.copytree(STAND_INS, copy / model / "1")
+        config = repository.read_config(copy / ENGINE / repository.CONFIG)
+        config.model_transaction_policy.decoupled = False
+        repository.write_config(config, copy / ENGINE / repository.CONFIG)
         server = Server.by_hand(
             [f"--model-repository={copy}", "--model-control-mode=explicit", "--disable-auto-complete-config"]
         )
@@ -53,11 +69,14 @@ def served(repo: Path) -> Iterator[transport.Connection]:
             server.stop(drain_s=0)
 
 
-def _replace_engine(folder: Path) -> None:
-    shutil.copyfile(ASSETS / "stand-in-engine" / "model.py", folder / "1" / "model.py")
-    config = repository.read_config(folder / repository.CONFIG)
-    config.model_transaction_policy.decoupled = False
-    repository.write_config(config, folder / repository.CONFIG)
+@functools.cache
+def stand_ins() -> ModuleType:
+    """What the stand-ins answer, as functions: `prompt_ids`, `answer_ids`, `answer_text`."""
+    spec = importlib.util.spec_from_file_location("stand_ins", STAND_INS / "stand_ins.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _load(server: Server) -> None:
