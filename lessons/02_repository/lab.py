@@ -11,13 +11,12 @@
 import tempfile
 from pathlib import Path
 
-import httpx
 import pandas as pd
 
 from inflight import engine
 from inflight.checkpoint import fetch
 from inflight.notebook import broken_repositories, check, session
-from inflight.triton import Server, repository
+from inflight.triton import Client, Server, repository
 
 pd.set_option("display.max_colwidth", None)  # messages are to be read to their end
 folder = tempfile.TemporaryDirectory()  # it goes with the notebook's kernel
@@ -25,7 +24,7 @@ folder = tempfile.TemporaryDirectory()  # it goes with the notebook's kernel
 # %% tags=["nbval-ignore-output"]
 engine_dir = engine.cached(fetch())
 repo = repository.assemble(Path(folder.name) / "repo", engine_dir)
-(repo / "usage" / "1").mkdir(parents=True)
+(repo / "mask" / "1").mkdir(parents=True)
 print(f"engine: {engine_dir.name}")
 
 # %% [markdown]
@@ -33,56 +32,56 @@ print(f"engine: {engine_dir.name}")
 #
 # *Core · importance 5/5 · difficulty 3/5 · 20 minutes*
 #
-# A service bills by the token: each answer is to say how many tokens its prompt had, and how many it has itself. Write
-# the model `usage` from blank files, and give the ensemble in `repo` one more output, `usage`, INT32 with `dims: [ 2 ]`:
-# the two numbers, prompt first. No other model changes.
+# A service must not hand its users' e-mail addresses to a model. Write `mask` from blank files, a model in front of
+# `preprocessing`: in each text, every run of characters without blanks that has an `@` inside becomes `[e-mail]`. Then
+# give it its place in the ensemble of `repo`. Clients notice nothing: names and shapes of the ensemble stay as they are,
+# and no other model changes.
 #
-# | Tensor of `usage` | | Type | `dims` | What |
+# | Tensor of `mask` | | Type | `dims` | What |
 # |---|---|---|---|---|
-# | `PROMPT_TOKENS` | in | INT32 | `[ 1 ]` | tokens of the prompt: what `preprocessing` calls `REQUEST_INPUT_LEN` |
-# | `ANSWER_TOKENS` | in | INT32 | `[ -1 ]` | tokens of each beam of the answer: `sequence_length` of `tensorrt_llm` |
-# | `USAGE` | out | INT32 | `[ 2 ]` | tokens of the prompt, and of all beams of the answer |
+# | `TEXT` | in | STRING | `[ 1 ]` | what the client sends |
+# | `MASKED` | out | STRING | `[ 1 ]` | what `preprocessing` gets |
 #
-# Its `max_batch_size` is 64, as that of the others. So a request may have several rows, and each is billed for itself.
-# First the code:
+# Its `max_batch_size` is 64, as that of the others. So a request may have several rows, each a text of its own. A text
+# arrives as `bytes` in UTF-8. First the code:
 
 # %%
-# %%writefile {repo}/usage/1/model.py
+# %%writefile {repo}/mask/1/model.py
 # # BEGIN SOLUTION
 # # LAB: # your class TritonPythonModel
+# import re
+#
 # import numpy as np
 # import triton_python_backend_utils as pb_utils
 #
 #
 # class TritonPythonModel:
-#     """Prompt and answer of each row in tokens, for the bill."""
+#     """Texts without e-mail addresses."""
 #
 #     def execute(self, requests):
 #         return [self.answer(request) for request in requests]
 #
 #     def answer(self, request):
-#         prompt = pb_utils.get_input_tensor_by_name(request, "PROMPT_TOKENS").as_numpy()
-#         beams = pb_utils.get_input_tensor_by_name(request, "ANSWER_TOKENS").as_numpy()
-#         answer = beams.sum(axis=1, keepdims=True)
-#         usage = np.hstack([prompt, answer]).astype(np.int32)
-#         return pb_utils.InferenceResponse([pb_utils.Tensor("USAGE", usage)])
+#         texts = pb_utils.get_input_tensor_by_name(request, "TEXT").as_numpy()
+#         masked = np.array([[self.mask(text)] for text in texts.reshape(-1)], object)
+#         return pb_utils.InferenceResponse([pb_utils.Tensor("MASKED", masked)])
+#
+#     def mask(self, text):
+#         return re.sub(r"\S+@\S+", "[e-mail]", text.decode()).encode()
 # # END SOLUTION
 
 # %% [markdown]
 # Then its config:
 
 # %%
-# %%writefile {repo}/usage/config.pbtxt
+# %%writefile {repo}/mask/config.pbtxt
 # # BEGIN SOLUTION
 # # LAB: # your config
-# name: "usage"
+# name: "mask"
 # backend: "python"
 # max_batch_size: 64
-# input [
-#   { name: "PROMPT_TOKENS"  data_type: TYPE_INT32  dims: [ 1 ] },
-#   { name: "ANSWER_TOKENS"  data_type: TYPE_INT32  dims: [ -1 ] }
-# ]
-# output [ { name: "USAGE"  data_type: TYPE_INT32  dims: [ 2 ] } ]
+# input [ { name: "TEXT"  data_type: TYPE_STRING  dims: [ 1 ] } ]
+# output [ { name: "MASKED"  data_type: TYPE_STRING  dims: [ 1 ] } ]
 # instance_group [ { kind: KIND_CPU } ]
 # # END SOLUTION
 
@@ -96,11 +95,13 @@ extended = None
 # LAB: # your change of the ensemble's config; then set extended
 config_file = repo / "ensemble" / "config.pbtxt"
 config = repository.read_config(config_file)
-step = config.ensemble_scheduling.step.add(model_name="usage", model_version=-1)
-step.input_map["PROMPT_TOKENS"] = "_REQUEST_INPUT_LEN"
-step.input_map["ANSWER_TOKENS"] = "_SEQUENCE_LENGTH"
-step.output_map["USAGE"] = "usage"
-config.output.add(name="usage", data_type="TYPE_INT32", dims=[2])
+others = list(config.ensemble_scheduling.step)
+del config.ensemble_scheduling.step[:]
+step = config.ensemble_scheduling.step.add(model_name="mask", model_version=-1)
+step.input_map["TEXT"] = "text_input"
+step.output_map["MASKED"] = "_MASKED"
+config.ensemble_scheduling.step.extend(others)
+config.ensemble_scheduling.step[1].input_map["QUERY"] = "_MASKED"
 repository.write_config(config, config_file)
 extended = repo
 # END SOLUTION
@@ -110,16 +111,17 @@ check("2.1", extended)
 
 # %% [markdown]
 # <details><summary>Where to look</summary>The lecture's section "A model by hand" has a model, its config and a step of an
-# ensemble, each whole. Which names the ensemble has for the two tensors, its config says: look for
-# <code>REQUEST_INPUT_LEN</code> and <code>sequence_length</code> in the <code>output_map</code>s.</details>
+# ensemble, each whole. In the ensemble's config, look for <code>text_input</code>: somebody takes it today, and is to
+# take your tensor tomorrow.</details>
 #
-# <details><summary>How to begin</summary>Copy <code>to_ids</code>, give it two inputs, and let it return zeros of shape
-# <code>[rows, 2]</code>. Load it by the check, and only then compute. <code>np.hstack</code> puts two arrays of
-# <code>[rows, 1]</code> side by side.</details>
+# <details><summary>How to begin</summary>Copy <code>to_text</code>, and let it return what it gets. Load it by the check,
+# and only then change the text: <code>re.sub(r"\S+@\S+", …)</code> on <code>text.decode()</code>. A step may stand
+# only behind those whose tensors it takes.</details>
 #
-# <details><summary>The error you see</summary>"… which no earlier step and no input gives": the value in your
-# <code>input_map</code> is none of the ensemble's names. "max_batch_size": that of a step is at least the ensemble's.
-# "unexpected shape for output": the first dimension of what you give is the number of rows.</details>
+# <details><summary>The error you see</summary>"… which no earlier step and no input gives": the value in an
+# <code>input_map</code> is none of the ensemble's names, or its step comes later. "max_batch_size": that of a step is at
+# least the ensemble's. A text that begins with <code>b'</code>: <code>str</code> was called on
+# <code>bytes</code>.</details>
 
 # %% [markdown]
 # ## Exercise 2.2: three repositories that do not serve
@@ -272,28 +274,23 @@ check("2.4", takers)
 # %% [markdown]
 # ## Bonus
 #
-# See your `usage` at work, with the real engine: each answer brings its bill. Then let it say a third number, the price,
-# and find out what else has to change.
+# See your `mask` at work, with the real engine: this one gives back the prompt, as it saw it, in front of its answer.
+# `repository.refit` puts another engine and other settings into a repository; tensors and code stay yours, and later labs
+# serve it in this way. Then find out what your `mask` costs: ask a hundred times with it and without.
 
 # %% tags=["nbval-ignore-output"]
 if extended is not None:
-    server = Server(extended).start()
-    for prompt in ("Hello", "Name three rivers of Europe, and a town on each."):
-        url = f"{server.http_url}/v2/models/ensemble/generate"
-        body = {"text_input": prompt, "max_tokens": 24}
-        reply = httpx.post(url, json=body, headers=server.headers, timeout=60).json()
-        print(reply["usage"], repr(reply["text_output"]))
-
-# %% [markdown]
-# Another engine, other settings, and the tensors and the code are still yours: `repository.refit` puts them in, as later
-# labs do.
-
-# %%
-if extended is not None:
-    smaller = repository.refit(
-        extended, Path(folder.name) / "smaller", engine_dir, decoupled_mode=True
+    shown = repository.refit(
+        extended,
+        Path(folder.name) / "shown",
+        engine_dir,
+        exclude_input_in_output=False,
     )
-    print(*repository.models(smaller))
+    server = Server(shown).start()
+    answer = Client(server.grpc_url).ask(
+        "Who is ada@example.org, please?", max_tokens=24
+    )
+    print(answer.text)
 
 # %% [markdown]
 # ## Elsewhere
@@ -304,22 +301,21 @@ if extended is not None:
 #    change?
 #
 # <details><summary>Answer</summary>Only values: the engine's folder, the backend of <code>tensorrt_llm</code>, and where
-# the tokenizer lies. The ensemble's maps and <code>usage</code> stay as they are, as far as the release has the same
-# names of tensors.</details>
+# the tokenizer lies. <code>mask</code> and its place in the ensemble stay, as far as the release has the same names of
+# tensors.</details>
 #
-# 2. The service begins to stream. Your `usage` is one step of a decoupled ensemble now. How often does it run for one
-#    request, and what does each run say?
+# 2. The service begins to stream. Your `mask` is a step of a decoupled ensemble now. How often does it run for one
+#    request? And could it do the same for the answer, behind `postprocessing`?
 #
-# <details><summary>Answer</summary>Once for each response of the engine, and each says the tokens of its own piece: the
-# client adds up the second number and takes the first once. A model that sees single tensors cannot know the
-# sum.</details>
+# <details><summary>Answer</summary>Once, as it stands before the engine. Behind it, it would run for each piece, and an
+# address that is spread over several pieces would pass: it would have to remember the end of the piece
+# before.</details>
 #
-# 3. A client was written for the ensemble before `usage` was there. Does it still work? And one that asked for
-#    `usage` with `dims: [ 1 ]`?
+# 3. A client was written for the ensemble before `mask` was there. Does it still work? And one that asked
+#    `preprocessing` itself, as some do?
 #
-# <details><summary>Answer</summary>The first works: an output more breaks nobody who does not ask for it. The second
-# gets two numbers where it expects one. Names, types and shapes are a contract; to add is safe, to change is
-# not.</details>
+# <details><summary>Answer</summary>The first works and is protected. The second works too, and its addresses reach the
+# model: an ensemble protects only those who use it, so the other models have to be closed to clients.</details>
 
 # %% tags=["nbval-ignore-output"]
 session.running()

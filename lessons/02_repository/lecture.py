@@ -44,7 +44,7 @@ from inflight.notebook import widgets
 # %% tags=["parameters"]
 prediction = None  # papermill may answer
 
-# %% tags=["setup", "nbval-ignore-output"]
+# %% tags=["setup"]
 guess = widgets.predict(
     "How many tensors are handed over in all, those of the client included?",
     {"some 5": 5, "some 10": 10, "some 20": 20, "some 40": 40},
@@ -493,7 +493,7 @@ assert all(row.state == "READY" for row in server.models())
 # | start | `Server("repo").start()` | `{{line.launch}}` |
 #
 # All but the last is `lab.sh fill`; what to know about each release's templates is in
-# [assets/lab-gpu](../assets/lab-gpu/README.md). Triton's own pages:
+# [assets/lab-gpu](../assets/lab-gpu/README.md#filling-by-lesson). Triton's own pages:
 # [model repository](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/model_repository.html),
 # [model configuration](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/model_configuration.html),
 # [ensembles](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/ensemble_models.html).

@@ -12,8 +12,8 @@ from inflight.paths import COURSE
 from inflight.triton import repository
 
 COURSES_OWN = COURSE / "assets" / "parts" / "repository"
-CODE = (COURSES_OWN / "usage" / "1" / "model.py").read_text(encoding="utf-8")
-CONFIG = (COURSES_OWN / "usage" / "config.pbtxt").read_text(encoding="utf-8")
+CODE = (COURSES_OWN / "mask" / "1" / "model.py").read_text(encoding="utf-8")
+CONFIG = (COURSES_OWN / "mask" / "config.pbtxt").read_text(encoding="utf-8")
 
 
 @pytest.fixture(autouse=True)
@@ -33,30 +33,35 @@ def repo(intact, tmp_path):
     return shutil.copytree(intact, tmp_path / "repo")
 
 
-def extend(
-    repo, code=CODE, config=CONFIG, prompt="_REQUEST_INPUT_LEN", answer="_SEQUENCE_LENGTH", dims=(2,), runs=True
-):
-    """Add `usage`, and put it into the ensemble as a learner would."""
-    (repo / "usage" / "1").mkdir(parents=True)
-    (repo / "usage" / "1" / "model.py").write_text(code)
-    (repo / "usage" / "config.pbtxt").write_text(config)
+def extend(repo, code=CODE, config=CONFIG, text="text_input", query="_MASKED", runs=True):
+    """Add `mask`, and put it into the ensemble as a learner would."""
+    (repo / "mask" / "1").mkdir(parents=True)
+    (repo / "mask" / "1" / "model.py").write_text(code)
+    (repo / "mask" / "config.pbtxt").write_text(config)
     path = repo / "ensemble" / "config.pbtxt"
     ensemble = repository.read_config(path)
     if runs:
-        step = ensemble.ensemble_scheduling.step.add(model_name="usage", model_version=-1)
-        step.input_map["PROMPT_TOKENS"], step.input_map["ANSWER_TOKENS"] = prompt, answer
-        step.output_map["USAGE"] = "usage"
-    ensemble.output.add(name="usage", data_type="TYPE_INT32", dims=dims)
+        others = list(ensemble.ensemble_scheduling.step)
+        others[0].input_map["QUERY"] = query
+        del ensemble.ensemble_scheduling.step[:]
+        step = ensemble.ensemble_scheduling.step.add(model_name="mask", model_version=-1)
+        step.input_map["TEXT"], step.output_map["MASKED"] = text, "_MASKED"
+        ensemble.ensemble_scheduling.step.extend(others)
     repository.write_config(ensemble, path)
     return repo
 
 
-def with_line(line):
-    """The course's model, with another line in place of the one that computes."""
-    return CODE.replace("usage = np.hstack([prompt, answer]).astype(np.int32)", line)
+def with_mask(line):
+    """The course's model, with another rule."""
+    return CODE.replace('return re.sub(r"\\S+@\\S+", "[e-mail]", text.decode()).encode()', line)
 
 
-ROW_BY_ROW = '''
+def with_masked(line):
+    """The course's model, with another way through the rows."""
+    return CODE.replace("masked = np.array([[self.mask(text)] for text in texts.reshape(-1)], object)", line)
+
+
+WORD_BY_WORD = """
 import numpy
 import triton_python_backend_utils as inside
 
@@ -65,39 +70,44 @@ class TritonPythonModel:
     def execute(self, requests):
         responses = []
         for request in requests:
-            asked = inside.get_input_tensor_by_name(request, "PROMPT_TOKENS").as_numpy()
-            given = inside.get_input_tensor_by_name(request, "ANSWER_TOKENS").as_numpy()
-            table = [[int(one[0]), sum(int(beam) for beam in beams)] for one, beams in zip(asked, given)]
-            responses.append(inside.InferenceResponse([inside.Tensor("USAGE", numpy.array(table, dtype="int32"))]))
+            rows = inside.get_input_tensor_by_name(request, "TEXT").as_numpy()
+            for row in rows:
+                words = row[0].decode("utf-8").split(" ")
+                row[0] = " ".join("[e-mail]" if "@" in word else word for word in words).encode("utf-8")
+            responses.append(inside.InferenceResponse([inside.Tensor("MASKED", rows)]))
         return responses
-'''  # fmt: skip
+"""
 
 
 # 2.1 ------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_model_written_another_way_is_done(repo):
-    result = check("2.1", extend(repo, ROW_BY_ROW, "# billing\n" + CONFIG.replace(" },\n", " }\n,")))
+    result = check("2.1", extend(repo, WORD_BY_WORD, "# privacy\n" + CONFIG))
     assert result.status == "done", result
-    assert result.figures[0].value == result.figures[0].course == graders.PROMPTS and result.seed is not None
+    figure = result.figures[0]
+    assert figure.value == figure.course == 4 and figure.nothing == 1 and result.seed is not None
 
 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"config": ""}, "The check says: ensemble/config.pbtxt: ensemble_scheduling.step[3] (usage)"),
-        ({"config": CONFIG.replace("[ 2 ]", "[ -1 ]")}, "usage's USAGE is TYPE_INT32 [-1]; make it TYPE_INT32 [2]."),
-        ({"dims": (-1,)}, "The output usage is TYPE_INT32 [-1]. Clients are promised TYPE_INT32 [2]"),
-        ({"prompt": "_REQUEST_INPUT_LENGTH"}, "The check says: ensemble/config.pbtxt"),
+        ({"config": ""}, "The check says: ensemble/config.pbtxt: ensemble_scheduling.step[0] (mask)"),
+        ({"config": CONFIG.replace("dims: [ 1 ]", "dims: [ -1 ]")}, "mask's TEXT is TYPE_STRING [-1]. It is promised"),
+        ({"config": CONFIG.replace('"MASKED"  data_type: TYPE_STRING', '"MASKED"  data_type: TYPE_INT32')},
+         "The check says: ensemble/config.pbtxt"),
+        ({"query": "_MASK"}, "The check says: ensemble/config.pbtxt"),
+        ({"config": CONFIG.replace("64", "0")}, "mask has max_batch_size 0"),
+        ({"config": CONFIG.replace("64", "8")}, "hidden prompts not right yet"),
         ({"code": "import numpy as np\nclass TritonModel:\n    pass\n"}, "Triton says: The model"),
-        ({"code": with_line("usage = np.full((len(prompt), 2), 3, np.int32)")}, "prompts billed right: 0, where"),
-        ({"prompt": "_SEQUENCE_LENGTH", "answer": "_REQUEST_INPUT_LEN"}, "and its answer"),
-        ({"answer": "_REQUEST_OUTPUT_LEN"}, "prompts billed right:"),
-        ({"code": with_line("usage = np.hstack([prompt, answer]).astype(np.int32)[:1]")}, "A request has 3 rows"),
-        ({"code": with_line("usage = np.array([[prompt.item(), answer.item()]], np.int32)")}, "Asked for 3 rows in"),
-        ({"code": with_line("usage = np.repeat(np.hstack([prompt, answer])[:1], len(prompt), 0).astype(np.int32)")},
-         "several rows not right yet. A request has 3 rows"),
-        ({"code": with_line("usage = np.hstack([prompt, answer])[self.none]")}, "has no attribute 'none'"),
+        ({"code": with_mask("return text")}, "prompts handed on right: 1, where exactly 4 is wanted. A client sends"),
+        ({"code": with_mask('return b"[e-mail]"')}, "prompts handed on right: 0, where exactly 4"),
+        ({"code": with_mask('return re.sub(r"\\S+@\\S+", "[e-mail]", str(text)).encode()')}, "handed on right: 0"),
+        ({"code": with_mask('return re.sub(r"\\S+@\\S+", "[e-mail]", text.decode(), 1).encode()')}, "right: 3, where"),
+        ({"code": with_masked("masked = np.array([[self.mask(texts.item())]], object)")}, "Asked for 3 rows in one"),
+        ({"code": with_masked("masked = np.array([[self.mask(texts[0, 0])]] * len(texts), object)")},
+         "several rows not right yet. A request has the 3 rows"),
+        ({"code": with_mask("return self.none")}, "has no attribute 'none'"),
     ],
 )  # fmt: skip
 def test_what_a_wrong_model_is_told(repo, changes, says):
@@ -105,40 +115,44 @@ def test_what_a_wrong_model_is_told(repo, changes, says):
     assert result.status in ("wrong", "partly") and says in repr(result)
 
 
+def test_a_model_beside_the_way(repo):
+    """It is in the repository, and masks, but nobody asks it."""
+    assert "No step of the ensemble runs mask." in repr(check("2.1", extend(repo, runs=False)))
+
+
+def test_a_mask_built_into_another_model(repo):
+    extend(repo)
+    path = repo / "preprocessing" / "1" / "model.py"
+    path.write_text(path.read_text() + "# mine\n")
+    assert "preprocessing/1/model.py is not as it was" in repr(check("2.1", repo))
+
+
 def test_a_repository_without_the_model_or_none_at_all(repo, tmp_path):
-    assert "The repository has no model 'usage'." in repr(check("2.1", repo))
+    assert "The repository has no model 'mask'." in repr(check("2.1", repo))
     assert "is no repository" in repr(check("2.1", tmp_path)) and "is no repository" in repr(check("2.1", 57))
-    assert "The check says: usage/1" in repr(check("2.1", extend_without_code(repo)))
+    assert "The check says: mask/1" in repr(check("2.1", extend_without_code(repo)))
 
 
 def extend_without_code(repo):
     extend(repo)
-    (repo / "usage" / "1" / "model.py").unlink()
+    (repo / "mask" / "1" / "model.py").unlink()
     return repo
 
 
-def test_an_output_that_no_model_computes(repo):
-    extend(repo, runs=False)
-    path = repo / "ensemble" / "config.pbtxt"
-    path.write_text(path.read_text().replace('"_REQUEST_INPUT_LEN"', '"usage"'))
-    result = check("2.1", repo)
-    assert "The check says" in repr(result) or "No step of the ensemble runs usage." in repr(result)
-
-
 def test_an_answer_that_is_lost_on_the_way(repo):
-    """The bill is right, but the text is not what the pipeline answers."""
+    """What is masked is right, but the pipeline behind it is not what it was."""
     extend(repo)
     path = repo / "ensemble" / "config.pbtxt"
     config = repository.read_config(path)
-    engine_inputs = config.ensemble_scheduling.step[1].input_map
+    engine_inputs = config.ensemble_scheduling.step[2].input_map
     engine_inputs["input_lengths"], engine_inputs["request_output_len"] = "_REQUEST_OUTPUT_LEN", "_REQUEST_INPUT_LEN"
     repository.write_config(config, path)
-    assert "the text stays as it was" in repr(check("2.1", repo))
+    assert "hidden prompts not right yet" in repr(check("2.1", repo))
 
 
 def test_a_loop_without_an_end_ends_with_the_check(repo, monkeypatch):
     monkeypatch.setattr(graders, "ANSWER_S", 2)
-    assert "no answer" in repr(check("2.1", extend(repo, with_line("while True: pass")))).lower()
+    assert "no answer" in repr(check("2.1", extend(repo, with_mask("while True: pass")))).lower()
 
 
 def test_a_model_that_is_never_loaded_ends_with_the_check(repo, monkeypatch):
@@ -151,7 +165,7 @@ def test_a_model_that_is_never_loaded_ends_with_the_check(repo, monkeypatch):
 
 def test_the_courses_own_part_is_what_the_exercise_makes(repo):
     extend(repo)
-    for file in ("usage/1/model.py", "usage/config.pbtxt", "ensemble/config.pbtxt"):
+    for file in ("mask/1/model.py", "mask/config.pbtxt", "ensemble/config.pbtxt"):
         path = COURSES_OWN / file
         assert path.read_text() == (repo / file).read_text(), f"{path} is not what exercise 2.1 makes of the templates"
     lab = (COURSE / "lessons" / "02_repository" / "lab.py").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import numpy as np
-from tritonclient.grpc.model_config_pb2 import TYPE_INT32, DataType, ModelConfig
+from tritonclient.grpc.model_config_pb2 import TYPE_STRING, DataType, ModelConfig
 
 from inflight import manifest
 from inflight.checkpoint import load_tokenizer
@@ -21,8 +21,7 @@ from inflight.notebook.grading.finding import NOT_YET, Finding, Measured
 from inflight.notebook.grading.served import ANSWER_S, PIPELINE, served, stand_ins
 from inflight.triton import repository, transport
 
-USAGE = "usage"
-PROMPTS = 4  # hidden ones of a check
+MASK, MASKED = "mask", "[e-mail]"
 WORDS = ("black", "hole", "where", "light", "old", "stars", "does", "not", "come", "back", "however", "long")
 
 
@@ -44,11 +43,10 @@ def _hidden_prompts(choose: random.Random, number: int) -> list[tuple[str, int]]
     ]
 
 
-def _right(prompt: str, most: int, encode: Callable[[str], list[int]] | None = None) -> tuple[str, int, int]:
-    """What the pipeline of stand-ins is to answer: its text, tokens of the prompt, tokens of the answer."""
+def _right(prompt: str, most: int, encode: Callable[[str], list[int]] | None = None) -> str:
+    """What the pipeline of stand-ins is to answer."""
     ids = (encode or stand_ins().prompt_ids)(prompt)
-    answer = stand_ins().answer_ids(ids, most)
-    return stand_ins().answer_text(answer), len(ids), len(answer)
+    return stand_ins().answer_text(stand_ins().answer_ids(ids, most))
 
 
 def _changed_code(repo: Path, but: Collection[str] = ()) -> str:
@@ -74,83 +72,88 @@ def _with_a_model_of_ones_own(repo: Path, choose: random.Random) -> dict[str, Fi
     configs, problem = _read(repo)
     if problem:
         return problem
-    missing = next((name for name in (*repository.PIPELINE, USAGE) if name not in configs), None)
+    missing = next((name for name in (*repository.PIPELINE, MASK) if name not in configs), None)
     if missing:
         return f"The repository has no model {missing!r}."
     found: dict[str, Finding] = {
-        "the model": _usage_model(configs[USAGE]),
-        "the ensemble": _usage_output(configs["ensemble"]),
+        "the model": _mask_model(configs[MASK]),
+        "the ensemble": _mask_step(configs["ensemble"]),
         "the others": _changed_code(repo) or None,
     }
     if any(found.values()):
         return {**found, "hidden prompts": NOT_YET, "several rows": NOT_YET}
     try:
         with served(Path(repo)) as connection:
-            return {
-                **found,
-                "hidden prompts": _billed(connection, _hidden_prompts(choose, PROMPTS)),
-                "several rows": _rows_billed(connection, choose),
-            }
+            prompts = _answered_masked(connection, _hidden_addresses(choose))
+            return {**found, "hidden prompts": prompts, "several rows": _rows_masked(connection, choose)}
     except CourseError as error:
         return {**found, "hidden prompts": f"Triton says: {error}", "several rows": NOT_YET}
 
 
-def _usage_model(config: ModelConfig) -> Finding:
-    wanted = {"PROMPT_TOKENS": [1], "ANSWER_TOKENS": [-1]}, {"USAGE": [2]}
-    for kind, tensors, names in zip(("input", "output"), (config.input, config.output), wanted, strict=True):
-        given = {one.name: (one.data_type, list(one.dims)) for one in tensors}
-        for name, dims in names.items():
-            if name not in given:
-                return f"usage has no {kind} {name}."
-            if given[name] != (TYPE_INT32, dims):
-                return f"usage's {name} is {DataType.Name(given[name][0])} {given[name][1]}; make it TYPE_INT32 {dims}."
-    return None if config.max_batch_size else "usage has max_batch_size 0: then no shape has a dimension in front."
+def _mask_model(config: ModelConfig) -> Finding:
+    for kind, tensors, name in (("input", config.input, "TEXT"), ("output", config.output, "MASKED")):
+        given = next((one for one in tensors if one.name == name), None)
+        if given is None:
+            return f"mask has no {kind} {name}."
+        if (given.data_type, list(given.dims)) != (TYPE_STRING, [1]):
+            said = f"{DataType.Name(given.data_type)} {list(given.dims)}"
+            return f"mask's {name} is {said}. It is promised as TYPE_STRING [1]: one text a row."
+    return None if config.max_batch_size else "mask has max_batch_size 0: then no shape has a dimension in front."
 
 
-def _usage_output(config: ModelConfig) -> Finding:
-    if all(step.model_name != USAGE for step in config.ensemble_scheduling.step):
-        return "No step of the ensemble runs usage."
-    found = next((one for one in config.output if one.name == USAGE), None)
-    if found is None:
-        return "The ensemble has no output usage."
-    if found.data_type != TYPE_INT32 or list(found.dims) != [2]:
-        kind = DataType.Name(found.data_type)
-        return (
-            f"The output usage is {kind} {list(found.dims)}. Clients are promised TYPE_INT32 [2]: two numbers, always."
-        )
+def _mask_step(config: ModelConfig) -> Finding:
+    steps = {step.model_name: step for step in config.ensemble_scheduling.step}
+    if MASK not in steps:
+        return "No step of the ensemble runs mask."
+    client = {one.name: list(one.dims) for one in (*config.input, *config.output)}
+    if client.get("text_input") != [1] or client.get("text_output") != [-1]:
+        return "The ensemble's text_input is no longer [1], or its text_output no longer [-1]: clients rely on both."
     return None
 
 
-def _billed(connection: transport.Connection, prompts: list[tuple[str, int]]) -> Finding:
+def _hidden_addresses(choose: random.Random) -> list[tuple[str, str, int]]:
+    """Texts with none, one or two addresses, what is to become of each, and the most tokens that it asks for."""
+    made = []
+    for addresses in (0, 1, 2, 1):
+        words = ["grüße", *choose.choices(WORDS, k=choose.randint(2, 6))]
+        masked = list(words)
+        for _ in range(addresses):
+            place = choose.randint(0, len(words))
+            words.insert(place, f"{choose.choice(WORDS)}{choose.randint(1, 99)}@{choose.choice(WORDS)}.org")
+            masked.insert(place, MASKED)
+        made.append((" ".join(words), " ".join(masked), choose.randint(40, 60)))
+    return made
+
+
+def _answered_masked(connection: transport.Connection, prompts: list[tuple[str, str, int]]) -> Finding:
     advice, right = "", 0
-    for prompt, most in prompts:
-        text, *counts = _right(prompt, most)
-        reply = _ask(connection, prompt, most)
-        said, billed = _text(reply), reply.tensor(USAGE).reshape(-1).tolist()
-        right += said == text and billed == counts
-        if said != text:
-            advice = advice or f"{prompt!r} is answered with {said!r} instead of {text!r}: the text stays as it was."
-        elif billed != counts:
-            advice = advice or f"{prompt!r} has {counts[0]} tokens and its answer {counts[1]}; usage says {billed}."
-    return Measured("prompts billed right", right, exactly=len(prompts), course=len(prompts), nothing=0, advice=advice)
+    for prompt, masked, most in prompts:
+        said, wanted = _text(_ask(connection, prompt, most)), _right(masked, most)
+        right += said == wanted
+        if said != wanted:
+            leaks = said == _right(prompt, most)
+            what = "preprocessing gets it as it was" if leaks else f"preprocessing does not get {masked!r}"
+            advice = advice or f"A client sends {prompt!r}, and {what}."
+    nothing = sum(prompt == masked for prompt, masked, _ in prompts)
+    return Measured(
+        "prompts handed on right", right, exactly=len(prompts), course=len(prompts), nothing=nothing, advice=advice
+    )
 
 
 def _text(reply: transport.Reply) -> str:
     return reply.tensor("text_output").reshape(-1)[0].decode("utf-8", "replace")
 
 
-def _rows_billed(connection: transport.Connection, choose: random.Random) -> Finding:
-    """A request of several rows, as a batch has: each row is billed for itself."""
-    rows = np.array([[choose.randint(1, 99), choose.randint(1, 99)] for _ in range(3)], np.int32)
-    arrays = {"PROMPT_TOKENS": rows[:, :1], "ANSWER_TOKENS": rows[:, 1:]}
+def _rows_masked(connection: transport.Connection, choose: random.Random) -> Finding:
+    """A request of several rows, as a batch has: each is masked for itself."""
+    texts = [f"{choose.choice(WORDS)} {number} a@b.org" for number in range(3)]
+    wanted = [[text.replace("a@b.org", MASKED)] for text in texts]
     try:
-        reply = connection.infer(USAGE, arrays, ANSWER_S)
+        reply = connection.infer(MASK, {"TEXT": transport.text(*texts)}, ANSWER_S)
     except CourseError as error:
-        return f"Asked for {len(rows)} rows in one request, usage says: {error}"
-    said = reply.tensor("USAGE").tolist()
-    if said == rows.tolist():
-        return None
-    return f"A request has {len(rows)} rows of prompt and answer, {rows.tolist()}, and USAGE says {said}."
+        return f"Asked for {len(texts)} rows in one request, mask says: {error}"
+    said = [[text.decode("utf-8", "replace") for text in row] for row in reply.tensor("MASKED").tolist()]
+    return None if said == wanted else f"A request has the {len(texts)} rows {texts}, and MASKED is {said}."
 
 
 # 2.2 ------------------------------------------------------------------------------------------------------------------
@@ -228,7 +231,7 @@ def _is_repaired(name: str, repo: Path, prompts: list[tuple[str, int]]) -> Findi
     try:
         with served(Path(repo), [model for model in PIPELINE if model not in own]) as connection:
             for prompt, most in prompts:
-                said, text = _text(_ask(connection, prompt, most)), _right(prompt, most, encode)[0]
+                said, text = _text(_ask(connection, prompt, most)), _right(prompt, most, encode)
                 if said != text:
                     return (
                         f"{name}: Triton loads it. With stand-ins for its models, {prompt!r} is to be answered with "
