@@ -3,11 +3,11 @@
     with Server("repo") as server:
         print(server.http_url, server.grpc_url)
 
-It runs in one of three ways: the `tritonserver` inside the nvidia-pytriton wheel (`wheel`), one in a container
-(`container`), or one that runs already, started by somebody else (`attached`). Models are loaded one by one through the
-server's API (`--model-control-mode=explicit`), so that the state of each is known at any time and the reason of a
-failure at once. That API, and others that could be turned against the user, take a key that only the user's own
-processes find; `keys` says which.
+It runs in one of three ways: the `tritonserver` inside the nvidia-pytriton wheel (`wheel`; with arguments of your own
+`by_hand`), one in a container (`container`), or one that runs already, started by somebody else (`attached`). Models
+are loaded one by one through the server's API (`--model-control-mode=explicit`), so that the state of each is known at
+any time and the reason of a failure at once. That API, and others that could be turned against the user, take a key
+that only the user's own processes find; `keys` says which.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def tritonserver(arguments: Sequence[str]) -> Server:
     """Start `tritonserver` with these arguments, and print the whole command line, the key masked.
 
     Added are an environment, free ports on 127.0.0.1 where none are given, the key that closes it to other users, and a
-    supervisor: it ends with this program. What it loads the arguments say; nothing of the repository is checked.
+    supervisor: it ends with this program. What it loads the arguments say; nothing of the repository is checked. It
+    runs from the wheel on this machine, also where the environment names another place for servers.
 
     Parameters
     ----------

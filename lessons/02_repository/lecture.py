@@ -132,7 +132,7 @@ print(table.partition("\nI")[0])
 
 # %% tags=["setup"]
 def ask(server, model, **tensors):
-    """Send arrays to a model by the names of its inputs; return its outputs by theirs."""
+    """Send arrays to a model's inputs, by name; return its outputs, by name."""
     inputs = []
     for name, array in tensors.items():
         tensor = triton.InferInput(name, array.shape, np_to_triton_dtype(array.dtype))
@@ -447,7 +447,7 @@ print(" + ".join(str(len(tensors)) for tensors in hops), "=", moved)
 assert to_client["text_output"].item().decode() == answer.text
 Markdown(
     f"By hand you got the same text as from the ensemble, and **{moved}** tensors were "
-    f"handed over. {guess.score(moved)} The question's {len(question)} characters became "
+    f"handed over. {guess.score(moved)} The {len(question)} characters became "
     f"{second['input_ids'].shape[1]} token ids: the chat template puts its own words "
     "around them."
 )
