@@ -175,9 +175,9 @@ check("2.2", repaired)
 # the reason. <code>chat</code>: compare <code>pd.DataFrame(repository.ensemble_edges(broken["chat"]))</code> with the same
 # of a repository in good order.</details>
 #
-# <details><summary>How to begin</summary>With <code>captions</code>, and with one file. In JupyterLab's editor a
-# <code>config.pbtxt</code> is plain text; or use <code>repository.edit</code> for a key of
-# <code>tensorrt_llm</code>.</details>
+# <details><summary>How to begin</summary>With <code>captions</code>, and with one file. A config is text:
+# <code>print(path.read_text())</code>, then <code>path.write_text(path.read_text().replace(…, …))</code>. For a key of
+# <code>tensorrt_llm</code> there is <code>repository.edit</code>.</details>
 #
 # <details><summary>The error you see</summary>"its owner had …": a file came from another repository, or a setting was
 # changed along. "AttributeError … has no attribute": Python names the line of <code>model.py</code>. "is to be answered

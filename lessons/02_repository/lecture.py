@@ -118,8 +118,9 @@ hand_made = tritonserver(
 )
 
 # %% [markdown]
-# The lines in front of `--` are the environment; those after `# yours` are the command. In a terminal you would type the
-# same. Triton writes a log, and into it a table of its models. It is the first thing to read when something is wrong:
+# At the top stands the environment, then the program and its arguments: your four, and those that were added. In a
+# terminal you would type the same. Triton writes a log, and into it a table of its models. It is the first thing to read
+# when something is wrong:
 
 # %%
 log = hand_made.log_tail(100)
@@ -277,9 +278,9 @@ assert all(row.state == "READY" for row in hand_made.models())
 #
 # ## Four templates
 #
-# An LLM's repository has three models and an ensemble, as yours has two. It comes as templates: most of it is fixed, and
-# what depends on your machine or your service is a variable. These are all lines with a variable. The lines between
-# them name tensors, as you did.
+# An LLM's repository looks like yours, with three models in place of two. It comes as templates: most of it is fixed, and
+# what depends on your machine or your service is a variable. These are all lines that have one; the lines left out name
+# tensors, as yours do.
 
 # %%
 from inflight.notebook import catch_up
@@ -548,13 +549,15 @@ print(elsewhere.score("only Triton"))
 config = llm / "ensemble" / "config.pbtxt"
 intact = config.read_text()
 before = client.ask(question, max_tokens=24, stop_words=[" of"]).text
-swapped = intact.replace("STOP_WORDS_DICT", "?").replace("BAD_", "STOP_")
+swapped = intact.replace("STOP_WORDS_DICT", "?")
+swapped = swapped.replace("BAD_WORDS_DICT", "STOP_WORDS_DICT")
 config.write_text(swapped.replace("?", "BAD_WORDS_DICT"))
 print("the check:", repository.check(llm) or "nothing")
 print("Triton:   ", load(server, "ensemble"))
-print("a client: ", client.ask(question, max_tokens=24, stop_words=[" of"]).text)
-print("before:   ", before)
+after = client.ask(question, max_tokens=24, stop_words=[" of"]).text
+print("a client: ", repr(after), "and before", repr(before))
 config.write_text(intact)
+assert " of" in before and " of" not in after
 assert load(server, "ensemble") == "loaded" and repository.check(llm) == []
 print(crossed.score("nobody"))
 
