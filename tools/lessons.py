@@ -13,6 +13,8 @@ the learner; inside a cell, what stands between these two lines is replaced by i
     answer = 2 * layers * heads
     # END SOLUTION
 
+What `%%writefile` writes may stand in the script as comments: a `config.pbtxt` is no Python.
+
 What a lesson is called, asks and takes is written in from `lessons/syllabus.toml`: `tools.titles`. Commands of
 TensorRT-LLM are written in from the table of the package, and so is `assets/lab-gpu`: `tools.lab_gpu`.
 """
@@ -126,7 +128,7 @@ def source(folder: Path, kind: str) -> NotebookNode:
     script = folder / SCRIPTS[kind]
     text = script.read_text(encoding="utf-8")
     _check_markers(script, text)
-    cells = jupytext.reads(text, fmt="py:percent").cells
+    cells = _cells(text)
     if kind == "labs":
         cells = [cell for cell in cells if not _is_solution(cell)]
     values = titles.fields(folder, kind)
@@ -179,6 +181,17 @@ def test(arguments: list[str]) -> int:
     nbval += " --nbval-sanitize-with=tests/nbval_sanitize.cfg"
     command = [sys.executable, "-m", "pytest", *paths, *workers, *nbval.split(), *arguments]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, "COURSE_STRICT": "1"}).returncode
+
+
+def _cells(text: str) -> list[NotebookNode]:
+    """The cells of a script. What `%%writefile` writes may stand there as comments, as what is no Python must."""
+    cells = jupytext.reads(text, fmt="py:percent").cells
+    for cell in cells:
+        magic, _, body = cell.source.partition("\n")
+        lines = body.split("\n")
+        if magic.startswith("%%writefile") and all(not line or line.startswith("#") for line in lines):
+            cell.source = "\n".join([magic, *(re.sub("^# ?", "", line) for line in lines)])
+    return cells
 
 
 def _folders(root: Path, lessons: list[str] | None) -> list[Path]:
@@ -321,7 +334,7 @@ def _leaks(lab: NotebookNode, folder: Path) -> Iterator[str]:
     """Lines of the answers, long enough to be one, that a learner could read in the lab."""
     text = (folder / SCRIPTS["labs"]).read_text(encoding="utf-8")
     answers, given = set(), set()
-    for cell in jupytext.reads(text, fmt="py:percent").cells:
+    for cell in _cells(text):
         hidden = cell.source if _is_solution(cell) else "\n".join(m[2] for m in REGION.finditer(cell.source))
         answers.update(line.strip() for line in hidden.splitlines() if not MARKER.fullmatch(line))
         if cell.cell_type == "code" and not _is_solution(cell):

@@ -18,7 +18,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "workspace",
     ],
     submod_attrs={
-        "grading": ["break_repository", "check"],
+        "grading": ["broken_repositories", "check"],
         "sections": ["catch_up"],
     },
 )

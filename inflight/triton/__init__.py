@@ -6,7 +6,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submodules=["attached", "custom_batching", "keys", "repository", "telemetry"],
     submod_attrs={
-        "server": ["ModelState", "Server"],
+        "server": ["ModelState", "Server", "tritonserver"],
         "client": ["Answer", "Client", "Stream"],
         "repository": ["GPT2", "batchers"],
     },

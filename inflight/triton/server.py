@@ -3,11 +3,11 @@
     with Server("repo") as server:
         print(server.http_url, server.grpc_url)
 
-It runs in one of three ways: the `tritonserver` inside the nvidia-pytriton wheel (`wheel`), one in a container
-(`container`), or one that runs already, started by somebody else (`attached`). Models are loaded one by one through the
-server's API (`--model-control-mode=explicit`), so that the state of each is known at any time and the reason of a
-failure at once. That API, and others that could be turned against the user, take a key that only the user's own
-processes find; `keys` says which.
+It runs in one of three ways: the `tritonserver` inside the nvidia-pytriton wheel (`wheel`; with arguments of your own
+`by_hand`), one in a container (`container`), or one that runs already, started by somebody else (`attached`). Models
+are loaded one by one through the server's API (`--model-control-mode=explicit`), so that the state of each is known at
+any time and the reason of a failure at once. That API, and others that could be turned against the user, take a key
+that only the user's own processes find; `keys` says which.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import functools
 import os
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from inflight.containers import Image
 from inflight.errors import CourseError
 from inflight.triton import attached, keys, repository, transport, watch
 from inflight.triton.attached import Address, Attached
+from inflight.triton.by_hand import ByHand
 from inflight.triton.container import Container
 from inflight.triton.repository import batchers
 from inflight.triton.supervised import LOG_LINES, Options, Supervised
@@ -40,6 +41,31 @@ LOAD_TIMEOUT_S = 300
 DRAIN_S = 10
 
 _started: weakref.WeakSet[Server] = weakref.WeakSet()
+
+
+def tritonserver(arguments: Sequence[str]) -> Server:
+    """Start `tritonserver` with these arguments, and print the whole command line, the key masked.
+
+    Added are an environment, free ports on 127.0.0.1 where none are given, the key that closes it to other users, and a
+    supervisor: it ends with this program. What it loads the arguments say; nothing of the repository is checked. It
+    runs from the wheel on this machine, also where the environment names another place for servers.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        As `--name=value`, such as `--model-repository=repo`.
+
+    Returns
+    -------
+    Server
+        It runs. `headers` is what a request carries that loads or unloads a model.
+
+    Raises
+    ------
+    CourseError
+        An argument that is not there or may not be given; the server ended, with Triton's own words.
+    """
+    return Server.by_hand(arguments, print).start()
 
 
 def running() -> list[Server]:
@@ -146,13 +172,22 @@ class Server:
         CourseError
             Nobody answers there.
         """
+        twin = functools.partial(Server.attach, url, grpc_url, metrics_url)
+        return cls._of(Attached(None, Address.at(url, grpc_url, metrics_url)), Options(), twin).start()
+
+    @classmethod
+    def by_hand(cls, arguments: Sequence[str], show: Callable[[str], None] | None = None) -> Server:
+        """A server from the wheel with arguments of its own, not yet started; see `tritonserver`."""
+        way = ByHand(arguments, _is_private(None, open_control=False), show)
+        return cls._of(way, way.options, functools.partial(Server.by_hand, list(arguments)))
+
+    @classmethod
+    def _of(cls, way: Wheel | Container | Attached, options: Options, twin: Callable[[], Server]) -> Server:
         server = cls.__new__(cls)
-        server._way = Attached(None, Address.at(url, grpc_url, metrics_url))
-        server._options = Options()
+        server._way, server._options, server.twin = way, options, twin
         server._on_state = lambda state: None
         server.started_at = 0.0
-        server.twin = functools.partial(Server.attach, url, grpc_url, metrics_url)
-        return server.start()
+        return server
 
     @property
     def repo(self) -> Path:
@@ -234,16 +269,18 @@ class Server:
         if self.is_alive():
             return self
         self._on_state = on_state or self._on_state
+        is_by_hand = isinstance(self._way, Supervised) and self._way.loads_by_itself
         if isinstance(self._way, Supervised):
             self._way.stop(drain_s=0)  # what is left of one that has ended by itself
-            problems = repository.check(self.repo)
+            problems = [] if is_by_hand else repository.check(self.repo)
             if problems:
                 raise CourseError(f"The repository is not ready to be served: {problems[0]}")
         self.started_at = time.time()
         _started.add(self)
         try:
             self._way.start()
-            self.load_all()
+            if not is_by_hand:
+                self.load_all()
         except BaseException:  # an interrupt too: nothing half-started is left
             self.stop()
             raise

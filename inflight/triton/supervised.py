@@ -55,9 +55,12 @@ class Supervised:
     ----------
     can_load : bool
         Whether models are loaded and unloaded on request.
+    loads_by_itself : bool
+        Whether its own arguments say what it loads: then nothing is checked before, and nothing loaded after.
     """
 
     can_load = True
+    loads_by_itself = False
     start_timeout_s: float = START_TIMEOUT_S
 
     def __init__(self, repo: Path, options: Options):

@@ -8,9 +8,8 @@ import pytest
 from inflight.bench.batch_run import QUEUE_FULL, TIMED_OUT
 from inflight.bench.batches_on_paper import batches_on_paper
 from inflight.bench.sequences import Step
-from inflight.notebook.grading import break_repository, check, checker
+from inflight.notebook.grading import check, checker
 from inflight.notebook.grading.batchers import _flood
-from inflight.triton import repository
 
 IDS = list(range(32))
 
@@ -19,12 +18,6 @@ IDS = list(range(32))
 def as_in_a_lab(monkeypatch):
     """Checks report and do not raise, whatever the run that these tests are part of has set."""
     monkeypatch.setenv("COURSE_STRICT", "0")
-
-
-@pytest.fixture
-def repo(tmp_path):
-    """As it should be; its engine is never opened."""
-    return repository.assemble(tmp_path / "repo", tmp_path / "engine")
 
 
 def not_written(*_):
@@ -117,35 +110,6 @@ def test_users_that_share_blocks_are_counted_nearly_right():
         check("1.1", lambda memory_bytes, tokens: users_that_fit(memory_bytes, -(-tokens // 32) * 32)).status == "done"
     )
     assert check("1.1", not_written).status == "not done yet"
-
-
-def test_takers_of_a_tensor():
-    def takers_or_an_error(repo, tensor):
-        edges = repository.ensemble_edges(repo)
-        found = [(edge.target, edge.input) for edge in edges if edge.tensor == tensor and edge.target != "client"]
-        return found or [("nobody", "nothing")]
-
-    says = "Partly right: a tensor that is taken ✓, one that nobody takes not right yet."
-    assert says in repr(check("2.1", takers_or_an_error))
-
-
-def test_each_fault_of_a_repository_is_counted_on_its_own(repo):
-    broken = break_repository(repo)
-    parts = ["the type", "the policy", "the unknown tensor", "the two that changed places"]
-    assert check("2.2", broken).parts == dict.fromkeys(parts, "wrong")
-    repository.edit(broken, "tensorrt_llm", batch_scheduler_policy="guaranteed_no_evict")
-    config = broken / "ensemble" / repository.CONFIG
-    config.write_text(config.read_text().replace('"_INPUT_IDS"', '"_INPUT_ID"'))
-    says = "the type not right yet, the policy ✓, the unknown tensor ✓, the two that changed places not right yet."
-    assert f"Partly right: {says}" in repr(check("2.2", broken))
-
-
-def test_an_output_that_takes_the_engines_input_away_is_half_of_it(repo):
-    config = repo / "ensemble" / repository.CONFIG
-    text = config.read_text().replace('"_REQUEST_INPUT_LEN"', '"prompt_tokens"', 1)
-    config.write_text(text + '\noutput [ { name: "prompt_tokens" data_type: TYPE_INT32 dims: [ 1 ] } ]\n')
-    result = check("2.3", repo)
-    assert result.parts["the client's output"] == "done" and result.parts["the engine's input"] == "wrong"
 
 
 def test_every_exercise_has_one_sentence_of_insight_for_who_is_done():

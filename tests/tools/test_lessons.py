@@ -336,3 +336,41 @@ def test_the_command_line_reports_misuse(arguments, status):
     command = [sys.executable, "-m", "tools.lessons", *arguments]
     result = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert result.returncode == status and result.stderr and "Traceback" not in result.stderr
+
+
+WRITTEN_FILES = """# %%
+# %%writefile {folder}/config.pbtxt
+# name: "slots"  # a comment stays
+#
+#   input [ { name: "guest" } ]
+
+# %%
+# %%writefile {folder}/slots.py
+# # BEGIN SOLUTION
+# # LAB: # your model
+# class Slots:
+#     guests = 48
+# # END SOLUTION
+
+# %%
+# %%writefile {folder}/plain.py
+class Plain:
+    # a comment stays
+    guests = 8
+
+"""
+
+
+def test_what_is_written_to_a_file_stands_in_the_script_as_comments(root):
+    script = root / "lessons" / "01_slots" / "lab.py"
+    script.write_text(LAB + "\n" + WRITTEN_FILES)
+    lessons.build(root, execute_cells=False)
+    lab, solution = (
+        {cell.source.partition("\n")[0]: cell.source.partition("\n")[2] for cell in read(root, kind).cells}
+        for kind in ("labs", "solutions")
+    )
+    config = 'name: "slots"  # a comment stays\n\n  input [ { name: "guest" } ]'
+    assert lab["%%writefile {folder}/config.pbtxt"] == solution["%%writefile {folder}/config.pbtxt"] == config
+    assert lab["%%writefile {folder}/slots.py"] == "# your model"
+    assert solution["%%writefile {folder}/slots.py"] == "class Slots:\n    guests = 48"
+    assert lab["%%writefile {folder}/plain.py"] == "class Plain:\n    # a comment stays\n    guests = 8"

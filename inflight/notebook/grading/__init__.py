@@ -15,6 +15,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "checker": ["Result", "check", "grades"],
         "finding": ["NOT_YET", "Finding", "Measured"],
-        "repository": ["break_repository"],
+        "repository": ["broken_repositories"],
     },
 )

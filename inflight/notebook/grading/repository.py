@@ -1,143 +1,404 @@
-"""Lab 02: what flows through an ensemble, a repository that is broken for the learner, and one that gets an output."""
+"""Lab 02: a model of one's own in the ensemble, repositories repaired and filled, and who takes which tensor."""
 
-import contextlib
+from __future__ import annotations
+
+import dataclasses
+import json
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from tritonclient.grpc.model_config_pb2 import TYPE_INT32
+import numpy as np
+from tritonclient.grpc.model_config_pb2 import TYPE_STRING, DataType, ModelConfig
 
+from inflight import manifest
+from inflight.checkpoint import load_tokenizer
+from inflight.engine import BuildConfig, engine_version
 from inflight.errors import CourseError
 from inflight.notebook.grading.checker import grades
-from inflight.notebook.grading.finding import NOT_YET, Finding
-from inflight.triton import repository
+from inflight.notebook.grading.finding import NOT_YET, Finding, Measured
+from inflight.notebook.grading.served import ANSWER_S, PIPELINE, served, stand_ins
+from inflight.triton import repository, transport
 
-# Faults of exercise 2.2: file, what stands there, what is put there instead.
-_FAULTS = (
-    ("postprocessing", 'name: "TOKENS_BATCH"\n  data_type: TYPE_INT32', 'name: "TOKENS_BATCH"\n  data_type: TYPE_FP32'),
-    ("tensorrt_llm", '"guaranteed_no_evict"', '"guaranteed_no_eviction"'),
-    ("ensemble", 'key: "input_ids"\n      value: "_INPUT_ID"', 'key: "input_ids"\n      value: "_INPUT_IDS"'),
-    ("ensemble", 'key: "input_lengths"\n      value: "_REQUEST_INPUT_LEN"',
-     'key: "input_lengths"\n      value: "_REQUEST_OUTPUT_LEN"'),
-    ("ensemble", 'key: "request_output_len"\n      value: "_REQUEST_OUTPUT_LEN"',
-     'key: "request_output_len"\n      value: "_REQUEST_INPUT_LEN"'),
-)  # fmt: skip
+MASK, MASKED = "mask", "[e-mail]"
+WORDS = ("black", "hole", "where", "light", "old", "stars", "does", "not", "come", "back", "however", "long")
 
 
-def break_repository(repo: Path) -> Path:
-    """Put the faults of exercise 2.2 into a repository in good order, and return its path.
-
-    Raises
-    ------
-    CourseError
-        The repository was changed before, so that a fault does not fit.
-    """
-    for model, intact, faulty in _FAULTS:
-        path = repo / model / repository.CONFIG
-        text = path.read_text(encoding="utf-8")
-        if intact not in text:
-            raise CourseError(f"{path} is not as it was assembled. Assemble the repository again, then break it.")
-        path.write_text(text.replace(intact, faulty), encoding="utf-8")
-    return repo
-
-
-def _edges(repo: Path) -> set[repository.Edge]:
-    return set(repository.ensemble_edges(repo))
-
-
-def _maps(repo: Path) -> tuple[dict[tuple[str, str], str], dict[tuple[str, str], str]]:
-    """(model, its own name) -> the ensemble's tensor, of what is taken and of what is given, fit they or not."""
-    config = repository.read_config(repo / "ensemble" / repository.CONFIG)
-    steps = config.ensemble_scheduling.step
-    taken = {(step.model_name, own): tensor for step in steps for own, tensor in step.input_map.items()}
-    given = {(step.model_name, own): tensor for step in steps for own, tensor in step.output_map.items()}
-    return taken | {("client", output.name): output.name for output in config.output}, given
-
-
-def _first_problem(repo: Path) -> str | None:
-    """What the check says first about a repository, with paths as they are in it."""
+def _read(repo: Path) -> tuple[dict[str, ModelConfig], str]:
+    """The configs by model, and what is wrong first of all in the repository, with paths as they are in it."""
+    if not isinstance(repo, str | Path) or not repository.is_repository(Path(repo)):
+        return {}, f"{repo!r} is no repository: give the path of its folder."
     problems = repository.check(repo)
-    return f"The check says: {str(problems[0]).replace(f'{repo}/', '')}" if problems else None
+    if problems:
+        return {}, f"The check says: {str(problems[0]).replace(f'{repo}/', '')}"
+    return {name: repository.read_config(Path(repo) / name / repository.CONFIG) for name in repository.models(repo)}, ""
 
 
-@contextlib.contextmanager
-def _assembled() -> Iterator[Path]:
-    """A repository as it should be. Its engine is never opened, so it need not be there."""
+def _hidden_prompts(choose: random.Random, number: int) -> list[tuple[str, int]]:
+    """Prompts and the most tokens that each asks for, no two alike."""
+    return [
+        (f"{number}: {' '.join(choose.choices(WORDS, k=choose.randint(1, 12)))}", choose.randint(5, 12))
+        for number in range(number)
+    ]
+
+
+def _right(prompt: str, most: int, encode: Callable[[str], list[int]] | None = None) -> str:
+    """What the pipeline of stand-ins is to answer."""
+    ids = (encode or stand_ins().prompt_ids)(prompt)
+    return stand_ins().answer_text(stand_ins().answer_ids(ids, most))
+
+
+def _changed_code(repo: Path, but: Collection[str] = ()) -> str:
+    """The first model of the pipeline whose code is not the course's; blank when all are."""
+    for model in PIPELINE:
+        files = Path(repo) / model / "1" / "model.py", repository.TEMPLATES / model / "1" / "model.py"
+        if model not in but and len({file.read_bytes() for file in files}) > 1:
+            return f"{model}/1/model.py is not as it was, and need not be changed."
+    return ""
+
+
+def _ask(connection: transport.Connection, prompt: str, most: int) -> transport.Reply:
+    arrays = {"text_input": transport.text(prompt), "max_tokens": np.array([[most]], np.int32)}
+    return connection.infer("ensemble", arrays, ANSWER_S)
+
+
+# 2.1 ------------------------------------------------------------------------------------------------------------------
+
+
+@grades("2.1", "A step of an ensemble sees tensors and nothing else: who gives them and who takes them, the maps say.",
+        keeps="repository")  # fmt: skip
+def _with_a_model_of_ones_own(repo: Path, choose: random.Random) -> dict[str, Finding] | Finding:
+    configs, problem = _read(repo)
+    if problem:
+        return problem
+    missing = next((name for name in (*repository.PIPELINE, MASK) if name not in configs), None)
+    if missing:
+        return f"The repository has no model {missing!r}."
+    found: dict[str, Finding] = {
+        "the model": _mask_model(configs[MASK]),
+        "the ensemble": _mask_step(configs["ensemble"]),
+        "the others": _changed_code(repo) or None,
+    }
+    if any(found.values()):
+        return {**found, "hidden prompts": NOT_YET, "several rows": NOT_YET}
+    try:
+        with served(Path(repo)) as connection:
+            prompts = _answered_masked(connection, _hidden_addresses(choose))
+            return {**found, "hidden prompts": prompts, "several rows": _rows_masked(connection, choose)}
+    except CourseError as error:
+        return {**found, "hidden prompts": f"Triton says: {error}", "several rows": NOT_YET}
+
+
+def _mask_model(config: ModelConfig) -> Finding:
+    for kind, tensors, name in (("input", config.input, "TEXT"), ("output", config.output, "MASKED")):
+        given = next((one for one in tensors if one.name == name), None)
+        if given is None:
+            return f"mask has no {kind} {name}."
+        if (given.data_type, list(given.dims)) != (TYPE_STRING, [1]):
+            said = f"{DataType.Name(given.data_type)} {list(given.dims)}"
+            return f"mask's {name} is {said}. It is promised as TYPE_STRING [1]: one text a row."
+    return None if config.max_batch_size else "mask has max_batch_size 0: then no shape has a dimension in front."
+
+
+def _mask_step(config: ModelConfig) -> Finding:
+    steps = {step.model_name: step for step in config.ensemble_scheduling.step}
+    if MASK not in steps:
+        return "No step of the ensemble runs mask."
+    client = {one.name: list(one.dims) for one in (*config.input, *config.output)}
+    if client.get("text_input") != [1] or client.get("text_output") != [-1]:
+        return "The ensemble's text_input is no longer [1], or its text_output no longer [-1]: clients rely on both."
+    return None
+
+
+def _hidden_addresses(choose: random.Random) -> list[tuple[str, str, int]]:
+    """Texts with none, one or two addresses, what is to become of each, and the most tokens that it asks for."""
+    made = []
+    for addresses in (0, 1, 2, 1):
+        words = ["grüße", *choose.choices(WORDS, k=choose.randint(2, 6))]
+        masked = list(words)
+        for _ in range(addresses):
+            place = choose.randint(0, len(words))
+            words.insert(place, f"{choose.choice(WORDS)}{choose.randint(1, 99)}@{choose.choice(WORDS)}.org")
+            masked.insert(place, MASKED)
+        made.append((" ".join(words), " ".join(masked), choose.randint(40, 60)))
+    return made
+
+
+def _answered_masked(connection: transport.Connection, prompts: list[tuple[str, str, int]]) -> Finding:
+    advice, right = "", 0
+    for prompt, masked, most in prompts:
+        said, wanted = _text(_ask(connection, prompt, most)), _right(masked, most)
+        right += said == wanted
+        if said != wanted:
+            leaks = said == _right(prompt, most)
+            what = "preprocessing gets it as it was" if leaks else f"preprocessing does not get {masked!r}"
+            advice = advice or f"A client sends {prompt!r}, and {what}."
+    nothing = sum(prompt == masked for prompt, masked, _ in prompts)
+    return Measured(
+        "prompts handed on right", right, exactly=len(prompts), course=len(prompts), nothing=nothing, advice=advice
+    )
+
+
+def _text(reply: transport.Reply) -> str:
+    return reply.tensor("text_output").reshape(-1)[0].decode("utf-8", "replace")
+
+
+def _rows_masked(connection: transport.Connection, choose: random.Random) -> Finding:
+    """A request of several rows, as a batch has: each is masked for itself."""
+    texts = [f"{choose.choice(WORDS)} {number} a@b.org" for number in range(3)]
+    wanted = [[text.replace("a@b.org", MASKED)] for text in texts]
+    try:
+        reply = connection.infer(MASK, {"TEXT": transport.text(*texts)}, ANSWER_S)
+    except CourseError as error:
+        return f"Asked for {len(texts)} rows in one request, mask says: {error}"
+    said = [[text.decode("utf-8", "replace") for text in row] for row in reply.tensor("MASKED").tolist()]
+    return None if said == wanted else f"A request has the {len(texts)} rows {texts}, and MASKED is {said}."
+
+
+# 2.2 ------------------------------------------------------------------------------------------------------------------
+
+# Of each repository: what its owner has set on purpose; and the faults, as file, what stands there, what is there now.
+_OWNERS: Mapping[str, dict] = {
+    "captions": {"triton_max_batch_size": 16, "max_queue_size": 40},
+    "search": {"enable_kv_cache_reuse": True, "allotted_time_ms": 20_000},
+    "chat": {"max_queue_size": 12, "apply_chat_template": False},
+}
+_FAULTS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
+    "captions": (
+        ("postprocessing/config.pbtxt", 'name: "TOKENS_BATCH"\n  data_type: TYPE_INT32',
+         'name: "TOKENS_BATCH"\n  data_type: TYPE_FP32'),
+        ("tensorrt_llm/config.pbtxt", '"guaranteed_no_evict"', '"guaranteed_no_eviction"'),
+        ("ensemble/config.pbtxt", 'key: "input_ids"\n      value: "_INPUT_ID"',
+         'key: "input_ids"\n      value: "_INPUT_IDS"'),
+    ),
+    "search": (("preprocessing/1/model.py", "load_tokenizer(self.parameters", "load_tokenizer(self.parameter"),),
+    "chat": (
+        ("ensemble/config.pbtxt", 'key: "input_lengths"\n      value: "_REQUEST_INPUT_LEN"',
+         'key: "input_lengths"\n      value: "_REQUEST_OUTPUT_LEN"'),
+        ("ensemble/config.pbtxt", 'key: "request_output_len"\n      value: "_REQUEST_OUTPUT_LEN"',
+         'key: "request_output_len"\n      value: "_REQUEST_INPUT_LEN"'),
+    ),
+}  # fmt: skip
+
+_RUN_ITSELF = {"search": ("preprocessing",)}  # models whose own code the check runs, as it was broken
+
+
+def broken_repositories(folder: str | Path, engine_dir: str | Path) -> dict[str, Path]:
+    """The three repositories of exercise 2.2, made anew: each has its owner's settings, and something that is broken.
+
+    Returns
+    -------
+    dict of str to Path
+        "captions", "search" and "chat".
+    """
+    made = {}
+    for name, settings in _OWNERS.items():
+        made[name] = repository.assemble(Path(folder) / name, engine_dir, **settings)
+        for file, intact, faulty in _FAULTS[name]:
+            path = made[name] / file
+            text = path.read_text(encoding="utf-8")
+            if intact not in text:
+                raise CourseError(f"{file} of the templates is not as the exercise expects it. Restore the course.")
+            path.write_text(text.replace(intact, faulty), encoding="utf-8")
+    return made
+
+
+@grades("2.2", "The check compares names, types and shapes; code and meaning show only when a server answers.")
+def _repaired(repos: Mapping[str, Path], choose: random.Random) -> dict[str, Callable[[], Finding]] | Finding:
+    if not isinstance(repos, Mapping) or set(repos) != set(_OWNERS):
+        return f"Give a dict with the paths of {', '.join(_OWNERS)}, as broken_repositories() does."
+    prompts = {name: _hidden_prompts(choose, 2) for name in _OWNERS}
+    return {name: lambda name=name: _is_repaired(name, repos[name], prompts[name]) for name in _OWNERS}
+
+
+def _is_repaired(name: str, repo: Path, prompts: list[tuple[str, int]]) -> Finding:
+    configs, problem = _read(repo)
+    if problem:
+        return f"{name}: {problem}"
+    if set(configs) != set(repository.PIPELINE):
+        return f"{name}: it has {', '.join(configs)}; its owner had {', '.join(repository.PIPELINE)}."
+    engine_dir = repository.get_parameter(configs["tensorrt_llm"], "gpt_model_path")
     with tempfile.TemporaryDirectory() as folder:
-        yield repository.assemble(Path(folder) / "repo", Path(folder) / "engine")
+        intact = repository.assemble(Path(folder) / "intact", engine_dir, **_OWNERS[name])
+        wanted = {model: repository.read_config(intact / model / repository.CONFIG) for model in configs}
+    if found := _changed_settings(wanted, configs):
+        return f"{name}: {found}"
+    own = _RUN_ITSELF.get(name, ())
+    if changed := _changed_code(repo, but=own):
+        return f"{name}: {changed}"
+    encode = _encoder(configs["preprocessing"]) if own else None
+    try:
+        with served(Path(repo), [model for model in PIPELINE if model not in own]) as connection:
+            for prompt, most in prompts:
+                said, text = _text(_ask(connection, prompt, most)), _right(prompt, most, encode)
+                if said != text:
+                    return (
+                        f"{name}: Triton loads it. With stand-ins for its models, {prompt!r} is to be answered with "
+                        f"{text!r}; it says {said!r}. Compare what is connected with what."
+                    )
+    except CourseError as error:
+        return f"{name}: Triton says: {error}"
+    different = next((model for model in wanted if wanted[model] != configs[model]), None)
+    return (
+        f"{name}: {different}/config.pbtxt has something else than its owner's, besides the fault."
+        if different
+        else None
+    )
 
 
-@grades("2.1", "Its name in the ensemble is all that connects a tensor: who asks for that name gets it.")
-def _takers(takers: Callable, _choose: random.Random) -> dict[str, Callable[[], Finding]]:
-    def asked(is_taken: bool) -> Finding:
-        with _assembled() as repo:
-            edges = _edges(repo)
-            for tensor in sorted({edge.tensor for edge in edges} | {"no_such_tensor"}):
-                right = {
-                    (edge.target, edge.input) for edge in edges if edge.tensor == tensor and edge.target != "client"
-                }
-                if bool(right) != is_taken:
-                    continue
+def _encoder(config: ModelConfig) -> Callable[[str], list[int]]:
+    """The token ids of a prompt as `preprocessing` with this config makes them."""
+    tokenizer = load_tokenizer(repository.get_parameter(config, "tokenizer_dir"))
+    wraps = repository.get_parameter(config, "apply_chat_template") == "true"
+    return lambda prompt: tokenizer.encode(tokenizer.chat(prompt) if wraps else prompt)
+
+
+def _changed_settings(wanted: dict[str, ModelConfig], found: dict[str, ModelConfig]) -> str:
+    """What the owner had set otherwise; blank when all is as it was."""
+    for model, config in wanted.items():
+        if found[model].max_batch_size != config.max_batch_size:
+            sizes = found[model].max_batch_size, config.max_batch_size
+            return f"{model}'s max_batch_size is {sizes[0]}; its owner had {sizes[1]}. Repair this folder, not another."
+        for key in config.parameters:
+            values = [repository.get_parameter(each, key) for each in (found[model], config)]
+            if values[0] != values[1]:
+                return (
+                    f"{model}'s {key} is {values[0]!r}; its owner had {values[1]!r}. Repair this folder, not another."
+                )
+    return ""
+
+
+# 2.3 ------------------------------------------------------------------------------------------------------------------
+
+
+@grades("2.3", "Of a repository only a few values belong to the engine and the service; all else is the same for all.")
+def _filled_for(fill_for: Callable, choose: random.Random) -> dict[str, Finding] | Finding:
+    with tempfile.TemporaryDirectory() as folder:
+        found: dict[str, Finding] = {}
+        for number in range(3):
+            case = _Case(Path(folder), number, choose)
+            given = fill_for(*case.arguments)
+            if number == 0 and given is None and not case.target.exists():
+                return NOT_YET
+            if given is None or not Path(given).is_dir() or Path(given).resolve() != case.target.resolve():
+                return f"Return the path of the repository, {case.target.name!r} of the folder that it is given."
+            for part, finding in case.findings().items():
+                found[part] = found.get(part) or finding
+        return found
+
+
+# What an engine's config.json says besides its version and the limits that it was built with.
+_ENGINE = {
+    "tier": "cpu",
+    "device": "cpu",
+    "pretrained_config": {
+        "architecture": "LlamaForCausalLM",
+        "checkpoint": {"name": "hidden", "sha256": "0" * 64},
+        "num_parameters": 1_000_000,
+        "dtype": "float32",
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_size": 16,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "vocab_size": 1024,
+        "max_position_embeddings": 8192,
+        "quantization": {"quant_algo": None, "kv_cache_quant_algo": None},
+        "mapping": {"world_size": 1, "tp_size": 1, "pp_size": 1},
+    },
+}
+
+
+class _Case:
+    """An engine that nobody knows beforehand, and what a service wants of it."""
+
+    def __init__(self, folder: Path, number: int, choose: random.Random):
+        self.engine = folder / f"engines {choose.randint(100, 999)}" / f"model-{number}"
+        self.tokenizer = folder / f"tokenizers {choose.randint(100, 999)}" / f"model-{number}"
+        self.longest = 64 * choose.randint(8, 64)
+        self.users, self.streams = choose.randint(2, 9), bool((number + choose.randint(0, 1)) % 2) if number else True
+        self.target = folder / f"repo-{number}"
+        self.tokenizer.mkdir(parents=True)
+        self.engine.mkdir(parents=True)
+        build = BuildConfig(max_input_len=self.longest // 2, max_seq_len=self.longest)
+        config = {**_ENGINE, "version": engine_version(), "build_config": dataclasses.asdict(build)}
+        (self.engine / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        manifest.write(self.engine)  # so that `engine.read` takes it for whole
+
+    @property
+    def arguments(self) -> tuple[Path, Path, Path, int, bool]:
+        return self.target, self.engine, self.tokenizer, self.users, self.streams
+
+    def findings(self) -> dict[str, Finding]:
+        configs, problem = _read(self.target)
+        if problem:
+            return {"the check": problem}
+        if set(repository.PIPELINE) - set(configs):
+            return {"the check": f"It has {', '.join(configs)}; wanted are {', '.join(repository.PIPELINE)}."}
+        tokens = str(self.users * self.longest)
+        engine = configs["tensorrt_llm"]
+        tokenizers = [
+            _same(f"{model}'s tokenizer_dir", repository.get_parameter(configs[model], "tokenizer_dir"), self.tokenizer)
+            for model in ("preprocessing", "postprocessing")
+        ]
+        return {
+            "the check": None,
+            "the engine": _same("gpt_model_path", repository.get_parameter(engine, "gpt_model_path"), self.engine),
+            "the tokenizer": tokenizers[0] or tokenizers[1],
+            "the KV cache": _same(
+                f"for {self.users} users and a max_seq_len of {self.longest}, max_tokens_in_paged_kv_cache",
+                repository.get_parameter(engine, "max_tokens_in_paged_kv_cache"),
+                tokens,
+            ),
+            "streaming": _same("decoupled", engine.model_transaction_policy.decoupled, self.streams),
+        }
+
+
+def _same(what: str, found: object, wanted: object) -> Finding:
+    is_same = Path(str(found)) == wanted if isinstance(wanted, Path) else found == wanted
+    return None if is_same else f"For a hidden engine, {what} is {found!s}; {wanted!s} is wanted."
+
+
+# 2.4 ------------------------------------------------------------------------------------------------------------------
+
+
+@grades("2.4", "Its name in the ensemble is all that connects a tensor: who asks for that name gets it.")
+def _takers(takers: Callable, choose: random.Random) -> dict[str, Finding] | Finding:
+    found: dict[str, Finding] = {"a tensor that is taken": None, "one that nobody takes": None, "the order": None}
+    for _ in range(3):
+        with tempfile.TemporaryDirectory() as folder:
+            repo, right = _random_ensemble(Path(folder), choose)
+            for tensor, wanted in right.items():
                 got = takers(repo, tensor)
                 if got is None:
                     return NOT_YET
-                if set(got) != right or len(got) != len(right):
-                    return f"For {tensor!r} the ensemble's steps say {sorted(right)}, and your function {got}."
-        return None
-
-    return {"a tensor that is taken": lambda: asked(True), "one that nobody takes": lambda: asked(False)}
-
-
-@grades("2.2", "A check compares names, types and shapes; what a tensor means, only a test of the answer finds.")
-def _repaired(repo: Path, _choose: random.Random) -> dict[str, Finding] | Finding:
-    try:
-        taken, _ = _maps(repo)
-        engine, postprocessing = (
-            repository.read_config(repo / model / repository.CONFIG) for model in ("tensorrt_llm", "postprocessing")
-        )
-    except CourseError:
-        return _first_problem(repo)
-    with _assembled() as reference:
-        right_taken, _ = _maps(reference)
-    policy = repository.get_parameter(engine, "batch_scheduler_policy")
-    types = {field.name: field.data_type for field in postprocessing.input}
-
-    def connected(*inputs: str) -> bool:
-        return all(taken.get(("tensorrt_llm", name)) == right_taken[("tensorrt_llm", name)] for name in inputs)
-
-    right = {
-        "the type": types.get("TOKENS_BATCH") == TYPE_INT32,
-        "the policy": policy == "guaranteed_no_evict",
-        "the unknown tensor": connected("input_ids"),
-        "the two that changed places": connected("input_lengths", "request_output_len"),
-    }
-    hints = {
-        "the type": "postprocessing's TOKENS_BATCH has another type than the tensor that it gets.",
-        "the policy": f"batch_scheduler_policy is {policy!r}; before it was guaranteed_no_evict.",
-        "the unknown tensor": "tensorrt_llm's input_ids asks for a tensor that nobody gives.",
-        "the two that changed places": "Not every input gets its own tensor: look at what is connected with what.",
-    }
-    findings = {part: None if right[part] else hints[part] for part in right}
-    if not all(right.values()):
-        return findings
-    changed = None if taken == right_taken else "The ensemble connects something else than before."
-    return {**findings, "all else": _first_problem(repo) or changed}
+                said = [tuple(pair) for pair in got]
+                if said == wanted:
+                    continue
+                part = "the order" if sorted(said) == sorted(wanted) else "a tensor that is taken"
+                part = part if wanted else "one that nobody takes"
+                found[part] = found[part] or (
+                    f"In a hidden ensemble {tensor!r} is taken by {wanted}, in the order of the steps; your function "
+                    f"says {said}."
+                )
+    return found
 
 
-@grades("2.3", "One tensor may go to several takers: an ensemble runs no code of its own, it only says who gets what.")
-def _extended(repo: Path, _choose: random.Random) -> dict[str, Finding] | Finding:
-    try:
-        taken, given = _maps(repo)
-    except CourseError:
-        return _first_problem(repo)
-    prompt_tokens = given.get(("preprocessing", "REQUEST_INPUT_LEN"))
-    to_the_engine = taken.get(("tensorrt_llm", "input_lengths")) == prompt_tokens
-    to_the_client = prompt_tokens == "prompt_tokens" and ("client", "prompt_tokens") in taken
-    not_to_the_engine = "tensorrt_llm's input_lengths no longer gets preprocessing's REQUEST_INPUT_LEN."
-    not_to_the_client = "The ensemble has no output prompt_tokens that carries preprocessing's REQUEST_INPUT_LEN."
-    return {
-        "the client's output": None if to_the_client else not_to_the_client,
-        "the engine's input": None if to_the_engine else not_to_the_engine,
-        "the check": _first_problem(repo),
-    }
+def _random_ensemble(folder: Path, choose: random.Random) -> tuple[Path, dict[str, list[tuple[str, str]]]]:
+    """A repository that is nothing but an ensemble, and who takes each of its tensors."""
+    steps = [f"step_{letter}" for letter in choose.sample("abcdefghijkl", 5)]
+    tensors = [f"tensor_{number}" for number in choose.sample(range(100), 6)]
+    config, takers = ModelConfig(name="ensemble", platform="ensemble"), {tensor: [] for tensor in [*tensors, "nothing"]}
+    for step in steps:
+        message = config.ensemble_scheduling.step.add(model_name=step, model_version=-1)
+        for tensor in choose.sample(tensors[:-1], 3):
+            own = f"IN_{choose.randint(0, 999)}"
+            if own not in message.input_map:
+                message.input_map[own] = tensor
+                takers[tensor].append((step, own))
+        message.output_map["OUT"] = tensors[-1]  # given, and taken by nobody
+    (folder / "ensemble").mkdir()
+    repository.write_config(config, folder / "ensemble" / repository.CONFIG)
+    return folder, takers

@@ -41,6 +41,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "ensembles": ["Edge", "ensemble_edges"],
         "checks": ["batch_library_problems", "check"],
         "templates": ["DEFAULTS"],
-        "assembly": ["assemble"],
+        "assembly": ["assemble", "refit"],
     },
 )

@@ -1,4 +1,4 @@
-"""Templates and values in, a model repository out."""
+"""Templates and values in, a model repository out; or somebody's own repository in, and another one out like it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import os
 import shutil
 from pathlib import Path
 
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
 from inflight import files, tiers
 from inflight.errors import CourseError
 from inflight.triton.repository.checks import check
 from inflight.triton.repository.contracts import apply_contract, contract_values
-from inflight.triton.repository.layout import BLS, CONFIG, NEWEST_CONTRACT, PIPELINE, TEMPLATES, is_repository
-from inflight.triton.repository.pbtxt import MOST_BYTES, fill, write_config
+from inflight.triton.repository.layout import BLS, CONFIG, NEWEST_CONTRACT, PIPELINE, TEMPLATES, is_repository, models
+from inflight.triton.repository.pbtxt import MOST_BYTES, fill, read_config, write_config
 from inflight.triton.repository.templates import DEFAULTS
 
 # Tier -> the kind of an instance of a model that computes with PyTorch.
@@ -63,8 +65,7 @@ def assemble(
     values = {**DEFAULTS, **contract_values(contract), **kind, **values}
     values = {name: value for name, value in values.items() if value is not None}
     target = Path(target).absolute()
-    if target.is_dir() and any(target.iterdir()) and not is_repository(target):
-        raise CourseError(f"{target} holds files that are not a model repository. Name an empty or new folder.")
+    _accept_target(target)
     with files.written_aside(target, "repository") as aside:
         for model in models:
             _assemble_model(templates / ("ensemble" if model == BLS else model), aside / model, values, contract)
@@ -72,6 +73,66 @@ def assemble(
         if problems:
             raise CourseError(str(problems[0]).replace(f"{aside}{os.sep}", ""))
     return target
+
+
+def refit(own: str | Path, target: str | Path, engine_dir: str | Path, **values) -> Path:
+    """Make a repository that has the models, tensors and code of `own`, and the engine and settings that are given.
+
+    A repository that somebody has written serves another engine in this way, or the same one with other settings. What
+    `own` lacks of the pipeline comes from the templates.
+
+    Parameters
+    ----------
+    own : path
+        A model repository, or a part of one.
+    target : path
+        Folder to make, as for `assemble`.
+    engine_dir : path
+        Engine folder; also the `tokenizer_dir` unless that is given.
+    **values
+        Values of the templates' variables; see `DEFAULTS`.
+
+    Raises
+    ------
+    CourseError
+        As `assemble`; a config of `own` that cannot be read.
+    """
+    own, target = Path(own), Path(target).absolute()
+    if not is_repository(own):
+        raise CourseError(f"There is no model repository at {own}. Name a folder that has one folder for each model.")
+    _accept_target(target)
+    with files.written_aside(target, "repository") as aside:
+        assemble(aside, engine_dir, **values)
+        most = read_config(aside / "ensemble" / CONFIG).max_batch_size
+        for model in models(own):
+            config = read_config(own / model / CONFIG)
+            if model in PIPELINE:
+                _take_settings(config, read_config(aside / model / CONFIG))
+            elif config.max_batch_size:  # a step takes what its ensemble takes
+                config.max_batch_size = max(config.max_batch_size, most)
+            (aside / model / "1").mkdir(parents=True, exist_ok=True)
+            for file in (own / model / "1").glob("*.py"):
+                shutil.copyfile(file, aside / model / "1" / file.name)
+            write_config(config, aside / model / CONFIG)
+        if problems := check(aside):
+            raise CourseError(str(problems[0]).replace(f"{aside}{os.sep}", ""))
+    return target
+
+
+def _accept_target(target: Path) -> None:
+    if target.is_dir() and any(target.iterdir()) and not is_repository(target):
+        raise CourseError(f"{target} holds files that are not a model repository. Name an empty or new folder.")
+
+
+def _take_settings(config: ModelConfig, settings: ModelConfig) -> None:
+    """Give a config what the variables of its template set in another, and leave its tensors as they are."""
+    config.backend, config.max_batch_size = settings.backend, settings.max_batch_size
+    for field in ("parameters", "instance_group", "model_transaction_policy"):
+        config.ClearField(field)
+    for key, value in settings.parameters.items():
+        config.parameters[key].CopyFrom(value)
+    config.instance_group.extend(settings.instance_group)
+    config.model_transaction_policy.CopyFrom(settings.model_transaction_policy)
 
 
 def _assemble_model(template: Path, folder: Path, values: dict, contract: str) -> None:

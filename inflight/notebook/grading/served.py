@@ -1,0 +1,100 @@
+"""A learner's repository in a real Triton, for a check: with stand-ins for what takes long to load.
+
+    with served(repo) as connection:
+        reply = connection.infer("ensemble", {"text_input": text("Hello"), "max_tokens": …}, ANSWER_S)
+        right = stand_ins().answer_ids(…)
+
+A check takes a few seconds, and ends whatever the learner's code does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import shutil
+import tempfile
+import threading
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from types import ModuleType
+
+from inflight.errors import CourseError
+from inflight.paths import ASSETS
+from inflight.triton import repository, transport
+from inflight.triton.server import Server
+
+ENGINE = "tensorrt_llm"
+PIPELINE = ("preprocessing", ENGINE, "postprocessing")
+STAND_INS = ASSETS / "stand-ins"
+LOAD_S = 60  # for what takes a second or two, unless a loop does not end
+ANSWER_S = 20
+
+
+@contextlib.contextmanager
+def served(repo: Path, replaced: Collection[str] = PIPELINE) -> Iterator[transport.Connection]:
+    """Serve a copy of a repository as long as the block lasts, some of its models replaced by `assets/stand-ins`.
+
+    The ensemble answers with one response, also where the repository's own would stream.
+
+    Parameters
+    ----------
+    replaced : collection of str
+        Of the pipeline's three models, those whose code is not run. The engine is always among them.
+
+    Raises
+    ------
+    CourseError
+        A model cannot be loaded, or is not within `LOAD_S`; with Triton's reason.
+    """
+    with tempfile.TemporaryDirectory(prefix="inflight-check-") as folder:
+        copy = Path(shutil.copytree(repo, Path(folder) / "repo"))
+        for model in {ENGINE, *replaced}:
+            shutil.rmtree(copy / model / "1")
+            shutil.copytree(STAND_INS, copy / model / "1")
+        config = repository.read_config(copy / ENGINE / repository.CONFIG)
+        config.model_transaction_policy.decoupled = False
+        repository.write_config(config, copy / ENGINE / repository.CONFIG)
+        server = Server.by_hand(
+            [f"--model-repository={copy}", "--model-control-mode=explicit", "--disable-auto-complete-config"]
+        )
+        try:
+            server.start()
+            _load(server)
+            with transport.Connection(server.grpc_url) as connection:
+                yield connection
+        except CourseError as error:
+            raise CourseError(str(error).partition("\nLast lines")[0].replace(f"{copy}/", "")) from error
+        finally:
+            server.stop(drain_s=0)
+
+
+@functools.cache
+def stand_ins() -> ModuleType:
+    """What the stand-ins answer, as functions: `prompt_ids`, `answer_ids`, `answer_text`."""
+    spec = importlib.util.spec_from_file_location("stand_ins", STAND_INS / "stand_ins.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _load(server: Server) -> None:
+    is_late = threading.Event()
+
+    def give_up() -> None:
+        is_late.set()
+        server.stop(drain_s=0)  # whoever waits for it learns that it has gone
+
+    timer = threading.Timer(LOAD_S, give_up)
+    timer.start()
+    try:
+        server.load_all()
+    except CourseError as error:
+        if is_late.is_set():
+            raise CourseError(
+                f"The models are not loaded after {LOAD_S} s: does every loop in model.py end?"
+            ) from error
+        raise
+    finally:
+        timer.cancel()

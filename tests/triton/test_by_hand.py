@@ -1,0 +1,147 @@
+"""A server whose arguments are written by hand: what is added, what is refused, and that it is closed as all are."""
+
+import os
+import subprocess
+import sys
+
+import psutil
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from inflight.errors import CourseError
+from inflight.notebook import session
+from inflight.triton import server as servers
+from inflight.triton import tritonserver
+
+CONFIG = """
+backend: "python"
+max_batch_size: 1
+input [ { name: "IN"  data_type: TYPE_INT32  dims: [ 1 ] } ]
+output [ { name: "OUT"  data_type: TYPE_INT32  dims: [ 1 ] } ]
+"""
+MODEL = "class TritonPythonModel:\n    def execute(self, requests):\n        return [None for request in requests]\n"
+EXPLICIT = "--model-control-mode=explicit"
+
+
+def write(repo, model="nothing", config=CONFIG):
+    (repo / model / "1").mkdir(parents=True)
+    (repo / model / "1" / "model.py").write_text(MODEL)
+    (repo / model / "config.pbtxt").write_text(config)
+    return repo
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory):
+    """A server that was started by hand, and what was printed."""
+    repo, said = write(tmp_path_factory.mktemp("by_hand") / "repo"), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("builtins.print", lambda text: said.append(text))
+        server = tritonserver([f"--model-repository={repo}", EXPLICIT, "--load-model=*", "--log-verbose=0"])
+    yield server, said[0]
+    server.stop()
+
+
+def test_the_whole_command_line_is_shown(printed):
+    server, text = printed
+    lines = [line.strip() for line in text.splitlines()]
+    yours, added = lines.index("# yours"), next(i for i, line in enumerate(lines) if line.startswith("# added"))
+    given = [f"--model-repository={server.repo}", EXPLICIT, "--load-model=*", "--log-verbose=0"]
+    assert lines[yours + 1 : added] == given
+    shown = [*given, *(line for line in lines[added:] if line.startswith("--"))]
+    assert sorted(shown) == sorted(psutil.Process(server.pid).cmdline()[1:]), "nothing is added that is not shown"
+    assert any(line.startswith("LD_LIBRARY_PATH=") for line in lines)
+    assert f"watches process {server.pid}" in lines[-1]
+
+
+def test_the_key_is_masked(printed):
+    server, text = printed
+    key = server.key_file.read_text().split()[-1]
+    assert "inflight-key=(hidden)" in text and key not in text
+
+
+def test_it_loads_what_its_arguments_say(printed):
+    server, _ = printed
+    assert [(row.name, row.state) for row in server.models()] == [("nothing", "READY")]
+    assert "| nothing | 1       | READY  |" in server.log_tail(100)
+    assert not [line for line in server.log_tail(1000).splitlines() if line.startswith("|") and len(line) > 160]
+
+
+def test_who_has_no_key_loads_nothing(printed):
+    server, _ = printed
+    with triton.InferenceServerClient(server.grpc_url) as client:
+        with pytest.raises(InferenceServerException, match="restricted"):
+            client.load_model("nothing")
+        client.load_model("nothing", headers=server.headers)
+
+
+def test_it_listens_on_this_machine_alone(printed):
+    listening = [one for one in psutil.Process(printed[0].pid).net_connections("tcp") if one.status == "LISTEN"]
+    assert len(listening) == 3 and {one.laddr.ip.removeprefix("::ffff:") for one in listening} == {"127.0.0.1"}
+
+
+def test_the_last_cell_knows_it(printed):
+    assert printed[0] in servers.running()
+    assert "A server runs with nothing." in repr(session.running())
+
+
+def test_its_twin_starts_without_a_word(printed, capsys):
+    with printed[0].twin() as twin:
+        assert twin.is_ready() and twin.repo == printed[0].repo
+    assert capsys.readouterr().out == ""
+
+
+def test_a_port_that_is_named_is_taken(tmp_path, capsys):
+    taken = servers.Server.by_hand([f"--model-repository={write(tmp_path / 'repo')}", EXPLICIT, "--http-port=70000"])
+    with pytest.raises(CourseError, match="The http port 70000 is not a port number"):
+        taken.start()
+
+
+def test_a_model_that_cannot_be_loaded_is_told_in_tritons_words(tmp_path, capsys):
+    repo = write(tmp_path / "repo", config=CONFIG.replace("python", "pyton"))
+    with pytest.raises(CourseError, match="unable to find backend library for backend 'pyton'"):
+        tritonserver([f"--model-repository={repo}", EXPLICIT, "--load-model=*", "--disable-auto-complete-config"])
+    assert not [server for server in servers.running() if server.repo == repo]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([EXPLICIT], "There is no --model-repository among the arguments"),
+        (["--model-repository=/nowhere/at/all"], "there is no such folder"),
+        (["--model-repository", "."], "--model-repository=: there is no such folder|no argument of tritonserver"),
+        (["model-repository=."], "is no argument of tritonserver. Write --name=value"),
+        ("--model-repository=.", "Give tritonserver a list of texts"),
+        (["--model-repository=.", 8000], "Give tritonserver a list of texts"),
+        (
+            ["--model-repository=.", "--http-address=0.0.0.0"],
+            "--http-address cannot be given here. It is added for you",
+        ),
+        (["--model-repository=.", "--http-restricted-api=inference:a=b"], "It is added for you"),
+        (["--model-repository=.", "--grpc-restricted-protocol="], "It is added for you"),
+        (["--model-repository=.", "--backend-directory=/tmp"], "It is added for you"),
+        (["--model-repository=.", "--http-addr=0.0.0.0"], "--http-addr cannot be given here"),
+        (["--model-repository=.", "--allow-sagemaker=true"], "--allow-sagemaker cannot be given here"),
+        (["--model-repository=.", "--allow-vertex-ai=1"], "--allow-vertex-ai cannot be given here"),
+        (["--model-repository=.", "--log-file=/tmp/log"], "--log-file cannot be given here"),
+        (["--model-repository=.", "--model-controll-mode=explicit"], "Did you mean --model-control-mode"),
+        (["--model-repository=.", "--http-port=many"], "--http-port=many is no port"),
+        (["--model-repository=.", "--backend-config=python,shm-region-prefix-name=x"], "is added by tritonserver"),
+        (["--model-repository=.", "--load-model=(hidden)"], "has the place of the server's key"),
+    ],
+)
+def test_what_is_refused(arguments, says):
+    with pytest.raises(CourseError, match=says):
+        tritonserver(arguments)
+
+
+def test_it_ends_with_the_program_that_started_it(tmp_path):
+    repo = write(tmp_path / "repo")
+    script = (
+        "import os; from inflight.triton import tritonserver\n"
+        f"server = tritonserver(['--model-repository={repo}', '{EXPLICIT}'])\n"
+        "print('PID', server.pid, flush=True); os._exit(1)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=os.environ, timeout=120)
+    pid = int(ran.stdout.rpartition("PID ")[2])
+    assert psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=60)[1] == []
