@@ -360,7 +360,7 @@ for name, (case, room) in cases.items():
 
 # %% [markdown]
 # Summaries are not "all of similar length", as one often reads: the longest asks for several times the tokens of the
-# shortest, and on paper there is something to gain. With 64 slots there is less: the tail is a larger part of it all.
+# shortest, and on paper there is something to gain. With 64 slots it is a little less: the tail is a larger part.
 #
 # Traffic is rarely even, and an answer may end long before its `max_tokens`, which nobody knows in advance. That is why
 # every LLM engine batches in flight today.
