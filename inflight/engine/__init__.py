@@ -8,12 +8,13 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules=["trtllm_commands"],
+    submodules=["four_bits", "openvino_steps", "trtllm_commands"],
     submod_attrs={
         "config": [
             "BATCHING_TYPES",
             "POLICIES",
             "BuildConfig",
+            "Chunk",
             "ExecutorConfig",
             "IterationStats",
             "Request",
@@ -24,6 +25,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "folder": ["WEIGHTS_FILE", "EngineInfo", "accept", "engine_version", "read"],
         "builder": ["build", "cached", "check_machine", "cpu_has_bfloat16"],
         "inventory": ["KeptEngine", "kept"],
+        "openvino_layer": ["read_layer"],
+        "openvino_profile": ["profile"],
         "executor": ["Executor"],
         "sizing": ["Sizing"],
         "prediction": ["IterationCost", "iteration_cost", "schedule"],
