@@ -25,7 +25,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "folder": ["WEIGHTS_FILE", "EngineInfo", "accept", "engine_version", "read"],
         "builder": ["build", "cached", "check_machine", "cpu_has_bfloat16"],
         "inventory": ["KeptEngine", "kept"],
-        "openvino_layer": ["read_layer"],
+        "layers": ["read_layer"],
         "openvino_profile": ["profile"],
         "executor": ["Executor"],
         "sizing": ["Sizing"],

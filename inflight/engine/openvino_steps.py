@@ -33,7 +33,7 @@ from inflight.engine.folder import MODEL_FILE, WEIGHTS_FILE
 A8_GROUP = 16
 OPENVINO_TYPE = {"float32": "f32", "bfloat16": "bf16", "INT8": "u8"}
 
-# When it is built ------------------------------------------------------------------------------------------------------
+# When it is built -----------------------------------------------------------------------------------------------------
 
 
 def to_graph(gguf_file: str | Path, folder: str | Path) -> ov.Model:
@@ -92,7 +92,7 @@ def _disk_full() -> OSError:
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-# When it is loaded -----------------------------------------------------------------------------------------------------
+# When it is loaded ----------------------------------------------------------------------------------------------------
 
 
 def with_pages(graph: ov.Model) -> None:
@@ -160,7 +160,7 @@ def block_bytes(program: ov.CompiledModel) -> int:
     return sum(kind.size * int(np.prod(shape)) for kind, shape in cache_shapes(program).values())
 
 
-# For a reader ----------------------------------------------------------------------------------------------------------
+# For a reader ---------------------------------------------------------------------------------------------------------
 
 
 def operations(graph: ov.Model) -> Counter[str]:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import openvino as ov
+if TYPE_CHECKING:
+    import openvino as ov
 
 INPUT = "input"  # what a layer begins with: the output of the one before
 END = "model.layers.self_attn.add1.layer{}"  # the name of the last operation of a layer
