@@ -15,7 +15,7 @@ import openvino as ov
 
 from inflight.engine import openvino_steps
 from inflight.engine.config import Chunk
-from inflight.engine.folder import MODEL_FILE, EngineInfo
+from inflight.engine.folder import EngineInfo
 from inflight.errors import CourseError
 
 
@@ -43,7 +43,7 @@ class OpenVINOModel:
         self.info = info
         quant_algo = self.info.pretrained_config["quantization"]["quant_algo"]
         try:
-            graph = ov.Core().read_model(self.info.folder / MODEL_FILE)
+            graph = openvino_steps.read(self.info.folder)
             openvino_steps.with_pages(graph)
             openvino_steps.keep_last_tokens(graph)
             self._graph = graph if profiled else None

@@ -64,7 +64,12 @@ def to_graph(gguf_file: str | Path, folder: str | Path) -> ov.Model:
             file.unlink()
     if not all((folder / name).exists() for name in (MODEL_FILE, WEIGHTS_FILE)):
         raise _disk_full()
-    return ov.Core().read_model(folder / MODEL_FILE)
+    return read(folder)
+
+
+def read(folder: str | Path) -> ov.Model:
+    """The graph in an engine's folder."""
+    return ov.Core().read_model(Path(folder) / MODEL_FILE)
 
 
 def save(graph: ov.Model, folder: str | Path) -> None:
@@ -79,7 +84,7 @@ def save(graph: ov.Model, folder: str | Path) -> None:
     written = Path(tempfile.mkdtemp(dir=folder))  # the graph has the files in `folder` open: they are put there last
     try:
         ov.save_model(graph, written / MODEL_FILE, compress_to_fp16=False)
-        ov.Core().read_model(written / MODEL_FILE)  # a failed write may have gone unsaid
+        read(written)  # a failed write may have gone unsaid
         for name in (MODEL_FILE, WEIGHTS_FILE):
             os.replace(written / name, folder / name)
     except RuntimeError as error:
