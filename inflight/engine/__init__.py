@@ -1,7 +1,8 @@
 """The engine: built from a checkpoint; requests in, tokens out, and a line of statistics an iteration.
 
 Reading order: `config` (the vocabulary), `scheduler` (who runs next), `kv_cache`, `sampling`, `executor` (the loop).
-Behind its `model` protocol: `openvino_runner` on a CPU, `torch_runner` on a GPU, and the tests' `fake_model`.
+How one is made on a CPU: `openvino_steps`, `four_bits`, `builder`. Behind the `model` protocol: `openvino_runner` on a
+CPU, `torch_runner` on a GPU, and the tests' `fake_model`.
 """
 
 import lazy_loader

@@ -299,7 +299,6 @@ def _number(answer: object) -> float:
 # 1.4: an engine for a service -----------------------------------------------------------------------------------------
 
 USERS, PROMPT, ANSWER, MEMORY = 16, 200, 56, 170e6
-SHORT = 16  # tokens of the other answers: long enough that all sixteen meet
 
 
 @grades("1.4", "A service's limits decide its engine: room for users comes from shorter limits and smaller numbers.")
@@ -310,11 +309,10 @@ def _engine_for_a_service(folder: object, choose: random.Random) -> Finding | di
         return str(error) if isinstance(error, CourseError) else "Give the folder that engine.build made."
     if info.pretrained_config["checkpoint"]["sha256"] != checkpoint.fetch().sha256:
         return "That engine was built from another checkpoint than the course's."
-    lengths = [PROMPT, *(choose.randint(20, 60) for _ in range(USERS - 1))]
+    # The longest last: where an iteration has no room for it beside the others, it must wait until they are gone.
+    lengths = [*(choose.randint(20, 60) for _ in range(USERS - 1)), PROMPT]
     words = info.pretrained_config["vocab_size"]
-    choose.shuffle(lengths)
-    asked = [(ANSWER if length == PROMPT else SHORT, length) for length in lengths]
-    requests = [Request([choose.randrange(words) for _ in range(length)], answer) for answer, length in asked]
+    requests = [Request([choose.randrange(words) for _ in range(length)], ANSWER) for length in lengths]
     try:
         with Executor.load(info.folder) as executor:
             responses = executor.generate_all(requests)
@@ -328,8 +326,8 @@ def _engine_for_a_service(folder: object, choose: random.Random) -> Finding | di
     return {
         "users": Measured("users in one iteration", together, at_least=USERS, course=USERS, nothing=8,
                           advice="See max_batch_size, and max_num_tokens: everybody's tokens share an iteration."),
-        "answers": Measured("answers of full length", sum(len(one.token_ids) == answer
-                            for one, (answer, _) in zip(responses, asked)), exactly=USERS, course=USERS, nothing=USERS,
+        "answers": Measured(f"answers of {ANSWER} tokens", sum(len(one.token_ids) == ANSWER for one in responses),
+                            exactly=USERS, course=USERS, nothing=USERS,
                             advice="max_seq_len counts the prompt and its answer together."),
         "memory": Measured("weights and a full KV cache", taken, at_most=MEMORY / 1e6, course=152.2, nothing=851.1,
                            unit="MB", advice="Shorter limits, or smaller numbers in the cache, make room."),
