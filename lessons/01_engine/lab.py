@@ -134,7 +134,7 @@ check("1.2", Path(workdir.name) / "quantizer.py")
 # become floats, your function puts those of all layers into 4 bits again, and the engine is built from the file that
 # comes of it. How many of 32 words are those of the checkpoint's own engine?
 
-# %%
+# %% tags=["nbval-ignore-output"]
 quantizer = mine.part("quantizer")
 print(repr(quantizer))
 own = quantized(

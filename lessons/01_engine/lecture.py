@@ -169,7 +169,7 @@ print(f"{changed} products changed; {stored / 1e6:.0f} MB of weights on disk")
 assert changed == 7 * layers
 
 # %% [markdown]
-# `inflight bench quality` measures what this step is worth: without it, the model's perplexity was a quarter higher.
+# Without this step, the model's perplexity, of which more below, was a quarter higher.
 #
 # ## Step 3: attention with pages
 #
@@ -242,7 +242,7 @@ rows = [(step, f"{seconds[step]:.1f} s", ops.total()) for step, ops in made.item
 charts.table(pd.DataFrame(rows, columns=["step", "took", "operations"]))
 
 # %% [markdown]
-# A norm was seven operations (*Power*, *ReduceMean*, *Sqrt* …) and is one, RMS; a rotation was six and is one, RoPE.
+# A norm was seven operations (*Power*, *ReduceMean*, *Sqrt* …), and so was a rotation; each is one now, RMS and RoPE.
 #
 # The program also says how large its cache blocks are: 32 tokens each. So here is the answer to the question above.
 
@@ -504,7 +504,10 @@ from inflight.notebook import catch_up
 
 catch_up("01", "On the lab GPU")
 
-charts.table(pd.DataFrame(engine.trtllm_commands.flags()))
+flags = pd.DataFrame(engine.trtllm_commands.flags())
+forced = flags[flags["0.5: build.py"] == "--use_inflight_batching"]
+assert list(forced["0.18: convert_checkpoint.py, trtllm-build"]) == ["no flag"]
+charts.table(flags)
 
 # %% [markdown]
 # And how fast would it be? The builds of above with eight users, beside the course's engine for a GPU, as recorded.
