@@ -270,10 +270,10 @@ check("1.4", service)
 #
 # *importance 3/5 · difficulty 3/5 · 15 minutes*
 #
-# With 8-bit activations, a prompt may be answered in other words when others are in the same iteration. Write
-# `compare`, which shows it for any engine: 32 tokens for `prompt` alone, then in the company of `others`. Then build an
-# engine whose words do not depend on company. The check runs your function on two stand-ins, one that company sways and
-# one that it does not; your engine it asks itself.
+# With 8-bit activations, words get other probabilities when other requests are in the same iteration, and now and then
+# another word wins. Write `compare`, which shows it for any engine: 32 tokens for `prompt` alone, then in the company
+# of `others`. Then build an engine that company does not change. The check runs your function on two stand-ins, one
+# that company sways and one that it does not. Your engine it asks itself, and compares words and probabilities.
 
 
 # %%
@@ -313,8 +313,8 @@ check("1.5", (compare, steady))
 # <details><summary>The error you see</summary>
 #
 # *requests in one iteration: 1*: you ran them one after the other. *These are not both words that the engine gave*:
-# put `prompt` first in the list, then its answer is the first as well. *changed by company*: the engine rounds its
-# activations.
+# put `prompt` first in the list, then its answer is the first as well. *those that company made another*: the engine
+# rounds its activations.
 #
 # </details>
 
