@@ -99,7 +99,7 @@ def _misread(blocks: np.ndarray, made: list[np.ndarray]) -> str:
 
 # 1.2: blocks are made -------------------------------------------------------------------------------------------------
 
-CHECK_S = 8  # a quantizer that has not answered by then never will
+CHECK_S = 30  # a quantizer that has not answered by then, also beside other work, never will
 ROOM = 1.03  # over the error of steps laid from the smallest weight to the largest
 ENCODE = "Lay 15 steps from the smallest weight to the largest, and give each weight the nearest: round, do not cut."
 
@@ -117,10 +117,8 @@ def _encoded(path: object, choose: random.Random) -> Finding | dict[str, Finding
         return NOT_YET
     if made.dtype != np.uint8 or made.shape != (len(given), 20):
         return f"Of {len(given)} blocks give uint8 [{len(given)}, 20]; yours is {made.dtype} {list(made.shape)}."
-    courses, ends = (
-        runpy.run_path(str(mine.COURSES_OWN / "quantizer.py"))["quantize"],
-        np.cumsum([len(blocks) for blocks in kinds.values()]),
-    )
+    courses = runpy.run_path(str(mine.COURSES_OWN / "quantizer.py"))["quantize"]
+    ends = np.cumsum([len(blocks) for blocks in kinds.values()])
     findings: dict[str, Finding] = {}
     for (kind, blocks), theirs in zip(kinds.items(), np.split(made, ends[:-1])):
         reached = q4_1.share_lost(blocks, theirs)
