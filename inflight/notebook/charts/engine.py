@@ -45,7 +45,7 @@ def layer(found: Layer) -> go.Figure:
         height=600,
         margin={"l": 8, "r": 8, "t": 8, "b": 8},
         showlegend=False,
-        xaxis={"visible": False, "range": [-2.95, 2.95], "fixedrange": True},
+        xaxis={"visible": False, "range": [-2.95, 3], "fixedrange": True},
         yaxis={"visible": False, "range": [12.5, -0.5], "fixedrange": True},
     )
     return fig
@@ -55,7 +55,7 @@ def layer(found: Layer) -> go.Figure:
 _PLACES: dict[str, tuple[float, int]] = {
     INPUT: (0, 0), "norm 1": (0, 1),
     "query": (-1.95, 2), "key": (-0.65, 2), "value": (0.65, 2),
-    "turned query": (-1.95, 3), "turned key": (-0.65, 3), "past keys": (1.1, 3), "past values": (2.3, 3),
+    "turned query": (-1.95, 3), "turned key": (-0.65, 3), "past keys": (1.22, 3), "past values": (2.4, 3),
     "attention": (0, 4), "output": (0, 5), "sum 1": (0, 6), "norm 2": (0, 7),
     "gate": (-0.75, 8), "up": (0.75, 8), "SiLU": (-0.75, 9), "gated": (0, 10), "down": (0, 11), "sum 2": (0, 12),
 }  # fmt: skip
