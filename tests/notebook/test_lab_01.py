@@ -347,9 +347,11 @@ def test_a_comparison_that_compares_nothing_is_found(answer, words):
     refused("1.5", (answer, None), words, "the engine still open")
 
 
-def test_a_comparison_and_an_engine(small_engine):
+def test_a_comparison_and_an_engine(small_engine, tmp_path):
     assert "the comparison ✓, the engine still open" in repr(check("1.5", (compare, None)))
-    assert check("1.5", (compare, small_engine)).status == "done"  # W4A16
+    steady = variant(small_engine, tmp_path / "steady", **FITS)  # W4A16, with room for a question
+    assert check("1.5", (compare, steady)).status == "done"
+    refused("1.5", (compare, small_engine), "exceeds maximum input length")
     assert check("1.5", (lambda *_: None, None)).status == "not done yet"
     refused("1.5", (compare, Path("/nowhere")), "the comparison ✓, the engine not right yet. There is no engine")
     refused("1.5", compare, "Give the function and the engine's folder")
