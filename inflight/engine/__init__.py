@@ -26,7 +26,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "folder": ["WEIGHTS_FILE", "EngineInfo", "accept", "engine_version", "read"],
         "builder": ["build", "cached", "check_machine", "cpu_has_bfloat16"],
         "inventory": ["KeptEngine", "kept"],
-        "layers": ["read_layer"],
+        "openvino_layers": ["read_layer"],
         "openvino_profile": ["profile"],
         "executor": ["Executor"],
         "sizing": ["Sizing"],

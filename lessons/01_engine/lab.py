@@ -228,7 +228,7 @@ check("1.3", (kv_bytes, users_that_fit))
 
 # %%
 # BEGIN SOLUTION
-# LAB: service = None  # engine.build(checkpoint, BuildConfig(...), Path(workdir.name) / "service")
+# LAB: service = None  # the folder that engine.build makes
 service = engine.build(
     checkpoint,
     BuildConfig(
@@ -253,8 +253,8 @@ check("1.4", service)
 # </details>
 # <details><summary>How to begin</summary>
 #
-# `BuildConfig(max_batch_size=16, max_input_len=200, max_seq_len=…)`; `max_seq_len` counts prompt and answer together.
-# 16 users of 256 tokens then take about two times too much: which option makes a number of the cache smaller?
+# `engine.build(checkpoint, BuildConfig(...), Path(workdir.name) / "service")`, with `max_batch_size`, `max_input_len`
+# and `max_seq_len`, which counts prompt and answer together. 16 users of 256 tokens then take about two times too much: which option makes a number of the cache smaller?
 #
 # </details>
 # <details><summary>The error you see</summary>

@@ -8,10 +8,11 @@ import pytest
 from inflight.checkpoint.sources import fetch
 from inflight.checkpoint.weights import GgufFile
 from inflight.engine import builder as engine
-from inflight.engine import four_bits, layers
+from inflight.engine import four_bits
 from inflight.engine import openvino_steps as steps
 from inflight.engine.folder import MODEL_FILE, WEIGHTS_FILE, read
 from inflight.engine.model import load
+from inflight.engine.openvino_layers import read_layer
 from tests.engines import SMALL_BUILD, SMALL_LAYERS, write_quantized
 
 
@@ -52,7 +53,7 @@ def test_by_hand_it_is_the_same_as_built(stored, by_hand, tmp_path_factory):
 
 def test_a_layer_is_told_in_its_main_operations(by_hand):
     _, graph = by_hand
-    first, last = (layers.read_layer(graph, number) for number in (1, SMALL_LAYERS - 1))
+    first, last = (read_layer(graph, number) for number in (1, SMALL_LAYERS - 1))
     assert set(first.steps) == set(last.steps)  # the last layer's are in another order
     assert first.num_operations == last.num_operations > len(first.steps) == 18
     after = {step.name: step.after for step in first.steps}
@@ -69,7 +70,7 @@ def test_a_layer_is_told_in_its_main_operations(by_hand):
 @pytest.mark.parametrize("number", [0, SMALL_LAYERS, -1])
 def test_there_is_no_such_layer(by_hand, number):
     with pytest.raises(ValueError, match=f"no layer {number} "):
-        layers.read_layer(by_hand[1], number)
+        read_layer(by_hand[1], number)
 
 
 def test_a_graph_that_cannot_be_written_leaves_the_old_one(by_hand, monkeypatch):
