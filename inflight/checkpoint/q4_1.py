@@ -31,6 +31,29 @@ def quantize(values: np.ndarray) -> np.ndarray:
     return np.concatenate(parts).reshape(rows, -1)
 
 
+def dequantize(blocks: np.ndarray) -> np.ndarray:
+    """What blocks of Q4_1, uint8 [blocks, 20], say: float32 [blocks, 32]."""
+    d, m = np.ascontiguousarray(blocks[:, :4]).view(np.float16).astype(np.float32).T[..., None]
+    return d * np.concatenate([blocks[:, 4:] & 15, blocks[:, 4:] >> 4], axis=1) + m
+
+
+def share_lost(values: np.ndarray, blocks: np.ndarray) -> float:
+    """Squared error of blocks of Q4_1, over the squared distance of each weight from the mean of its block.
+
+    0: nothing is lost; 1: as much as if each weight were replaced by that mean. Where all weights of a block are alike,
+    the squared error itself.
+
+    Parameters
+    ----------
+    values : float32 array [blocks, 32]
+    blocks : uint8 array [blocks, 20]
+        What was made of them.
+    """
+    spread = ((values - values.mean(axis=1, keepdims=True)) ** 2).sum(dtype=np.float64)
+    error = ((dequantize(blocks) - values) ** 2).sum(dtype=np.float64)
+    return float(error / spread) if spread else float(error)
+
+
 def _quantize(blocks: np.ndarray) -> np.ndarray:
     """Blocks, float32 [blocks, 32], as bytes [blocks, 20]: d, m, and q of weight i beside that of weight i + 16."""
     least, most = blocks.min(-1), blocks.max(-1)

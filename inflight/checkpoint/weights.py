@@ -7,6 +7,7 @@ is written again, tensor by tensor, with the formats of the gguf library. A Hugg
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
@@ -139,15 +140,23 @@ class GgufFile:
         return (sizes.most_common(1)[0][0] if sizes else "") or None
 
 
-def requantize(source: GgufFile, target: Path, quant_algo: str | None) -> None:
-    """Write `source` again as `target`, its matrices in the format of `quant_algo`."""
+def requantize(
+    source: GgufFile,
+    target: Path,
+    quant_algo: str | None,
+    four_bits: Callable[[np.ndarray], np.ndarray] = q4_1.quantize,
+) -> None:
+    """Write `source` again as `target`, its matrices in the format of `quant_algo`.
+
+    `four_bits` makes Q4_1, uint8 [rows, columns / 32 × 20], of float32 [rows, columns].
+    """
     writer = gguf.GGUFWriter(target, source.metadata["general.architecture"])
     for key, (kind, item_kind) in source.index.kinds.items():
         if key != "general.architecture":
             writer.add_key_value(key, source.metadata[key], kind, sub_type=item_kind)
     for tensor in source.reader.tensors:
         values = gguf.dequantize(tensor.data, tensor.tensor_type)
-        _add_tensor(writer, tensor.name, values, quant_algo)
+        _add_tensor(writer, tensor.name, values, quant_algo, four_bits)
     _finish(writer)
 
 
@@ -262,14 +271,20 @@ def _interleave_rotary(values: np.ndarray, heads: int) -> np.ndarray:
     return values.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
-def _add_tensor(writer: gguf.GGUFWriter, name: str, values: np.ndarray, quant_algo: str | None) -> None:
+def _add_tensor(
+    writer: gguf.GGUFWriter,
+    name: str,
+    values: np.ndarray,
+    quant_algo: str | None,
+    four_bits: Callable[[np.ndarray], np.ndarray] = q4_1.quantize,
+) -> None:
     kind = stored_format(name, quant_algo)
     if values.ndim == 1:  # norms and biases are small and sensitive: they stay in float32
         writer.add_tensor(name, values.astype(np.float32))
     elif kind == gguf.GGMLQuantizationType.F16:
         writer.add_tensor(name, values.astype(np.float16))
     elif kind == gguf.GGMLQuantizationType.Q4_1:
-        writer.add_tensor(name, q4_1.quantize(values.astype(np.float32)), raw_dtype=kind)
+        writer.add_tensor(name, four_bits(values.astype(np.float32)), raw_dtype=kind)
     else:
         writer.add_tensor(name, gguf.quantize(values.astype(np.float32), kind), raw_dtype=kind)
 

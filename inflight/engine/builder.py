@@ -11,10 +11,8 @@ when the engine is loaded, in about a second.
 from __future__ import annotations
 
 import dataclasses
-import errno
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +25,7 @@ from inflight.checkpoint.sources import Checkpoint
 from inflight.containers import Image
 from inflight.engine import in_container, trtllm_commands
 from inflight.engine.config import BuildConfig
-from inflight.engine.folder import CONFIG_FILE, MODEL_FILE, WEIGHTS_FILE, engine_version, flaw
+from inflight.engine.folder import CONFIG_FILE, engine_version, flaw
 from inflight.errors import CourseError
 from inflight.paths import cache_dir
 
@@ -165,7 +163,9 @@ def _reading(checkpoint: Checkpoint) -> Iterator[None]:
 
 def _compile(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
     """Write graph, weights and tokenizer into `aside`; return the `pretrained_config`."""
-    gguf_file = aside / "weights.gguf"
+    from inflight.engine import four_bits, openvino_steps, slow_rotation
+
+    written = gguf_file = aside / "weights.gguf"
     try:
         if checkpoint.format == "hf":
             quant_algo = None if config.quant_algo == "auto" else config.quant_algo
@@ -178,14 +178,16 @@ def _compile(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
             as_stored = {"W4": "W4A8", "W8": "W8A16"}.get(stored or "")
             quant_algo = as_stored if config.quant_algo == "auto" else config.quant_algo
             if stored == checkpoints.weights.bits(quant_algo):
-                gguf_file.symlink_to(Path(checkpoint.path).absolute())
+                gguf_file = Path(checkpoint.path)
             else:
                 checkpoints.weights.requantize(source, gguf_file, quant_algo)
         tokenizer.write_files(checkpoint, source.metadata, aside)
-        _convert(gguf_file, aside)
-        _mend(gguf_file, aside)
+        graph, of_graph = openvino_steps.to_graph(gguf_file, aside), checkpoints.weights.GgufFile(gguf_file)
+        is_slower = slow_rotation.slow_down(graph, of_graph)
+        if four_bits.make_exact(graph, of_graph) or is_slower:
+            openvino_steps.save(graph, aside)
     finally:
-        gguf_file.unlink(missing_ok=True)
+        written.unlink(missing_ok=True)
     return _pretrained_config(checkpoint, config, quant_algo, source)
 
 
@@ -194,50 +196,6 @@ def _write(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
     from inflight.engine import torch_builder
 
     return torch_builder.write_engine(checkpoint, config, aside)
-
-
-def _convert(gguf_file: Path, aside: Path) -> None:
-    """GGUF to an OpenVINO graph with packed weights, on disk."""
-    import openvino_genai
-
-    # The pipeline is only made for the graph that it writes, and in bfloat16, its own choice where the CPU has it, it
-    # divides by zero when there is one core for it (OpenVINO 2026.4.1).
-    properties = {"enable_save_ov_model": True, "INFERENCE_PRECISION_HINT": "f32"}
-    try:
-        openvino_genai.LLMPipeline(str(gguf_file), "CPU", **properties)
-        produced = {MODEL_FILE, WEIGHTS_FILE}
-        if not all((aside / name).exists() for name in produced):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # the library logs a failed write and goes on
-    except RuntimeError as error:
-        if "iostream error" not in str(error):  # the C++ library's words for a write that failed, whatever the reason
-            raise
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
-    finally:
-        for file in aside.glob("openvino_*tokenizer.*"):  # the course uses tokenizer.json
-            file.unlink()
-
-
-def _mend(gguf_file: Path, aside: Path) -> None:
-    """Mend what the conversion leaves out of the graph on disk: what it rounds in 4-bit weights, a slowed rotation."""
-    import openvino
-
-    from inflight.engine import four_bits, slow_rotation
-
-    graph = openvino.Core().read_model(aside / MODEL_FILE)
-    source = checkpoints.weights.GgufFile(gguf_file)
-    is_slower = slow_rotation.slow_down(graph, source)
-    if four_bits.make_exact(graph, source) or is_slower:
-        mended = aside / "mended"
-        mended.mkdir()
-        try:
-            openvino.save_model(graph, mended / MODEL_FILE, compress_to_fp16=False)
-            openvino.Core().read_model(mended / MODEL_FILE)  # a failed write may have gone unsaid
-        except RuntimeError as error:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
-        del graph  # it has the old files open
-        for name in (MODEL_FILE, WEIGHTS_FILE):
-            os.replace(mended / name, aside / name)
-        mended.rmdir()
 
 
 def _pretrained_config(

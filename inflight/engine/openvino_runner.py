@@ -12,17 +12,11 @@ from __future__ import annotations
 
 import numpy as np
 import openvino as ov
-from openvino import opset13 as ops
-from openvino._offline_transformations import paged_attention_transformation
 
+from inflight.engine import openvino_steps
 from inflight.engine.config import Chunk
-from inflight.engine.folder import MODEL_FILE, EngineInfo
+from inflight.engine.folder import EngineInfo
 from inflight.errors import CourseError
-
-# With quant_algo W…A8, activations are rounded to 8 bits in groups of this many values before a product. Half a block
-# of weights: with 32 the most likely token is another in 4 of 100 places, with 16 in 3, for some 5 % more time.
-A8_GROUP = 16
-OPENVINO_TYPE = {"float32": "f32", "bfloat16": "bf16", "INT8": "u8"}
 
 
 class OpenVINOModel:
@@ -47,39 +41,25 @@ class OpenVINOModel:
 
     def __init__(self, info: EngineInfo, profiled: bool = False):
         self.info = info
-        build = self.info.build_config
-        quant_algo = self.info.pretrained_config["quantization"]["quant_algo"] or ""
-        properties = {
-            "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_PRECISION_HINT": OPENVINO_TYPE[build.dtype],
-            "KV_CACHE_PRECISION": OPENVINO_TYPE[build.kv_cache_quant_algo or build.dtype],
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": A8_GROUP if quant_algo.endswith("A8") else 0,
-            "PERF_COUNT": profiled,
-        }
-        core = ov.Core()
+        quant_algo = self.info.pretrained_config["quantization"]["quant_algo"]
         try:
-            graph = core.read_model(self.info.folder / MODEL_FILE)
-            paged_attention_transformation(graph)
-            _keep_last_tokens(graph)
+            graph = openvino_steps.read(self.info.folder)
+            openvino_steps.with_pages(graph)
+            openvino_steps.keep_last_tokens(graph)
             self._graph = graph if profiled else None
-            self._compiled = core.compile_model(graph, "CPU", properties)
+            self._compiled = openvino_steps.compiled(graph, self.info.build_config, quant_algo, profiled)
         except RuntimeError as error:
             raise CourseError(
                 f"The engine in {self.info.folder} cannot be loaded "
                 f"({str(error).strip().splitlines()[-1]}). Build it again: `inflight build`."
             ) from error
         self._request = self._compiled.create_infer_request()
-        # [blocks, KV heads, tokens_per_block (+ scales), head size (+ scales)] for each layer's keys and values
-        self._cache_ports = {
-            port.get_any_name(): (port.element_type, [dim.get_length() for dim in list(port.partial_shape)[1:]])
-            for port in self._compiled.inputs
-            if port.get_any_name().startswith(("key_cache.", "value_cache."))
-        }
-        self.block_bytes = sum(kind.size * int(np.prod(shape)) for kind, shape in self._cache_ports.values())
+        self._cache_shapes = openvino_steps.cache_shapes(self._compiled)
+        self.block_bytes = openvino_steps.block_bytes(self._compiled)
 
     def allocate_kv_cache(self, num_blocks: int) -> None:
         """Give the model a cache of `num_blocks` blocks; memory is taken as blocks are first written."""
-        for name, (kind, shape) in self._cache_ports.items():
+        for name, (kind, shape) in self._cache_shapes.items():
             self._request.set_tensor(name, ov.Tensor(kind, ov.Shape([num_blocks, *shape])))
 
     def forward(self, chunks: list[Chunk]) -> np.ndarray:
@@ -114,19 +94,3 @@ class OpenVINOModel:
             self._request.set_tensor(name, ov.Tensor(value))
         self._request.infer()
         return self._request.get_tensor("logits").data[:, 0, :]
-
-
-def _keep_last_tokens(graph: ov.Model) -> None:
-    """Compute logits for the last token of each sequence only: the vocabulary is the widest matrix of all.
-
-    Adds the input `last_tokens` int64 [sequences] in front of the last matrix product.
-    """
-    product = graph.get_results()[0].input_value(0).get_node()
-    while product.get_type_name() != "MatMul":
-        product = product.input_value(0).get_node()
-    index = ops.parameter([-1], np.int64, name="last_tokens")
-    index.output(0).set_names({"last_tokens"})
-    picked = ops.gather(product.input_value(0), index, ops.constant(np.int64(0)))
-    product.input(0).replace_source_output(picked.output(0))
-    graph.add_parameters([index])
-    graph.validate_nodes_and_infer_types()

@@ -7,6 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.bench.batch_run import Outcome
+from inflight.engine.layers import Layer, Step
 from inflight.notebook import charts
 from inflight.triton import telemetry
 from inflight.triton.telemetry import Statistics
@@ -179,6 +180,18 @@ PATH = pd.DataFrame(
 )
 WEIGHTS = pd.DataFrame({"kind": ["feed-forward", "embedding", "attention", "norms"], "bytes": [61e6, 28e6, 18e6, 1e5]})
 KV = pd.DataFrame({"tokens": [8192, 2048, 512], "bytes": [189e6, 47e6, 12e6]})
+LAYER = Layer(
+    (
+        Step("norm 1", ("input",)), Step("query", ("norm 1",), (576, 576)), Step("turned query", ("query",)),
+        Step("past keys", ()), Step("key", ("norm 1",), (192, 576)), Step("turned key", ("key",)),
+        Step("past values", ()), Step("value", ("norm 1",), (192, 576)),
+        Step("attention", ("turned query", "turned key", "past keys", "past values", "value")),
+        Step("output", ("attention",), (576, 576)), Step("sum 1", ("input", "output")), Step("norm 2", ("sum 1",)),
+        Step("gate", ("norm 2",), (1536, 576)), Step("SiLU", ("gate",)), Step("up", ("norm 2",), (1536, 576)),
+        Step("gated", ("SiLU", "up")), Step("down", ("gated",), (576, 1536)), Step("sum 2", ("sum 1", "down")),
+    ),
+    num_operations=110,
+)  # fmt: skip
 BUILDS = [
     {
         "build": build,
@@ -254,13 +267,14 @@ FIGURES: dict[str, go.Figure] = {
     "builds": charts.builds(BUILDS),
     "cost_of_a_token": charts.cost_of_a_token({"without a cache": costs(0.05), "with a KV cache": costs(0.004)}),
     "delay_sweep": charts.delay_sweep(SWEEP, budget_ms=120),
-    "engine_bytes": charts.engine_bytes(WEIGHTS, KV, 6.4e9),
+    "engine_bytes": charts.engine_bytes(WEIGHTS, KV, 6.4e9, slots=8),
     "first_tokens": charts.first_tokens(pd.DataFrame({"without reuse": [310.0, 305, 299], "with": [312.0, 61, 58]})),
     "forward_passes": charts.forward_passes({"simple-gpt2": passes(False), "iterative-gpt2": passes(True)}),
     "iteration_cost": charts.iteration_cost(pd.Series([15.3, 15.9, 17.0, 18.2, 19.5, 20.2, 21.7, 22.5], range(1, 9))),
     "kv_blocks": charts.kv_blocks(LOGS),
     "lab_results": charts.lab_results(HERE, RECORDED, "ratio", "median", "in-flight over static"),
     "lab_results.none yet": charts.lab_results(HERE, RECORDED.iloc[:0], "ratio", "median", "in-flight over static"),
+    "layer": charts.layer(LAYER),
     "load_sweep": charts.load_sweep(SWEEP_RESULT),
     "policy_gains": charts.policy_gains(GAINS),
     "queue_outcomes": charts.queue_outcomes(COUNTS),

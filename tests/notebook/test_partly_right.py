@@ -11,8 +11,6 @@ from inflight.bench.sequences import Step
 from inflight.notebook.grading import check, checker
 from inflight.notebook.grading.batchers import _flood
 
-IDS = list(range(32))
-
 
 @pytest.fixture(autouse=True)
 def as_in_a_lab(monkeypatch):
@@ -74,10 +72,6 @@ TEN = pd.DataFrame({"iteration": [1] * 10 + [2] * 4, "sequence": [*range(10), 0,
 @pytest.mark.parametrize(
     ("exercise", "answer", "says"),
     [
-        ("1.2", {"max_batch_size": 16, "max_input_len": 200, "max_seq_len": 256},
-         "users ✓, prompts ✓, answers ✓, memory not right yet. The KV cache of all slots takes"),
-        ("1.3", [IDS, None], "alone ✓, in company still open."),
-        ("1.3", [IDS, IDS[::-1]], "alone ✓, in company ✓, the same words not right yet. They differ"),
         ("3.1", felt, "ttft_ms ✓, itl_ms not right yet, end_to_end_ms ✓, tokens_per_s not right yet."),
         ("4.4", (([128] + [8] * 7) * 3, None), "wins ✓, draws still open."),
         ("4.4", (([128] + [8] * 7) * 3, [None] * 24), "wins ✓, draws not right yet. Your answer could not be"),
@@ -98,18 +92,6 @@ def test_a_check_says_which_part_is_right(exercise, answer, says):
     assert result.status == "partly" and f"Exercise {exercise}: Partly right: {says}" in repr(result)
     assert "Partly right: " in result._repr_html_() and "✓" in result._repr_html_()
     assert result.insight == ""
-
-
-def test_users_that_share_blocks_are_counted_nearly_right():
-    def users_that_fit(memory_bytes, tokens):
-        return int(memory_bytes // (tokens * 2 * 30 * 3 * 64 * 4))
-
-    says = "Partly right: bytes a token ✓, whole blocks not right yet. With 33 tokens each, your function says"
-    assert says in repr(check("1.1", users_that_fit))
-    assert (
-        check("1.1", lambda memory_bytes, tokens: users_that_fit(memory_bytes, -(-tokens // 32) * 32)).status == "done"
-    )
-    assert check("1.1", not_written).status == "not done yet"
 
 
 def test_every_exercise_has_one_sentence_of_insight_for_who_is_done():

@@ -22,7 +22,14 @@ from inflight.notebook.charts.batching import (
     who_pays_summary,
 )
 from inflight.notebook.charts.display import show, table
-from inflight.notebook.charts.engine import builds, builds_summary, engine_bytes, engine_bytes_summary
+from inflight.notebook.charts.engine import (
+    builds,
+    builds_summary,
+    engine_bytes,
+    engine_bytes_summary,
+    layer,
+    layer_summary,
+)
 from inflight.notebook.charts.iterative_gpt2 import (
     cost_of_a_token,
     cost_of_a_token_summary,
@@ -60,6 +67,8 @@ __all__ = [
     "kv_blocks_summary",
     "lab_results",
     "lab_results_summary",
+    "layer",
+    "layer_summary",
     "load_sweep",
     "load_sweep_summary",
     "policy_gains",

@@ -11,7 +11,9 @@ from inflight.notebook.dashboard import Frame
 from inflight.notebook.explorables.explorable import MEASURED, Explorable, dropdown, int_slider
 from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE
 
-GB = 1e9
+MB, GB = 1e6, 1e9
+FEWEST = 0.8  # users at the left end of the axis, which has no 0
+CURVE = 32  # steps in which the growing memory is drawn
 
 
 def memory(sizing: Sizing, config: BuildConfig, memory_bytes: float) -> Explorable:
@@ -38,23 +40,24 @@ def memory(sizing: Sizing, config: BuildConfig, memory_bytes: float) -> Explorab
         fit = sizing.users(chosen, tokens, memory_bytes)
         seated = min(slots, fit)
         fig = go.Figure()
+        lowest_mb, highest_mb = sizing.weight_bytes(config) / MB / 2, memory_bytes / MB * 2
         _draw_memory(fig, weights, per_user, seated, most_users)
-        _draw_limits(fig, memory_bytes, slots, most_users)
+        _draw_limits(fig, memory_bytes, slots, most_users, (lowest_mb, highest_mb))
         if len(points):
             fig.add_scatter(
                 x=points["users"].tolist(),
-                y=(points["bytes"] / GB).tolist(),
+                y=(points["bytes"] / MB).tolist(),
                 mode="markers",
                 marker=MEASURED,
                 name="measured",
-                hovertemplate="measured · %{x} users · %{y:.3f} GB<extra></extra>",
+                hovertemplate="measured · %{x} users · %{y:,.0f} MB<extra></extra>",
             )
         fig.update_layout(
             title="Memory, before anything is built",
             height=400,
             meta={} if len(points) else {"device": ""},
-            xaxis={"title": "users who come at once", "range": [0, most_users * 1.02]},
-            yaxis={"title": "gigabytes", "range": [0, memory_bytes / GB * 1.15]},
+            xaxis=_logarithmic("users who come at once", FEWEST, most_users * 1.1),
+            yaxis=_logarithmic("megabytes", lowest_mb, highest_mb),
         )
         return Frame(fig, _memory_in_words(weights, per_user, slots, fit, tokens, memory_bytes))
 
@@ -67,38 +70,44 @@ def memory(sizing: Sizing, config: BuildConfig, memory_bytes: float) -> Explorab
     return Explorable(controls, draw, ("users", "bytes"))
 
 
+def _logarithmic(title: str, least: float, most: float) -> dict:
+    """An axis on which a model's weights and a machine's memory are both seen."""
+    ends = [math.log10(least), math.log10(most)]
+    return {"title": title, "type": "log", "range": ends, "dtick": 1, "tickformat": ","}
+
+
 def _draw_memory(fig: go.Figure, weights: int, per_user: int, seated: int, most_users: int) -> None:
-    """Weights below, the KV cache on top: it grows with every user who has a slot, and no further."""
-    users = [0, seated, most_users]
+    """The weights, and what they take with the KV cache: it grows with every user who has a slot, and no further."""
+    steps = range(CURVE + 1)
+    users = [*sorted({round(seated ** (step / CURVE)) for step in steps if seated}), most_users]
     fig.add_scatter(
-        x=users,
-        y=[weights / GB] * 3,
+        x=[FEWEST, most_users],
+        y=[weights / MB] * 2,
         mode="lines",
-        fill="tozeroy",
-        fillcolor=WASTE,
-        line={"color": WASTE, "width": 1},
+        line={"color": WASTE, "width": 3},
         name="weights",
-        hovertemplate=f"weights · {weights / GB:.3f} GB, for however many users<extra></extra>",
+        hovertemplate=f"weights · {weights / MB:,.0f} MB, for however many users<extra></extra>",
     )
     fig.add_scatter(
         x=users,
-        y=[(weights + number * per_user) / GB for number in (0, seated, seated)],
-        mode="lines+markers",
-        fill="tonexty",
+        y=[(weights + min(number, seated) * per_user) / MB for number in users],
+        mode="lines",
         line={"color": DECODE, "width": 3},
-        name="KV cache, on top",
+        name="with the KV cache",
         hovertemplate=[
-            f"no user · weights alone, {weights / GB:.3f} GB<extra></extra>",
-            f"{seated:,} users · {seated * per_user / GB:.2f} GB of KV cache on top of the weights<extra></extra>",
-            f"more users wait, and take no memory · {(weights + seated * per_user) / GB:.2f} GB<extra></extra>",
+            f"{number:,} users · {min(number, seated) * per_user / MB:,.0f} MB of KV cache on top of the weights"
+            f"{'' if number <= seated else ' · the others wait, and take no memory'}<extra></extra>"
+            for number in users
         ],
     )
 
 
-def _draw_limits(fig: go.Figure, memory_bytes: float, slots: int, most_users: int) -> None:
+def _draw_limits(
+    fig: go.Figure, memory_bytes: float, slots: int, most_users: int, heights_mb: tuple[float, float]
+) -> None:
     fig.add_scatter(
-        x=[0, most_users],
-        y=[memory_bytes / GB] * 2,
+        x=[FEWEST, most_users],
+        y=[memory_bytes / MB] * 2,
         mode="lines",
         line={"color": REQUEST[3], "width": 2, "dash": "dash"},
         name="free memory",
@@ -106,7 +115,7 @@ def _draw_limits(fig: go.Figure, memory_bytes: float, slots: int, most_users: in
     )
     fig.add_scatter(
         x=[slots, slots],
-        y=[0, memory_bytes / GB * 1.15],
+        y=list(heights_mb),
         mode="lines",
         line={"color": INK, "width": 1.5, "dash": "dot"},
         name="slots",

@@ -1,0 +1,88 @@
+"""An engine made step by step is the one that a build makes; each step changes what it says."""
+
+import errno
+
+import openvino as ov
+import pytest
+
+from inflight.checkpoint.sources import fetch
+from inflight.checkpoint.weights import GgufFile
+from inflight.engine import builder as engine
+from inflight.engine import four_bits
+from inflight.engine import openvino_steps as steps
+from inflight.engine.folder import MODEL_FILE, WEIGHTS_FILE, read
+from inflight.engine.model import load
+from inflight.engine.openvino_layers import read_layer
+from tests.engines import SMALL_BUILD, SMALL_LAYERS, write_quantized
+
+
+@pytest.fixture(scope="module")
+def stored(small_checkpoint, tmp_path_factory):
+    """The small model as people share it: a file of 4-bit weights."""
+    file = write_quantized(small_checkpoint.path, tmp_path_factory.mktemp("stored") / "stored.gguf", "Q4_1")
+    return fetch(str(file))
+
+
+@pytest.fixture
+def by_hand(stored, tmp_path):
+    """A folder with the graph as it is read, and the graph."""
+    return tmp_path, steps.to_graph(stored.path, tmp_path)
+
+
+def test_by_hand_it_is_the_same_as_built(stored, by_hand, tmp_path_factory):
+    folder, graph = by_hand
+    assert {path.name for path in folder.iterdir()} == {MODEL_FILE, WEIGHTS_FILE}
+    assert four_bits.make_exact(graph, GgufFile(stored.path)) == 7 * SMALL_LAYERS
+    steps.save(graph, folder)
+    built = engine.build(stored, SMALL_BUILD, tmp_path_factory.mktemp("built") / "engine", tier="cpu")
+    assert {path.name for path in folder.iterdir()} == {MODEL_FILE, WEIGHTS_FILE}
+    assert (folder / WEIGHTS_FILE).read_bytes() == (built / WEIGHTS_FILE).read_bytes()
+    assert steps.operations(steps.read(folder)) == steps.operations(steps.read(built)) == steps.operations(graph)
+
+    steps.with_pages(graph)
+    steps.keep_last_tokens(graph)
+    paged = steps.operations(graph)
+    assert paged["PagedAttentionExtension"] == SMALL_LAYERS and not paged["ScaledDotProductAttention"]
+    assert {"block_indices", "past_lens", "last_tokens"} <= {port.get_any_name() for port in graph.inputs}
+    program = steps.compiled(graph, SMALL_BUILD, "W4A16")
+    fused = steps.fused(program)
+    assert fused["PagedAttention"] == SMALL_LAYERS and fused["RMS"] == 2 * SMALL_LAYERS + 1
+    assert fused.total() < paged.total()
+    assert steps.block_bytes(program) == load(built).block_bytes == 32 * read(built).kv_cache_bytes_per_token
+
+
+def test_a_layer_is_told_in_its_main_operations(by_hand):
+    _, graph = by_hand
+    first, last = (read_layer(graph, number) for number in (1, SMALL_LAYERS - 1))
+    assert set(first.steps) == set(last.steps)  # the last layer's are in another order
+    assert first.num_operations == last.num_operations > len(first.steps) == 18
+    after = {step.name: step.after for step in first.steps}
+    assert after["query"] == ("norm 1",) and after["norm 1"] == ("input",)
+    sources = {"turned query", "turned key", "past keys", "past values", "value"}
+    assert set(after["attention"]) == sources and after["output"] == ("attention",)
+    assert set(after["gated"]) == {"SiLU", "up"} and after["SiLU"] == ("gate",)
+    assert set(after["sum 1"]) == {"input", "output"} and set(after["sum 2"]) == {"sum 1", "down"}
+    matrices = {step.name: step.matrix for step in first.steps if step.matrix}
+    assert matrices["key"] == matrices["value"] == (192, 576) and matrices["down"] == (576, 1536)
+    assert len(matrices) == 7
+
+
+@pytest.mark.parametrize("number", [0, SMALL_LAYERS, -1])
+def test_there_is_no_such_layer(by_hand, number):
+    with pytest.raises(ValueError, match=f"no layer {number} "):
+        read_layer(by_hand[1], number)
+
+
+def test_a_graph_that_cannot_be_written_leaves_the_old_one(by_hand, monkeypatch):
+    folder, graph = by_hand
+    before = (folder / MODEL_FILE).read_bytes()
+
+    def fails(*args, **kwargs):
+        raise RuntimeError("iostream error")
+
+    monkeypatch.setattr(ov, "save_model", fails)
+    with pytest.raises(OSError) as caught:
+        steps.save(graph, folder)
+    assert caught.value.errno == errno.ENOSPC
+    assert (folder / MODEL_FILE).read_bytes() == before
+    assert {path.name for path in folder.iterdir()} == {MODEL_FILE, WEIGHTS_FILE}
