@@ -98,7 +98,7 @@ check("1.1", decode)
 # LAB: def quantize(blocks):
 # LAB:     """Float32 [blocks, 32] as uint8 [blocks, 20]: d, m, and 16 bytes of two steps."""
 # LAB:     return None
-Path(workdir.name, "quantizer.py").write_text(
+written = Path(workdir.name, "quantizer.py").write_text(
     Path("../assets/parts/quantizer.py").read_text(encoding="utf-8"), encoding="utf-8"
 )
 # END SOLUTION

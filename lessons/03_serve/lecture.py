@@ -680,8 +680,8 @@ playground
 # | Cancel | `stream.cancel()` | `{{line.stop_by_cancel}}` |
 # | Metrics | `server.metrics_url` | `{{line.metrics}}` |
 #
-# One gauge means something else there: `waiting` counts requests that have a seat and were not in this iteration. Who
-# waits *for* a seat is in none. Count at the client: sent, not answered, not `active`.
+# One gauge means something else there: `waiting` counts requests that have a slot and were not in this iteration. Who
+# waits *for* a slot is in none. Count at the client: sent, not answered, not `active`.
 #
 # {{name.tried}}
 #

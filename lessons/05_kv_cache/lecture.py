@@ -160,11 +160,11 @@ paper = {}
 for name, requests in {"captions": captions, "questions": questions}.items():
     for fits in (guaranteed_no_evict, max_utilization):
         ends = [40 if name == "captions" else 30] * len(requests)
-        guests = [
+        sent = [
             OnPaper(request.input_len, request.max_tokens, end)
             for request, end in zip(requests, ends)
         ]
-        paper[name, fits.__name__] = play(guests, fits)
+        paper[name, fits.__name__] = play(sent, fits)
 columns = ["iterations", "pauses", "tokens twice"]
 pd.DataFrame(paper.values(), pd.MultiIndex.from_tuples(paper), columns)
 
@@ -576,7 +576,7 @@ assert reused == by_hand
 #
 # - On a large GPU nothing is ever short: with TinyLlama the default share is room for millions of tokens. Cap the cache by
 #   `max_tokens_in_paged_kv_cache`, not by the fraction, and by no less than the engine's `max_seq_len`.
-# - `waiting` counts those who have a seat and were not in this iteration; requests before the door are in no gauge.
+# - `waiting` counts those who have a slot and were not in this iteration; requests without one are in no gauge.
 # - `paused_requests` counts who was paused *in this iteration*, not who is still paused: afterwards they count as `waiting`.
 # - A stream under `max_utilization` is refused where prompt and answer may be longer than a prompt may be, since a paused
 #   request comes back as one long prompt. Chunked context lifts that, or `guaranteed_no_evict`.
