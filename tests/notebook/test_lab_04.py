@@ -14,7 +14,7 @@ from inflight.triton import repository
 from inflight.triton.client import Client
 from inflight.triton.server import Server
 
-COURSES = (COURSE / "assets" / "parts" / "scheduler.py").read_text()
+COURSES = (COURSE / "assets" / "parts" / "scheduler.py").read_text()  # lab 05's, which batches in flight too
 SOLUTIONS = (COURSE / "lessons" / "04_batching" / "lab.py").read_text()
 WINS, DRAWS = ([128] + [8] * 7) * 3, [32] * 8 + [64] * 8 + [128] * 8
 
@@ -139,11 +139,6 @@ def checked(tmp_path):
 def test_a_right_way_is_done(checked, exercise, answer):
     result = checked(exercise, answer)
     assert result.status == "done", repr(result)
-
-
-def test_the_solution_keeps_the_courses_part():
-    code = [text[text.index("class Scheduler") :] for text in (COURSES, solution_of("scheduler.py"))]
-    assert "for request in now.running" in code[0] and "for request in now.running" in code[1]
 
 
 @pytest.mark.parametrize(

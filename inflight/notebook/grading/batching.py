@@ -4,7 +4,6 @@ A learner's scheduler plays hidden requests in a process of its own, on an engin
 counted, and beside it what the built-in rule and one request at a time come to.
 """
 
-import ast
 import contextlib
 import math
 import random
@@ -23,11 +22,10 @@ from inflight.engine.scheduler_process import SchedulerProcess
 from inflight.engine.trial import TrialRequest, trial
 from inflight.notebook.grading.checker import grades
 from inflight.notebook.grading.finding import NOT_YET, Finding, Measured
+from inflight.notebook.grading.schedulers import OneAtATime, taken_from_package
 
 TRIAL_S = 8  # longest time for a learner's scheduler to play a trace
 SLACK = 1.03  # so much of the built-in rule's count is another way to do the same
-MOST_SOURCE = 100_000  # characters of a scheduler that is read for what it takes from the package
-PACKAGES_OWN = ("StaticBatching", "GuaranteedNoEvict", "MaxUtilization", "built_in", "with_promised_blocks")
 
 
 # 4.1 ------------------------------------------------------------------------------------------------------------------
@@ -186,7 +184,7 @@ def _compared(
 ) -> Finding:
     """What a learner's scheduler came to, beside the built-in rule and one request at a time."""
     with contextlib.suppress(OSError, ValueError, SyntaxError):  # what is wrong there is told when it runs
-        if taken := _taken_from_package(Path(path)):
+        if taken := taken_from_package(Path(path)):
             return f"Your file leaves the decision to the package's own {taken}. Write the rule yourself."
     try:
         process = SchedulerProcess(path)
@@ -198,24 +196,7 @@ def _compared(
         return NOT_YET if "returned a NoneType" in str(error) else str(error)
     if own.most_at_once == 1:
         return NOT_YET  # as it was given
-    return figures(own, _played(built_in, requests, limits), _played(_OneAtATime(), requests, limits))
-
-
-def _taken_from_package(path: Path) -> str:
-    """Name of a scheduler, or of the half of one, that a file takes from the package; blank when it takes none."""
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")[:MOST_SOURCE]))
-    names = {
-        name
-        for node in nodes
-        for name in (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.ImportFrom)
-            else [node.attr]
-            if isinstance(node, ast.Attribute)
-            else []
-        )
-    }
-    return next((name for name in PACKAGES_OWN if name in names), "")
+    return figures(own, _played(built_in, requests, limits), _played(OneAtATime(), requests, limits))
 
 
 def _played(scheduler: Scheduler, requests: list[TrialRequest], limits: BuildConfig) -> "_Watched":
@@ -269,14 +250,6 @@ class _Watched:
     def place(self) -> str:
         """File and line of the last plan, as a message names it."""
         return getattr(self.scheduler, "place", type(self.scheduler).__name__)
-
-
-class _OneAtATime:
-    """What the lab begins with."""
-
-    def schedule(self, now: Now) -> Plan:
-        request = [*now.running, *now.waiting][0]
-        return Plan([] if now.running else [request.id], {request.id: request.pending_tokens})
 
 
 # 4.4 ------------------------------------------------------------------------------------------------------------------

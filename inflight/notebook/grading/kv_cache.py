@@ -1,6 +1,5 @@
 """Lab 05: the blocks of a request, the smallest cache that is enough, and two schedulers for a cache that is not."""
 
-import ast
 import contextlib
 import random
 import runpy
@@ -13,17 +12,17 @@ import numpy as np
 
 from inflight.engine.config import BuildConfig
 from inflight.engine.plan_rules import SchedulerError
-from inflight.engine.scheduler import GuaranteedNoEvict, MaxUtilization, Now, Plan, Scheduler, tokens_to_compute
-from inflight.engine.scheduler_process import MOST_SOURCE, SchedulerProcess
+from inflight.engine.scheduler import GuaranteedNoEvict, MaxUtilization, Now, Plan, Scheduler
+from inflight.engine.scheduler_process import SchedulerProcess
 from inflight.engine.trial import Trial, TrialRequest, trial
 from inflight.notebook.grading.checker import grades
 from inflight.notebook.grading.finding import NOT_YET, Finding, Measured
+from inflight.notebook.grading.schedulers import OneAtATime, taken_from_package
 from inflight.notebook.mine import COURSES_OWN
 
 NUM_BLOCKS = 32
 LIMITS = BuildConfig(max_input_len=512, max_seq_len=1024)
 MOST_S = 60  # of a learner's scheduler, over all traces: it takes two or three; whoever waits in every call is ended
-PACKAGES_OWN = ("GuaranteedNoEvict", "MaxUtilization", "StaticBatching", "built_in", "with_promised_blocks")
 MOST_ITERATIONS, MOST_TWICE = 1.25, 0.65  # of max_utilization's: guaranteed_no_evict needs 1.3 times as many at least
 
 
@@ -98,15 +97,6 @@ class _Played:
     p99: int
 
 
-class _OneAtATime:
-    """What is left when nothing is decided: the oldest request alone."""
-
-    def schedule(self, now: Now) -> Plan:
-        first = list(now.running or now.waiting)[:1]
-        admit = [] if now.running else [request.id for request in first]
-        return Plan(admit=admit, compute=tokens_to_compute(now, first))
-
-
 class _Watched:
     """A scheduler of which is known whether it ever let somebody in."""
 
@@ -128,13 +118,13 @@ class _Watched:
 )
 def _admission(path: str | Path, choose: random.Random) -> Finding:
     with contextlib.suppress(OSError, TypeError, ValueError, SyntaxError):  # what is wrong there is told when it runs
-        if taken := _taken_from_package(Path(path)):
+        if taken := taken_from_package(Path(path)):
             return f"Your file leaves the decision to the package's own {taken}: write the rule yourself."
     traces = _traces(choose)
     mine = _played_from(path, traces)
     if not isinstance(mine, _Played):
         return mine
-    courses, nothing = _played(GuaranteedNoEvict(), traces), _played(_OneAtATime(), traces)
+    courses, nothing = _played(GuaranteedNoEvict(), traces), _played(OneAtATime(), traces)
     return [
         Measured(
             "pauses",
@@ -209,17 +199,6 @@ def _eviction(path: str | Path, choose: random.Random) -> Finding:
         ),
         Measured("points, fewer is better", points(mine), course=points(courses), nothing=points(tight)),
     ]
-
-
-def _taken_from_package(path: Path) -> str:
-    """The scheduler, or the half of one, that a file takes from the package; blank when it takes none."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_bytes()[:MOST_SOURCE])):
-        if isinstance(node, ast.ImportFrom):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.Attribute):
-            names.add(node.attr)
-    return next((name for name in PACKAGES_OWN if name in names), "")
 
 
 def _traces(choose: random.Random) -> list[list[TrialRequest]]:
