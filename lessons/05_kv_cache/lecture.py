@@ -367,7 +367,8 @@ print(guess.score("each" if len(winners) == 2 else f"{winners.pop()}, for both")
 #
 # ### Which policy for which service?
 #
-# The table comes from your rounds. A policy is faster only if it was so in every round:
+# The table comes from your rounds. A policy counts as faster only if it was so in every round; on a machine that does
+# other things too the seconds scatter, and the counts beside them do not.
 
 
 # %% tags=["nbval-ignore-output"]
