@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from inflight import CourseError
 from inflight.bench import batch_run
 from inflight.bench.batch_run import Outcome
 from inflight.notebook import boards, charts
@@ -186,15 +187,25 @@ def server(log_path, tmp_path_factory):
         yield server
 
 
-def test_the_board_draws_the_config_as_it_is_and_keeps_the_run_before(server, log_path):
+def test_the_board_edits_the_config_draws_and_keeps_the_run_before(server, log_path):
     board = boards.batchers(server, log_path)
     board.controls["arrivals"].value = "all at once"
     assert re.search(r"now: no batcher: 20 requests in 20 batches", board.run().alt)
-    repository.edit(server.repo, "batch-cost", "dynamic_batching { max_queue_delay_microseconds: 30000 }")
+    board.controls["dynamic_batching.max_queue_delay_microseconds"].value = "30000"
     alt = board.run().alt
     assert "before: no batcher: 20 requests in 20 batches" in alt
     assert re.search(r"now: at most 8, delay 30000 µs: 20 requests in [34] batches", alt)
+    assert sum(board.frame.sizes) == 20
     repository.edit(server.repo, "batch-cost", dynamic_batching=False)
+
+
+def test_a_value_that_the_board_may_not_write_is_refused_in_its_words(server, log_path):
+    board, config = boards.batchers(server, log_path), server.repo / "batch-cost" / "config.pbtxt"
+    before = config.read_text()
+    board.controls["dynamic_batching.preferred_batch_size"].value = "99"
+    with pytest.raises(CourseError, match="99"):
+        board.run()
+    assert "<b>Failed.</b>" in board.status.value and config.read_text() == before
 
 
 def test_the_board_draws_while_requests_arrive(server, log_path):
