@@ -133,21 +133,6 @@ def test_a_run_in_which_nobody_was_answered_can_be_drawn():
 # The other pictures ---------------------------------------------------------------------------------------------------
 
 
-def test_the_sweep_has_its_budget_and_both_percentiles():
-    rows = pd.DataFrame(
-        {
-            "delay_ms": [0, 50],
-            "p50_ms": [60.0, 90.0],
-            "p95_ms": [100.0, 160.0],
-            "busy": [0.8, 0.4],
-            "mean_batch": [1.2, 3.0],
-        }
-    )
-    fig = charts.delay_sweep(rows, budget_ms=120)
-    assert [list(trace.y) for trace in fig.data] == [[100, 160], [60, 90], [80, 40], [120, 120]]
-    assert drawn(fig)
-
-
 def test_outcomes_are_stacked_to_all_requests():
     counts = pd.DataFrame({"answered": [90, 60], "queue full": [10, 30], "timed out": [0, 10]}, index=["a", "b"])
     fig = charts.queue_outcomes(counts)
@@ -167,6 +152,16 @@ def test_a_sequence_has_one_colour_and_executions_are_counted_from_one():
     first = fig.data[0]
     assert list(first.x) == [1, 1, 2] and list(first.y) == [0, 1, 0] and list(first.text) == ["7", "9", "7"]
     assert first.marker.color[0] == first.marker.color[2] != first.marker.color[1]
+    assert drawn(fig)
+
+
+def test_a_sequences_lane_is_that_of_its_place():
+    rows = pd.DataFrame(
+        {"sequence": [7, 9, 7], "instance": [0, 1, 0], "place": [0, 0, 0], "start_s": [100.0, 100.01, 100.02]}
+    )
+    fig = charts.sequence_lanes(rows)
+    assert [(list(trace.x), list(trace.y)) for trace in fig.data] == [([0, 20], [1, 1]), ([10], [0])]
+    assert list(fig.layout.yaxis.ticktext) == ["instance 1, place 0", "instance 0, place 0"]
     assert drawn(fig)
 
 
