@@ -105,8 +105,8 @@ def executions(log_path: str | Path, start: int = 0) -> pd.DataFrame:
     -------
     DataFrame
         One row a place of a batch: `instance`, which copy of the model computed it; `execution`, its number there;
-        `start_s`, `end_s` (seconds since 1970); `place`, `sequence` (its correlation id), `start`, `end`, `ready`. Where
-        `ready` is false, no request had come for the place.
+        `start_s`, `end_s` (seconds since 1970); `place`, `sequence` (its correlation id), `start`, `end`, `ready`.
+        Where `ready` is false, no request had come for the place.
 
     Raises
     ------
