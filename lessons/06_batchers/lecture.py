@@ -517,8 +517,8 @@ with progress.wait("A real model, with and without a batcher") as line:
 cost, predicted = real["cost"], real["predicted"]["dynamic_over_none"]
 gain = real["ratios"]["dynamic_over_none"]["median"]
 words = (
-    f"A batch costs {cost['fixed_ms']:.1f} ms, and {cost['item_ms']:.1f} ms more for each "
-    f"text. Gain predicted from that: {predicted:.2f} times; measured: {gain:.2f} times."
+    f"A batch costs {cost['fixed_ms']:.1f} ms, and {cost['item_ms']:.1f} ms more for "
+    f"each text. Gain predicted from that: {predicted:.2f}; measured: {gain:.2f}."
 )
 assert [row["batcher"] for row in real["rows"]] == ["none", "dynamic"]
 charts.show(charts.batch_cost(**cost), words)

@@ -198,7 +198,7 @@ class TritonPythonModel:
                 self.states[int(value(request, "ID"))] = State(words, None)
         for request in ready:
             self.step(request, int(value(request, "ID")))
-        # A client that leaves while its request is in the queue: Triton drops it silently.
+        # Who left while the request was in the queue: Triton drops it silently.
         for who, state in list(self.states.items()):
             if state.sender.is_cancelled():
                 del self.states[who]
@@ -292,9 +292,12 @@ instance_group [ { kind: KIND_CPU } ]
 sequence_batching {
   iterative_sequence: true
   control_input [
-    { name: "ID"  control [ { kind: CONTROL_SEQUENCE_CORRID  data_type: TYPE_UINT64 } ] },
-    { name: "START"  control [ { kind: CONTROL_SEQUENCE_START  int32_false_true: [ 0, 1 ] } ] },
-    { name: "READY"  control [ { kind: CONTROL_SEQUENCE_READY  int32_false_true: [ 0, 1 ] } ] }
+    { name: "ID"
+      control [ { kind: CONTROL_SEQUENCE_CORRID  data_type: TYPE_UINT64 } ] },
+    { name: "START"
+      control [ { kind: CONTROL_SEQUENCE_START  int32_false_true: [ 0, 1 ] } ] },
+    { name: "READY"
+      control [ { kind: CONTROL_SEQUENCE_READY  int32_false_true: [ 0, 1 ] } ] }
   ]
 }
 """)

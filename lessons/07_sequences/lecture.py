@@ -314,7 +314,8 @@ output [ { name: "sum"  data_type: TYPE_INT32  dims: [ 1 ] } ]
 instance_group [ { kind: KIND_CPU } ]
 sequence_batching { state [ {
   input_name: "SUM_IN"  output_name: "SUM_OUT"  data_type: TYPE_INT32  dims: [ 1 ]
-  initial_state { data_type: TYPE_INT32  dims: [ 1 ]  zero_data: true  name: "zero" } } ] }
+  initial_state { data_type: TYPE_INT32  dims: [ 1 ]  zero_data: true  name: "zero" }
+} ] }
 """)
 server.load("implicit")
 with Connection(server.grpc_url) as connection:
@@ -402,9 +403,12 @@ instance_group [ {{ kind: KIND_CPU }} ]
 sequence_batching {{
   iterative_sequence: true
   control_input [
-    {{ name: "ID"  control [ {{ kind: CONTROL_SEQUENCE_CORRID  data_type: TYPE_UINT64 }} ] }},
-    {{ name: "START"  control [ {{ kind: CONTROL_SEQUENCE_START  int32_false_true: [ 0, 1 ] }} ] }},
-    {{ name: "READY"  control [ {{ kind: CONTROL_SEQUENCE_READY  int32_false_true: [ 0, 1 ] }} ] }}
+    {{ name: "ID"
+      control [ {{ kind: CONTROL_SEQUENCE_CORRID  data_type: TYPE_UINT64 }} ] }},
+    {{ name: "START"
+      control [ {{ kind: CONTROL_SEQUENCE_START  int32_false_true: [ 0, 1 ] }} ] }},
+    {{ name: "READY"
+      control [ {{ kind: CONTROL_SEQUENCE_READY  int32_false_true: [ 0, 1 ] }} ] }}
   ]
 }}
 parameters {{ key: "log"  value {{ string_value: "{workdir.name}/words.jsonl" }} }}

@@ -142,7 +142,7 @@ AT_ONCE = """        state, sender = self.states.pop(who), request.get_response_
             sender.send(pb_utils.InferenceResponse([output]), flags=FINAL if is_last else 0)
 """
 BODY = COURSES[COURSES.index("        state, sender = self.states[who]") :]
-LOOK = COURSES[COURSES.index("        # A client that leaves") : COURSES.index("        return None")]
+LOOK = COURSES[COURSES.index("        # Who left while") : COURSES.index("        return None")]
 # Without the look around, which would ask a sender after its end.
 KEEPS_ALL = COURSES.replace(LOOK, "").replace(
     "            del self.states[who]\n            sender", "            sender"

@@ -172,7 +172,7 @@ sequence_batching {
 }
 parameters { key: "log"  value { string_value: "LOG" } }
 """
-_SYLLABLES = "ba be bi bo bu da de di do du ga ge gi go gu ka ke ki ko ku".split()
+_SYLLABLES = [consonant + vowel for consonant in "bdgk" for vowel in "aeiou"]
 
 
 @grades("7.3", "Whoever says RESCHEDULE gives the batch back: each call has whoever is there, a word for each.")
