@@ -5,15 +5,7 @@ import pytest
 
 from inflight.bench.batches_on_paper import batches_on_paper
 from inflight.bench.sequences import Step
-<<<<<<< HEAD
 from inflight.notebook.grading import check, checker
-from inflight.notebook.grading.batchers import _flood
-=======
-from inflight.notebook.grading import break_repository, check, checker
-from inflight.triton import repository
-
-IDS = list(range(32))
->>>>>>> eb94801 (Lesson 07 executed; its lab's checks meet wrong answers)
 
 
 @pytest.fixture(autouse=True)
