@@ -36,6 +36,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "result_files",
         "sequences",
         "settled",
+        "streams",
         "sweep",
         "sweep_file",
         "trace_file",

@@ -87,7 +87,9 @@ def at(times: Sequence[float], **values) -> list[Arrival]:
     return [Arrival(at_s, **values) for at_s in times]
 
 
-def run(server: Server, model: str, arrivals: Sequence[Arrival], log_path: str | Path) -> Outcome:
+def run(
+    server: Server, model: str, arrivals: Sequence[Arrival], log_path: str | Path, silence_s: float = SILENCE_S
+) -> Outcome:
     """Send every request when it is due, and wait until each is answered or rejected.
 
     One thread sends all, over one connection, in the order of their times. Triton reads with several: requests that
@@ -98,14 +100,16 @@ def run(server: Server, model: str, arrivals: Sequence[Arrival], log_path: str |
     arrivals : sequence of Arrival
     log_path : path
         The model's `execution_log_path`.
+    silence_s : float
+        Longest wait for the next answer.
 
     Raises
     ------
     CourseError
         There is no request, or no log; one was neither answered nor rejected, with the reason; nothing came back for
-        SILENCE_S.
+        `silence_s`.
     """
-    return _Run(server, model, arrivals, log_path).whole()
+    return _Run(server, model, arrivals, log_path, silence_s).whole()
 
 
 def follow(server: Server, model: str, arrivals: Sequence[Arrival], log_path: str | Path) -> Iterator[Outcome]:
@@ -132,10 +136,17 @@ def follow(server: Server, model: str, arrivals: Sequence[Arrival], log_path: st
 class _Run:
     """One run: one thread makes it, and another may look at it meanwhile."""
 
-    def __init__(self, server: Server, model: str, arrivals: Sequence[Arrival], log_path: str | Path):
+    def __init__(
+        self,
+        server: Server,
+        model: str,
+        arrivals: Sequence[Arrival],
+        log_path: str | Path,
+        silence_s: float = SILENCE_S,
+    ):
         if not arrivals:
             raise CourseError("There is no request to send: give at least one.")
-        self._server, self._model, self._log_path = server, model, log_path
+        self._server, self._model, self._log_path, self._silence_s = server, model, log_path, silence_s
         self._arrivals = sorted(arrivals, key=lambda arrival: arrival.at_s)
         self._before = telemetry.statistics(server.http_url, model)
         self._log_start = files.size(log_path)
@@ -195,11 +206,11 @@ class _Run:
     def _receive(self, connection: Connection) -> None:
         while len(self._answers) < len(self.sent):
             try:
-                reply = connection.next_reply(SILENCE_S)
+                reply = connection.next_reply(self._silence_s)
             except NoAnswer:
                 raise CourseError(
                     f"{len(self.sent) - len(self._answers)} of {len(self.sent)} requests to {self._model!r} had no "
-                    f"answer; none came for {SILENCE_S} s. See whether the model still works. Last lines of the "
+                    f"answer; none came for {self._silence_s} s. See whether the model still works. Last lines of the "
                     f"server's log:\n{self._server.log_tail()}"
                 ) from None
             message = str(reply.error or "")

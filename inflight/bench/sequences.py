@@ -92,27 +92,36 @@ def send(
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def executions(log_path: str | Path) -> pd.DataFrame:
+def executions(log_path: str | Path, start: int = 0) -> pd.DataFrame:
     """Who was where in each batch, from a running-sum's execution log.
+
+    Parameters
+    ----------
+    log_path : path
+    start : int
+        Bytes of the log that are passed over: what it had when this run began.
 
     Returns
     -------
     DataFrame
-        One row a place of a batch: `execution`, `start_s`, `end_s` (seconds since 1970), `place`, `sequence` (its
-        correlation id), `start`, `end`, `ready`. Where `ready` is false, no request had come for the place.
+        One row a place of a batch: `instance`, which copy of the model computed it; `execution`, its number there;
+        `start_s`, `end_s` (seconds since 1970); `place`, `sequence` (its correlation id), `start`, `end`, `ready`.
+        Where `ready` is false, no request had come for the place.
 
     Raises
     ------
     CourseError
         The log cannot be read.
     """
-    log = telemetry.read_log(log_path, "execution", ("execution", "start_s", "end_s", "rows"))
+    log = telemetry.read_log(log_path, "execution", ("instance", "execution", "start_s", "end_s", "rows"), start)
     rows = [
-        (line.execution, line.start_s, line.end_s, place, sequence, start, end, ready)
+        (line.instance, line.execution, line.start_s, line.end_s, place, sequence, start, end, ready)
         for line in log.itertuples()
         for sequence, start, end, ready, place in line.rows
     ]
-    return pd.DataFrame(rows, columns=["execution", "start_s", "end_s", "place", "sequence", "start", "end", "ready"])
+    return pd.DataFrame(
+        rows, columns=["instance", "execution", "start_s", "end_s", "place", "sequence", "start", "end", "ready"]
+    )
 
 
 def _arrays(step: Step) -> dict[str, np.ndarray]:

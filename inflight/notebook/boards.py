@@ -28,7 +28,7 @@ from inflight.notebook.dashboard import WRAP, Dashboard, Frame
 from inflight.notebook.session import Kept
 from inflight.triton import repository
 from inflight.triton.client import Client
-from inflight.triton.repository.batchers import get_field
+from inflight.triton.repository.batchers import FIELDS, get_field
 from inflight.triton.server import Server
 
 STYLE = {"description_width": "10em"}
@@ -182,8 +182,24 @@ IN_SHORT = {
 }
 
 
+# What the board edits, in the order in which it shows them.
+BATCHER_FIELDS = (
+    "max_batch_size",
+    "instance_group.count",
+    *(name for name in FIELDS if name.startswith("dynamic_batching")),
+)
+
+
+class Batches(NamedTuple):
+    """A picture of batches, in words too, and the sizes of those that were drawn last."""
+
+    figure: go.Figure
+    alt: str
+    sizes: list[int]
+
+
 def batchers(server: Server, log_path: str | Path) -> Dashboard:
-    """Choose what arrives at batch-cost: its config is read and loaded as it is now, and the batches are drawn.
+    """Choose what arrives at batch-cost and the fields of its batcher: its config is edited and loaded, then drawn.
 
     The run before stays above, on the same scale.
 
@@ -196,28 +212,46 @@ def batchers(server: Server, log_path: str | Path) -> Dashboard:
     """
     before: dict[str, Outcome] = {}
     kept = session.keep(server)
+    config = _batch_cost(server)
 
-    def work(arrivals: str) -> Iterator[Frame]:
+    def work(arrivals: str, **settings) -> Iterator[Batches]:
         server = kept.server
-        config = repository.read_config(server.repo / repository.BATCH_COST / repository.CONFIG)
+        now = _batch_cost(server)
+        changed = {name: text for name, text in settings.items() if text != get_field(now, name)}
+        repository.edit(server.repo, repository.BATCH_COST, **changed)
         server.load(repository.BATCH_COST)
-        title, earlier = _batcher(config), {f"before: {name}": run for name, run in before.items()}
+        title, earlier = _batcher(_batch_cost(server)), {f"before: {name}": run for name, run in before.items()}
         for outcome in batch_run.follow(server, repository.BATCH_COST, ARRIVALS[arrivals], log_path):
             runs = {**earlier, f"now: {title}": outcome}
-            yield Frame(charts.batches(runs), f"{arrivals}. {charts.batches_summary(runs)}")
+            words = f"{arrivals}. {charts.batches_summary(runs)}"
+            yield Batches(charts.batches(runs), words, outcome.executions["size"].tolist())
         before.clear()
         before[title] = outcome
 
+    look = {"style": {"description_width": "19em"}, "layout": _wide("34em")}
     return Dashboard(
         {
-            "arrivals": ipywidgets.Dropdown(
-                options=list(ARRIVALS), description="arrivals", style=STYLE, layout=_wide("26em")
-            )
+            "arrivals": ipywidgets.Dropdown(options=list(ARRIVALS), description="arrivals", **look),
+            **{name: _field(name, get_field(config, name), look) for name in BATCHER_FIELDS},
         },
         work,
         kept=kept,
         label="Batchers: who is computed together",
     )
+
+
+def _batch_cost(server: Server) -> ModelConfig:
+    return repository.read_config(server.repo / repository.BATCH_COST / repository.CONFIG)
+
+
+def _field(name: str, text: str, look: dict) -> ipywidgets.ValueWidget:
+    """A field of the config: blank means that it is not there."""
+    spec, called = FIELDS[name], name.rpartition(".")[2]
+    choices = {"bool": ("true",), "choice": spec.choices}.get(spec.kind)
+    if choices is None:
+        return ipywidgets.Text(text, description=called, tooltip=spec.help, **look)
+    options = [("(blank)", ""), *((choice, choice) for choice in choices)]
+    return ipywidgets.Dropdown(options=options, value=text, description=called, tooltip=spec.help, **look)
 
 
 def _batcher(config: ModelConfig) -> str:

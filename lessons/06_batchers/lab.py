@@ -1,45 +1,49 @@
 # %% [markdown]
 # # {heading}
 #
-# Four exercises, about 50 minutes. You predict batches from arrivals, find settings that keep to a latency budget,
-# write a client of sequences that never forgets an END, and account for every request of a flood.
-#
-# Make a copy of this notebook before you edit it, so that an update of the course never touches your work. A check
-# never stops you: it says done, not done yet, or gives a hint.
+# Five exercises, 75 minutes in all. You predict batches from arrivals, find settings for a budget, write a batching
+# library in C that Triton loads, catch a model that idles while requests wait, and let a program search. The library is
+# kept, and is yours from then on. A check never stops the notebook; where it needs a server, it starts one of its own.
 #
 # {navigation}
-
-# %% [markdown]
-# ## Set up
-#
-# The lesson's two models: `batch-cost`, 40 ms a batch and 4 ms more for each request in it, and `running-sum`, which
-# remembers.
 
 # %% tags=["nbval-ignore-output"]
 import tempfile
 from pathlib import Path
 
-from inflight.bench import Step, batch_run, sequences, workload
-from inflight.notebook import charts, check
+import pandas as pd
+
+from inflight import CourseError
+from inflight.bench import batch_run, workload
+from inflight.notebook import charts, check, progress
 from inflight.triton import Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "executions.jsonl"
 repo = repository.assemble(
     Path(workdir.name) / "repo",
-    models=("batch-cost", "running-sum"),
+    models=("batch-cost",),
     batch_cost_fixed_ms=40,
     batch_cost_item_ms=4,
-    running_sum_max_batch_size=2,
     execution_log_path=log_path,
 )
+config_path = repo / "batch-cost" / "config.pbtxt"
+as_it_was = config_path.read_text()
 server = Server(repo).start()
-print("ready:", *repository.models(repo))
+
+
+def trial(fragment, arrivals, **values):
+    """Edit a fresh config, have the server load the model, send, and wait."""
+    config_path.write_text(as_it_was)
+    repository.edit(repo, "batch-cost", fragment, **values)
+    server.load("batch-cost")
+    return batch_run.run(server, "batch-cost", arrivals, log_path)
+
 
 # %% [markdown]
-# ## Exercise 6.1 · Predict the batches
+# ## Exercise 6.1: predict the batches
 #
-# 15 minutes · harder
+# *importance 4/5 · difficulty 4/5 · 15 minutes*
 #
 # One instance, Triton's dynamic batcher. Requests arrive at `arrivals_ms` (sorted). A batch leaves when the model is
 # free **and** either the batch is full (`max_batch_size`) or its oldest request has waited for `delay_ms`. It takes all
@@ -77,228 +81,443 @@ def batch_sizes(
 check("6.1", batch_sizes)
 
 # %% [markdown]
-# Does Triton agree? Requests that leave at nearly the same moment as a batch may just catch it or just miss it, so one
-# more or less here and there is no mistake:
+# Does Triton agree? A request that comes at nearly the same moment as a batch leaves may just catch it or just miss it.
 
 # %% tags=["nbval-ignore-output"]
 every_17_ms = [17 * number for number in range(12)]
+arrivals = batch_run.at([arrival / 1000 for arrival in every_17_ms])
 for delay_ms in (0, 60):
-    repository.edit(
-        repo,
-        "batch-cost",
-        f"dynamic_batching {{ max_queue_delay_microseconds: {1000 * delay_ms} }}",
-    )
-    server.load("batch-cost")
-    arrivals = batch_run.at([arrival / 1000 for arrival in every_17_ms])
-    seen = (
-        batch_run.run(server, "batch-cost", arrivals, log_path)
-        .executions["size"]
-        .tolist()
-    )
-    print(
-        f"delay {delay_ms:2} ms: yours {batch_sizes(every_17_ms, delay_ms, 8, 40, 4)}, "
-        f"Triton's {seen}"
-    )
+    delay = f"max_queue_delay_microseconds: {1000 * delay_ms}"
+    seen = trial(f"dynamic_batching {{ {delay} }}", arrivals).executions["size"]
+    yours = batch_sizes(every_17_ms, delay_ms, 8, 40, 4)
+    print(f"delay {delay_ms:2} ms: yours {yours}, Triton's {seen.tolist()}")
 
 # %% [markdown]
-# <details><summary>Hint 1: one variable more</summary>
+# <details><summary>Where to look</summary>The lecture's <code>by_hand</code>: it has no delay, and a clock that runs by
+# itself. Here you keep the moment from which the model is free.</details>
 #
-# Keep the moment from which the model is free. Then ask three things of each batch: when is its oldest request tired of
-# waiting, when is it full, when is the model free?
-# </details>
+# <details><summary>How to begin</summary>Ask three things of each batch: when has its oldest request waited long enough,
+# when is it full, when is the model free? It leaves at <code>max(free, min(waited, full))</code>.</details>
 #
-# <details><summary>Hint 2: in one line</summary>
-#
-# It leaves at <code>max(free, min(tired, full))</code>, where <code>full</code> is the arrival of the request that
-# fills it, if there is one.
-# </details>
+# <details><summary>The error you see</summary>It names arrivals, delay and limit of a case, and what your function said:
+# play that case with pencil and paper. <code>IndexError</code>: fewer wait than a full batch needs.</details>
 
 # %% [markdown]
-# ## Exercise 6.2 · Within a budget
+# ## Exercise 6.2: within a budget
 #
-# 15 minutes · medium
+# *importance 4/5 · difficulty 2/5 · 10 minutes*
 #
-# Another model shares the machine with `batch-cost`, so yours has to leave it time. Thirty requests a second come at
-# random. Find settings with which
+# Another model shares the machine with `batch-cost`, so yours has to leave it time. About thirty requests a second come
+# at random. Find settings with which
 #
 # - a batch holds at least 3 requests on average, and
 # - 95 of 100 answers come within 300 ms (P95).
 #
-# Names are the paths of the fields in the config, such as `"dynamic_batching.preferred_batch_size": "2, 4"`, or
-# `"max_batch_size": 8`.
+# Two fields are yours, by their paths in the config: `"max_batch_size"` and
+# `"dynamic_batching.max_queue_delay_microseconds"`. The check plays them on paper, by the rule of 6.1 (40 ms a batch, 4 ms
+# a request), on arrivals that you have not seen: there your machine cannot be in a bad mood.
 
 # %%
 # BEGIN SOLUTION
 # LAB: settings = {}
 settings = {
     "max_batch_size": 8,
-    "dynamic_batching.max_queue_delay_microseconds": 110_000,
+    "dynamic_batching.max_queue_delay_microseconds": 125_000,
 }
 # END SOLUTION
 
+# %%
+check("6.2", settings)
+
 # %% [markdown]
-# Your machine does other things too, so the settings get three tries. The best one counts: of those whose batches hold
-# 3 requests, the one with the lowest P95.
+# And on the server, at the same rate:
 
 # %% tags=["nbval-ignore-output"]
 load = batch_run.at(workload.poisson(45, rate=30, seed=2))
-repository.edit(repo, "batch-cost", dynamic_batching=False)
-print(repository.edit(repo, "batch-cost", **settings))
-server.load("batch-cost")
-tries = [batch_run.run(server, "batch-cost", load, log_path) for _ in range(3)]
-best = min(
-    tries,
-    key=lambda outcome: (
-        outcome.statistics.mean_batch < 3,
-        outcome.requests["latency_ms"].quantile(0.95),
-    ),
-)
-charts.show(
-    charts.batches({"your settings": best}),
-    charts.batches_summary({"your settings": best}),
-)
-
-# %% tags=["nbval-ignore-output"]
-check("6.2", (settings, best))
+run = {"your settings": trial("", load, **settings)}
+charts.show(charts.batches(run), charts.batches_summary(run))
 
 # %% [markdown]
-# <details><summary>Hint 1: which field?</summary>
+# <details><summary>Where to look</summary>The picture of the delay in the lecture: two of its panels are your two
+# demands. Set its rate to 30 and read off where both hold.</details>
 #
-# Thirty a second is one every 33 ms on average, and mostly the model is idle when it comes. Something must make it
-# wait.
-# </details>
+# <details><summary>How to begin</summary>Thirty a second is one every 33 ms on average. For three in a batch, the first
+# waits for two more. On top of that come 40 ms and 4 ms a request, and perhaps the rest of the batch before.</details>
 #
-# <details><summary>Hint 2: how long?</summary>
-#
-# For three in a batch, the first one waits for two more. On top of the wait come 40 ms and 4 ms a request, and perhaps
-# the rest of the batch before.
-# </details>
+# <details><summary>The error you see</summary>Too few requests a batch: wait longer. P95 over its budget: wait less. Both
+# at once: the batch is too small for the rate.</details>
 
 # %% [markdown]
-# ## Exercise 6.3 · Never forget an END
+# ## Exercise 6.3: a library in C
 #
-# 10 minutes · easy
+# *Core · importance 5/5 · difficulty 4/5 · 25 minutes*
 #
-# A chat gateway hands you messages in the order in which they came: pairs of (sequence, value). Write `steps`: one
-# `Step` a message, with `start` true on the first one of each sequence and `end` true on the last. The list is
-# complete: nothing comes after it.
+# A tensor of several texts is as wide as its longest. So a batch of a long text and seven short ones costs as much as
+# eight long ones: what has to stay within a limit is **the number of requests times the longest of them**, here 24.
+# `volume.c` of the lecture adds lengths up, which is another rule.
+#
+# Write the library. Triton calls five functions; each may keep something for the next:
+#
+# | Function | Called | Keeps |
+# |---|---|---|
+# | `ModelBatcherInitialize` | once, when the model is loaded | `*batcher`: what all batches share, such as a limit from the config; may stay NULL |
+# | `ModelBatcherFinalize` | once, when the model is unloaded | frees it |
+# | `ModelBatchInitialize` | when a batch is begun | `*userp`: what you know of this batch; it sees `batcher`, and may not change it |
+# | `ModelBatchIncludeRequest` | for each request that could join | `*should_include`; false closes the batch, and the request begins the next |
+# | `ModelBatchFinalize` | when the batch has left | frees `userp` |
+#
+# A request that is alone in its batch may always join: somebody has to serve it. `length_of` is given; work is the length.
+
+# %%
+# %%writefile {workdir.name}/batching.c
+# /* Batches by padded volume: number of requests times the longest stays within LIMIT.
+#  */
+# #include <stdlib.h>
+# #include <string.h>
+#
+# #include "triton.h"
+#
+# #define LIMIT 24
+#
+# # BEGIN SOLUTION
+# # LAB: /* Your code: what is kept of a batch while it is formed. */
+# # LAB: typedef struct {
+# # LAB:   int64_t num_requests;
+# # LAB: } Batch;
+# /* What is kept of a batch while it is formed. */
+# typedef struct {
+#   int64_t longest;
+#   int64_t num_requests;
+# } Batch;
+# # END SOLUTION
+#
+# /* Length of a request: the one INT32 of its input `work`. */
+# static TRITONSERVER_Error*
+# length_of(TRITONBACKEND_Request* request, int64_t* length)
+# {
+#   TRITONBACKEND_Input* input;
+#   const void* buffer;
+#   uint64_t size;
+#   int memory_type = 0;
+#   int64_t memory_type_id = 0;
+#   int32_t value = 0;
+#   TRITONSERVER_Error* error = TRITONBACKEND_RequestInput(request, "work", &input);
+#   if (error == NULL)
+#     error = TRITONBACKEND_InputBuffer(input, 0, &buffer, &size, &memory_type,
+#                                       &memory_type_id);
+#   if (error == NULL && size >= sizeof value) memcpy(&value, buffer, sizeof value);
+#   *length = value;
+#   return error;
+# }
+#
+# # BEGIN SOLUTION
+# # LAB: /* The model is loaded. What you leave in *batcher, every batch is given. */
+# # LAB: TRITONSERVER_Error*
+# # LAB: TRITONBACKEND_ModelBatcherInitialize(TRITONBACKEND_Batcher** batcher,
+# # LAB:                                      TRITONBACKEND_Model* model)
+# # LAB: {
+# # LAB:   *batcher = NULL;
+# # LAB:   return NULL;
+# # LAB: }
+# # LAB:
+# # LAB: /* Once, when the model is unloaded: free it. */
+# # LAB: TRITONSERVER_Error*
+# # LAB: TRITONBACKEND_ModelBatcherFinalize(TRITONBACKEND_Batcher* batcher)
+# # LAB: {
+# # LAB:   return NULL;
+# # LAB: }
+# # LAB:
+# # LAB: /* A batch is begun. What you leave in *userp, every question is given. */
+# # LAB: TRITONSERVER_Error*
+# # LAB: TRITONBACKEND_ModelBatchInitialize(const TRITONBACKEND_Batcher* batcher,
+# # LAB:                                    void** userp)
+# # LAB: {
+# # LAB:   *userp = NULL;  /* your code */
+# # LAB:   return NULL;
+# # LAB: }
+# # LAB:
+# # LAB: /* The question: may this request join? */
+# # LAB: TRITONSERVER_Error*
+# # LAB: TRITONBACKEND_ModelBatchIncludeRequest(TRITONBACKEND_Request* request, void* userp,
+# # LAB:                                        bool* should_include)
+# # LAB: {
+# # LAB:   *should_include = true;  /* your code */
+# # LAB:   return NULL;
+# # LAB: }
+# # LAB:
+# # LAB: /* The batch is on its way to the model: free what you made for it. */
+# # LAB: TRITONSERVER_Error*
+# # LAB: TRITONBACKEND_ModelBatchFinalize(void* userp)
+# # LAB: {
+# # LAB:   return NULL;  /* your code */
+# # LAB: }
+# /* The model is loaded: nothing is kept for all its batches. */
+# TRITONSERVER_Error*
+# TRITONBACKEND_ModelBatcherInitialize(TRITONBACKEND_Batcher** batcher,
+#                                      TRITONBACKEND_Model* model)
+# {
+#   (void)model;
+#   *batcher = NULL;
+#   return NULL;
+# }
+#
+# /* The model is unloaded. */
+# TRITONSERVER_Error*
+# TRITONBACKEND_ModelBatcherFinalize(TRITONBACKEND_Batcher* batcher)
+# {
+#   (void)batcher;
+#   return NULL;
+# }
+#
+# /* A batch is begun: it is empty. */
+# TRITONSERVER_Error*
+# TRITONBACKEND_ModelBatchInitialize(const TRITONBACKEND_Batcher* batcher,
+#                                    void** userp)
+# {
+#   (void)batcher;
+#   *userp = calloc(1, sizeof(Batch));
+#   if (*userp == NULL)
+#     return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INTERNAL, "out of memory");
+#   return NULL;
+# }
+#
+# /* May this request join? One that is longer than LIMIT has a batch of its own. */
+# TRITONSERVER_Error*
+# TRITONBACKEND_ModelBatchIncludeRequest(TRITONBACKEND_Request* request, void* userp,
+#                                        bool* should_include)
+# {
+#   Batch* batch = userp;
+#   int64_t length;
+#   *should_include = false;
+#   TRITONSERVER_Error* error = length_of(request, &length);
+#   if (error != NULL) return error;
+#   int64_t longest = length > batch->longest ? length : batch->longest;
+#   *should_include = batch->num_requests == 0 ||
+#                     longest * (batch->num_requests + 1) <= LIMIT;
+#   if (*should_include) {
+#     batch->longest = longest;
+#     batch->num_requests++;
+#   }
+#   return NULL;
+# }
+#
+# /* The batch is on its way to the model. */
+# TRITONSERVER_Error*
+# TRITONBACKEND_ModelBatchFinalize(void* userp)
+# {
+#   free(userp);
+#   return NULL;
+# }
+# # END SOLUTION
+
+# %%
+check("6.3", Path(workdir.name) / "batching.c")
+
+# %% [markdown]
+# <details><summary>Where to look</summary><code>assets/batching/volume.c</code> has the same five functions and another
+# rule; <code>assets/batching/triton.h</code> says when each is called.</details>
+#
+# <details><summary>How to begin</summary>Two numbers describe a batch: how many requests it has, and its longest. Make a
+# <code>Batch</code> with <code>calloc</code> when it is begun, free it in <code>ModelBatchFinalize</code>. In the deciding
+# function work out the longest <em>with</em> the newcomer, and change the batch only if it joins.</details>
+#
+# <details><summary>The error you see</summary>A sentence with a line: the compiler's first error. "Batches over the
+# limit": the longest may be the newcomer. "Sent away though they fit": a request that does not join must leave no trace in
+# the batch. "The server went away": a pointer; what you wrote into <code>*userp</code> is what you get back as
+# <code>userp</code>.</details>
+
+# %% [markdown]
+# ## Exercise 6.4: idle while requests wait
+#
+# *Core · importance 5/5 · difficulty 3/5 · 15 minutes*
+#
+# On a dashboard an overloaded model with a short queue looks bored. Write the figure that would have told: for how many
+# milliseconds did the model compute nothing **although a request waited**? There is one instance. `requests` has a row a
+# request: `sent_s`, `answered_s`, `outcome`, and `execution`, the batch that it was in. A request waits from `sent_s` to the
+# start of its batch; one that was rejected, until `answered_s`. `executions` has a row a batch: `execution`, `start_s`,
+# `end_s`.
 
 
 # %%
-def steps(messages: list[tuple[int, int]]) -> list[Step] | None:
-    """The messages as steps of their sequences."""
+def idle_ms(requests: pd.DataFrame, executions: pd.DataFrame) -> float | None:
+    """Milliseconds in which nothing was computed and at least one request waited."""
     # BEGIN SOLUTION
     # LAB: return None
-    first, last = {}, {}
-    for place, (sequence, _) in enumerate(messages):
-        first.setdefault(sequence, place)
-        last[sequence] = place
-    return [
-        Step(
-            sequence,
-            value=value,
-            start=first[sequence] == place,
-            end=last[sequence] == place,
-        )
-        for place, (sequence, value) in enumerate(messages)
-    ]
+    starts = requests["execution"].map(executions.set_index("execution")["start_s"])
+    until = starts.astype(float).fillna(requests["answered_s"])
+    waits = sorted(zip(requests["sent_s"], until))
+    busy = sorted(zip(executions["start_s"], executions["end_s"]))
+    moments = sorted({moment for span in waits + busy for moment in span})
+    idle_s = 0.0
+    for begin, end in zip(moments, moments[1:]):
+        middle = (begin + end) / 2
+        waited = any(first < middle < last for first, last in waits)
+        computed = any(first < middle < last for first, last in busy)
+        idle_s += (end - begin) * (waited and not computed)
+    return 1000 * idle_s
     # END SOLUTION
 
 
 # %%
-check("6.3", steps)
+check("6.4", idle_ms)
 
 # %% [markdown]
-# Three sequences for a model with two places: the third one waits until one of the others ends. Does everybody get an
-# answer?
+# Your figure of the lecture's overload, with and without a place in the queue that wakes the batcher:
 
 # %% tags=["nbval-ignore-output"]
-made = steps([(1, 10), (2, 100), (1, 20), (3, 1000), (2, 200), (1, 30), (3, 2000)])
-if made is None:
-    print("steps is not written yet")
-else:
-    answers = sequences.send(server, made)
+flood = batch_run.at([number / 200 for number in range(200)])
+for policy in ("max_queue_size: 16", "default_timeout_microseconds: 150000"):
+    run = trial(f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}", flood)
+    answered = (run.requests["outcome"] == "answered").sum()
+    idle = idle_ms(run.requests, run.executions)
     print(
-        answers[["sequence", "value", "controls", "sum", "outcome"]].to_string(
-            index=False
-        )
+        f"{policy}: {answered} of {len(flood)} answered, idle while requests wait",
+        end="",
     )
+    print(" ?" if idle is None else f" for {idle:.0f} ms")
 
 # %% [markdown]
-# <details><summary>Hint: two dictionaries</summary>
+# <details><summary>Where to look</summary>The picture of the overload in the lecture: between two boxes of the lowest lane,
+# is there grey above?</details>
 #
-# Go through the messages once and note for each sequence where it was seen first, and where last. Then go through them
-# again.
-# </details>
+# <details><summary>How to begin</summary>Only at a start or an end does anything change. Sort all these moments; between two
+# neighbours ask at one point in the middle: does anybody wait, is a batch computed?</details>
+#
+# <details><summary>The error you see</summary>Too much: you count gaps in which nobody waits. Too little: you count one
+# request's wait and not all. Too much by a few hundred: a rejected request waits to <code>answered_s</code>, which for a
+# full queue is at once.</details>
 
 # %% [markdown]
-# ## Exercise 6.4 · Account for everybody
+# ## Exercise 6.5: let a program search
 #
-# 10 minutes · easy
+# *importance 3/5 · difficulty 2/5 · 10 minutes*
 #
-# An `outcome` has `requests`, one row a request that was sent, with Triton's `message` when it was rejected; and
-# `statistics`, what Triton counted: among others requests that `succeeded`, and those that `failed`. Write `account`,
-# which gives four numbers: how many requests were `"answered"`, found the `"queue full"`, `"timed out"` in it, and how
-# many of all that were sent Triton's statistics do not count: `"not counted"`.
+# The Model Analyzer tries configurations and ranks them; the lecture says that a winner has to win twice. Write `winner`:
+# of two reports, each a row a configuration with `config`, `throughput`, `latency_ms_p99`, the configuration with the
+# highest throughput among those whose P99 keeps to the budget, if it is the same in both; `"none"` otherwise, and where a
+# report has none within the budget.
 
 
 # %%
-def account(outcome: batch_run.Outcome) -> dict[str, int] | None:
-    """How many were answered, found the queue full, timed out, are not counted."""
+def winner(first: pd.DataFrame, second: pd.DataFrame, budget_ms: float) -> str | None:
+    """The configuration that wins in both reports, or "none"."""
     # BEGIN SOLUTION
     # LAB: return None
-    messages, counted = (
-        outcome.requests["message"],
-        outcome.statistics.succeeded + outcome.statistics.failed,
-    )
-    return {
-        "answered": int((messages == "").sum()),
-        "queue full": int((messages == batch_run.QUEUE_FULL).sum()),
-        "timed out": int((messages == batch_run.TIMED_OUT).sum()),
-        "not counted": len(messages) - counted,
-    }
+    best = []
+    for report in (first, second):
+        within = report[report["latency_ms_p99"] <= budget_ms]
+        ranked = within.sort_values("throughput", ascending=False)
+        best.append(ranked["config"].iloc[0] if len(ranked) else "none")
+    return best[0] if best[0] == best[1] else "none"
     # END SOLUTION
 
 
 # %%
-check("6.4", account)
+check("6.5", winner)
 
 # %% [markdown]
-# A flood at a short queue, in which nobody waits for more than 100 ms. Which of your numbers is missing from a
-# dashboard that is made of Triton's statistics?
+# Now two searches of your own, on the embedding model. The next cell installs the Model Analyzer at its first use (340 MB)
+# and takes a minute or two; where that cannot be, it says why.
 
 # %% tags=["nbval-ignore-output"]
-policy = (
-    "default_queue_policy { max_queue_size: 32 default_timeout_microseconds: 100000 }"
+from inflight.bench import dynamic_batching, model_analyzer, perf_analyzer
+from inflight.checkpoint import fetch
+from inflight.models import huggingface
+
+embedding = repository.assemble(
+    Path(workdir.name) / "embedding",
+    models=("text-embedding",),
+    checkpoint_dir=huggingface.folder(fetch()),
 )
-repository.edit(
-    repo, "batch-cost", f"max_batch_size: 8 dynamic_batching {{ {policy} }}"
-)
-server.load("batch-cost")
-flood = batch_run.run(
-    server,
-    "batch-cost",
-    batch_run.at(workload.poisson(300, rate=600, seed=4)),
-    log_path,
-)
-print("sent:", len(flood.requests), "· your account:", account(flood))
+reports = []
+try:
+    texts = perf_analyzer.text_data(list(dynamic_batching.TEXTS))
+    with (
+        Server(embedding) as tuned,
+        progress.wait("The Model Analyzer searches") as line,
+    ):
+        for _ in range(2):
+            found = model_analyzer.search(
+                tuned,
+                "text-embedding",
+                texts,
+                max_queue_delays_us=(0, 5000),
+                requests=30,
+                progress=line,
+            )
+            reports.append(found.table)
+    for report in reports:
+        columns = ["config", "batching", "throughput", "latency_ms_p99"]
+        print(report[columns].round(1).to_string(index=False), end="\n\n")
+    print("wins twice within 2 s:", winner(*reports, budget_ms=2000))
+except CourseError as error:  # no network, or not x86-64
+    print(error)
 
 # %% [markdown]
-# <details><summary>Hint: two texts, two counters</summary>
+# <details><summary>Where to look</summary>The report in the lecture, at "How to tune".</details>
 #
-# <code>batch_run.QUEUE_FULL</code> and <code>batch_run.TIMED_OUT</code> are the two messages. Triton has
-# counted each request that it let into the queue once, under one of the two names.
-# </details>
+# <details><summary>How to begin</summary>First keep the rows within the budget, then take the one with the highest
+# throughput. Do that for each report, and compare the two names.</details>
+#
+# <details><summary>The error you see</summary><code>IndexError</code> or <code>KeyError</code>: no row was left. A wrong
+# name: the reports are not sorted, and the best throughput of all may be over the budget.</details>
 
 # %% [markdown]
-# ## What runs
+# ## Bonus
+#
+# You are early? The library's limit is a constant. Let it come from the config, as in `volume.c`: read a parameter in
+# `ModelBatcherInitialize`, keep it in `*batcher`. `LIMIT` 12 makes other batches of the same requests:
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import session
+from inflight.notebook import mine
+from inflight.triton import custom_batching
 
-session.running()
+library = mine.part("batching")
+print(repr(library))
+lengths = [12, 1, 3, 2, 2, 8, 4, 1, 6, 6, 12, 12]
+mixed = [
+    batch_run.Arrival(0.001 * number, work=work) for number, work in enumerate(lengths)
+]
+delay = "dynamic_batching { max_queue_delay_microseconds: 100000 }"
+try:
+    built = custom_batching.build(library, Path(workdir.name) / "kept.so")
+    run = trial(delay, mixed, TRITON_BATCH_STRATEGY_PATH=built)
+    of_request = run.requests.set_index("request")["work"]
+    print([of_request[batch].tolist() for batch in run.executions["requests"]])
+except CourseError as error:  # no C compiler on this machine
+    print(error)
+
+# %% [markdown]
+# ## Elsewhere
+#
+# Three questions of transfer, without running anything.
+#
+# 1. The embedding moves from the CPU to a GPU. A batch of one takes 4 ms there, a batch of eight 5 ms. Which of your
+#    settings for 6.2 still holds?
+#
+# <details><summary>Answer</summary>None of the numbers, all of the reasoning: fixed and item cost are other ones, so the
+# batch that fits the traffic is another one. At thirty a second the model is nearly always idle; a delay buys little, as
+# there is hardly any load to save.</details>
+#
+# 2. The service moves behind a gateway that refuses whoever comes while sixteen requests are under way. You take
+#    `max_queue_size` out of the config. Does the model idle under overload now?
+#
+# <details><summary>Answer</summary>No. Without a policy the next batch is ready while the model computes, and whoever the
+# gateway lets in enters the queue. The same sixteen wait, and the model is busy.</details>
+#
+# 3. Your library moves to a model behind a client that sends four texts in one request. `length_of` reads the first
+#    number only. What happens to the limit?
+#
+# <details><summary>Answer</summary>It is exceeded in silence: a request of four counts as one, and its longest text may be
+# the second. Triton asks once a request, not once an item; the library has to look at all of them, as
+# <code>volume.c</code> does.</details>
 
 # %% [markdown]
 # ## Done?
 #
 # When every check says so, compare with {counterpart}, then go on to {next}.
+
+# %% tags=["nbval-ignore-output"]
+from inflight.notebook import session
+
+session.running()

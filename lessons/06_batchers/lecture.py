@@ -5,779 +5,613 @@
 #
 # - **choose** who forms the batches of a model, and name the file, the field and the moment in which it is decided;
 # - **tune** Triton's dynamic batcher to a latency budget, from a queue delay to a library of your own;
-# - **account** for every request at a queue that is too short, by its message.
+# - **account** for every request of an overload, and find a model that idles while requests wait.
 #
-# Models, repository and server are made here. The real model near the end needs the checkpoint of
-# [lesson 00](00_start_here.ipynb), and the Model Analyzer is installed at its first use (340 MB).
+# Everything is made here; the real model near the end needs the checkpoint of [lesson 00](00_start_here.ipynb).
 #
 # {navigation}
 
 # %% [markdown]
 # ## A hundred callers who know nothing of each other
 #
-# Not every model is an LLM with an engine that batches by itself. A classifier, an embedding, a tokenizer: a request
-# comes, one forward pass, an answer. Say that a pass costs 40 ms, and 4 ms more for each request in it. One request at
-# a time makes 23 a second, eight at a time 111. Your callers send a hundred a second, one text each, and none of them
-# knows of the others.
+# A classifier, an embedding, a tokenizer: a request comes, one forward pass, an answer, and nothing is remembered. Such a
+# model is **stateless**. Say that a pass costs 40 ms, and 4 ms more for each request in it. One request at a time makes 23
+# a second, eight at a time 111. Your callers send a hundred a second, one text each, and know nothing of each other.
 #
 # **{question}** All three can. A client may put several texts into one request, a
-# [batch](00_start_here.ipynb#Batch) from the start. A model may gather requests itself, as the engine of lessons 04 and 05
-# does. Between them sits Triton, which has two **batchers**, a dynamic one and one for sequences. Here it uses one only
-# if a model's `config.pbtxt` says so, as with every Python model: the course starts it with
-# `--disable-auto-complete-config`. Without that, Triton may complete the config of an ONNX or TensorRT model with
-# `dynamic_batching` by itself; what it made of a config stands at `/v2/models/NAME/config`.
+# [batch](00_start_here.ipynb#Batch) from the start. A model may gather requests itself, as the engine of lessons 04
+# and 05 does. Between them sits Triton's **dynamic batcher**. It works where a model's `config.pbtxt` says so; without
+# `--disable-auto-complete-config`, Triton may add it to an ONNX or TensorRT model by itself.
 
 # %% [markdown]
 # ## Predict
 #
-# One line is added to the config: `dynamic_batching { }`. It says that requests which wait together are computed
-# together, at most eight of them (`max_batch_size`). Twenty-four requests come, one every 10 ms. Commit yourself:
+# One line is added to the config: `dynamic_batching { }`. Requests that wait together are then computed together, at most
+# eight of them (`max_batch_size`). Twenty-four requests come, one every 10 ms. Commit yourself:
 
-# %% tags=["nbval-ignore-output"]
-from inflight.notebook import progress, widgets
+# %% tags=["setup"]
+import tempfile
+from pathlib import Path
 
-guess = widgets.predict("In how many batches will the 24 requests be computed?")
+import pandas as pd
+from IPython.display import Markdown, display
+
+from inflight.bench import batch_run, workload
+from inflight.notebook import charts, progress, widgets
+from inflight.triton import Server, repository
+
+# %% tags=["parameters"]
+prediction = None  # papermill may answer
+
+# %% tags=["setup"]
+guess = widgets.predict(
+    "In how many batches will the 24 requests be computed?", given=prediction
+)
 guess
 
 # %% [markdown]
 # ## A model whose cost is known
 #
-# `batch-cost` sleeps instead of computing. That sounds like cheating, and is a microscope: its cost is exactly what
-# its config says, and what remains to be seen is the batcher. A real model follows at the end.
+# `batch-cost` sleeps instead of computing: its cost is exactly what its config says, and what remains to be seen is the
+# batcher. A real model follows at the end.
 
-# %% tags=["nbval-ignore-output"]
-import tempfile
-from pathlib import Path
+# %% tags=["setup"]
+from inflight.notebook import catch_up
 
-from inflight.bench import batch_run
-from inflight.triton import Server, repository
-
+catch_up("06", "A model whose cost is known")
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "executions.jsonl"
 repo = repository.assemble(
     Path(workdir.name) / "repo",
-    models=("batch-cost", "running-sum"),
+    models=("batch-cost",),
     batch_cost_fixed_ms=40,
     batch_cost_item_ms=4,
     execution_log_path=log_path,
 )
+config_path = repo / "batch-cost" / "config.pbtxt"
+as_it_was = config_path.read_text()
 server = Server(repo).start()
 print("ready:", *repository.models(repo))
 
 # %% [markdown]
-# `repository.edit` takes a fragment of a `config.pbtxt`, puts it into the protobuf, and shows what changed.
-# `batch_run.run` sends requests on a time line and tells what became of each. Both together are all that this
-# lesson needs:
+# `trial` puts a fragment into the file **as it was at first**, so that no setting stays behind from one experiment to the
+# next; has the server load the model; and sends requests on a time line.
 
 
-# %% tags=["nbval-ignore-output"]
-def trial(fragment, arrivals):
-    """Edit the config, have the server load the model again, send, and wait."""
-    diff = repository.edit(repo, "batch-cost", fragment)
+# %% tags=["setup"]
+def trial(fragment, arrivals, **parameters):
+    """Edit a fresh config, have the server load the model, send, and wait."""
+    config_path.write_text(as_it_was)
+    repository.edit(repo, "batch-cost", fragment, **parameters)
     server.load("batch-cost")
-    return diff, batch_run.run(server, "batch-cost", arrivals, log_path)
+    return batch_run.run(server, "batch-cost", arrivals, log_path)
 
 
-every_10_ms = batch_run.at([0.010 * number for number in range(24)])
-_, alone = trial("", every_10_ms)
-diff, together = trial("dynamic_batching { }", every_10_ms)
-_, four = trial("max_batch_size: 4", every_10_ms)
-print(diff)
+def show(runs):
+    """The picture of these runs, and the same in words."""
+    charts.show(charts.batches(runs), charts.batches_summary(runs))
+    display(Markdown(charts.batches_summary(runs)))
+
 
 # %% [markdown]
 # ## See
 #
-# A dot is a request that arrives, grey is waiting, a box is a batch. The lane below shows the model: what it does when,
-# and how many are in it.
+# A dot is a request that arrives, grey is waiting, a box is a batch. The lane below is the model, with the batches' sizes.
 
 # %% tags=["nbval-ignore-output"]
-from IPython.display import Markdown, display
+from inflight.notebook import catch_up
 
-from inflight.notebook import charts
+catch_up("06", "See")
+every_10_ms = batch_run.at([0.010 * number for number in range(24)])
+runs = {
+    "no batcher": trial("", every_10_ms),
+    "dynamic_batching { }": trial("dynamic_batching { }", every_10_ms),
+    "and max_batch_size: 4": trial(
+        "max_batch_size: 4 dynamic_batching { }", every_10_ms
+    ),
+}
+batches = {name: len(run.executions) for name, run in runs.items()}
+assert batches["no batcher"] == 24 > 2 * batches["dynamic_batching { }"]
+show(runs)
+print(guess.score(batches["dynamic_batching { }"]))
+
+# %% [markdown]
+# Of any server, `/metrics` tells the mean batch: `nv_inference_count`, items, over `nv_inference_exec_count`, batches. How
+# many batches had which size stands in the model's statistics alone, `/v2/models/batch-cost/stats`.
+
+# %%
+from inflight.triton import telemetry
 
 
-def show(runs):
-    summary = charts.batches_summary(runs)
-    charts.show(charts.batches(runs), summary)
-    display(Markdown(summary))
+def counters():
+    samples = telemetry.metrics(telemetry.page(server.metrics_url))
+    ours = samples[samples["model"] == "batch-cost"].set_index("name")["value"]
+    return ours["nv_inference_count"], ours["nv_inference_exec_count"]
 
 
-show(
-    {
-        "no batcher": alone,
-        "dynamic_batching { }": together,
-        "and max_batch_size: 4": four,
-    }
-)
-
-# %% tags=["nbval-ignore-output"]
-faster = alone.requests["answered_s"].max() / together.requests["answered_s"].max()
+before = telemetry.settled(counters)
+run = trial("dynamic_batching { }", every_10_ms)
+items, batches = (now - then for now, then in zip(telemetry.settled(counters), before))
+sizes = run.statistics.batches  # executions by batch size
+assert items == 24 and batches == sizes.sum() == len(run.executions)
 print(
-    f"{len(together.executions)} batches. {guess.score(len(together.executions))} "
-    f"The last answer came {faster:.1f} times sooner."
+    f"{items:.0f} items; metrics, statistics and the model's log agree on the batches"
 )
 
 # %% [markdown]
-# ## Explain: a batch is what came during the one before
+# ## By hand
 #
-# Triton does not wait for a batch to fill. The first request finds the model idle and leaves alone. What comes
-# meanwhile is the second batch, what comes during that one is the third. So batches grow until they fit the traffic: at
-# a rate *r*, a batch of *n* takes `fixed + item · n`, and in that time `r · (fixed + item · n)` requests come. Where
-# both are equal, *n* stands still:
+# The rule behind this picture fits into a few lines: take one request, and whoever else is there already; compute; come
+# back. Nobody waits for a batch to fill.
 
 # %% tags=["nbval-ignore-output"]
-fixed_s, item_s, rate = 0.040, 0.004, 100
-sizes = [1.0]
-while len(sizes) < 5:
-    sizes.append(rate * (fixed_s + item_s * sizes[-1]))
-print(
-    "on paper:",
-    *(f"{size:.1f}" for size in sizes),
-    f"… {rate * fixed_s / (1 - rate * item_s):.1f}",
-)
-print("observed:", *together.executions["size"])
-print(
-    f"at most 4: {4 / (fixed_s + 4 * item_s):.0f} a second can be served, "
-    f"{rate} come: the queue grows"
-)
+import threading
+import time
+from queue import SimpleQueue
+
+
+def by_hand(requests, most):
+    """Sizes of the batches when a request comes every 10 ms."""
+    waiting, sizes = SimpleQueue(), []
+
+    def model():
+        while sum(sizes) < requests:
+            batch = [waiting.get()]
+            while len(batch) < most and not waiting.empty():
+                batch.append(waiting.get())
+            time.sleep(0.040 + 0.004 * len(batch))
+            sizes.append(len(batch))
+
+    computing = threading.Thread(target=model)
+    computing.start()
+    for number in range(requests):
+        waiting.put(number)
+        time.sleep(0.010)
+    computing.join()
+    return sizes
+
+
+sizes = by_hand(24, most=8)
+assert sum(sizes) == 24 and 1 < max(sizes) <= 8
+print("by hand:", *sizes)
 
 # %% [markdown]
-# The last panel is that: `max_batch_size` is a limit on throughput as much as on memory. The batcher regulates itself,
-# as long as the largest batch allowed keeps up.
-#
+# The first request finds the model idle and leaves alone. What comes meanwhile is the second batch, what comes during
+# that one the third. So batches grow until they fit the traffic: at a rate *r*, a batch of *n* takes `fixed + item · n`,
+# in which `r · (fixed + item · n)` come. Where both are equal, *n* stands still: at 100 · 0.040 / (1 − 100 · 0.004) = 6.7.
+# With at most four, 4 / 56 ms = 71 a second can be served while a hundred come: the queue grows, as in the last panel.
+# `max_batch_size` limits throughput as much as memory.
+
+# %% [markdown]
 # ## Wait for more? `max_queue_delay_microseconds`
 #
-# When traffic is light, a request mostly finds the model idle and leaves alone. You can have it wait a little for
-# others. What do you expect: does a delay make more answers a second, or later ones? Play it on paper: move the delay,
-# then the arrivals a second, and look for the rate from which a delay changes next to nothing.
+# In light traffic a request mostly finds the model idle and leaves alone. You can have it wait a little for others. Does
+# that make more answers a second, or later ones? The lines are worked out, the diamonds are Triton's, at thirty requests a
+# second. Then move the rate: from where on does a delay change next to nothing?
 
 # %% tags=["nbval-ignore-output"]
-from inflight.bench import workload
-from inflight.notebook import explorables
+from inflight.notebook import catch_up, explorables
 
-once_a_second = workload.poisson(40, rate=1, seed=0)
-on_paper = explorables.delay(once_a_second, fixed_ms=40, item_ms=4)
-on_paper
-
-# %% [markdown]
-# Now Triton: the same requests, thirty a second at random times. The diamonds in the picture above are these runs.
-
-# %% tags=["nbval-ignore-output"]
-import pandas as pd
-
-light = batch_run.at(workload.poisson(40, rate=30, seed=0))
-rows = []
-for delay_ms in progress.over((0, 25, 50, 100, 200), "Delay", "{} ms".format):
+catch_up("06", "Wait for more? `max_queue_delay_microseconds`")
+light, rows = batch_run.at(workload.poisson(40, rate=30, seed=0)), []
+for delay_ms in progress.over((0, 50, 100, 200), "Delay", "{} ms".format):
     delay = f"max_queue_delay_microseconds: {1000 * delay_ms}"
-    _, run = trial(f"max_batch_size: 8 dynamic_batching {{ {delay} }}", light)
+    run = trial(f"dynamic_batching {{ {delay} }}", light)
     computed_s = (run.executions["end_s"] - run.executions["start_s"]).sum()
-    rows.append(
-        (
-            delay_ms,
-            *run.requests["latency_ms"].quantile([0.5, 0.95]),
-            run.statistics.mean_batch,
-            computed_s / run.requests["answered_s"].max(),
-        )
-    )
+    p50_ms, p95_ms = run.requests["latency_ms"].quantile([0.5, 0.95])
+    busy = computed_s / run.requests["answered_s"].max()
+    rows.append((delay_ms, p50_ms, p95_ms, run.statistics.mean_batch, busy))
 sweep = pd.DataFrame(
     rows, columns=["delay_ms", "p50_ms", "p95_ms", "mean_batch", "busy"]
 )
-on_paper.measured(sweep, rate=30, max_batch_size=8)
-
-# %% tags=["nbval-ignore-output"]
-budget_ms = 200
-within = sweep[sweep["p95_ms"] <= budget_ms]["delay_ms"]
-fits = f"{within.max()} ms" if len(within) else "none"
 first, last = sweep.iloc[0], sweep.iloc[-1]
-summary = (
-    "Latency and the model's load against the queue delay. "
-    f"From 0 to {last.delay_ms:.0f} ms of delay P50 goes "
-    f"from {first.p50_ms:.0f} to {last.p50_ms:.0f} ms, and the model is busy "
-    f"{100 * last.busy:.0f} instead of {100 * first.busy:.0f} % of the time, "
-    f"in batches of {last.mean_batch:.1f} instead of {first.mean_batch:.1f}. "
-    f"The longest delay here that keeps P95 within {budget_ms} ms: {fits}."
+assert last.mean_batch > first.mean_batch
+print(
+    f"delay 0 → {last.delay_ms:.0f} ms: batches of {first.mean_batch:.1f} → "
+    f"{last.mean_batch:.1f}, model busy {first.busy:.0%} → {last.busy:.0%}, "
+    f"P50 {first.p50_ms:.0f} → {last.p50_ms:.0f} ms"
 )
-charts.show(charts.delay_sweep(sweep, budget_ms), summary)
-display(Markdown(summary))
+on_paper = explorables.delay(workload.poisson(40, rate=1, seed=0), 40, 4)
+on_paper.measured(sweep, rate=30, max_batch_size=8)
+on_paper
 
 # %% [markdown]
-# The same requests come in the same time, so the answers a second are the same. What a delay buys is idle time of the
-# model: room for more traffic, or for other models beside it. What it costs is latency, so set it from the budget
-# backwards. Under heavy traffic it does next to nothing: while the model is busy, the oldest request uses up its delay,
-# or the batch fills.
-#
+# The answers a second stay the same. A delay buys idle time of the model, for more traffic or for other models beside it.
+# It costs latency, so set it from the budget backwards. Under heavy traffic it does next to nothing: while the model is
+# busy, the oldest request uses up its delay.
+
+# %% [markdown]
 # ## `preferred_batch_size`: when it helps, when it hurts
 #
-# Some models are quick at certain sizes only. A batch of a preferred size leaves at once, without waiting for the rest
-# of the delay. Four requests trickle in; later, eight come in a bunch. Preferred: four. Which of the two groups gains?
+# A batch of a preferred size leaves at once, without waiting for the rest of the delay. Four requests trickle in; later,
+# eight come in a bunch. Preferred: four. Which of the two groups gains?
 
 # %% tags=["nbval-ignore-output"]
+from inflight.notebook import catch_up
+
+catch_up("06", "`preferred_batch_size`: when it helps, when it hurts")
 groups = batch_run.at(
     [0.015 * number for number in range(4)]
     + [0.4 + 0.003 * number for number in range(8)]
 )
 delay = "max_queue_delay_microseconds: 150000"
-_, delayed = trial(f"dynamic_batching {{ {delay} }}", groups)
-_, preferred = trial(
-    f"dynamic_batching {{ {delay} preferred_batch_size: [ 4 ] }}", groups
-)
+delayed = trial(f"dynamic_batching {{ {delay} }}", groups)
+preferred = trial(f"dynamic_batching {{ {delay} preferred_batch_size: [ 4 ] }}", groups)
+assert len(preferred.executions) > len(delayed.executions)
 show({"delay 150 ms": delayed, "and preferred size 4": preferred})
 
-# %% tags=["nbval-ignore-output"]
-wait_ms = {
-    name: run.requests["queue_ms"].iloc[:4].mean()
-    for name, run in (("without", delayed), ("with", preferred))
-}
-last_ms = {
-    name: run.requests["latency_ms"].iloc[-1]
-    for name, run in (("without", delayed), ("with", preferred))
-}
-print(
-    f"The trickle waited {wait_ms['without']:.0f} ms on average, "
-    f"and {wait_ms['with']:.0f} ms with a preferred size."
-)
-print(
-    f"The last of the bunch had its answer after {last_ms['without']:.0f} ms, "
-    f"and {last_ms['with']:.0f} ms with it."
-)
+# %% [markdown]
+# The trickle gains: its fourth request sets all four free. The end of the bunch pays: Triton cuts eight into preferred
+# pieces, each with its own 40 ms. So leave it out. The exception: a TensorRT engine with several *optimization
+# profiles*, each tuned for one batch size. Those sizes are the preferred ones.
 
 # %% [markdown]
-# The trickle gains: its fourth request sets all four free. The end of the bunch pays: eight would fit into one batch,
-# but Triton cuts them into preferred pieces, each with its own 40 ms. Leave the field out unless you have measured that
-# a size is worth it. The exception are models of TensorRT: an engine may have several *optimization profiles*, each
-# tuned for one batch size, and then those sizes are the preferred ones.
-#
 # ## More copies, and the order of answers
 #
-# `instance_group` says how many copies of the model work side by side. Each holds its own weights, so count the memory.
-# Then answers overtake each other: here every fourth request has thirty units of work, the others one.
-# `preserve_ordering` holds an answer back until all before it have left. Who pays for that?
+# `instance_group` says how many copies of the model work side by side; each holds its own weights. Then answers overtake
+# each other: here every fourth request has thirty units of work, the others one. `preserve_ordering` holds an answer back
+# until all before it have left. Who pays for that?
 
-# %% tags=["nbval-ignore-output"]
+# %%
+from inflight.notebook import catch_up
+
+catch_up("06", "More copies, and the order of answers")
 uneven = [
     batch_run.Arrival(0.010 * number, work=1 if number % 4 else 30)
     for number in range(12)
 ]
-_, one = trial("max_batch_size: 2 dynamic_batching { }", uneven)
-_, two = trial("instance_group [ { count: 2 kind: KIND_CPU } ]", uneven)
-_, ordered = trial("dynamic_batching { preserve_ordering: true }", uneven)
+copies = "max_batch_size: 2 instance_group [ { count: 2 kind: KIND_CPU } ]"
+one = trial("max_batch_size: 2 dynamic_batching { }", uneven)
+two = trial(f"{copies} dynamic_batching {{ }}", uneven)
+ordered = trial(f"{copies} dynamic_batching {{ preserve_ordering: true }}", uneven)
+overtakes_s = {
+    name: (run.requests["answered_s"].cummax() - run.requests["answered_s"]).max()
+    for name, run in (("any order", two), ("in order", ordered))
+}
+assert overtakes_s["in order"] < overtakes_s["any order"]
+
+# %% tags=["nbval-ignore-output"]
 show({"one instance": one, "two instances": two, "and preserve_ordering": ordered})
-for name, run in (("two instances", two), ("and preserve_ordering", ordered)):
-    print(
-        f"{name:22} answered in the order",
-        *run.requests.sort_values("answer_order")["request"],
-    )
 
 # %% [markdown]
-# Dotted is the time in which an answer is ready and held back: those behind a slow one pay. A client that
-# names its requests, as ours does, needs no order.
-#
-# A fragment replaces only what it names: the two instances stay until we take one away.
-#
+# Dotted is the time in which an answer is held back: those behind a slow one pay. A client that names its requests, as
+# ours does, needs no order.
+
+# %% [markdown]
 # ## Who goes first? `priority_levels`
 #
-# Level 1 is served first. A request that names no level has the default one. Four urgent requests come when a crowd
-# is already waiting:
+# Level 1 is served first; a request that names no level has the default one. Four urgent requests come when a crowd is
+# already waiting:
 
-# %% tags=["nbval-ignore-output"]
+# %%
+from inflight.notebook import catch_up
+
+catch_up("06", "Who goes first? `priority_levels`")
 crowd = batch_run.at(
     [0.002 * number for number in range(18)]
-    + [0.110 + 0.020 * number for number in range(6)]
+    + [0.110 + 0.020 * number for number in range(12)]
 )
-urgent = batch_run.at([0.060, 0.070, 0.080, 0.090], priority=1)
-_, equal = trial("max_batch_size: 4 dynamic_batching { }", [*crowd, *urgent])
-_, levels = trial(
-    "dynamic_batching { priority_levels: 2 default_priority_level: 2 }",
-    [*crowd, *urgent],
-)
-show({"no levels": equal, "two levels": levels})
+everybody = [*crowd, *batch_run.at([0.060, 0.070, 0.080, 0.090], priority=1)]
+two_levels = "priority_levels: 2 default_priority_level: 2"
+runs = {
+    "no levels": trial("max_batch_size: 4 dynamic_batching { }", everybody),
+    "two levels": trial(
+        f"max_batch_size: 4 dynamic_batching {{ {two_levels} }}", everybody
+    ),
+}
+urgent = {name: run.requests.query("priority == 1") for name, run in runs.items()}
+came_back = {name: rows["answer_order"].mean() for name, rows in urgent.items()}
+assert came_back["two levels"] < came_back["no levels"]
 
 # %% tags=["nbval-ignore-output"]
-for name, run in (("no levels", equal), ("two levels", levels)):
-    latency_ms = run.requests.groupby(run.requests["priority"] == 1)[
-        "latency_ms"
-    ].mean()
-    print(
-        f"{name:10} urgent: {latency_ms[True]:.0f} ms on average, the others: "
-        f"{latency_ms[False]:.0f} ms"
-    )
+for name, run in runs.items():
+    others_ms = run.requests.query("priority != 1")["latency_ms"].mean()
+    urgent_ms = urgent[name]["latency_ms"].mean()
+    print(f"{name}: urgent {urgent_ms:.0f} ms, others {others_ms:.0f} ms on average")
+show(runs)
 
 # %% [markdown]
-# Nobody is thrown out of a batch that has left, so an urgent request waits for the ones under way, and then comes next.
-# The others pay, and if urgent ones never stop coming, the others starve.
-#
+# An urgent request waits for those under way, and then comes next. If urgent ones never stop coming, the others starve.
+
+# %% [markdown]
 # ## A queue that says no
 #
 # When more comes than can be served, a queue without a limit grows until every answer is too late. A **queue policy**
-# says no early. `max_queue_size` refuses whom the queue has no place for; `default_timeout_microseconds` decides about
-# those who waited too long: `REJECT`, or `DELAY` them behind all others. Twenty-four requests in 96 ms, then a few
-# more. Which way loses the fewest?
+# says no early. `max_queue_size` refuses whom the queue has no place for. `default_timeout_microseconds` decides about
+# those who waited too long: `REJECT`, or `DELAY` them behind all others. Twenty-four requests in 96 ms, then a few more.
+# Which way loses the fewest?
 
-# %% tags=["nbval-ignore-output"]
+# %%
+from inflight.notebook import catch_up
+
+catch_up("06", "A queue that says no")
 rush = batch_run.at(
     [0.004 * number for number in range(24)]
     + [0.12 + 0.030 * number for number in range(4)]
 )
-policies = {
-    "max_queue_size: 6": "max_queue_size: 6",
-    "60 ms, then REJECT": "default_timeout_microseconds: 60000 timeout_action: REJECT",
-    "60 ms, then DELAY": "default_timeout_microseconds: 60000 timeout_action: DELAY",
-}
+after_60_ms = "default_timeout_microseconds: 60000 timeout_action:"
 runs = {
-    name: trial(f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}", rush)[1]
-    for name, policy in policies.items()
+    "max_queue_size: 6": "max_queue_size: 6",
+    "60 ms, then REJECT": f"{after_60_ms} REJECT",
+    "60 ms, then DELAY": f"{after_60_ms} DELAY",
 }
+for name, policy in runs.items():
+    queue = f"default_queue_policy {{ {policy} }}"
+    runs[name] = trial(f"dynamic_batching {{ {queue} }}", rush)
+    messages = runs[name].requests["message"].unique()
+    print(f"{name:20} {sorted(filter(None, messages)) or 'nobody is rejected'}")
+
+# %% tags=["nbval-ignore-output"]
+assert (runs["60 ms, then DELAY"].requests["outcome"] == "answered").all()
 show(runs)
 
-# %% tags=["nbval-ignore-output"]
-for name, run in runs.items():
-    rejected = run.requests[run.requests["outcome"] == "rejected"][
-        "message"
-    ].value_counts()
-    told = (
-        "; ".join(f"{count} times {message!r}" for message, count in rejected.items())
-        or "nobody rejected"
-    )
-    print(
-        f"{name:20} {told}; P99 of the answered: "
-        f"{run.requests['latency_ms'].quantile(0.99):.0f} ms"
-    )
+# %% [markdown]
+# A full queue says no at once, a time-out when the batcher next looks at the queue. `DELAY` loses nobody, and the delayed
+# ones wait longest. With `allow_timeout_override` a request may name a shorter time-out of its own;
+# `priority_queue_policy` gives a level a policy of its own.
 
 # %% [markdown]
-# The full queue says no at once, which costs a client no time. A time-out says it when the batcher next looks at the
-# queue. `DELAY` loses nobody, and the delayed ones wait longest.
+# ## The model that idles while requests are refused
 #
-# Two refinements. With `allow_timeout_override` a request may name a time-out of its own, but only a shorter one. And
-# `priority_queue_policy` gives a level a policy of its own. Half of the requests allow 30 ms; then half have level 2,
-# whose queue holds two. Who is rejected?
+# Now an overload: two hundred a second for two seconds, where full batches answer 8 / 72 ms = 111. A queue of 16 is two
+# full batches, so the model should never lack work. How many of the four hundred are answered?
+
+# %%
+from inflight.notebook import catch_up
+
+catch_up("06", "The model that idles while requests are refused")
+flood = batch_run.at([number / 200 for number in range(400)])
+of_16 = "default_queue_policy { max_queue_size: 16 }"
+timely = "default_queue_policy { default_timeout_microseconds: 150000 }"
+overload = {
+    "a queue of 16": trial(f"dynamic_batching {{ {of_16} }}", flood),
+    "no limit": trial("dynamic_batching { }", flood),
+    "150 ms at most": trial(f"dynamic_batching {{ {timely} }}", flood),
+}
+answered = {
+    name: int((run.requests["outcome"] == "answered").sum())
+    for name, run in overload.items()
+}
+assert answered["no limit"] == 400 and 3 * answered["a queue of 16"] < 400
+print("With a queue of 16 fewer than a third of all are answered.")
 
 # %% tags=["nbval-ignore-output"]
-impatient = [
-    batch_run.Arrival(one.at_s, timeout_us=30_000 * (number % 2))
-    for number, one in enumerate(rush)
-]
-_, override = trial(
-    "dynamic_batching { default_queue_policy { default_timeout_microseconds: 400000 "
-    "allow_timeout_override: true } }",
-    impatient,
-)
-two_levels = [
-    batch_run.Arrival(one.at_s, priority=1 + number % 2)
-    for number, one in enumerate(rush)
-]
-_, short = trial(
-    "dynamic_batching { priority_levels: 2 default_priority_level: 2 "
-    "priority_queue_policy { key: 2 value { max_queue_size: 2 } } }",
-    two_levels,
-)
-for run, by in ((override, "timeout_us"), (short, "priority")):
-    print(pd.crosstab(run.requests[by], run.requests["outcome"]), "\n")
+run = overload["a queue of 16"]
+began = run.executions["start_s"]
+print(f"a queue of 16: {answered['a queue of 16']} of 400 answered")
+print("from one batch's start to the next (ms):", *(1000 * began.diff()).round()[1:])
+assert began.diff().max() > 0.4
+show({"a queue of 16": run})
 
 # %% [markdown]
-# First, some of those who allow 30 ms, and nobody else; then, some of level 2, and nobody else. Without a
-# `default_timeout_microseconds` to shorten, a request's own time-out is ignored.
+# Half a second from batch to batch, while sixteen wait and every newcomer is refused! Without a policy, Triton's batcher
+# has the next batch ready while the model computes. With a policy or with levels it does not, as who is next may still
+# change. So it sleeps, and two things wake it: a request that **enters the queue** while the model is free, or its alarm
+# clock, after 500 ms. Into a full queue none enters: *a refused request wakes nobody*.
 #
-# Is every request accounted for? Two instances with full batches answer 2 · 8 / 72 ms = 222 a second. A thousand come
-# within one, at a queue of 32:
+# If that is the cause, a few requests that do enter must cure it. Give them a level of their own, whose queue has room,
+# and send one every 40 ms, without any work; count only the four hundred:
+
+# %%
+bells = batch_run.at([0.040 * number for number in range(50)], work=0, priority=1)
+levels = "priority_levels: 2 default_priority_level: 2"
+second = "priority_queue_policy { key: 2 value { max_queue_size: 16 } }"
+silent = trial(f"dynamic_batching {{ {levels} {second} }}", flood)
+belled = trial(f"dynamic_batching {{ {levels} {second} }}", [*flood, *bells])
+for name, run in (("a queue of 16 at level 2", silent), ("and a bell", belled)):
+    of_flood = run.requests[run.requests["priority"] != 1]
+    answered[name] = int((of_flood["outcome"] == "answered").sum())
+    overload[name] = run
+assert answered["and a bell"] > 1.5 * answered["a queue of 16 at level 2"]
+print("The same queue, the same four hundred; the bell wakes the batcher.")
 
 # %% tags=["nbval-ignore-output"]
-flood = batch_run.at(workload.poisson(1000, rate=1000, seed=0))
-rows = {}
-for name, policy in {
-    "a queue of 32": "max_queue_size: 32",
-    "and 100 ms at most": "max_queue_size: 32 default_timeout_microseconds: 100000",
-}.items():
-    _, run = trial(
-        f"max_batch_size: 8 dynamic_batching {{ default_queue_policy {{ {policy} }} }}",
-        flood,
-    )
-    rows[name] = [
-        (run.requests["message"] == message).sum()
+rows = {
+    name: [
+        (run.requests["message"][run.requests["priority"] != 1] == message).sum()
         for message in ("", batch_run.QUEUE_FULL, batch_run.TIMED_OUT)
     ]
-counts = pd.DataFrame.from_dict(
-    rows, orient="index", columns=["answered", "queue full", "timed out"]
+    for name, run in overload.items()
+}
+counts = pd.DataFrame(rows, index=["answered", "queue full", "timed out"]).T
+assert (counts.sum(axis=1) == 400).all()  # everybody is accounted for
+words = "; ".join(
+    f"{name}: {row['answered']} answered, {row['queue full']} found the queue full, "
+    f"{row['timed out']} timed out"
+    for name, row in counts.iterrows()
 )
-summary = (
-    "; ".join(
-        f"{name}: {row['answered']} answered + {row['queue full']} refused + "
-        f"{row['timed out']} timed out = {row.sum()}"
-        for name, row in counts.iterrows()
-    )
-    + f". Sent: {len(flood)}."
-)
-charts.show(charts.queue_outcomes(counts), summary)
-display(Markdown(summary))
+charts.show(charts.queue_outcomes(counts), words)
+display(Markdown(words))
 
 # %% [markdown]
-# There is no other outcome, as long as the model does not fail and no client cancels. Triton's statistics count a
-# time-out as failed, and do not count a request that found the queue full: only the client knows of it.
-#
+# Under overload a short queue does not only refuse the surplus: it turns the model off for most of the time. So refuse
+# before Triton, in the gateway; or limit by time, since whoever is let in wakes the batcher; or have so many instances that
+# the queue is never full. And refused requests are not in Triton's statistics: on a dashboard this server looks bored.
+
+# %% [markdown]
 # ## A batch by volume: a library of your own
 #
-# `max_batch_size` and `preferred_batch_size` count items, the first dimension of the inputs (`max_queue_size` counts
-# requests). But one text has ten tokens and the next a thousand, and memory fills up with tokens. A **custom batching
-# library** is a C file of five functions; Triton asks it of each request: may this one join? Ours adds up the units of
-# work, up to `max_volume`. One call compiles it, one puts its path into the config.
-#
-# Most batches will hold fewer requests. What does that do to the largest batch, and to the latency?
+# `max_batch_size` counts items. But one text has ten tokens and the next a thousand, and memory fills up with tokens. A
+# **custom batching library** is a C file of five functions; Triton asks it of each request: may this one join? Ours adds
+# up the units of work, up to `max_volume`. What does that do to the largest batch, and to the latency?
 
-# %% tags=["nbval-ignore-output"]
+# %%
 from inflight import CourseError
+from inflight.notebook import catch_up
 from inflight.triton import custom_batching
 
+catch_up("06", "A batch by volume: a library of your own")
 mixed = [
     batch_run.Arrival(0.010 * number, work=(1, 9, 2, 5, 1, 7)[number % 6])
     for number in range(18)
 ]
-closed = f"dynamic_batching {{ preferred_batch_size: {list(range(1, 9))} }}"
-_, by_number = trial(
-    f"instance_group [ {{ count: 1 kind: KIND_CPU }} ] {closed}", mixed
-)
+source, by_volume = custom_batching.SOURCES / "volume.c", {}
 try:
-    library = custom_batching.build(
-        custom_batching.SOURCES / "volume.c", Path(workdir.name) / "volume.so"
-    )
-    custom_batching.install(library, server, "batch-cost", "parameter")
-    limit = "at most 12 units of work"
-except (
-    CourseError
-) as error:  # this machine has no C compiler: the next picture shows the same twice
-    limit = "no library"
+    library = custom_batching.build(source, Path(workdir.name) / "volume.so")
+    by_volume = {"TRITON_BATCH_STRATEGY_PATH": library, "max_volume": 12}
+except CourseError as error:  # no C compiler here: both pictures will be the same
     print(error)
-repository.edit(repo, "batch-cost", max_volume=12)
-_, by_volume = trial("", mixed)
+closed = f"dynamic_batching {{ preferred_batch_size: {list(range(1, 9))} }}"
+counting = trial(closed, mixed)
+adding_up = trial(closed, mixed, **by_volume)
+assert adding_up.executions["work"].max() <= 12 or not by_volume
 
 # %% tags=["nbval-ignore-output"]
-show({"at most 8 requests": by_number, limit: by_volume})
-for name, run in (("at most 8 requests", by_number), (limit, by_volume)):
-    print(f"{name:24} work of each batch:", *run.executions["work"])
+show({"at most 8 requests": counting, "at most 12 units of work": adding_up})
+for name, run in (("by number", counting), ("by volume", adding_up)):
+    print(f"{name}: work of each batch", *run.executions["work"])
 
-# %% tags=["nbval-ignore-output"]
-source = (custom_batching.SOURCES / "volume.c").read_text()
-print(
-    source[
-        source.index("/* May this request join?") : source.index(
-            "/* The batch is on its way"
-        )
-    ].strip()
-)
+# %%
+begin, end = "/* May this request join?", "/* The batch is on its way"
+print(end.join(source.read_text().partition(begin)[1:]).partition(end)[0])
 
 # %% [markdown]
-# With the library no batch holds more than 12 units, so memory has a bound. There are more batches, each with its own
-# 40 ms: the limit protects memory and costs time.
+# This is the whole decision; the other four functions make and free what it keeps, and you write all five in the lab.
+# Memory has a bound now, and that costs time: there are more batches.
 #
-# The function above is the whole decision, in C. That `closed` makes every size a preferred one has a reason: else
-# Triton goes on filling a batch that is ready while the model is busy, and asks the library about the newcomers with an
-# empty count.
-#
-# The parameter `TRITON_BATCH_STRATEGY_PATH` names the library. Without it Triton looks for `batchstrategy.so` in the
-# folders of the version, of the model and of the backend, in this order.
-#
-# ## Requests that belong together: the sequence batcher
-#
-# So far any request could be computed with any other, anywhere. A model with a memory is different: all requests of a
-# conversation have to come to the instance that remembers it, in order. `sequence_batching` sees to that. A client
-# gives its requests a **correlation id**, and marks the first and the last of them. `running-sum` adds up what each
-# sequence sends and keeps its texts: a chat's memory, in small.
-#
-# Two strategies decide who sits where. With **direct**, a batch leaves when `minimum_slot_utilization` of its places
-# have a request (here three of four), or after `max_queue_delay_microseconds`. Three sequences speak in four rounds,
-# not all in each. Does one that was silent come back to its place?
-
-# %% tags=["nbval-ignore-output"]
-from inflight.bench import Step, sequences
-
-rounds = (
-    (1, 2, 3),
-    (2, 3),
-    (3, 1),
-    (1, 2, 3),
-)  # who speaks when; in the last round all say goodbye
-
-
-def talk():
-    """Send round after round; a row a request."""
-    return pd.concat(
-        sequences.send(
-            server,
-            [
-                Step(who, 10**who, f"round {number}", number == 0, number == 3)
-                for who in speakers
-            ],
-        )
-        for number, speakers in enumerate(rounds)
-    )
-
-
-server.load(
-    "running-sum",
-    **{
-        "sequence_batching.direct.max_queue_delay_microseconds": 50_000,
-        "sequence_batching.direct.minimum_slot_utilization": 0.75,
-    },
-)
-talks = {"direct": talk()}
-rows = talks["direct"].sort_values("sequence", kind="stable")
-charts.table(
-    rows[["sequence", "controls", "place", "sum", "memory"]].replace(
-        "\n", ", ", regex=True
-    )
-)
+# Why `closed`, which makes every size a preferred one? A batch that is ready while the model is busy may still grow, and
+# the library then counts from zero again. A batch of a preferred size does not grow.
 
 # %% [markdown]
-# `controls` is what Triton adds to each request as inputs, if the config asks for them: START and END, READY (somebody
-# has really come for this place), CORRID (who).
-#
-# The other strategy, **oldest**, makes batches of what has come. Who keeps a place now?
-
-# %% tags=["nbval-ignore-output"]
-server.load(
-    "running-sum",
-    **{
-        "sequence_batching.oldest.max_candidate_sequences": 4,
-        "sequence_batching.oldest.max_queue_delay_microseconds": 50_000,
-    },
-)
-talks["oldest"] = talk()
-kept = {
-    name: (rows.groupby("sequence")["place"].nunique() == 1).sum()
-    for name, rows in talks.items()
-}
-summary = (
-    f"Which sequence sat at which place of which batch. With direct {kept['direct']} "
-    f"of 3 sequences kept one place, with oldest {kept['oldest']}."
-)
-charts.show(charts.sequence_places(talks), summary)
-display(Markdown(summary))
-
-# %% [markdown]
-# Direct: a sequence has its place until it ends, and the place stays empty when it is silent: right for a model that
-# keeps a state by place. Oldest: a request takes the next place of the batch, and at most `max_candidate_sequences`
-# sequences have begun at a time: right for a model that keeps its states by id. A chat that sends its whole history
-# each time needs neither; a speech recogniser needs one.
-#
-# What if a client forgets START, or END? Two places, given up after one silent second:
-
-# %% tags=["nbval-ignore-output"]
-import time
-
-server.load(
-    "running-sum",
-    max_batch_size=2,
-    **{"sequence_batching.max_sequence_idle_microseconds": 1_000_000},
-)
-print(sequences.send(server, [Step(7, value=1)])["message"].item())
-sequences.send(
-    server, [Step(1, start=True), Step(2, start=True)]
-)  # both will never say END
-sent = time.monotonic()
-third = sequences.send(server, [Step(3, start=True, end=True)])["outcome"].item()
-print(f"the third is {third}, after {time.monotonic() - sent:.1f} s")
-print(sequences.send(server, [Step(1, value=1)])["message"].item())
-
-# %% [markdown]
-# A forgotten START is refused. A forgotten END holds its place until it has been silent for
-# `max_sequence_idle_microseconds`, while others wait at the door; then the sequence is gone. Here the model keeps its
-# state itself. Triton can keep it too, as **implicit state**:
-# `state [ { input_name: "SUM_IN" output_name: "SUM_OUT" data_type: TYPE_INT32 dims: [ 1 ] } ]`. The backend has to hand
-# it back, and the Python backend of this version does not: the model is given the first state each time, and nobody
-# says so.
-#
 # ## Turn the knob
 #
-# Every field of the dynamic batcher but `priority_queue_policy`, and the picture of this lesson. Apply writes the file
-# and has the server load the model; Run sends, and keeps the run before above. Try:
+# Run writes the file, has the server load the model, and sends; the run before stays above. Try:
 #
-# 1. "one every 10 ms", with a delay of 50000 µs as below, and without. Does the delay do anything?
+# 1. "one every 10 ms", with a delay of 50000 µs, and without. Does the delay do anything?
 # 2. "one every 60 ms", with the same delay, and without. And now?
 # 3. Two instances with "uneven work", then `preserve_ordering`.
 
 # %% tags=["nbval-ignore-output"]
-from inflight.triton import batchers
+from inflight.notebook import boards, catch_up
 
-custom_batching.uninstall(server, "batch-cost", "parameter")
-repository.edit(
-    repo, "batch-cost", "dynamic_batching { max_queue_delay_microseconds: 50000 }"
-)
-names = [path for path in batchers.FIELDS if not path.startswith("sequence_batching")]
-widgets.ConfigEditor(repo, "batch-cost", server, names)
-
-# %% tags=["nbval-ignore-output"]
-from inflight.notebook import boards
-
+catch_up("06", "Turn the knob")
+config_path.write_text(as_it_was)
 board = boards.batchers(server, log_path)
-board.run()
+board.controls["dynamic_batching.max_queue_delay_microseconds"].value = "50000"
+assert sum(board.run().sizes) == 24
 board
 
 # %% tags=["nbval-ignore-output"]
-charts.show(
-    *board.frame
-)  # what the dashboard shows last, for those who read this page without a kernel
+charts.show(*board.frame[:2])  # for those who read this page without a kernel
 
 # %% [markdown]
-# What came of the three:
-#
-# 1. Only the first batch waits for company; the later ones have waited for the model anyway.
-# 2. Company comes 60 ms later, the delay ends after 50: everybody waits for nobody.
-# 3. Two instances work past a slow batch; with `preserve_ordering` the answers behind it are held back.
-#
+# Only the first batch waits for company; the others have waited for the model anyway. Company comes 60 ms later, the delay
+# ends after 50: everybody waits for nobody. Two instances work past a slow batch.
+
+# %% [markdown]
 # ## A real model
 #
-# Enough of the microscope. `text-embedding` is the course's own checkpoint as an embedding model: one forward pass
-# turns every text of a batch into a vector. Reading the weights is the fixed part of its cost. The benchmark measures
-# the cost of a batch first, size by size, predicts the gain from it, and then measures the gain.
+# `text-embedding` is the course's checkpoint as an embedding model: one forward pass turns every text of a batch into a
+# vector. The benchmark measures what a batch costs, predicts the gain from that, and then measures it.
 
 # %% tags=["nbval-ignore-output"]
 from inflight.bench import dynamic_batching
 from inflight.checkpoint import fetch
 from inflight.models import huggingface
+from inflight.notebook import catch_up, progress
 
-checkpoint_dir = huggingface.folder(fetch())
+catch_up("06", "A real model")
+checkpoint_dir, folder = huggingface.folder(fetch()), Path(workdir.name) / "bench"
 with progress.wait("A real model, with and without a batcher") as line:
-    real = dynamic_batching.bench(
-        checkpoint_dir, Path(workdir.name) / "bench", 1, requests=48, progress=line
-    )
+    real = dynamic_batching.bench(checkpoint_dir, folder, 1, requests=48, progress=line)
 cost, predicted = real["cost"], real["predicted"]["dynamic_over_none"]
 gain = real["ratios"]["dynamic_over_none"]["median"]
-summary = (
-    f"A batch of texts costs {cost['fixed_ms']:.1f} ms, "
-    f"and {cost['item_ms']:.1f} ms more for each text in it. "
-    f"Gain predicted from that: {predicted:.2f} times the texts a second; "
-    f"measured: {gain:.2f} times."
+words = (
+    f"A batch costs {cost['fixed_ms']:.1f} ms, and {cost['item_ms']:.1f} ms more for "
+    f"each text. Gain predicted from that: {predicted:.2f}; measured: {gain:.2f}."
 )
-charts.show(charts.batch_cost(**cost), summary)
-display(Markdown(summary))
-
-# %% tags=["nbval-ignore-output"]
-charts.table(pd.DataFrame(real["rows"]))
+assert [row["batcher"] for row in real["rows"]] == ["none", "dynamic"]
+charts.show(charts.batch_cost(**cost), words)
+display(Markdown(words))
 
 # %% [markdown]
-# What batching gains is the fixed part, shared. A model whose cost is all per item gains nothing, whatever you set; one
-# with large weights and short texts gains most. `inflight bench batchers` runs the same with more rounds.
-#
+# What batching gains is the fixed part, shared. A model whose cost is all per item gains nothing, whatever you set.
+
+# %% [markdown]
 # ## How to tune
 #
-# The order that wastes least of your time:
+# 1. Choose `max_batch_size`: the largest that fits into memory, and whose batch alone keeps to the latency budget.
+# 2. Measure the model as it is, one request at a time and many.
+# 3. Add `dynamic_batching { }` and measure again. Often you are done here.
+# 4. Try more instances, then a delay, then preferred sizes: each only if it keeps to the budget.
+# 5. Decide who says no to a flood, and measure with real traffic.
 #
-# 1. Decide on `max_batch_size`: the largest that fits into memory and whose batch alone keeps to the latency budget.
-# 2. Measure the model as it is, one request at a time and many: the floor of the latency, the first throughput.
-# 3. Add `dynamic_batching { }` and measure again. For many models you are done here.
-# 4. Try more instances, then a queue delay, then preferred sizes: each only if it keeps to the latency budget.
-# 5. Add a queue policy, so that a flood is refused and not merely slow, and measure with real traffic.
-#
-# For steps 2 and 3, Triton's own **Performance Analyzer** keeps a given number of requests under way. The wheel that
-# brings it has it for x86-64 only; elsewhere you see a sentence in place of the table.
+# For steps 2 and 3 Triton's **Performance Analyzer** keeps a given number of requests under way (on x86-64 only).
 
 # %% tags=["nbval-ignore-output"]
-from inflight.bench import perf_analyzer
+from inflight import CourseError
+from inflight.bench import dynamic_batching, perf_analyzer
+from inflight.checkpoint import fetch
+from inflight.models import huggingface
+from inflight.notebook import catch_up, progress
 
-server.stop()
-repo = repository.assemble(
+catch_up("06", "How to tune")
+embedding = repository.assemble(
     Path(workdir.name) / "embedding",
     models=("text-embedding",),
-    checkpoint_dir=checkpoint_dir,
+    checkpoint_dir=huggingface.folder(fetch()),
 )
-server = Server(repo).start()
-texts = perf_analyzer.text_data(list(dynamic_batching.TEXTS))
-columns = [
-    "batching",
-    "concurrency",
-    "throughput",
-    "latency_ms_mean",
-    "latency_ms_p99",
-    "queue_ms",
-    "compute_ms",
-]
-tables = []
+texts, tables = perf_analyzer.text_data(list(dynamic_batching.TEXTS)), []
+columns = ["batching", "concurrency", "throughput", "latency_ms_mean", "latency_ms_p99"]
 try:
     perf_analyzer.find()
+    with Server(embedding) as tuned:
+        for fragment in progress.over(("", "dynamic_batching { }"), "perf_analyzer"):
+            repository.edit(embedding, "text-embedding", fragment)
+            tuned.load("text-embedding")
+            table = perf_analyzer.sweep(
+                tuned.grpc_url,
+                "text-embedding",
+                texts,
+                concurrency=(1, 16),
+                requests=48,
+            )
+            tables.append(table.assign(batching=fragment or "none"))
+    measured = pd.concat(tables)[columns]
+    under_way = measured["throughput"] * measured["latency_ms_mean"] / 1000
+    assert (under_way / measured["concurrency"]).between(0.5, 1.5).all()
+    measured = charts.table(measured)
 except CourseError as error:  # it is not x86-64
     measured = Markdown(str(error))
-else:
-    for fragment in progress.over(("", "dynamic_batching { }"), "perf_analyzer"):
-        repository.edit(repo, "text-embedding", fragment)
-        server.load("text-embedding")
-        table = perf_analyzer.sweep(
-            server.grpc_url, "text-embedding", texts, concurrency=(1, 16), requests=48
-        )
-        tables.append(table.assign(batching=fragment or "none"))
-    measured = charts.table(pd.concat(tables)[columns])
 measured
 
-# %% tags=["nbval-ignore-output"]
-for none, dynamic in zip(*(table.itertuples() for table in tables)):
-    print(
-        f"{none.concurrency:2} under way: {none.throughput:.0f} texts a second "
-        f"without a batcher, {dynamic.throughput:.0f} with one"
-    )
+# %% [markdown]
+# Step 4 is a search, and the **Model Analyzer** does it: it loads one configuration after the other, has the Performance
+# Analyzer measure it, and ranks them. You run it in the lab; this is what it reported of this model, eight under way:
+
+# %%
+from inflight.paths import ASSETS
+
+report = pd.read_csv(ASSETS / "results" / "model_analyzer_text-embedding.csv")
+columns = ["config", "batching", "instances", "throughput", "latency_ms_p99"]
+charts.table(report[columns].fillna(""))
 
 # %% [markdown]
-# Check such a table by Little's law: under way = throughput × mean latency.
-#
-# One at a time, there is nothing to batch. With many under way more is done, so the queue is shorter, and the latency
-# too: here batching costs nobody anything.
-#
-# Step 4 is a search, and there is a program for it: the **Model Analyzer** loads one configuration after the other into
-# the running server, has the Performance Analyzer measure it, and ranks what it found. The next cell installs it at its
-# first use (340 MB). Instructors do so beforehand, in the course's environment:
-#
-# ```bash
-# python3 -c 'from inflight import model_analyzer; model_analyzer.prepare()'
-# ```
-
-# %% tags=["nbval-ignore-output"]
-from inflight.bench import model_analyzer
-
-try:
-    with progress.wait("Model Analyzer searches") as line:
-        found = model_analyzer.search(
-            server,
-            "text-embedding",
-            texts,
-            concurrency=(8,),
-            instance_counts=(2,),
-            max_queue_delays_us=(0, 5000),
-            requests=30,
-            progress=line,
-        )
-    report = charts.table(
-        found.table[["config", "batching", "instances", "throughput", "latency_ms_p99"]]
-    )
-    print("best:", found.best)
-except CourseError as error:  # it is installed at its first use, which needs a network
-    report = Markdown(str(error))
-report
+# `default` is the model as its file says. A winner has to win twice: run it again.
 
 # %% [markdown]
-# `default` is the model as its file says. Read such a table with care: differences of a few percent are the machine's
-# mood, and a winner has to win twice. Its own report, an HTML page, is in `found.summary`.
-#
 # ## Who decides? The table
 #
-# The word batch stands at many places of a repository. The question that people ask most is which of them does what:
+# The word batch stands at many places of a repository. Which of them does what?
 #
 # | Knob | In which file | Who decides | When | On what |
 # |---|---|---|---|---|
 # | several items in one request | your client's code | the client | before it sends | what it has at hand |
-# | `dynamic_batching` | `config.pbtxt` of a model without memory | Triton | when the model gets free, or a delay is over | number, age and priority of what waits |
+# | `dynamic_batching` | `config.pbtxt` of a stateless model | Triton | when the model gets free, or a delay is over | number, age and priority of what waits |
 # | `TRITON_BATCH_STRATEGY_PATH` | a parameter in the same file, and your C file | your library | whenever Triton could add a request | anything in the request |
-# | `sequence_batching`: `direct`, `oldest` | `config.pbtxt` of a model with a memory | Triton | from START to END | the correlation id |
-# | `sequence_batching`: `iterative_sequence` | `config.pbtxt`, and `model.py` says "again" | the model | after each step, such as a token | whether the answer is complete |
+# | `sequence_batching`: `direct`, `oldest` | `config.pbtxt` of a model with a memory | Triton | from START to END | the correlation id: lesson 07 |
+# | `sequence_batching`: `iterative_sequence` | `config.pbtxt`, and `model.py` says "again" | the model | after each step, such as a token | whether the answer is complete: lessons 07 and 08 |
 # | `gpt_model_type` | `tensorrt_llm/config.pbtxt`, a parameter | the engine | each iteration; with `V1` when a batch has ended | free slots |
-# | `batch_scheduler_policy` | `tensorrt_llm/config.pbtxt`, a parameter | the engine | each iteration: who sits down, and with `max_utilization` who is paused | free KV cache blocks: for the whole answer, or for the next iteration |
+# | `batch_scheduler_policy` | `tensorrt_llm/config.pbtxt`, a parameter | the engine | each iteration: who begins, and with `max_utilization` who is paused | free KV cache blocks |
 #
-# The upper four hand the model a batch and get all of it back, and so does an engine with `V1`. With
-# `iterative_sequence`, and in any other engine, a batch changes while it runs: that is in-flight batching. So
-# `dynamic_batching` in front of an LLM engine forms no batch that lasts: the engine takes the requests one by one and
-# admits them itself. What it is good for there is its queue: `max_queue_size` says no early, and a small delay can let
-# requests that come together begin in the same iteration. And in-flight batching has nothing to offer a model whose
-# answer is one forward pass: there is no flight.
-#
+# The upper four hand the model a batch and get all of it back. With `iterative_sequence`, and in an engine, a batch changes
+# while it runs: in-flight batching. So `dynamic_batching` in front of an LLM engine forms no batch that lasts; and a model
+# whose answer is one forward pass has no flight to batch in.
+
+# %% [markdown]
 # ## On the lab GPU
 #
-# All of this is Triton, so files and fields are the same in the container. Its launcher cannot load a model again; a plain
-# `tritonserver` can, if it is told to, and that is `lab.sh serve`:
+# Files and fields are the same. The container's launcher cannot load a model again; a plain `tritonserver` can:
 #
 # ```bash
 # {{function.serve}}
@@ -793,67 +627,35 @@ report
 # | Statistics | `telemetry.statistics(…)` | `{{line.statistics}}` |
 # | Performance Analyzer | the one in the tritonclient wheel | `perf_analyzer` in `{{name.client_image}}` |
 # | Model Analyzer | `model_analyzer.search(…)` | `model-analyzer profile` in the same container |
-# | A batcher before the engine | none | `tensorrt_llm/config.pbtxt` has `dynamic_batching`, for `max_queue_delay_microseconds` and `max_queue_size`: it hands requests over, the engine slots them |
-#
+
+# %% [markdown]
 # ## What breaks
 #
-# **A config that Triton would refuse.** `repository.edit` and the editor find it before anything is written:
+# A config that Triton would refuse: `repository.edit` finds it first.
 
 # %%
+from inflight import CourseError
+from inflight.notebook import catch_up
+
+catch_up("06", "What breaks")
 for fragment in (
     "dynamic_batching { preferred_batch_size: [ 16 ] }",
     "dynamic_batching { priority_levels: 2 default_priority_level: 3 }",
     "dynamic_batching { } sequence_batching { }",
 ):
     try:
-        repository.edit(repo, "text-embedding", fragment)
+        repository.edit(repo, "batch-cost", fragment)
     except CourseError as error:
         print(error)
 
 # %% [markdown]
-# **A model that idles while requests wait.** With a queue policy or priority levels Triton does not get the next batch
-# ready while the model is busy. It looks at the queue when a request is let in, and otherwise every half second. After
-# a burst nothing more comes:
-
-# %% tags=["nbval-ignore-output"]
-server.stop()
-repo = repository.assemble(
-    Path(workdir.name) / "burst",
-    models=("batch-cost",),
-    batch_cost_fixed_ms=40,
-    batch_cost_item_ms=4,
-    batch_cost_max_batch_size=4,
-    execution_log_path=log_path,
-)
-server = Server(repo).start()
-burst = batch_run.at([0.002 * number for number in range(20)])
-_, plain = trial("dynamic_batching { }", burst)
-_, levels = trial(
-    "dynamic_batching { priority_levels: 2 default_priority_level: 2 }", burst
-)
-show({"dynamic_batching { }": plain, "with priority levels": levels})
-
-# %% tags=["nbval-ignore-output"]
-for name, run in (("plain", plain), ("with levels", levels)):
-    gap_s = (run.executions["start_s"] - run.executions["end_s"].shift()).max()
-    print(
-        f"{name:12} last answer after {run.requests['answered_s'].max():.1f} s, "
-        f"longest gap {1000 * gap_s:.0f} ms"
-    )
-
-# %% [markdown]
-# Under steady traffic each new request wakes the batcher, and you will not notice; in a test with one burst you will.
-#
 # ## Recap
 #
-# - A Python model is batched only if its config says so; with `dynamic_batching { }` a batch is what came during the
-#   one before.
-# - `max_batch_size` bounds throughput; a queue delay buys idle time with latency; a preferred size may split what would
-#   have been one batch.
-# - A queue policy decides who is told no. Unless the model fails or a client cancels, every request has one of three
-#   ends: answered, refused or timed out.
-# - A library of five functions batches by what you count; the sequence batcher keeps together what belongs together.
-# - The gain is the fixed cost of a batch, shared. Measure that cost, and you know the gain before you try.
+# - With `dynamic_batching { }` a batch is what came during the one before; the config has to say so.
+# - `max_batch_size` bounds throughput; a delay buys idle time with latency; a preferred size may split a batch.
+# - A full queue lets the model idle: a refused request does not wake the batcher.
+# - A library of five functions batches by what you count.
+# - The gain is the fixed cost of a batch, shared.
 #
 # Three questions to answer without running anything:
 #
@@ -870,20 +672,18 @@ for name, run in (("plain", plain), ("with levels", levels)):
 # the batch is full; at night everybody waits for company that does not come.
 # </details>
 #
-# <details><summary>3. A colleague raises <code>max_queue_delay_microseconds</code> of <code>tensorrt_llm</code>, "for
-# larger batches". What do you say?</summary>
+# <details><summary>3. Half of all requests are refused, and the model is busy for a fifth of the time. What do you look
+# at first?</summary>
 #
-# The engine forms its batch anew at every token, by free slots and blocks. A delay at most lets neighbours begin
-# together, and every first token pays for it.
+# At <code>max_queue_size</code>. A queue that stays full lets nobody in who would wake the batcher; it looks every half
+# second.
 # </details>
 #
-# Now [do the lab]({lab}), or go on with {next}: the model says "again", and Triton batches in
-# flight.
+# Now [do the lab]({lab}), or go on with {next}: requests that belong together.
 #
 # ## What runs
 #
-# The server belongs to this notebook, and so the widgets above go on working. It ends with the notebook's kernel, or when
-# you stop it here. After a restarted kernel, or where a widget reads *model not found*, run the notebook again.
+# The server ends with the kernel, or here.
 
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import session

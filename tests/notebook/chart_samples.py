@@ -125,13 +125,6 @@ def outcome(instances: int, number: int = 24, rejected: int = 0, waiting: int = 
 
 
 RUNS = {"no batcher": outcome(1), "three instances": outcome(3, rejected=3), "now": outcome(2, waiting=4)}
-SWEEP = pd.DataFrame({
-    "delay_ms": [0, 10, 25, 50, 100],
-    "p50_ms": [70.0, 66.0, 64.0, 71.0, 92.0],
-    "p95_ms": [118.0, 101.0, 97.0, 104.0, 131.0],
-    "busy": [0.97, 0.8, 0.66, 0.55, 0.49],
-    "mean_batch": [1.8, 2.4, 3.1, 3.9, 4.6],
-})  # fmt: skip
 COUNTS = pd.DataFrame(
     {"answered": [200, 131, 77], "queue full": [0, 69, 60], "timed out": [0, 0, 63]},
     index=["no limit", "queue of 8", "and time-out 100 ms"],
@@ -140,6 +133,14 @@ PLACES = {
     title: pd.DataFrame({"sequence": [1, 2, 3] * 4, "execution": np.repeat([3, 4, 7, 9], 3), "place": places * 4})
     for title, places in (("direct", [0, 1, 2]), ("oldest", [2, 0, 1]))
 }
+LANES = pd.DataFrame(
+    {
+        "sequence": [1, 2, 3, 4] * 3,
+        "instance": [0, 0, 1, 1] * 3,
+        "place": [0, 1, 0, 1] * 3,
+        "start_s": [5 + 0.004 * turn for turn in range(12)],
+    }
+)
 
 
 # Lesson 08: streams ---------------------------------------------------------------------------------------------------
@@ -266,7 +267,6 @@ FIGURES: dict[str, go.Figure] = {
     "batches": charts.batches(RUNS),
     "builds": charts.builds(BUILDS),
     "cost_of_a_token": charts.cost_of_a_token({"without a cache": costs(0.05), "with a KV cache": costs(0.004)}),
-    "delay_sweep": charts.delay_sweep(SWEEP, budget_ms=120),
     "engine_bytes": charts.engine_bytes(WEIGHTS, KV, 6.4e9, slots=8),
     "first_tokens": charts.first_tokens(pd.DataFrame({"without reuse": [310.0, 305, 299], "with": [312.0, 61, 58]})),
     "forward_passes": charts.forward_passes({"simple-gpt2": passes(False), "iterative-gpt2": passes(True)}),
@@ -284,6 +284,7 @@ FIGURES: dict[str, go.Figure] = {
     "replay.after the end": charts.replay(REPLAYED, PROMISED, 150, SLOTS),
     "repository_map": charts.repository_map(FILES, EDGES),
     "request_path": charts.request_path(PATH),
+    "sequence_lanes": charts.sequence_lanes(LANES),
     "sequence_places": charts.sequence_places(PLACES),
     "slot_map": charts.slot_map(STAYS, SLOTS),
     "slot_map.nobody yet": charts.slot_map({"in-flight": STAYS["in-flight"].iloc[:0]}, SLOTS),

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from inflight import CourseError
 from inflight.bench import batch_run
 from inflight.bench.batch_run import Outcome
 from inflight.notebook import boards, charts
@@ -132,21 +133,6 @@ def test_a_run_in_which_nobody_was_answered_can_be_drawn():
 # The other pictures ---------------------------------------------------------------------------------------------------
 
 
-def test_the_sweep_has_its_budget_and_both_percentiles():
-    rows = pd.DataFrame(
-        {
-            "delay_ms": [0, 50],
-            "p50_ms": [60.0, 90.0],
-            "p95_ms": [100.0, 160.0],
-            "busy": [0.8, 0.4],
-            "mean_batch": [1.2, 3.0],
-        }
-    )
-    fig = charts.delay_sweep(rows, budget_ms=120)
-    assert [list(trace.y) for trace in fig.data] == [[100, 160], [60, 90], [80, 40], [120, 120]]
-    assert drawn(fig)
-
-
 def test_outcomes_are_stacked_to_all_requests():
     counts = pd.DataFrame({"answered": [90, 60], "queue full": [10, 30], "timed out": [0, 10]}, index=["a", "b"])
     fig = charts.queue_outcomes(counts)
@@ -169,6 +155,16 @@ def test_a_sequence_has_one_colour_and_executions_are_counted_from_one():
     assert drawn(fig)
 
 
+def test_a_sequences_lane_is_that_of_its_place():
+    rows = pd.DataFrame(
+        {"sequence": [7, 9, 7], "instance": [0, 1, 0], "place": [0, 0, 0], "start_s": [100.0, 100.01, 100.02]}
+    )
+    fig = charts.sequence_lanes(rows)
+    assert [(list(trace.x), list(trace.y)) for trace in fig.data] == [([0, 20], [1, 1]), ([10], [0])]
+    assert list(fig.layout.yaxis.ticktext) == ["instance 1, place 0", "instance 0, place 0"]
+    assert drawn(fig)
+
+
 # The dashboard --------------------------------------------------------------------------------------------------------
 
 
@@ -186,15 +182,25 @@ def server(log_path, tmp_path_factory):
         yield server
 
 
-def test_the_board_draws_the_config_as_it_is_and_keeps_the_run_before(server, log_path):
+def test_the_board_edits_the_config_draws_and_keeps_the_run_before(server, log_path):
     board = boards.batchers(server, log_path)
     board.controls["arrivals"].value = "all at once"
     assert re.search(r"now: no batcher: 20 requests in 20 batches", board.run().alt)
-    repository.edit(server.repo, "batch-cost", "dynamic_batching { max_queue_delay_microseconds: 30000 }")
+    board.controls["dynamic_batching.max_queue_delay_microseconds"].value = "30000"
     alt = board.run().alt
     assert "before: no batcher: 20 requests in 20 batches" in alt
     assert re.search(r"now: at most 8, delay 30000 µs: 20 requests in [34] batches", alt)
+    assert sum(board.frame.sizes) == 20
     repository.edit(server.repo, "batch-cost", dynamic_batching=False)
+
+
+def test_a_value_that_the_board_may_not_write_is_refused_in_its_words(server, log_path):
+    board, config = boards.batchers(server, log_path), server.repo / "batch-cost" / "config.pbtxt"
+    before = config.read_text()
+    board.controls["dynamic_batching.preferred_batch_size"].value = "99"
+    with pytest.raises(CourseError, match="99"):
+        board.run()
+    assert "<b>Failed.</b>" in board.status.value and config.read_text() == before
 
 
 def test_the_board_draws_while_requests_arrive(server, log_path):

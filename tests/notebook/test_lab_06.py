@@ -1,16 +1,16 @@
 """The checks of lab 06 find the mistakes that learners make, and say which."""
 
-import dataclasses
+import re
 
 import pandas as pd
 import pytest
 
-from inflight.bench.batch_run import QUEUE_FULL, TIMED_OUT, Outcome
-from inflight.bench.sequences import Step
-from inflight.notebook.grading import check
-from inflight.triton.telemetry import Statistics
+from inflight.notebook.grading import batchers, check
+from inflight.notebook.mine import COURSES_OWN
+from inflight.paths import COURSE
+from tools import lessons
 
-SETTINGS = {"dynamic_batching.max_queue_delay_microseconds": 110_000}
+MOST, DELAY = "max_batch_size", "dynamic_batching.max_queue_delay_microseconds"
 
 
 @pytest.fixture(autouse=True)
@@ -41,99 +41,189 @@ def changed(**fixed):
     return lambda *values: right_sizes(**{**dict(zip(names, values, strict=True)), **fixed})
 
 
-def outcome(latencies_ms, mean_batch, rejected=0):
-    """A run with these latencies; only what the grader reads is there."""
-    kinds = ["rejected"] * rejected + ["answered"] * (len(latencies_ms) - rejected)
-    executions, answered = round(len(kinds) / mean_batch), len(kinds) - rejected
-    counted = Statistics(len(kinds), executions, answered, rejected, 0.0, 0.0, pd.Series())
-    return Outcome(pd.DataFrame({"latency_ms": latencies_ms, "outcome": kinds}), pd.DataFrame(), counted)
+def right_idle(requests, executions):
+    """As intervals, not as moments: what of the waiting is left when the batches are cut out of it."""
+    spans = executions.set_index("execution")["start_s"]
+    waits = []
+    for row in requests.itertuples():
+        waits.append((row.sent_s, row.answered_s if pd.isna(row.execution) else spans[row.execution]))
+    joined = []
+    for begin, end in sorted(waits):
+        if joined and begin <= joined[-1][1]:
+            joined[-1][1] = max(end, joined[-1][1])
+        else:
+            joined.append([begin, end])
+    idle_s = 0.0
+    for begin, end in joined:
+        idle_s += end - begin
+        for row in executions.itertuples():
+            idle_s -= max(0.0, min(end, row.end_s) - max(begin, row.start_s))
+    return 1000 * idle_s
 
 
-def right_steps(messages):
-    steps = [Step(sequence, value) for sequence, value in messages]
-    for sequence in {step.sequence for step in steps}:
-        own = [place for place, step in enumerate(steps) if step.sequence == sequence]
-        steps[own[0]] = dataclasses.replace(steps[own[0]], start=True)
-        steps[own[-1]] = dataclasses.replace(steps[own[-1]], end=True)
-    return steps
+def gaps(requests, executions):
+    return 1000 * (executions["start_s"] - executions["end_s"].shift()).clip(lower=0).sum()
 
 
-def right_account(outcome):
-    kinds = outcome.requests["message"].value_counts()
-    return {
-        "answered": kinds.get("", 0),
-        "queue full": kinds.get(QUEUE_FULL, 0),
-        "timed out": kinds.get(TIMED_OUT, 0),
-        "not counted": len(outcome.requests) - outcome.statistics.succeeded - outcome.statistics.failed,
-    }
+def without_the_rejected(requests, executions):
+    return right_idle(requests[requests["outcome"] == "answered"], executions)
 
 
-def wrong_account(name, make):
-    """`right_account` with one number made otherwise, by `make` from the requests and Triton's statistics."""
-    return lambda outcome: {**right_account(outcome), name: make(outcome.requests, outcome.statistics)}
+def each_for_itself(requests, executions):
+    return sum(right_idle(requests[requests["request"] == number], executions) for number in requests["request"])
 
 
-def without(name):
-    return lambda messages: [dataclasses.replace(step, **{name: False}) for step in right_steps(messages)]
+def right_winner(first, second, budget_ms):
+    names = []
+    for report in (first, second):
+        kept = [row for row in report.itertuples() if row.latency_ms_p99 <= budget_ms]
+        names.append(max(kept, key=lambda row: row.throughput).config if kept else "none")
+    return names[0] if len(set(names)) == 1 else "none"
+
+
+def best_of(report):
+    return report.loc[report["throughput"].idxmax(), "config"]
 
 
 @pytest.mark.parametrize(
     ("exercise", "answer"),
     [
         ("6.1", right_sizes),
-        ("6.2", (SETTINGS, outcome([150] * 45, 3.8))),
-        ("6.3", right_steps),
-        ("6.4", right_account),
+        ("6.2", {DELAY: 120_000}),
+        ("6.2", {MOST: "16", DELAY: "140000"}),
+        ("6.4", right_idle),
+        ("6.5", right_winner),
     ],
 )
 def test_another_right_way_is_done(exercise, answer):
-    assert check(exercise, answer).status == "done"
+    result = check(exercise, answer)
+    assert result.status == "done", result
 
 
 @pytest.mark.parametrize(
     ("exercise", "answer", "hint"),
     [
+        ("6.1", lambda *_: [], "your function says []"),
+        ("6.1", lambda arrivals, *_: [len(arrivals)], "your function says"),
         ("6.1", lambda arrivals, *_: [1] * len(arrivals), "what came meanwhile"),
         ("6.1", changed(max_batch_size=99), "No batch holds more"),
         ("6.1", changed(delay_ms=0), "counts from the arrival of the oldest"),
         ("6.1", changed(fixed_ms=0, item_ms=0), "what came meanwhile"),
-        ("6.2", (SETTINGS, outcome([60] * 45, 1.4)), "1.4 requests a batch"),
-        ("6.2", (SETTINGS, outcome([600] * 45, 4)), "P95 is 600 ms"),
-        ("6.2", (SETTINGS, outcome([100] * 45, 4, rejected=2)), "2 requests were rejected"),
-        ("6.3", without("end"), "end=False"),
-        ("6.3", without("start"), "start=False"),
+        ("6.2", {MOST: 8}, "requests a batch: "),
+        ("6.2", {DELAY: 0}, "where at least 3 is wanted"),
+        ("6.2", {"item_ms": 0, DELAY: 125_000}, "'item_ms' is not yours"),
+        ("6.2", {"fixed_ms": 400}, "what a batch costs stays as it is"),
+        ("6.2", {"instance_group.count": 2, DELAY: 125_000}, "not yours"),
+        ("6.2", {DELAY: 400_000}, "P95: "),
+        ("6.2", {MOST: 2, DELAY: 125_000}, "requests a batch: "),
+        ("6.2", {DELAY: "long"}, "whole number"),
+        ("6.2", {MOST: 0}, "at least 1"),
+        ("6.4", lambda *_: 0, "your function says 0"),
+        ("6.4", lambda *_: 300, "your function says 300"),
+        ("6.4", gaps, "no harm as long as nobody waits"),
+        ("6.4", without_the_rejected, "waits until its answer comes"),
+        ("6.4", each_for_itself, "A moment counts once"),
+        ("6.4", lambda requests, executions: right_idle(requests, executions) / 1000, "somebody waits not right yet"),
+        ("6.5", lambda *_: "none", "you say 'none'"),
+        ("6.5", lambda first, second, budget_ms: best_of(first), "the best of all is too late not right yet"),
+        ("6.5", lambda first, *_: first["config"].iloc[0], "you say"),
+        ("6.5", lambda first, second, budget_ms: right_winner(first, first, budget_ms), "another one wins not right"),
         (
-            "6.3",
-            lambda messages: [Step(sequence, value, start=True, end=True) for sequence, value in messages],
-            "start not right yet, end not right yet",
+            "6.5",
+            lambda first, second, _: best_of(first) if best_of(first) == best_of(second) else "none",
+            "too late not right yet",
         ),
-        ("6.3", lambda messages: sorted(right_steps(messages), key=lambda step: step.sequence), "in this order"),
-        ("6.4", wrong_account("answered", lambda requests, _: requests["latency_ms"].notna().sum()), "comes back too"),
-        ("6.4", wrong_account("answered", lambda _, counted: counted.executions), "'answered' is 3"),
-        (
-            "6.4",
-            wrong_account("queue full", lambda requests, _: (requests["outcome"] == "rejected").sum()),
-            "QUEUE_FULL",
-        ),
-        ("6.4", wrong_account("timed out", lambda requests, _: (requests["outcome"] == "rejected").sum()), "TIMED_OUT"),
-        ("6.4", wrong_account("not counted", lambda requests, counted: len(requests) - counted.succeeded), "as failed"),
-        ("6.4", wrong_account("not counted", lambda requests, counted: counted.failed), "as failed"),
-        ("6.4", lambda outcome: {"answered": 6}, "yours are answered"),
     ],
 )
 def test_a_mistake_is_told_by_its_cause(exercise, answer, hint):
     result = check(exercise, answer)
-    assert result.status in ("wrong", "partly") and hint in repr(result)
+    assert result.status in ("wrong", "partly") and hint in repr(result), result
 
 
 @pytest.mark.parametrize(
     ("exercise", "answer"),
-    [
-        ("6.1", lambda *_: None),
-        ("6.2", ({}, outcome([60] * 45, 1.4))),
-        ("6.3", lambda messages: None),
-        ("6.4", lambda outcome: None),
-    ],
+    [("6.1", lambda *_: None), ("6.2", {}), ("6.4", lambda *_: None), ("6.5", lambda *_: None)],
 )
 def test_an_untouched_exercise_is_not_done_yet(exercise, answer):
     assert check(exercise, answer).status == "not done yet"
+
+
+# Exercise 6.3: the library --------------------------------------------------------------------------------------------
+
+WRITES = "%%writefile {workdir.name}/batching.c\n"
+COURSES = (COURSES_OWN / "batching.c").read_text(encoding="utf-8")
+RULE = re.compile(r"\*should_include = batch->num_requests == 0.*?;", re.S)
+
+
+def cell_of(kind):
+    """The library as a cell of the solution or of the lab writes it."""
+    [cell] = [one for one in lessons.source(COURSE / "lessons/06_batchers", kind).cells if WRITES in one.source]
+    return cell.source.removeprefix(WRITES)
+
+
+def library(tmp_path, text):
+    path = tmp_path / "batching.c"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def with_rule(rule):
+    assert RULE.search(COURSES)
+    return RULE.sub(f"*should_include = {rule};", COURSES)
+
+
+def test_the_solution_is_the_part_that_the_course_uses():
+    written = cell_of("solutions")
+    code = COURSES[COURSES.index("#include <stdlib.h>") :]
+    assert written[written.index("#include <stdlib.h>") :].strip() == code.strip()
+
+
+def test_the_file_as_it_is_handed_out_is_not_done_yet(tmp_path):
+    path = library(tmp_path, cell_of("labs"))
+    assert check("6.3", path).status == "not done yet"
+    assert check("6.3", tmp_path / "nothing.c").status == "not done yet"
+
+
+def test_the_courses_library_is_right_on_a_real_server(tmp_path):
+    result = check("6.3", library(tmp_path, COURSES))
+    assert result.status == "done", result
+    over, away, _ = result.figures
+    assert over.value == over.course == 0 < over.nothing and away.value <= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        (COURSES.replace("calloc(1, sizeof(Batch));", "calloc(1, sizeof(Batch))"), "batching.c, line"),
+        (COURSES.replace("TRITONBACKEND_ModelBatchFinalize", "finalize"), "ModelBatchFinalize"),
+        (with_rule("batch->num_requests < 8"), "batches over the limit: "),
+        (with_rule("true"), "batches over the limit: "),
+        (with_rule("batch->longest * (batch->num_requests + 1) <= LIMIT"), "batches over the limit: "),
+        (with_rule("batch->num_requests == 0"), "requests sent away though they fit: "),
+        (with_rule("batch->num_requests == 0 || longest * (batch->num_requests + 1) < LIMIT"), "sent away"),
+        (with_rule("false"), "not answered"),
+        (COURSES.replace("*userp = calloc(1, sizeof(Batch));", "*userp = (void*)8;"), "not answered"),
+    ],
+    ids=[
+        "no C",
+        "four functions",
+        "by number",
+        "always",
+        "without the newcomer",
+        "alone",
+        "less",
+        "never",
+        "a pointer",
+    ],
+)
+def test_a_wrong_library_is_told_by_what_its_batches_are(tmp_path, text, hint):
+    result = check("6.3", library(tmp_path, text))
+    assert result.status == "wrong" and hint in repr(result), result
+
+
+def test_the_counts_of_batches_that_are_too_large_and_of_who_would_have_fitted():
+    batches = [[12, 12], [12, 1], [8, 8, 2], [9, 9, 1], [25], [1, 1]]
+    assert batchers._over(batches) == 1
+    assert batchers._sent_away([[1, 2], [3], [12, 12], [1]]) == 2
+    assert batchers._sent_away([[12, 12], [12, 1]]) == 0
+    assert batchers._greedy([12, 12, 1, 25, 3], 24) == [[12, 12], [1], [25], [3]]

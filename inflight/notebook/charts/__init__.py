@@ -9,8 +9,8 @@ from inflight.notebook.charts.batchers import (
     batch_cost,
     batches,
     batches_summary,
-    delay_sweep,
     queue_outcomes,
+    sequence_lanes,
     sequence_places,
 )
 from inflight.notebook.charts.batching import (
@@ -56,7 +56,6 @@ __all__ = [
     "cost_of_a_token",
     "cost_of_a_token_summary",
     "course_map",
-    "delay_sweep",
     "engine_bytes",
     "engine_bytes_summary",
     "first_tokens",
@@ -80,6 +79,7 @@ __all__ = [
     "repository_map",
     "request_path",
     "request_path_summary",
+    "sequence_lanes",
     "sequence_places",
     "show",
     "slot_map",

@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight import machine, tiers
-from inflight.notebook.charts.marks import counted, line_saying, once_in_legend, saying, words
+from inflight.notebook.charts.marks import counted, once_in_legend, saying, words
 from inflight.notebook.charts.panels import stack
 from inflight.notebook.palette import (
     DECODE,
@@ -18,7 +18,6 @@ from inflight.notebook.palette import (
     SHADES,
     WASTE,
     WASTE_TEXT,
-    as_text,
     pattern,
     patterns,
     text_on,
@@ -273,86 +272,6 @@ def _ms(seconds: float) -> int:
     return round(1000 * float(seconds))
 
 
-# The price of a delay -------------------------------------------------------------------------------------------------
-
-
-def delay_sweep(rows: pd.DataFrame, budget_ms: float) -> go.Figure:
-    """P50 and P95 of the latency, and how busy the model is, against the longest wait for more requests.
-
-    Parameters
-    ----------
-    rows : DataFrame
-        One row a run: `delay_ms`, `p50_ms`, `p95_ms`, `busy` (share of the time, 0 to 1), `mean_batch`.
-    budget_ms : float
-        What P95 may be at most: a line in the upper panel.
-    """
-    fig, delays = go.Figure(), rows["delay_ms"].tolist()
-    margin = 0.08 * max(delays)
-    for column, colour, symbol, name, side in (
-        ("p95_ms", REQUEST[3], "diamond", "P95", "top"),
-        ("p50_ms", INK, "circle", "P50", "bottom"),
-    ):
-        values = rows[column].tolist()
-        fig.add_scatter(
-            x=delays,
-            y=values,
-            mode="lines+markers+text",
-            text=[f"{value:.0f}" for value in values],
-            textposition=f"{side} center",
-            textfont={"color": as_text(colour)},
-            line={"color": colour, "width": 2.5},
-            marker={"color": colour, "size": 8, "symbol": symbol},
-            name=name,
-            legendgroup=name,
-            **saying(f"delay {delay:g} ms · {name} {value:.0f} ms" for delay, value in zip(delays, values)),
-        )
-    fig.add_scatter(
-        x=delays,
-        y=(100 * rows["busy"]).tolist(),
-        mode="lines+markers+text",
-        text=[f"{size:.1f}" for size in rows["mean_batch"]],
-        textposition="top center",
-        textfont={"color": DECODE},
-        line={"color": DECODE, "width": 2.5},
-        marker={"color": DECODE, "size": 8, "symbol": "square"},
-        name="model busy; requests a batch",
-        legendgroup="busy",
-        xaxis="x2",
-        yaxis="y2",
-        **saying(
-            f"delay {row.delay_ms:g} ms · model busy for {100 * row.busy:.0f} % of the time"
-            f" · {row.mean_batch:.1f} requests a batch"
-            for row in rows.itertuples()
-        ),
-    )
-    ends = [-margin, max(delays) + 1.6 * margin]
-    fig.add_scatter(
-        x=ends,
-        y=[budget_ms] * 2,
-        mode="lines",
-        line={"color": INK, "dash": "dash", "width": 1.5},
-        name=f"budget for P95: {budget_ms:.0f} ms",
-        legendgroup="budget",
-        **line_saying(f"budget for P95 · {budget_ms:.0f} ms"),
-    )
-    for suffix, domain, title, most in (("", (0.5, 1.0), "latency (ms)", max(rows["p95_ms"].max(), budget_ms)),
-                                        ("2", (0.0, 0.36), "model busy (%)", 100 * rows["busy"].max())):  # fmt: skip
-        fig.update_layout(
-            {
-                f"xaxis{suffix}": {
-                    "anchor": f"y{suffix}",
-                    "tickvals": delays,
-                    "range": ends,
-                    "matches": "x" if suffix else None,
-                    "title": "max_queue_delay (ms)" if suffix else None,
-                },
-                f"yaxis{suffix}": {"anchor": f"x{suffix}", "domain": domain, "title": title, "range": [0, most * 1.22]},
-            }
-        )
-    once_in_legend(fig)
-    return fig.update_layout(height=440, margin={"r": 40}, meta=_on_the_cpu())
-
-
 # What became of all ---------------------------------------------------------------------------------------------------
 
 
@@ -511,3 +430,42 @@ def sequence_places(runs: dict[str, pd.DataFrame]) -> go.Figure:
             }
         )
     return fig.update_layout(showlegend=False, meta=_on_the_cpu())
+
+
+def sequence_lanes(rows: pd.DataFrame) -> go.Figure:
+    """Instances × time: which sequence was computed where, a lane for each place of each instance.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        One row a request: `sequence`, `instance`, `place` (from 0), `start_s` of its execution.
+    """
+    fig = go.Figure()
+    lanes = sorted(set(zip(rows["instance"].tolist(), rows["place"].tolist())), reverse=True)
+    first_s = rows["start_s"].min()
+    names = sorted(rows["sequence"].unique().tolist())
+    for name, colour in zip(names, cycle([*REQUEST[:4], DECODE, INK])):
+        own = rows[rows["sequence"] == name]
+        at_ms = [_ms(start_s - first_s) for start_s in own["start_s"]]
+        where = list(zip(own["instance"].tolist(), own["place"].tolist()))
+        fig.add_scatter(
+            x=at_ms,
+            y=[lanes.index(lane) for lane in where],
+            mode="lines+markers+text",
+            line={"color": colour, "width": 2},
+            marker={"symbol": "square", "size": 22, "color": colour},
+            text=[str(name)] * len(own),
+            textposition="middle center",
+            textfont={"color": text_on(colour), "size": 13},
+            **saying(
+                f"sequence {name} · instance {instance}, place {place} · {ms:,} ms"
+                for (instance, place), ms in zip(where, at_ms)
+            ),
+        )
+    fig.update_xaxes(title="time (ms)", showgrid=False)
+    fig.update_yaxes(
+        tickvals=list(range(len(lanes))),
+        ticktext=[f"instance {instance}, place {place}" for instance, place in lanes],
+        range=[-0.6, len(lanes) - 0.4],
+    )
+    return fig.update_layout(showlegend=False, height=90 + 46 * len(lanes), margin={"l": 140}, meta=_on_the_cpu())

@@ -23,6 +23,7 @@ _LESSONS = {
     "4": "batching",
     "5": "kv_cache",
     "6": "batchers",
+    "7": "sequences",
     "8": "iterative_gpt2",
 }
 

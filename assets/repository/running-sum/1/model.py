@@ -40,6 +40,7 @@ class TritonPythonModel:
 
     def initialize(self, args):
         parameters = python_model.parameters(args)
+        self.instance = int(args["model_instance_name"].rpartition("_")[2])
         self.log = python_model.ExecutionLog(parameters["execution_log_path"])
         self.numbers = count(1)
         self.memories: dict[int, Memory] = {}
@@ -52,6 +53,7 @@ class TritonPythonModel:
             for place, (request, (corrid, said)) in enumerate(zip(requests, controls))
         ]
         self.log.write(
+            instance=self.instance,
             execution=number,
             start_s=start_s,
             end_s=time.time(),

@@ -1,0 +1,338 @@
+# %% [markdown]
+# # {heading}
+#
+# Four exercises, 75 minutes in all. You write a client that forgets neither START nor END, tell on paper who is served, and
+# write a model that asks to be called again: many streams, each with its own state, ended, cancelled, lost. The model is
+# kept: lab 08 gives it a GPT-2. A check never stops the notebook, and starts a server of its own where it needs one.
+#
+# {navigation}
+
+# %% tags=["nbval-ignore-output"]
+import tempfile
+from pathlib import Path
+
+from inflight.bench import Step, sequences, streams
+from inflight.notebook import check
+from inflight.triton import Server, repository
+
+workdir = tempfile.TemporaryDirectory()
+repo = repository.assemble(
+    Path(workdir.name) / "repo",
+    models=("running-sum",),
+    running_sum_max_batch_size=2,
+    execution_log_path=Path(workdir.name) / "executions.jsonl",
+)
+server = Server(repo).start()
+
+# %% [markdown]
+# ## Exercise 7.1: never forget an END
+#
+# *importance 4/5 · difficulty 2/5 · 10 minutes*
+#
+# A chat gateway hands you messages in the order in which they came: pairs of (sequence, value). Write `steps`: one
+# `Step` a message, with `start` true on the first one of each sequence and `end` true on the last. The list is
+# complete: nothing comes after it.
+
+
+# %%
+def steps(messages: list[tuple[int, int]]) -> list[Step] | None:
+    """The messages as steps of their sequences."""
+    # BEGIN SOLUTION
+    # LAB: return None
+    first, last = {}, {}
+    for place, (sequence, _) in enumerate(messages):
+        first.setdefault(sequence, place)
+        last[sequence] = place
+    return [
+        Step(
+            sequence,
+            value=value,
+            start=first[sequence] == place,
+            end=last[sequence] == place,
+        )
+        for place, (sequence, value) in enumerate(messages)
+    ]
+    # END SOLUTION
+
+
+# %%
+check("7.1", steps)
+
+# %% [markdown]
+# Three sequences for a model with two places: the third one waits until one of the others ends. Does everybody get an
+# answer?
+
+# %%
+made = steps([(1, 10), (2, 100), (1, 20), (3, 1000), (2, 200), (1, 30), (3, 2000)])
+if made is None:
+    print("steps is not written yet")
+else:
+    answers = sequences.send(server, made)
+    columns = ["sequence", "value", "sum", "outcome"]
+    print(answers[columns].to_string(index=False))
+
+# %% [markdown]
+# <details><summary>Where to look</summary><code>talk</code> in the lecture: it knows by the round what is first and last.
+# You know it by the message's place in the list.</details>
+#
+# <details><summary>How to begin</summary>Two dictionaries. Go through the messages once and note for each sequence where it
+# was seen first, and where last. Then go through them again.</details>
+#
+# <details><summary>The error you see</summary>It names a message, and which mark is wrong. A sequence of one message has
+# both marks on it. "Not these messages": their order may not change.</details>
+
+# %% [markdown]
+# ## Exercise 7.2: who is served?
+#
+# *importance 4/5 · difficulty 3/5 · 15 minutes*
+#
+# One instance, `direct`, so many `places`; nobody is given up for silence. Steps come one after the other. What becomes of
+# each?
+#
+# - `"at once"`: its sequence has a place, or begins and finds a free one;
+# - `"refused"`: its sequence has no place and does not wait, and the step has no START;
+# - `"later"`: its sequence waits for a place, and gets one by somebody's END. Who has waited longest is first, and then all
+#   the steps that it has sent so far are served; if END is among them, the place is free again;
+# - `"never"`: it still waits when the last step has come.
+#
+# No sequence begins twice.
+
+
+# %%
+def fates(steps: list[Step], places: int) -> list[str] | None:
+    """What becomes of each step, in the order of the steps."""
+    # BEGIN SOLUTION
+    # LAB: return None
+    told, seated, waiting = ["never"] * len(steps), set(), {}
+    for number, step in enumerate(steps):
+        if step.sequence in waiting:
+            waiting[step.sequence].append(number)
+        elif step.sequence in seated or (step.start and len(seated) < places):
+            told[number] = "at once"
+            seated.add(step.sequence)
+            if step.end:
+                seated.remove(step.sequence)
+        elif step.start:
+            waiting[step.sequence] = [number]
+        else:
+            told[number] = "refused"
+        while waiting and len(seated) < places:
+            sequence, numbers = next(iter(waiting.items()))
+            del waiting[sequence]
+            for late in numbers:
+                told[late] = "later"
+            if not any(steps[late].end for late in numbers):
+                seated.add(sequence)
+    return told
+    # END SOLUTION
+
+
+# %%
+check("7.2", fates)
+
+# %% [markdown]
+# <details><summary>Where to look</summary>"A client that forgets", in the lecture: two places and three sequences.</details>
+#
+# <details><summary>How to begin</summary>Keep two things: the set of sequences that have a place, and a dict of those that
+# wait with the numbers of their steps. A dict remembers the order in which it was filled.</details>
+#
+# <details><summary>The error you see</summary>It shows the steps, such as <code>1S 2S 1E</code>: sequence 1 begins, 2
+# begins, 1 ends. "Later" at the wrong step: after an END look at who waits, again and again, until no place is
+# free.</details>
+
+# %% [markdown]
+# ## Exercise 7.3: asked again
+#
+# *Core · importance 5/5 · difficulty 4/5 · 30 minutes*
+#
+# Write `execute` of a model that gives texts back word by word. A request has the input `text` and three controls: `ID`,
+# `START` and `READY`. The model is decoupled: a word is a response with the output `word`, sent by the request's response
+# sender. In each call every request that is ready gets **one** word; then it is rescheduled, or ended with `FINAL`.
+#
+# Keep what you know of a stream in `self.states`, a dict by correlation id, and forget who is done: the check counts what
+# is left there. It sends seven texts at once to a model with four places, counts your calls, and compares what each client
+# has heard.
+
+# %%
+# %%writefile {workdir.name}/model.py
+"""Gives texts back word by word: one word of each stream in each call of `execute`."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+RESCHEDULE = pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+
+
+def value(request, name):
+    """The one value of an input of a request."""
+    return pb_utils.get_input_tensor_by_name(request, name).as_numpy().reshape(-1)[0]
+
+
+# BEGIN SOLUTION
+# LAB: class TritonPythonModel:
+# LAB:     def initialize(self, args):
+# LAB:         self.states = {}  # by correlation id
+# LAB:
+# LAB:     def execute(self, requests):
+# LAB:         return None  # your code
+@dataclass
+class State:
+    """What is known of a stream from one call to the next."""
+
+    words: list[str]
+    sender: object  # of its responses, as Triton gave it in the latest call
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.states = {}  # by correlation id
+
+    def execute(self, requests):
+        ready = [request for request in requests if value(request, "READY")]
+        for request in ready:
+            if value(request, "START"):
+                words = value(request, "text").decode().split()
+                self.states[int(value(request, "ID"))] = State(words, None)
+        for request in ready:
+            self.step(request, int(value(request, "ID")))
+        # Who left while the request was in the queue: Triton drops it silently.
+        for who, state in list(self.states.items()):
+            if state.sender.is_cancelled():
+                del self.states[who]
+        return None
+
+    def step(self, request, who):
+        if request.is_cancelled():
+            self.states.pop(who, None)
+            # Triton frees the place when it is about to schedule the request again.
+            request.set_release_flags(RESCHEDULE)
+            return
+        state, sender = self.states[who], request.get_response_sender()
+        state.sender = sender
+        word = state.words.pop(0) if state.words else ""
+        output = pb_utils.Tensor("word", np.array([[word.encode()]], object))
+        if state.words:
+            sender.send(pb_utils.InferenceResponse([output]))
+            request.set_release_flags(RESCHEDULE)
+        else:
+            del self.states[who]
+            sender.send(pb_utils.InferenceResponse([output]), flags=FINAL)
+
+
+# END SOLUTION
+
+# %%
+written = Path(workdir.name) / "model.py"
+check("7.3", written)
+
+# %% [markdown]
+# <details><summary>Where to look</summary>The model of forty lines in the lecture. Here a client may send a text without
+# words, and there is no log.</details>
+#
+# <details><summary>How to begin</summary><code>execute</code> goes through the requests, leaves out those whose
+# <code>READY</code> is 0, makes a state where <code>START</code> is 1, sends a word, and returns <code>None</code>. The
+# response: <code>pb_utils.InferenceResponse([pb_utils.Tensor("word", np.array([[word.encode()]], object))])</code>.</details>
+#
+# <details><summary>The error you see</summary>"Somebody waits in vain": a request was released without <code>FINAL</code>.
+# <code>KeyError</code>: a state is asked for that is not there; is it made at START, and deleted only at the end? As many
+# calls as words: you serve one request a call.</details>
+
+# %% [markdown]
+# ## Exercise 7.4: cancelled and lost
+#
+# *Core · importance 5/5 · difficulty 5/5 · 20 minutes*
+#
+# Twelve readers take turns at a model with one place, and half of them close the page. Two things may happen to their
+# requests. One is in a call: `request.is_cancelled()` is true. One waits in the queue: Triton drops it and tells nobody.
+# Its response sender knows: `sender.is_cancelled()`.
+#
+# Mend `model.py` above so that no state is left of who has gone, no word is computed for them, and the others hear all of
+# theirs. Three facts of this Triton:
+#
+# - a cancelled request is not released at once, or its place stays taken: reschedule it, and Triton frees the place then;
+# - ask the sender of a request's **latest** call, so keep it in the state;
+# - never ask a sender after its `FINAL`.
+
+# %%
+check("7.4", written)
+
+# %% [markdown]
+# <details><summary>Where to look</summary>"What breaks" in the lecture: nothing frees the state of stream 1.</details>
+#
+# <details><summary>How to begin</summary>A state becomes two things: the words that are left, and the sender. At the end of
+# each call go through all states and drop those whose sender is cancelled; at the beginning of a step, look at the
+# request.</details>
+#
+# <details><summary>The error you see</summary>"states left": those of requests that were dropped in the queue. "execute has
+# failed" with <code>KeyError</code>: you forgot a state, and its request was still in the batch.
+# <code>RuntimeError</code>: you delete from a dict while you go through it; go through <code>list(…)</code> of it.</details>
+
+# %% [markdown]
+# ## Bonus
+#
+# You are early? Your model, on the server of this notebook. Give it a third kind of client: one who asks for at most *n*
+# words, by a request parameter (`request.parameters()` is JSON).
+
+# %% tags=["nbval-ignore-output"]
+from inflight.notebook import mine
+
+part = mine.part("iterative_model")
+print(repr(part))
+(repo / "words" / "1").mkdir(parents=True, exist_ok=True)
+(repo / "words" / "1" / "model.py").write_text(part.path.read_text())
+(repo / "words" / "config.pbtxt").write_text("""
+name: "words"  backend: "python"  max_batch_size: 4
+model_transaction_policy { decoupled: true }
+input [ { name: "text"  data_type: TYPE_STRING  dims: [ 1 ] } ]
+output [ { name: "word"  data_type: TYPE_STRING  dims: [ 1 ] } ]
+instance_group [ { kind: KIND_CPU } ]
+sequence_batching {
+  iterative_sequence: true
+  control_input [
+    { name: "ID"
+      control [ { kind: CONTROL_SEQUENCE_CORRID  data_type: TYPE_UINT64 } ] },
+    { name: "START"
+      control [ { kind: CONTROL_SEQUENCE_START  int32_false_true: [ 0, 1 ] } ] },
+    { name: "READY"
+      control [ { kind: CONTROL_SEQUENCE_READY  int32_false_true: [ 0, 1 ] } ] }
+  ]
+}
+""")
+server.load("words")
+heard = streams.ask(server, "words", ["to be or not", "all the world is a stage"])
+print(*heard["word"])
+
+# %% [markdown]
+# ## Elsewhere
+#
+# Three questions of transfer, without running anything.
+#
+# 1. The service moves to three servers behind a load balancer that gives each request to the least busy one. Which of your
+#    sequences still works?
+#
+# <details><summary>Answer</summary>Iterative ones: each is one request, and all its calls happen where it went. Sequences of
+# several requests break: their second request may meet a server that never heard START, and is refused. They need a balancer
+# that sends one correlation id to one server.</details>
+#
+# 2. The model moves to a GPU and computes all streams of a call in one pass. Do you still want one word a call?
+#
+# <details><summary>Answer</summary>Yes, all the more: the pass is shared by all who are ready, and its weights are read
+# once. What changes is the price of a place that is empty or of somebody who has gone.</details>
+#
+# 3. A reader's network is away for ten seconds, and the client sends the text once more. What does your model do?
+#
+# <details><summary>Answer</summary>It begins anew, under another correlation id, and drops the old state when it sees that
+# the sender is cancelled. To go on where the first was, the client would have to say how far it had come.</details>
+
+# %% [markdown]
+# ## Done?
+#
+# When every check says so, compare with {counterpart}, then go on to {next}.
+
+# %% tags=["nbval-ignore-output"]
+from inflight.notebook import session
+
+session.running()

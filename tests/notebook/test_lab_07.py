@@ -1,0 +1,180 @@
+"""The checks of lab 07 find the mistakes that learners make, and say which."""
+
+import dataclasses
+
+import pytest
+
+from inflight.bench.sequences import Step
+from inflight.notebook.grading import check
+from inflight.notebook.mine import COURSES_OWN
+from inflight.paths import COURSE
+from tools import lessons
+
+WRITES = "%%writefile {workdir.name}/model.py\n"
+COURSES = (COURSES_OWN / "model.py").read_text(encoding="utf-8")
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_lab(monkeypatch):
+    """Checks report and do not raise, whatever the run that these tests are part of has set."""
+    monkeypatch.setenv("COURSE_STRICT", "0")
+
+
+def right_steps(messages):
+    steps = [Step(sequence, value) for sequence, value in messages]
+    for sequence in {step.sequence for step in steps}:
+        own = [place for place, step in enumerate(steps) if step.sequence == sequence]
+        steps[own[0]] = dataclasses.replace(steps[own[0]], start=True)
+        steps[own[-1]] = dataclasses.replace(steps[own[-1]], end=True)
+    return steps
+
+
+def without(name):
+    return lambda messages: [dataclasses.replace(step, **{name: False}) for step in right_steps(messages)]
+
+
+def right_fates(steps, places, forgets_ends=False, lets_in=False):
+    """As a simulation of places with who sits there, as another than the solution might write it."""
+    seats, queue, result = [], [], {}
+    for number, step in enumerate(steps):
+        if step.sequence in seats:
+            result[number] = "at once"
+        elif step.sequence in queue:
+            result[number] = "never"
+        elif step.start or lets_in:
+            has_room = len(seats) < places
+            (seats if has_room else queue).append(step.sequence)
+            result[number] = "at once" if has_room else "never"
+        else:
+            result[number] = "refused"
+        if step.end and step.sequence in seats and not forgets_ends:
+            seats.remove(step.sequence)
+        while queue and len(seats) < places:
+            who = queue.pop(0)
+            own = [one for one in result if steps[one].sequence == who and result[one] == "never"]
+            result.update(dict.fromkeys(own, "later"))
+            if not steps[own[-1]].end:
+                seats.append(who)
+    return [result[number] for number in range(len(steps))]
+
+
+@pytest.mark.parametrize(("exercise", "answer"), [("7.1", right_steps), ("7.2", right_fates)])
+def test_another_right_way_is_done(exercise, answer):
+    result = check(exercise, answer)
+    assert result.status == "done", result
+
+
+@pytest.mark.parametrize(
+    ("exercise", "answer", "hint"),
+    [
+        ("7.1", lambda messages: [], "one each"),
+        ("7.1", lambda messages: [Step(sequence, value) for sequence, value in messages], "start not right yet"),
+        ("7.1", without("end"), "end=False"),
+        ("7.1", without("start"), "start=False"),
+        (
+            "7.1",
+            lambda messages: [Step(sequence, value, start=True, end=True) for sequence, value in messages],
+            "start not right yet, end not right yet",
+        ),
+        ("7.1", lambda messages: sorted(right_steps(messages), key=lambda step: step.sequence), "in this order"),
+        ("7.2", lambda steps, places: ["at once"] * len(steps), "refused"),
+        ("7.2", lambda steps, places: [], "you say []"),
+        ("7.2", lambda steps, places: right_fates(steps, 99), "nobody ends not right yet"),
+        ("7.2", lambda steps, places: right_fates(steps, places, forgets_ends=True), "no START not right yet"),
+        ("7.2", lambda steps, places: right_fates(steps, places, lets_in=True), "no START not right yet"),
+        (
+            "7.2",
+            lambda steps, places: [fate.replace("later", "never") for fate in right_fates(steps, places)],
+            "a place gets free not right yet",
+        ),
+    ],
+)
+def test_a_mistake_is_told_by_its_cause(exercise, answer, hint):
+    result = check(exercise, answer)
+    assert result.status in ("wrong", "partly") and hint in repr(result), result
+
+
+@pytest.mark.parametrize(("exercise", "answer"), [("7.1", lambda _: None), ("7.2", lambda *_: None)])
+def test_an_untouched_exercise_is_not_done_yet(exercise, answer):
+    assert check(exercise, answer).status == "not done yet"
+
+
+# Exercises 7.3 and 7.4: the model -------------------------------------------------------------------------------------
+
+
+def cell_of(kind):
+    """The model as a cell of the solution or of the lab writes it."""
+    [cell] = [one for one in lessons.source(COURSE / "lessons/07_sequences", kind).cells if WRITES in one.source]
+    return cell.source.removeprefix(WRITES)
+
+
+def model(tmp_path, text):
+    path = tmp_path / "model.py"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def changed(before, after):
+    assert before in COURSES
+    return COURSES.replace(before, after)
+
+
+def test_the_solution_is_the_part_that_the_course_uses():
+    assert cell_of("solutions").strip() == COURSES.strip()
+
+
+@pytest.mark.parametrize("exercise", ["7.3", "7.4"])
+def test_the_file_as_it_is_handed_out_is_not_done_yet(tmp_path, exercise):
+    assert check(exercise, model(tmp_path, cell_of("labs"))).status == "not done yet"
+    assert check(exercise, tmp_path / "nothing.py").status == "not done yet"
+
+
+@pytest.mark.parametrize("exercise", ["7.3", "7.4"])
+def test_the_courses_model_is_right_on_a_real_server(tmp_path, exercise):
+    result = check(exercise, model(tmp_path, COURSES))
+    assert result.status == "done", result
+
+
+AT_ONCE = """        state, sender = self.states.pop(who), request.get_response_sender()
+        for number, word in enumerate(state.words, 1):
+            output = pb_utils.Tensor("word", np.array([[word.encode()]], object))
+            is_last = number == len(state.words)
+            sender.send(pb_utils.InferenceResponse([output]), flags=FINAL if is_last else 0)
+"""
+BODY = COURSES[COURSES.index("        state, sender = self.states[who]") :]
+LOOK = COURSES[COURSES.index("        # Who left while") : COURSES.index("        return None")]
+# Without the look around, which would ask a sender after its end.
+KEEPS_ALL = COURSES.replace(LOOK, "").replace(
+    "            del self.states[who]\n            sender", "            sender"
+)
+ONE_STATE = COURSES.replace('int(value(request, "ID"))', "0")
+
+
+@pytest.mark.parametrize(
+    ("exercise", "text", "hint"),
+    [
+        ("7.3", changed("class TritonPythonModel", "class Model"), "cannot load"),
+        ("7.3", changed("return None\n\n    def step", "return None\n\n    def stop"), "execute has failed"),
+        ("7.3", changed(", flags=FINAL", ""), "Somebody waits in vain"),
+        ("7.3", changed(BODY, AT_ONCE), "most words of a stream"),
+        ("7.3", KEEPS_ALL, "states left"),
+        ("7.3", ONE_STATE, "execute has failed"),
+        ("7.4", changed(LOOK, ""), "states left"),
+        ("7.4", changed("        if request.is_cancelled():", "        if False:").replace(LOOK, ""), "not right yet"),
+        ("7.4", changed("[output]), flags=FINAL", "[output])"), "Somebody waits in vain"),
+    ],
+    ids=[
+        "no model",
+        "no step",
+        "no end",
+        "all at once",
+        "never forgets",
+        "one state",
+        "lost",
+        "cancelled",
+        "no end, 7.4",
+    ],
+)
+def test_a_wrong_model_is_told_by_what_it_does(tmp_path, exercise, text, hint):
+    result = check(exercise, model(tmp_path, text))
+    assert result.status in ("wrong", "partly") and hint in repr(result), result
