@@ -32,7 +32,7 @@ FOLDED = re.compile(r"<details.*?</details>", re.S)
 SECONDS = "machine_seconds.json"
 
 # Lessons that have their earlier form, until they are written anew.
-EARLIER = {"06_batchers", "08_iterative_gpt2"}
+EARLIER = {"06_batchers"}
 
 
 @dataclass(frozen=True)
