@@ -88,9 +88,8 @@ class TritonPythonModel:
             ids += text.ids[text.cached :]
             positions += range(text.cached, len(text.ids))
             last.append(len(ids) - 1)
-        tokens = self.network.next_tokens(
-            ids, positions, last, partial(self.attend, texts)
-        )
+        attend = partial(self.attend, texts)
+        tokens = self.network.next_tokens(ids, positions, last, attend)
         for text in texts:
             text.cached = len(text.ids)
         return tokens
@@ -103,9 +102,8 @@ class TritonPythonModel:
             query, key, value = projected[start:end].permute(1, 2, 0, 3)
             keys, values = self.cache[layer, :, text.slot, :, : len(text.ids)]
             keys[:, text.cached :], values[:, text.cached :] = key, value
-            heads = scaled_dot_product_attention(
-                query, keys, values, is_causal=not text.cached
-            )
+            is_prompt = not text.cached  # its tokens do not look ahead
+            heads = scaled_dot_product_attention(query, keys, values, is_causal=is_prompt)
             found.append(heads.transpose(0, 1))
             start = end
         return torch.cat(found)

@@ -229,7 +229,7 @@ def _result(make: Callable, case: dict, folder: str, forward: Callable) -> dict:
         seconds = time.perf_counter() - started
     except Problem as error:
         problem = f"{error}"
-    except Exception as error:  # the model is somebody else's: whatever it raises is told
+    except (Exception, SystemExit) as error:  # the model is somebody else's: whatever it raises is told
         lines = [row.lineno for row in traceback.extract_tb(error.__traceback__) if row.filename.endswith("model.py")]
         where = f"model.py, line {lines[-1]}: " if lines else ""
         problem = f"{where}{type(error).__name__}: {error}"

@@ -257,5 +257,5 @@ def _refuse_end(request: Any) -> None:
         raise CourseError("The request says that its sequence ends with it: leave sequence_end out, the model ends it.")
 
 
-def _control(request: Any, name: str) -> float:
+def _control(request: Any, name: str) -> Any:
     return python_model.scalar(request, name)

@@ -358,9 +358,8 @@ class TritonPythonModel:
             positions += range(text.cached, len(text.ids))
             last.append(len(ids) - 1)
         # END SOLUTION
-        tokens = self.network.next_tokens(
-            ids, positions, last, partial(self.attend, texts)
-        )
+        attend = partial(self.attend, texts)
+        tokens = self.network.next_tokens(ids, positions, last, attend)
         # BEGIN SOLUTION
         # LAB: # What went in is in the cache now: take note of it.
         for text in texts:
@@ -375,7 +374,9 @@ class TritonPythonModel:
         # LAB: for text in texts:
         # LAB:     end = start + len(text.ids)
         # LAB:     query, key, value = projected[start:end].permute(1, 2, 0, 3)
-        # LAB:     heads = scaled_dot_product_attention(query, key, value, is_causal=True)
+        # LAB:     heads = scaled_dot_product_attention(
+        # LAB:         query, key, value, is_causal=True
+        # LAB:     )
         # LAB:     found.append(heads.transpose(0, 1))
         # LAB:     start = end
         for text in texts:
@@ -383,8 +384,9 @@ class TritonPythonModel:
             query, key, value = projected[start:end].permute(1, 2, 0, 3)
             keys, values = self.cache[layer, :, text.slot, :, : len(text.ids)]
             keys[:, text.cached :], values[:, text.cached :] = key, value
+            is_prompt = not text.cached  # its tokens do not look ahead
             heads = scaled_dot_product_attention(
-                query, keys, values, is_causal=not text.cached
+                query, keys, values, is_causal=is_prompt
             )
             found.append(heads.transpose(0, 1))
             start = end
@@ -474,7 +476,7 @@ server.load("my-gpt2")
 server.load("iterative-gpt2", kv_cache_slots=4, dtype="float32")
 
 # %% tags=["nbval-ignore-output"]
-six, rates, answers = prompts[:5] + ["Once upon a time"], {}, {}
+six, rates, answers = [*prompts[:5], "Once upon a time"], {}, {}
 for name in ("iterative-gpt2", "my-gpt2"):
     gpt2_client.run(server.grpc_url, name, six, max_tokens=4)
     tokens = gpt2_client.run(server.grpc_url, name, six, max_tokens=32)
@@ -492,10 +494,11 @@ print(f"{ratio:.2f} times the tokens/s of the course's")
 # a time, so that nobody else waits for it (`is_causal` alone is no longer the right mask then), and check again.
 
 # %%
-from inflight.checkpoint import load_tokenizer
-from inflight.models import gpt2_network
+from inflight import checkpoint
+from inflight.models import gpt2_network as networks
 
-network, tokenizer = gpt2_network.load(checkpoint_dir), load_tokenizer(checkpoint_dir)
+network = networks.load(checkpoint_dir)
+tokenizer = checkpoint.load_tokenizer(checkpoint_dir)
 per_token = network.num_layers * 2 * network.num_heads * network.head_dim * 4
 used = sum(len(tokenizer.encode(text)) + 32 for text in six)
 print(f"a token takes {per_token:,} bytes in float32")

@@ -7,7 +7,7 @@
 # - **count** what it costs to compute a text again for every token, and **build** the cache that ends it;
 # - **tell** where Triton's iterative scheduling stops and an LLM engine goes on.
 #
-# You need [lesson 07](07_sequences.ipynb): sequences and their controls. The GPT-2 comes with the course.
+# You need lesson 07: sequences, their controls, and `RESCHEDULE`. The GPT-2 comes with the course.
 #
 # {navigation}
 
@@ -47,7 +47,7 @@ from inflight.triton import GPT2, Server, repository, telemetry
 # %% tags=["parameters"]
 prediction = None  # papermill may answer
 
-# %% tags=["setup", "nbval-ignore-output"]
+# %% tags=["setup"]
 guess = widgets.predict(
     "A stream of 96 tokens runs, and a second prompt arrives. "
     "When does it get its first token?",

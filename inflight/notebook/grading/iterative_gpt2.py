@@ -21,8 +21,8 @@ from inflight.paths import COURSE
 TRIAL = "inflight.models.iterative_trial"
 TRIAL_S = 90  # longest time for a learner's model; it takes a tenth of that
 SLOTS, PLACES = 4, 8
-WORDS = "a cat|the river|one king|our train|my book|Once upon a time|Programming|The capital of France".split("|")
-MORE_WORDS = "is like|and then|was never|in the night|can be|because of|with a friend|wants to".split("|")
+BEGINNINGS = ("a cat", "the river", "one king", "our train", "my book", "Once upon a time", "Programming", "The city")
+REST = ("is like", "and then", "was never", "in the night", "can be", "because of", "with a friend", "wants to")
 
 
 # 8.1 ------------------------------------------------------------------------------------------------------------------
@@ -157,9 +157,14 @@ def _model_with_cache(path: str | Path, choose: random.Random) -> Finding:
     if not path.is_file():
         return f"There is no {path.name}: run the cell that writes it."
     try:
-        plain, course, own = _played([COURSE / "assets" / "parts" / "model.py", path], _streams(choose))
+        plain, course, own = _played([COURSE / "assets" / "parts" / "model.py", path], _streams(choose), TRIAL_S)
     except subprocess.TimeoutExpired:
         return f"Your model was not through after {TRIAL_S} s: is there a loop in it that does not end?"
+    return _judged(plain, course, own)
+
+
+def _judged(plain: dict, course: dict, own: dict) -> Finding:
+    """What is to be said of a model, beside the plain way and the course's on the same streams."""
     if own["problem"]:
         return f"{own['problem']}."
     if own["together"] > SLOTS and own["computed"] == plain["computed"]:
@@ -207,7 +212,7 @@ def _streams(choose: random.Random) -> list[dict]:
     leave = [True] * 5 + [False] * 6
     streams = []
     for number, leaves in enumerate(leave):
-        words = [choose.choice(WORDS), *choose.choices(MORE_WORDS, k=choose.randint(0, 4))]
+        words = [choose.choice(BEGINNINGS), *choose.choices(REST, k=choose.randint(0, 4))]
         streams.append(
             {
                 "prompt": " ".join(words),
@@ -219,7 +224,7 @@ def _streams(choose: random.Random) -> list[dict]:
     return streams
 
 
-def _played(models: list[Path], streams: list[dict]) -> list[dict]:
+def _played(models: list[Path], streams: list[dict], within_s: float) -> list[dict]:
     """What became of the streams: the plain way without a cache, then with each of the models.
 
     Raises
@@ -233,8 +238,9 @@ def _played(models: list[Path], streams: list[dict]) -> list[dict]:
         "streams": streams,
     }
     ran = subprocess.run(
-        [sys.executable, "-m", TRIAL], input=json.dumps(case), capture_output=True, text=True, timeout=TRIAL_S
+        [sys.executable, "-m", TRIAL], input=json.dumps(case), capture_output=True, text=True, timeout=within_s
     )
-    if ran.returncode:
-        return [{}, {}, {"problem": f"Your model ended its process: {ran.stderr.strip().splitlines()[-1]}"}]
+    if ran.returncode or not ran.stdout:
+        said = ran.stderr.strip().splitlines() or ["without a word"]
+        return [{}, *({"problem": f"Your model ended its process: {said[-1]}"} for _ in models)]
     return json.loads(ran.stdout)
