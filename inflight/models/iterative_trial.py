@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import os
 import sys
 import time
 import traceback
@@ -273,7 +274,7 @@ def _plain(case: dict, folder: str) -> dict:
 
 
 def main() -> None:
-    """Play the case on standard input; what models print goes to standard error."""
+    """Play the case on standard input, write what came of it, and end; what models print goes to standard error."""
     import torch
 
     torch.set_num_threads(1)  # others may be at work here, and threads that wait for each other are slowest then
@@ -287,6 +288,8 @@ def main() -> None:
         for path in case["models"]:
             found.append(_result(lambda path=path: _model(path), case, folder, forward))
     json.dump(found, results)
+    results.flush()
+    os._exit(0)  # whatever threads a model has left
 
 
 if __name__ == "__main__":

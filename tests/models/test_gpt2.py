@@ -83,6 +83,25 @@ def test_each_way_gives_the_tokens_of_transformers(folder, generated, way):
     assert [sequence.token_ids for sequence in sequences] == list(generated.values())
 
 
+def test_the_network_leaves_attention_to_its_caller(folder, generated):
+    """Whole texts side by side, each attending to itself alone."""
+    network, texts = gpt2_network.load(folder), [tokens[:-1] for tokens in generated.values()]
+    ends = [sum(map(len, texts[: number + 1])) for number in range(len(texts))]
+
+    def attend(_layer, projected):
+        parts = projected.tensor_split(ends[:-1])
+        heads = [
+            torch.nn.functional.scaled_dot_product_attention(*part.permute(1, 2, 0, 3), is_causal=True)
+            for part in parts
+        ]
+        return torch.cat([one.transpose(0, 1) for one in heads])
+
+    ids, positions = sum(texts, []), [place for text in texts for place in range(len(text))]
+    got = network.next_tokens(ids, positions, [end - 1 for end in ends], attend)
+    assert got == [tokens[-1] for tokens in generated.values()]
+    assert network.head_dim * network.num_heads == network.embeddings.shape[1]
+
+
 def test_the_answers_tell_sequences_apart(generated):
     """Or the tests here would pass with a cache that mixes them up."""
     answers = [tuple(tokens[-LENGTH:]) for tokens in generated.values()]

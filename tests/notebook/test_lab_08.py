@@ -174,7 +174,7 @@ WRONG = {  # what is written in place of what, and the words it gets
     "no slot comes back from who left": (LOOK_FOR_THOSE_WHO_LEFT, "if False:", "none gets a token any more"),
     "no slot comes back at all": ("self.free.append(text.slot)", "pass", "none gets a token any more"),
     "nobody waits": (" and self.free:", ":", "model.py, line"),
-    "a slot for each place": ("SLOTS = 4", "SLOTS = 8", "texts in the fullest pass: 8, where at most 4"),
+    "a slot for each place": ("SLOTS = 4", "SLOTS = 8", "texts in the fullest pass"),
     "one slot": ("SLOTS = 4", "SLOTS = 1", "forward passes"),
     "positions of the pass": (
         "positions += range(text.cached, len(text.ids))",
@@ -186,7 +186,7 @@ WRONG = {  # what is written in place of what, and the words it gets
     "released too early": ("< self.texts[number].length", "< self.texts[number].length - 2", "was released after"),
     "no last response": ("threading.Timer(0.2,", "threading.Timer(1e4,", "never got its last response"),
     "none is released": ("request.set_release_flags(RELEASE_ALL)", "request.set_release_flags(RESCHEDULE)", "."),
-    "no such name": ("net.num_layers", "net.layer_count", "line 48: AttributeError"),
+    "no such name": ("net.num_layers", "net.layer_count", "line 45: AttributeError"),
 }
 RIGHT = {
     "the highest slot": ("self.free.pop()", "self.free.pop(0)"),
