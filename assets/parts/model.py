@@ -111,8 +111,8 @@ class TritonPythonModel:
     def answer(self, text, token):
         """Send a token, and add it to the text."""
         text.ids.append(token)
-        piece = np.array([[self.tokenizer.decode([token]).encode()]], object)
-        tensor = pb_utils.Tensor("text_output", piece)
+        piece = self.tokenizer.decode([token], skip_special_tokens=False).encode()
+        tensor = pb_utils.Tensor("text_output", np.array([[piece]], object))
         text.sender.send(pb_utils.InferenceResponse([tensor]))
 
     def end(self, number, request):

@@ -269,7 +269,7 @@ def _plain(case: dict, folder: str) -> dict:
 
             computed += len(ids)
             ids += network.next_tokens(ids, list(range(len(ids))), [len(ids) - 1], attend)
-        texts.append("".join(tokenizer.decode([token]) for token in ids[start:]))
+        texts.append("".join(tokenizer.decode([token], skip_special_tokens=False) for token in ids[start:]))
     return {"texts": texts, "computed": computed, "passes": 0, "together": 1, "seconds": 0.0, "problem": ""}
 
 

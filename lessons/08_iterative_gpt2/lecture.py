@@ -325,6 +325,7 @@ slots = repo / "slots-gpt2"
 shutil.copytree(by_hand, slots, ignore=shutil.ignore_patterns("__pycache__"))
 config = (by_hand / "config.pbtxt").read_text()
 (slots / "config.pbtxt").write_text(config.replace("hand-gpt2", "slots-gpt2"))
+print(sorted(path.name for path in slots.iterdir()))
 
 # %% tags=["setup"]
 # %%writefile {slots}/1/step.py
@@ -472,7 +473,7 @@ print("their client has left:", slots_in_use(0))
 assert slots_in_use(0) == 0
 
 # %% [markdown]
-# Do that eight times to `slots-gpt2`, and the ninth user finds no slot. In the lab you mend that.
+# Do that to `slots-gpt2`, and two slots are lost each time; after four times nobody gets one. In the lab you mend that.
 #
 # ## Eight streams
 #
