@@ -95,7 +95,7 @@ class TritonPythonModel:
         return tokens
 
     def attend(self, texts, layer, projected):
-        """Attention of tokens: [tokens, 3, heads, size]; gives [tokens, heads, size]."""
+        """Attention: takes [tokens, 3, heads, size], gives [tokens, heads, size]."""
         found, start = [], 0
         for text in texts:
             end = start + len(text.ids) - text.cached
