@@ -74,7 +74,8 @@ def backend(monkeypatch):
     for name in ("triton_python_backend_utils", "c_python_backend_utils"):
         monkeypatch.setitem(sys.modules, name, MagicMock())
     yield
-    sys.modules.pop("inflight.triton.python_model", None)
+    for name in ("iterative", "python_model"):
+        sys.modules.pop(f"inflight.triton.{name}", None)
 
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.parent.parent.name)

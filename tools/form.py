@@ -31,9 +31,6 @@ EXERCISE = re.compile(r"^## Exercise (\d+\.\d+)\b", re.M)
 FOLDED = re.compile(r"<details.*?</details>", re.S)
 SECONDS = "machine_seconds.json"
 
-# Lessons that have their earlier form, until they are written anew.
-EARLIER = {"08_iterative_gpt2"}
-
 
 @dataclass(frozen=True)
 class Size:

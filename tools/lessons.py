@@ -297,8 +297,7 @@ def _problems(path: Path, folder: Path, kind: str) -> Iterator[str]:
     if kind == "labs":
         yield from _leaks(notebook, folder)
     yield from _prose_problems(notebook, path.parent)
-    if folder.name not in form.EARLIER:
-        yield from _form_problems(expected, folder, kind)
+    yield from _form_problems(expected, folder, kind)
 
 
 def _form_problems(notebook: NotebookNode, folder: Path, kind: str) -> Iterator[str]:

@@ -28,18 +28,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inflight import tiers
-from inflight.checkpoint import as_huggingface, folder_files
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
-from inflight.models import huggingface
+from inflight.models.gpt2_network import Network, pretrained
 
 if TYPE_CHECKING:
     import torch
 
 WAYS = ("on", "off", "tutorial")
-DTYPES = {"cpu": ("bfloat16", "float32"), "cuda": ("bfloat16", "float16", "float32")}
-DEVICE_NAMES = {"cpu": "CPU", "cuda": "GPU"}
-PACKED_FOR_TOKENS = 8  # number of tokens that the weights are packed for; others are computed too
 LENGTH_STEP = 32  # tokens; attention goes over a multiple of it
 SHORTEST_FIXED = 128  # tokens that the shortest fixed step goes over; each other over twice as many as the one before
 WARM_UPS = 3  # of a step before it is captured: libraries choose their kernels in the first
@@ -96,7 +92,7 @@ class Gpt2:
     num_slots = num_used_slots = 0
 
     def __init__(self, folder: str | Path, dtype: str, device: str):
-        self._model = _pretrained(folder, dtype, device)
+        self._model = pretrained(folder, dtype, device)
         self._tokenizer = load_tokenizer(folder)
         self._end_id = self._model.config.eos_token_id
         self.positions: int = self._model.config.n_positions
@@ -193,38 +189,6 @@ def _read_parameters(parameters: dict) -> tuple[int, bool]:
     return max_tokens, ignore_eos
 
 
-def _pretrained(folder: str | Path, dtype: str, device: str):
-    """The transformers model of a folder on a device, in evaluation mode."""
-    import torch
-    import transformers
-
-    kind = device.partition(":")[0]
-    if dtype not in DTYPES[kind]:
-        raise CourseError(
-            f"dtype is {dtype}, which this computer's {DEVICE_NAMES[kind]} does not compute GPT-2 in: use "
-            f"{' or '.join(DTYPES[kind])}."
-        )
-    folder_files.checked(Path(folder))
-    try:
-        config = transformers.AutoConfig.from_pretrained(folder, **as_huggingface.LOCAL)
-        if config.model_type != "gpt2":
-            raise CourseError(
-                f"The checkpoint in {folder} is a {config.model_type!r}, not a GPT-2: name a folder with one."
-            )
-        with as_huggingface.quiet():
-            model = transformers.GPT2LMHeadModel.from_pretrained(
-                folder, dtype=getattr(torch, dtype), use_safetensors=True, **as_huggingface.LOCAL
-            )
-    except CourseError:
-        raise
-    except Exception as error:  # transformers raises whatever it trips over
-        raise CourseError(
-            f"The checkpoint in {folder} cannot be loaded ({as_huggingface.last_line(error)}). Make or fetch that "
-            "folder again."
-        ) from error
-    return huggingface.on_device(model, device, folder).eval()
-
-
 # The tutorial's way ---------------------------------------------------------------------------------------------------
 
 
@@ -268,7 +232,7 @@ class SlotGpt2(Gpt2):
     def __init__(self, folder: str | Path, dtype: str, num_slots: int, device: str):
         super().__init__(folder, dtype, device)
         self.num_slots = num_slots
-        self._weights = _Weights(self._model)
+        self._network = Network(self._model)
         del self._model  # its matrices lie the other way round than `linear` wants them
         self._cache = self._empty_cache() if num_slots else None
         self._free = list(reversed(range(num_slots)))
@@ -303,8 +267,8 @@ class SlotGpt2(Gpt2):
             if self._fixed_steps is not None and order[-1].num_cached:
                 tokens = self._fixed_steps.tokens(order)
             else:
-                embeddings = self._weights.embeddings
-                batch = _Batch(order, self._weights.num_heads, self.positions, embeddings.device, embeddings.dtype)
+                embeddings = self._network.embeddings
+                batch = _Batch(order, self._network.num_heads, self.positions, embeddings.device, embeddings.dtype)
                 tokens = self._likeliest(batch).tolist()
         for sequence, token in zip(order, tokens):
             if self._cache is not None:
@@ -315,25 +279,9 @@ class SlotGpt2(Gpt2):
 
     def _likeliest(self, batch: _Batch | _FixedBatch) -> torch.Tensor:
         """Next token of each sequence."""
-        # Not argmax, which is several times slower on a CPU in bfloat16.
-        return self._weights.head(self._forward(batch)).max(-1).indices
-
-    def _forward(self, batch: _Batch | _FixedBatch) -> torch.Tensor:
-        """Hidden state of each sequence's last token, [sequences, width]."""
-        from torch.nn.functional import layer_norm
-
-        weights = self._weights
-        x = weights.embeddings[batch.ids] + weights.positions[batch.positions]
-        for number, layer in enumerate(weights.layers):
-            normed = layer_norm(x, x.shape[-1:], *layer.norm_1, weights.epsilon)
-            projected = layer.attention(normed).view(len(x), 3, weights.num_heads, -1)
-            attended = self._attend(number, batch, projected)
-            x = x + layer.projection(attended.flatten(1))
-            if number == len(weights.layers) - 1:
-                x = x[batch.last]  # nobody asks for the other tokens' outputs
-            normed = layer_norm(x, x.shape[-1:], *layer.norm_2, weights.epsilon)
-            x = x + layer.narrowing(layer.widening(normed))
-        return layer_norm(x, x.shape[-1:], *weights.norm, weights.epsilon)
+        return self._network.likeliest(
+            batch.ids, batch.positions, batch.last, lambda layer, projected: self._attend(layer, batch, projected)
+        )
 
     def _attend(self, layer: int, batch: _Batch | _FixedBatch, projected: torch.Tensor) -> torch.Tensor:
         """Attention of every token to itself and those before it in its own sequence.
@@ -362,11 +310,10 @@ class SlotGpt2(Gpt2):
         """
         import torch
 
-        weights = self._weights
-        head_dim = weights.embeddings.shape[1] // weights.num_heads
-        shape = (len(weights.layers), 2, self.num_slots, weights.num_heads, self.positions, head_dim)
+        network = self._network
+        shape = (network.num_layers, 2, self.num_slots, network.num_heads, self.positions, network.head_dim)
         try:
-            return torch.zeros(shape, dtype=weights.embeddings.dtype, device=weights.embeddings.device)
+            return torch.zeros(shape, dtype=network.embeddings.dtype, device=network.embeddings.device)
         except RuntimeError as error:  # out of memory, under two names
             raise CourseError(
                 f"There is no memory for a KV cache of {self.num_slots} slots: set kv_cache_slots lower."
@@ -491,13 +438,13 @@ class _FixedSteps:
     def __init__(self, model: SlotGpt2):
         import torch
 
-        self._model, weights = model, model._weights
+        self._model, embeddings = model, model._network.embeddings
         self.num_cached = [0] * model.num_slots
         sizes = sorted({min(2**power, model.num_slots) for power in range(model.num_slots.bit_length() + 1)})
         lengths = [min(SHORTEST_FIXED, model.positions)]
         while lengths[-1] < model.positions:
             lengths.append(min(2 * lengths[-1], model.positions))
-        device, dtype = weights.embeddings.device, weights.embeddings.dtype
+        device, dtype = embeddings.device, embeddings.dtype
         with torch.inference_mode():
             self._steps = {
                 (size, length): _FixedBatch(size, length, device, dtype) for size in sizes for length in lengths
@@ -545,104 +492,3 @@ class _FixedSteps:
                     self._compute(step)
                 graphs[shape] = graph
         return graphs
-
-
-# Weights --------------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Layer:
-    """A block: weight and bias of its norms, and its matrices."""
-
-    norm_1: tuple
-    attention: _Linear
-    projection: _Linear
-    norm_2: tuple
-    widening: _Linear
-    narrowing: _Linear
-
-
-class _Weights:
-    """A GPT-2's weights as `SlotGpt2` computes with them."""
-
-    def __init__(self, model):
-        _check_options(model.config)
-        body = model.transformer
-        self.num_heads, self.epsilon = model.config.n_head, model.config.layer_norm_epsilon
-        self.embeddings, self.positions = body.wte.weight.detach(), body.wpe.weight.detach()
-        self.head = _Linear(model.lm_head.weight)
-        self.norm = _pair(body.ln_f)
-        self.layers = [
-            _Layer(
-                _pair(block.ln_1),
-                _turned(block.attn.c_attn),
-                _turned(block.attn.c_proj),
-                _pair(block.ln_2),
-                _turned(block.mlp.c_fc, with_gelu=True),
-                _turned(block.mlp.c_proj),
-            )
-            for block in body.h
-        ]
-
-
-class _Linear:
-    """x -> x @ weight.T + bias, and its GELU if wanted. The weight is [out, in].
-
-    On a CPU in bfloat16 the weight is packed once for the matrix kernel, which otherwise does it at every call; with
-    few tokens that takes longer than the multiplication. PyTorch packs so in `torch.compile`; its operators for it are
-    no public interface, so where they are not there or not supported, plain `linear` does the same.
-    """
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None, with_gelu: bool = False):
-        self._weight, self._bias, self._with_gelu = weight.detach(), bias, with_gelu
-        self._is_packed = _can_pack(self._weight)
-        if self._is_packed:
-            import torch
-
-            self._weight = torch.ops.mkldnn._reorder_linear_weight(self._weight, PACKED_FOR_TOKENS)
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        import torch
-        from torch.nn.functional import gelu, linear
-
-        if self._is_packed:
-            name, kind = ("gelu", "tanh") if self._with_gelu else ("none", "")
-            return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, name, [], kind)
-        x = linear(x, self._weight, self._bias)
-        return gelu(x, approximate="tanh") if self._with_gelu else x
-
-
-def _can_pack(weight: torch.Tensor) -> bool:
-    import torch
-
-    operators = ("_is_mkldnn_bf16_supported", "_reorder_linear_weight", "_linear_pointwise")
-    return (
-        weight.device.type == "cpu"
-        and weight.dtype == torch.bfloat16
-        and all(hasattr(torch.ops.mkldnn, name) for name in operators)
-        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    )
-
-
-def _pair(module) -> tuple:
-    return module.weight.detach(), module.bias.detach()
-
-
-def _turned(module, with_gelu: bool = False) -> _Linear:
-    """Transformers' Conv1D, whose weight is [in, out]."""
-    return _Linear(module.weight.detach().T.contiguous(), module.bias.detach(), with_gelu)
-
-
-def _check_options(config) -> None:
-    """Refuse what `SlotGpt2` would compute wrongly."""
-    wanted = {
-        "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
-        "scale_attn_weights": (True,),
-        "scale_attn_by_inverse_layer_idx": (False,),
-    }
-    for name, allowed in wanted.items():
-        if getattr(config, name) not in allowed:
-            raise CourseError(
-                f"The checkpoint's config.json has {name} = {getattr(config, name)!r}; the course computes "
-                f"GPT-2 with {allowed[0]!r} only: use kv_cache = tutorial, or another checkpoint."
-            )

@@ -33,6 +33,7 @@ PARTS = {
     "scheduler": "scheduler.py",
     "batching": "batching.c",
     "iterative_model": "model.py",
+    "iterative_gpt2": "gpt2_model.py",
 }
 COURSES_OWN = COURSE / "assets" / "parts"
 PASSED = "parts.json"  # which check each part passed, and its digest then

@@ -1,15 +1,20 @@
 """The checks of lab 08 find the mistakes that learners make, and say which; and the lesson's pictures are drawn."""
 
+import ast
 import json
+import random
 
+import nbformat
 import numpy as np
 import pandas as pd
 import pytest
 
 from inflight.bench import gpt2_client
-from inflight.notebook import charts
+from inflight.notebook import charts, mine
 from inflight.notebook.charts.display import in_course_look
-from inflight.notebook.grading import check
+from inflight.notebook.grading import check, iterative_gpt2
+from inflight.notebook.grading.finding import NOT_YET, hint
+from inflight.paths import COURSE
 from inflight.triton import telemetry
 
 SETTINGS = {"max_batch_size": 4, "sequence_batching.oldest.max_candidate_sequences": 10, "kv_cache_slots": 10}
@@ -69,14 +74,36 @@ def all_again(x, query, key, value, cache):
     return attend(query(x), [key(each) for each in texts], [value(each) for each in texts])
 
 
-def passes(*members):
+def all_again_in_one_call(x, query, key, value, cache):
+    """One call of each function, which gets every token so far."""
+    texts = cache.setdefault("texts", [])
+    texts.append(x)
+    return attend(query(x), key(np.stack(texts)), value(np.stack(texts)))
+
+
+def a_copy_of_the_input(x, query, key, value, cache):
+    return x
+
+
+def a_constant(x, query, key, value, cache):
+    return np.zeros(4)
+
+
+def newest_alone(x, query, key, value, cache):
+    return value(x) + 0 * key(x) + 0 * query(x)
+
+
+def passes(*members, computed=1):
     """A log in which each pass has these sequences."""
     rows = [(number, sequence) for number, sequences in enumerate(members, 1) for sequence in sequences]
-    return pd.DataFrame(rows, columns=["iteration", "sequence"])
+    return pd.DataFrame(rows, columns=["iteration", "sequence"]).assign(computed=computed)
 
 
 TEN = range(1, 11)
-IN_TURN = passes((1, 2, 3, 4), (5, 6, 7, 8), (9, 10, 1, 2), TEN[2:6], TEN[6:])
+FIVE_PASSES = passes((1, 2, 3, 4), (5, 6, 7, 8), (9, 10, 1, 2), TEN[2:6], TEN[6:])
+IN_TURN = passes(*(TEN[:4], TEN[4:8], (9, 10, 1, 2), TEN[2:6], TEN[6:]) * 12)  # 24 tokens each
+ONE_BY_ONE = passes(*((number,) for number in TEN for _ in range(24)))
+FOUR_THEN_FOUR = passes(*(group for group in (TEN[:4], TEN[4:8], TEN[8:]) for _ in range(24)))
 
 
 @pytest.mark.parametrize(
@@ -99,11 +126,22 @@ def test_another_right_way_is_done(exercise, answer):
         ("8.1", (padded, without, lambda prompts, answer: sum(prompts) + len(prompts) * answer), "goes into none"),
         ("8.2", without_itself, "to itself too"),
         ("8.2", one_cache_for_all, "its own cache alone"),
-        ("8.2", all_again, "are enough"),
-        ("8.3", (SETTINGS, passes(TEN, TEN)), "The fullest forward pass had 10"),
-        ("8.3", (SETTINGS, passes(*((number,) for number in TEN))), "The fullest forward pass had 1 "),
-        ("8.3", (SETTINGS, passes(TEN[:4], TEN[:4], TEN[4:8], TEN[8:])), "that one waited"),
-        ("8.3", (SETTINGS, passes(TEN[:4], TEN[4:8])), "not 10"),
+        ("8.1", [lambda *_: 57] * 3, "your function says 57"),
+        ("8.1", [lambda prompts, answer: sum(prompts)] * 3, "goes into none"),
+        ("8.1", (padded, without, without), "with a cache"),
+        ("8.2", all_again, "tokens projected"),
+        ("8.2", all_again_in_one_call, "tokens projected"),
+        ("8.2", a_copy_of_the_input, "tokens projected: 0"),
+        ("8.2", a_constant, "tokens projected: 0"),
+        ("8.2", newest_alone, "not that of the whole text"),
+        ("8.2", lambda: None, "could not be checked"),
+        ("8.3", (SETTINGS, passes(*[TEN] * 24)), "The fullest forward pass had 10"),
+        ("8.3", (SETTINGS, ONE_BY_ONE), "The fullest forward pass had 1 "),
+        ("8.3", (SETTINGS, FOUR_THEN_FOUR), "that one waited"),
+        ("8.3", (SETTINGS, passes(*[TEN[:4]] * 24)), "not 10"),
+        ("8.3", (SETTINGS, passes(TEN[:4], TEN[4:8], TEN[6:])), "Not every stream got its 24 tokens"),
+        ("8.3", ({"kv_cache": "off"}, IN_TURN.assign(computed=20)), "tokens computed twice: 4,370, where exactly 0"),
+        ("8.4", "nowhere/model.py", "There is no model.py"),
     ],
 )
 def test_a_mistake_is_told_by_its_cause(exercise, answer, hint):
@@ -121,6 +159,106 @@ def test_a_mistake_is_told_by_its_cause(exercise, answer, hint):
 )
 def test_an_untouched_exercise_is_not_done_yet(exercise, answer):
     assert check(exercise, answer).status == "not done yet"
+
+
+# 8.4: models ----------------------------------------------------------------------------------------------------------
+
+COURSES = mine.COURSES_OWN / "model.py"
+LOOK_FOR_THOSE_WHO_LEFT = "if self.texts[number].sender.is_cancelled():"
+STEP = """        attend = partial(self.attend, texts)
+        tokens = self.network.next_tokens(ids, positions, last, attend)
+"""
+WRONG = {  # what is written in place of what, and the words it gets
+    "constant": (STEP, "        tokens = [7] * len(texts)\n", "answers that differ"),
+    "computes all again": ("text.cached = len(text.ids)", "pass", "tokens computed"),
+    "no slot comes back from who left": (LOOK_FOR_THOSE_WHO_LEFT, "if False:", "none gets a token any more"),
+    "no slot comes back at all": ("self.free.append(text.slot)", "pass", "none gets a token any more"),
+    "nobody waits": (" and self.free:", ":", "model.py, line"),
+    "a slot for each place": ("SLOTS = 4", "SLOTS = 8", "texts in the fullest pass"),
+    "one slot": ("SLOTS = 4", "SLOTS = 1", "forward passes"),
+    "positions of the pass": (
+        "positions += range(text.cached, len(text.ids))",
+        "positions += range(len(text.ids) - text.cached)",
+        "answers that differ",
+    ),
+    "a prompt that looks ahead": ("is_causal=is_prompt", "is_causal=False", "answers that differ"),
+    "one slot for all": ("text.slot, :, : len(text.ids)]", "0, :, : len(text.ids)]", "answers that differ"),
+    "released too early": ("< self.texts[number].length", "< self.texts[number].length - 2", "was released after"),
+    "no last response": ("threading.Timer(0.2,", "threading.Timer(1e4,", "never got its last response"),
+    "none is released": ("request.set_release_flags(RELEASE_ALL)", "request.set_release_flags(RESCHEDULE)", "."),
+    "no such name": ("net.num_layers", "net.layer_count", "line 45: AttributeError"),
+}
+RIGHT = {
+    "the highest slot": ("self.free.pop()", "self.free.pop(0)"),
+    "in one list": ("{}  # by the sequence's number", "dict()  # of all"),
+}
+
+
+def edited(old, new):
+    source = COURSES.read_text()
+    assert source.count(old) == 1, old
+    return source.replace(old, new)
+
+
+def given_model():
+    """The file that the untouched lab writes."""
+    cells = nbformat.read(COURSE / "labs" / "08_iterative_gpt2_lab.ipynb", as_version=4).cells
+    [source] = [cell.source for cell in cells if cell.source.startswith("%%writefile")]
+    return source.partition("\n")[2]
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    """What is found of each model, all played on the same streams in one process."""
+    sources = {"untouched": given_model(), "course": COURSES.read_text()}
+    sources |= {name: edited(*edit[:2]) for name, edit in (WRONG | RIGHT).items()}
+    paths = []
+    for number, source in enumerate(sources.values()):
+        paths.append(tmp_path_factory.mktemp(f"model{number}") / "model.py")
+        paths[-1].write_text(source)
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    plain, course, *own = iterative_gpt2._played([COURSES, *paths], iterative_gpt2._streams(random.Random(seed)), 600)
+    return {name: iterative_gpt2._judged(plain, course, one) for name, one in zip(sources, own, strict=True)}
+
+
+def test_the_model_as_it_is_given_is_not_done_yet(judged):
+    assert judged["untouched"] == NOT_YET
+
+
+@pytest.mark.parametrize("name", ["course", *RIGHT])
+def test_another_right_model_is_done(judged, name):
+    assert hint(judged[name]) is None
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_model_is_told_by_its_cause(judged, name):
+    assert WRONG[name][2] in hint(judged[name])
+
+
+def test_the_courses_model_passes_and_shows_its_figures():
+    result = check("8.4", COURSES)
+    assert result.status == "done" and "Hidden cases: seed" in repr(result)
+    figures = {figure.what: figure for figure in result.figures}
+    assert figures["tokens computed"].nothing > 2 * figures["tokens computed"].value
+    assert figures["tokens/s over the course's"].value > 0
+
+
+def test_a_model_that_never_comes_back_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(iterative_gpt2, "TRIAL_S", 2)
+    (tmp_path / "model.py").write_text("while True:\n    pass\n")
+    assert "a loop in it that does not end" in check("8.4", tmp_path / "model.py").hint
+
+
+def test_a_model_that_ends_its_process_is_told(tmp_path):
+    (tmp_path / "model.py").write_text("import os\nos._exit(3)\n")
+    assert "ended its process" in check("8.4", tmp_path / "model.py").hint
+
+
+def test_the_solution_is_the_courses_part():
+    cells = nbformat.read(COURSE / "solutions" / "08_iterative_gpt2_solution.ipynb", as_version=4).cells
+    [source] = [cell.source for cell in cells if cell.source.startswith("%%writefile")]
+    assert ast.dump(ast.parse(source.partition("\n")[2])) == ast.dump(ast.parse(COURSES.read_text()))
 
 
 # The lesson's tables and pictures -------------------------------------------------------------------------------------
@@ -174,7 +312,7 @@ def test_races_and_passes_are_drawn_on_one_scale():
     assert json.dumps(in_course_look(fig))
     members = {
         "one": passes((1,), (2,)).rename(columns={"sequence": "stream"}),
-        "two": IN_TURN.rename(columns={"sequence": "stream"}),
+        "two": FIVE_PASSES.rename(columns={"sequence": "stream"}),
     }
     summary = charts.forward_passes_summary(members)
     assert (

@@ -119,7 +119,7 @@ def test_what_was_achieved_is_shown(work, written):
     journal.note("prediction", question="How many <b>?", said=8, measured=9, right=False)
     journal.note("prediction", question="How many <b>?", said=9, measured=9, right=True)  # the first counts
     board = achieved.board()
-    assert "0 of 1 predictions right; 1 of 6 parts your own" in repr(board)
+    assert "0 of 1 predictions right; 1 of 7 parts your own" in repr(board)
     assert "iterations 118 (doing nothing 240, the course's 104)" in board.tables.value
     assert "<b>?" not in board.tables.value.replace("&lt;b&gt;?", "")
     done = achieved.read(work)

@@ -69,7 +69,8 @@ print("the tagged cell is hidden")
 @pytest.fixture
 def root(tmp_path, monkeypatch):
     """A course of one lesson, and a planned one; its lesson is too short for the form that lessons have."""
-    monkeypatch.setattr(form, "EARLIER", {"01_slots"})
+    monkeypatch.setattr(form, "lecture_problems", lambda *arguments: ())
+    monkeypatch.setattr(form, "lab_problems", lambda lab: ())
     folder = tmp_path / "lessons" / "01_slots"
     folder.mkdir(parents=True)
     (folder.parent / "syllabus.toml").write_text(SYLLABUS)

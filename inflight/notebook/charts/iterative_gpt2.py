@@ -241,7 +241,7 @@ def cost_of_a_token(ways: dict[str, pd.DataFrame]) -> go.Figure:
     fig.update_layout(
         xaxis={"range": [0, end * 1.02]},
         xaxis2={"range": [0, end * 1.02], "title": "tokens of text so far"},
-        yaxis={"title": "ms", "range": [0, most * 1.25]},
+        yaxis={"title": "ms", "range": [0, most * 1.5]},
         yaxis2={"title": "s", "range": [0, total * 1.25]},
     )
     fig.update_layout(margin={"l": 60, "r": 8})

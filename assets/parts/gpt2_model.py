@@ -1,0 +1,129 @@
+"""GPT-2 as an iterative model, with a KV cache of a few slots."""
+
+import json
+import threading
+from functools import partial
+
+import numpy as np
+import torch
+import triton_python_backend_utils as pb_utils
+from torch.nn.functional import scaled_dot_product_attention
+
+from inflight.checkpoint import load_tokenizer
+from inflight.models import gpt2_network
+
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+RELEASE_ALL = pb_utils.TRITONSERVER_REQUEST_RELEASE_ALL
+RESCHEDULE = pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+SLOTS = 4  # texts that the cache has room for
+
+
+class Text:
+    """A prompt and its answer so far."""
+
+    def __init__(self, ids, max_tokens):
+        self.ids = ids
+        self.length = len(ids) + max_tokens  # when it is complete
+        self.sender = None  # of its responses
+        self.slot = None  # its row in the cache
+        self.cached = 0  # tokens whose keys and values are there
+
+
+def value(request, name):
+    return pb_utils.get_input_tensor_by_name(request, name).as_numpy().item()
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        parameters = json.loads(args["model_config"])["parameters"]
+        folder = parameters["checkpoint_dir"]["string_value"]
+        self.tokenizer = load_tokenizer(folder)
+        self.network = gpt2_network.load(folder)
+        self.texts = {}  # by the sequence's number
+        net = self.network
+        room = (SLOTS, net.num_heads, net.num_positions, net.head_dim)
+        self.cache = torch.zeros(net.num_layers, 2, *room)  # keys and values
+        self.free = list(range(SLOTS))
+
+    def execute(self, requests):
+        batch = {}
+        for request in requests:
+            if value(request, "ready"):
+                number = value(request, "number")
+                if value(request, "start"):
+                    self.texts[number] = self.begin(request)
+                self.texts[number].sender = request.get_response_sender()
+                batch[number] = request
+        for number in [number for number in self.texts if number not in batch]:
+            if self.texts[number].sender.is_cancelled():
+                self.forget(number)
+        computed = self.with_slot(batch)
+        if computed:
+            tokens = self.step([self.texts[number] for number in computed])
+            for number, token in zip(computed, tokens):
+                self.answer(self.texts[number], token)
+        for number, request in batch.items():
+            if len(self.texts[number].ids) < self.texts[number].length:
+                request.set_release_flags(RESCHEDULE)
+            else:
+                self.end(number, request)
+
+    def begin(self, request):
+        """The state of a new sequence."""
+        prompt = value(request, "text_input").decode()
+        max_tokens = json.loads(request.parameters())["max_tokens"]
+        return Text(self.tokenizer.encode(prompt), max_tokens)
+
+    def with_slot(self, numbers):
+        """Of these sequences, those that are computed now."""
+        for number in numbers:
+            if self.texts[number].slot is None and self.free:
+                self.texts[number].slot = self.free.pop()
+        return [number for number in numbers if self.texts[number].slot is not None]
+
+    def step(self, texts):
+        """One forward pass: the next token of each text."""
+        ids, positions, last = [], [], []
+        for text in texts:
+            ids += text.ids[text.cached :]
+            positions += range(text.cached, len(text.ids))
+            last.append(len(ids) - 1)
+        attend = partial(self.attend, texts)
+        tokens = self.network.next_tokens(ids, positions, last, attend)
+        for text in texts:
+            text.cached = len(text.ids)
+        return tokens
+
+    def attend(self, texts, layer, projected):
+        """Attention: takes [tokens, 3, heads, size], gives [tokens, heads, size]."""
+        found, start = [], 0
+        for text in texts:
+            end = start + len(text.ids) - text.cached
+            query, key, value = projected[start:end].permute(1, 2, 0, 3)
+            keys, values = self.cache[layer, :, text.slot, :, : len(text.ids)]
+            keys[:, text.cached :], values[:, text.cached :] = key, value
+            is_prompt = not text.cached  # its tokens do not look ahead
+            heads = scaled_dot_product_attention(query, keys, values, is_causal=is_prompt)
+            found.append(heads.transpose(0, 1))
+            start = end
+        return torch.cat(found)
+
+    def answer(self, text, token):
+        """Send a token, and add it to the text."""
+        text.ids.append(token)
+        piece = self.tokenizer.decode([token], skip_special_tokens=False).encode()
+        tensor = pb_utils.Tensor("text_output", np.array([[piece]], object))
+        text.sender.send(pb_utils.InferenceResponse([tensor]))
+
+    def end(self, number, request):
+        """The last token has left: release the request, and then tell the client."""
+        sender = self.texts[number].sender
+        self.forget(number)
+        request.set_release_flags(RELEASE_ALL)
+        threading.Timer(0.2, sender.send, kwargs={"flags": FINAL}).start()
+
+    def forget(self, number):
+        """Keep nothing more of a sequence."""
+        text = self.texts.pop(number)
+        if text.slot is not None:
+            self.free.append(text.slot)

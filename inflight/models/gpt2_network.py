@@ -1,0 +1,241 @@
+"""GPT-2's layers, without a word on whose the tokens are: what is kept of a text, and who attends to what, is not here.
+
+    network = load("gpt2-folder")
+    tokens = network.next_tokens(ids, positions, last, attend)
+
+PyTorch and transformers are imported when they are needed: it takes them two seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from inflight.checkpoint import as_huggingface, folder_files
+from inflight.errors import CourseError
+from inflight.models import huggingface
+
+if TYPE_CHECKING:
+    import torch
+
+Attend: TypeAlias = "Callable[[int, torch.Tensor], torch.Tensor]"
+
+DTYPES = {"cpu": ("bfloat16", "float32"), "cuda": ("bfloat16", "float16", "float32")}
+DEVICE_NAMES = {"cpu": "CPU", "cuda": "GPU"}
+PACKED_FOR_TOKENS = 8  # number of tokens that the weights are packed for; others are computed too
+
+
+class Network:
+    """A GPT-2's layers, for tokens that stand one after the other, whoever's they are; attention is the caller's.
+
+    Matrices and norms treat each token by itself and need not know to which text it belongs. Only attention looks at
+    other tokens, and so only attention has to know where their keys and values are.
+
+    Parameters
+    ----------
+    model : transformers.GPT2LMHeadModel
+        See `pretrained` and `load`.
+
+    Attributes
+    ----------
+    num_layers, num_heads, head_dim : int
+    num_positions : int
+        Most tokens of a text.
+    """
+
+    def __init__(self, model):
+        _check_options(model.config)
+        body = model.transformer
+        self.num_layers, self.num_heads = model.config.n_layer, model.config.n_head
+        self.head_dim, self.num_positions = model.config.n_embd // model.config.n_head, model.config.n_positions
+        self.embeddings, self._positions = body.wte.weight.detach(), body.wpe.weight.detach()
+        self._head, self._norm = _Linear(model.lm_head.weight), _pair(body.ln_f)
+        self._epsilon = model.config.layer_norm_epsilon
+        self._layers = [
+            _Layer(
+                _pair(block.ln_1),
+                _turned(block.attn.c_attn),
+                _turned(block.attn.c_proj),
+                _pair(block.ln_2),
+                _turned(block.mlp.c_fc, with_gelu=True),
+                _turned(block.mlp.c_proj),
+            )
+            for block in body.h
+        ]
+
+    def next_tokens(self, ids: list[int], positions: list[int], last: list[int], attend: Attend) -> list[int]:
+        """One forward pass: the likeliest token after each text.
+
+        Parameters
+        ----------
+        ids : list of int
+            Tokens that go in, one text's after the other's.
+        positions : list of int
+            Where each stands in its own text, from 0.
+        last : list of int
+            Which of `ids` are the last of their texts: one for each token that is wanted.
+        attend : callable
+            As for `likeliest`.
+
+        Returns
+        -------
+        list of int
+            As many as `last` has.
+        """
+        import torch
+
+        with torch.inference_mode():
+            return self.likeliest(*(torch.tensor(each) for each in (ids, positions, last)), attend).tolist()
+
+    def likeliest(self, ids: torch.Tensor, positions: torch.Tensor, last: torch.Tensor | slice, attend: Attend):
+        """`next_tokens` for tensors, and as a tensor.
+
+        Parameters
+        ----------
+        attend : callable
+            Takes the number of a layer, and of each token its query, key and value, [tokens, 3, heads, head_dim]; gives
+            what its attention finds, [tokens, heads, head_dim].
+        """
+        # Not argmax, which is several times slower on a CPU in bfloat16.
+        return self._head(self._forward(ids, positions, last, attend)).max(-1).indices
+
+    def _forward(self, ids, positions, last, attend: Attend) -> torch.Tensor:
+        """Hidden state of each text's last token, [texts, width]."""
+        from torch.nn.functional import layer_norm
+
+        x = self.embeddings[ids] + self._positions[positions]
+        for number, layer in enumerate(self._layers):
+            normed = layer_norm(x, x.shape[-1:], *layer.norm_1, self._epsilon)
+            projected = layer.attention(normed).view(len(x), 3, self.num_heads, self.head_dim)
+            x = x + layer.projection(attend(number, projected).flatten(1))
+            if number == self.num_layers - 1:
+                x = x[last]  # nobody asks for the other tokens' outputs
+            normed = layer_norm(x, x.shape[-1:], *layer.norm_2, self._epsilon)
+            x = x + layer.narrowing(layer.widening(normed))
+        return layer_norm(x, x.shape[-1:], *self._norm, self._epsilon)
+
+
+def pretrained(folder: str | Path, dtype: str, device: str):
+    """The transformers model of a folder on a device, in evaluation mode.
+
+    Raises
+    ------
+    CourseError
+        The folder holds no GPT-2, or is damaged; the device cannot do the precision, or has no memory.
+    """
+    import torch
+    import transformers
+
+    kind = device.partition(":")[0]
+    if dtype not in DTYPES[kind]:
+        raise CourseError(
+            f"dtype is {dtype}, which this computer's {DEVICE_NAMES[kind]} does not compute GPT-2 in: use "
+            f"{' or '.join(DTYPES[kind])}."
+        )
+    folder_files.checked(Path(folder))
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder, **as_huggingface.LOCAL)
+        if config.model_type != "gpt2":
+            raise CourseError(
+                f"The checkpoint in {folder} is a {config.model_type!r}, not a GPT-2: name a folder with one."
+            )
+        with as_huggingface.quiet():
+            model = transformers.GPT2LMHeadModel.from_pretrained(
+                folder, dtype=getattr(torch, dtype), use_safetensors=True, **as_huggingface.LOCAL
+            )
+    except CourseError:
+        raise
+    except Exception as error:  # transformers raises whatever it trips over
+        raise CourseError(
+            f"The checkpoint in {folder} cannot be loaded ({as_huggingface.last_line(error)}). Make or fetch that "
+            "folder again."
+        ) from error
+    return huggingface.on_device(model, device, folder).eval()
+
+
+def load(folder: str | Path) -> Network:
+    """The network of a GPT-2's folder, in float32 on the CPU.
+
+    Raises
+    ------
+    CourseError
+        The folder holds no GPT-2, or one with options that the course does not compute, or is damaged.
+    """
+    return Network(pretrained(folder, "float32", "cpu"))
+
+
+@dataclass
+class _Layer:
+    """A block: weight and bias of its norms, and its matrices."""
+
+    norm_1: tuple
+    attention: _Linear
+    projection: _Linear
+    norm_2: tuple
+    widening: _Linear
+    narrowing: _Linear
+
+
+class _Linear:
+    """x -> x @ weight.T + bias, and its GELU if wanted. The weight is [out, in].
+
+    On a CPU in bfloat16 the weight is packed once for the matrix kernel, which otherwise does it at every call; with
+    few tokens that takes longer than the multiplication. PyTorch packs so in `torch.compile`; its operators for it are
+    no public interface, so where they are not there or not supported, plain `linear` does the same.
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None, with_gelu: bool = False):
+        self._weight, self._bias, self._with_gelu = weight.detach(), bias, with_gelu
+        self._is_packed = _can_pack(self._weight)
+        if self._is_packed:
+            import torch
+
+            self._weight = torch.ops.mkldnn._reorder_linear_weight(self._weight, PACKED_FOR_TOKENS)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        import torch
+        from torch.nn.functional import gelu, linear
+
+        if self._is_packed:
+            name, kind = ("gelu", "tanh") if self._with_gelu else ("none", "")
+            return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, name, [], kind)
+        x = linear(x, self._weight, self._bias)
+        return gelu(x, approximate="tanh") if self._with_gelu else x
+
+
+def _can_pack(weight: torch.Tensor) -> bool:
+    import torch
+
+    operators = ("_is_mkldnn_bf16_supported", "_reorder_linear_weight", "_linear_pointwise")
+    return (
+        weight.device.type == "cpu"
+        and weight.dtype == torch.bfloat16
+        and all(hasattr(torch.ops.mkldnn, name) for name in operators)
+        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    )
+
+
+def _pair(module) -> tuple:
+    return module.weight.detach(), module.bias.detach()
+
+
+def _turned(module, with_gelu: bool = False) -> _Linear:
+    """Transformers' Conv1D, whose weight is [in, out]."""
+    return _Linear(module.weight.detach().T.contiguous(), module.bias.detach(), with_gelu)
+
+
+def _check_options(config) -> None:
+    """Refuse what `Network` would compute wrongly."""
+    wanted = {
+        "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+        "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+    }
+    for name, allowed in wanted.items():
+        if getattr(config, name) not in allowed:
+            raise CourseError(
+                f"The checkpoint's config.json has {name} = {getattr(config, name)!r}; the course computes "
+                f"GPT-2 with {allowed[0]!r} only: use kv_cache = tutorial, or another checkpoint."
+            )

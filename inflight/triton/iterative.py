@@ -1,0 +1,261 @@
+"""Housekeeping of an iterative model: which sequences are under way, how each ends, and who is lost on the way.
+
+Triton calls a model whose sequences are iterative again and again with the same requests. What the model computes is
+its own affair. That a request ends once and in order, that nothing is kept of a client that has gone, and that the
+faults of Triton 2.51 hurt nobody, is the same for every such model and stands here:
+
+    self.house = Housekeeping(args, self.begin, self.forget)          # in initialize
+
+    with self.house.execution(requests) as execution:                 # in execute
+        for row in execution.rows:
+            ...                                                       # compute
+        self.house.send(execution.rows, response)
+        for row in execution.rows:
+            self.house.end(row) if row.state.is_finished else self.house.again(row)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from inflight.errors import CourseError
+from inflight.triton import python_model
+
+QUIET_S = 0.1  # more than Triton takes to release a request, or to come back with one, after an execution
+NUM_SENDERS = 4  # responses that leave at the same time
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+RELEASE_ALL = pb_utils.TRITONSERVER_REQUEST_RELEASE_ALL
+RESCHEDULE = pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+
+
+@dataclass(eq=False)
+class Row:
+    """A sequence in one execution.
+
+    Attributes
+    ----------
+    number : int
+        Its correlation id.
+    is_new : bool
+        Whether it is there for the first time.
+    state : object
+        What the model's `begin` gave.
+    """
+
+    number: int
+    is_new: bool
+    state: Any
+    request: Any
+    sender: Any
+    is_decided: bool = False  # whether it has been told what becomes of it after this execution
+
+
+@dataclass
+class Execution:
+    """One call of `execute`.
+
+    Attributes
+    ----------
+    rows : list of Row
+        The sequences that have something to compute.
+    empty_places : int
+        Places of the batch that have no request now.
+    timestamp, start_s : float
+        When it began: seconds since 1970, and of the monotonic clock.
+    """
+
+    rows: list[Row]
+    empty_places: int
+    timestamp: float
+    start_s: float
+
+
+@dataclass
+class _Kept:
+    """What is kept of a sequence from one execution to the next."""
+
+    state: Any
+    sender: Any  # of its responses, as Triton gave it in the latest execution
+    last_seen_s: float
+
+
+class Housekeeping:
+    """The sequences of an iterative model that are under way.
+
+    Parameters
+    ----------
+    args : dict
+        What Triton gives to `initialize`.
+    begin : callable
+        Takes the request of a new sequence and gives the model's state of it; what it raises is the request's error.
+    forget : callable
+        Takes such a state when its sequence is over, however it ended, and gives back what it holds.
+    on_change : callable, optional
+        Called after each execution, and after sequences were forgotten between two.
+    """
+
+    def __init__(
+        self,
+        args: dict,
+        begin: Callable[[Any], Any],
+        forget: Callable[[Any], None],
+        on_change: Callable[[], None] = lambda: None,
+    ):
+        batching = json.loads(args["model_config"])["sequence_batching"]
+        self._idle_s = int(batching["max_sequence_idle_microseconds"]) / 1e6
+        self._begin, self._forget_state, self._on_change = begin, forget, on_change
+        self._kept: dict[int, _Kept] = {}  # by correlation id, in the order of their start
+        # Sender, and error if there is one, of sequences whose requests Triton is about to release.
+        self._endings: list[tuple[Any, Exception | None]] = []
+        self._executed_s = 0.0
+        self._lock, self._closing = threading.Lock(), threading.Event()
+        self._pool = ThreadPoolExecutor(NUM_SENDERS)
+        self._keeper = threading.Thread(target=self._keep_house, daemon=True)
+        self._keeper.start()
+
+    @property
+    def states(self) -> list[Any]:
+        """The states of all sequences under way, in the order of their start, in this execution or not."""
+        return [kept.state for kept in self._kept.values()]
+
+    @contextlib.contextmanager
+    def execution(self, requests: Sequence[Any]) -> Iterator[Execution]:
+        """Take up the requests of one call of `execute`, and see to the end of it.
+
+        What is raised meanwhile is the error of every row that is not decided yet: nobody is left without an end.
+        """
+        with self._lock:
+            self._send_endings()
+            timestamp, start_s = time.time(), time.monotonic()
+            # Where a place of the batch has no request now, one that is not ready keeps it.
+            ready = [request for request in requests if _control(request, "ready")]
+            rows = [row for row in (self._take_up(request, start_s) for request in ready) if row]
+            self._forget_lost(start_s)
+            try:
+                yield Execution(rows, len(requests) - len(ready), timestamp, start_s)
+            except Exception as error:
+                for row in rows:
+                    if not row.is_decided:
+                        self.end(row, error)
+            self._mark_seen(start_s)
+            self._on_change()
+            self._executed_s = time.monotonic()
+
+    def send(self, rows: Sequence[Row], response: Callable[[Row], Any]) -> None:
+        """Send each row its response, all at once: each is a message to the server and back.
+
+        Returns when all have left: none may be under way when requests are released.
+        """
+        list(self._pool.map(lambda row: row.sender.send(response(row)), rows))
+
+    def again(self, row: Row) -> None:
+        """Have the row come again in a later execution."""
+        row.is_decided = True
+        row.request.set_release_flags(RESCHEDULE)
+
+    def end(self, row: Row, error: Exception | None = None) -> None:
+        """Have the row's request released; the final response, which is empty or the error, leaves after that.
+
+        Triton keeps the place of a request that is cancelled by the time of its release, and clients do cancel as soon
+        as they have the final response. The place of a cancelled request is freed when it is to be scheduled again;
+        then Triton answers it itself.
+        """
+        row.is_decided = True
+        self._forget(row.number)
+        if row.request.is_cancelled():
+            row.request.set_release_flags(RESCHEDULE)
+        else:
+            row.request.set_release_flags(RELEASE_ALL)
+            self._endings.append((row.sender, error))
+
+    def close(self) -> None:
+        """Send what is left, and end the threads."""
+        with self._lock:
+            self._send_endings()
+        self._closing.set()
+        self._keeper.join()
+        self._pool.shutdown()
+
+    def _take_up(self, request: Any, now_s: float) -> Row | None:
+        """None when there is nothing to compute."""
+        number, is_new = _control(request, "correlation_id"), bool(_control(request, "start"))
+        row = Row(number, is_new, None, request, request.get_response_sender())
+        try:
+            if is_new:
+                self._forget(number)
+                _refuse_end(request)
+                self._kept[number] = _Kept(self._begin(request), row.sender, now_s)
+        except Exception as error:
+            self.end(row, error)
+            return None
+        if number not in self._kept:  # it was given up, and has been told so
+            return None
+        kept = self._kept[number]
+        kept.sender, kept.last_seen_s, row.state = row.sender, now_s, kept.state
+        return row
+
+    def _forget_lost(self, now_s: float, unseen_s: float = 0.0) -> None:
+        """Forget sequences, unseen for so long, that will not come again.
+
+        Triton drops a request whose client is gone while it is queued, and one that idles, without a word to the model.
+        It looks for idle ones once in their time, so that after twice the time it has done so; their clients still
+        wait.
+        """
+        for number, kept in list(self._kept.items()):
+            unseen_now_s = now_s - kept.last_seen_s
+            if unseen_now_s > 2 * self._idle_s:
+                self._forget(number)
+                error = CourseError(
+                    f"The request was not computed for {self._idle_s * 1e6:,.0f} µs and was given up: send it "
+                    "again, or set max_sequence_idle_microseconds higher."
+                )
+                kept.sender.send(python_model.error_response(error), flags=FINAL)
+            # Nothing is kept of a sequence that had its final response, after which Triton crashes when it is asked.
+            elif unseen_now_s > unseen_s and kept.sender.is_cancelled():
+                self._forget(number)
+
+    def _send_endings(self) -> None:
+        """Final responses of the execution before, whose requests are released when another one begins."""
+        for sender, error in self._endings:
+            sender.send(error and python_model.error_response(error), flags=FINAL)
+        self._endings = []
+
+    def _keep_house(self) -> None:
+        """Do what each execution does besides when none comes. Triton does not tell when it has released a request."""
+        while not self._closing.wait(QUIET_S):
+            with self._lock:
+                now_s = time.monotonic()
+                if now_s - self._executed_s >= QUIET_S:
+                    self._forget_lost(now_s, QUIET_S)
+                    self._send_endings()
+                    self._on_change()
+
+    def _mark_seen(self, start_s: float) -> None:
+        """To Triton a sequence idles from the end of its execution on, which is when it is rescheduled."""
+        now_s = time.monotonic()
+        for kept in self._kept.values():
+            if kept.last_seen_s == start_s:
+                kept.last_seen_s = now_s
+
+    def _forget(self, number: int) -> None:
+        if number in self._kept:
+            self._forget_state(self._kept.pop(number).state)
+
+
+def _refuse_end(request: Any) -> None:
+    """Triton would lose the sequence at its first rescheduling."""
+    if _control(request, "end"):
+        raise CourseError("The request says that its sequence ends with it: leave sequence_end out, the model ends it.")
+
+
+def _control(request: Any, name: str) -> Any:
+    return python_model.scalar(request, name)

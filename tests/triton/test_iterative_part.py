@@ -1,0 +1,72 @@
+"""A learner's iterative model in a real Triton: the course's own part, and one with a fault."""
+
+import shutil
+
+import pytest
+
+from inflight.bench import gpt2_client
+from inflight.models import gpt2_checkpoint
+from inflight.notebook import mine
+from inflight.triton import repository
+from inflight.triton.server import Server
+
+PROMPTS = ["Programming in C++ is like", "One", "The capital of France", "A cat is", "Once upon a time", "A king"]
+CONFIG = """
+name: "{name}"
+backend: "python"
+max_batch_size: 8
+model_transaction_policy {{ decoupled: true }}
+input [ {{ name: "text_input"  data_type: TYPE_STRING  dims: [ 1 ] }} ]
+output [ {{ name: "text_output"  data_type: TYPE_STRING  dims: [ 1 ] }} ]
+sequence_batching {{
+  iterative_sequence: true
+  direct {{ }}
+  max_sequence_idle_microseconds: 60000000
+  control_input [
+    {{ name: "number"  control [ {{ kind: CONTROL_SEQUENCE_CORRID  data_type: TYPE_UINT64 }} ] }},
+    {{ name: "start"  control [ {{ kind: CONTROL_SEQUENCE_START  fp32_false_true: [ 0, 1 ] }} ] }},
+    {{ name: "ready"  control [ {{ kind: CONTROL_SEQUENCE_READY  fp32_false_true: [ 0, 1 ] }} ] }}
+  ]
+}}
+parameters {{ key: "checkpoint_dir"  value {{ string_value: "{folder}" }} }}
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    repo, folder = tmp_path_factory.mktemp("part") / "repo", gpt2_checkpoint.find("course-gpt2")
+    models = ("iterative-gpt2",)
+    repository.assemble(repo, models=models, gpt2_checkpoint_dir=folder, gpt2_dtype="float32")
+    right = (mine.COURSES_OWN / mine.PARTS["iterative_gpt2"]).read_text()
+    wrong = right.replace("range(text.cached, len(text.ids))", "range(len(text.ids) - text.cached)")
+    assert wrong != right
+    for name, source in (("right", right), ("wrong", wrong)):
+        (repo / name / "1").mkdir(parents=True)
+        (repo / name / "1" / "model.py").write_text(source)
+        (repo / name / "config.pbtxt").write_text(CONFIG.format(name=name, folder=folder))
+    with Server(repo) as server:
+        yield server
+    shutil.rmtree(repo)
+
+
+def answers(server, model):
+    tokens = gpt2_client.run(server.grpc_url, model, PROMPTS, 16)
+    return gpt2_client.standings(tokens)["text"].tolist()
+
+
+def test_a_right_model_answers_like_the_courses(server):
+    assert answers(server, "right") == answers(server, "iterative-gpt2")
+
+
+def test_a_wrong_model_does_not(server):
+    assert answers(server, "wrong") != answers(server, "iterative-gpt2")
+
+
+def test_clients_that_vanish_leave_their_slots(server):
+    """More than there are slots, so that nobody would get one after them."""
+    for _ in range(5):
+        reading = gpt2_client.race(server.grpc_url, "right", PROMPTS[:1], 200)
+        while not next(reading):
+            pass
+        reading.close()
+    assert answers(server, "right") == answers(server, "iterative-gpt2")
