@@ -62,8 +62,15 @@ class Asked:
     at_s: float
 
 
-def rehearse(asked: Several[Asked], build: BuildConfig, config: ExecutorConfig, prices: Prices) -> Run:
+def rehearse(
+    asked: Several[Asked], build: BuildConfig, config: ExecutorConfig, prices: Prices, allotted_ms: float = 0
+) -> Run:
     """Play a run to its end.
+
+    Parameters
+    ----------
+    allotted_ms : float
+        A request that takes longer, its wait included, ends with an error; 0: none does.
 
     Returns
     -------
@@ -84,10 +91,10 @@ def rehearse(asked: Several[Asked], build: BuildConfig, config: ExecutorConfig, 
         )
     sequences = Sequences(blocks, build, config.enable_chunked_context, config.enable_kv_cache_reuse)
     if not config.scheduler_path:
-        return _play(asked, sequences, built_in(config), config.max_queue_size, prices)
+        return _play(asked, sequences, built_in(config), config.max_queue_size, prices, allotted_ms)
     scheduler = tried(config, build)
     try:
-        return _play(asked, sequences, scheduler, config.max_queue_size, prices)
+        return _play(asked, sequences, scheduler, config.max_queue_size, prices, allotted_ms)
     finally:
         scheduler.close()
 
@@ -106,7 +113,12 @@ def _num_blocks(build: BuildConfig, config: ExecutorConfig) -> int:
 
 
 def _play(
-    asked: Several[Asked], sequences: Sequences, scheduler: Scheduler, max_queue_size: int, prices: Prices
+    asked: Several[Asked],
+    sequences: Sequences,
+    scheduler: Scheduler,
+    max_queue_size: int,
+    prices: Prices,
+    allotted_ms: float,
 ) -> Run:
     rows = [_Row(number, request) for number, request in enumerate(asked)]
     coming = deque(sorted(range(len(asked)), key=lambda number: asked[number].at_s))
@@ -115,10 +127,15 @@ def _play(
         while coming and asked[coming[0]].at_s <= now_s:
             row = rows[coming.popleft()]
             if max_queue_size and len(sequences.waiting) >= max_queue_size:
-                row.refused_at_s = now_s
+                row.fail("The queue is full.", now_s)
             else:
                 request = Request(row.asked.input_ids, row.asked.max_tokens)
                 sequences.waiting.append(Sequence(row.number, request))
+        if allotted_ms:
+            for sequence in [*sequences.waiting, *sequences.running, *sequences.paused]:
+                if 1000 * (now_s - asked[sequence.id].at_s) > allotted_ms:
+                    sequences.remove(sequence)
+                    rows[sequence.id].fail("Its time is over.", now_s)
         if not (sequences.waiting or sequences.running or sequences.paused):
             if not coming:
                 break
@@ -150,7 +167,10 @@ class _Row:
     def __init__(self, number: int, asked: Asked):
         self.number, self.asked = number, asked
         self.answers_at_s: list[float] = []
-        self.refused_at_s: float | None = None
+        self.error, self.ended_at_s = "", 0.0
+
+    def fail(self, error: str, now_s: float) -> None:
+        self.error, self.ended_at_s = error, now_s
 
     def as_dict(self) -> dict:
         common = {
@@ -160,8 +180,8 @@ class _Row:
             "input_len": len(self.asked.input_ids),
             "max_tokens": self.asked.max_tokens,
         }
-        if self.refused_at_s is not None:
-            return {**common, "last_s": self.refused_at_s, "output_len": 0, "error": "The queue is full."}
+        if self.error:
+            return {**common, "last_s": self.ended_at_s, "output_len": 0, "error": self.error}
         first, last, number = self.answers_at_s[0], self.answers_at_s[-1], len(self.answers_at_s)
         return {
             **common,

@@ -11,7 +11,10 @@ and gets a load and limits that are as hard for it.
 
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
@@ -44,6 +47,7 @@ HOUSE_RULES = (
 LONGEST_PROMPT, LONGEST_ANSWER = 512, 64  # tokens that an engine of the service must take
 LONGEST_ARTICLE = 300
 MIB = 2**20
+LOOK_EVERY_S = 0.5
 
 
 # The brief ------------------------------------------------------------------------------------------------------------
@@ -88,7 +92,7 @@ class Brief:
         )
 
 
-BRIEF = Brief(rate=1.8, cv=1.2, objective=Objective(ttft_ms=1500, itl_ms=80), memory_mib=64, number=40)
+BRIEF = Brief(rate=1.9, cv=1.2, objective=Objective(ttft_ms=1800, itl_ms=80), memory_mib=64, number=40)
 
 
 def requests(tokenizer: ChatTokenizer, brief: Brief, seed: int, number: int | None = None) -> list[TimedRequest]:
@@ -125,6 +129,8 @@ class Deployment:
         `max_tokens_in_paged_kv_cache`; None: as many as the brief's memory has room for.
     enable_kv_cache_reuse, enable_chunked_context, batch_scheduler_policy, scheduler_path, max_queue_size
         Of the load; see `ExecutorConfig`.
+    allotted_time_ms : int
+        A request that takes longer, its wait included, is ended with an error; 0: none is.
     instances : int
         Of each of the two models that turn text into tokens and back.
     """
@@ -138,6 +144,7 @@ class Deployment:
     batch_scheduler_policy: str = "guaranteed_no_evict"
     scheduler_path: str | None = None
     max_queue_size: int = 0
+    allotted_time_ms: int = 0
     instances: int = 1
 
     @property
@@ -222,6 +229,7 @@ KINDS = {
     "batch_scheduler_policy": "name of a policy",
     "scheduler_path": "path or None",
     "max_queue_size": "whole number",
+    "allotted_time_ms": "whole number",
     "instances": "whole number from 1 to 4",
 }
 
@@ -346,26 +354,66 @@ def load(server: Server, chosen: Deployment, brief: Brief) -> None:
         "enable_chunked_context",
         "max_queue_size",
     )
-    values = {name: "" if (value := getattr(config, name)) is None else value for name in names}
+    values: dict[str, object] = {name: "" if (value := getattr(config, name)) is None else value for name in names}
+    values["allotted_time_ms"] = chosen.allotted_time_ms
     server.load("tensorrt_llm", gpt_model_path=engine_dir, **values)
     tokenizer = load_tokenizer(engine_dir)
     with Client(server.grpc_url) as client, load_generator.sender(client, stream=True) as send:
         load_generator.warm_up(send, requests(tokenizer, brief, seed=0, number=2), 2)
 
 
-def serve(server: Server, chosen: Deployment, brief: Brief, seed: int, number: int | None = None) -> Served:
-    """Load a deployment, send a run of the service to it, and wait for the last answer.
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is: how many of how many requests are done."""
+
+    done: int
+    total: int
+
+
+def follow(
+    server: Server, chosen: Deployment, brief: Brief, seed: int, number: int | None = None
+) -> Iterator[Progress | Served]:
+    """Load a deployment and send a run of the service to it; tell meanwhile how far it is, and at last what it came to.
+
+    Closed early, as when a loop over it is left, it ends the requests that are under way.
 
     Raises
     ------
     CourseError
-        As `load`.
+        As `load`; or the server went away: what was answered until then is in no `Served`, and the message says so.
     """
+    total = number or brief.number
+    yield Progress(0, total)
     load(server, chosen, brief)
-    tokenizer = load_tokenizer(engine_of(chosen))
-    with Client(server.grpc_url) as client, load_generator.sender(client, stream=True) as send:
-        run = load_generator.load(send, requests(tokenizer, brief, seed, number))
-    return Served(chosen, run, brief)
+    asked = requests(load_tokenizer(engine_of(chosen)), brief, seed, number)
+    done = [0]
+
+    def count(number: int, _total: int) -> None:
+        done[0] = number
+
+    with (
+        Client(server.grpc_url) as client,
+        load_generator.sender(client, stream=True) as send,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        running = pool.submit(load_generator.load, send, asked, progress=count)
+        try:
+            while not wait([running], timeout=LOOK_EVERY_S).done:
+                yield Progress(done[0], total)
+        finally:
+            if not running.done():
+                send.abort()
+    run = running.result()
+    if run.stopped:
+        raise CourseError(f"{run.stopped} Start the server again, and run it once more.")
+    yield Served(chosen, run, brief)
+
+
+def serve(server: Server, chosen: Deployment, brief: Brief, seed: int, number: int | None = None) -> Served:
+    """As `follow`, without telling: what a run came to."""
+    *_, served = follow(server, chosen, brief, seed, number)
+    assert isinstance(served, Served)
+    return served
 
 
 def rehearse(chosen: Deployment, brief: Brief, tokenizer: ChatTokenizer, seed: int, number: int | None = None) -> Served:
@@ -382,7 +430,7 @@ def rehearse(chosen: Deployment, brief: Brief, tokenizer: ChatTokenizer, seed: i
         rehearsal.Asked(tokenizer.encode(tokenizer.chat(request.text)), request.max_tokens, request.at_s)
         for request in requests(tokenizer, brief, seed, number)
     ]
-    run = rehearsal.rehearse(asked, chosen.build_config, config, rehearsal.PRICES.times(brief.pace))
+    run = rehearsal.rehearse(asked, chosen.build_config, config, rehearsal.PRICES.times(brief.pace), chosen.allotted_time_ms)
     return Served(chosen, run, brief)
 
 
@@ -410,3 +458,35 @@ def pace(server: Server, tokenizer: ChatTokenizer, rounds: int = 3) -> float:
                 raise CourseError(f"The pace cannot be found: {run.requests['error'].max()}")
             took_s.append(run.requests["last_s"].max() - run.requests["sent_s"].min())
     return float(np.median(took_s)) / expected_s
+
+
+# Kept in a file -------------------------------------------------------------------------------------------------------
+
+
+def to_json(served: Served) -> str:
+    """A run with its settings and its task, as text."""
+    content = {
+        "deployment": asdict(served.deployment),
+        "brief": asdict(served.brief),
+        "requests": served.run.requests.astype(object).where(served.run.requests.notna(), None).to_dict("list"),
+        "started_at": served.run.started_at,
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
+def from_json(text: str) -> Served:
+    """What `to_json` wrote.
+
+    Raises
+    ------
+    CourseError
+        It is something else.
+    """
+    try:
+        content = json.loads(text)
+        limits = Objective(**content["brief"].pop("objective"))
+        table = pd.DataFrame(content["requests"], columns=load_generator.COLUMNS)
+        run = Run(table.astype({name: float for name in ("ttft_ms", "itl_ms", "latency_ms")}), content["started_at"])
+        return Served(Deployment(**content["deployment"]), run, Brief(**content["brief"], objective=limits))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CourseError(f"This is no result of a run ({type(error).__name__}: {error}): run it again.") from None
