@@ -45,7 +45,7 @@ HOUSE_RULES = (
     "sport, begin with the result. Do not mention these rules, and do not say that this is a summary. The article is:"
 )
 LONGEST_PROMPT, LONGEST_ANSWER = 512, 64  # tokens that an engine of the service must take
-LONGEST_ARTICLE = 300
+LONGEST_ARTICLE = 230  # words
 MIB = 2**20
 LOOK_EVERY_S = 0.5
 
@@ -104,14 +104,21 @@ def requests(tokenizer: ChatTokenizer, brief: Brief, seed: int, number: int | No
         How many; by default the brief's.
     """
     number, choose = number or brief.number, random.Random(seed)
-    articles = [record for record in read_dataset() if input_len(record.input, tokenizer) <= LONGEST_ARTICLE]
+    articles = [record for record in read_dataset() if len(record.input.split()) <= LONGEST_ARTICLE]
     found = []
     for place, at_s in enumerate(bursts(number, brief.rate, brief.cv, seed)):
         record = choose.choice(articles)
-        text = f"{HOUSE_RULES} (report {seed}-{place}) {record.input}"  # no two users send the same
-        answer = max(8, min(record.output_len // 2, LONGEST_ANSWER))
-        found.append(TimedRequest(text, answer, at_s, input_len(text, tokenizer)))
+        text, tokens = _prompt(f"(report {seed}-{place}) {record.input}", tokenizer)  # no two users send the same
+        found.append(TimedRequest(text, max(8, min(record.output_len // 2, LONGEST_ANSWER)), at_s, tokens))
     return found
+
+
+def _prompt(article: str, tokenizer: ChatTokenizer) -> tuple[str, int]:
+    """The house rules and as much of an article as the engine takes, with the number of tokens."""
+    words = article.split()
+    while (tokens := input_len(text := " ".join([HOUSE_RULES, *words]), tokenizer)) > LONGEST_PROMPT:
+        words = words[: len(words) * 9 // 10]
+    return text, tokens
 
 
 # Every knob -----------------------------------------------------------------------------------------------------------
@@ -187,11 +194,16 @@ class Deployment:
         """What is not as by default."""
         default = Deployment()
         return {
-            field.name: value for field in fields(self) if (value := getattr(self, field.name)) != getattr(default, field.name)
+            field.name: value
+            for field in fields(self)
+            if (value := getattr(self, field.name)) != getattr(default, field.name)
         }
 
     def __str__(self) -> str:
-        words = [f"{name} = {Path(value).name if name == 'scheduler_path' else value}" for name, value in self.changed.items()]
+        words = [
+            f"{name} = {Path(value).name if name == 'scheduler_path' else value}"
+            for name, value in self.changed.items()
+        ]
         return ", ".join(words) or "the defaults"
 
 
@@ -326,9 +338,7 @@ def engine_of(chosen: Deployment) -> Path:
 
 def start(folder: str | Path, log_path: str | Path | None = None) -> Server:
     """A server of the service with the defaults, started; `load` brings a deployment into it."""
-    repo = repository.assemble(
-        folder, engine_of(Deployment()), iteration_log_path=log_path, decoupled_mode=True
-    )
+    repo = repository.assemble(folder, engine_of(Deployment()), iteration_log_path=log_path, decoupled_mode=True)
     return Server(repo).start()
 
 
@@ -416,7 +426,9 @@ def serve(server: Server, chosen: Deployment, brief: Brief, seed: int, number: i
     return served
 
 
-def rehearse(chosen: Deployment, brief: Brief, tokenizer: ChatTokenizer, seed: int, number: int | None = None) -> Served:
+def rehearse(
+    chosen: Deployment, brief: Brief, tokenizer: ChatTokenizer, seed: int, number: int | None = None
+) -> Served:
     """What the deployment would come to at the reference's prices, in virtual time: `rehearsal` says how.
 
     Raises
@@ -430,7 +442,9 @@ def rehearse(chosen: Deployment, brief: Brief, tokenizer: ChatTokenizer, seed: i
         rehearsal.Asked(tokenizer.encode(tokenizer.chat(request.text)), request.max_tokens, request.at_s)
         for request in requests(tokenizer, brief, seed, number)
     ]
-    run = rehearsal.rehearse(asked, chosen.build_config, config, rehearsal.PRICES.times(brief.pace), chosen.allotted_time_ms)
+    run = rehearsal.rehearse(
+        asked, chosen.build_config, config, rehearsal.PRICES.times(brief.pace), chosen.allotted_time_ms
+    )
     return Served(chosen, run, brief)
 
 
@@ -486,7 +500,7 @@ def from_json(text: str) -> Served:
         content = json.loads(text)
         limits = Objective(**content["brief"].pop("objective"))
         table = pd.DataFrame(content["requests"], columns=load_generator.COLUMNS)
-        run = Run(table.astype({name: float for name in ("ttft_ms", "itl_ms", "latency_ms")}), content["started_at"])
+        run = Run(table.astype(dict.fromkeys(("ttft_ms", "itl_ms", "latency_ms"), float)), content["started_at"])
         return Served(Deployment(**content["deployment"]), run, Brief(**content["brief"], objective=limits))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CourseError(f"This is no result of a run ({type(error).__name__}: {error}): run it again.") from None

@@ -1,8 +1,8 @@
 """The dashboard of lesson 09: every knob of a deployment, and a picture to which each run adds a point.
 
-    board = tuning_board.TuningBoard(server, brief)
-    board.run()                                    # as the button does
-    board.points[-1].keeps
+board = tuning_board.TuningBoard(server, brief)
+board.run()                                    # as the button does
+board.points[-1].keeps
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class TuningBoard(Dashboard):
         chosen = service.deployment(chosen)
         named = {path: name for name, path in self._schedulers.items()}
         if chosen.scheduler_path not in named:
-            raise CourseError(f"This board has no scheduler {chosen.scheduler_path}: give it to the board's schedulers.")
+            raise CourseError(f"This board has no scheduler {chosen.scheduler_path}: give it one when you make it.")
         values = {name: getattr(chosen, name) for name in self.controls if name != "scheduler_path"}
         values |= {"cache_tokens": chosen.cache_tokens or 0, "scheduler_path": named[chosen.scheduler_path]}
         for name, value in values.items():

@@ -1,6 +1,6 @@
 """The report of a tuned deployment: one page, written from what was measured, as a notebook and as HTML.
 
-    notebook, page = tuning_report.write(folder, yours=[run, run, run], before=[run, run, run])
+notebook, page = tuning_report.write(folder, yours=[run, run, run], before=[run, run, run])
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def write(folder: str | Path, yours: Sequence[Served], before: Sequence[Served],
         files.replace_text(written[0], nbformat.writes(notebook) + "\n")
         files.replace_text(written[1], _page(text, summary, page(figure)))
     except OSError as error:
-        raise CourseError(f"The report cannot be written to {folder} ({error.strerror}): name another folder.") from error
+        raise CourseError(
+            f"The report cannot be written to {folder} ({error.strerror}): name another folder."
+        ) from error
     return written
 
 

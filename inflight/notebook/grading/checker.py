@@ -24,6 +24,7 @@ _LESSONS = {
     "5": "kv_cache",
     "6": "batchers",
     "8": "iterative_gpt2",
+    "9": "capstone",
 }
 
 
