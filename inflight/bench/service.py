@@ -48,6 +48,7 @@ LONGEST_PROMPT, LONGEST_ANSWER = 512, 64  # tokens that an engine of the service
 LONGEST_ARTICLE = 230  # words
 MIB = 2**20
 LOOK_EVERY_S = 0.5
+FEWEST = 8  # requests of a run
 
 
 # The brief ------------------------------------------------------------------------------------------------------------
@@ -84,6 +85,10 @@ class Brief:
         """The same task for a machine that is `pace` times slower than this brief's."""
         limits = {name: None if limit is None else limit * pace for name, limit in asdict(self.objective).items()}
         return replace(self, rate=self.rate / pace, objective=Objective(**limits), pace=self.pace * pace)
+
+    def number_in(self, seconds: float) -> int:
+        """Requests that come in so many seconds: at least `FEWEST`, at most `number`."""
+        return min(self.number, max(FEWEST, round(self.rate * seconds)))
 
     def __str__(self) -> str:
         return (
@@ -201,7 +206,7 @@ class Deployment:
 
     def __str__(self) -> str:
         words = [
-            f"{name} = {Path(value).name if name == 'scheduler_path' else value}"
+            f"{name}: {Path(value).name if name == 'scheduler_path' else value}"
             for name, value in self.changed.items()
         ]
         return ", ".join(words) or "the defaults"
@@ -338,7 +343,8 @@ def engine_of(chosen: Deployment) -> Path:
 
 def start(folder: str | Path, log_path: str | Path | None = None) -> Server:
     """A server of the service with the defaults, started; `load` brings a deployment into it."""
-    repo = repository.assemble(folder, engine_of(Deployment()), iteration_log_path=log_path, decoupled_mode=True)
+    log = {} if log_path is None else {"iteration_log_path": log_path}
+    repo = repository.assemble(folder, engine_of(Deployment()), decoupled_mode=True, **log)
     return Server(repo).start()
 
 

@@ -38,6 +38,7 @@ with progress.wait("The default deployment starts, and its pace is taken"):
     tokenizer = load_tokenizer(service.engine_of(service.Deployment()))
     pace = service.pace(server, tokenizer, rounds=1)
 brief = service.BRIEF.at(pace)
+number = brief.number_in(seconds=8)
 scheduler = mine.part("scheduler")
 print(f"pace {pace:.2f}: {brief}")
 print(repr(scheduler))
@@ -209,12 +210,12 @@ check("9.3", settings)
 # %% tags=["nbval-ignore-output"]
 rounds = [(seed, chosen) for seed in (21, 22, 23) for chosen in ({}, settings)]
 served = [
-    service.serve(server, service.deployment(chosen), brief, seed, number=16)
+    service.serve(server, service.deployment(chosen), brief, seed, number)
     for seed, chosen in progress.over(rounds if settings else [], "Run")
 ]
 before, yours = served[0::2], served[1::2]
 for one, other in zip(yours, before):
-    print(f"in time: {one.met} of 16, the defaults {other.met}", end="; ")
+    print(f"in time: {one.met} of {number}, the defaults {other.met}", end="; ")
     print(f"goodput {one.goodput:.2f} and {other.goodput:.2f} requests a second")
 
 # %% [markdown]
@@ -280,7 +281,7 @@ if yours:
 # count them once: `RequestView.cached_tokens` says what a waiting request would find.
 
 # %% tags=["nbval-ignore-output"]
-board = tuning_board.TuningBoard(server, brief, {"mine": scheduler}, number=16)
+board = tuning_board.TuningBoard(server, brief, {"mine": scheduler}, number)
 board
 
 # %% [markdown]

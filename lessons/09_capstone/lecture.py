@@ -54,7 +54,7 @@ knobs = {
 }
 guess = widgets.predict(
     "Which knob alone brings the most goodput?",
-    [f"{name}: {list(setting)[0]}" for name, setting in knobs.items()],
+    [f"{name}: {next(iter(setting))}" for name, setting in knobs.items()],
     given=prediction,
 )
 guess
@@ -76,6 +76,7 @@ with progress.wait("The default deployment starts, and its pace is taken"):
     tokenizer = load_tokenizer(service.engine_of(service.Deployment()))
     pace = service.pace(server, tokenizer, rounds=2)
 brief = service.BRIEF.at(pace)
+number = brief.number_in(seconds=8)
 print(f"pace {pace:.2f}: {brief}")
 
 # %% tags=["setup"]
@@ -160,7 +161,7 @@ catch_up("09", "Run")
 from inflight.notebook import mine, tuning_board
 
 scheduler = mine.part("scheduler")
-board = tuning_board.TuningBoard(server, brief, {"mine": scheduler}, number=12)
+board = tuning_board.TuningBoard(server, brief, {"mine": scheduler}, number)
 print(repr(scheduler))
 board
 
@@ -171,7 +172,7 @@ charts.show(board.frame.figure, board.frame.alt)
 
 # %%
 before, after = board.points[:2]
-assert len(before.run.requests) == len(after.run.requests) == 12
+assert len(before.run.requests) == len(after.run.requests) == number
 print("runs measured:", len(board.points))
 
 # %% [markdown]
@@ -192,7 +193,7 @@ from inflight.notebook import catch_up
 catch_up("09", "Explain")
 rows = []
 for seed, served in enumerate(board.points, tuning_board.FIRST_SEED):
-    played = service.rehearse(served.deployment, brief, tokenizer, seed, number=12)
+    played = service.rehearse(served.deployment, brief, tokenizer, seed, number)
     for way, run in (("measured", served), ("rehearsed", played)):
         rows.append({"settings": str(run.deployment), "way": way, "in time": run.met})
         rows[-1] |= {"TTFT P99 (ms)": run.ttft_p99_ms, "ITL P99 (ms)": run.itl_p99_ms}
@@ -221,7 +222,7 @@ experiments = {
     "reuse, INT8, 16 seats": once | knobs["fewer bytes a token"] | knobs["more seats"],
     "more memory than there is": once | {"cache_tokens": 8192},
 }
-ran = grid.run(experiments, f"{workdir.name}/grid", pace=pace, number=12)
+ran = grid.run(experiments, f"{workdir.name}/grid", pace=pace, number=number)
 points = [*board.points, *ran.served.values()]
 charts.show(charts.pareto(points, brief), charts.pareto_summary(points, brief))
 
@@ -284,7 +285,7 @@ rows = []
 for name, setting in progress.over(
     ways(brief).items(), "Twice the load", "{0[0]}".format
 ):
-    served = service.serve(server, service.deployment(setting), crowded, 7, number=24)
+    served = service.serve(server, service.deployment(setting), crowded, 7, 2 * number)
     turned_away = len(served.run.requests) - len(served.run.answered)
     rows.append({"way": name, "in time": served.met, "without answer": turned_away})
     rows[-1] |= {"TTFT P99 of the others (ms)": served.ttft_p99_ms}

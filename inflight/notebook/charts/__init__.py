@@ -74,7 +74,6 @@ __all__ = [
     "load_sweep_summary",
     "pareto",
     "pareto_summary",
-    "policies",
     "policy_gains",
     "queue_outcomes",
     "race",

@@ -35,9 +35,9 @@ def pareto(points: Sequence[Served], brief: Brief) -> go.Figure:
         x=[low, limit, limit, low, low],
         y=[ENOUGH * brief.rate, ENOUGH * brief.rate, top, top, ENOUGH * brief.rate],
         fill="toself",
-        fillcolor="rgba(0, 158, 115, 0.15)",
+        fillcolor="#DDF1EA",
         mode="lines",
-        line={"width": 0},
+        line={"width": 1, "color": GOOD},
         name="the objective",
         **area_saying(f"the objective: {brief}"),
     )
@@ -123,7 +123,7 @@ def _front(points: Sequence[Served]) -> list[int]:
 
 def _words(place: int, point: Served) -> str:
     return (
-        f"<b>{place + 1}: {point.deployment}</b><br>{point.met} of {len(point.run.requests)} in time, goodput "
+        f"<b>run {place + 1}</b>, {point.deployment}<br>{point.met} of {len(point.run.requests)} in time, goodput "
         f"{point.goodput:.2f}/s<br>P99 of TTFT {point.ttft_p99_ms:,.0f} ms, of ITL {point.itl_p99_ms:,.0f} ms"
     )
 
