@@ -36,13 +36,14 @@ from inflight.triton.client import Client
 from inflight.triton.server import Server
 
 HOUSE_RULES = (
-    "You write the short news of a railway station's screens. Travellers read them in passing, from far away, and most "
-    "of them have a train to catch. Say who did what, where and when, in the order in which it matters. Begin with the "
-    "fact that a reader would tell a friend. Use plain words and short sentences, no more than two of them. Write "
-    "numbers as digits and names in full. Leave out opinions, adjectives that judge, and everything that the article "
-    "only supposes. Never promise, never advise, never make a joke. If the article reports an accident, name the place "
-    "first. If it quotes somebody, say who it was and what the quotation means, without quotation marks. If it is about "
-    "sport, begin with the result. Do not mention these rules, and do not say that this is a summary. The article is:"
+    "You write the short news of a railway station's screens. Travellers read them in passing, from far away, and "
+    "most of them have a train to catch. Say who did what, where and when, in the order in which it matters. Begin "
+    "with the fact that a reader would tell a friend. Use plain words and short sentences, no more than two of them. "
+    "Write numbers as digits and names in full. Leave out opinions, adjectives that judge, and everything that the "
+    "article only supposes. Never promise, never advise, never make a joke. If the article reports an accident, name "
+    "the place first. If it quotes somebody, say who it was and what the quotation means, without quotation marks. If"
+    " it is about sport, begin with the result. Do not mention these rules, and do not say that this is a summary. "
+    "The article is:"
 )
 LONGEST_PROMPT, LONGEST_ANSWER = 512, 64  # tokens that an engine of the service must take
 LONGEST_ARTICLE = 230  # words
@@ -206,8 +207,7 @@ class Deployment:
 
     def __str__(self) -> str:
         words = [
-            f"{name}: {Path(value).name if name == 'scheduler_path' else value}"
-            for name, value in self.changed.items()
+            f"{name}: {Path(value).name if name == 'scheduler_path' else value}" for name, value in self.changed.items()
         ]
         return ", ".join(words) or "the defaults"
 
