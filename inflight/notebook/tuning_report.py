@@ -98,7 +98,7 @@ def _spread(values: Sequence[float], digits: int = 2) -> str:
 def _page(text: str, summary: str, picture: str) -> str:
     """The text above the picture, on a page that needs no network."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text)])
-    body, _ = HTMLExporter(template_name="basic").from_notebook_node(notebook)
+    body, _ = HTMLExporter(template_name="basic", exclude_anchor_links=True).from_notebook_node(notebook)
     look = "max-width: 60em; margin: 1em auto; font-family: system-ui, sans-serif; line-height: 1.5"
     head = f'<div style="{look}">{body}</div>'
     below = f'<p style="{look}">{html.escape(summary)}</p>'

@@ -153,7 +153,7 @@ for name, bytes_per_token in service.BYTES_PER_TOKEN.items():
 #
 # *Core · importance 5/5 · difficulty 4/5 · 15 minutes*
 #
-# Fill in `settings`, so that the goodput of hidden runs is at least 1.5 times that of the defaults, and at least 88 % of
+# Fill in `settings`, so that the goodput of hidden runs is at least 1.5 times that of the defaults, and at least 90 % of
 # the course's. Knobs: `max_batch_size`, `max_num_tokens`, `kv_cache_quant_algo` (`"INT8"`), `cache_tokens`,
 # `enable_kv_cache_reuse`, `enable_chunked_context`, `batch_scheduler_policy`, `scheduler_path` (try `scheduler`),
 # `max_queue_size`, `allotted_time_ms`, `instances`. There is more than one way.
@@ -224,7 +224,7 @@ for one, other in zip(yours, before):
 # *importance 4/5 · difficulty 3/5 · 12 minutes*
 #
 # On Monday twice as many requests come. Nobody can serve them all in time. Fill in `monday`, so that the goodput under
-# twice the load is at least 88 % of the course's. A request that is turned away is no goodput, and one that is late is
+# twice the load is at least 90 % of the course's. A request that is turned away is no goodput, and one that is late is
 # none either.
 
 # %%
@@ -277,8 +277,8 @@ if yours:
 # ## Bonus
 #
 # The dashboard, with your scheduler in its list. Can you keep the contract with the cache in float32 and without
-# pauses? `guaranteed_no_evict` promises every user the blocks of the house rules once more. A scheduler of your own may
-# count them once: `RequestView.cached_tokens` says what a waiting request would find.
+# pauses? `guaranteed_no_evict` promises every user the blocks of the house rules once more. `now.free_blocks` counts
+# them once, however many hold them: a scheduler of your own may promise what is really free.
 
 # %% tags=["nbval-ignore-output"]
 board = tuning_board.TuningBoard(server, brief, {"mine": scheduler}, number)

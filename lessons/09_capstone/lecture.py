@@ -197,6 +197,7 @@ for seed, served in enumerate(board.points, tuning_board.FIRST_SEED):
     for way, run in (("measured", served), ("rehearsed", played)):
         rows.append({"settings": str(run.deployment), "way": way, "in time": run.met})
         rows[-1] |= {"TTFT P99 (ms)": run.ttft_p99_ms, "ITL P99 (ms)": run.itl_p99_ms}
+assert len(rows) == 2 * len(board.points)
 charts.table(pd.DataFrame(rows), decimals=0)
 
 # %% [markdown]
