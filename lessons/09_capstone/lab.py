@@ -311,6 +311,8 @@ board
 # Neither of you: runs with other arrivals differ by more than that. Measure both in turns, with the same seeds, several
 # rounds, and compare round by round.
 # </details>
+#
+# When every check says so, compare with {counterpart}.
 
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import session
