@@ -34,7 +34,16 @@ function render({ model, el }) {
   el.classList.add("inflight-figure");
   const chart = el.appendChild(document.createElement("div"));
   const resized = new ResizeObserver(() => chart.layout && el.offsetWidth && Plotly.Plots.resize(chart));
-  let drawing = false;
+  let drawing = false, listening = false;
+  function listen() {
+    if (listening) return;
+    listening = true;
+    chart.on("plotly_click", ({ points: [point] }) => {
+      if (point?.customdata === undefined) return;
+      model.set("clicked", { mark: point.customdata, at: Date.now() });  // the same mark again is another click
+      model.save_changes();
+    });
+  }
   // While one figure is drawn, newer ones may arrive: only the newest is drawn next, so a slow page never falls behind.
   async function draw() {
     if (drawing) return;
@@ -46,6 +55,7 @@ function render({ model, el }) {
         const { data, layout, config } = JSON.parse(drawn);
         chart.style.height = `${layout.height}px`;  // which plotly forgets when the cell gets wider
         await react(chart, data, layout, config);
+        listen();
       }
     } finally {
       drawing = false;
@@ -75,9 +85,12 @@ class LiveFigure(anywidget.AnyWidget):
     ----------
     value : str
         The figure as plotly's JSON, "" before the first.
+    clicked : dict
+        `mark`, the `customdata` of the mark that was clicked last, and `at`, when; empty before the first.
     """
 
     value = traitlets.Unicode("").tag(sync=True)
+    clicked = traitlets.Dict().tag(sync=True)
     _esm = SCRIPT + _DRAWING
     _css = _CARD
 

@@ -7,6 +7,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.bench.batch_run import Outcome
+from inflight.bench.load_generator import Run
+from inflight.bench.service import BRIEF, Deployment, Served
 from inflight.engine.layers import Layer, Step
 from inflight.notebook import charts
 from inflight.triton import telemetry
@@ -254,6 +256,27 @@ SWEEP_RESULT = {
     "capacity": {"measured": {"median": 5.0, "min": 4.8, "max": 5.2}, "predicted": 5.5},
 }
 
+# Lesson 09: settings as points
+
+
+def run_of(times_ms: float, seed: int) -> Run:
+    """Forty requests, one in half a second, whose first token takes about so long."""
+    draw = np.random.default_rng(seed)
+    sent, ttft = np.arange(40) / 2, times_ms * draw.uniform(0.3, 1.2, 40)
+    table = pd.DataFrame({"sent_s": sent, "ttft_ms": ttft, "itl_ms": 30.0, "latency_ms": ttft + 900, "error": ""})
+    return Run(table.assign(last_s=sent + table["latency_ms"] / 1000), 0.0)
+
+
+POINTS = [
+    Served(Deployment(**settings), run_of(times_ms, seed), BRIEF)
+    for seed, (times_ms, settings) in enumerate([
+        (5000, {}),
+        (2100, {"enable_kv_cache_reuse": True}),
+        (1300, {"enable_kv_cache_reuse": True, "kv_cache_quant_algo": "INT8"}),
+        (700, {"enable_kv_cache_reuse": True, "kv_cache_quant_algo": "INT8", "max_batch_size": 16}),
+    ])
+]  # fmt: skip
+
 # A name may have a second sample, after a full stop.
 FIGURES: dict[str, go.Figure] = {
     "against_the_baseline": charts.against_the_baseline(
@@ -277,6 +300,8 @@ FIGURES: dict[str, go.Figure] = {
     "layer": charts.layer(LAYER),
     "load_sweep": charts.load_sweep(SWEEP_RESULT),
     "policy_gains": charts.policy_gains(GAINS),
+    "pareto": charts.pareto(POINTS, BRIEF),
+    "pareto.no run yet": charts.pareto([], BRIEF),
     "queue_outcomes": charts.queue_outcomes(COUNTS),
     "race": charts.race({"simple-gpt2": tokens(6, 0.03), "iterative-gpt2": tokens(6, 0.02)}, np.arange(6) / 10),
     "race.nothing yet": charts.race({"simple-gpt2": tokens(2, 0.03).iloc[:0]}, [0.0, 0.1]),

@@ -163,7 +163,7 @@ def test_an_untouched_exercise_is_not_done_yet(exercise, answer):
 
 # 8.4: models ----------------------------------------------------------------------------------------------------------
 
-COURSES = mine.COURSES_OWN / "model.py"
+COURSES = mine.COURSES_OWN / mine.PARTS["iterative_gpt2"]
 LOOK_FOR_THOSE_WHO_LEFT = "if self.texts[number].sender.is_cancelled():"
 STEP = """        attend = partial(self.attend, texts)
         tokens = self.network.next_tokens(ids, positions, last, attend)

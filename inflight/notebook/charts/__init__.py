@@ -21,6 +21,7 @@ from inflight.notebook.charts.batching import (
     who_pays,
     who_pays_summary,
 )
+from inflight.notebook.charts.capstone import pareto, pareto_summary
 from inflight.notebook.charts.display import show, table
 from inflight.notebook.charts.engine import (
     builds,
@@ -70,6 +71,8 @@ __all__ = [
     "layer_summary",
     "load_sweep",
     "load_sweep_summary",
+    "pareto",
+    "pareto_summary",
     "policy_gains",
     "queue_outcomes",
     "race",

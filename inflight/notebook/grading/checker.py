@@ -25,6 +25,7 @@ _LESSONS = {
     "6": "batchers",
     "7": "sequences",
     "8": "iterative_gpt2",
+    "9": "capstone",
 }
 
 

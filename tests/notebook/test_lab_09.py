@@ -1,0 +1,177 @@
+"""The checks of lab 09: right answers that differ pass, wrong ones are told why, and luck does not help."""
+
+import contextlib
+import math
+import random
+
+import pytest
+
+from inflight.bench import service
+from inflight.errors import CourseError
+from inflight.notebook.grading import capstone, check
+
+REUSE = {"enable_kv_cache_reuse": True}
+INT8 = {"kv_cache_quant_algo": "INT8"}
+PAUSES = {"batch_scheduler_policy": "max_utilization"}
+CHUNKS = {"max_num_tokens": 256, "enable_chunked_context": True}
+SHED = {"max_batch_size": 8, "max_queue_size": 4}
+
+# Promises what is really free, where blocks that several hold count once: more users, and nobody is paused.
+SHARING = """
+from inflight.engine import Plan
+
+class Scheduler:
+    def schedule(self, now):
+        plan, room, blocks = Plan(), now.max_num_tokens, now.free_blocks
+        for request in now.running:
+            plan.compute[request.id] = request.pending_tokens
+            room -= request.pending_tokens
+            blocks -= now.blocks_for(request.max_tokens) - request.num_blocks
+        for request in list(now.waiting)[:now.max_batch_size - len(now.running)]:
+            needed = now.blocks_for(request.max_tokens)
+            if needed > blocks or request.pending_tokens > room:
+                break
+            plan.admit.append(request.id)
+            plan.compute[request.id] = request.pending_tokens
+            room -= request.pending_tokens
+            blocks -= needed
+        return plan
+"""
+NEVER = (
+    "class Scheduler:\n    def schedule(self, now):\n        from inflight.engine import Plan\n        return Plan()\n"
+)
+BROKEN = "class Scheduler:\n    def schedule(self, now):\n        return 5\n"
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_lab(monkeypatch):
+    """Checks report and do not raise; the hidden runs are the same in each test run, and their seed is shown."""
+    monkeypatch.setenv("COURSE_STRICT", "0")
+    monkeypatch.setenv("INFLIGHT_SEED", "48151")
+
+
+def right_goodput(table, ttft, itl):
+    met = 0
+    for row in table.itertuples():
+        met += not row.error and row.ttft_ms <= ttft and (math.isnan(row.itl_ms) or row.itl_ms <= itl)
+    return met / (max(table["last_s"]) - min(table["sent_s"]))
+
+
+def right_seats(memory, bytes_per_token, prompt, answer, shared, block):
+    blocks, common = memory // (bytes_per_token * block), shared // block
+    users = 0
+    while common + (users + 1) * (math.ceil((prompt + answer) / block) - common) <= blocks:
+        users += 1
+    return users
+
+
+@pytest.mark.parametrize(
+    ("exercise", "answer"),
+    [
+        ("9.1", right_goodput),
+        ("9.2", right_seats),
+        ("9.3", REUSE | INT8),
+        ("9.3", REUSE | PAUSES),
+        ("9.3", REUSE | INT8 | CHUNKS | {"max_batch_size": 12}),
+        ("9.4", REUSE | INT8 | SHED),
+        ("9.4", REUSE | INT8 | {"max_batch_size": 7, "max_queue_size": 3}),
+    ],
+)
+def test_another_right_way_is_done(exercise, answer):
+    result = check(exercise, answer)
+    assert result.status == "done", result
+
+
+@pytest.mark.parametrize("seed", ["1", "22", "333"])
+def test_whatever_runs_are_hidden_the_course_keeps_the_contract_and_one_knob_does_not(seed, monkeypatch):
+    monkeypatch.setenv("INFLIGHT_SEED", seed)
+    assert check("9.3", REUSE | INT8 | {"max_batch_size": 16}).status == "done"
+    assert check("9.3", REUSE).status == "wrong"
+
+
+def test_a_scheduler_of_ones_own_is_judged_as_any_setting(tmp_path):
+    path = tmp_path / "scheduler.py"
+    path.write_text(SHARING)
+    result = check("9.3", REUSE | {"scheduler_path": path})
+    assert result.status == "done", result
+
+
+@pytest.mark.parametrize(
+    ("exercise", "answer", "words"),
+    [
+        ("9.1", lambda table, ttft, itl: len(table) / (table["last_s"].max() - table["sent_s"].min()), "both within"),
+        ("9.1", lambda table, ttft, itl: right_goodput(table[table["error"] == ""], ttft, itl) * 1.01, "all in time"),
+        ("9.1", lambda table, ttft, itl: right_goodput(table.dropna(subset="itl_ms"), ttft, itl), "single token"),
+        ("9.1", lambda table, ttft, itl: right_goodput(table, ttft, math.inf), "some of them late"),
+        ("9.1", lambda table, ttft, itl: 1.0, "is wanted"),
+        ("9.1", lambda table, ttft, itl: "much", "returned a str"),
+        ("9.1", lambda table: 1, "could not be checked"),
+        ("9.2", lambda *_: 8, "fit. Whole blocks"),
+        ("9.2", lambda m, b, p, a, s, n: m // b // (p + a), "Whole blocks only"),
+        ("9.2", lambda m, b, p, a, s, n: right_seats(m, b, p, a, 0, n), "Only full blocks can be shared"),
+        ("9.2", lambda m, b, p, a, s, n: right_seats(m, b, p - s, a, 0, n), "Only full blocks can be shared"),
+        ("9.2", lambda m, b, p, a, s, n: right_seats(m, b, p, a, s, n) + 1, "fit."),
+        ("9.3", {"max_batch_size": 16}, "first tokens came too late"),
+        ("9.3", INT8, "came too"),
+        ("9.3", {"max_queue_size": 1}, "turned away"),
+        ("9.3", {"allotted_time_ms": 1}, "turned away or ended"),
+        ("9.3", REUSE | INT8 | {"max_batch_size": 1}, "came too late"),
+        ("9.3", {"cache_tokens": 10**6}, "and the brief has"),
+        ("9.3", {"cache_tokens": -1}, "at least 1"),
+        ("9.3", {"max_num_tokens": 128}, "set enable_chunked_context"),
+        ("9.3", {"max_batch": 16}, "There is no knob 'max_batch'"),
+        ("9.3", {"max_batch_size": "16"}, "no whole number"),
+        ("9.3", {"max_batch_size": 0}, "at least 1"),
+        ("9.3", {"batch_scheduler_policy": "best"}, "must be guaranteed_no_evict"),
+        ("9.3", {"scheduler_path": "nowhere.py"}, "no such Python file"),
+        ("9.3", 16, "Settings are a dict"),
+        ("9.4", REUSE | INT8 | {"max_batch_size": 16}, "came too"),
+        ("9.4", {"max_queue_size": 1}, "turned away"),
+        ("9.4", REUSE | INT8 | {"max_queue_size": 1, "max_batch_size": 1}, "turned away"),
+    ],
+)
+def test_a_mistake_is_told_by_its_cause(exercise, answer, words, monkeypatch):
+    monkeypatch.setattr(capstone, "NUMBER", 40)  # enough to see what is as wrong as this
+    result = check(exercise, answer)
+    assert result.status in ("wrong", "partly") and words in repr(result), result
+
+
+@pytest.mark.parametrize(("source", "words"), [(NEVER, "computed nothing"), (BROKEN, "must return a Plan")])
+def test_a_scheduler_that_does_not_work_is_told_so(source, words, tmp_path):
+    path = tmp_path / "scheduler.py"
+    path.write_text(source)
+    result = check("9.3", {"scheduler_path": str(path)})
+    assert result.status == "wrong" and words in repr(result), result
+
+
+@pytest.mark.parametrize(
+    ("exercise", "answer"), [("9.1", lambda *_: None), ("9.2", lambda *_: None), ("9.3", {}), ("9.4", {})]
+)
+def test_an_untouched_exercise_is_not_done_yet(exercise, answer):
+    assert check(exercise, answer).status == "not done yet"
+
+
+def test_the_figures_are_shown_beside_the_courses_and_the_defaults():
+    shown = repr(check("9.3", REUSE | INT8))
+    assert "doing nothing" in shown and "seed 48151" in shown and "goodput over the defaults'" in shown
+
+
+def test_the_same_seed_gives_the_same_figures():
+    one, other = (check("9.3", REUSE | INT8).figures for _ in range(2))
+    assert [figure.value for figure in one] == [figure.value for figure in other]
+
+
+def test_the_courses_answers_are_deployments_that_load():
+    for chosen in (capstone.TUNED, capstone.SHEDDING):
+        assert service.deployment(chosen) == chosen
+        assert chosen.executor_config(service.BRIEF.memory_mib, 11520).max_tokens_in_paged_kv_cache > 1024
+
+
+def test_whatever_is_set_is_taken_or_refused_in_a_sentence():
+    choose = random.Random(7)
+    values = (None, True, -1, 0, 3.5, "x", [], {}, 10**30)
+    for _ in range(200):
+        name, value = choose.choice(list(service.KINDS)), choose.choice(values)
+        with contextlib.suppress(CourseError):  # any other error fails the test
+            chosen = service.deployment({name: value})
+            chosen.executor_config(64, 46080), chosen.build_config
