@@ -357,6 +357,8 @@ show(runs)
 # full batches, so the model should never lack work. How many of the four hundred are answered?
 
 # %%
+from dataclasses import replace
+
 from inflight.notebook import catch_up
 
 catch_up("06", "The model that idles while requests are refused")
@@ -381,7 +383,12 @@ began = run.executions["start_s"]
 print(f"a queue of 16: {answered['a queue of 16']} of 400 answered")
 print("from one batch's start to the next (ms):", *(1000 * began.diff()).round()[1:])
 assert began.diff().max() > 0.4
-show({"a queue of 16": run})
+first = replace(
+    run,
+    requests=run.requests.query("sent_s < 0.8"),
+    executions=run.executions.query("start_s < 0.8"),
+)
+show({"a queue of 16, who came in the first 0.8 s": first})
 
 # %% [markdown]
 # Half a second from batch to batch, while sixteen wait and every newcomer is refused! Without a policy, Triton's batcher
