@@ -49,7 +49,7 @@ LONGEST_PROMPT, LONGEST_ANSWER = 512, 64  # tokens that an engine of the service
 LONGEST_ARTICLE = 230  # words
 MIB = 2**20
 LOOK_EVERY_S = 0.5
-FEWEST = 8  # requests of a run
+FEWEST = 12  # requests of a run
 
 
 # The brief ------------------------------------------------------------------------------------------------------------
