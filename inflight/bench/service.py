@@ -296,6 +296,11 @@ class Served:
         return goodput(self.run, self.brief.objective)
 
     @property
+    def in_time_per_s(self) -> float:
+        """Of the requests that come in a second, those that met every limit: goodput without the run's tail."""
+        return self.brief.rate * self.met / max(1, len(self.run.requests))
+
+    @property
     def keeps(self) -> bool:
         """Whether the objective is kept: every request is answered, and both P99 are within their limits."""
         limits = self.brief.objective
