@@ -38,7 +38,7 @@ with progress.wait("The default deployment starts, and its pace is taken"):
     tokenizer = load_tokenizer(service.engine_of(service.Deployment()))
     pace = service.pace(server, tokenizer, rounds=1)
 brief = service.BRIEF.at(pace)
-number = brief.number_in(seconds=8)
+number = brief.number_in(seconds=15)
 scheduler = mine.part("scheduler")
 print(f"pace {pace:.2f}: {brief}")
 print(repr(scheduler))

@@ -29,7 +29,7 @@ def pareto(points: Sequence[Served], brief: Brief) -> go.Figure:
     limit = brief.objective.ttft_ms
     known = [point.ttft_p99_ms for point in points if math.isfinite(point.ttft_p99_ms)]
     low, high = min([*known, limit]) / 2, max([*known, limit]) * 2
-    top = max([*(point.goodput for point in points), brief.rate]) * 1.15
+    top = max([*(point.in_time_per_s for point in points), brief.rate]) * 1.15
     fig = go.Figure()
     fig.add_scatter(
         x=[low, limit, limit, low, low],
@@ -44,7 +44,7 @@ def pareto(points: Sequence[Served], brief: Brief) -> go.Figure:
     front = _front(points)
     fig.add_scatter(
         x=[points[place].ttft_p99_ms for place in front],
-        y=[points[place].goodput for place in front],
+        y=[points[place].in_time_per_s for place in front],
         mode="lines",
         line={"color": WASTE, "width": 1.5, "shape": "vh"},
         name="the Pareto front",
@@ -57,7 +57,7 @@ def pareto(points: Sequence[Served], brief: Brief) -> go.Figure:
         places = [place for place, point in enumerate(points) if point.keeps == wanted and place_known(point)]
         fig.add_scatter(
             x=[points[place].ttft_p99_ms for place in places],
-            y=[points[place].goodput for place in places],
+            y=[points[place].in_time_per_s for place in places],
             mode="markers+text",
             marker={"size": 13, "color": colour, "symbol": symbol, "line": {"color": "white", "width": 1}},
             text=[f"<b>{place + 1}</b>" for place in places],
@@ -111,20 +111,20 @@ def _front(points: Sequence[Served]) -> list[int]:
     """Places of the points that no other is at least as good as in both, by rising TTFT."""
     order = sorted(
         (place for place in range(len(points)) if place_known(points[place])),
-        key=lambda place: (points[place].ttft_p99_ms, -points[place].goodput),
+        key=lambda place: (points[place].ttft_p99_ms, -points[place].in_time_per_s),
     )
     best, front = -1.0, []
     for place in order:
-        if points[place].goodput > best:
+        if points[place].in_time_per_s > best:
             front.append(place)
-            best = points[place].goodput
+            best = points[place].in_time_per_s
     return front
 
 
 def _words(place: int, point: Served) -> str:
     return (
         f"<b>run {place + 1}</b>, {point.deployment}<br>{point.met} of {len(point.run.requests)} in time, goodput "
-        f"{point.goodput:.2f}/s<br>P99 of TTFT {point.ttft_p99_ms:,.0f} ms, of ITL {point.itl_p99_ms:,.0f} ms"
+        f"{point.in_time_per_s:.2f}/s<br>P99 of TTFT {point.ttft_p99_ms:,.0f} ms, of ITL {point.itl_p99_ms:,.0f} ms"
     )
 
 
