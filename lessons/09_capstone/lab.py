@@ -1,7 +1,7 @@
 # %% [markdown]
 # # {heading}
 #
-# Four exercises, about 45 minutes. You count goodput yourself, work out how many users a piece of memory seats, tune
+# Four exercises, about 45 minutes. You count goodput yourself, work out how many users a piece of memory holds, tune
 # the deployment until it keeps the contract, and choose what it does on the day when twice as many come. At the end
 # your run writes the report.
 #
@@ -89,17 +89,17 @@ check("9.1", goodput)
 # </details>
 
 # %% [markdown]
-# ## Exercise 9.2: seats in a piece of memory
+# ## Exercise 9.2: users in a piece of memory
 #
 # *importance 4/5 · difficulty 3/5 · 10 minutes*
 #
-# Write `seats`: how many users fit into `memory` bytes of KV cache at the same time. Memory comes in whole blocks of
+# Write `users_that_fit`: how many users fit into `memory` bytes of KV cache at the same time. Memory comes in whole blocks of
 # `block` tokens. Each user has a prompt and an answer. The first `shared` tokens of all prompts are the same: where they
 # fill whole blocks, these are there once for all users.
 
 
 # %%
-def seats(
+def users_that_fit(
     memory: int,
     bytes_per_token: int,
     prompt: int,
@@ -118,7 +118,7 @@ def seats(
 
 
 # %%
-check("9.2", seats)
+check("9.2", users_that_fit)
 
 # %% [markdown]
 # <details><summary>Where to look</summary>
@@ -133,7 +133,7 @@ check("9.2", seats)
 #
 # <details><summary>The error you see</summary>
 #
-# 33 tokens take two blocks of 32; 33 shared tokens share only one. A memory too small for anybody seats 0.
+# 33 tokens take two blocks of 32; 33 shared tokens share only one. A memory too small for anybody holds 0.
 # </details>
 
 # %% [markdown]
@@ -143,10 +143,10 @@ check("9.2", seats)
 usual = (service.BRIEF.memory_mib * 2**20, 371, 39)
 for name, bytes_per_token in service.BYTES_PER_TOKEN.items():
     counts = [
-        seats(int(usual[0]), bytes_per_token, *usual[1:], shared, 32)
+        users_that_fit(int(usual[0]), bytes_per_token, *usual[1:], shared, 32)
         for shared in (0, 205)
     ]
-    print(f"cache in {name or 'float32'}: {counts[0]} seats, shared rules {counts[1]}")
+    print(f"cache in {name or 'float32'}: {counts[0]} users, shared rules {counts[1]}")
 
 # %% [markdown]
 # ## Exercise 9.3: keep the contract
@@ -292,7 +292,7 @@ board
 # <details><summary>Answer</summary>
 #
 # At the same load none: nothing is short. Load grows until something is. Then reuse saves the same share of the work,
-# and fewer bytes a token seat as many times more users; the numbers of seats and of tokens an iteration must be found
+# and fewer bytes a token hold as many times more users; the numbers of slots and of tokens an iteration must be found
 # anew, for a GPU wants fuller iterations.
 # </details>
 #
@@ -300,7 +300,7 @@ board
 #
 # <details><summary>Answer</summary>
 #
-# Reuse finds nothing. Most iterations compute answers, whose cost hardly grows with their number: seats, and the memory
+# Reuse finds nothing. Most iterations compute answers, whose cost hardly grows with their number: slots, and the memory
 # for them. ITL becomes the limit that breaks first.
 # </details>
 #

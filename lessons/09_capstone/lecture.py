@@ -47,7 +47,7 @@ from inflight.notebook import catch_up
 
 catch_up("09", "Predict")
 knobs = {
-    "more seats": {"max_batch_size": 16},
+    "more slots": {"max_batch_size": 16},
     "fewer bytes a token": {"kv_cache_quant_algo": "INT8"},
     "house rules once": {"enable_kv_cache_reuse": True},
     "pauses": {"batch_scheduler_policy": "max_utilization"},
@@ -106,22 +106,22 @@ prices = rehearsal.PRICES
 prompt, answer = sum(lengths) / len(asked), sum(answers) / len(asked)
 
 
-def at_most_per_s(computed_tokens, seats):
-    """Requests a second of an engine whose seats are always taken."""
-    one_round_ms = prices.iteration_ms + seats * prices.answer_ms
+def at_most_per_s(computed_tokens, slots):
+    """Requests a second of an engine whose slots are always taken."""
+    one_round_ms = prices.iteration_ms + slots * prices.answer_ms
     prompt_ms = computed_tokens * prices.prompt_token_ms
-    return 1000 / (prompt_ms + answer * one_round_ms / seats)
+    return 1000 / (prompt_ms + answer * one_round_ms / slots)
 
 
 room = service.BRIEF.memory_mib * 2**20 / service.BYTES_PER_TOKEN[None]
-seats = room / (prompt + answer)
-print(f"{room:.0f} tokens of cache: {seats:.1f} of 8 seats can be taken")
+slots = room / (prompt + answer)
+print(f"{room:.0f} tokens of cache: {slots:.1f} of 8 slots can be taken")
 for name, computed in (("default", prompt), ("house rules once", prompt - rules)):
-    print(f"{name}: at most {at_most_per_s(computed, seats):.2f} requests a second")
+    print(f"{name}: at most {at_most_per_s(computed, slots):.2f} requests a second")
 print(f"{service.BRIEF.rate:.2f} come")
 
 # %% [markdown]
-# The default is hopeless before it starts: more come than it could ever serve. But seats that fill and empty, bursts,
+# The default is hopeless before it starts: more come than it could ever serve. But slots that fill and empty, bursts,
 # and blocks that are promised are beyond such a line. So **rehearse**: the engine's own scheduler and cache play the
 # requests, and a clock adds up the prices. No model runs, nobody waits, and the same seed gives the same figures on any
 # machine.
@@ -147,7 +147,7 @@ print(guess.score(best))
 
 # %% [markdown]
 # Half of the work is gone when half of each prompt is found in the cache. Yet no knob keeps the promise alone: something
-# else is short as soon as the first thing is not. P99 is about the worst minute, and in a burst the *seats* run out.
+# else is short as soon as the first thing is not. P99 is about the worst minute, and in a burst the *slots* run out.
 #
 # ## Run
 #
@@ -220,7 +220,7 @@ from inflight.notebook import grid
 once = knobs["house rules once"]
 experiments = {
     "reuse, pauses": once | knobs["pauses"],
-    "reuse, INT8, 16 seats": once | knobs["fewer bytes a token"] | knobs["more seats"],
+    "reuse, INT8, 16 slots": once | knobs["fewer bytes a token"] | knobs["more slots"],
     "more memory than there is": once | {"cache_tokens": 8192},
 }
 ran = grid.run(experiments, f"{workdir.name}/grid", pace=pace, number=number)
@@ -255,7 +255,7 @@ twice = replace(service.BRIEF, rate=2 * service.BRIEF.rate)
 # %%
 crowd = rehearse(tuned, brief=twice).goodput
 trials = {
-    "twice the seats": rehearse(tuned | {"max_batch_size": 32}, brief=twice),
+    "twice the slots": rehearse(tuned | {"max_batch_size": 32}, brief=twice),
     "four times the memory": rehearse(tuned, brief=replace(twice, memory_mib=256)),
     "prices halved": rehearse(tuned, brief=replace(twice, pace=0.5)),
 }
@@ -263,7 +263,7 @@ for name, served in trials.items():
     print(f"{name}: {served.goodput / crowd:.1f} times the goodput")
 
 # %% [markdown]
-# Neither seats nor memory: work. More memory even does harm: more users share each iteration, and their ITL breaks its
+# Neither slots nor memory: work. More memory even does harm: more users share each iteration, and their ITL breaks its
 # limit. From here on only a faster machine helps, or another one beside it.
 #
 # **What happens at twice the load?** Somebody is let down; you choose who, and how they hear of it. *Queue*: all wait,
@@ -354,8 +354,8 @@ print("open control:", open_proof.read_text())
 #
 # | Metric | Alert when | It means |
 # |---|---|---|
-# | `nv_trt_llm_request_metrics`, `waiting` | above the seats for a minute | more come than are served |
-# | `nv_trt_llm_kv_cache_block_metrics`, `fraction` | above 0.95 for ten minutes | blocks, not seats, are short |
+# | `nv_trt_llm_request_metrics`, `waiting` | above the slots for a minute | more come than are served |
+# | `nv_trt_llm_kv_cache_block_metrics`, `fraction` | above 0.95 for ten minutes | blocks, not slots, are short |
 # | `nv_inference_request_failure` | rises by 1 % of the requests | refused, timed out, or broken |
 # | `nv_trt_llm_general_metrics`, `iteration_counter` | stands still while `active` is above 0 | the engine hangs |
 # | TTFT at P99, as a client measures it | above its limit for five minutes | the promise is broken |
@@ -423,7 +423,7 @@ for settings in ({"max_batch": 16}, {"cache_tokens": 100_000}, {"cache_tokens": 
 # ## Recap
 #
 # - Goodput counts kept promises. Over the limit a server may have much throughput and hardly any goodput.
-# - First find out what is short: work, seats or memory. Each has its own knob, and the next one is short soon after.
+# - First find out what is short: work, slots or memory. Each has its own knob, and the next one is short soon after.
 # - Rehearse to compare, measure to know, and measure in turns with other articles: luck does not come twice.
 # - A queue without a limit breaks its promise to everybody; shedding keeps it for those who are let in.
 # - An open control API is a shell for every user of the machine. Close both doors, HTTP and gRPC.
@@ -433,8 +433,8 @@ for settings in ({"max_batch": 16}, {"cache_tokens": 100_000}, {"cache_tokens": 
 # <details><summary>1. Goodput is far below the arrivals, and the P99 of ITL is the only limit that is broken. Which knob
 # first, and which one makes it worse?</summary>
 #
-# Less must be computed in each iteration: chunked context with a smaller <code>max_num_tokens</code>, or fewer seats. More
-# seats make it worse.
+# Less must be computed in each iteration: chunked context with a smaller <code>max_num_tokens</code>, or fewer slots. More
+# slots make it worse.
 # </details>
 #
 # <details><summary>2. The house rules get today's date as their first word. What happens at this load?</summary>

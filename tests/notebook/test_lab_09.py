@@ -57,7 +57,7 @@ def right_goodput(table, ttft, itl):
     return met / (max(table["last_s"]) - min(table["sent_s"]))
 
 
-def right_seats(memory, bytes_per_token, prompt, answer, shared, block):
+def right_users(memory, bytes_per_token, prompt, answer, shared, block):
     blocks, common = memory // (bytes_per_token * block), shared // block
     users = 0
     while common + (users + 1) * (math.ceil((prompt + answer) / block) - common) <= blocks:
@@ -69,7 +69,7 @@ def right_seats(memory, bytes_per_token, prompt, answer, shared, block):
     ("exercise", "answer"),
     [
         ("9.1", right_goodput),
-        ("9.2", right_seats),
+        ("9.2", right_users),
         ("9.3", REUSE | INT8),
         ("9.3", REUSE | PAUSES),
         ("9.3", REUSE | INT8 | CHUNKS | {"max_batch_size": 12}),
@@ -108,9 +108,9 @@ def test_a_scheduler_of_ones_own_is_judged_as_any_setting(tmp_path):
         ("9.1", lambda table: 1, "could not be checked"),
         ("9.2", lambda *_: 8, "fit. Whole blocks"),
         ("9.2", lambda m, b, p, a, s, n: m // b // (p + a), "Whole blocks only"),
-        ("9.2", lambda m, b, p, a, s, n: right_seats(m, b, p, a, 0, n), "Only full blocks can be shared"),
-        ("9.2", lambda m, b, p, a, s, n: right_seats(m, b, p - s, a, 0, n), "Only full blocks can be shared"),
-        ("9.2", lambda m, b, p, a, s, n: right_seats(m, b, p, a, s, n) + 1, "fit."),
+        ("9.2", lambda m, b, p, a, s, n: right_users(m, b, p, a, 0, n), "Only full blocks can be shared"),
+        ("9.2", lambda m, b, p, a, s, n: right_users(m, b, p - s, a, 0, n), "Only full blocks can be shared"),
+        ("9.2", lambda m, b, p, a, s, n: right_users(m, b, p, a, s, n) + 1, "fit."),
         ("9.3", {"max_batch_size": 16}, "first tokens came too late"),
         ("9.3", INT8, "came too"),
         ("9.3", {"max_queue_size": 1}, "turned away"),

@@ -85,8 +85,8 @@ def _right_goodput(table: pd.DataFrame, ttft: float, itl: float) -> float:
     return float(met.sum() / (table["last_s"].max() - table["sent_s"].min()))
 
 
-@grades("9.2", "Fewer bytes a token and one copy of what all prompts begin with: both are seats in the same memory.")
-def _seats(seats: Callable, choose: random.Random) -> dict[str, Finding] | Finding:
+@grades("9.2", "Fewer bytes a token and one copy of what all prompts begin with: both are room in the same memory.")
+def _users(users_that_fit: Callable, choose: random.Random) -> dict[str, Finding] | Finding:
     findings: dict[str, Finding] = {"apart": None, "shared": None}
     for _ in range(12):
         block = choose.choice((32, 64))
@@ -95,15 +95,15 @@ def _seats(seats: Callable, choose: random.Random) -> dict[str, Finding] | Findi
         prompt, answer = choose.randint(200, 480), choose.randint(16, 64)
         shared = choose.randint(1, prompt - 8)
         for name, common in (("apart", 0), ("shared", shared)):
-            got = seats(memory, bytes_per_token, prompt, answer, common, block)
+            got = users_that_fit(memory, bytes_per_token, prompt, answer, common, block)
             if got is None:
                 return NOT_YET
-            wanted = _right_seats(memory, bytes_per_token, prompt, answer, common, block)
+            wanted = _right_users(memory, bytes_per_token, prompt, answer, common, block)
             if got != wanted and findings[name] is None:
                 findings[name] = (
                     f"{memory / service.MIB:.0f} MiB, {bytes_per_token:,} bytes a token, blocks of {block}: a prompt "
                     f"of {prompt} tokens, {common} of them the same for all, an answer of {answer}. Your function "
-                    f"seats {got!r}; {wanted} fit. "
+                    f"{got!r} users; {wanted} fit. "
                     + (
                         "Whole blocks only: of the memory rounded down, of a request rounded up."
                         if name == "apart"
@@ -113,7 +113,7 @@ def _seats(seats: Callable, choose: random.Random) -> dict[str, Finding] | Findi
     return findings
 
 
-def _right_seats(memory: int, bytes_per_token: int, prompt: int, answer: int, shared: int, block: int) -> int:
+def _right_users(memory: int, bytes_per_token: int, prompt: int, answer: int, shared: int, block: int) -> int:
     blocks = memory // bytes_per_token // block
     common = shared // block
     return max(0, (blocks - common) // (-(-(prompt + answer) // block) - common))
