@@ -103,7 +103,7 @@ def _users(users_that_fit: Callable, choose: random.Random) -> dict[str, Finding
                 findings[name] = (
                     f"{memory / service.MIB:.0f} MiB, {bytes_per_token:,} bytes a token, blocks of {block}: a prompt "
                     f"of {prompt} tokens, {common} of them the same for all, an answer of {answer}. Your function "
-                    f"{got!r} users; {wanted} fit. "
+                    f"says {got!r}; {wanted} fit. "
                     + (
                         "Whole blocks only: of the memory rounded down, of a request rounded up."
                         if name == "apart"
