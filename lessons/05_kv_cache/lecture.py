@@ -77,7 +77,7 @@ print(f"{num_blocks} blocks of {block} tokens, {slots} slots")
 
 # %% tags=["setup"]
 captions = [
-    TimedRequest(text, 40, place * TRACE_GAP_S, 120 + place)
+    TimedRequest(text, 80, place * TRACE_GAP_S, 120 + place)
     for place, text in enumerate(workload.prompts_of(range(120, 128), tokenizer))
 ]
 countries = "France Italy Japan Egypt Peru Norway Kenya Spain Greece Cuba Chile Brazil"
@@ -159,7 +159,7 @@ import pandas as pd
 paper = {}
 for name, requests in {"captions": captions, "questions": questions}.items():
     for fits in (guaranteed_no_evict, max_utilization):
-        ends = [40 if name == "captions" else 30] * len(requests)
+        ends = [80 if name == "captions" else 30] * len(requests)
         sent = [
             OnPaper(request.input_len, request.max_tokens, end)
             for request, end in zip(requests, ends)
