@@ -131,9 +131,10 @@ MODEL, WRITTEN, PLACES = "words", "written.py", 4
 # With more candidates than places requests wait in the queue for their turn, which is where a cancelled one is lost.
 TURNS, PLACES_IN_TURN = "oldest { max_candidate_sequences: 16 }", 1
 TIMEOUT_S = 4  # for the next word of anybody
-# Around what the learner has written: counts calls, and notes what each had and what is kept after it.
+# Around what the learner has written: counts calls, notes what each had and what is kept after it, and loses some.
 _AROUND = """
 import importlib.util, json, os, time
+import triton_python_backend_utils as pb_utils
 spec = importlib.util.spec_from_file_location("written", os.path.join(os.path.dirname(__file__), "written.py"))
 written = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(written)
@@ -142,17 +143,29 @@ spec.loader.exec_module(written)
 class TritonPythonModel(written.TritonPythonModel):
     def initialize(self, args):
         config = json.loads(args["model_config"])
+        self.cancelled = 0
         self.log_of_calls = open(config["parameters"]["log"]["string_value"], "a")
         super().initialize(args)
 
     def execute(self, requests):
         time.sleep(0.01)
+        requests = [request for request in requests if not self.is_lost(request)]
         number = sum(int(written.value(request, "READY")) for request in requests)
         try:
             return super().execute(requests)
         finally:
             self.log_of_calls.write(json.dumps([number, len(self.states)]) + "\\n")
             self.log_of_calls.flush()
+
+    def is_lost(self, request):
+        # Every other one that is cancelled is dropped without a word, as Triton does with those that it finds in its
+        # queue: whether one is there at that moment is chance.
+        if not written.value(request, "READY") or not request.is_cancelled():
+            return False
+        self.cancelled += 1
+        if self.cancelled % 2:
+            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+        return bool(self.cancelled % 2)
 """
 _CONFIG = """
 name: "words"  backend: "python"  max_batch_size: PLACES
