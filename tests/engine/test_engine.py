@@ -17,7 +17,7 @@ from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine import builder as engine
 from inflight.engine.config import BuildConfig, Request
 from inflight.engine.executor import Executor
-from inflight.engine.folder import accept, read
+from inflight.engine.folder import WEIGHTS_FILE, accept, read
 from inflight.engine.model import load as load_model
 from inflight.errors import CourseError
 from tests.engines import (
@@ -524,7 +524,7 @@ def test_a_disk_that_fills_while_the_exact_products_are_saved(small_checkpoint, 
     """Their weights are a little larger than those that the conversion wrote a moment before."""
     file = write_quantized(small_checkpoint.path, tmp_path / "q4_1.gguf", "Q4_1")
     whole = build_small(fetch(str(file)), tmp_path / "whole")
-    largest_file = (whole / engine.WEIGHTS_FILE).stat().st_size - 1000
+    largest_file = (whole / WEIGHTS_FILE).stat().st_size - 1000
     (tmp_path / "full").mkdir()
     process = start_build(file, tmp_path / "full" / "engine", largest_file)
     output, _ = process.communicate()

@@ -84,7 +84,7 @@ print(json.dumps([status, sorted(modules), check("99.1", 1).hint]))
 
 def test_a_check_imports_the_graders_of_its_lesson_and_no_others(course):
     status, modules, _ = course
-    assert status == NOT_YET and modules == ["batching", "checker", "finding"]
+    assert status == NOT_YET and modules == ["batching", "checker", "finding", "schedulers"]
 
 
 def test_an_unknown_exercise_names_those_of_all_lessons(course):

@@ -1,6 +1,7 @@
 """The checks of lab 01 find the mistakes that learners make, and say which; other right ways pass too."""
 
 import json
+import os
 import shutil
 import struct
 from pathlib import Path
@@ -17,6 +18,7 @@ from inflight.notebook import mine
 from inflight.notebook.grading import check
 from inflight.notebook.grading import engine as graders
 from inflight.paths import ASSETS
+from tests.engines import start_python
 
 COURSES = ASSETS / "parts" / "quantizer.py"
 
@@ -363,8 +365,20 @@ def test_an_engine_that_company_sways_is_found(small_engine, monkeypatch, tmp_pa
     refused("1.5", (compare, swayed), "of 64 words, those that company", "where exactly 0", "quant_algo is W4A8")
 
 
+# Where a single core computes, nothing is divided among cores, and company sways nobody.
+ON_ALL_CORES = """
+import json, os, sys
+os.sched_setaffinity(0, range(os.cpu_count()))
+from inflight.notebook.grading import check
+print(json.dumps([check("1.5", (lambda *_: None, folder)).parts["the engine"] for folder in sys.argv[1:]]))
+"""
+
+
+@pytest.mark.skipif(os.cpu_count() == 1, reason="on a single core company sways no engine")
 def test_the_courses_model_is_swayed_with_activations_of_8_bits_and_not_otherwise(tmp_path):
     default = engine.cached(fetch(), BuildConfig(), "cpu")
-    assert check("1.5", (compare, default)).parts == {"the comparison": "done", "the engine": "wrong"}
     steady = variant(default, tmp_path / "w4a16", "W4A16")
+    process = start_python(ON_ALL_CORES, default, steady, env={**os.environ, "COURSE_STRICT": "0"})
+    output, _ = process.communicate(timeout=300)
+    assert json.loads(output.splitlines()[-1]) == ["wrong", "done"], output
     assert check("1.5", (compare, steady)).status == "done"
