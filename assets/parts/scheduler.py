@@ -2,8 +2,7 @@
 
 from itertools import chain
 
-from inflight.engine import Plan
-from inflight.engine.scheduler import tokens_to_compute
+from inflight.engine import Plan, tokens_to_compute
 
 
 class Scheduler:

@@ -85,5 +85,10 @@ def table(benchmark: str, part: str = "rows", gpus_only: bool = False) -> pd.Dat
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["device", "cores", "checkpoint"])
 
 
+def reported(name: str) -> pd.DataFrame:
+    """The table that another program reported, as it was kept in `RESULTS` under this name."""
+    return pd.read_csv(RESULTS / f"{name}.csv")
+
+
 def _safe(name: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")

@@ -22,7 +22,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "Response",
             "SamplingConfig",
         ],
-        "scheduler": ["Now", "Plan", "RequestView"],
+        "scheduler": ["Now", "Plan", "RequestView", "tokens_to_compute"],
         "folder": ["WEIGHTS_FILE", "EngineInfo", "accept", "engine_version", "read"],
         "builder": ["build", "cached", "check_machine", "cpu_has_bfloat16"],
         "inventory": ["KeptEngine", "kept"],

@@ -22,6 +22,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     ],
     submod_attrs={
         "grading": ["broken_repositories", "check"],
+        "leader_board": ["leader_board"],
         "sections": ["catch_up"],
     },
 )

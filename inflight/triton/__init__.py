@@ -9,5 +9,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "server": ["ModelState", "Server", "tritonserver"],
         "client": ["Answer", "Client", "Stream"],
         "repository": ["GPT2", "batchers"],
+        "transport": ["Connection"],
     },
 )

@@ -171,8 +171,7 @@ check("5.2", smallest_cache)
 
 # %%
 # %%writefile {workdir.name}/no_evict.py
-from inflight.engine import Plan
-from inflight.engine.scheduler import tokens_to_compute
+from inflight.engine import Plan, tokens_to_compute
 
 
 class Scheduler:
@@ -253,8 +252,7 @@ except CourseError as error:
 
 from itertools import chain
 
-from inflight.engine import Plan
-from inflight.engine.scheduler import tokens_to_compute
+from inflight.engine import Plan, tokens_to_compute
 
 
 class Scheduler:
@@ -317,7 +315,7 @@ served.round(2)
 # better, and 2 is what you get for copying it.
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook.leader_board import leader_board
+from inflight.notebook import leader_board
 
 leader_board("5.4", by="points, fewer is better")
 

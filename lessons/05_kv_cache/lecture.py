@@ -62,7 +62,6 @@ from inflight.notebook import catch_up
 catch_up("05", "Who comes")
 from inflight import engine
 from inflight.bench import workload
-from inflight.bench.workload import TRACE_GAP_S, TimedRequest
 from inflight.checkpoint import fetch, load_tokenizer
 from inflight.engine import BuildConfig
 
@@ -77,13 +76,15 @@ print(f"{num_blocks} blocks of {block} tokens, {slots} slots")
 
 # %% tags=["setup"]
 captions = [
-    TimedRequest(text, 80, place * TRACE_GAP_S, 120 + place)
+    workload.TimedRequest(text, 80, place * workload.TRACE_GAP_S, 120 + place)
     for place, text in enumerate(workload.prompts_of(range(120, 128), tokenizer))
 ]
 countries = "France Italy Japan Egypt Peru Norway Kenya Spain Greece Cuba Chile Brazil"
 texts = [f"In which continent is {country}?" for country in countries.split()]
 questions = [
-    TimedRequest(text, 256, place * TRACE_GAP_S, workload.input_len(text, tokenizer))
+    workload.TimedRequest(
+        text, 256, place * workload.TRACE_GAP_S, workload.input_len(text, tokenizer)
+    )
     for place, text in enumerate(texts)
 ]
 for name, requests in {"captions": captions, "questions": questions}.items():

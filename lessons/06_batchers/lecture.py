@@ -587,9 +587,9 @@ measured
 # Analyzer measure it, and ranks them. You run it in the lab; this is what it reported of this model, eight under way:
 
 # %%
-from inflight.paths import ASSETS
+from inflight.bench import recorded
 
-report = pd.read_csv(ASSETS / "results" / "model_analyzer_text-embedding.csv")
+report = recorded.reported("model_analyzer_text-embedding")
 columns = ["config", "batching", "instances", "throughput", "latency_ms_p99"]
 charts.table(report[columns].fillna(""))
 

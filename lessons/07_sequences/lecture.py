@@ -35,8 +35,7 @@ import pandas as pd
 
 from inflight.bench import Step, sequences, streams
 from inflight.notebook import charts, widgets
-from inflight.triton import Server, repository
-from inflight.triton.transport import Connection
+from inflight.triton import Connection, Server, repository
 
 # %% tags=["parameters"]
 prediction = None  # papermill may answer
