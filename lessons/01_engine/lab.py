@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from inflight import engine
-from inflight.checkpoint import fetch, load_tokenizer, quantized
+from inflight.checkpoint import fetch, load_tokenizer
 from inflight.engine import BuildConfig, Executor, Request
 from inflight.notebook import check, mine
 
@@ -135,6 +135,8 @@ check("1.2", Path(workdir.name) / "quantizer.py")
 # comes of it. How many of 32 words are those of the checkpoint's own engine?
 
 # %% tags=["nbval-ignore-output"]
+from inflight.checkpoint import quantized
+
 quantizer = mine.part("quantizer")
 print(repr(quantizer))
 own = quantized(
