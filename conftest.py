@@ -1,4 +1,21 @@
-"""What nbval compares of a notebook that is run again: not the static pictures, which only an author's build makes."""
+"""What nbval compares of a notebook that is run again: neither the static pictures, which only an author's build makes,
+nor the lines that say how far a long cell is, which no notebook keeps.
+"""
+
+from inflight.notebook.progress import is_progress
+
+
+def pytest_configure(config):
+    if not config.pluginmanager.hasplugin("nbval"):
+        return
+    from nbval.plugin import IPyNbCell
+
+    compare = IPyNbCell.compare_outputs
+
+    def compare_outputs(self, test, ref, skip_compare=None):
+        return compare(self, [output for output in test if not is_progress(output)], ref, skip_compare)
+
+    IPyNbCell.compare_outputs = compare_outputs
 
 
 def pytest_collectstart(collector):

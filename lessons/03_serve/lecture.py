@@ -204,7 +204,7 @@ def stream_by_hand(prompt, max_tokens):
 
 # %%
 pieces = []
-for piece, after_s in stream_by_hand("Why is the sky blue?", 24):
+for piece, after_s in stream_by_hand("What is a prime number?", 24):
     pieces.append((piece, after_s))
     print(piece, end="|", flush=True)
 print(
@@ -225,8 +225,8 @@ def streamed(prompt, max_tokens, **options):
     return client.stream(prompt, max_tokens, **options).read()
 
 
-answer = streamed("Why is the sky blue?", 24)
-by_hand = [piece for piece, _ in stream_by_hand("Why is the sky blue?", 24)]
+answer = streamed("What is a prime number?", 24)
+by_hand = [piece for piece, _ in stream_by_hand("What is a prime number?", 24)]
 print("the same pieces as by hand:", answer.pieces == by_hand)
 assert answer.pieces == by_hand and len(answer.times_s) == len(by_hand)
 
@@ -536,7 +536,7 @@ computed
 # `top_k` limits it to the *k* likeliest, `top_p` to those that together have that probability. `random_seed` fixes
 # the dice.
 
-# %%
+# %% tags=["nbval-ignore-output"]
 import textwrap
 
 from inflight.notebook import catch_up
@@ -652,7 +652,7 @@ gauges.to_frame()
 # 3. A prompt of a hundred words: which of the two changes now?
 # 4. 400 tokens, and **Stop** in the middle. The slot is free at once.
 
-# %% tags=["nbval-ignore-output"]
+# %%
 from inflight.notebook import catch_up
 
 catch_up("03", "Turn the knob")
@@ -673,7 +673,7 @@ playground
 # | Ready? | `client.is_ready()` | `{{line.is_ready}}` |
 # | Tensors | `client.metadata()` | `{{line.tensors}}` |
 # | Whole | `client.ask("…", 64)` | `lab.sh query "…" 64` |
-# | Streamed, HTTP | `Client(server.http_url).stream("…", 64)` | `lab.sh stream "…" 64`, which is `{{line.stream}}` |
+# | Streamed, HTTP | `stream` of `Client(server.http_url)` | `lab.sh stream "…" 64`, which is `{{line.stream}}` |
 # | Streamed, text, gRPC | `client.stream("…", 64)` | `{{line.text_client_streaming}}` |
 # | Streamed, tokens | `client.stream_tokens(ids, 64)` | `{{line.token_client}}` |
 # | Stop early | `stop_after_s=0.4` | `{{line.stop_by_id}}` |

@@ -605,11 +605,11 @@ charts.table(report[columns].fillna(""))
 # |---|---|---|---|---|
 # | several items in one request | your client's code | the client | before it sends | what it has at hand |
 # | `dynamic_batching` | `config.pbtxt` of a stateless model | Triton | when the model gets free, or a delay is over | number, age and priority of what waits |
-# | `TRITON_BATCH_STRATEGY_PATH` | a parameter in the same file, and your C file | your library | whenever Triton could add a request | anything in the request |
+# | a batching library | a parameter in the same file, and your C file | your library | whenever Triton could add a request | anything in the request |
 # | `sequence_batching`: `direct`, `oldest` | `config.pbtxt` of a model with a memory | Triton | from START to END | the correlation id: lesson 07 |
 # | `sequence_batching`: `iterative_sequence` | `config.pbtxt`, and `model.py` says "again" | the model | after each step, such as a token | whether the answer is complete: lessons 07 and 08 |
 # | `gpt_model_type` | `tensorrt_llm/config.pbtxt`, a parameter | the engine | each iteration; with `V1` when a batch has ended | free slots |
-# | `batch_scheduler_policy` | `tensorrt_llm/config.pbtxt`, a parameter | the engine | each iteration: who begins, and with `max_utilization` who is paused | free KV cache blocks |
+# | `batch_scheduler_policy` | `tensorrt_llm/config.pbtxt`, a parameter | the engine | each iteration: who begins, who is paused | free KV cache blocks |
 #
 # The upper four hand the model a batch and get all of it back. With `iterative_sequence`, and in an engine, a batch changes
 # while it runs: in-flight batching. So `dynamic_batching` in front of an LLM engine forms no batch that lasts; and a model

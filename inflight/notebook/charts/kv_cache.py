@@ -281,7 +281,7 @@ def policy_gains(rounds: pd.DataFrame) -> go.Figure:
         legendgroup="equal",
         **line_saying("both policies are equally fast"),
     )
-    fig.update_xaxes(title="tokens a second, max_utilization over guaranteed_no_evict", range=[low - room, high + room])
+    fig.update_xaxes(title="max_utilization over<br>guaranteed_no_evict, tokens/s", range=[low - room, high + room])
     fig.update_yaxes(title="", autorange="reversed")
     once_in_legend(fig)
     return fig.update_layout(height=130 + 70 * len(kinds))
