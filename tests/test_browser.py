@@ -12,6 +12,7 @@ import time
 
 import nbformat
 import pytest
+from playwright.sync_api import expect
 
 from inflight.notebook.charts.display import PLOTLY_MIME, in_course_look
 from inflight.paths import COURSE
@@ -231,10 +232,12 @@ def run_board(board):
     run, stop = (board.get_by_role("button", name=name) for name in ("Run", "Stop"))
     control = board.locator("select, input").first
     run.dblclick()  # the second click must do nothing
-    board.get_by_text("Running").wait_for(timeout=60_000)
-    assert run.is_disabled() and control.is_disabled() and stop.is_enabled()
+    expect(stop).to_be_enabled(timeout=60_000)
+    expect(run).to_be_disabled()
+    expect(control).to_be_disabled()
     board.get_by_text("Done.").wait_for(timeout=120_000)
-    assert run.is_enabled() and stop.is_disabled()
+    expect(run).to_be_enabled()
+    expect(stop).to_be_disabled()
 
 
 def screenshot(output, name):

@@ -159,7 +159,7 @@ check("5.2", smallest_cache)
 #
 # Now the rule itself. The engine asks a scheduler before each iteration: `schedule(now)` sees who waits, who runs and
 # how many blocks there are, and returns a `Plan`. What `now` and a request know stands in the package's
-# [scheduler.py](../inflight/engine/scheduler.py); its first hundred lines are enough.
+# `inflight/engine/scheduler.py`; its first hundred lines are enough.
 #
 # Write `guaranteed_no_evict`'s admission: append to `running`, first come first served, each waiting request that fits
 #
@@ -322,7 +322,7 @@ leader_board("5.4", by="points, fewer is better")
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# <code>MaxUtilization</code> in [scheduler.py](../inflight/engine/scheduler.py) does both, and well enough to begin
+# <code>MaxUtilization</code> in <code>inflight/engine/scheduler.py</code> does both, and well enough to begin
 # with. The lecture's replay shows when its pauses come.
 # </details>
 #
