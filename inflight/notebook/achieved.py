@@ -61,7 +61,7 @@ class Board(Panel):
         exercises, predictions = done["exercises"], done["predictions"]
         self._text = (
             f"{exercises['done'].sum()} of {exercises['exercises'].sum()} exercises done; "
-            f"{int(predictions['right'].fillna(False).sum())} of {len(predictions)} predictions right; "
+            f"{predictions['right'].eq(True).sum()} of {len(predictions)} predictions right; "
             f"{(done['parts']['whose'] == 'yours').sum()} of {len(done['parts'])} parts your own."
         )
         tables = [

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pandas as pd
 
 from inflight.errors import CourseError
@@ -34,7 +35,8 @@ def note(kind: str, **fields: object) -> None:
     folder = workspace.around(Path.cwd())
     if folder is None:
         return
-    line = json.dumps({"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "kind": kind, **fields}) + "\n"
+    entry = {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "kind": kind, **fields}
+    line = json.dumps(entry, default=_plain) + "\n"
     try:
         # One write at the end of the file: two notebooks that note at the same time do not mix.
         handle = os.open(folder / FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -129,6 +131,11 @@ def changed_by(folder: Path, exercise: str) -> str:
         ]
         said.append(f"{figure['what']} {figure['value']:,.4g}" + (f" ({', '.join(beside)})" if beside else ""))
     return "; ".join(said)
+
+
+def _plain(value: object) -> object:
+    """What JSON can hold of a figure: NumPy's numbers and truths as Python's own, anything else as it is printed."""
+    return value.item() if isinstance(value, np.generic) else str(value)
 
 
 def _figures(entry: dict) -> list[dict]:

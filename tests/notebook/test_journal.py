@@ -3,11 +3,13 @@
 import json
 import threading
 
+import numpy as np
 import pytest
 
 from inflight.errors import CourseError
 from inflight.notebook import journal, workspace
-from inflight.notebook.grading import check
+from inflight.notebook.grading import Measured, check, checker
+from inflight.notebook.prediction import predict
 
 
 @pytest.fixture
@@ -82,3 +84,19 @@ def test_a_file_that_is_no_journal(work, monkeypatch):
     (work / journal.FILE).write_text("x" * 11)
     with pytest.raises(CourseError, match="move it away"):
         journal.read(work)
+
+
+def test_figures_of_numpy_are_kept_as_numbers(work, monkeypatch):
+    figure = Measured("iterations", np.int64(3), at_most=np.int64(4), course=np.float32(2.5))
+    monkeypatch.setitem(checker._graders, "4.99", checker._Grader(lambda answer, choose: figure, "", ""))
+    assert check("4.99", 1).status == "done"
+    assert predict("How many?", given=8).score(np.float64(8)) == "Your prediction, 8, is right."
+    assert predict("How many more?", given=8).score(np.int64(9)).startswith("Your prediction: 8. It is 9")
+    kept, right, wrong = journal.read(work)
+    assert kept["figures"] == [{"what": "iterations", "value": 3, "course": 2.5, "nothing": None}]
+    assert (right["measured"], right["right"], wrong["measured"], wrong["right"]) == (8.0, True, 9, False)
+
+
+def test_what_json_does_not_know_is_kept_as_it_is_printed(work):
+    journal.note("exercise", exercise="4.1", status="done", seed=work)
+    assert journal.read(work)[0]["seed"] == str(work)
