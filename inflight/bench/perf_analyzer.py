@@ -94,6 +94,7 @@ def run(
         ]
         variables = environment(folder)
         for _ in range(ATTEMPTS):
+            (folder / "profile.json").unlink(missing_ok=True)  # it refuses to write over an export
             _execute([*command, "--streaming"] if streams else command, url, variables, timeout_s)
             noted = _noted(folder / "profile.json")
             if noted == len(requests):
@@ -366,8 +367,8 @@ def _execute(command: list[str], url: str, variables: dict[str, str], timeout_s:
 
 
 def _reason(text: str, status: int) -> str:
-    """Its own words in one line, without the sentences that only say that something was wrong."""
-    said = [line.strip() for line in text.splitlines() if line.strip()]
+    """Its own words in one line, without its usage and the sentences that only say that something was wrong."""
+    said = [line.strip() for line in text.partition("\nUsage:")[0].splitlines() if line.strip()]
     said = [line for line in said if not line.startswith("Failed to maintain requested")] or [f"exit status {status}"]
     return " ".join(said).removeprefix("error: ").rstrip(".")
 

@@ -109,16 +109,15 @@ def forgetful(monkeypatch, runs):
 
     def execute(command, url, variables, timeout_s):
         profile = Path(command[command.index("--profile-export-file") + 1])
+        assert not profile.exists()  # the program refuses one that is there
         if number := next(runs):
             export(profile, *[noted] * number)
-        else:
-            profile.unlink(missing_ok=True)
 
     monkeypatch.setattr(perf_analyzer, "_execute", execute)
 
 
 def test_one_that_noted_nothing_is_run_again(served, monkeypatch):
-    forgetful(monkeypatch, (0, 5, 9))
+    forgetful(monkeypatch, (5, 0, 9))
     assert len(perf_analyzer.run(served[0].grpc_url, REQUESTS).requests) == 9
 
 
@@ -126,6 +125,15 @@ def test_one_that_never_notes_all_is_one_sentence(served, monkeypatch):
     forgetful(monkeypatch, (5, 0, 8))
     with pytest.raises(CourseError, match="noted 8 of 9 requests, and no more when it tried again: run it again when"):
         perf_analyzer.run(served[0].grpc_url, REQUESTS)
+
+
+def test_its_usage_is_no_part_of_a_reason(served, tmp_path):
+    (tmp_path / "there.json").touch()
+    command = [str(perf_analyzer.find()), "-m", "ensemble", "--profile-export-file", str(tmp_path / "there.json")]
+    with pytest.raises(CourseError) as caught:
+        perf_analyzer._execute(command, served[0].grpc_url, perf_analyzer.environment(tmp_path), timeout_s=60)
+    assert "Path must not already exist" in str(caught.value)
+    assert len(str(caught.value)) < 300
 
 
 def test_one_that_takes_too_long_is_ended(served):
