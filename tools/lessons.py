@@ -22,9 +22,7 @@ TensorRT-LLM are written in from the table of the package, and so is `assets/lab
 import hashlib
 import itertools
 import json
-import os
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -38,7 +36,7 @@ from inflight.errors import CourseError
 from inflight.notebook import syllabus
 from inflight.notebook.execution import WIDGET_MIME, execute, select
 from inflight.notebook.progress import is_progress
-from tools import form, lab_gpu, pictures, titles
+from tools import form, lab_gpu, pictures, suite, titles
 
 ROOT = Path(__file__).resolve().parent.parent
 # Each kind of notebook, by the folder it goes to: the script it is made from.
@@ -49,7 +47,6 @@ METADATA = {
 }
 MAX_COLUMNS = 88  # of a cell: as in lessons/ruff.toml, whose formatter leaves long strings and comments alone
 MAX_BYTES = 900_000  # of which the static pictures are up to two thirds
-CELL_TIMEOUT = 600  # seconds, also beside other work; nbval does not notice a dead kernel sooner
 MARKER = re.compile(r"\s*# (BEGIN SOLUTION|END SOLUTION|LAB:).*")
 REGION = re.compile(r"^([ \t]*)# BEGIN SOLUTION\n(.*?)^[ \t]*# END SOLUTION$", re.M | re.S)
 
@@ -165,22 +162,6 @@ def check(root: Path) -> list[str]:
             problems += [f"{kind}/{path.name}: {problem}" for problem in _problems(path, folder, kind)]
     strays = {path for kind in SCRIPTS for path in (root / kind).glob("*.ipynb")} - expected
     return problems + [f"{path.parent.name}/{path.name}: no lesson gives it; delete it" for path in sorted(strays)]
-
-
-def test(arguments: list[str]) -> int:
-    """Run pytest over tests/, then nbval over lectures and solutions; return its exit status.
-
-    `arguments` go to pytest. All of it runs on as many workers as the machine has cores, four at most; a file, and so a
-    notebook, stays with one worker. Paths among the arguments replace the default ones and run in this one process.
-    """
-    paths, workers = [], []
-    if not any((ROOT / argument.split("::")[0]).exists() for argument in arguments):
-        paths = ["tests", "notebooks", "solutions"]
-        workers = ["--numprocesses=logical", "--maxprocesses=4", "--dist=loadfile", "--no-loadscope-reorder"]
-    nbval = f"--nbval --nbval-current-env --nbval-cell-timeout={CELL_TIMEOUT}"
-    nbval += " --nbval-sanitize-with=tests/nbval_sanitize.cfg"
-    command = [sys.executable, "-m", "pytest", *paths, *workers, *nbval.split(), *arguments]
-    return subprocess.run(command, cwd=ROOT, env={**os.environ, "COURSE_STRICT": "1"}).returncode
 
 
 def _cells(text: str) -> list[NotebookNode]:
@@ -376,7 +357,7 @@ def main(arguments: list[str]) -> int:
             print(*problems or ["The notebooks and README.md are what their source gives."], sep="\n")
             return 1 if problems else 0
         if command == "test":
-            return test(rest)
+            return suite.run(rest)
     except CourseError as error:
         print(error, file=sys.stderr)
         return 1

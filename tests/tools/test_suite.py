@@ -1,0 +1,66 @@
+"""The whole suite's run, on suites of one or a few tests."""
+
+import pytest
+
+from tools import suite
+
+BESIDE = """
+from pathlib import Path
+
+def test_it():
+    seen = Path(__file__).with_name("seen")
+    first = not seen.exists()
+    seen.touch()
+    assert not first
+"""
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    monkeypatch.setattr(suite, "ROOT", tmp_path)
+    for name in suite.PATHS:
+        (tmp_path / name).mkdir()
+    (tmp_path / "tests" / "nbval_sanitize.cfg").touch()
+    (tmp_path / "tests" / "test_right.py").write_text("def test_right(): pass\n")
+    return tmp_path
+
+
+def test_one_that_fails_only_beside_others_is_named(root, capfd):
+    (root / "tests" / "test_beside.py").write_text(BESIDE)
+    assert suite.run([]) == 0
+    said = capfd.readouterr().out
+    assert "Once more, with nothing beside: tests/test_beside.py\n" in said
+    assert "passed alone:\n  tests/test_beside.py::test_it\n" in said
+
+
+def test_one_that_fails_twice_fails_the_run(root, capfd):
+    (root / "tests" / "test_wrong.py").write_text("def test_wrong(): assert 0\n")
+    assert suite.run([]) == 1
+    assert "passed alone" not in capfd.readouterr().out
+
+
+def test_many_files_with_failures_are_not_tried_again(root, capfd):
+    for number in range(suite.MOST_FILES + 1):
+        (root / "tests" / f"test_{number}.py").write_text("def test_wrong(): assert 0\n")
+    assert suite.run([]) == 1
+    assert "Once more" not in capfd.readouterr().out
+
+
+def test_failures_of_an_earlier_run_play_no_part(root, capfd):
+    test = root / "tests" / "test_other.py"
+    test.write_text("def test_wrong(): assert 0\n")
+    assert suite.run([]) == 1
+    test.unlink()
+    assert suite.run([]) == 0
+    capfd.readouterr()
+
+
+def test_what_cannot_be_collected_fails_the_run(root, capfd):
+    (root / "tests" / "test_broken.py").write_text("import nothing_of_that_name\n")
+    assert suite.run([]) != 0
+
+
+def test_paths_are_run_once(root, capfd):
+    (root / "tests" / "test_beside.py").write_text(BESIDE)
+    assert suite.run(["tests/test_beside.py"]) == 1
+    assert "Once more" not in capfd.readouterr().out
