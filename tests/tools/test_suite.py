@@ -18,6 +18,7 @@ def test_it():
 @pytest.fixture
 def root(tmp_path, monkeypatch):
     monkeypatch.setattr(suite, "ROOT", tmp_path)
+    monkeypatch.setattr(suite, "WORKERS", ("-p", "no:xdist"))
     for name in suite.PATHS:
         (tmp_path / name).mkdir()
     (tmp_path / "tests" / "nbval_sanitize.cfg").touch()
@@ -25,7 +26,8 @@ def root(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_one_that_fails_only_beside_others_is_named(root, capfd):
+def test_one_that_fails_only_beside_others_is_named(root, capfd, monkeypatch):
+    monkeypatch.setattr(suite, "WORKERS", WORKERS)
     (root / "tests" / "test_beside.py").write_text(BESIDE)
     assert suite.run([]) == 0
     said = capfd.readouterr().out
