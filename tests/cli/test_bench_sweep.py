@@ -129,7 +129,10 @@ def test_a_target_that_dies_in_the_middle_is_one_sentence_and_nothing_is_lost(st
     assert said.startswith(f"The server at {stand_in.url} went away after ") and said.endswith("--resume goes on.")
     kept = json.loads(path.read_text())["rounds"]
     dying.join()
-    assert kept[-1]["stopped"] and len(pd.read_csv(rows)) == 40 * len(kept)
+    table = pd.read_csv(rows)
+    assert kept[-1]["stopped"] and len(table) == 40 * len(kept)
+    last = table[table["round"] == kept[-1]["round"]]
+    assert len(kept[-1]["answered"]) == last["error"].isna().sum()
 
 
 def test_ctrl_c_ends_a_sweep_with_what_it_has(stand_in, small_engine, tmp_path):
