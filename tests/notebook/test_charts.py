@@ -194,9 +194,8 @@ def test_promised_blocks_lie_on_those_that_are_held():
     assert all(0 <= own <= 3 and 0 <= left <= 3 for _, _, (own, left) in corners)
     assert "%{customdata[0]} blocks" in layer.hovertemplate and "on average 1 block" in layer.text
     said = kv_blocks_summary(runs, {"guaranteed": idle})
-    assert said.count("15 % only promised") == 1 and not any(
-        each.legendgroup == "promised" for each in kv_blocks(runs).data
-    )
+    assert said.count("15 % only promised") == 1
+    assert not [trace for trace in kv_blocks(runs).data if trace.legendgroup == "promised"]
 
 
 def test_runs_of_blocks_share_one_scale_and_a_run_may_be_empty():

@@ -93,7 +93,8 @@ def kv_blocks_summary(runs: dict[str, pd.DataFrame], idle: dict[str, pd.DataFram
     """The picture of `kv_blocks` in a paragraph."""
     idle = idle or {}
     parts = [
-        f"{title}: {_in_short(log, idle.get(title))}, at most {_largest(log, 'waiting')} waiting and {_largest(log, 'paused')} paused"
+        f"{title}: {_in_short(log, idle.get(title))}, "
+        f"at most {_largest(log, 'waiting')} waiting and {_largest(log, 'paused')} paused"
         for title, log in runs.items()
     ]
     return f"KV cache blocks held by each request, iteration by iteration, and who has no slot. {'; '.join(parts)}."
