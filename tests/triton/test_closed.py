@@ -153,7 +153,7 @@ def test_a_key_opens_the_server_that_it_was_made_for_and_no_other(server, privat
 
 def test_health_is_open(server, private_server):
     for one in (server, private_server):
-        assert [httpx.get(one.http_url + path).status_code for path in HEALTH] == [200] * len(HEALTH)
+        assert [httpx.get(one.http_url + path, timeout=60).status_code for path in HEALTH] == [200] * len(HEALTH)
 
 
 # Over gRPC ------------------------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_another_user_who_watches_every_process_never_sees_a_key(repo, private):
         watcher = watch()
         try:
             with one:
-                httpx.post(f"{one.http_url}/v2/logging", json={"log_verbose_level": 6}, headers=one.headers)
+                httpx.post(f"{one.http_url}/v2/logging", json={"log_verbose_level": 6}, headers=one.headers, timeout=60)
                 one.load(MODEL)
                 with Connection(one.grpc_url) as connection:
                     connection.metadata(MODEL, timeout_s=60)

@@ -119,7 +119,8 @@ def test_load_with_an_override(server):
     server.load("tensorrt_llm", gpt_model_type="V1")
     try:
         assert states(server)["tensorrt_llm"] == "READY"
-        assert metric(server, "nv_trt_llm_v1_metrics", v1_specific_metric="empty_generation_slots") == 4
+        empty = lambda: metric(server, "nv_trt_llm_v1_metrics", v1_specific_metric="empty_generation_slots")
+        wait_until(lambda: empty() == 4, "all slots are empty")
         assert len(Client(server.grpc_url).stream("Hello", max_tokens=3).read().pieces) == 1
         assert (server.repo / "tensorrt_llm" / "config.pbtxt").read_bytes() == before
     finally:

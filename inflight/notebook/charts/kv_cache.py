@@ -189,6 +189,9 @@ def _draw_promised(fig: go.Figure, log: pd.DataFrame, idle: pd.DataFrame, axes: 
     held, promised = log["kv_blocks_used"].to_numpy(), idle["promised"].to_numpy()
     upper, lower = _steps(0, held + promised), _steps(0, held)
     x = [*upper[0], *lower[0][::-1]]
+    told = [
+        f"{counted(blocks, 'block')} · free for anybody: {free}" for blocks, free in zip(promised, idle["to_nobody"])
+    ]
     fig.add_scatter(
         x=x,
         y=[*upper[1], *lower[1][::-1]],
@@ -199,11 +202,10 @@ def _draw_promised(fig: go.Figure, log: pd.DataFrame, idle: pd.DataFrame, axes: 
         fillpattern={"shape": "\\", "fgcolor": PROMISED, "bgcolor": "white", "size": 8, "solidity": 0.3},
         name="promised, not yet held",
         legendgroup="promised",
-        customdata=[[int(part[min(corner, len(part) - 1)]) for part in (promised, idle["to_nobody"])] for corner in x],
+        customdata=[told[min(corner, len(told) - 1)] for corner in x],
         **area_saying(
             f"promised to those who run, not yet held · on average {counted(round(promised.mean()), 'block')}",
-            at_corners="promised, not yet held: %{customdata[0]} blocks · free for anybody: %{customdata[1]} · "
-            "after %{x} iterations",
+            at_corners="promised, not yet held: %{customdata} · after %{x} iterations",
         ),
         **axes,
     )
