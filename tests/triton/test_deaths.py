@@ -57,7 +57,7 @@ def what(server, model):
 
 def wait_until_mended(server, num_events):
     """All is ready again, after so many more events."""
-    wait_until(lambda: len(server.events()) >= num_events and server.is_ready(), "all models are ready again", 60)
+    wait_until(lambda: len(server.events()) >= num_events and server.is_ready(), "all models are ready again")
 
 
 def state(server, model):
@@ -159,7 +159,7 @@ def test_a_load_by_hand_and_the_watch_do_not_hinder_each_other(server):
     before = len(server.events())
     kill(server, "tensorrt_llm")
     server.load("tensorrt_llm")
-    wait_until(lambda: server.is_ready(), "all models are ready", 60)
+    wait_until(lambda: server.is_ready(), "all models are ready")
     assert Client(server.grpc_url).ask("Hello", max_tokens=3).pieces
     wait_until(lambda: len(server.events()) == before + 2, "the death and its end are told")
 
@@ -170,7 +170,7 @@ def test_a_model_that_dies_again_and_again_stays_down_and_can_be_loaded(small_re
             kill(server, "postprocessing")
             wait_until_mended(server, 2 * deaths)
         kill(server, "postprocessing")
-        wait_until(lambda: "stays down" in what(server, "postprocessing")[-1], "it is given up", 60)
+        wait_until(lambda: "stays down" in what(server, "postprocessing")[-1], "it is given up")
         row = state(server, "postprocessing")
         assert row.state == "UNAVAILABLE" and "it died 4 times in 10 minutes" in row.reason
         assert not Client(server.grpc_url).is_ready() and not Client(server.http_url).is_ready()
@@ -187,7 +187,7 @@ def test_a_server_that_crashes_comes_back_with_what_it_served(server):
     wait_until(lambda: _is_learned(server), "the override is known")
     pid = server.pid
     os.kill(pid, signal.SIGABRT)
-    wait_until(lambda: server.pid != pid and server.is_ready(), "another one serves", 60)
+    wait_until(lambda: server.pid != pid and server.is_ready(), "another one serves")
     wait_until(lambda: num_blocks(server) == 6, "the override is there again")
     assert Client(server.grpc_url).ask("Hello", max_tokens=3).pieces
     server.load("tensorrt_llm")
