@@ -499,7 +499,7 @@ except OSError as error:
     print(error)
 """
     path = private_server.metrics_url.removeprefix(transport.UNIX)
-    assert "Permission denied" in start_python(script, path).communicate(timeout=60)[0]
+    assert "Permission denied" in start_python(script, path).communicate(timeout=300)[0]
 
 
 def test_the_environment_makes_servers_private(repo, monkeypatch):
@@ -547,7 +547,7 @@ def test_serve_tells_who_may_do_what_and_no_key(repo, option, told):
                 assert Path(file).read_text().split()[-1] not in "".join(lines)
         finally:
             serving.send_signal(signal.SIGINT)
-            serving.communicate(timeout=60)
+            serving.communicate(timeout=300)
 
 
 # What a security policy does to a call of the system: it fails, "not permitted".
