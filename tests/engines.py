@@ -202,7 +202,7 @@ def add_silent_model(repo: Path) -> None:
 # Waiting, and processes of their own ----------------------------------------------------------------------------------
 
 
-def wait_until(condition, what: str, deadline_s: float = 50) -> None:
+def wait_until(condition, what: str, deadline_s: float = 120) -> None:
     """Return as soon as `condition()` is true; fail with `what` if it is not within the deadline."""
     deadline = time.monotonic() + deadline_s
     while not condition():

@@ -39,12 +39,15 @@ ALL_HAVE_RUN = """() => {
     const cells = window.jupyterapp.shell.currentWidget.content.model.sharedModel.cells;
     return cells.every(cell => cell.cell_type !== 'code' || !cell.source.trim() || cell.execution_count !== null);
 }"""
+# JupyterLab shows a notebook before it has put its own parts in place; the sidebar that comes then takes room from it.
+ALL_IS_BEGUN = "async () => { await window.jupyterapp.restored; await document.fonts.ready; }"
 # Another notebook in the place of the one that is open, whose kernel ends with it.
 OPEN = """async path => {
     const { shell, commands } = window.jupyterapp;
     if (shell.currentWidget?.context?.path === path) return;
     const before = shell.currentWidget;
     await commands.execute('docmanager:open', { path });
+    await before.context.sessionContext.ready;
     await before.context.sessionContext.shutdown();
     before.dispose();
 }"""
@@ -187,6 +190,7 @@ def open_page(browser, url):
     page.set_default_timeout(RUN_TIMEOUT_MS)
     page.goto(url)
     page.wait_for_selector(".jp-Notebook .jp-CodeCell")
+    page.evaluate(ALL_IS_BEGUN)
     return page, outside
 
 

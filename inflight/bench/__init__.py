@@ -41,6 +41,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "streams",
         "sweep",
         "sweep_file",
+        "sweep_rows",
         "trace_file",
         "trace_run",
         "traffic",

@@ -176,12 +176,17 @@ def _notes(run: Run) -> dict[str, str]:
 
 
 def requests_csv(run: Run) -> str:
-    """One line a request, columns as `Run.requests`: times in seconds, durations in ms, both to the microsecond."""
+    """`requests_table` as CSV, one line a request."""
+    return requests_table(run).to_csv(index=False, lineterminator="\n")
+
+
+def requests_table(run: Run) -> pd.DataFrame:
+    """A copy of `Run.requests`, its times in seconds and durations in ms rounded to the microsecond."""
     table = run.requests.copy()
     for column in table.columns:
         if column.endswith(("_s", "_ms")):
             table[column] = table[column].astype(float).round(6 if column.endswith("_s") else 3)
-    return table.to_csv(index=False, lineterminator="\n")
+    return table
 
 
 def with_op_stats(path: Path, run: Run) -> str:

@@ -11,6 +11,7 @@ than come. Every round is kept as soon as it is measured, and what is kept is no
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -191,12 +192,25 @@ def measure(
             tell(f"{rate:g} requests a second, round {number} of {aim.rounds}")
             run = load_generator.load(send, make(rate, aim.number(rate), number))
             keep_rows(run, rate, number)
-            kept.add(Round(rate=rate, round=number, stopped=run.stopped, figures=figures(run, aim.objective)))
+            kept.add(
+                Round(
+                    rate=rate,
+                    round=number,
+                    stopped=run.stopped,
+                    figures=figures(run, aim.objective),
+                    answered=_records(run.answered) if run.stopped else (),
+                )
+            )
             if run.stopped:
                 raise CourseError(f"{run.stopped[:-1]} at {rate:g} requests a second, round {number}.")
             _check_answered(run, rate)
             if rate == min(kept.rates):
                 check_reachable(run, aim.objective, f"even at {rate:g} requests a second")
+
+
+def _records(rows: pd.DataFrame) -> tuple[dict, ...]:
+    """Rows as JSON has them: what is not known is None."""
+    return tuple(json.loads(rows.to_json(orient="records")))
 
 
 def _check_answered(run: Run, rate: float) -> None:

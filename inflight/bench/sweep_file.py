@@ -32,12 +32,13 @@ class Cost(Schema):
 
 
 class Round(Schema):
-    """One round at one rate: its figures by name, and why it ended early, if it did."""
+    """One round at one rate: its figures by name; if it ended early, why, and the requests answered until then."""
 
     rate: Annotated[float, Field(gt=0)]
     round: Annotated[int, Field(ge=1)]
     stopped: str
     figures: dict[str, float | None]
+    answered: tuple[dict[str, float | str | None], ...] = ()  # columns as `load_generator.Run.requests`
 
 
 class Content(Schema):

@@ -73,6 +73,19 @@ class GgufShape(Schema):
     def words(self) -> int:
         return self.stated_words or len(self.tokens)
 
+    def sizes(self) -> dict[str, int]:
+        """The sizes by their names in an engine's config.json."""
+        return {
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_size": self.head_size,
+            "hidden_size": self.hidden,
+            "intermediate_size": self.feed_forward,
+            "vocab_size": self.words,
+            "max_position_embeddings": self.positions,
+        }
+
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """Name and shape of every tensor that a Llama of this size has."""
         queries, keys = self.heads * self.head_size, self.kv_heads * self.head_size

@@ -203,6 +203,7 @@ def load(
         _warm(send, requests, warm_up)
         run = _run(send, requests, concurrency, closed)
         iterations = triton.telemetry.iterations(log) if log is not None and log.exists() else None
+        files.write(run, iterations)  # now: whatever becomes of the server and the terminal, it is kept
     settings = {
         "url": url,
         "api": api,
@@ -219,7 +220,6 @@ def load(
         "set": values,
     }
     _print_runs({"bench load": run}, settings, device_of(url, engine_dir), as_json, wanted)
-    files.write(run, iterations)
     bench.result_files.check_answered(run, files)
 
 

@@ -21,7 +21,6 @@ from inflight.cli.terminal import ENGINE_DIR, console, progress_console
 from inflight.errors import CourseError
 
 if TYPE_CHECKING:
-    from inflight.bench.load_generator import Run
     from inflight.bench.sweep import Aim
     from inflight.bench.sweep_file import SweepFile
 
@@ -119,7 +118,7 @@ def sweep(
         bench.plan.check_fit(chosen, build)
         return traffic.timed(chosen, rate, seed + turn - 1)
 
-    rows = _Rows(csv, resume)
+    rows = bench.sweep_rows.SweepRows(csv, resume)
     with (
         _ended(kept, aim, device, as_json, picture),
         bench.plan.target(
@@ -152,22 +151,6 @@ def sweep(
         kept.save()
         bench.sweep.measure(kept, make, send, aim, tell, rows.keep)
         calibrate()  # again: a machine is never quite the same for long
-
-
-class _Rows:
-    """The file for one line a request, rewritten after every round; without a path nothing."""
-
-    def __init__(self, path: Path | None, resume: bool):
-        self._path = path
-        self._text = path.read_text() if path is not None and resume and path.exists() else ""
-
-    def keep(self, run: Run, rate: float, number: int) -> None:
-        if self._path is None:
-            return
-        head, *lines = bench.report.requests_csv(run).splitlines(keepends=True)
-        self._text = self._text or f"rate,round,{head}"
-        self._text += "".join(f"{rate:g},{number},{line}" for line in lines)
-        bench.report.write(self._path, self._text)
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ END_S = 3  # longest time to wait for a process that has closed its pipe
 DRY_RUN_S = 60
 MOST_SOURCE = 1 << 20  # bytes of the file
 DRY_RUN_SEED = 5
-TRACEBACK_S = 1  # how long to wait for a process that hangs to say where
+TRACEBACK_S = 10  # longest time to wait for a process that hangs to say where
 OUTERMOST_FRAME = b"in _run_code"  # of `python -m`, the last but one line of a traceback of the child
 
 

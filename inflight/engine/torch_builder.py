@@ -111,14 +111,7 @@ def _from_gguf(checkpoint: Checkpoint, config: BuildConfig, folder: Path) -> tup
 
     model = {
         "architecture": LLAMA,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_size": shape.head_size,
-        "hidden_size": shape.hidden,
-        "intermediate_size": shape.feed_forward,
-        "vocab_size": shape.words,
-        "max_position_embeddings": shape.positions,
+        **shape.sizes(),
         "norm_epsilon": 1e-5 if shape.epsilon is None else shape.epsilon,
         "rotary_base": shape.rope_base or 10000.0,
         "share_embedding_table": "output.weight" not in tensors,

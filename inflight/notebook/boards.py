@@ -16,17 +16,18 @@ import plotly.graph_objects as go
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight import engine
-from inflight.bench import batch_run, gpt2_client, gpt2_race, load_generator, trace_run, workload
+from inflight.bench import batch_run, gpt2_client, gpt2_race, load_generator, promised_blocks, trace_run, workload
 from inflight.bench.batch_run import Arrival, Outcome, at
 from inflight.bench.load_generator import Run
 from inflight.bench.trace_run import TraceRun
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.config import BATCHING_TYPES, POLICIES, IterationStats
+from inflight.errors import CourseError
 from inflight.notebook import charts, session
 from inflight.notebook.dashboard import WRAP, Dashboard, Frame
 from inflight.notebook.session import Kept
-from inflight.triton import repository
+from inflight.triton import repository, telemetry
 from inflight.triton.client import Client
 from inflight.triton.repository.batchers import FIELDS, get_field
 from inflight.triton.server import Server
@@ -111,6 +112,8 @@ def _trace(name: str, engine_dir: str | Path) -> list[TimedRequest]:
 
 # Lesson 05: who holds which blocks ------------------------------------------------------------------------------------
 
+PROMISES = "guaranteed_no_evict"  # the policy under which idle blocks may be promised
+
 
 def policies(server: Server, requests: list[TimedRequest], log_path: str | Path) -> Dashboard:
     """Choose policy and size of the KV cache: the config is edited, the model loaded again, and the blocks drawn.
@@ -137,7 +140,8 @@ def policies(server: Server, requests: list[TimedRequest], log_path: str | Path)
             max_tokens_in_paged_kv_cache=cache_tokens,
         ):
             logs = {title: run.log for title, run in so_far.items()}
-            yield Frame(charts.kv_blocks(logs), charts.kv_blocks_summary(logs))
+            idle = _idle_blocks(logs, requests)
+            yield Frame(charts.kv_blocks(logs, idle), charts.kv_blocks_summary(logs, idle))
 
     look = {"style": {"description_width": "19em"}, "layout": _wide("42em")}
     return Dashboard(
@@ -153,6 +157,16 @@ def policies(server: Server, requests: list[TimedRequest], log_path: str | Path)
         kept=kept,
         label="Policies: who holds which blocks",
     )
+
+
+def _idle_blocks(logs: dict[str, pd.DataFrame], requests: list[TimedRequest]) -> dict[str, pd.DataFrame]:
+    """`promised_blocks.idle` of the runs that promise blocks, as far as their logs tell; titles name the policy."""
+    found = {}
+    for title, log in logs.items():
+        if PROMISES in title and telemetry.names_requests(log):
+            with contextlib.suppress(CourseError):  # a prompt in chunks, or found in the cache, is not recognized
+                found[title] = promised_blocks.idle(log, requests)
+    return found
 
 
 # Lesson 06: who is computed together ----------------------------------------------------------------------------------

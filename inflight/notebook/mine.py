@@ -128,12 +128,17 @@ def load(name: str) -> ModuleType:
 def keep(name: str, path: Path, exercise: str) -> str:
     """Copy what has passed its check into the workspace, and say where it is. Outside of one nothing is kept.
 
-    What was kept before goes to `mine/earlier`.
+    What was kept before goes to `mine/earlier`; what has passed a later exercise stays.
+
+    Parameters
+    ----------
+    exercise : str
+        The one that has been passed, as "5.4".
 
     Returns
     -------
     str
-        A sentence; blank where nothing is kept.
+        A sentence: where it is, or what stays in its place. Blank outside of a workspace.
 
     Raises
     ------
@@ -149,6 +154,9 @@ def keep(name: str, path: Path, exercise: str) -> str:
         if sum(file.stat().st_size for file in _files(path)) > MOST_BYTES:
             raise CourseError(f"{path} is not kept: it has more than {MOST_BYTES:,} bytes. Leave engines out of it.")
         digest, passed = _digest(path), _passed(folder)
+        kept = passed[name]["exercise"] if name in passed and own.exists() else exercise
+        if _order(kept) > _order(exercise) and _digest(own) == passed[name]["sha256"]:
+            return f"{workspace.MINE}/{PARTS[name]} stays as it is: yours of exercise {kept}, a later one."
         if not own.exists() or _digest(own) != digest:
             folder.mkdir(exist_ok=True)
             if own.exists():
@@ -202,6 +210,11 @@ def _passed(folder: Path) -> dict[str, dict[str, str]]:
         and isinstance(entry, dict)
         and all(isinstance(entry.get(k), str) for k in ("exercise", "sha256"))
     }
+
+
+def _order(exercise: str) -> tuple[int, ...]:
+    """By which exercises come one after another: "5.4" is before "5.10"."""
+    return tuple(int(part) for part in exercise.split(".") if part.isdecimal())
 
 
 def _files(path: Path) -> list[Path]:

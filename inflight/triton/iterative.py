@@ -21,7 +21,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,9 +153,17 @@ class Housekeeping:
     def send(self, rows: Sequence[Row], response: Callable[[Row], Any]) -> None:
         """Send each row its response, all at once: each is a message to the server and back.
 
-        Returns when all have left: none may be under way when requests are released.
+        Returns when all have left, and raises what went wrong with one only then: none may be under way when requests
+        are released.
         """
-        list(self._pool.map(lambda row: row.sender.send(response(row)), rows))
+
+        def send_one(row: Row) -> None:
+            row.sender.send(response(row))
+
+        sending = [self._pool.submit(send_one, row) for row in rows]
+        wait(sending)
+        for one in sending:
+            one.result()
 
     def again(self, row: Row) -> None:
         """Have the row come again in a later execution."""

@@ -25,8 +25,8 @@ from inflight.triton import transport
 
 STAY = ["request", "slot", "first", "last", "prompt_until"]
 COLUMNS = ["name", "model", "label", "value", "type"]
-METRICS_LAG_S = 5  # the longest that figures come after what they tell of
-SETTLED_S = 0.3
+METRICS_LAG_S = 20  # the longest that figures come after what they tell of, where a machine has much else to do
+SETTLED_S, SETTLED_LOOKS = 0.3, 5
 LOOK_EVERY_S = 0.02
 
 Figures = TypeVar("Figures")
@@ -53,18 +53,21 @@ def wait_for(
 def settled(read: Callable[[], Figures]) -> Figures:
     """What `read` gives once it has stayed the same for SETTLED_S: the figures of an earlier request are among it then.
 
+    It is read SETTLED_LOOKS times at least meanwhile: on a busy machine a single look may take that long.
+
     Raises
     ------
     CourseError
         It still changed after METRICS_LAG_S: the server has other things to do.
     """
-    since, latest = time.monotonic(), read()
+    since, latest, looks = time.monotonic(), read(), 0
 
     def is_settled(figures: Figures) -> bool:
-        nonlocal since, latest
+        nonlocal since, latest, looks
+        looks += 1
         if figures != latest:
-            since, latest = time.monotonic(), figures
-        return time.monotonic() - since > SETTLED_S
+            since, latest, looks = time.monotonic(), figures, 0
+        return looks >= SETTLED_LOOKS and time.monotonic() - since > SETTLED_S
 
     return wait_for(read, is_settled, "The server's figures keep changing. Measure when it has nothing else to do.")
 

@@ -133,7 +133,7 @@ import httpx
 
 url = f"{server.http_url}/v2/models/ensemble/generate"
 in_json = {"text_input": question, "max_tokens": 64}
-reply = httpx.post(url, json=in_json, headers=server.headers).json()
+reply = httpx.post(url, json=in_json, headers=server.headers, timeout=60).json()
 print("keys:", *sorted(reply))
 assert reply["text_output"] == whole_text and "Paris" in whole_text
 

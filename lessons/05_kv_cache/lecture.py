@@ -425,7 +425,8 @@ both_on_paper
 
 # %% [markdown]
 # Then on the server: the dashboard edits the config, has it loaded, sends
-# the captions and draws while they are written. The run before stays above, on the same scale. Try:
+# the captions and draws while they are written; hatched on top of the blocks held is what is promised. The run before
+# stays above, on the same scale. Try:
 #
 # 1. `max_utilization` with 1,024 tokens, then with 1,280: how many pauses does a quarter more memory save?
 # 2. `guaranteed_no_evict` with 2,048: does anybody wait beside a free slot?

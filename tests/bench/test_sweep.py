@@ -10,6 +10,7 @@ from inflight.bench import arrivals, md1, objective, sweep, sweep_file
 from inflight.bench.load_generator import COLUMNS, Run
 from inflight.bench.sweep import Aim
 from inflight.bench.sweep_file import Cost, Round
+from inflight.bench.sweep_rows import SweepRows
 from inflight.bench.workload import TimedRequest
 from inflight.errors import CourseError
 
@@ -132,6 +133,9 @@ def test_what_was_measured_is_kept_when_the_server_goes_away_and_gone_on_with(se
         (6.0, 1, False),
         (6.0, 2, True),
     ]
+    started = kept.rounds[-1].answered
+    assert len(started) == 20 and all(row["error"] == "" and row["latency_ms"] >= 1000 * SERVICE_S for row in started)
+    assert not any(each.answered for each in kept.rounds[:-1]), "of a whole round the figures say it all"
     part = sweep.summary(kept, AIM, "here")
     assert [row["rounds"] for row in part["rows"]] == [3, 1]
     server.stop_at, server.loads = math.inf, 0
@@ -142,7 +146,47 @@ def test_what_was_measured_is_kept_when_the_server_goes_away_and_gone_on_with(se
     assert loads == server.loads - loads - 4  # four rounds were there
     assert sweep.summary(kept, AIM, "")["rows"] == sweep.summary(whole, AIM, "")["rows"]
     again = opened(path, resume=True)
-    assert again.rounds == kept.rounds and not any(each.stopped for each in again.rounds)
+    assert again.rounds == kept.rounds and not any(each.stopped or each.answered for each in again.rounds)
+
+
+def test_requests_stand_once_in_their_file_whatever_was_measured_again(server, tmp_path):
+    path, rows = tmp_path / "sweep.json", tmp_path / "rows.csv"
+    server.stop_at = 5
+    with pytest.raises(CourseError, match="went away"):
+        sweep.measure(opened(path), make, None, AIM, keep_rows=SweepRows(rows, resume=False).keep)
+    part = pd.read_csv(rows)
+    assert (part["error"].isna() & (part["rate"] == 6) & (part["round"] == 2)).sum() == 20
+    server.stop_at = math.inf
+    kept = opened(path, resume=True)
+    sweep.measure(kept, make, None, AIM, keep_rows=SweepRows(rows, resume=True).keep)
+    table = pd.read_csv(rows)
+    assert table["error"].isna().all() and not table.duplicated(["rate", "round", "request"]).any()
+    assert len(table) == sum(AIM.number(each.rate) for each in kept.rounds)
+
+
+def test_a_reason_of_several_lines_is_one_field_of_the_requests_file(server, tmp_path):
+    reason, rows = "The model failed:\n  line 3\u2028in execute", tmp_path / "rows.csv"
+    run = server(None, make(2.0, 40, 1))
+    run.requests.loc[7, "error"] = reason
+    SweepRows(rows, resume=False).keep(run, 2.0, 1)
+    table = pd.read_csv(rows)
+    assert len(table) == 40 and table["error"][7] == reason and set(table["round"]) == {1}
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("", "is not a CSV file"),
+        ("request,due_s\n0,1\n", "has other columns than the requests of a sweep"),
+        ('"', "is not a CSV file"),
+    ],
+)
+def test_another_table_is_not_added_to(tmp_path, content, complaint):
+    path = tmp_path / "rows.csv"
+    path.write_text(content)
+    with pytest.raises(CourseError, match=f"{complaint}.*Name the file of the sweep's requests, or a new one"):
+        SweepRows(path, resume=True)
+    assert path.read_text() == content
 
 
 def test_a_file_that_is_there_is_not_written_over(tmp_path):

@@ -149,7 +149,7 @@ def test_a_write_that_fails_leaves_the_file_that_was_there(tmp_path):
     target = tmp_path / "mini.json"
     save(target, [RECORD])
     process = start_python(FULL_DISK, target)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 1 and "CourseError: The dataset cannot be written" in output
     assert workload.read_dataset(target) == [Record(**RECORD)]
     assert [file.name for file in tmp_path.iterdir()] == ["mini.json"]

@@ -84,6 +84,31 @@ def test_a_request_that_is_shed_is_a_row_and_the_load_goes_on(stand_in, small_en
     assert pd.read_csv(path)["error"].isna().sum() == 8
 
 
+def test_a_target_that_dies_in_a_load_is_one_sentence_and_its_answers_are_in_the_files(
+    stand_in, small_engine, tmp_path
+):
+    dying = threading.Thread(target=stand_in.die)
+
+    def die_after_a_while(handler, body):
+        if len(stand_in.got) == 30:
+            dying.start()
+        stand_in.answer(handler, body)
+
+    stand_in.odd = die_after_a_while
+    csv, trace, lines = tmp_path / "run.csv", tmp_path / "run.json", tmp_path / "statistics.csv"
+    files = ["--csv", csv, "--perfetto", trace, "--op-stats-csv", lines]
+    arguments = ["load", "--url", stand_in.url, "--stream", *MILD, "--concurrency", 2, "--warm-up", 0, *files]
+    result = bench(small_engine, *arguments)
+    dying.join()
+    table = pd.read_csv(csv)
+    answered = table["error"].isna().sum()
+    assert result.exit_code != 0 and 20 <= answered < len(table)
+    counted = f"{answered} of {len(table)} answers"
+    assert sentence(result) == f"The server at {stand_in.url} went away after {counted}. They are in {csv} and {trace}."
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert sum(event["name"].startswith("req_") for event in events) == answered and not lines.exists()
+
+
 @pytest.mark.parametrize("command", ["load", "sweep"])
 def test_a_target_that_is_not_there_is_one_sentence(small_engine, command):
     result = bench(small_engine, command, "--url", "http://127.0.0.1:9", *MILD)
@@ -129,7 +154,10 @@ def test_a_target_that_dies_in_the_middle_is_one_sentence_and_nothing_is_lost(st
     assert said.startswith(f"The server at {stand_in.url} went away after ") and said.endswith("--resume goes on.")
     kept = json.loads(path.read_text())["rounds"]
     dying.join()
-    assert kept[-1]["stopped"] and len(pd.read_csv(rows)) == 40 * len(kept)
+    table = pd.read_csv(rows)
+    assert kept[-1]["stopped"] and len(table) == 40 * len(kept)
+    last = table[table["round"] == kept[-1]["round"]]
+    assert len(kept[-1]["answered"]) == last["error"].isna().sum()
 
 
 def test_ctrl_c_ends_a_sweep_with_what_it_has(stand_in, small_engine, tmp_path):
@@ -144,7 +172,7 @@ def test_ctrl_c_ends_a_sweep_with_what_it_has(stand_in, small_engine, tmp_path):
     )
     wait_until(lambda: path.exists() and json.loads(path.read_text())["rounds"], "a round is kept")
     os.kill(process.pid, signal.SIGINT)
-    shown, errors = process.communicate(timeout=60)
+    shown, errors = process.communicate(timeout=300)
     assert process.returncode == 1 and "goodput" in shown
     assert re.search(r"error: The (benchmark|sweep) was interrupted.* --resume goes on\.$", errors.strip()), errors
 

@@ -74,6 +74,11 @@ REPLAYED = {title: log for title, log in LOGS.items() if len(log)}
 PROMISED = {
     title: telemetry.shares(log).assign(promised=2) for title, log in REPLAYED.items() if title.startswith("guar")
 }
+IDLE = {
+    title: pd.DataFrame({"iteration": log["iteration"], "promised": 2, "to_nobody": BLOCKS - log["kv_blocks_used"] - 2})
+    for title, log in LOGS.items()
+    if title.startswith("guar")
+}
 
 
 def requests(ms_a_token: float) -> pd.DataFrame:
@@ -294,7 +299,7 @@ FIGURES: dict[str, go.Figure] = {
     "first_tokens": charts.first_tokens(pd.DataFrame({"without reuse": [310.0, 305, 299], "with": [312.0, 61, 58]})),
     "forward_passes": charts.forward_passes({"simple-gpt2": passes(False), "iterative-gpt2": passes(True)}),
     "iteration_cost": charts.iteration_cost(pd.Series([15.3, 15.9, 17.0, 18.2, 19.5, 20.2, 21.7, 22.5], range(1, 9))),
-    "kv_blocks": charts.kv_blocks(LOGS),
+    "kv_blocks": charts.kv_blocks(LOGS, IDLE),
     "lab_results": charts.lab_results(HERE, RECORDED, "ratio", "median", "in-flight over static"),
     "lab_results.none yet": charts.lab_results(HERE, RECORDED.iloc[:0], "ratio", "median", "in-flight over static"),
     "layer": charts.layer(LAYER),

@@ -8,15 +8,17 @@ from jupyter_client.manager import KernelManager
 from tests.engines import wait_until
 
 BOARD = """
-import itertools, signal, threading
+import itertools, os, signal, threading
 import plotly.graph_objects as go
 from inflight.notebook.dashboard import Dashboard, Frame
 
-ended = []
+ended, begun = [], os.devnull
 def work():
     try:
         for number in itertools.count():
             yield Frame(go.Figure(), f"frame {number}")
+            if number == 20:  # the cell has long come to where it waits
+                open(begun, "w").close()
             threading.Event().wait(0.01)
     finally:
         ended.append(number)
@@ -82,18 +84,12 @@ def test_the_handler_is_there_for_the_time_of_the_run_only(kernel):
     )
 
 
-def test_a_cell_is_interrupted_as_ever_and_a_run_that_it_waits_for_ends_too(kernel):
+def test_a_cell_is_interrupted_as_ever_and_a_run_that_it_waits_for_ends_too(kernel, tmp_path):
     manager, client = kernel
-    run(client, "ended.clear()")
-    identity = client.execute("board.run()")
-    wait_until(lambda: _is_busy(client, identity), "the cell runs")
-    time.sleep(0.5)
+    run(client, f"ended.clear(); begun = {str(tmp_path / 'begun')!r}")
+    client.execute("board.run()")
+    wait_until((tmp_path / "begun").exists, "the cell runs")
     manager.interrupt_kernel()
     reply = client.get_shell_msg(timeout=60)
     assert reply["content"]["ename"] == "KeyboardInterrupt"
     assert run(client, "", "len(ended) == 1 and not board.run_button.disabled") == "True"
-
-
-def _is_busy(client, identity):
-    message = client.get_iopub_msg(timeout=60)
-    return message["parent_header"].get("msg_id") == identity and message["content"].get("execution_state") == "busy"

@@ -59,6 +59,33 @@ def test_what_was_kept_before_is_set_aside(work, written):
     assert earlier == {old, "WHO = 0\n", "WHO = 1\n"} and mine.load("scheduler").WHO == 2
 
 
+def test_a_part_is_replaced_by_the_same_exercise_or_a_later_one(work, written):
+    def passes(exercise, who):
+        written.write_text(f"WHO = {who!r}\n")
+        return mine.keep("scheduler", written, exercise)
+
+    passes("4.3", "first")
+    passes("5.9", "better")
+    passes("5.10", "best")
+    assert mine.load("scheduler").WHO == "best"
+    said = passes("4.3", "first, again")
+    assert said == "mine/scheduler.py stays as it is: yours of exercise 5.10, a later one."
+    assert passes("5.9", "best") == said, "the same words, in an earlier exercise"
+    assert repr(mine.part("scheduler")) == "scheduler: yours, passed 5.10" and mine.load("scheduler").WHO == "best"
+    assert len(list((work / "mine" / "earlier").iterdir())) == 2, "what stays is not set aside"
+    passes("5.10", "best yet")
+    assert mine.load("scheduler").WHO == "best yet"
+
+
+@pytest.mark.parametrize("happens", ["changed", "removed"])
+def test_a_part_that_no_longer_counts_gives_way_to_an_earlier_exercise(work, written, happens):
+    mine.keep("scheduler", written, "5.4")
+    own = work / "mine" / "scheduler.py"
+    own.write_text("WHO = 'untested'\n") if happens == "changed" else own.unlink()
+    assert mine.keep("scheduler", written, "4.3") == "Kept as mine/scheduler.py: later labs use it."
+    assert repr(mine.part("scheduler")) == "scheduler: yours, passed 4.3"
+
+
 def test_a_folder_is_kept_whole_and_without_litter(work, tmp_path):
     repository = tmp_path / "repo"
     (repository / "tiny" / "1" / "__pycache__").mkdir(parents=True)

@@ -161,7 +161,7 @@ def test_jupyterlab_opens_in_it_with_its_token_and_asks_for_no_news(tmp_path):
             said += line
         assert "/lab/tree/notebooks/03_serve.ipynb" in found[0]
         url, token = f"http://127.0.0.1:{port}", {"token": found[1]}
-        assert httpx.get(f"{url}/api/contents").status_code == 403
+        assert httpx.get(f"{url}/api/contents", timeout=60).status_code == 403
         names = [
             item["name"] for item in httpx.get(f"{url}/api/contents", params=token, timeout=READY_S).json()["content"]
         ]

@@ -64,7 +64,7 @@ def lab(machine, *step, check=True, **settings):
         "CALLS": str(calls),
         **{name: str(value) for name, value in settings.items()},
     }
-    done = subprocess.run(["bash", SCRIPT, *step], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", SCRIPT, *step], env=environment, capture_output=True, text=True, timeout=300)
     assert not check or done.returncode == 0, done.stderr
     return done, [line.split("\0")[:-1] for line in calls.read_text().splitlines()]
 
@@ -162,7 +162,7 @@ def test_the_images_are_of_one_month():
 
 def test_flags_of_tritonserver_are_those_of_the_one_that_comes_with_the_course():
     program = Path(pytriton.__file__).parent / "tritonserver" / "bin" / "tritonserver"
-    said = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=60)
+    said = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=300)
     facts = trtllm_facts.PROGRAMS["tritonserver"]
     for flag in [*facts["text"], *facts["integer"], *facts["switch"], *facts["choices"]]:
         assert re.search(rf"^\s*{flag}\b", said.stdout + said.stderr, re.M), flag
@@ -424,7 +424,7 @@ def test_why_no_list_of_variables_is_fixed(tmp_path, version, pairs, what):
     app = made(tmp_path / "app", version)
     config = app / "all_models" / "inflight_batcher_llm" / "tensorrt_llm" / "config.pbtxt"
     command = [sys.executable, app / "tools" / "fill_template.py", "-i", config, pairs]
-    filled = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    filled = subprocess.run(command, capture_output=True, text=True, timeout=300)
     if filled.returncode:
         assert what in filled.stderr
         return

@@ -18,6 +18,8 @@ from tests.engines import metric, wait_until
 MODEL = "batch-cost"
 BUSY = Arrival(0, work=150)  # a batch of its own, of 320 ms: what comes meanwhile waits
 LATER_S = 0.5  # when that batch is over
+LATE_S = 0.05  # a request that was sent so much later than planned may have missed what it was sent for
+MOST_TRIES = 10
 TIMEOUT_US = 100_000
 
 
@@ -35,17 +37,23 @@ def server(log_path, tmp_path_factory):
 
 @pytest.fixture
 def trial(server, log_path):
-    """Load the model with a batcher, then send: `trial("dynamic_batching { }", arrivals, max_batch_size=4)`."""
+    """Load the model with a batcher, then send: `trial("dynamic_batching { }", arrivals, max_batch_size=4)`.
+
+    What was to come while the model is busy, and came later, says nothing of a batcher: it is sent once more.
+    """
     path = server.repo / MODEL / repository.CONFIG
     plain = repository.read_config(path)
 
-    def run(fragment, arrivals, **values):
+    def run(fragment, arrivals, moments_matter=True, **values):
         repository.write_config(plain, path)
         values = {name.replace("__", "."): value for name, value in values.items()}
         repository.edit(server.repo, MODEL, fragment, **values)
         server.load(MODEL)
-        outcome = batch_run.run(server, MODEL, arrivals, log_path)
-        assert_all_are_accounted_for(outcome, len(arrivals))
+        for _ in range(MOST_TRIES if moments_matter else 1):
+            outcome = batch_run.run(server, MODEL, arrivals, log_path)
+            assert_all_are_accounted_for(outcome, len(arrivals))
+            if is_as_planned(outcome):
+                break
         return outcome
 
     yield run
@@ -57,6 +65,13 @@ def plain_server(server):
     """The model as its file has it: without a batcher."""
     server.load(MODEL)
     return server
+
+
+def is_as_planned(outcome):
+    """Whether all was sent at its time, and what keeps the model busy began at once."""
+    requests = outcome.requests
+    busy = requests[requests["work"] >= BUSY.work]
+    return (requests["sent_s"] - requests["at_s"]).max() < LATE_S and not (busy["queue_ms"] > 1000 * LATE_S).any()
 
 
 def assert_all_are_accounted_for(outcome, sent):
@@ -228,7 +243,9 @@ def test_a_thousand_requests_at_a_short_queue_with_time_outs_are_all_accounted_f
     rejected = lambda: metric(server, "nv_inference_request_failure", reason="REJECTED")
     before = rejected()
     outcome = trial(
-        f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}", at(workload.poisson(1000, rate=600, seed=0))
+        f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}",
+        at(workload.poisson(1000, rate=600, seed=0)),
+        moments_matter=False,
     )
     messages = outcomes(outcome)
     assert set(messages) <= {"", QUEUE_FULL, TIMED_OUT}

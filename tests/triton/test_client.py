@@ -257,7 +257,7 @@ def test_a_plain_client_streams(streaming_server):
 
 def test_raw_json(whole_server):
     body = json.dumps({"text_input": FRANCE, "max_tokens": 32, "bad_words": "", "stop_words": ""})
-    answer = httpx.post(f"{whole_server.http_url}/v2/models/ensemble/generate", content=body)
+    answer = httpx.post(f"{whole_server.http_url}/v2/models/ensemble/generate", content=body, timeout=120)
     assert answer.status_code == 200
     assert "Paris" in answer.json()["text_output"]
 
@@ -265,7 +265,7 @@ def test_raw_json(whole_server):
 def test_curl_stream(streaming_server):
     body = json.dumps({"text_input": FRANCE, "max_tokens": 32, "stream": True})
     url = f"{streaming_server.http_url}/v2/models/ensemble/generate_stream"
-    lines = httpx.post(url, content=body).text.splitlines()
+    lines = httpx.post(url, content=body, timeout=120).text.splitlines()
     pieces = [json.loads(line.removeprefix("data: "))["text_output"] for line in lines if line]
     assert len(pieces) > 5 and "Paris" in "".join(pieces)
 

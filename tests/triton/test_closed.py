@@ -153,7 +153,7 @@ def test_a_key_opens_the_server_that_it_was_made_for_and_no_other(server, privat
 
 def test_health_is_open(server, private_server):
     for one in (server, private_server):
-        assert [httpx.get(one.http_url + path).status_code for path in HEALTH] == [200] * len(HEALTH)
+        assert [httpx.get(one.http_url + path, timeout=60).status_code for path in HEALTH] == [200] * len(HEALTH)
 
 
 # Over gRPC ------------------------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_another_user_who_watches_every_process_never_sees_a_key(repo, private):
         watcher = watch()
         try:
             with one:
-                httpx.post(f"{one.http_url}/v2/logging", json={"log_verbose_level": 6}, headers=one.headers)
+                httpx.post(f"{one.http_url}/v2/logging", json={"log_verbose_level": 6}, headers=one.headers, timeout=60)
                 one.load(MODEL)
                 with Connection(one.grpc_url) as connection:
                     connection.metadata(MODEL, timeout_s=60)
@@ -499,7 +499,7 @@ except OSError as error:
     print(error)
 """
     path = private_server.metrics_url.removeprefix(transport.UNIX)
-    assert "Permission denied" in start_python(script, path).communicate(timeout=60)[0]
+    assert "Permission denied" in start_python(script, path).communicate(timeout=300)[0]
 
 
 def test_the_environment_makes_servers_private(repo, monkeypatch):
@@ -547,7 +547,7 @@ def test_serve_tells_who_may_do_what_and_no_key(repo, option, told):
                 assert Path(file).read_text().split()[-1] not in "".join(lines)
         finally:
             serving.send_signal(signal.SIGINT)
-            serving.communicate(timeout=60)
+            serving.communicate(timeout=300)
 
 
 # What a security policy does to a call of the system: it fails, "not permitted".

@@ -336,4 +336,4 @@ def test_a_library_with_some_functions_is_refused_by_us_and_stops_triton(server,
     with pytest.raises(httpx.ReadTimeout):
         tritons_reason(server, NO_ANSWER_S)
     assert library_in_use(server) == str(tmp_path / "own.so")
-    assert httpx.get(f"{server.http_url}/v2/health/live").status_code == 200
+    assert httpx.get(f"{server.http_url}/v2/health/live", timeout=60).status_code == 200

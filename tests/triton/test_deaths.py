@@ -46,13 +46,18 @@ def has_ended(process):
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
+def num_blocks(server):
+    """Blocks of the KV cache; a model that was loaded again shares the gauge with the one before for a moment."""
+    return metric(server, "nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="max")
+
+
 def what(server, model):
     return [event.what for event in server.events() if event.model == model]
 
 
 def wait_until_mended(server, num_events):
     """All is ready again, after so many more events."""
-    wait_until(lambda: len(server.events()) >= num_events and server.is_ready(), "all models are ready again", 60)
+    wait_until(lambda: len(server.events()) >= num_events and server.is_ready(), "all models are ready again")
 
 
 def state(server, model):
@@ -103,9 +108,9 @@ def test_who_waits_for_a_model_that_dies_is_told(server):
     waiting = [Client(url, timeout_s=3600) for url in (server.grpc_url, server.http_url) * 4]
     with ThreadPoolExecutor(len(waiting)) as pool:
         reading = [pool.submit(read, client) for client in waiting]
-        assert first.acquire(timeout=30)
+        assert first.acquire(timeout=60)
         kill(server, "tensorrt_llm")
-        told = [each.result(timeout=60) for each in reading]
+        told = [each.result(timeout=300) for each in reading]
     told = [error for error in told if error is not None]  # some may have had all of it
     assert all(isinstance(error, ServerGone | Refused) and "\n" not in str(error) for error in told), told
     if any(type(error) is ServerGone for error in told):  # now and then the server crashes with its model
@@ -116,6 +121,7 @@ def test_who_waits_for_a_model_that_dies_is_told(server):
 def test_a_whole_answer_is_not_waited_for_in_vain(small_engine, tmp_path):
     repo = repository.assemble(tmp_path / "repo", small_engine, decoupled_mode=False, apply_chat_template=False)
     add_silent_model(repo)
+    taken = repo / "silent" / "taken"
     with Server(repo) as server:
         for url in (server.grpc_url, server.http_url):
             before = len(server.events())
@@ -128,11 +134,13 @@ def test_a_whole_answer_is_not_waited_for_in_vain(small_engine, tmp_path):
                 else:
                     client = Client(url, model="silent", timeout_s=3600)
                     asked = pool.submit(client._ask_http, {"text_input": "Hello"}, "id")
-                with pytest.raises(TimeoutError):
+                wait_until(taken.exists, "the model has the request")
+                taken.unlink()
+                with pytest.raises(TimeoutError):  # meanwhile the call returns: in it Triton sees the end itself
                     asked.result(timeout=2)
                 kill(server, "silent")
                 with pytest.raises(ModelGone, match="'silent' .* its process ended, or it was unloaded"):
-                    asked.result(timeout=60)
+                    asked.result(timeout=300)
             wait_until_mended(server, before + 2)
 
 
@@ -142,19 +150,22 @@ def test_an_override_is_kept_over_a_death(server):
         before = len(server.events())
         kill(server, "tensorrt_llm")
         wait_until_mended(server, before + 2)
-        assert metric(server, "nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="max") == 6
+        wait_until(lambda: num_blocks(server) == 6, "the override is there again")
     finally:
         server.load("tensorrt_llm")
-    assert metric(server, "nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="max") > 6
+    wait_until(lambda: num_blocks(server) > 6, "the model is as its file has it")
 
 
 def test_a_load_by_hand_and_the_watch_do_not_hinder_each_other(server):
     before = len(server.events())
     kill(server, "tensorrt_llm")
     server.load("tensorrt_llm")
-    wait_until(lambda: server.is_ready(), "all models are ready", 60)
+    wait_until(lambda: server.is_ready(), "all models are ready")
     assert Client(server.grpc_url).ask("Hello", max_tokens=3).pieces
-    assert len(server.events()) == before + 2
+    wait_until(lambda: len(server.events()) != before + 1, "a death that is told has its end")
+    told = [event.what for event in server.events()[before:]]
+    # None where the load came first: nothing was missing any more when the watch looked.
+    assert told == [] or (len(told) == 2 and "It died" in told[0] and "is ready" in told[1]), told
 
 
 def test_a_model_that_dies_again_and_again_stays_down_and_can_be_loaded(small_repo):
@@ -163,7 +174,7 @@ def test_a_model_that_dies_again_and_again_stays_down_and_can_be_loaded(small_re
             kill(server, "postprocessing")
             wait_until_mended(server, 2 * deaths)
         kill(server, "postprocessing")
-        wait_until(lambda: "stays down" in what(server, "postprocessing")[-1], "it is given up", 60)
+        wait_until(lambda: "stays down" in what(server, "postprocessing")[-1], "it is given up")
         row = state(server, "postprocessing")
         assert row.state == "UNAVAILABLE" and "it died 4 times in 10 minutes" in row.reason
         assert not Client(server.grpc_url).is_ready() and not Client(server.http_url).is_ready()
@@ -180,15 +191,15 @@ def test_a_server_that_crashes_comes_back_with_what_it_served(server):
     wait_until(lambda: _is_learned(server), "the override is known")
     pid = server.pid
     os.kill(pid, signal.SIGABRT)
-    wait_until(lambda: server.pid != pid and server.is_ready(), "another one serves", 60)
-    assert metric(server, "nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="max") == 6
+    wait_until(lambda: server.pid != pid and server.is_ready(), "another one serves")
+    wait_until(lambda: num_blocks(server) == 6, "the override is there again")
     assert Client(server.grpc_url).ask("Hello", max_tokens=3).pieces
     server.load("tensorrt_llm")
 
 
 def _is_learned(server):
-    """Whether the watch has had the time to see what is served."""
-    threading.Event().wait(2 * watch.LEARN_EVERY_S)
+    """Whether the watch has had the time to see what is served: all that it takes, for on a busy machine it is late."""
+    threading.Event().wait(watch.LEARN_S)
     return server.is_ready()
 
 
@@ -220,7 +231,7 @@ def test_a_process_killed_while_it_loads_leaves_the_old_one_serving(server):
         wait_until(lambda: model_process(server, "tensorrt_llm") != old, "the new process runs")
         model_process(server, "tensorrt_llm").kill()
         with pytest.raises(CourseError, match="'tensorrt_llm' could not be loaded"):
-            loading.result(timeout=60)
+            loading.result(timeout=300)
     assert old.is_running() and server.is_ready()
     assert Client(server.grpc_url).ask("Hello", max_tokens=3).pieces
 

@@ -118,4 +118,4 @@ def test_nothing_is_left(small_repo, moment, victims):
         kernel.communicate(timeout=120)  # closes its input: it stops the server if it lives
     if "kernel" in victims and "supervisor" in victims:
         leftovers.sweep()  # as the next command does
-    wait_until(lambda: not left(Path(workdir), shm_prefix), "nothing is left", 60)
+    wait_until(lambda: not left(Path(workdir), shm_prefix), "nothing is left")

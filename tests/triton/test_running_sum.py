@@ -233,7 +233,8 @@ def test_a_second_start_begins_the_sequence_anew(server, load):
     load()
     answers = send(server, [Step(31, 1, "old", start=True), Step(31, 2, "new", start=True), Step(31, 3, end=True)])
     assert answers["sum"].tolist() == [1, 2, 5] and answers["memory"].iloc[-1] == "new"
-    assert "sequence 31 for model 'running-sum' has a conflict. The previous sequence did not end" in server.log_tail()
+    said = "sequence 31 for model 'running-sum' has a conflict. The previous sequence did not end"
+    wait_until(lambda: said in server.log_tail(), "Triton's log has it")
 
 
 def test_a_request_without_a_correlation_id_is_refused(server, load):

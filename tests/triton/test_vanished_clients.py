@@ -104,7 +104,7 @@ class Place:
         return time.time()
 
     def wait_until_idle(self) -> None:
-        wait_until(lambda: active_requests(self.server) == 0, "all slots are free", 60)
+        wait_until(lambda: active_requests(self.server) == 0, "all slots are free")
 
     def iterations_after(self, killed_s: float, ids: range) -> int:
         """Iterations begun after the kill in which a request with one of these ids took part."""

@@ -22,6 +22,7 @@ from inflight.notebook.palette import DECODE, INK, PREFILL, REQUEST, SHADES, WAS
 from inflight.triton import telemetry
 
 PAUSED = REQUEST[3]
+PROMISED = REQUEST[0]  # of `guaranteed_no_evict` alone, which has this colour
 POLICY = {
     "guaranteed_no_evict": {"color": REQUEST[0], "dash": "solid", "symbol": "circle"},
     "max_utilization": {"color": PAUSED, "dash": "dash", "symbol": "diamond"},
@@ -31,20 +32,24 @@ POLICY = {
 # Blocks × iterations --------------------------------------------------------------------------------------------------
 
 
-def kv_blocks(runs: dict[str, pd.DataFrame]) -> go.Figure:
+def kv_blocks(runs: dict[str, pd.DataFrame], idle: dict[str, pd.DataFrame] | None = None) -> go.Figure:
     """KV cache blocks × iterations, stacked by request; below, who has no slot. One panel a run, on one scale.
 
     Parameters
     ----------
     runs : dict of str to DataFrame
         By the panel's title: an iteration log (`telemetry.iterations`) whose iterations begin with 1.
+    idle : dict of str to DataFrame, optional
+        Of the runs in which blocks are promised: `promised_blocks.idle`. They lie on top of those that are held.
     """
+    idle = idle or {}
     fig = go.Figure()
     end = max(max(len(log), 1) for log in runs.values())
     most = max(_largest(log, "kv_blocks_max") for log in runs.values()) or 1
     outside = max([4, *(int((log["waiting"] + log["paused"]).max()) for log in runs.values() if len(log))])
-    domains = stack(fig, list(runs), [214] * len(runs), [_in_short(log) for log in runs.values()], axis_px=30)
-    for number, (log, (bottom, top)) in enumerate(zip(runs.values(), domains, strict=True)):
+    notes = [_in_short(log, idle.get(title)) for title, log in runs.items()]
+    domains = stack(fig, list(runs), [214] * len(runs), notes, axis_px=30)
+    for number, ((title, log), (bottom, top)) in enumerate(zip(runs.items(), domains, strict=True)):
         blocks, strip = "" if number == 0 else str(2 * number + 1), str(2 * number + 2)
         middle, is_last = bottom + 0.3 * (top - bottom), number == len(runs) - 1
         x_axis = {"range": [0, end * 1.01], "matches": "x" if number else None, "showgrid": False}
@@ -74,6 +79,8 @@ def kv_blocks(runs: dict[str, pd.DataFrame]) -> go.Figure:
         )
         if len(log):
             _draw_holders(fig, log, {"xaxis": f"x{blocks}", "yaxis": f"y{blocks}"})
+            if title in idle:
+                _draw_promised(fig, log, idle[title], {"xaxis": f"x{blocks}", "yaxis": f"y{blocks}"})
             _draw_outside(fig, log, {"xaxis": f"x{strip}", "yaxis": f"y{strip}"})
         else:
             keep_panel(fig, {"xaxis": f"x{blocks}", "yaxis": f"y{blocks}"})
@@ -82,10 +89,12 @@ def kv_blocks(runs: dict[str, pd.DataFrame]) -> go.Figure:
     return fig.update_layout(margin={"l": 70, "r": 16})
 
 
-def kv_blocks_summary(runs: dict[str, pd.DataFrame]) -> str:
+def kv_blocks_summary(runs: dict[str, pd.DataFrame], idle: dict[str, pd.DataFrame] | None = None) -> str:
     """The picture of `kv_blocks` in a paragraph."""
+    idle = idle or {}
     parts = [
-        f"{title}: {_in_short(log)}, at most {_largest(log, 'waiting')} waiting and {_largest(log, 'paused')} paused"
+        f"{title}: {_in_short(log, idle.get(title))}, "
+        f"at most {_largest(log, 'waiting')} waiting and {_largest(log, 'paused')} paused"
         for title, log in runs.items()
     ]
     return f"KV cache blocks held by each request, iteration by iteration, and who has no slot. {'; '.join(parts)}."
@@ -95,11 +104,13 @@ def _largest(log: pd.DataFrame, column: str) -> int:
     return int(log[column].max()) if len(log) else 0
 
 
-def _in_short(log: pd.DataFrame) -> str:
+def _in_short(log: pd.DataFrame, idle: pd.DataFrame | None = None) -> str:
     if log.empty:
         return "nothing yet"
+    capacity = _largest(log, "kv_blocks_max")
     used = 100 * (log["kv_blocks_used"] / log["kv_blocks_max"]).mean()
-    return f"{len(log):,} iterations, {used:.0f} % of {_largest(log, 'kv_blocks_max')} blocks in use on average"
+    said = f"{len(log):,} iterations, {used:.0f} % of {capacity} blocks in use on average"
+    return said if idle is None else f"{said}, {100 * idle['promised'].mean() / capacity:.0f} % only promised"
 
 
 def _draw_holders(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
@@ -169,6 +180,33 @@ def _draw_holders(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
         name="all blocks",
         legendgroup="all",
         **line_saying(f"all {counted(capacity, 'block')} of the cache"),
+        **axes,
+    )
+
+
+def _draw_promised(fig: go.Figure, log: pd.DataFrame, idle: pd.DataFrame, axes: dict) -> None:
+    """Blocks that are promised to those who run and that nobody holds yet: idle, and not free."""
+    held, promised = log["kv_blocks_used"].to_numpy(), idle["promised"].to_numpy()
+    upper, lower = _steps(0, held + promised), _steps(0, held)
+    x = [*upper[0], *lower[0][::-1]]
+    told = [
+        f"{counted(blocks, 'block')} · free for anybody: {free}" for blocks, free in zip(promised, idle["to_nobody"])
+    ]
+    fig.add_scatter(
+        x=x,
+        y=[*upper[1], *lower[1][::-1]],
+        fill="toself",
+        mode="lines",
+        line={"color": PROMISED, "width": 0},
+        fillcolor="white",
+        fillpattern={"shape": "\\", "fgcolor": PROMISED, "bgcolor": "white", "size": 8, "solidity": 0.3},
+        name="promised, not yet held",
+        legendgroup="promised",
+        customdata=[told[min(corner, len(told) - 1)] for corner in x],
+        **area_saying(
+            f"promised to those who run, not yet held · on average {counted(round(promised.mean()), 'block')}",
+            at_corners="promised, not yet held: %{customdata} · after %{x} iterations",
+        ),
         **axes,
     )
 

@@ -110,7 +110,7 @@ def _played(arrivals_ms: list[float], settings: dict[str, int]) -> tuple[float, 
 
 LIMIT, MOST_IN_A_BATCH, REQUESTS = 24, 8, 32
 _FRAGMENT = "dynamic_batching { max_queue_delay_microseconds: 200000 }"
-_SILENCE_S = 5  # a library that never says yes has nobody answered
+_SILENCE_S = 8  # a library that never says yes has nobody answered
 
 
 @grades(

@@ -21,10 +21,10 @@ from inflight.engine.scheduler import GuaranteedNoEvict, Now, Plan, Scheduler, S
 from inflight.engine.scheduler_process import SchedulerProcess
 from inflight.engine.trial import TrialRequest, trial
 from inflight.notebook.grading.checker import grades
-from inflight.notebook.grading.finding import NOT_YET, Finding, Measured
+from inflight.notebook.grading.finding import NOT_YET, Beside, Finding, Measured
 from inflight.notebook.grading.schedulers import OneAtATime, taken_from_package
 
-TRIAL_S = 8  # longest time for a learner's scheduler to play a trace
+TRIAL_S = 30  # longest time for a learner's scheduler to play a trace; it takes one, or some on a busy machine
 SLACK = 1.03  # so much of the built-in rule's count is another way to do the same
 
 
@@ -79,31 +79,25 @@ def _static(path: str | Path, choose: random.Random) -> Finding:
     return _compared(path, requests, limits, StaticBatching(), _as_static)
 
 
-def _as_static(own: "_Watched", course: "_Watched", nothing: "_Watched") -> list[Measured]:
+def _as_static(beside: Beside) -> list[Measured]:
     return [
-        Measured(
+        beside.measured(
             "requests that started while others ran",
-            own.joined,
+            "joined",
             exactly=0,
-            course=course.joined,
-            nothing=nothing.joined,
             advice="With V1 nobody starts while anybody runs: look at now.running.",
         ),
-        _overtaken(own, course, nothing),
-        Measured(
+        _overtaken(beside),
+        beside.measured(
             "slots that a batch left empty while requests waited",
-            own.empty_at_start,
+            "empty_at_start",
             exactly=0,
-            course=course.empty_at_start,
-            nothing=nothing.empty_at_start,
             advice="A batch takes as many as wait, up to now.max_batch_size.",
         ),
-        Measured(
+        beside.measured(
             "iterations",
-            own.iterations,
-            at_most=course.iterations,
-            course=course.iterations,
-            nothing=nothing.iterations,
+            "iterations",
+            at_most=beside.course.iterations,
             advice="Who runs gets a token in every iteration; the next batch starts in the one after the last answer.",
         ),
     ]
@@ -122,35 +116,29 @@ def _in_flight(path: str | Path, choose: random.Random) -> dict[str, Callable[[]
     }
 
 
-def _as_in_flight(case: str, own: "_Watched", course: "_Watched", nothing: "_Watched") -> list[Measured]:
+def _as_in_flight(case: str, beside: Beside) -> list[Measured]:
     return [
-        _overtaken(own, course, nothing, f", {case}"),
-        Measured(
+        _overtaken(beside, f", {case}"),
+        beside.measured(
             f"slots left empty while requests waited, {case}",
-            own.empty_slots,
-            at_most=math.floor(SLACK * course.empty_slots),
-            course=course.empty_slots,
-            nothing=nothing.empty_slots,
+            "empty_slots",
+            at_most=math.floor(SLACK * beside.course.empty_slots),
             advice="Start a waiting request as soon as a slot is free, whoever else runs.",
         ),
-        Measured(
+        beside.measured(
             f"iterations, {case}",
-            own.iterations,
-            at_most=math.floor(SLACK * course.iterations),
-            course=course.iterations,
-            nothing=nothing.iterations,
+            "iterations",
+            at_most=math.floor(SLACK * beside.course.iterations),
             advice="Everybody who runs gets a token in every iteration.",
         ),
     ]
 
 
-def _overtaken(own: "_Watched", course: "_Watched", nothing: "_Watched", case: str = "") -> Measured:
-    return Measured(
+def _overtaken(beside: Beside, case: str = "") -> Measured:
+    return beside.measured(
         f"requests overtaken by one that came later{case}",
-        own.overtaken,
+        "overtaken",
         exactly=0,
-        course=course.overtaken,
-        nothing=nothing.overtaken,
         advice="Who came first is first in now.waiting: start there, and stop at the first that does not fit.",
     )
 
@@ -180,7 +168,7 @@ def _compared(
     requests: list[TrialRequest],
     limits: BuildConfig,
     built_in: Scheduler,
-    figures: Callable[["_Watched", "_Watched", "_Watched"], list[Measured]],
+    figures: Callable[[Beside], list[Measured]],
 ) -> Finding:
     """What a learner's scheduler came to, beside the built-in rule and one request at a time."""
     with contextlib.suppress(OSError, ValueError, SyntaxError):  # what is wrong there is told when it runs
@@ -196,7 +184,7 @@ def _compared(
         return NOT_YET if "returned a NoneType" in str(error) else str(error)
     if own.most_at_once == 1:
         return NOT_YET  # as it was given
-    return figures(own, _played(built_in, requests, limits), _played(OneAtATime(), requests, limits))
+    return figures(Beside(own, _played(built_in, requests, limits), _played(OneAtATime(), requests, limits)))
 
 
 def _played(scheduler: Scheduler, requests: list[TrialRequest], limits: BuildConfig) -> "_Watched":

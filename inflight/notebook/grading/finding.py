@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 NOT_YET = "not done yet"  # what a grader returns when it sees that the learner has not begun
 
@@ -79,6 +80,26 @@ class Measured:
             return "none"
         shown = f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1000 else f"{value:.3g}"
         return f"{shown} {self.unit}".rstrip()
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What an answer came to on some cases, beside what the course's own and doing nothing come to on the same.
+
+    Parameters
+    ----------
+    own, course, nothing : object
+        Of one kind, with a number for each count.
+    """
+
+    own: Any
+    course: Any
+    nothing: Any
+
+    def measured(self, what: str, count: str, **budget) -> Measured:
+        """The figure that is the attribute `count` of all three; `budget` and advice as `Measured` takes them."""
+        own, course, nothing = (getattr(one, count) for one in (self.own, self.course, self.nothing))
+        return Measured(what, own, course=course, nothing=nothing, **budget)
 
 
 # Of an answer, or of a part of it: None when it is right, NOT_YET, a hint, or what was measured.

@@ -16,7 +16,7 @@ from inflight.engine.scheduler import GuaranteedNoEvict, MaxUtilization, Now, Pl
 from inflight.engine.scheduler_process import SchedulerProcess
 from inflight.engine.trial import Trial, TrialRequest, trial
 from inflight.notebook.grading.checker import grades
-from inflight.notebook.grading.finding import NOT_YET, Finding, Measured
+from inflight.notebook.grading.finding import NOT_YET, Beside, Finding, Measured
 from inflight.notebook.grading.schedulers import OneAtATime, taken_from_package
 from inflight.notebook.mine import COURSES_OWN
 
@@ -124,30 +124,24 @@ def _admission(path: str | Path, choose: random.Random) -> Finding:
     mine = _played_from(path, traces)
     if not isinstance(mine, _Played):
         return mine
-    courses, nothing = _played(GuaranteedNoEvict(), traces), _played(OneAtATime(), traces)
+    beside = Beside(mine, _played(GuaranteedNoEvict(), traces), _played(OneAtATime(), traces))
     return [
-        Measured(
+        beside.measured(
             "pauses",
-            mine.pauses,
+            "pauses",
             exactly=0,
-            course=0,
-            nothing=0,
             advice="Whoever is let in must never have to give blocks back: promise for the longest answer.",
         ),
-        Measured(
+        beside.measured(
             "iterations",
-            mine.iterations,
-            at_most=courses.iterations,
-            course=courses.iterations,
-            nothing=nothing.iterations,
+            "iterations",
+            at_most=beside.course.iterations,
             advice="Let requests in until a slot, blocks that can be promised, or room in the iteration runs out.",
         ),
-        Measured(
+        beside.measured(
             "P99 of the latency, in iterations",
-            mine.p99,
-            at_most=courses.p99,
-            course=courses.p99,
-            nothing=nothing.p99,
+            "p99",
+            at_most=beside.course.p99,
             advice="Whoever came first joins first: nobody may be overtaken for ever.",
         ),
     ]
@@ -170,31 +164,26 @@ def _eviction(path: str | Path, choose: random.Random) -> Finding:
     def points(played: _Played) -> float:
         return played.iterations / tight.iterations + played.twice / tight.twice
 
+    beside_tight, beside_promises = Beside(mine, courses, tight), Beside(mine, courses, promises)
     return [
-        Measured(
+        beside_promises.measured(
             "iterations",
-            mine.iterations,
+            "iterations",
             at_most=int(MOST_ITERATIONS * tight.iterations),
-            course=courses.iterations,
-            nothing=promises.iterations,
             advice="Slots stay empty: let requests in as soon as their next iteration fits, with a little room to "
             "spare, and not only when their longest answer does.",
         ),
-        Measured(
+        beside_tight.measured(
             "tokens computed twice",
-            mine.twice,
+            "twice",
             at_most=int(MOST_TWICE * tight.twice),
-            course=courses.twice,
-            nothing=tight.twice,
             advice="Every pause costs all tokens that its request had. Leave some blocks free for those who run when "
             "you let somebody in, and pause a request that has few tokens.",
         ),
-        Measured(
+        beside_tight.measured(
             "P99 of the latency, in iterations",
-            mine.p99,
+            "p99",
             at_most=promises.p99,
-            course=courses.p99,
-            nothing=tight.p99,
             advice="Somebody waits too long: let paused requests back in first, and who came first before the others.",
         ),
         Measured("points, fewer is better", points(mine), course=points(courses), nothing=points(tight)),

@@ -130,7 +130,7 @@ def _fates_on_paper(steps: list[Step], places: int) -> list[str]:
 MODEL, WRITTEN, PLACES = "words", "written.py", 4
 # With more candidates than places requests wait in the queue for their turn, which is where a cancelled one is lost.
 TURNS, PLACES_IN_TURN = "oldest { max_candidate_sequences: 16 }", 1
-TIMEOUT_S = 4  # for the next word of anybody
+TIMEOUT_S = 8  # for the next word of anybody
 # Around what the learner has written: counts calls, notes what each had and what is kept after it, and loses some.
 _AROUND = """
 import importlib.util, json, os, time
