@@ -540,8 +540,8 @@ pieces = client.stream("Tell me a story.", 24, end_id=-1).read().pieces
 print("pieces of the stream:", len(pieces))
 
 # %% [markdown]
-# **A type that does not exist.** The config editor and `repository.edit` refuse it before anything is written. Who
-# writes the file by hand hears it from the server, which goes on with what it has loaded:
+# **A type that does not exist.** The config editor and `repository.edit` refuse it before anything is written.
+# Whoever writes the file by hand hears it from the server, which goes on with what it has loaded:
 
 # %%
 from inflight import CourseError
