@@ -70,6 +70,31 @@ function drawChart(id, data, layout, config) {
 }
 """
 
+# Where the columns of a table have no room side by side, each of its rows is a list of "column: value".
+FIT_TABLES = """
+function fitTables() {
+  for (const table of document.querySelectorAll(".jp-RenderedHTMLCommon table")) {
+    table.classList.remove("stacked");
+    table.classList.toggle("stacked", table.scrollWidth > table.clientWidth);
+  }
+}
+function nameColumns(table) {
+  const headings = [];
+  for (const row of table.tHead?.rows ?? [])
+    [...row.cells].forEach((cell, place) => { headings[place] ||= cell.textContent.trim(); });
+  for (const row of table.tBodies[0]?.rows ?? []) {
+    const shared = headings.length - row.cells.length;  // headings of earlier rows that reach down to this one
+    [...row.cells].forEach((cell, place) => { cell.dataset.column = headings[shared + place] ?? ""; });
+  }
+}
+document.addEventListener("DOMContentLoaded", () => {
+  document.querySelectorAll(".jp-RenderedHTMLCommon table").forEach(nameColumns);
+  fitTables();
+  addEventListener("resize", fitTables);
+  addEventListener("toggle", fitTables, true);  // what is folded has no width
+});
+"""
+
 STYLE = """
 body.jp-Notebook { margin: 0; padding: 0; overflow-y: auto; }
 body.jp-Notebook > main, .course { max-width: 58rem; margin: 0 auto; padding: 0 1rem; }
@@ -81,6 +106,15 @@ header.course { padding-top: .8rem; } footer.course { padding-bottom: 2rem; }
 .jp-RenderedMarkdown { font-size: 16px; line-height: 1.55; }
 .jp-RenderedMarkdown > :not(table, pre) { max-width: 60ch; }  /* of "0": about 75 letters */
 .jp-RenderedHTMLCommon table { display: block; width: fit-content; max-width: 100%; overflow-x: auto; margin-left: 0; }
+.jp-RenderedHTMLCommon table.stacked :is(thead, tbody, tr, th, td) {
+  display: block; max-width: none; text-align: left !important; overflow-wrap: anywhere;
+}
+.jp-RenderedHTMLCommon table.stacked thead { display: none; }
+.jp-RenderedHTMLCommon table.stacked tr { padding: .4rem 0; }
+.jp-RenderedHTMLCommon table.stacked :is(th, td) { padding: 0 .5rem !important; }
+.jp-RenderedHTMLCommon table.stacked [data-column]:not([data-column=""])::before {
+  content: attr(data-column) ": "; color: #595959; font-weight: normal;
+}
 .jp-RenderedHTMLCommon pre { max-width: 100%; overflow-x: auto; }
 .jp-RenderedHTMLCommon :not(pre) > code { overflow-wrap: anywhere; }
 .jp-InputArea, .jp-OutputArea-child { display: flex; }
@@ -229,7 +263,7 @@ def to_html(notebook: NotebookNode, path: Path, out: Path, paths: list[Path]) ->
         if "data" in output:
             output["data"] = _static(output["data"], index)
     exporter = HTMLExporter(raw_template=PAGE, embed_images=True)
-    look = {"script": f"{linked_marks.SCRIPT}\n{DRAW}", "style": STYLE}
+    look = {"script": f"{linked_marks.SCRIPT}\n{DRAW}\n{FIT_TABLES}", "style": STYLE}
     body, _ = exporter.from_notebook_node(page, resources={"metadata": {"path": str(path.parent)}, "course": look})
     outside = re.search(r"<(?:script|link)\b[^>]*(?:src|href)\s*=\s*[\"']?(?:https?:)?//[^>]*>", body)
     if outside:

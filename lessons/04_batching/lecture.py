@@ -359,6 +359,9 @@ for name, (case, room) in cases.items():
     )
 
 # %% [markdown]
+# In those two cases a little is left: an idle engine does not wait for company, so the first static batch is a single
+# request, and the others wait for its whole answer.
+#
 # Summaries are not "all of similar length", as one often reads: the longest asks for several times the tokens of the
 # shortest, and on paper there is something to gain. With 64 slots it is a little less: the tail is a larger part.
 #
