@@ -262,14 +262,15 @@ def to_html(notebook: NotebookNode, path: Path, out: Path, paths: list[Path]) ->
     for index, output in enumerate(o for cell in page.cells for o in cell.get("outputs", [])):
         if "data" in output:
             output["data"] = _static(output["data"], index)
-    exporter = HTMLExporter(raw_template=PAGE, embed_images=True)
+    exporter = HTMLExporter(raw_template=PAGE)  # to embed images it would close each tag at once: nothing stays folded
     look = {"script": f"{linked_marks.SCRIPT}\n{DRAW}\n{FIT_TABLES}", "style": STYLE}
     body, _ = exporter.from_notebook_node(page, resources={"metadata": {"path": str(path.parent)}, "course": look})
     outside = re.search(r"<(?:script|link)\b[^>]*(?:src|href)\s*=\s*[\"']?(?:https?:)?//[^>]*>", body)
     if outside:
         raise CourseError(f"{path.name} has an output that needs a network: {outside[0]}. Show it without that script.")
     names = [other.name for other in paths]
-    linked = re.sub(r'(<a\b[^>]*?\bhref=")([^"#:]+)(?=["#])', lambda m: m[1] + _moved(m[2], path, out, names), body)
+    link = r'(<(?:a|img)\b[^>]*?\b(?:href|src)=")([^"#:]+)(?=["#])'
+    linked = re.sub(link, lambda found: found[1] + _moved(found[2], path, out, names), body)
     times = notebook.metadata["papermill"]
     return _framed(linked, _ways(path, paths), _ran(times["start_time"], times["duration"]))
 
