@@ -209,7 +209,7 @@ charts.show(charts.slot_map(stays, slots), summary)
 display(Markdown(summary))
 
 # %% [markdown]
-# Above, one long answer keeps seven empty slots waiting, again and again. Below, each slot is taken as it gets free,
+# Above, one long answer keeps seven empty slots waiting, again and again. Below, each slot is taken as soon as it is free,
 # and only the tail is empty.
 
 # %% tags=["nbval-ignore-output"]
