@@ -15,7 +15,7 @@ from tests.page_fit import faults_of_pictures, resized, scrolling_sideways
 
 PHONE, NARROW, LAPTOP = (390, 844), (620, 700), (1366, 768)
 LECTURES = sorted(execution.NOTEBOOKS.glob("*.ipynb"))
-OWN_BOX = "pre, table, .jp-InputArea-editor, .highlight"
+OWN_BOX = "pre, .jp-InputArea-editor, .highlight"  # code alone may scroll
 PICTURES = "09_pictures.ipynb"
 RUN = {"start_time": "2026-11-22T10:00:00", "duration": 61.5}
 
@@ -75,6 +75,21 @@ def test_a_stored_lecture_fits_a_phone_and_a_laptop(site, page, name):
     assert_fits(page)
     resized(page, *LAPTOP)
     assert_fits(page)
+
+
+def test_a_table_without_room_names_the_column_of_each_value(site, page):
+    engine = next(path for path in LECTURES if path.stem.startswith("01"))
+    open_at(page, (site / f"{engine.stem}.html").as_uri(), LAPTOP)
+    assert page.locator("table.stacked").count() == 0
+    resized(page, *PHONE)
+    stacked = page.locator("table.stacked")
+    assert 0 < stacked.count() < page.locator("main table").count(), "those that fit stay tables"
+    row = stacked.locator("tbody tr").first
+    told = row.locator("td").evaluate_all("cells => cells.map(cell => cell.dataset.column)")
+    headings = stacked.first.locator("thead th").evaluate_all("cells => cells.map(cell => cell.textContent.trim())")
+    assert told == headings[-len(told) :] and all(told)
+    resized(page, *LAPTOP)
+    assert stacked.count() == 0
 
 
 def test_every_picture_fits_everywhere(site, page):

@@ -377,6 +377,9 @@ def lab(
     """
     from inflight.notebook import workspace
 
+    jupyters = context.args
+    if lesson is not None and lesson.startswith("-"):  # an option of JupyterLab's without a lesson before it
+        lesson, jupyters = None, [lesson, *jupyters]
     folder = workspace.home()
     numbered = lesson if lesson is None or lesson.isdigit() else lesson[:2]
     prepared = workspace.prepare(folder, fresh=(numbered or "all") if fresh else None)
@@ -392,7 +395,7 @@ def lab(
             soft_wrap=True,
         )
     if not prepare_only:
-        workspace.open_lab(folder, first, context.args)
+        workspace.open_lab(folder, first, jupyters)
 
 
 @app.command()

@@ -70,6 +70,31 @@ function drawChart(id, data, layout, config) {
 }
 """
 
+# Where the columns of a table have no room side by side, each of its rows is a list of "column: value".
+FIT_TABLES = """
+function fitTables() {
+  for (const table of document.querySelectorAll(".jp-RenderedHTMLCommon table")) {
+    table.classList.remove("stacked");
+    table.classList.toggle("stacked", table.scrollWidth > table.clientWidth);
+  }
+}
+function nameColumns(table) {
+  const headings = [];
+  for (const row of table.tHead?.rows ?? [])
+    [...row.cells].forEach((cell, place) => { headings[place] ||= cell.textContent.trim(); });
+  for (const row of table.tBodies[0]?.rows ?? []) {
+    const shared = headings.length - row.cells.length;  // headings of earlier rows that reach down to this one
+    [...row.cells].forEach((cell, place) => { cell.dataset.column = headings[shared + place] ?? ""; });
+  }
+}
+document.addEventListener("DOMContentLoaded", () => {
+  document.querySelectorAll(".jp-RenderedHTMLCommon table").forEach(nameColumns);
+  fitTables();
+  addEventListener("resize", fitTables);
+  addEventListener("toggle", fitTables, true);  // what is folded has no width
+});
+"""
+
 STYLE = """
 body.jp-Notebook { margin: 0; padding: 0; overflow-y: auto; }
 body.jp-Notebook > main, .course { max-width: 58rem; margin: 0 auto; padding: 0 1rem; }
@@ -81,8 +106,18 @@ header.course { padding-top: .8rem; } footer.course { padding-bottom: 2rem; }
 .jp-RenderedMarkdown { font-size: 16px; line-height: 1.55; }
 .jp-RenderedMarkdown > :not(table, pre) { max-width: 60ch; }  /* of "0": about 75 letters */
 .jp-RenderedHTMLCommon table { display: block; width: fit-content; max-width: 100%; overflow-x: auto; margin-left: 0; }
+.jp-RenderedHTMLCommon table.stacked :is(thead, tbody, tr, th, td) {
+  display: block; max-width: none; text-align: left !important; overflow-wrap: anywhere;
+}
+.jp-RenderedHTMLCommon table.stacked thead { display: none; }
+.jp-RenderedHTMLCommon table.stacked tr { padding: .4rem 0; }
+.jp-RenderedHTMLCommon table.stacked :is(th, td) { padding: 0 .5rem !important; }
+.jp-RenderedHTMLCommon table.stacked [data-column]:not([data-column=""])::before {
+  content: attr(data-column) ": "; color: #595959; font-weight: normal;
+}
 .jp-RenderedHTMLCommon pre { max-width: 100%; overflow-x: auto; }
-.jp-RenderedHTMLCommon :not(pre) > code { overflow-wrap: anywhere; }
+.jp-RenderedText pre { word-break: normal; overflow-wrap: anywhere; }  /* not in the middle of a word */
+.jp-RenderedHTMLCommon :is(:not(pre, th, td), .stacked *) > code { overflow-wrap: anywhere; }
 .jp-InputArea, .jp-OutputArea-child { display: flex; }
 .jp-InputArea > :not(.jp-InputPrompt), .jp-OutputArea-child > :not(.jp-OutputPrompt) {
   display: block; flex: 1; min-width: 0; overflow-x: auto;
@@ -228,14 +263,15 @@ def to_html(notebook: NotebookNode, path: Path, out: Path, paths: list[Path]) ->
     for index, output in enumerate(o for cell in page.cells for o in cell.get("outputs", [])):
         if "data" in output:
             output["data"] = _static(output["data"], index)
-    exporter = HTMLExporter(raw_template=PAGE, embed_images=True)
-    look = {"script": f"{linked_marks.SCRIPT}\n{DRAW}", "style": STYLE}
+    exporter = HTMLExporter(raw_template=PAGE)  # to embed images it would close each tag at once: nothing stays folded
+    look = {"script": f"{linked_marks.SCRIPT}\n{DRAW}\n{FIT_TABLES}", "style": STYLE}
     body, _ = exporter.from_notebook_node(page, resources={"metadata": {"path": str(path.parent)}, "course": look})
     outside = re.search(r"<(?:script|link)\b[^>]*(?:src|href)\s*=\s*[\"']?(?:https?:)?//[^>]*>", body)
     if outside:
         raise CourseError(f"{path.name} has an output that needs a network: {outside[0]}. Show it without that script.")
     names = [other.name for other in paths]
-    linked = re.sub(r'(<a\b[^>]*?\bhref=")([^"#:]+)(?=["#])', lambda m: m[1] + _moved(m[2], path, out, names), body)
+    link = r'(<(?:a|img)\b[^>]*?\b(?:href|src)=")([^"#:]+)(?=["#])'
+    linked = re.sub(link, lambda found: found[1] + _moved(found[2], path, out, names), body)
     times = notebook.metadata["papermill"]
     return _framed(linked, _ways(path, paths), _ran(times["start_time"], times["duration"]))
 

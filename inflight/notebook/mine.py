@@ -168,7 +168,7 @@ def keep(name: str, path: Path, exercise: str) -> str:
         raise CourseError(
             f"Your {name} is right, but not kept: {own} cannot be written ({error.strerror or error})."
         ) from error
-    return f"Kept as {workspace.MINE}/{PARTS[name]}: later labs use it."
+    return f"Kept as {workspace.MINE}/{PARTS[name]}, your {name} from here on."
 
 
 def table(folder: Path) -> pd.DataFrame:

@@ -343,11 +343,10 @@ class Running(Panel):
         own, attached = _own(), [server for server in servers.running() if server.is_attached]
         sentences = [f"A server runs with {', '.join(repository.models(server.repo))}." for server in own]
         if own:
-            what = "It belongs" if len(own) == 1 else "They belong"
-            ends = "ends" if len(own) == 1 else "end"
+            belongs, ends = ("It belongs", "it ends") if len(own) == 1 else ("They belong", "they end")
             sentences.append(
-                f"{what} to this notebook: the widgets above work on, and what runs {ends} with the kernel "
-                "(Kernel → Shut Down Kernel), or at the button Stop now."
+                f"{belongs} to this notebook: the widgets above go on working, and {ends} with the kernel "
+                "(Kernel → Shut Down Kernel), or when you press Stop now."
             )
         sentences += [
             f"The server at {server.http_url} is attached; it was started elsewhere and is not stopped from here."

@@ -8,12 +8,12 @@
 # - **find** your way: the lessons, the check of your machine, help, and how to start over.
 #
 # You need nothing but this notebook: no GPU, no container, no account. Work in your own copy, which lies in `work/`: `make
-# lab` made it, and opens JupyterLab there. What you write in it is yours, also through an update of the course.
+# lab` made it, and opens JupyterLab there. What you write in it stays yours: an update of the course does not touch it.
 #
 # **Run a section at a time.** Shift+Enter runs a cell and goes to the next; read what it shows before you go on. *Run All
 # Cells* runs everything at once: the measurements are made before you have predicted anything, and a prediction made after
-# them counts as late. It is there for those who come back. If a kernel has died, begin at any section: its first cell runs
-# what it needs of the earlier ones (`catch_up`).
+# them counts as late. Use it when you come back to a lesson that you have done. If a kernel has died, begin at any section:
+# its first cell runs what it needs of the earlier ones (`catch_up`).
 #
 # {navigation}
 
@@ -138,8 +138,8 @@ print(f"{answer.text}\n\n({answer.latency_s:.2f} s, the first request after the 
 assert "Paris" in answer.text
 
 # %% [markdown]
-# That answer was made here, by a model that is small enough for a laptop. So it errs more than the ones you know; how
-# it is served is the same as for a large one.
+# That answer was made here, by a model that is small enough for a laptop. It makes more mistakes than the ones you know,
+# but it is served in the same way as a large one.
 #
 # ## See the path
 #
@@ -266,7 +266,7 @@ for wrong in (
 # %% [markdown]
 # ## The map
 #
-# Each lesson asks one question and draws one picture. Grey ones are planned.
+# Each lesson asks one question and answers it with measurements and a picture.
 
 # %%
 from inflight.notebook import charts, syllabus

@@ -132,7 +132,7 @@ check("1.2", Path(workdir.name) / "quantizer.py")
 #
 # From here on the course takes your quantizer where it has passed, and its own where it has not. The model's weights
 # become floats, your function puts those of all layers into 4 bits again, and the engine is built from the file that
-# comes of it. How many of 32 words are those of the checkpoint's own engine?
+# comes of it. How many of the answer's 32 tokens are those of the checkpoint's own engine?
 
 # %% tags=["nbval-ignore-output"]
 from inflight.checkpoint import quantized
@@ -146,15 +146,15 @@ folders = {
     "yours": engine.build(own, BuildConfig(), Path(workdir.name) / "own"),
     "the checkpoint's": engine.cached(checkpoint),
 }
-words = {}
+tokens = {}
 for name, folder in folders.items():
     tokenizer = load_tokenizer(folder)
     prompt = tokenizer.encode(tokenizer.chat("What is a quantized weight?"))
     with Executor.load(folder) as executor:
-        words[name] = executor.generate(Request(prompt, 32)).token_ids
-    print(f"{name}: {tokenizer.decode(words[name])}")
-same = sum(one == other for one, other in zip(*words.values()))
-print(f"{same} of 32 words are the same")
+        tokens[name] = executor.generate(Request(prompt, 32)).token_ids
+    print(f"{name}: {tokenizer.decode(tokens[name])}")
+same = sum(one == other for one, other in zip(*tokens.values()))
+print(f"{same} of 32 tokens are the same")
 
 # %% [markdown]
 # ## Exercise 1.3: the KV cache of any model
@@ -256,7 +256,8 @@ check("1.4", service)
 # <details><summary>How to begin</summary>
 #
 # `engine.build(checkpoint, BuildConfig(...), Path(workdir.name) / "service")`, with `max_batch_size`, `max_input_len`
-# and `max_seq_len`, which counts prompt and answer together. 16 users of 256 tokens then take about two times too much: which option makes a number of the cache smaller?
+# and `max_seq_len`, which counts prompt and answer together. 16 users of 256 tokens then take about twice what there is
+# room for: which option makes a number of the cache smaller?
 #
 # </details>
 # <details><summary>The error you see</summary>
@@ -302,8 +303,8 @@ check("1.5", (compare, steady))
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# *One prompt* at the end of *In one line*, and *What breaks*, where six requests run at once. What W and A mean stands
-# in *Compare builds*.
+# The last cell of *In one line* generates one answer; in *What breaks* six requests are sent at once. *Compare builds* says
+# what W and A mean.
 #
 # </details>
 # <details><summary>How to begin</summary>

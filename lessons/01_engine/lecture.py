@@ -7,7 +7,7 @@
 # - **calculate** the bytes of weights and KV cache before you build, and how many users fit into a machine;
 # - **choose** between builds by quality, size and speed.
 #
-# You need lesson 00 to have run on this machine, or a minute more for the model.
+# You need the model that lesson 00 fetches. If it is not on this machine yet, it is fetched here; that takes a minute.
 #
 # {navigation}
 
@@ -75,7 +75,7 @@ print(f"{total / 1e6:.1f} million parameters in a file of {size / 1e6:.1f} MB")
 charts.table(tensors.groupby("format")[["parameters", "bytes"]].sum().reset_index())
 
 # %% [markdown]
-# A model's shape, its vocabulary, and one tensor after the other. Most of the weights are in the format `Q4_1`: 32
+# The file holds the model's shape, its vocabulary, and then one tensor after another. Most of the weights are in the format `Q4_1`: 32
 # neighbours form a block, and each is one of 16 steps between the smallest and the largest of them. That is
 # [quantization](00_start_here.ipynb#Quantization). A block has 20 bytes: the width of a step, d, and the smallest
 # weight, m, in 16 bits each; then 16 bytes with two steps each. Decode the first one by hand:
@@ -133,7 +133,8 @@ charts.show(charts.layer(layer), summary)
 Markdown(summary)
 
 # %% [markdown]
-# Seven matrix products carry nearly all weights of a layer. Each is fed by a few operations that turn 4 bits back
+# Seven matrix products carry nearly all weights of a layer: query, key, value and output in its attention, then gate, up
+# and down. Each is fed by a few operations that turn 4 bits back
 # into numbers (*Convert*, *Subtract*, *Multiply*); the rest reshapes and rotates. Blue is the KV cache, here still a
 # part of the graph.
 #
@@ -156,7 +157,7 @@ assert np.allclose(off, off[0])
 # %% [markdown]
 # What is missing is one number a block, the same for its 32 weights. So it can be given back: the product gets one
 # more column a block, and its input one more entry, the sum of the 32 numbers that meet the block. And products with
-# the same input become one: query, key and value; gate and up.
+# the same input are joined: query, key and value become one product, gate and up another.
 
 # %% tags=["setup"]
 started = time.perf_counter()
@@ -169,7 +170,7 @@ print(f"{changed} products changed; {stored / 1e6:.0f} MB of weights on disk")
 assert changed == 7 * layers
 
 # %% [markdown]
-# Without this step, the model's perplexity, of which more below, was a quarter higher.
+# Without this step, the model's perplexity (explained below) was a quarter higher.
 #
 # ## Step 3: attention with pages
 #
@@ -286,9 +287,10 @@ limits = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens")
 print("limits:", *(f"{name} {getattr(config, name)}" for name in limits), sep="\n  ")
 
 # %% [markdown]
-# The same graph, operation for operation, and the same weights, byte for byte. The limits, under TensorRT-LLM's names, were not in the file; they are defaults of a
-# `BuildConfig`, which is the second argument. Now the runtime's own report: which machine code ran, when one token was computed with 100
-# before it.
+# The same graph, operation for operation, and the same weights, byte for byte. The limits have TensorRT-LLM's names. They
+# were not in the file: they are the defaults of a `BuildConfig`, the second argument. Next, the runtime's own report: which
+# machine code ran when one token was computed after 100 others? (A `Chunk` is those tokens of a request that an iteration
+# computes: their ids, how many came before them, and the blocks of its cache.)
 
 # %% tags=["nbval-ignore-output"]
 from inflight.engine import Chunk
@@ -510,7 +512,8 @@ assert list(forced["0.18: convert_checkpoint.py, trtllm-build"]) == ["no flag"]
 charts.table(flags)
 
 # %% [markdown]
-# And how fast would it be? The builds of above with eight users, beside the course's engine for a GPU, as recorded.
+# And how fast would it be? Here are the builds from above with eight users, next to recorded figures of the course's
+# engine for a GPU.
 
 # %% tags=["nbval-ignore-output"]
 from inflight.bench import recorded
@@ -524,7 +527,7 @@ charts.show(charts.lab_results(here, lab, *what, "tokens a second, 8 users"), su
 # ## What breaks
 #
 # A small engine, whose limits are easy to hit: 2 slots, prompts of at most 32 tokens, 64 tokens in all. A prompt that
-# is too long is refused. An answer that would be too long is cut. Who finds no slot waits.
+# is too long is refused. An answer that would be too long is cut. A request that finds no slot waits.
 
 # %%
 from inflight.notebook import catch_up

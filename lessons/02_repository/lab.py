@@ -192,7 +192,7 @@ check("2.2", repaired)
 # `fill_for`: it makes a repository in `target`, by whatever tool you like, and returns its path.
 #
 # - `engine_dir`, `tokenizer_dir`: where they are. Every model that has a tokenizer gets this one.
-# - `users`: so many of them must fit into the KV cache at the same time, each with the longest sequence that the engine
+# - `users`: how many of them must fit into the KV cache at the same time, each with the longest sequence that the engine
 #   takes. The variable is `max_tokens_in_paged_kv_cache`; the limit stands in the engine's `config.json`.
 # - `streams`: whether a request may get more than one response; `decoupled_mode`.
 

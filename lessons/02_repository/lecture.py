@@ -454,7 +454,7 @@ Markdown(
 )
 
 # %% [markdown]
-# The maps name one more, `CANCELLATION_ID`. Only a streamed answer carries it: by it the engine is told that a client has
+# The maps name one more, `CANCELLATION_ID`. Only a streamed answer carries it: it tells the engine that a client has
 # gone.
 #
 # ## Turn the knob

@@ -12,7 +12,8 @@
 # %% [markdown]
 # ## Set up
 #
-# A server like the lesson's: decoupled, so that it can stream, and with an iteration log.
+# A server like the lesson's: decoupled, so that it can stream, and with an iteration log. Its repository is the one that
+# you wrote in lab 02, with your `mask`; where that has not passed, the course's takes its place.
 
 # %%
 import tempfile
@@ -20,12 +21,15 @@ from pathlib import Path
 
 from inflight import engine
 from inflight.checkpoint import fetch
-from inflight.notebook import check, progress
+from inflight.notebook import check, mine, progress
 from inflight.triton import Client, Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
-repo = repository.assemble(
+own = mine.part("repository")
+print(repr(own))
+repo = repository.refit(
+    own,
     Path(workdir.name) / "repo",
     engine.cached(fetch()),
     decoupled_mode=True,
@@ -277,8 +281,8 @@ check("3.2", (client_file, server))
 # Your service promises its readers the first word within `max_ttft_ms`, and then at most `max_itl_ms` from word to word.
 # The engine has eight slots. Three functions:
 #
-# - `at_once(number, max_tokens)`: so many readers ask at the same moment, each a prompt of their own, with `end_id=-1`, so
-#   that all answers are equally long. It returns their answers. Use a client: yours, or the course's.
+# - `at_once(number, max_tokens)`: `number` readers ask at the same moment, each with a prompt of their own and `end_id=-1`,
+#   so that all answers are equally long. It returns their answers. Use a client: yours, or the course's.
 # - `who_waited(answers)`: how many of these readers had no word yet when some other had all of theirs.
 # - `readers_that_fit(table, max_ttft_ms, max_itl_ms)`: the table has the columns `readers`, `ttft_ms` and `itl_ms`, its rows
 #   come in any order. The largest number of readers for which both promises hold, for it and for every smaller number in
@@ -370,7 +374,7 @@ table
 #
 # <details><summary>The error you see</summary>
 #
-# One reader in an iteration at the most: you wait for an answer before you send the next request. With the course's client,
+# Never more than one reader in an iteration: you wait for an answer before you send the next request. With the course's client,
 # <code>stream()</code> sends nothing before it is read. Fewer tokens than wanted: an answer ended by itself, for
 # <code>end_id=-1</code> is missing.
 # </details>
@@ -381,7 +385,7 @@ table
 # *importance 3/5 · difficulty 3/5 · 12 minutes*
 #
 # An operator asks what a request costs, and has no clock that is quiet enough to tell. Count instead. Write
-# `calls_of(send)`: it calls `send()` once, and returns how many calls each of the three models of the pipeline got by it, as
+# `calls_of(send)`: it calls `send()` once, and returns how many calls of each of the three models of the pipeline that made, as
 # `{"preprocessing": 1, "tensorrt_llm": 1, "postprocessing": 24}`. The server's counters were not zero before, and Triton
 # counts a moment after an answer has left.
 

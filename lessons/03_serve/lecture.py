@@ -7,7 +7,7 @@
 # - **measure** what a user feels of an answer: time to first token, inter-token latency, end-to-end latency;
 # - **end** an answer early and show how much work that saved.
 #
-# You need nothing: engine and model repository, as in lessons 01 and 02, are made here if they are missing.
+# You need nothing but this notebook: engine and model repository, as in lessons 01 and 02, are made here.
 #
 # {navigation}
 
@@ -231,7 +231,7 @@ print("the same pieces as by hand:", answer.pieces == by_hand)
 assert answer.pieces == by_hand and len(answer.times_s) == len(by_hand)
 
 # %% [markdown]
-# What it saves you, beside the typing:
+# What it saves you, besides the typing:
 #
 # | By hand | `Client` |
 # |---|---|
@@ -249,7 +249,7 @@ assert answer.pieces == by_hand and len(answer.times_s) == len(by_hand)
 # `end_id=-1` means that no token ends the answer, so that every answer has the same number of tokens.
 #
 # The first request of each kind pays for what is done once (memory, threads), so each kind runs once unmeasured. Then
-# each runs three times, in turns, and the middle one counts: a machine that does other things too is never quite the same.
+# each runs three times, taking turns, and the middle one counts: a machine that does other things too is never quite the same.
 
 # %% tags=["setup"]
 import statistics

@@ -13,7 +13,8 @@
 # %% [markdown]
 # ## Set up
 #
-# A server with static batching, as in the lesson. It uses the engine from lesson 01.
+# A server with static batching, as in the lesson, and decoupled, so that answers can be streamed. It uses the engine from
+# lesson 01.
 
 # %%
 import tempfile
@@ -33,6 +34,7 @@ repo = repository.assemble(
     Path(workdir.name) / "repo",
     engine_dir,
     batching_strategy="V1",
+    decoupled_mode=True,
     iteration_log_path=log_path,
 )
 server = Server(repo).start()
@@ -96,7 +98,7 @@ check("4.1", wasted)
 #
 # | `now.` | |
 # |---|---|
-# | `waiting` | requests that have not started; who came first is first |
+# | `waiting` | requests that have not started, in the order in which they came |
 # | `running` | requests that have a slot |
 # | `max_batch_size` | the slots |
 # | `max_num_tokens` | most tokens that one iteration computes |
@@ -183,14 +185,25 @@ print(f"{own.tokens_per_s / static.tokens_per_s:.2f} times the tokens a second")
 # The counts may differ by a batch: who is there already when the first one begins is chance.
 #
 # There is one more thing that `V1` does: the engine holds all answers back until the last of the batch is complete.
-# That is the loop around the scheduler, and not the scheduler.
-#
+# That is the loop around the scheduler, and not the scheduler. Your client of lab 03 sees the difference (the course's
+# stands in where yours has not passed):
+
+# %%
+print(repr(mine.part("client")))
+ask = mine.load("client").ask
+story = ask(server.grpc_url, "Tell me a story.", 24, end_id=-1)
+print("your scheduler:", len(story.pieces), "pieces")
+server.load("tensorrt_llm", gpt_model_type="V1", scheduler_path="")
+story = ask(server.grpc_url, "Tell me a story.", 24, end_id=-1)
+print("built-in V1:   ", len(story.pieces), "piece")
+
+# %% [markdown]
 # ## Exercise 4.3: in flight
 #
 # *Core · importance 5/5 · difficulty 3/5 · 15 minutes*
 #
-# The same again, in flight: a request that waits starts as soon as a slot is free, whoever else runs. Who came first is
-# first. And now prompts are long: those of all slots together may have more than `max_num_tokens`. Whoever runs has one
+# The same again, in flight: a request that waits starts as soon as a slot is free, whoever else runs. They start
+# in the order in which they came. And now prompts are long: those of all slots together may have more than `max_num_tokens`. Whoever runs has one
 # token in each iteration, and a prompt that does not fit into the rest of it waits for the next; so does everybody
 # behind it.
 

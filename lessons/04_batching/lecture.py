@@ -209,7 +209,7 @@ charts.show(charts.slot_map(stays, slots), summary)
 display(Markdown(summary))
 
 # %% [markdown]
-# Above, one long answer keeps seven empty slots waiting, again and again. Below, each slot is taken as it gets free,
+# Above, one long answer keeps seven empty slots waiting, again and again. Below, each slot is taken as soon as it is free,
 # and only the tail is empty.
 
 # %% tags=["nbval-ignore-output"]
@@ -359,6 +359,9 @@ for name, (case, room) in cases.items():
     )
 
 # %% [markdown]
+# In those two cases a little is left: an idle engine does not wait for company, so the first static batch is a single
+# request, and the others wait for its whole answer.
+#
 # Summaries are not "all of similar length", as one often reads: the longest asks for several times the tokens of the
 # shortest, and on paper there is something to gain. With 64 slots it is a little less: the tail is a larger part.
 #
@@ -540,8 +543,8 @@ pieces = client.stream("Tell me a story.", 24, end_id=-1).read().pieces
 print("pieces of the stream:", len(pieces))
 
 # %% [markdown]
-# **A type that does not exist.** The config editor and `repository.edit` refuse it before anything is written. Who
-# writes the file by hand hears it from the server, which goes on with what it has loaded:
+# **A type that does not exist.** The config editor and `repository.edit` refuse it before anything is written.
+# Whoever writes the file by hand hears it from the server, which goes on with what it has loaded:
 
 # %%
 from inflight import CourseError

@@ -274,6 +274,42 @@ if yours:
     charts.show(charts.pareto(points, brief), charts.pareto_summary(points, brief))
 
 # %% [markdown]
+# ## A stack of your own
+#
+# Everything that you have made, at once: the weights in 4 bits by your quantizer, your repository around their engine,
+# your scheduler in it, and your client, which asks. The course's part stands in for each that has not passed.
+
+# %%
+from inflight import engine
+from inflight.checkpoint import fetch, quantized
+from inflight.engine import BuildConfig
+from inflight.triton import Server, repository
+
+names = ("quantizer", "repository", "scheduler", "client")
+parts = {name: mine.part(name) for name in names}
+print(*map(repr, parts.values()), sep="\n")
+with progress.wait("Your weights become an engine"):
+    quantize = mine.load("quantizer").quantize
+    weights = quantized(fetch(), quantize, f"{workdir.name}/own.gguf")
+    own_engine = engine.build(weights, BuildConfig(), f"{workdir.name}/engine")
+
+# %%
+stack = Server(
+    repository.refit(
+        parts["repository"],
+        f"{workdir.name}/stack",
+        own_engine,
+        decoupled_mode=True,
+        scheduler_path=str(parts["scheduler"]),
+    )
+)
+with progress.wait("Your stack starts"):
+    stack.start()
+question = "Name the capital of France."
+print(mine.load("client").ask(stack.grpc_url, question, max_tokens=32).text)
+stack.stop()
+
+# %% [markdown]
 # ## Bonus
 #
 # The dashboard, with your scheduler in its list. Can you keep the contract with the cache in float32 and without

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 
+import bs4
 import nbformat
 import psutil
 import pytest
@@ -28,7 +29,15 @@ Afterwards you will be *able to*:
 
 ## A section
 
-[Next](01_engine.ipynb#top), [the lab](../labs/01_engine_lab.ipynb), [far](https://example.org/a)"""
+[Next](01_engine.ipynb#top), [the lab](../labs/01_engine_lab.ipynb), [far](https://example.org/a)
+
+![A picture](../assets/images/map.png)
+
+<details><summary>How many?</summary>
+
+Two, as <a href="https://example.org/b">they say</a>.
+
+</details>"""
 
 
 def write(folder, name, *cells):
@@ -88,6 +97,17 @@ def test_links_lead_to_pages_and_to_the_clone(ran):
     assert 'href="01_engine.html#top"' in page
     assert 'href="../../labs/01_engine_lab.ipynb"' in page
     assert 'href="https://example.org/a"' in page
+
+
+def test_an_answer_stays_folded_and_a_link_keeps_its_words(ran):
+    page = bs4.BeautifulSoup((ran[0] / "00_start.html").read_text(), "html.parser")
+    [answer] = [folded for folded in page.find_all("details") if "How many?" in folded.summary.text]
+    assert "Two, as they say." in answer.text
+    assert answer.find("a").text == "they say"
+
+
+def test_a_picture_is_found_in_the_clone(ran):
+    assert 'src="../../assets/images/map.png"' in (ran[0] / "00_start.html").read_text()
 
 
 def test_the_index_is_a_table_of_contents(ran):

@@ -2,6 +2,7 @@
 
 import random
 import runpy
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import pytest
 
 from inflight.notebook import mine
 from inflight.notebook.grading import check, serve
+from inflight.notebook.grading.checker import _finding
 from inflight.notebook.grading.finding import NOT_YET, hint
 from inflight.paths import COURSE
 from inflight.triton import repository, telemetry
@@ -254,6 +256,15 @@ def test_readers_who_do_not_ask_at_once_are_told(ask, says, server):
     result = check("3.3", (lambda number, tokens: ask(server, number, tokens), waited, fit, server))
     assert result.parts == {"at_once": "wrong", "who_waited": "done", "readers_that_fit": "done"}, result
     assert any(words in result.hint for words in says.split("|")), result
+
+
+def test_readers_who_take_for_ever_are_told_what_would_help(monkeypatch):
+    """As one after the other does on a slow machine: the words are for readers, and not for the client of 3.2."""
+    monkeypatch.setattr(serve, "PATIENCE_S", 0.1)
+    never, log = threading.Event(), SimpleNamespace(size=lambda: 0, slots=8)
+    said = _finding(lambda: serve._ask_at_once(lambda *_: never.wait(60), log, 3, 10))
+    never.set()
+    assert said.endswith("a thread for each reader.") and "last response" not in said
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,14 @@
 """The parts of a learner's own stack: whose is used, and that nothing of theirs is lost."""
 
+import re
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from inflight.errors import CourseError
 from inflight.notebook import achieved, journal, mine, workspace
+from inflight.paths import COURSE
 
 
 @pytest.fixture
@@ -31,7 +34,7 @@ def test_what_has_passed_is_used_and_says_so(work, written):
     before = mine.part("scheduler")
     assert not before.is_mine and "the course's; yours has not passed yet" in repr(before)
     assert mine.load("scheduler").WHO == "the course"
-    assert mine.keep("scheduler", written, "5.3") == "Kept as mine/scheduler.py: later labs use it."
+    assert mine.keep("scheduler", written, "5.3") == "Kept as mine/scheduler.py, your scheduler from here on."
     after = mine.part("scheduler")
     assert after.is_mine and repr(after) == "scheduler: yours, passed 5.3"
     assert Path(after).read_text() == written.read_text() and mine.load("scheduler").WHO == "a learner"
@@ -165,3 +168,17 @@ def test_tries_are_rows_with_a_column_a_figure(work):
     table = journal.tries(work, "5.3")
     assert table["iterations"].tolist()[:2] == [130, 118] and table["status"].tolist() == ["wrong", "done", "wrong"]
     assert journal.tries(work, "9.9").empty
+
+
+@pytest.mark.parametrize(
+    "name, kept_in",
+    [("quantizer", "01"), ("repository", "02"), ("client", "03"), ("scheduler", "05"), ("iterative_model", "07")],
+)
+def test_a_part_that_a_later_lab_can_use_is_used_by_one(name, kept_in):
+    taken = re.compile(rf"mine\.(part|load)\(\"{name}\"\)")
+    labs = [path.name for path in sorted((COURSE / "labs").glob("*.ipynb")) if taken.search(_code(path))]
+    assert any(lab[:2] > kept_in for lab in labs), labs
+
+
+def _code(path):
+    return "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")

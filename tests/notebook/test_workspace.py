@@ -11,7 +11,9 @@ import sys
 import httpx
 import nbformat
 import pytest
+from typer.testing import CliRunner
 
+from inflight.cli import commands
 from inflight.errors import CourseError
 from inflight.notebook import workspace
 from inflight.paths import COURSE
@@ -143,6 +145,25 @@ def test_where_it_is(tmp_path, monkeypatch):
     assert workspace.home(tmp_path / "wheel") == tmp_path / "work"
     monkeypatch.setenv("INFLIGHT_WORK", str(tmp_path / "class"))
     assert workspace.home(tmp_path / "clone") == tmp_path / "class"
+
+
+@pytest.mark.parametrize(
+    "given, opened, jupyters",
+    [
+        ([], "00_start_here", []),
+        (["03"], "03_serve", []),
+        (["--no-browser"], "00_start_here", ["--no-browser"]),
+        (["--port=9000", "--no-browser"], "00_start_here", ["--port=9000", "--no-browser"]),
+        (["03", "--port=9000"], "03_serve", ["--port=9000"]),
+    ],
+)
+def test_options_of_jupyterlab_need_no_lesson_before_them(given, opened, jupyters, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setenv("INFLIGHT_WORK", str(tmp_path / "work"))
+    monkeypatch.setattr(workspace, "open_lab", lambda folder, first, arguments: asked.append((first.stem, arguments)))
+    result = CliRunner().invoke(commands.app, ["lab", *given])
+    assert result.exit_code == 0, result.output
+    assert asked == [(opened, jupyters)]
 
 
 def test_jupyterlab_opens_in_it_with_its_token_and_asks_for_no_news(tmp_path):

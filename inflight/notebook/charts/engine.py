@@ -138,17 +138,17 @@ def engine_bytes(weights: pd.DataFrame, kv_per_user: pd.DataFrame, memory_bytes:
         _draw_growth(fig, row.tokens, row.bytes, total, memory_bytes, slots, place)
     ends = math.log10(0.8), math.log10(most * 2.5)
     bottom, top = math.log10(total / MB * 0.5), math.log10(memory_bytes / MB * 6)
-    for text, height, colour, side in (
-        (f"weights: {total / MB:,.0f} MB", total, WASTE, "right"),
-        (f"free memory: {memory_bytes / GB:.1f} GB", memory_bytes, REQUEST[3], "left"),
+    for text, height, colour, side, above in (
+        (f"weights: {total / MB:,.0f} MB", total, WASTE, "right", True),
+        (f"free memory: {memory_bytes / GB:.1f} GB", memory_bytes, REQUEST[3], "left", False),  # above it: who fits
     ):
         fig.add_scatter(
             x=[0.8, most * 2.5], y=[height / MB] * 2, xaxis="x2", yaxis="y2", mode="lines", showlegend=False,
             line={"color": colour, "width": 2, "dash": "dash"}, **line_saying(text),
         )  # fmt: skip
         fig.add_annotation(
-            xref="x2", yref="y2", x=ends[side == "right"], y=math.log10(height / MB), xanchor=side, yanchor="bottom",
-            text=text, showarrow=False, font={"color": as_text(colour)},
+            xref="x2", yref="y2", x=ends[side == "right"], y=math.log10(height / MB), xanchor=side,
+            yanchor="bottom" if above else "top", text=text, showarrow=False, font={"color": as_text(colour)},
         )  # fmt: skip
     fig.add_scatter(
         x=[slots, slots], y=[10**bottom, 10**top], xaxis="x2", yaxis="y2", mode="lines", showlegend=False,
@@ -312,7 +312,7 @@ def builds(rows: list[dict]) -> go.Figure:
             )
     titles = ["Quality against bytes", "Quality against speed"]
     of_bytes, of_speed = stack(fig, titles, [200, 200], axis_px=70, left_px=80)
-    vertical = {"title": "times the checkpoint's<br>perplexity", "tickformat": ".2f"}
+    vertical = {"title": "times the checkpoint's<br>perplexity", "tickformat": ".3f"}
     fig.update_layout(
         title="What builds keep, weigh and give",
         margin={"l": 90, "r": 24},

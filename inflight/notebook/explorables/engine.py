@@ -126,7 +126,7 @@ def _draw_limits(
 def _memory_in_words(weights: int, per_user: int, slots: int, fit: int, tokens: int, memory_bytes: float) -> str:
     taken = (weights + min(slots, fit) * per_user) / GB
     limit = (
-        f"the slots are the limit, and {100 * (1 - taken * GB / memory_bytes):.0f} % of the free memory stays so"
+        f"the slots are the limit, and {100 * (1 - taken * GB / memory_bytes):.0f} % of the free memory stays free"
         if slots <= fit
         else f"memory is the limit: it is full at {fit:,} users, and {slots - fit:,} slots stay empty"
     )

@@ -269,7 +269,8 @@ def _finding(grade: Callable) -> Finding | dict:
     try:
         return grade()
     except Exception as error:
-        return f"Your answer could not be checked: {type(error).__name__}: {error}."
+        said = f"Your answer could not be checked: {type(error).__name__}: {error}"
+        return said if said[-1] in ".?!" else f"{said}."
 
 
 def _of_all(statuses: set[str]) -> str:

@@ -23,6 +23,7 @@ from inflight.triton import Client, Server, repository, telemetry
 from inflight.triton.client import Answer
 
 ENGINE = "tensorrt_llm"
+ALL_FIRST = "Send all requests before you wait for the first answer: a thread for each reader."
 MODELS = ("preprocessing", ENGINE, "postprocessing")
 PATIENCE_S = 30  # how long an answer may take: hundreds of tokens, on a machine that does other things too
 ASKED = 120  # tokens of an answer that is to end early
@@ -95,7 +96,7 @@ def _module(path: str | Path) -> SimpleNamespace:
     return SimpleNamespace(**runpy.run_path(str(path)))
 
 
-def _within_patience(call: Callable[[], Any]) -> Any:
+def _within_patience(call: Callable[[], Any], advice: str = "How does your loop learn of the last response?") -> Any:
     """What `call` gives; a learner's loop may have no end, and then the thread that it runs in is given up."""
     given: list[tuple[Any, BaseException | None]] = []
 
@@ -109,7 +110,7 @@ def _within_patience(call: Callable[[], Any]) -> Any:
     thread.start()
     thread.join(PATIENCE_S)
     if not given:
-        raise TimeoutError(f"it had not come back after {PATIENCE_S} s. How does your loop learn of the last response?")
+        raise TimeoutError(f"it had not come back after {PATIENCE_S} s. {advice}")
     value, error = given[0]
     if error is not None:
         raise error
@@ -278,7 +279,7 @@ def _ask_at_once(at_once: Callable, log: _Log, few: int, many: int) -> Finding:
     figures: list[Measured] = []
     for number in (few, many):
         start = log.size()
-        answers = _within_patience(lambda: at_once(number, 16))  # noqa: B023 (called at once)
+        answers = _within_patience(lambda: at_once(number, 16), ALL_FIRST)  # noqa: B023 (called at once)
         if answers is None:
             return NOT_YET
         computed, rows = log.tokens_until_idle(start), log.since(start)
@@ -288,7 +289,7 @@ def _ask_at_once(at_once: Callable, log: _Log, few: int, many: int) -> Finding:
             Measured(
                 f"of {number} readers in one iteration, at the most", rows["scheduled"].max(),
                 exactly=min(number, log.slots), course=min(number, log.slots), nothing=1,
-                advice="Send all requests before you wait for the first answer: a thread for each reader.",
+                advice=ALL_FIRST,
             ),
             Measured(
                 f"tokens computed for {number} readers", computed, exactly=16 * number,
@@ -379,7 +380,7 @@ def _counts(
         num_sent += 1
         send()
 
-    got = _within_patience(lambda: calls_of(counting))
+    got = _within_patience(lambda: calls_of(counting), "Wait for the counters, and for nothing else.")
     if got is None:
         return NOT_YET
     if num_sent != 1:
