@@ -3,9 +3,10 @@
     slides.write("04")        writes 04_batching.slides.html
 
 A heading of the lecture (`#`, `##`) begins a slide, and what does not fit goes to further ones. Of a paragraph the
-slide has the first sentence; lists, tables, pictures and short code are there as they are, pictures alone and as large
-as they can be. What the slide leaves out stands in the presenter's notes, with the instructor's page on that heading.
-Cells tagged `parameters` are left out, and so is what only brings names: imports and `catch_up`.
+slide has the first sentences; lists, tables, pictures and short code are there as they are, pictures as large as they
+can be, and without the code that draws them. What the slide leaves out stands in the presenter's notes, with the
+instructor's page on that heading. Cells tagged `parameters` are left out, and so is what only brings names: imports and
+`catch_up`.
 """
 
 from __future__ import annotations
@@ -31,10 +32,14 @@ from inflight.notebook.palette import DECODE, FONT, INK, PREFILL, WASTE_TEXT
 from inflight.notebook.progress import is_progress
 
 PICTURE = "image/svg+xml"
+HIGH = 570  # pixels of a picture 880 wide: a higher one has a slide of its own
 LONGEST_CODE, LONGEST_OUTPUT = 12, 13  # lines that a slide shows; longer code is in the notes
 # In rem: a slide is 80 by 45, and what the browser makes of it is set in STYLE. These only decide where a slide ends;
 # should a line break elsewhere, the page makes the letters of that slide smaller.
-ROOM, PROSE, CODE, ROW = 34.0, 2.2, 1.65, 2.0
+ROOM, PROSE, CODE, ROW = 34.0, 2.2, 1.65, 2.05
+ROW_LINE = 1.55  # each further line of a table's row
+LINE = 2.5  # of small letters about what is left out
+FIGURE = 25.0  # the least height of a picture; it takes all that is left
 PROSE_COLUMNS, CODE_COLUMNS, TABLE_COLUMNS = 80, 92, 110  # letters in a line
 _FOLDED = re.compile(r"<details>\s*<summary>(.*?)</summary>(.*?)</details>", re.S)
 _ITEM = re.compile(r"^(?:[-*]|\d+\.) ")
@@ -58,17 +63,39 @@ class Block:
     height: float
     note: str = ""
 
+    @property
+    def is_prose(self) -> bool:
+        return self.html.startswith(("<p>", "<ul", "<ol"))
+
+    @property
+    def is_high_picture(self) -> bool:
+        return self.html.startswith("<figure") and self.height == ROOM
+
 
 @dataclass
 class Slide:
-    """One slide: its heading, what it shows, and the presenter's notes, both as HTML."""
+    """One slide: its heading, what it shows, and the presenter's notes as HTML."""
 
     heading: str
     level: int
-    body: list[str] = field(default_factory=list)
+    body: list[Block] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     part: int = 1
     parts: int = 1
+
+    def add(self, block: Block) -> None:
+        self.body += [block] if block.html else []
+        self.notes += [block.note] if block.note else []
+
+    def takes(self, block: Block) -> bool:
+        """Whether there is room for one more block."""
+        together = [*self.body, block]
+        if not self.body or not block.html or sum(one.height for one in together) <= ROOM:
+            return True
+        # Beside a high picture there is a third of the width, for prose.
+        prose = [one for one in together if one.is_prose]
+        one_picture = len(prose) == len(together) - 1 and any(one.is_high_picture for one in together)
+        return one_picture and sum(one.height for one in prose) <= ROOM / 4
 
 
 def write(lesson: str, output: Path | None = None) -> Path:
@@ -112,7 +139,7 @@ def deck(lecture: NotebookNode, page: str = "") -> str:
     articles = "\n".join(_article(number, slide, len(made)) for number, slide in enumerate(made, 1))
     colours = HtmlFormatter(style="default").get_style_defs(".code")
     return PAGE.format(
-        title=html.escape(_plain(made[0].heading)), style=STYLE + colours, script=SCRIPT, articles=articles
+        title=html.escape(_plain(made[0].heading)), style=colours + STYLE, script=SCRIPT, articles=articles
     )
 
 
@@ -172,8 +199,10 @@ def _prose_blocks(chunk: str) -> Iterator[Block]:
         yield from _items(chunk)
     elif not re.match(r"\[.*\]\(\S+\)( · \[|$)", chunk):  # the links to the other notebooks
         said = re.sub(r"\s+", " ", chunk)
-        first = _first_sentence(said)
-        yield Block(_html(first), _lines(first, PROSE_COLUMNS) * PROSE + 0.8, "" if first == said else _html(said))
+        opening = _opening(said)
+        yield Block(
+            _html(opening), _lines(opening, PROSE_COLUMNS) * PROSE + 0.8, "" if opening == said else _html(said)
+        )
 
 
 def _items(chunk: str) -> Iterator[Block]:
@@ -185,10 +214,12 @@ def _items(chunk: str) -> Iterator[Block]:
         yield Block(f"{opened}<li>{said}</li>{closed}", _lines(text, PROSE_COLUMNS - 4) * PROSE + 0.4)
 
 
-def _first_sentence(text: str) -> str:
-    """The first sentence of a paragraph; two where the first is a word or three."""
+def _opening(text: str) -> str:
+    """The sentences with which a paragraph begins: as many as fit into two lines, but at least one."""
     ends = [match.end() for match in re.finditer(r"[.?!:](?=\s+[A-Z*`\[\"“(])", re.sub(r"`[^`]*`", _blank, text))]
-    return next((text[:end] for end in ends if end >= 30), text)
+    whole = [*ends, len(text)]
+    fitting = [end for end in whole if len(_plain(text[:end])) <= 2 * PROSE_COLUMNS]
+    return text[: fitting[-1] if fitting else whole[0]]
 
 
 def _blank(match: re.Match) -> str:
@@ -198,17 +229,44 @@ def _blank(match: re.Match) -> str:
 def _code_blocks(cell: NotebookNode) -> Iterator[Block]:
     if "parameters" in cell.metadata.get("tags", []) or "session.running()" in cell.source:
         return
-    if code := _essential(cell.source):
-        shown = f'<div class="code">{highlight(code, PythonLexer(), HtmlFormatter(nowrap=False))}</div>'
-        lines = code.splitlines()
-        if len(lines) <= LONGEST_CODE:
-            yield Block(shown, sum(_lines(line, CODE_COLUMNS) for line in lines) * CODE + 1.6)
-        else:
-            yield Block("", 0, shown)
     pictures = [output.data["text/plain"] for output in cell.outputs if PICTURE in output.get("data", {})]
-    for output in cell.outputs:
-        if not is_progress(output):
-            yield from _output_blocks(output, pictures)
+    shown = []
+    if not cell.source.startswith("%%writefile"):  # that says only where it has written
+        outputs = [output for output in cell.outputs if not is_progress(output)]
+        shown = [block for output in outputs for block in _output_blocks(output, pictures)]
+    code = _code(cell.source, is_shown=not any(block.html.startswith(("<figure", "<div class=")) for block in shown))
+    if code and code.html and shown and code.height + shown[0].height <= ROOM:
+        first = shown.pop(0)  # code and what it prints stay together
+        yield Block(code.html + first.html, code.height + first.height, code.note + first.note)
+    elif code:
+        yield code
+    yield from shown
+
+
+def _code(source: str, is_shown: bool) -> Block | None:
+    """The code of a cell, if there is any that does something; `is_shown` is False where its picture says it all."""
+    code = _essential(source)
+    if not code:
+        return None
+    coloured = f'<div class="code">{highlight(code, PythonLexer(), HtmlFormatter())}</div>'
+    lines = code.splitlines()
+    if not is_shown:
+        return Block("", 0, coloured)
+    if len(lines) > LONGEST_CODE:
+        words = f"{_name_of(lines[0])}, {len(lines)} lines: in the notebook, and in the notes"
+        return Block(_aside(words), LINE, coloured)
+    return Block(coloured, sum(_lines(line, CODE_COLUMNS) for line in lines) * CODE + 1.6)
+
+
+def _name_of(first_line: str) -> str:
+    """What code is called that is too long for a slide: the file that it is written to, or just code."""
+    written = re.match(r"%%writefile (?:-a )?(?:\{.*\}/)?(\S+)", first_line)
+    return f"<code>{html.escape(written[1])}</code>" if written else "Code"
+
+
+def _aside(words: str) -> str:
+    """A line about what a slide does not show."""
+    return f'<p class="live">{words}</p>'
 
 
 def _essential(source: str) -> str:
@@ -227,7 +285,8 @@ def _output_blocks(output: NotebookNode, pictures: list[str]) -> Iterator[Block]
         source = base64.b64encode(data[PICTURE].encode()).decode()
         said = data["text/plain"]
         picture = f'<img alt="{html.escape(said)}" src="data:{PICTURE};base64,{source}">'
-        yield Block(f"<figure>{picture}</figure>", ROOM, f"<p>{html.escape(said)}</p>")
+        high = float(re.search(r'height="(\d+)"', data[PICTURE])[1]) > HIGH
+        yield Block(f"<figure>{picture}</figure>", ROOM if high else FIGURE, f"<p>{html.escape(said)}</p>")
     elif "text/html" in data:
         yield from _shown_as_html(data["text/html"])
     elif "text/markdown" in data:
@@ -256,15 +315,16 @@ def _printed(text: str) -> Block:
 
 def _shown_as_html(shown: str) -> Iterator[Block]:
     """A table; a question that is asked of the learner; for what only works with a kernel, its name."""
+    shown = re.sub(r' href="(?!https?:)[^"]*"', "", shown)  # it would lead nowhere
     if group := re.match(r'<div role="group" aria-label="([^"]*)"', shown):
         if group[1].endswith("?"):
             yield Block(f'<div class="ask">{shown}</div>', 2 + PROSE * (1 + shown.count("○")))
         elif group[1] != "Servers of this notebook":
-            yield Block(f'<p class="live">Live in the notebook: {group[1]}</p>', PROSE + 1)
+            yield Block(_aside(f"Live in the notebook: {group[1]}"), LINE)
     elif "<tr" in shown:
         yield _table(re.sub(r"<style.*?</style>", "", shown, flags=re.S))
     else:
-        yield Block(shown, ROOM)
+        yield Block(f'<div class="whole">{shown}</div>', ROOM)
 
 
 def _table(table: str) -> Block:
@@ -273,14 +333,14 @@ def _table(table: str) -> Block:
     head_plain = [_plain(cell) for cell in re.findall(r"<t[hd].*?</t[hd]>", head, re.S)]
     height, kept = ROW * _lines("  ".join(head_plain), TABLE_COLUMNS), list[str]()
     for row in rows:
-        height += ROW * _row_lines(row)
-        if height > ROOM - 6:
+        height += ROW + ROW_LINE * (_row_lines(row) - 1)
+        if height > ROOM - 4:
             break
         kept.append(row)
     left = len(rows) - len(kept)
-    more = f'<p class="live">{left} more rows in the notebook</p>' if left else ""
+    more = _aside(f"{left} more row{'s' * (left > 1)} in the notebook") if left else ""
     shown = f"<table><thead>{head}</thead><tbody>{''.join(kept)}</tbody></table>{more}"
-    return Block(shown, min(height, ROOM - 6) + 1.5 + (PROSE if left else 0), table if left else "")
+    return Block(shown, min(height, ROOM - 4) + 1.5 + (PROSE if left else 0), table if left else "")
 
 
 def _row_lines(row: str) -> int:
@@ -313,17 +373,12 @@ def _html(text: str, inline: bool = False) -> str:
 
 
 def _packed(heading: str, level: int, blocks: list[Block]) -> list[Slide]:
-    """The slides of a section: each gets blocks while there is room; a block of its own height stands alone."""
-    made, used = [Slide(heading, level)], 0.0
+    """The slides of a section: each gets blocks while there is room."""
+    made = [Slide(heading, level)]
     for block in blocks:
-        if block.html and used and used + block.height > ROOM:
+        if not made[-1].takes(block):
             made.append(Slide(heading, level))
-            used = 0.0
-        if block.html:
-            made[-1].body.append(block.html)
-            used += block.height
-        if block.note:
-            made[-1].notes.append(block.note)
+        made[-1].add(block)
     return made
 
 
@@ -344,6 +399,14 @@ def _from_page(page: str, heading: str, is_title: bool) -> list[str]:
     return said
 
 
+def _body(slide: Slide) -> str:
+    high = [block.html for block in slide.body if block.is_high_picture]
+    others = "".join(block.html for block in slide.body if not block.is_high_picture)
+    if high and others:
+        return f'<div class="body beside">{high[0]}<div>{others}</div></div>'
+    return f'<div class="body">{"".join(high)}{others}</div>'
+
+
 def _article(number: int, slide: Slide, of: int) -> str:
     part = f" <small>{slide.part}/{slide.parts}</small>" if slide.parts > 1 else ""
     tag = "h1" if slide.level == 1 and slide.part == 1 else "h2"
@@ -352,7 +415,7 @@ def _article(number: int, slide: Slide, of: int) -> str:
     return (
         f'<article id="s{number}" aria-label="Slide {number} of {of}">\n'
         f'<section class="slide"><{tag}>{heading}{part}</{tag}>'
-        f'<div class="body">{"".join(slide.body)}</div></section>\n'
+        f"{_body(slide)}</section>\n"
         f'<aside class="notes" aria-label="Notes">{notes}</aside>\n</article>'
     )
 
@@ -387,20 +450,24 @@ article.at {{ display: block; }}
 h1, h2 {{ margin: 0 0 1.2rem; font-size: 2.3rem; line-height: 1.15; color: {PREFILL}; flex: none; }}
 h1 {{ font-size: 3rem; margin-top: 2rem; }}
 small {{ font-size: 1.2rem; font-weight: normal; color: {WASTE_TEXT}; }}
-.body {{ flex: 1; min-height: 0; font-size: calc(1.55rem * var(--fit, 1)); line-height: 1.4; }}
-.body > * {{ max-width: 72rem; }}
+.body {{ flex: 1; min-height: 0; display: flex; flex-direction: column; line-height: 1.4;
+  font-size: calc(1.55rem * var(--fit, 1)); }}
+.body > * {{ max-width: 72rem; flex: none; }}
 p, ul, ol {{ margin: 0 0 .5em; }} li {{ margin-bottom: .2em; }} ul, ol {{ padding-left: 1.3em; }}
 code, pre {{ font-family: ui-monospace, "DejaVu Sans Mono", "Liberation Mono", monospace; font-size: .8em; }}
 pre {{ margin: 0 0 .8em; padding: .5em .7em; line-height: 1.35; white-space: pre-wrap; overflow-wrap: anywhere;
   background: #f4f4f2; border-radius: .3em; }}
 pre code {{ font-size: 1em; }}
-.code pre {{ border-left: .25em solid {DECODE}; }}
+.code, .code .highlight {{ background: none; }} .code pre {{ border-left: .25em solid {DECODE}; }}
 .body pre.output {{ background: white; border: 1px solid #ccc; }}
-figure {{ margin: 0; height: 100%; max-width: none; }}
-figure img {{ width: 100%; height: 100%; object-fit: contain; object-position: left top; }}
+.body > figure {{ margin: 0; flex: 1 1 0; min-height: 20rem; max-width: none; }}
+figure img {{ display: block; width: 100%; height: 100%; object-fit: contain; }}
+.beside {{ flex-direction: row; gap: 2rem; }} .beside > figure {{ flex: 1 1 0; height: 100%; min-width: 0; }}
+.beside > div {{ flex: 0 0 24rem; }}
 table {{ border-collapse: collapse; font-size: .76em; margin-bottom: .8em; max-width: 100%; line-height: 1.3; }}
 th, td {{ text-align: left; vertical-align: top; border-bottom: 1px solid #ccc; padding: .25em .6em;
   overflow-wrap: anywhere; }}
+.whole {{ font-size: 1.1rem; zoom: var(--fit, 1); }}
 .ask > div {{ padding: .5em; }}
 .live {{ color: {WASTE_TEXT}; font-size: .85em; }}
 .notes {{ display: none; line-height: 1.4; padding: 1rem 3rem; background: #f4f4f2; overflow-y: auto; }}
@@ -423,7 +490,7 @@ nav button[aria-pressed=true] {{ background: {INK}; color: white; }}
   article, article.at {{ display: block; height: auto; border-bottom: 1px solid #ccc; }}
   .slide {{ width: auto; height: auto; padding: 1.5rem 1.2rem; }}
   h1, h2 {{ font-size: 1.9rem; }}
-  figure, figure img {{ height: auto; }}
+  .body, .body > figure, .beside > div {{ display: block; min-height: 0; }} figure img {{ height: auto; }}
   table, pre {{ display: block; overflow-x: auto; }} td, th {{ overflow-wrap: normal; }}
   .with-notes .notes {{ display: block; font-size: 1.4rem; padding: 1rem 1.2rem; }}
   #back, #on, #place, #second {{ display: none; }} nav {{ font-size: 1.3rem; }}
