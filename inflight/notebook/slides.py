@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import html
+import itertools
 import math
 import re
 from collections.abc import Iterator
@@ -329,24 +330,28 @@ def _shown_as_html(shown: str) -> Iterator[Block]:
 
 def _table(table: str) -> Block:
     """A table, with as many rows as a slide has room for."""
-    head, *rows = re.findall(r"<tr.*?</tr>", table, re.S)
-    head_plain = [_plain(cell) for cell in re.findall(r"<t[hd].*?</t[hd]>", head, re.S)]
-    height, kept = ROW * _lines("  ".join(head_plain), TABLE_COLUMNS), list[str]()
-    for row in rows:
-        height += ROW + ROW_LINE * (_row_lines(row) - 1)
-        if height > ROOM - 4:
-            break
-        kept.append(row)
-    left = len(rows) - len(kept)
+    found = re.findall(r"<tr.*?</tr>", table, re.S)
+    texts = [[_plain(cell) for cell in re.findall(r"<t[hd].*?</t[hd]>", row, re.S)] for row in found]
+    columns = _columns(texts)
+    heights = [ROW + ROW_LINE * (_row_lines(cells, columns) - 1) for cells in texts]
+    kept = 1
+    while kept < len(found) and sum(heights[: kept + 1]) <= ROOM - 4:
+        kept += 1
+    left = len(found) - kept
     more = _aside(f"{left} more row{'s' * (left > 1)} in the notebook") if left else ""
-    shown = f"<table><thead>{head}</thead><tbody>{''.join(kept)}</tbody></table>{more}"
-    return Block(shown, min(height, ROOM - 4) + 1.5 + (PROSE if left else 0), table if left else "")
+    shown = f"<table><thead>{found[0]}</thead><tbody>{''.join(found[1:kept])}</tbody></table>{more}"
+    return Block(shown, sum(heights[:kept]) + 1.5 + (LINE if left else 0), table if left else "")
 
 
-def _row_lines(row: str) -> int:
-    """How many lines a row takes: a browser gives long cells their share of the width."""
-    cells = [_plain(cell) for cell in re.findall(r"<t[hd].*?</t[hd]>", row, re.S)]
-    return max(1, math.ceil(sum(map(len, cells)) * 1.25 / TABLE_COLUMNS))
+def _columns(rows: list[list[str]]) -> list[float]:
+    """How many letters a line has in each column: as many as its longest cell, or their share of the width."""
+    longest = [max(map(len, column)) + 2 for column in itertools.zip_longest(*rows, fillvalue="")]
+    scale = min(1, TABLE_COLUMNS / sum(longest))
+    return [letters * scale for letters in longest]
+
+
+def _row_lines(cells: list[str], columns: list[float]) -> int:
+    return max(max(1, math.ceil(len(cell) / letters)) for cell, letters in zip(cells, columns))
 
 
 def _lines(text: str, columns: int) -> int:
@@ -507,6 +512,7 @@ nav button[aria-pressed=true] {{ background: {INK}; color: white; }}
 # The second window has the same page with notes alone; each tells the other where it is.
 SCRIPT = """
 const slides = [...document.querySelectorAll("article")], root = document.documentElement;
+const phone = matchMedia("(max-width: 700px)");
 const find = id => document.getElementById(id);
 let at = 0, other = window.opener;
 
@@ -525,6 +531,7 @@ function openSecond() {
 }
 // A slide whose lines come out longer than was reckoned gets smaller letters. All are laid out for that, unseen.
 function fit() {
+  if (phone.matches) return;
   for (const slide of slides) {
     const body = slide.querySelector(".body"), was = slide.style.cssText;
     slide.style.cssText = "display: block; position: absolute; visibility: hidden";
@@ -541,7 +548,6 @@ const keys = {
   Home: () => show(0), End: () => show(slides.length - 1), n: toggleNotes, s: toggleNotes, p: openSecond,
   f: () => document.fullscreenElement ? document.exitFullscreen() : root.requestFullscreen(),
 };
-const phone = matchMedia("(max-width: 700px)");
 addEventListener("keydown", event => {
   if (!keys[event.key] || event.ctrlKey || event.altKey || event.metaKey) return;
   if (event.key === " " && event.target.closest?.("button")) return;
@@ -560,7 +566,8 @@ find("back").onclick = () => show(at - 1);
 find("note").onclick = toggleNotes;
 find("second").onclick = openSecond;
 root.classList.toggle("only-notes", location.search === "?notes");
-if (!phone.matches) fit();
+fit();
+addEventListener("resize", fit);
 show((Number(location.hash.slice(1)) || 1) - 1);
 root.dataset.ready = "yes";
 """
