@@ -23,6 +23,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+from inflight.errors import CourseError
 from inflight.notebook import guide, syllabus
 from inflight.notebook.charts.display import PLOTLY_MIME
 from inflight.notebook.syllabus import Lesson
@@ -68,6 +69,7 @@ class Taught:
     lecture: NotebookNode
     sections: dict[str, float]  # heading: minutes
     exercises: list[Exercise]
+    machine_s: float  # of a run of the lecture on a machine that does nothing else; 0 where none is noted
 
 
 def lessons(root: Path = COURSE) -> list[Taught]:
@@ -78,7 +80,8 @@ def lessons(root: Path = COURSE) -> list[Taught]:
 def _taught(root: Path, lesson: Lesson) -> Taught:
     lecture = nbformat.read(root / "notebooks" / f"{lesson.name}.ipynb", as_version=4)
     lab = root / "labs" / titles.file_name("labs", lesson.name)
-    return Taught(lesson, lecture, _minutes_of_sections(lecture, lesson.minutes), _exercises(lab))
+    machine_s = form.machine_seconds(root).get(f"notebooks/{lesson.name}", 0.0)
+    return Taught(lesson, lecture, _minutes_of_sections(lecture, lesson.minutes), _exercises(lab), machine_s)
 
 
 def _exercises(lab: Path) -> list[Exercise]:
@@ -118,18 +121,30 @@ def _minutes_of_sections(lecture: NotebookNode, minutes: int) -> dict[str, float
 
 
 def write(root: Path = COURSE) -> list[Path]:
-    """Write routes and minutes anew; return the files that changed."""
+    """Write routes and minutes anew; return the files that changed.
+
+    Raises
+    ------
+    CourseError
+        A route names a lesson, heading or exercise that there is not.
+    """
     changed = []
-    for path, text in _texts(root):
+    try:
+        texts = list(_texts(root, lessons(root)))
+    except KeyError as error:
+        raise CourseError(
+            f"assets/instructor/routes.toml names {error}, which is no lesson, heading or exercise."
+        ) from None
+    for path, text in texts:
         if text != path.read_text(encoding="utf-8"):
             path.write_text(text, encoding="utf-8")
             changed.append(path)
     return changed
 
 
-def _texts(root: Path) -> Iterator[tuple[Path, str]]:
+def _texts(root: Path, taught: list[Taught]) -> Iterator[tuple[Path, str]]:
     """Each file of the pack that has a generated part, and the text that it should have."""
-    taught, pages = lessons(root), root / "assets" / "instructor"
+    pages = root / "assets" / "instructor"
     yield pages / "README.md", _with_part((pages / "README.md").read_text(encoding="utf-8"), _routes(pages, taught))
     for one in taught:
         path = guide.path(one.lesson.name, pages)
@@ -148,7 +163,8 @@ def _with_part(text: str, part: str) -> str:
 def _facts(one: Taught) -> str:
     """How long a lesson and its parts take, as one reads it at the top of its page."""
     name, core = one.lesson.name, sum(exercise.minutes for exercise in one.exercises if exercise.is_core)
-    links = [f"[lecture](../../notebooks/{name}.ipynb), {one.lesson.minutes} minutes"]
+    runs = f", in which one that runs it alone waits {one.machine_s:.0f} s for the machine" if one.machine_s else ""
+    links = [f"[lecture](../../notebooks/{name}.ipynb), {one.lesson.minutes} minutes{runs}"]
     if one.exercises:
         whole = sum(exercise.minutes for exercise in one.exercises)
         links += [
@@ -215,16 +231,17 @@ def _step(step: dict, taught: dict[str, Taught]) -> tuple[str, int]:
 
 def problems(root: Path = COURSE) -> list[str]:
     """What of the pack is not as the lessons are, one sentence each; empty when all is."""
+    taught = lessons(root)
     try:
         found = [
             f"{path.name}: its generated part differs from the lessons; run `python -m tools.instructor`"
-            for path, text in _texts(root)
+            for path, text in _texts(root, taught)
             if text != path.read_text(encoding="utf-8")
         ]
     except KeyError as error:
         found = [f"routes.toml names {error}, which is no lesson, heading or exercise"]
     found += _full_routes(root)
-    for one in lessons(root):
+    for one in taught:
         path = guide.path(one.lesson.name, root / "assets" / "instructor")
         if not path.exists():
             found.append(f"{path.name} is missing: every lesson has a page")

@@ -18,8 +18,9 @@ from pathlib import Path
 from inflight.paths import ASSETS
 
 PAGES = ASSETS / "instructor"
-LEAVES, POINTS, EXPECTED, QUESTIONS, WRONG, ROOM, CUTS = PARTS = (
+LEAVES, KNOW, POINTS, EXPECTED, QUESTIONS, WRONG, ROOM, CUTS = PARTS = (
     "What it must leave behind",
+    "What you need to know yourself",
     "Talking points",
     "What to expect",
     "Three questions",

@@ -29,7 +29,7 @@ from pygments.lexers import PythonLexer
 
 from inflight.errors import CourseError
 from inflight.notebook import execution, guide
-from inflight.notebook.palette import DECODE, FONT, INK, PREFILL, WASTE_TEXT
+from inflight.notebook.palette import DECODE, FONT, INK, WASTE_TEXT
 from inflight.notebook.progress import is_progress
 
 PICTURE = "image/svg+xml"
@@ -390,18 +390,15 @@ def _packed(heading: str, level: int, blocks: list[Block]) -> list[Slide]:
 def _from_page(page: str, heading: str, is_title: bool) -> list[str]:
     """What the instructor's page says of a heading: as HTML, for the notes of its first slide."""
     found = guide.parts(page)
-    said = [
-        f'<div class="say">{_html(text)}</div>'
-        for of, text in guide.points(found.get(guide.POINTS, ""))
-        if of == heading
-    ]
-    if is_title and guide.LEAVES in found:
-        said.append(f'<div class="say">{_html(found[guide.LEAVES])}</div>')
+    said = [text for of, text in guide.points(found.get(guide.POINTS, "")) if of == heading]
+    said = [_html(text[0].upper() + text[1:]) for text in said]
+    if is_title:
+        said += [_html(found[part]) for part in (guide.LEAVES, guide.KNOW) if part in found]
     normal = [row for row in guide.expected(found.get(guide.EXPECTED, "")) if row.heading == heading]
     if normal:
         items = "".join(f"<li>{_html(row.what, inline=True)}: {row.normal}</li>" for row in normal)
-        said.append(f'<div class="say">Normal on two cores:<ul>{items}</ul></div>')
-    return said
+        said.append(f"Normal on two cores:<ul>{items}</ul>")
+    return [f'<div class="say">{text}</div>' for text in said]
 
 
 def _body(slide: Slide) -> str:
@@ -452,7 +449,7 @@ article {{ display: none; height: 100vh; }}
 article.at {{ display: block; }}
 .slide {{ width: 80rem; height: 45rem; margin: 0 auto; padding: 2.2rem 3rem 3rem; overflow: hidden; display: flex;
   flex-direction: column; }}
-h1, h2 {{ margin: 0 0 1.2rem; font-size: 2.3rem; line-height: 1.15; color: {PREFILL}; flex: none; }}
+h1, h2 {{ margin: 0 0 1.2rem; font-size: 2.3rem; line-height: 1.15; flex: none; }}
 h1 {{ font-size: 3rem; margin-top: 2rem; }}
 small {{ font-size: 1.2rem; font-weight: normal; color: {WASTE_TEXT}; }}
 .body {{ flex: 1; min-height: 0; display: flex; flex-direction: column; line-height: 1.4;
