@@ -15,8 +15,9 @@ the learner; inside a cell, what stands between these two lines is replaced by i
 
 What `%%writefile` writes may stand in the script as comments: a `config.pbtxt` is no Python.
 
-What a lesson is called, asks and takes is written in from `lessons/syllabus.toml`: `tools.titles`. Commands of
-TensorRT-LLM are written in from the table of the package, and so is `assets/lab-gpu`: `tools.lab_gpu`.
+What a lesson is called, asks and takes is written in from `lessons/syllabus.toml`: `tools.titles`. The minutes of the
+instructor's pack follow from it: `tools.instructor`. Commands of TensorRT-LLM are written in from the table of the
+package, and so is `assets/lab-gpu`: `tools.lab_gpu`.
 """
 
 import hashlib
@@ -36,7 +37,7 @@ from inflight.errors import CourseError
 from inflight.notebook import syllabus
 from inflight.notebook.execution import WIDGET_MIME, execute, select
 from inflight.notebook.progress import is_progress
-from tools import form, lab_gpu, pictures, suite, titles
+from tools import form, instructor, lab_gpu, pictures, suite, titles
 
 ROOT = Path(__file__).resolve().parent.parent
 # Each kind of notebook, by the folder it goes to: the script it is made from.
@@ -350,6 +351,7 @@ def main(arguments: list[str]) -> int:
             readme = titles.readme(ROOT)
             written = build(ROOT, lessons=[name for name in rest if name != "--sources"], keep_outputs=keep)
             (ROOT / "README.md").write_text(readme, encoding="utf-8")
+            written += instructor.write(ROOT)
             print(*(path.relative_to(ROOT) for path in written), sep="\n")
             return 0
         if command == "check":

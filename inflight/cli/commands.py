@@ -358,6 +358,22 @@ def run(
     execution.run(lessons or None, Path("build") / "course")
 
 
+@app.command()
+def slides(
+    lesson: Annotated[str, typer.Argument(help="Lesson, such as 04 or 04_batching.")],
+    output: Annotated[Path | None, typer.Option(help="File to write; by default NN_topic.slides.html here.")] = None,
+) -> None:
+    """Make slides of a lesson from its own cells: one HTML file, with notes, that needs no network.
+
+    The arrow keys turn the pages, n shows the notes, p opens them in a second window, f is full screen.
+
+    Example: [bold]inflight slides 04[/]
+    """
+    from inflight.notebook import slides as made_from
+
+    print(made_from.write(lesson, output))
+
+
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def lab(
     context: typer.Context,
