@@ -4,6 +4,7 @@ import pytest
 
 from tools import suite
 
+WORKERS = suite.WORKERS
 BESIDE = """
 from pathlib import Path
 
