@@ -153,7 +153,7 @@ def test_a_prediction_is_asked_and_a_dashboard_is_named():
 def test_the_instructors_page_stands_in_the_notes_of_its_heading():
     made = slides.slides(lecture("## See\n\nWhat.", "## Else\n\nThat."), PAGE)
     assert "One idea." in made[0].notes[0]
-    assert "say this." in made[1].notes[0] and "tokens/s: 5 to 1,000" in made[1].notes[1]
+    assert "Say this." in made[1].notes[0] and "tokens/s: 5 to 1,000" in made[1].notes[1]
     assert made[2].notes == []
 
 
