@@ -124,7 +124,7 @@ def test_a_second_window_has_the_notes_and_both_stay_together(decks, context):
     notes.wait_for_selector("html[data-ready]", state="attached")
     assert (
         notes.locator(".slide:visible").count() == 0
-        and "draw eight chairs" in notes.locator(".notes:visible").inner_text()
+        and "Draw eight chairs" in notes.locator(".notes:visible").inner_text()
     )
     notes.keyboard.press("ArrowRight")
     page.wait_for_function("document.getElementById('place').textContent.startsWith('3 ')")
