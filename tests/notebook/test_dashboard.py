@@ -5,6 +5,7 @@ import json
 import threading
 
 import ipywidgets
+import pandas as pd
 import plotly.graph_objects as go
 import pytest
 from plotly.offline import get_plotlyjs
@@ -295,6 +296,23 @@ def test_the_board_of_lesson_05_edits_loads_runs_and_keeps_the_run_before(served
     assert repository.get_parameter(config, "batch_scheduler_policy") == "guaranteed_no_evict"
     assert "before: max_utilization, 1,280 tokens:" in frame.alt and "; guaranteed_no_evict, 1,280 tokens:" in frame.alt
     assert len(board.picture.value) < 60_000
+
+
+def test_blocks_are_promised_where_the_policy_promises_and_the_log_tells():
+    log = pd.DataFrame({
+        "iteration": [1, 2],
+        "requests": [[[7, 40, 0, 2]], [[7, 0, 1, 2]]],
+        "kv_blocks_free": [8, 8],
+        "tokens_per_block": [32] * 2,
+    })  # fmt: skip
+    nameless = log.assign(requests=[[], []])
+    titles = "guaranteed_no_evict, 320 tokens", "max_utilization, 320 tokens"
+    own, other = [TimedRequest("a", 30, 0, 40)], [TimedRequest("a", 30, 0, 41)]
+    found = boards._idle_blocks({f"before: {titles[0]}": log, titles[1]: log, titles[0]: log.iloc[:0]}, own)
+    assert list(found) == [f"before: {titles[0]}"]
+    assert found[f"before: {titles[0]}"]["promised"].tolist() == [1, 1]
+    assert boards._idle_blocks({titles[0]: log}, other) == {}, "prompts that are not recognized hurt no board"
+    assert boards._idle_blocks({titles[0]: nameless}, own) == {}
 
 
 # The race -------------------------------------------------------------------------------------------------------------
