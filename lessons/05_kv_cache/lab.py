@@ -4,8 +4,7 @@
 # Four exercises, about 65 minutes. You write a scheduler that never pauses anybody, and then one that pauses better than
 # the built-in one; both run in the real server. On the way you count blocks and size a cache.
 #
-# Make a copy of this notebook before you edit it, so that an update of the course never touches your work. A check
-# never stops you: it says done, not done yet, or gives a hint.
+# A check never stops you: it says done, not done yet, or gives a hint.
 #
 # {navigation}
 

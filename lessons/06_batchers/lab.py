@@ -362,7 +362,7 @@ def idle_ms(requests: pd.DataFrame, executions: pd.DataFrame) -> float | None:
 check("6.4", idle_ms)
 
 # %% [markdown]
-# Your figure of the lecture's overload, with and without a place in the queue that wakes the batcher:
+# Your figure for an overload like the lecture's, once with a short queue and once with a time-out:
 
 # %% tags=["nbval-ignore-output"]
 flood = batch_run.at([number / 200 for number in range(200)])

@@ -502,8 +502,8 @@ board
 charts.show(*board.frame[:2])  # for those who read this page without a kernel
 
 # %% [markdown]
-# Only the first batch waits for company; the others have waited for the model anyway. Company comes 60 ms later, the delay
-# ends after 50: everybody waits for nobody. Two instances work past a slow batch.
+# At one every 10 ms only the first batch waits for company; the others wait for the model anyway. At 60 ms the delay ends
+# before company comes: all wait in vain. Two instances work past a slow batch.
 
 # %% [markdown]
 # ## A real model

@@ -81,6 +81,12 @@ def right_winner(first, second, budget_ms):
     return names[0] if len(set(names)) == 1 else "none"
 
 
+def of_those_within_in_both(first, second, budget_ms):
+    """A winner that is too late in one report is left out of both, and the second best wins."""
+    late = {row.config for report in (first, second) for row in report.itertuples() if row.latency_ms_p99 > budget_ms}
+    return right_winner(*(report[~report["config"].isin(late)] for report in (first, second)), budget_ms)
+
+
 def best_of(report):
     return report.loc[report["throughput"].idxmax(), "config"]
 
@@ -128,6 +134,7 @@ def test_another_right_way_is_done(exercise, answer):
         ("6.5", lambda first, second, budget_ms: best_of(first), "the best of all is too late not right yet"),
         ("6.5", lambda first, *_: first["config"].iloc[0], "you say"),
         ("6.5", lambda first, second, budget_ms: right_winner(first, first, budget_ms), "another one wins not right"),
+        ("6.5", of_those_within_in_both, "too late in the other not right yet"),
         (
             "6.5",
             lambda first, second, _: best_of(first) if best_of(first) == best_of(second) else "none",
@@ -184,8 +191,8 @@ def test_the_file_as_it_is_handed_out_is_not_done_yet(tmp_path):
     assert check("6.3", tmp_path / "nothing.c").status == "not done yet"
 
 
-def test_the_courses_library_is_right_on_a_real_server(tmp_path):
-    result = check("6.3", library(tmp_path, COURSES))
+def test_the_courses_library_is_right_on_a_real_server_with_a_comment_of_the_lab_left_in_it(tmp_path):
+    result = check("6.3", library(tmp_path, COURSES.replace("free(userp);", "free(userp);  /* your code */")))
     assert result.status == "done", result
     over, away, _ = result.figures
     assert over.value == over.course == 0 < over.nothing and away.value <= 1

@@ -130,8 +130,8 @@ def test_the_file_as_it_is_handed_out_is_not_done_yet(tmp_path, exercise):
 
 
 @pytest.mark.parametrize("exercise", ["7.3", "7.4"])
-def test_the_courses_model_is_right_on_a_real_server(tmp_path, exercise):
-    result = check(exercise, model(tmp_path, COURSES))
+def test_the_courses_model_is_right_on_a_real_server_with_a_comment_of_the_lab_left_in_it(tmp_path, exercise):
+    result = check(exercise, model(tmp_path, changed("return None\n", "return None  # your code\n")))
     assert result.status == "done", result
 
 
@@ -159,6 +159,7 @@ ONE_STATE = COURSES.replace('int(value(request, "ID"))', "0")
         ("7.3", changed(BODY, AT_ONCE), "most words of a stream"),
         ("7.3", KEEPS_ALL, "states left"),
         ("7.3", ONE_STATE, "execute has failed"),
+        ("7.3", changed('state.words.pop(0) if state.words else ""', "state.words.pop(0)"), "execute has failed"),
         ("7.4", changed(LOOK, ""), "states left"),
         ("7.4", changed("        if request.is_cancelled():", "        if False:").replace(LOOK, ""), "not right yet"),
         ("7.4", changed("[output]), flags=FINAL", "[output])"), "Somebody waits in vain"),
@@ -170,6 +171,7 @@ ONE_STATE = COURSES.replace('int(value(request, "ID"))', "0")
         "all at once",
         "never forgets",
         "one state",
+        "no words",
         "lost",
         "cancelled",
         "no end, 7.4",

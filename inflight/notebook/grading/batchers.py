@@ -111,6 +111,8 @@ def _played(arrivals_ms: list[float], settings: dict[str, int]) -> tuple[float, 
 LIMIT, MOST_IN_A_BATCH, REQUESTS = 24, 8, 32
 _FRAGMENT = "dynamic_batching { max_queue_delay_microseconds: 200000 }"
 _SILENCE_S = 8  # a library that never says yes has nobody answered
+# What decides in the file as it is handed out: nothing is kept, and everybody joins.
+_OPEN = ("*userp = NULL;  /* your code */", "*should_include = true;  /* your code */")
 
 
 @grades(
@@ -122,7 +124,8 @@ def _library(source: Path, choose: random.Random) -> Finding:
     source = Path(source)
     if not source.is_file():
         return NOT_YET
-    if "/* your code */" in source.read_text(encoding="utf-8", errors="replace"):
+    written = source.read_text(encoding="utf-8", errors="replace")
+    if all(line in written for line in _OPEN):
         return NOT_YET
     lengths = [choose.choice((1, 2, 3, 4, 6, 8, 12)) for _ in range(REQUESTS - 1)]
     lengths.insert(choose.randrange(8, REQUESTS), LIMIT + 1)
@@ -291,6 +294,11 @@ def _winner(winner: Callable, choose: random.Random) -> dict[str, Callable[[], F
         "the best of all is within": ("a", {"a": (90, 50), "b": (80, 40)}, {"a": (91, 55), "b": (70, 45)}),
         "the best of all is too late": ("b", {"a": (90, 150), "b": (80, 40)}, {"a": (95, 130), "b": (70, 45)}),
         "another one wins": ("none", {"a": (90, 50), "b": (80, 40)}, {"a": (81, 50), "b": (82, 45)}),
+        "the winner is too late in the other": (
+            "none",
+            {"a": (90, 50), "b": (80, 40)},
+            {"a": (95, 150), "b": (70, 45)},
+        ),
         "none is within": ("none", {"a": (90, 150), "b": (80, 140)}, {"a": (90, 50), "b": (80, 40)}),
     }
 

@@ -131,6 +131,8 @@ MODEL, WRITTEN, PLACES = "words", "written.py", 4
 # With more candidates than places requests wait in the queue for their turn, which is where a cancelled one is lost.
 TURNS, PLACES_IN_TURN = "oldest { max_candidate_sequences: 16 }", 1
 TIMEOUT_S = 8  # for the next word of anybody
+# `execute` in the file as it is handed out.
+_OPEN = "def execute(self, requests):\n        return None  # your code"
 # Around what the learner has written: counts calls, notes what each had and what is kept after it, and loses some.
 _AROUND = """
 import importlib.util, json, os, time
@@ -192,12 +194,14 @@ _SYLLABLES = [consonant + vowel for consonant in "bdgk" for vowel in "aeiou"]
 def _model(path: Path, choose: random.Random) -> Finding | dict[str, Finding]:
     if _is_open(path):
         return NOT_YET
-    texts = [_text(choose, choose.randrange(3, 14)) for _ in range(7)]
+    texts = [_text(choose, choose.randrange(3, 14)) for _ in range(6)]
+    texts.insert(choose.randrange(1, 7), "")  # it has nothing to say, and must not keep the others waiting
     played = _play(Path(path), texts, {}, "direct { }", PLACES)
     if isinstance(played, str):
         return played
     heard, calls = played
-    said = {number: heard[heard["stream"] == number]["word"].tolist() for number in range(1, len(texts) + 1)}
+    spoken = heard[heard["word"] != ""]  # a model may end an empty text with an empty word
+    said = {number: spoken[spoken["stream"] == number]["word"].tolist() for number in range(1, len(texts) + 1)}
     mixed = [number for number, words in said.items() if words != texts[number - 1].split()]
     wrong = mixed and f"Stream {mixed[0]} sent {texts[mixed[0] - 1]!r} and heard {said[mixed[0]]}."
     words, longest = sum(len(text.split()) for text in texts), max(len(text.split()) for text in texts)
@@ -269,7 +273,7 @@ def _left(path: Path, choose: random.Random) -> Finding | dict[str, Finding]:
 
 def _is_open(path: Path) -> bool:
     path = Path(path)
-    return not path.is_file() or "# your code" in path.read_text(encoding="utf-8", errors="replace")
+    return not path.is_file() or _OPEN in path.read_text(encoding="utf-8", errors="replace")
 
 
 def _text(choose: random.Random, number: int) -> str:
