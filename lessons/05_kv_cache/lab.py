@@ -164,7 +164,8 @@ check("5.2", smallest_cache)
 #
 # - into a slot (`now.max_batch_size`),
 # - into this iteration: its prompt takes `pending_tokens` of the `room` that is left,
-# - into the cache: blocks for the `max_tokens` of everybody who runs, and of the newcomer, within `now.num_blocks`.
+# - into the cache: blocks for the `max_tokens` of everybody who runs, and of the newcomer, within `now.num_blocks`. A
+#   request's `max_tokens` counts its prompt and its longest answer together here.
 #
 # The check plays hidden requests through your file in a process of its own, and counts iterations.
 
