@@ -178,7 +178,7 @@ print("runs measured:", len(board.points))
 # %% [markdown]
 # The corner is the contract: P99 of TTFT within its limit, and nine of ten requests in time. Circles keep it, crosses do
 # not. The line joins the runs that no other run beats in both. A run here is short, so that you can try many: when it
-# ends, an overload has hardly begun. That is why the defaults look better here than they did on paper.
+# ends, an overload has hardly begun, and the defaults may look better than they did on paper.
 #
 # **Try in the dashboard:** reuse with `max_utilization`; a `max_num_tokens` of 128 with chunked context (look at ITL);
 # `mine` as scheduler; a `max_queue_size` of 4 without anything else. Then click your best point, and run it once more:
