@@ -228,7 +228,7 @@ except CourseError as error:
 #
 # <em>needs 5 KV cache blocks, of which 3 are free</em>: you promised too much, and now the answers grow. Count
 # <code>max_tokens</code>, not <code>known_tokens</code>, and of those who run already, too.
-# <em>computes 2100 tokens in an iteration</em>: mind <code>room</code>.
+# <em>let in before there was room</em>: each newcomer's prompt takes its tokens off <code>room</code>.
 # </details>
 
 # %% [markdown]
