@@ -322,9 +322,9 @@ check("6.3", Path(workdir.name) / "batching.c")
 # function work out the longest <em>with</em> the newcomer, and change the batch only if it joins.</details>
 #
 # <details><summary>The error you see</summary>A sentence with a line: the compiler's first error. "Batches over the
-# limit": the longest may be the newcomer. "Sent away though they fit": a request that does not join must leave no trace in
-# the batch. "The server went away": a pointer; what you wrote into <code>*userp</code> is what you get back as
-# <code>userp</code>.</details>
+# limit": the longest may be the newcomer. "Sent away though they fit": compare with what the batch would be with the
+# newcomer. "Not answered": a request is refused although it is alone. "The server went away": a pointer; what you wrote
+# into <code>*userp</code> is what you get back as <code>userp</code>.</details>
 
 # %% [markdown]
 # ## Exercise 6.4: idle while requests wait

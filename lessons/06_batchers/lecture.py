@@ -470,7 +470,9 @@ for name, run in (("by number", counting), ("by volume", adding_up)):
 
 # %%
 begin, end = "/* May this request join?", "/* The batch is on its way"
-print(end.join(source.read_text().partition(begin)[1:]).partition(end)[0])
+_, found, rest = source.read_text().partition(begin)
+print(found + rest.partition(end)[0].rstrip())
+assert "should_include = " in rest
 
 # %% [markdown]
 # This is the whole decision; the other four functions make and free what it keeps, and you write all five in the lab.

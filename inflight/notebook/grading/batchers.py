@@ -111,6 +111,11 @@ def _played(arrivals_ms: list[float], settings: dict[str, int]) -> tuple[float, 
 LIMIT, MOST_IN_A_BATCH, REQUESTS = 24, 8, 32
 _FRAGMENT = "dynamic_batching { max_queue_delay_microseconds: 200000 }"
 _SILENCE_S = 8  # a library that never says yes has nobody answered
+# What there is to do where the requests are a learner's own: to look at the library.
+_UNANSWERED = {
+    "See whether the model still works.": "A request that is alone may always join, or nobody ever serves it.",
+    "Start it again.": "Look at your pointers: userp is what you wrote into *userp, and is freed once.",
+}
 # What decides in the file as it is handed out: nothing is kept, and everybody joins.
 _OPEN = ("*userp = NULL;  /* your code */", "*should_include = true;  /* your code */")
 
@@ -157,7 +162,7 @@ def _library(source: Path, choose: random.Random) -> Finding:
             at_most=1,
             course=away["course"],
             nothing=away["nothing"],
-            advice="Compare with what the batch would be with the newcomer; one that does not join changes nothing.",
+            advice="Compare with what the batch would be with the newcomer.",
         ),
         Measured("batches", number["own"], course=number["course"], nothing=number["nothing"]),
     ]
@@ -179,7 +184,10 @@ def _batches(folder: Path, library: Path, lengths: list[int]) -> list[list[int]]
             arrivals = [Arrival(0.0, work=length) for length in lengths]
             return _lengths(batch_run.run(server, repository.BATCH_COST, arrivals, log_path, silence_s=_SILENCE_S))
     except CourseError as error:
-        return f"With this library the requests are not answered. {str(error).partition(' Last lines')[0]}"
+        told, _, _ = str(error).partition(" Last lines")
+        for words, what_to_try in _UNANSWERED.items():
+            told = told.replace(words, what_to_try)
+        return f"With this library the requests are not answered. {told}"
 
 
 def _greedy(queue: list[int], limit: int | None) -> list[list[int]]:
