@@ -61,6 +61,16 @@ def right_idle(requests, executions):
     return 1000 * idle_s
 
 
+def waits_out_the_delay(arrivals_ms, delay_ms, max_batch_size, fixed_ms, item_ms):
+    """A batch waits for its delay also where it is full."""
+    waiting, free_ms, sizes = list(arrivals_ms), 0, []
+    while waiting:
+        leaves_ms = max(free_ms, waiting[0] + delay_ms)
+        size = min(max_batch_size, sum(arrival <= leaves_ms for arrival in waiting))
+        sizes, waiting, free_ms = [*sizes, size], waiting[size:], leaves_ms + fixed_ms + item_ms * size
+    return sizes
+
+
 def gaps(requests, executions):
     return 1000 * (executions["start_s"] - executions["end_s"].shift()).clip(lower=0).sum()
 
@@ -115,6 +125,8 @@ def test_another_right_way_is_done(exercise, answer):
         ("6.1", changed(max_batch_size=99), "No batch holds more"),
         ("6.1", changed(delay_ms=0), "counts from the arrival of the oldest"),
         ("6.1", changed(fixed_ms=0, item_ms=0), "what came meanwhile"),
+        ("6.1", waits_out_the_delay, "the delay ✓, a full batch not right yet"),
+        ("6.1", lambda arrivals, *_: [arrivals[99]], "Not right yet. Your answer could not be checked: IndexError"),
         ("6.2", {MOST: 8}, "requests a batch: "),
         ("6.2", {DELAY: 0}, "where at least 3 is wanted"),
         ("6.2", {"item_ms": 0, DELAY: 125_000}, "'item_ms' is not yours"),

@@ -21,7 +21,7 @@ _RULES = (
     ("no delay", [0, 10, 21, 32, 43], 0, 8, "The first leaves alone; the next batch is what came meanwhile."),
     ("max_batch_size", list(range(12)), 0, 4, "No batch holds more than max_batch_size; the rest waits for the next."),
     ("the delay", [0, 30, 70, 300], 100, 8, "A delay counts from the arrival of the oldest one that waits."),
-    ("a full batch", list(range(8)), 1000, 8, "A full batch does not wait for the delay."),
+    ("a full batch", [*range(8), 20, 150], 100, 8, "A full batch does not wait for the delay."),
     ("a busy model", [0, 5, 50], 20, 8, "Who has waited long enough still waits for the model: one batch at a time."),
 )
 
@@ -67,7 +67,7 @@ def _within_budget(settings: dict, choose: random.Random) -> Finding:
     others = sorted(set(settings) - {MOST, DELAY})
     if others:
         return (
-            f"{others[0]!r} is not yours to set: what a batch costs stays as it is. There are {MOST!r} and {DELAY!r}."
+            f"{others[0]!r} is not yours to set. There are {MOST!r} and {DELAY!r}; what a batch costs stays as it is."
         )
     try:
         values = {name: int(str(value)) for name, value in settings.items()}

@@ -235,11 +235,14 @@ def _grade(exercise: str, answer: object) -> Result:
     hints = {part: hint(finding) for part, finding in findings.items()}
     statuses = {part: _STATUS.get(said, "wrong") for part, said in hints.items()}
     status = _of_all(set(statuses.values()))
+    has_parts = isinstance(found, dict) and (
+        status != "wrong" or len(set(hints.values())) > 1
+    )  # else one cause for all
     return Result(
         exercise,
         status,
         next((said for said in hints.values() if said not in _STATUS), ""),
-        statuses if isinstance(found, dict) else {},
+        statuses if has_parts else {},
         grader.insight if status == "done" else "",
         [figure for finding in findings.values() for figure in measured(finding)],
         seed if choose.is_used else None,
