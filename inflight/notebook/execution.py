@@ -263,8 +263,9 @@ def to_html(notebook: NotebookNode, path: Path, out: Path, paths: list[Path]) ->
     for index, output in enumerate(o for cell in page.cells for o in cell.get("outputs", [])):
         if "data" in output:
             output["data"] = _static(output["data"], index)
-    exporter = HTMLExporter(raw_template=PAGE)  # to embed images it would close each tag at once: nothing stays folded
-    look = {"script": f"{linked_marks.SCRIPT}\n{DRAW}\n{FIT_TABLES}", "style": STYLE}
+    # Without `embed_images`, which closes a <details> before what it folds, and a <code> before its word.
+    exporter = HTMLExporter(raw_template=PAGE)
+    look = {"script": f"{linked_marks.SCRIPT}\n{DRAW}", "style": STYLE}
     body, _ = exporter.from_notebook_node(page, resources={"metadata": {"path": str(path.parent)}, "course": look})
     outside = re.search(r"<(?:script|link)\b[^>]*(?:src|href)\s*=\s*[\"']?(?:https?:)?//[^>]*>", body)
     if outside:

@@ -147,6 +147,7 @@ LOOK = COURSES[COURSES.index("        # Who left while") : COURSES.index("      
 KEEPS_ALL = COURSES.replace(LOOK, "").replace(
     "            del self.states[who]\n            sender", "            sender"
 )
+ENDED = "sender.send(pb_utils.InferenceResponse([output]), flags=FINAL)"
 ONE_STATE = COURSES.replace('int(value(request, "ID"))', "0")
 
 
@@ -158,7 +159,12 @@ ONE_STATE = COURSES.replace('int(value(request, "ID"))', "0")
         ("7.3", changed(", flags=FINAL", ""), "Somebody waits in vain"),
         ("7.3", changed(BODY, AT_ONCE), "most words of a stream"),
         ("7.3", KEEPS_ALL, "states left"),
-        ("7.3", ONE_STATE, "execute has failed"),
+        ("7.3", ONE_STATE, "execute has failed in line"),
+        (
+            "7.3",
+            changed("sender.send(pb_utils.InferenceResponse([output]))", ENDED),
+            "Your model has brought Triton down",
+        ),
         ("7.3", changed('state.words.pop(0) if state.words else ""', "state.words.pop(0)"), "execute has failed"),
         ("7.4", changed(LOOK, ""), "states left"),
         ("7.4", changed("        if request.is_cancelled():", "        if False:").replace(LOOK, ""), "not right yet"),
@@ -171,6 +177,7 @@ ONE_STATE = COURSES.replace('int(value(request, "ID"))', "0")
         "all at once",
         "never forgets",
         "one state",
+        "FINAL at each word",
         "no words",
         "lost",
         "cancelled",

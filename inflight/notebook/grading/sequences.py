@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from inflight.errors import CourseError
 from inflight.notebook.grading.checker import grades
 from inflight.notebook.grading.finding import NOT_YET, Finding, Measured
 from inflight.triton.server import Server
+from inflight.triton.transport import NoAnswer, ServerGone
 
 
 @grades("7.1", "From START to END a sequence keeps its place, so a forgotten END keeps everybody else waiting.")
@@ -299,17 +301,30 @@ def _play(path: Path, texts: list[str], leave_after: dict[int, int], strategy: s
         try:
             heard = streams.ask(server, MODEL, texts, leave_after, TIMEOUT_S)
             after = streams.ask(server, MODEL, ["one more"], timeout_s=TIMEOUT_S)
-        except CourseError as error:
+        except ServerGone:
             return (
-                f"Somebody waits in vain: {_first(error)} A request that is neither rescheduled nor ended with FINAL "
-                "leaves its client waiting."
+                "Your model has brought Triton down. After FINAL a request's sender must not send again, and the "
+                "request must not be rescheduled."
+            )
+        except NoAnswer:
+            return (
+                f"Somebody waits in vain: nothing came for {TIMEOUT_S} s. A request that is neither rescheduled nor "
+                "ended with FINAL leaves its client waiting."
             )
         finally:
             server.stop(drain_s=0)
         failed = [message for message in [*heard["message"], *after["message"]] if message]
         if failed:
-            return f"execute has failed: {failed[0][:300]}"
+            return _failure(failed[0])
         return heard, [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+
+
+def _failure(message: str) -> str:
+    """What Triton says of an exception in `execute`, in a line: the exception, and where in the learner's file."""
+    error = re.search(r"message: (.+)", message)
+    line = re.search(rf"{re.escape(WRITTEN)}\((\d+)\)", message)
+    where = f" in line {line[1]} of your file" if line else ""
+    return f"execute has failed{where}: {(error[1] if error else message)[:300]}."
 
 
 def _first(error: CourseError) -> str:
