@@ -136,9 +136,9 @@ def test_the_courses_model_is_right_on_a_real_server_with_a_comment_of_the_lab_l
 
 
 AT_ONCE = """        state, sender = self.states.pop(who), request.get_response_sender()
-        for number, word in enumerate(state.words, 1):
+        for number, word in enumerate(state.words or [""], 1):
             output = pb_utils.Tensor("word", np.array([[word.encode()]], object))
-            is_last = number == len(state.words)
+            is_last = number >= len(state.words)
             sender.send(pb_utils.InferenceResponse([output]), flags=FINAL if is_last else 0)
 """
 BODY = COURSES[COURSES.index("        state, sender = self.states[who]") :]
@@ -147,6 +147,9 @@ LOOK = COURSES[COURSES.index("        # Who left while") : COURSES.index("      
 KEEPS_ALL = COURSES.replace(LOOK, "").replace(
     "            del self.states[who]\n            sender", "            sender"
 )
+RESCHEDULED = """            # Triton frees the place when it is about to schedule the request again.
+            request.set_release_flags(RESCHEDULE)
+"""
 ENDED = "sender.send(pb_utils.InferenceResponse([output]), flags=FINAL)"
 ONE_STATE = COURSES.replace('int(value(request, "ID"))', "0")
 
@@ -163,9 +166,14 @@ ONE_STATE = COURSES.replace('int(value(request, "ID"))', "0")
         (
             "7.3",
             changed("sender.send(pb_utils.InferenceResponse([output]))", ENDED),
-            "Your model has brought Triton down",
+            "FINAL",  # Triton goes down, or a client waits
         ),
-        ("7.3", changed('state.words.pop(0) if state.words else ""', "state.words.pop(0)"), "execute has failed"),
+        ("7.4", changed(RESCHEDULED, ""), "reschedule a cancelled request, and Triton frees its place"),
+        (
+            "7.3",
+            changed('state.words.pop(0) if state.words else ""', "state.words.pop(0)"),
+            "of your file: IndexError: pop from empty list.",
+        ),
         ("7.4", changed(LOOK, ""), "states left"),
         ("7.4", changed("        if request.is_cancelled():", "        if False:").replace(LOOK, ""), "not right yet"),
         ("7.4", changed("[output]), flags=FINAL", "[output])"), "Somebody waits in vain"),
@@ -178,6 +186,7 @@ ONE_STATE = COURSES.replace('int(value(request, "ID"))', "0")
         "never forgets",
         "one state",
         "FINAL at each word",
+        "released at once",
         "no words",
         "lost",
         "cancelled",
