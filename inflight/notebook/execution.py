@@ -116,8 +116,8 @@ header.course { padding-top: .8rem; } footer.course { padding-bottom: 2rem; }
   content: attr(data-column) ": "; color: #595959; font-weight: normal;
 }
 .jp-RenderedHTMLCommon pre { max-width: 100%; overflow-x: auto; }
-.jp-RenderedText pre { word-break: normal; overflow-wrap: anywhere; }  /* not in the middle of a word */
-.jp-RenderedHTMLCommon :is(:not(pre, th, td), .stacked *) > code { overflow-wrap: anywhere; }
+.jp-OutputArea-output pre { word-break: normal; overflow-wrap: anywhere; }
+.jp-RenderedHTMLCommon :not(pre) > code { overflow-wrap: anywhere; }
 .jp-InputArea, .jp-OutputArea-child { display: flex; }
 .jp-InputArea > :not(.jp-InputPrompt), .jp-OutputArea-child > :not(.jp-OutputPrompt) {
   display: block; flex: 1; min-width: 0; overflow-x: auto;
