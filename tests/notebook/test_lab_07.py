@@ -147,6 +147,15 @@ LOOK = COURSES[COURSES.index("        # Who left while") : COURSES.index("      
 KEEPS_ALL = COURSES.replace(LOOK, "").replace(
     "            del self.states[who]\n            sender", "            sender"
 )
+EACH = """        for request in ready:
+            self.step(request, int(value(request, "ID")))
+"""
+ONE_OF_THEM = """        for request in ready[1:]:
+            self.states[int(value(request, "ID"))].sender = request.get_response_sender()
+            request.set_release_flags(RESCHEDULE)
+        for request in ready[:1]:
+            self.step(request, int(value(request, "ID")))
+"""
 RESCHEDULED = """            # Triton frees the place when it is about to schedule the request again.
             request.set_release_flags(RESCHEDULE)
 """
@@ -162,6 +171,7 @@ ONE_STATE = COURSES.replace('int(value(request, "ID"))', "0")
         ("7.3", changed(", flags=FINAL", ""), "Somebody waits in vain"),
         ("7.3", changed(BODY, AT_ONCE), "most words of a stream"),
         ("7.3", KEEPS_ALL, "states left"),
+        ("7.3", changed(EACH, ONE_OF_THEM), "All that are ready are computed in one call"),
         ("7.3", ONE_STATE, "execute has failed in line"),
         (
             "7.3",
@@ -184,6 +194,7 @@ ONE_STATE = COURSES.replace('int(value(request, "ID"))', "0")
         "no end",
         "all at once",
         "never forgets",
+        "one a call",
         "one state",
         "FINAL at each word",
         "released at once",

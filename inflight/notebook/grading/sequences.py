@@ -132,6 +132,7 @@ MODEL, WRITTEN, PLACES = "words", "written.py", 4
 # With more candidates than places requests wait in the queue for their turn, which is where a cancelled one is lost.
 TURNS, PLACES_IN_TURN = "oldest { max_candidate_sequences: 16 }", 1
 TIMEOUT_S = 8  # for the next word of anybody
+AFTER = "one more"  # the text that is sent when all others have ended
 # `execute` in the file as it is handed out.
 _OPEN = "def execute(self, requests):\n        return None  # your code"
 # Around what the learner has written: counts calls, notes what each had and what is kept after it, and loses some.
@@ -237,13 +238,13 @@ def _model(path: Path, choose: random.Random) -> Finding | dict[str, Finding]:
         "words": f"{wrong} Each stream has words of its own, one a call, in their order." if wrong else None,
         "calls": [
             Measured(
-                "calls of execute",
-                len(calls),
-                at_most=2 * on_paper,
-                course=on_paper,
-                nothing=words,
+                "ready requests that got no word",
+                max(0, sum(ready for ready, *_ in calls) - words - texts.count("") - len(AFTER.split())),
+                exactly=0,
+                course=0,
                 advice="All that are ready are computed in one call.",
             ),
+            Measured("calls of execute", len(calls), course=on_paper, nothing=words),
             Measured(
                 "most words of a stream",
                 longest,
@@ -337,7 +338,7 @@ def _play(path: Path, texts: list[str], leave_after: dict[int, int], strategy: s
         problem = ""
         try:
             heard = streams.ask(server, MODEL, texts, leave_after, TIMEOUT_S)
-            after = streams.ask(server, MODEL, ["one more"], timeout_s=TIMEOUT_S)
+            after = streams.ask(server, MODEL, [AFTER], timeout_s=TIMEOUT_S)
             problem = next((message for message in [*heard["message"], *after["message"]] if message), "")
         except ServerGone:
             problem = (
