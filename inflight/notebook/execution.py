@@ -116,8 +116,8 @@ header.course { padding-top: .8rem; } footer.course { padding-bottom: 2rem; }
   content: attr(data-column) ": "; color: #595959; font-weight: normal;
 }
 .jp-RenderedHTMLCommon pre { max-width: 100%; overflow-x: auto; }
-.jp-OutputArea-output pre { word-break: normal; overflow-wrap: anywhere; }
-.jp-RenderedHTMLCommon :not(pre) > code { overflow-wrap: anywhere; }
+.jp-RenderedText pre { word-break: normal; overflow-wrap: anywhere; }  /* not in the middle of a word */
+.jp-RenderedHTMLCommon :is(:not(pre, th, td), .stacked *) > code { overflow-wrap: anywhere; }
 .jp-InputArea, .jp-OutputArea-child { display: flex; }
 .jp-InputArea > :not(.jp-InputPrompt), .jp-OutputArea-child > :not(.jp-OutputPrompt) {
   display: block; flex: 1; min-width: 0; overflow-x: auto;
@@ -263,9 +263,8 @@ def to_html(notebook: NotebookNode, path: Path, out: Path, paths: list[Path]) ->
     for index, output in enumerate(o for cell in page.cells for o in cell.get("outputs", [])):
         if "data" in output:
             output["data"] = _static(output["data"], index)
-    # Without `embed_images`, which closes a <details> before what it folds, and a <code> before its word.
-    exporter = HTMLExporter(raw_template=PAGE)
-    look = {"script": f"{linked_marks.SCRIPT}\n{DRAW}", "style": STYLE}
+    exporter = HTMLExporter(raw_template=PAGE)  # to embed images it would close each tag at once: nothing stays folded
+    look = {"script": f"{linked_marks.SCRIPT}\n{DRAW}\n{FIT_TABLES}", "style": STYLE}
     body, _ = exporter.from_notebook_node(page, resources={"metadata": {"path": str(path.parent)}, "course": look})
     outside = re.search(r"<(?:script|link)\b[^>]*(?:src|href)\s*=\s*[\"']?(?:https?:)?//[^>]*>", body)
     if outside:

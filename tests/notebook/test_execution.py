@@ -29,13 +29,15 @@ Afterwards you will be *able to*:
 
 ## A section
 
-<details><summary>Who <code>forms</code>
-the batch?</summary>
+[Next](01_engine.ipynb#top), [the lab](../labs/01_engine_lab.ipynb), [far](https://example.org/a)
 
-Triton does.
-</details>
+![A picture](../assets/images/map.png)
 
-[Next](01_engine.ipynb#top), [the lab](../labs/01_engine_lab.ipynb), [far](https://example.org/a)"""
+<details><summary>How many?</summary>
+
+Two, as <a href="https://example.org/b">they say</a>.
+
+</details>"""
 
 
 def write(folder, name, *cells):
@@ -97,10 +99,15 @@ def test_links_lead_to_pages_and_to_the_clone(ran):
     assert 'href="https://example.org/a"' in page
 
 
-def test_what_is_folded_stays_folded(ran):
-    page = (ran[0] / "00_start.html").read_text(encoding="utf-8")
-    folded = page[page.index("<details><summary>Who") :].partition("</details>")[0]
-    assert "<code>forms</code>" in folded and "Triton does." in folded
+def test_an_answer_stays_folded_and_a_link_keeps_its_words(ran):
+    page = bs4.BeautifulSoup((ran[0] / "00_start.html").read_text(), "html.parser")
+    [answer] = [folded for folded in page.find_all("details") if "How many?" in folded.summary.text]
+    assert "Two, as they say." in answer.text
+    assert answer.find("a").text == "they say"
+
+
+def test_a_picture_is_found_in_the_clone(ran):
+    assert 'src="../../assets/images/map.png"' in (ran[0] / "00_start.html").read_text()
 
 
 def test_the_index_is_a_table_of_contents(ran):

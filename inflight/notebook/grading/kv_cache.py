@@ -139,7 +139,7 @@ def _admission(path: str | Path, choose: random.Random) -> Finding:
     mine = _played_from(path, traces, SHORT_ITERATIONS)
     if not isinstance(mine, _Played):
         return mine
-    courses, nothing = (_played(each, traces, SHORT_ITERATIONS) for each in (GuaranteedNoEvict(), OneAtATime()))
+    beside = Beside(mine, *(_played(each, traces, SHORT_ITERATIONS) for each in (GuaranteedNoEvict(), OneAtATime())))
     return [
         beside.measured(
             "pauses",
@@ -153,15 +153,13 @@ def _admission(path: str | Path, choose: random.Random) -> Finding:
             at_most=beside.course.iterations,
             advice="Let requests in until a slot, blocks that can be promised, or room in the iteration runs out.",
         ),
-        Measured(
+        beside.measured(
             "let in before there was room for their prompts",
-            mine.too_soon,
+            "too_soon",
             exactly=0,
-            course=0,
-            nothing=0,
             advice="Take each newcomer's pending_tokens off room, and stop at the first that does not fit.",
         ),
-        Measured(
+        beside.measured(
             "P99 of the latency, in iterations",
             "p99",
             at_most=beside.course.p99,
@@ -209,12 +207,10 @@ def _eviction(path: str | Path, choose: random.Random) -> Finding:
             at_most=promises.p99,
             advice="Somebody waits too long: let paused requests back in first, and who came first before the others.",
         ),
-        Measured(
+        beside_tight.measured(
             "let in before somebody who was paused",
-            mine.overtaking,
+            "overtaking",
             exactly=0,
-            course=0,
-            nothing=0,
             advice="Paused requests come first: while new ones pass it, one of them may wait for ever.",
         ),
         Measured("points, fewer is better", points(mine), course=points(courses), nothing=points(tight)),
