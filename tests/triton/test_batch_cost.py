@@ -268,6 +268,14 @@ def test_a_run_is_followed_while_requests_wait_and_are_answered(plain_server, lo
         assert (part.requests["answered_s"] >= part.requests["sent_s"]).all()
 
 
+def test_nobody_looks_while_a_request_is_late():
+    run = object.__new__(batch_run._Run)  # of which only the time line is asked
+    run._arrivals, run._clock = at([0.0, 0.5, 5.0]), lambda: 1.0
+    for number, is_behind in enumerate((True, True, False, False)):
+        run.sent = [{}] * number
+        assert run.is_behind == is_behind
+
+
 def test_a_run_that_is_left_sends_no_more(plain_server, log_path):
     before = log_path.read_text().count("\n")
     following = batch_run.follow(plain_server, MODEL, at([0.0, 600.0]), log_path)
