@@ -258,7 +258,7 @@ def test_a_thousand_requests_at_a_short_queue_with_time_outs_are_all_accounted_f
 
 
 def test_a_run_is_followed_while_requests_wait_and_are_answered(plain_server, log_path):
-    *parts, whole = batch_run.follow(plain_server, MODEL, [BUSY, *at([0.1, 0.2, 0.9])], log_path)
+    *parts, whole = batch_run.follow(plain_server, MODEL, [BUSY, *at([0.1, 0.2, 3.0])], log_path)
     assert_all_are_accounted_for(whole, 4)
     assert any((part.requests["outcome"] == "waiting").any() for part in parts)
     assert any(len(part.executions) for part in parts)
