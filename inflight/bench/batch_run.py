@@ -32,7 +32,10 @@ SILENCE_S = 60  # longest wait for the next answer
 QUEUE_FULL, TIMED_OUT = "Exceeds maximum queue size", "Request timeout expired"
 LINE = ("instance", "start_s", "end_s", "requests")
 ANSWER = ["request", "answered_s", "answer_order", "outcome", "message"]
-LOOK_EVERY_S = 0.25  # how often `follow` tells what has happened
+LOOK_EVERY_S = 0.25  # how often `follow` tells what has happened, at most
+SHARE = 0.2  # of its time that it leaves to who makes a picture of that
+LONGEST_LOOK_S = 1.0  # between two looks, so that a run can be stopped
+BEHIND_S = 0.02  # so late a request is not sent because the machine is busy: no look is taken then
 SWITCH_S = 0.0005  # after which who makes a picture of it lets go of the interpreter for who sends and receives
 
 
@@ -116,17 +119,22 @@ def follow(server: Server, model: str, arrivals: Sequence[Arrival], log_path: st
     """As `run`, and tell meanwhile: yields what has happened so far; the last is whole.
 
     Until then a request that is under way has the `outcome` "waiting" and is `answered_s` now, one in a batch that has
-    ended is answered with it, and `statistics` counts nothing. For pictures, not for measurements: making them takes
-    time from the sending. Closed early, as when a loop over it is left, it sends no more, and waits for what it sent.
+    ended is answered with it, and `statistics` counts nothing. Making a picture takes time from the sending: the longer
+    one took, the later the next is asked for. Still, what is measured belongs into `run`. Closed early, as when a loop
+    over it is left, it sends no more, and waits for what it sent.
     """
-    run, switch_s = _Run(server, model, arrivals, log_path), sys.getswitchinterval()
+    run, switch_s, pause_s = _Run(server, model, arrivals, log_path), sys.getswitchinterval(), LOOK_EVERY_S
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(run.whole)
+        running, looked_s = pool.submit(run.whole), time.perf_counter()
         sys.setswitchinterval(SWITCH_S)
         try:
-            while not wait([running], timeout=LOOK_EVERY_S).done:
-                if run.sent:
+            while not wait([running], timeout=pause_s).done:
+                began = time.perf_counter()
+                if run.sent and (not run.is_behind or began - looked_s > LONGEST_LOOK_S):
                     yield run.so_far()
+                    looked_s = time.perf_counter()
+                    took_s = looked_s - began
+                    pause_s = min(max(LOOK_EVERY_S, took_s * (1 / SHARE - 1)), LONGEST_LOOK_S)
         finally:
             sys.setswitchinterval(switch_s)
             run.stopping.set()
@@ -187,6 +195,12 @@ class _Run:
         requests["answered_s"] = requests["answered_s"].astype(float).fillna(ends.astype(float)).fillna(now)
         requests["latency_ms"] = (requests["answered_s"] - requests["sent_s"]) * 1000
         return Outcome(requests, executions, self._before - self._before)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the next request should have been sent by now."""
+        following = self._arrivals[len(self.sent) : len(self.sent) + 1]
+        return bool(following) and self._clock() - following[0].at_s > BEHIND_S
 
     def _send(self, connection: Connection) -> None:
         for number, arrival in enumerate(self._arrivals, 1):

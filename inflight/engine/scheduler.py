@@ -57,6 +57,7 @@ class RequestView:
 
     @property
     def max_tokens(self) -> int:
+        """Of its prompt and its longest answer together."""
         return self.prompt_tokens + self.max_answer_tokens
 
 

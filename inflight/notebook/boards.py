@@ -234,6 +234,7 @@ def batchers(server: Server, log_path: str | Path) -> Dashboard:
         changed = {name: text for name, text in settings.items() if text != get_field(now, name)}
         repository.edit(server.repo, repository.BATCH_COST, **changed)
         server.load(repository.BATCH_COST)
+        batch_run.run(server, repository.BATCH_COST, at([0.0]), log_path)  # the first after a load waits for its start
         title, earlier = _batcher(_batch_cost(server)), {f"before: {name}": run for name, run in before.items()}
         for outcome in batch_run.follow(server, repository.BATCH_COST, ARRIVALS[arrivals], log_path):
             runs = {**earlier, f"now: {title}": outcome}

@@ -90,7 +90,7 @@ def _compiler_reason(source: Path, output: str) -> str:
     place = re.search(r"^(.+?):(\d+):\d+: (?:fatal )?error: (.+)$", output, re.MULTILINE)
     if place:
         where = f"{Path(place[1]).name}, line {place[2]}"
-        return f"{source} does not compile: {where}: {place[3]}. Correct it and build again."
+        return f"{source} does not compile: {where}: {place[3].rstrip('?.')}. Correct it and build again."
     lines = [line for line in output.splitlines() if line.strip()] or ["the compiler gives no reason"]
     return f"{source} does not become a library: {lines[0].strip()}. Correct it and build again."
 

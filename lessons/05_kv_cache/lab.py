@@ -4,8 +4,7 @@
 # Four exercises, about 65 minutes. You write a scheduler that never pauses anybody, and then one that pauses better than
 # the built-in one; both run in the real server. On the way you count blocks and size a cache.
 #
-# Make a copy of this notebook before you edit it, so that an update of the course never touches your work. A check
-# never stops you: it says done, not done yet, or gives a hint.
+# A check never stops you: it says done, not done yet, or gives a hint.
 #
 # {navigation}
 
@@ -165,7 +164,8 @@ check("5.2", smallest_cache)
 #
 # - into a slot (`now.max_batch_size`),
 # - into this iteration: its prompt takes `pending_tokens` of the `room` that is left,
-# - into the cache: blocks for the `max_tokens` of everybody who runs, and of the newcomer, within `now.num_blocks`.
+# - into the cache: blocks for the `max_tokens` of everybody who runs, and of the newcomer, within `now.num_blocks`. A
+#   request's `max_tokens` counts its prompt and its longest answer together here.
 #
 # The check plays hidden requests through your file in a process of its own, and counts iterations.
 
@@ -228,7 +228,7 @@ except CourseError as error:
 #
 # <em>needs 5 KV cache blocks, of which 3 are free</em>: you promised too much, and now the answers grow. Count
 # <code>max_tokens</code>, not <code>known_tokens</code>, and of those who run already, too.
-# <em>computes 2100 tokens in an iteration</em>: mind <code>room</code>.
+# <em>let in before there was room</em>: each newcomer's prompt takes its tokens off <code>room</code>.
 # </details>
 
 # %% [markdown]

@@ -5,7 +5,7 @@
 #
 # - **choose** between `guaranteed_no_evict` and `max_utilization` for a service, with figures of your own;
 # - **measure** what a small KV cache costs: guests who wait, guests who are paused, tokens computed twice;
-# - **protect** readers from a long prompt, and spare users a prompt that others have sent before.
+# - **protect** readers from a long prompt, and **compute** once what all prompts begin with.
 #
 # You need nothing but this notebook: engines, repository and server are made here.
 #
@@ -299,9 +299,9 @@ assert seconds["context tokens"][1] > seconds["context tokens"][0]
 charts.table(seconds, decimals=2)
 
 # %% [markdown]
-# These seconds are measured, not worked out from prices, so their sum is what the clock said. A price list, so much an
-# iteration and so much a token of a prompt, would promise too much: iterations with more answers in them are longer, and
-# whoever is paused again pays again. The other runs of this lesson will tell whether one run can be trusted.
+# These seconds are measured, so they add up to what the clock said. An estimate, so much for an iteration and so much for
+# a token of a prompt, would promise too much: iterations with more answers in them take longer, and whoever is paused
+# twice pays twice. And this was one run; the rounds below tell how far to trust it.
 #
 # ## Answers that end early
 #
@@ -581,8 +581,8 @@ assert reused == by_hand
 #   `max_tokens_in_paged_kv_cache`, not by the fraction, and by no less than the engine's `max_seq_len`.
 # - `waiting` counts those who have a slot and were not in this iteration; requests without one are in no gauge.
 # - `paused_requests` counts who was paused *in this iteration*, not who is still paused: afterwards they count as `waiting`.
-# - A stream under `max_utilization` is refused where prompt and answer may be longer than a prompt may be, since a paused
-#   request comes back as one long prompt. Chunked context lifts that, or `guaranteed_no_evict`.
+# - A streamed request is refused under `max_utilization` when its prompt and its longest answer together exceed the
+#   longest prompt: once paused, it comes back as one prompt. Chunked context lifts that, or `guaranteed_no_evict`.
 #
 # Tutorials of other years spell things otherwise:
 #
@@ -633,7 +633,7 @@ except CourseError as error:
 # - A request needs blocks for every token of its prompt and its answer; blocks, not slots, are often what is short.
 # - `guaranteed_no_evict` promises for the longest answer: nobody is ever paused, promised blocks lie idle, guests wait.
 # - `max_utilization` admits whom it can: fuller iterations, paid for with pauses and tokens computed twice.
-# - Which one is faster depends on the traffic: promises that come true, or promises that are air.
+# - Which one is faster depends on the traffic: do answers use what they were promised, or end long before?
 # - Chunked context lets readers wait often and briefly instead of once and long; reuse lets later users skip a common
 #   beginning.
 #
@@ -665,7 +665,8 @@ except CourseError as error:
 # ## What runs
 #
 # The server belongs to this notebook, and so the widgets above go on working. It ends with the notebook's kernel, or when
-# you stop it here. After a restarted kernel, or where a widget reads *model not found*, run the notebook again.
+# you stop it here. After a restarted kernel, or where a widget reads *model not found*, run the section again: its first
+# cell makes what it needs of the earlier ones.
 
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import session

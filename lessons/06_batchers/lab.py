@@ -322,9 +322,9 @@ check("6.3", Path(workdir.name) / "batching.c")
 # function work out the longest <em>with</em> the newcomer, and change the batch only if it joins.</details>
 #
 # <details><summary>The error you see</summary>A sentence with a line: the compiler's first error. "Batches over the
-# limit": the longest may be the newcomer. "Sent away though they fit": a request that does not join must leave no trace in
-# the batch. "The server went away": a pointer; what you wrote into <code>*userp</code> is what you get back as
-# <code>userp</code>.</details>
+# limit": the longest may be the newcomer. "Sent away though they fit": compare with what the batch would be with the
+# newcomer. "Not answered": a request is refused although it is alone. "The server went away": a pointer; what you wrote
+# into <code>*userp</code> is what you get back as <code>userp</code>.</details>
 
 # %% [markdown]
 # ## Exercise 6.4: idle while requests wait
@@ -362,7 +362,7 @@ def idle_ms(requests: pd.DataFrame, executions: pd.DataFrame) -> float | None:
 check("6.4", idle_ms)
 
 # %% [markdown]
-# Your figure of the lecture's overload, with and without a place in the queue that wakes the batcher:
+# Your figure for an overload like the lecture's, once with a short queue and once with a time-out:
 
 # %% tags=["nbval-ignore-output"]
 flood = batch_run.at([number / 200 for number in range(200)])

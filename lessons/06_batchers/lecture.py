@@ -470,7 +470,9 @@ for name, run in (("by number", counting), ("by volume", adding_up)):
 
 # %%
 begin, end = "/* May this request join?", "/* The batch is on its way"
-print(end.join(source.read_text().partition(begin)[1:]).partition(end)[0])
+_, found, rest = source.read_text().partition(begin)
+print(found + rest.partition(end)[0].rstrip())
+assert "should_include = " in rest
 
 # %% [markdown]
 # This is the whole decision; the other four functions make and free what it keeps, and you write all five in the lab.
@@ -502,8 +504,8 @@ board
 charts.show(*board.frame[:2])  # for those who read this page without a kernel
 
 # %% [markdown]
-# Only the first batch waits for company; the others have waited for the model anyway. Company comes 60 ms later, the delay
-# ends after 50: everybody waits for nobody. Two instances work past a slow batch.
+# At one every 10 ms only the first batch waits for company; the others wait for the model anyway. At 60 ms the delay ends
+# before company comes: all wait in vain. Two instances work past a slow batch.
 
 # %% [markdown]
 # ## A real model

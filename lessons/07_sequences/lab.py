@@ -86,8 +86,8 @@ else:
 #
 # *importance 4/5 · difficulty 3/5 · 15 minutes*
 #
-# One instance, `direct`, so many `places`; nobody is given up for silence. Steps come one after the other. What becomes of
-# each?
+# There is one instance with the strategy `direct`, and `places` is how many places it has; nobody is given up for silence.
+# Steps come one after the other. What becomes of each?
 #
 # - `"at once"`: its sequence has a place, or begins and finds a free one;
 # - `"refused"`: its sequence has no place and does not wait, and the step has no START;
@@ -147,7 +147,8 @@ check("7.2", fates)
 #
 # Write `execute` of a model that gives texts back word by word. A request has the input `text` and three controls: `ID`,
 # `START` and `READY`. The model is decoupled: a word is a response with the output `word`, sent by the request's response
-# sender. In each call every request that is ready gets **one** word; then it is rescheduled, or ended with `FINAL`.
+# sender. In each call every request that is ready gets **one** word; then it is rescheduled, or ended with `FINAL`. A text
+# may have no words at all: it is ended at once.
 #
 # Keep what you know of a stream in `self.states`, a dict by correlation id, and forget who is done: the check counts what
 # is left there. It sends seven texts at once to a model with four places, counts your calls, and compares what each client
@@ -229,8 +230,8 @@ written = Path(workdir.name) / "model.py"
 check("7.3", written)
 
 # %% [markdown]
-# <details><summary>Where to look</summary>The model of forty lines in the lecture. Here a client may send a text without
-# words, and there is no log.</details>
+# <details><summary>Where to look</summary>The model of forty lines in the lecture. Here there is no log, and a text without
+# words has nothing to <code>pop</code>.</details>
 #
 # <details><summary>How to begin</summary><code>execute</code> goes through the requests, leaves out those whose
 # <code>READY</code> is 0, makes a state where <code>START</code> is 1, sends a word, and returns <code>None</code>. The

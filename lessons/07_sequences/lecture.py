@@ -121,7 +121,7 @@ assert wrong  # some conversation met both copies
 print(guess.score("less" if wrong else "ten"))
 
 # %% [markdown]
-# No error, no warning, and wrong sums: whoever is free takes the request, and each copy remembers what it has heard itself.
+# No error, no warning, and wrong sums: whoever is free takes the request, and a copy remembers only what it has heard.
 # A database beside the model would help, and cost a question and an answer for each request. Or all requests of a
 # conversation go to the same copy. That is one line:
 

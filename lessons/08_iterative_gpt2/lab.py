@@ -45,8 +45,8 @@ gpt2_client.run(server.grpc_url, "iterative-gpt2", ["A warm-up"], max_tokens=4)[
 #
 # *importance 3/5 · difficulty 2/5 · 8 minutes*
 #
-# Prompts of so many tokens are answered together, each with `answer` tokens. A pass computes the tokens that go into it, and
-# gives every sequence one more. How many go through the model, in all passes together,
+# `prompts` has the number of tokens of each prompt. All are answered together, each with `answer` tokens. A pass computes
+# the tokens that go into it, and gives every sequence one more. How many tokens go through the model, in all passes,
 #
 # - padded, the tutorial's way: in each pass every text so far, and padding up to the longest of them;
 # - without a cache: in each pass every text so far, and nothing else;

@@ -431,7 +431,7 @@ print(factor.score("less" if gain < 2 else "2 to 5" if gain <= 5 else "more"))
 #
 # ## The course's model
 #
-# `iterative-gpt2` is your model grown up. Here is its `execute`, and who finds room in the cache:
+# `iterative-gpt2` is your model grown up. Here is its `execute`, and the method that finds room in the cache:
 
 # %%
 from inflight.notebook import catch_up
@@ -698,7 +698,8 @@ for text, max_tokens in (("word " * 2000, 8), (prompts[0], 5000)):
 # ## What runs
 #
 # The server belongs to this notebook, and so the widgets above go on working. It ends with the notebook's kernel, or when
-# you stop it here. After a restarted kernel, or where a widget reads *model not found*, run the notebook again.
+# you stop it here. After a restarted kernel, or where a widget reads *model not found*, run the section again: its first
+# cell makes what it needs of the earlier ones.
 
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import session

@@ -50,7 +50,7 @@ print(repr(scheduler))
 #
 # `requests` has a row for each request of a run: `sent_s` and `last_s` (seconds), `ttft_ms`, `itl_ms`, and `error`,
 # blank where an answer came. Write `goodput`: the requests a second that kept both limits, over the time from the first
-# request sent to the last answer.
+# `sent_s` to the last `last_s`, whether that one was answered or not.
 
 
 # %%

@@ -121,10 +121,10 @@ for name, computed in (("default", prompt), ("house rules once", prompt - rules)
 print(f"{service.BRIEF.rate:.2f} come")
 
 # %% [markdown]
-# The default is hopeless before it starts: more come than it could ever serve. But slots that fill and empty, bursts,
-# and blocks that are promised are beyond such a line. So **rehearse**: the engine's own scheduler and cache play the
-# requests, and a clock adds up the prices. No model runs, nobody waits, and the same seed gives the same figures on any
-# machine.
+# The default is hopeless before it starts: more come than it could ever serve. But such a line knows nothing of slots that
+# fill and empty, of bursts, or of blocks that are promised. So **rehearse**: the engine's own scheduler and cache play
+# the requests, and a clock adds up the prices. No model runs, nobody waits, and the same seed gives the same figures on
+# any machine.
 
 
 # %% tags=["setup"]
@@ -177,7 +177,8 @@ print("runs measured:", len(board.points))
 
 # %% [markdown]
 # The corner is the contract: P99 of TTFT within its limit, and nine of ten requests in time. Circles keep it, crosses do
-# not. The line leads over what nothing beats in both.
+# not. The line joins the runs that no other run beats in both. A run here is short, so that you can try many: when it
+# ends, an overload has hardly begun, and the defaults may look better than they did on paper.
 #
 # **Try in the dashboard:** reuse with `max_utilization`; a `max_num_tokens` of 128 with chunked context (look at ITL);
 # `mine` as scheduler; a `max_queue_size` of 4 without anything else. Then click your best point, and run it once more:
@@ -233,8 +234,8 @@ print(*ran.errors.values())
 
 # %% [markdown]
 # Two very different settings do it: one pays with tokens computed twice, the other with precision of the cache. A third
-# is your scheduler's to find: several users share the blocks of the house rules, and `guaranteed_no_evict` promises
-# them to each of them once more.
+# way is left to your scheduler: users share the blocks of the house rules, yet `guaranteed_no_evict` promises those
+# blocks to each user anew.
 #
 # ## Before it goes live
 #
@@ -303,8 +304,8 @@ assert played["shed"].met > played["queue"].met
 
 # %% [markdown]
 # The rehearsal with a hundred requests shows where it leads. With a queue for everybody all answers come, most of them
-# too late. A time-out spends work on answers that nobody reads. Shedding serves most in time whom it lets in; their
-# clients should try again later, and not at once. One limit is still broken even so: the lab is about that.
+# too late. A time-out spends work on answers that nobody reads. Shedding serves most of those whom it lets in, and in
+# time; the others should try again later, not at once. Even so one limit is still broken: the lab is about that.
 #
 # **Attack your own server.** Triton's control API loads models, and a model is code. `open_control=True` leaves it
 # open, as many tutorials do. You are now another user of this machine, with nothing but the port:
@@ -396,7 +397,7 @@ charts.table(pd.DataFrame(rows, columns=["metric", "label", "now"]), decimals=2)
 # |---|---|---|
 # | Bytes a token of cache | `kv_cache_quant_algo="INT8"` | a checkpoint quantized with `--kv_cache_dtype int8` or `fp8` |
 # | Rules once | `enable_kv_cache_reuse` | the same key; build with `--use_paged_context_fmha enable` |
-# | Seats | `max_batch_size` | the same build flag, and `triton_max_batch_size` of the config |
+# | Slots | `max_batch_size` | the same build flag, and `triton_max_batch_size` of the config |
 # | Memory | `max_tokens_in_paged_kv_cache` | the same key; a large GPU is never short, so cap it |
 # | Shed | `max_queue_size` | the same key |
 # | Time out | `allotted_time_ms` | `default_timeout_microseconds` of a queue policy |

@@ -100,6 +100,10 @@ def test_each_control_changes_picture_and_words_at_once(explorable):
         assert (len(pictures), len(words)) == (2, 2), control_name
 
 
+def test_what_a_control_is_called_is_not_cut_off(explorable):
+    assert all(len(control.description) <= 24 for control in explorable.controls.values())
+
+
 def test_it_tells_of_every_value_on_the_way(explorable):
     assert all(getattr(control, "continuous_update", True) for control in explorable.controls.values())
 

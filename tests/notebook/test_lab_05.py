@@ -143,11 +143,15 @@ def only(imported):
     return f"from inflight.engine.scheduler import {imported} as Scheduler\n"
 
 
+WAITING_FIRST = pausing("min(running, key=lambda one: one.known_tokens)", "others").replace(
+    "chain(now.paused, now.waiting)", "chain(now.waiting, now.paused)"
+)
 ONE_AT_A_TIME = scheduler("joining += [] if running else list(now.waiting)[:1]")
 NO_LIMIT = scheduler("joining += list(now.waiting)[: now.max_batch_size - len(running)]")
 BY_PROMPT = scheduler(PROMISES.replace("each.max_answer_tokens", "each.answer_tokens"))
 OVERTAKING = scheduler(PROMISES.replace("        break", "        continue"))
 NEWEST_FIRST = scheduler(PROMISES.replace("in now.waiting", "in list(now.waiting)[::-1]"))
+WITHOUT_ROOM = scheduler(PROMISES.replace(" or one.pending_tokens > room", ""))
 ONE_SLOT_LESS = scheduler(PROMISES.replace("now.max_batch_size or", "now.max_batch_size // 4 or"))
 ADMITS_TWICE = scheduler("joining += now.running[:1] or list(now.waiting)[:1]")
 LOOPS = scheduler("while True: pass")
@@ -191,6 +195,7 @@ def test_a_scheduler_that_keeps_its_budgets_is_done(exercise, text, written):
         ("5.3", NO_LIMIT, "KV cache blocks, of which"),
         ("5.3", BY_PROMPT, "KV cache blocks, of which"),
         ("5.3", ONE_SLOT_LESS, "Let requests in until"),
+        ("5.3", WITHOUT_ROOM, "Take each newcomer's pending_tokens off room"),
         ("5.3", NEWEST_FIRST, "Whoever came first joins first"),
         ("5.3", pausing("running[-1]", "0"), "must never have to give blocks back"),
         ("5.3", "class Scheduler: ...\n", "has no method schedule"),
@@ -205,6 +210,7 @@ def test_a_scheduler_that_keeps_its_budgets_is_done(exercise, text, written):
         ("5.4", pausing("running[-1]", "6 * others"), "Slots stay empty"),
         ("5.4", pausing("running[-1]", "-3"), "of which"),
         ("5.4", ADMITS_TWICE, "neither waiting nor paused"),
+        ("5.4", WAITING_FIRST, "Paused requests come first"),
         ("5.4", "import os\nos._exit(0)\n", "ended its process"),
     ],
 )

@@ -298,6 +298,13 @@ def test_a_line_is_fitted_and_its_law_named():
     assert json.dumps(in_course_look(fig))
 
 
+def test_a_machine_that_was_busy_for_a_while_does_not_turn_the_line_around():
+    tokens = growing(0.1)
+    tokens.loc[16:47, "ms"] += 70
+    start, slope = charts.iterative_gpt2.growth(tokens)
+    assert slope == pytest.approx(0.1, rel=0.3) and start == pytest.approx(3, abs=4)
+
+
 def test_races_and_passes_are_drawn_on_one_scale():
     tokens = [
         gpt2_client.table(

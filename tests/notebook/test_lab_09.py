@@ -102,6 +102,7 @@ def test_a_scheduler_of_ones_own_is_judged_as_any_setting(tmp_path):
         ("9.1", lambda table, ttft, itl: len(table) / (table["last_s"].max() - table["sent_s"].min()), "both within"),
         ("9.1", lambda table, ttft, itl: right_goodput(table[table["error"] == ""], ttft, itl) * 1.01, "all in time"),
         ("9.1", lambda table, ttft, itl: right_goodput(table.dropna(subset="itl_ms"), ttft, itl), "single token"),
+        ("9.1", lambda table, ttft, itl: right_goodput(table[table["error"] == ""], ttft, itl), "without an answer"),
         ("9.1", lambda table, ttft, itl: right_goodput(table, ttft, math.inf), "some of them late"),
         ("9.1", lambda table, ttft, itl: 1.0, "is wanted"),
         ("9.1", lambda table, ttft, itl: "much", "returned a str"),

@@ -258,7 +258,7 @@ def test_a_thousand_requests_at_a_short_queue_with_time_outs_are_all_accounted_f
 
 
 def test_a_run_is_followed_while_requests_wait_and_are_answered(plain_server, log_path):
-    *parts, whole = batch_run.follow(plain_server, MODEL, [BUSY, *at([0.1, 0.2, 0.9])], log_path)
+    *parts, whole = batch_run.follow(plain_server, MODEL, [BUSY, *at([0.1, 0.2, 3.0])], log_path)
     assert_all_are_accounted_for(whole, 4)
     assert any((part.requests["outcome"] == "waiting").any() for part in parts)
     assert any(len(part.executions) for part in parts)
@@ -266,6 +266,14 @@ def test_a_run_is_followed_while_requests_wait_and_are_answered(plain_server, lo
     assert numbers == sorted(numbers) and numbers[0] < 4
     for part in parts:
         assert (part.requests["answered_s"] >= part.requests["sent_s"]).all()
+
+
+def test_nobody_looks_while_a_request_is_late():
+    run = object.__new__(batch_run._Run)  # of which only the time line is asked
+    run._arrivals, run._clock = at([0.0, 0.5, 5.0]), lambda: 1.0
+    for number, is_behind in enumerate((True, True, False, False)):
+        run.sent = [{}] * number
+        assert run.is_behind == is_behind
 
 
 def test_a_run_that_is_left_sends_no_more(plain_server, log_path):

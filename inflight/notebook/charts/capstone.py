@@ -29,7 +29,9 @@ def pareto(points: Sequence[Served], brief: Brief) -> go.Figure:
     limit = brief.objective.ttft_ms
     known = [point.ttft_p99_ms for point in points if math.isfinite(point.ttft_p99_ms)]
     low, high = min([*known, limit]) / 2, max([*known, limit]) * 2
-    top = max([*(point.in_time_per_s for point in points), brief.rate]) * 1.15
+    top = (
+        max([*(point.in_time_per_s for point in points), brief.rate]) * 1.3
+    )  # for a number above each mark, and a label
     fig = go.Figure()
     fig.add_scatter(
         x=[low, limit, limit, low, low],

@@ -165,7 +165,9 @@ def forward_passes_summary(runs: dict[str, pd.DataFrame]) -> str:
 
 
 def growth(tokens: pd.DataFrame) -> tuple[float, float]:
-    """Cost of a token as a + b * n: a in ms, b in ms a token of the text before it; the line nearest to the points.
+    """Cost of a token as a + b * n: a in ms, b in ms a token of the text before it.
+
+    The median of the lines through any two points: a machine that did something else for a while bends it little.
 
     Parameters
     ----------
@@ -173,8 +175,10 @@ def growth(tokens: pd.DataFrame) -> tuple[float, float]:
         One row a token: `length` (tokens of the text that it follows) and `ms`.
     """
     points = _points(tokens)
-    slope, start = np.polyfit(points["length"], points["ms"], 1)
-    return float(start), float(slope)
+    length, ms = points["length"].to_numpy(), points["ms"].to_numpy()
+    one, other = np.triu_indices(len(points), k=1)
+    slope = np.median((ms[other] - ms[one]) / (length[other] - length[one]))
+    return float(np.median(ms - slope * length)), float(slope)
 
 
 def _points(tokens: pd.DataFrame) -> pd.DataFrame:

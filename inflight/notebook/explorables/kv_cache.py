@@ -91,7 +91,7 @@ def policies_on_paper(lengths: list[tuple[int, int]], build: BuildConfig, most_t
         {
             "cache_tokens": int_slider(least, least, most_tokens, "KV cache (tokens)", 4 * block),
             "slots": int_slider(build.max_batch_size, 2, 2 * build.max_batch_size, "slots (max_batch_size)"),
-            "used": float_slider(1.0, 0.1, 1.0, "answers end at, of max_tokens", 0.1),
+            "used": float_slider(1.0, 0.1, 1.0, "used of max_tokens", 0.1),
         },
         draw,
         ("policy", "cache", "iterations"),

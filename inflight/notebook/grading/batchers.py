@@ -21,7 +21,7 @@ _RULES = (
     ("no delay", [0, 10, 21, 32, 43], 0, 8, "The first leaves alone; the next batch is what came meanwhile."),
     ("max_batch_size", list(range(12)), 0, 4, "No batch holds more than max_batch_size; the rest waits for the next."),
     ("the delay", [0, 30, 70, 300], 100, 8, "A delay counts from the arrival of the oldest one that waits."),
-    ("a full batch", list(range(8)), 1000, 8, "A full batch does not wait for the delay."),
+    ("a full batch", [*range(8), 20, 150], 100, 8, "A full batch does not wait for the delay."),
     ("a busy model", [0, 5, 50], 20, 8, "Who has waited long enough still waits for the model: one batch at a time."),
 )
 
@@ -67,7 +67,7 @@ def _within_budget(settings: dict, choose: random.Random) -> Finding:
     others = sorted(set(settings) - {MOST, DELAY})
     if others:
         return (
-            f"{others[0]!r} is not yours to set: what a batch costs stays as it is. There are {MOST!r} and {DELAY!r}."
+            f"{others[0]!r} is not yours to set. There are {MOST!r} and {DELAY!r}; what a batch costs stays as it is."
         )
     try:
         values = {name: int(str(value)) for name, value in settings.items()}
@@ -111,6 +111,13 @@ def _played(arrivals_ms: list[float], settings: dict[str, int]) -> tuple[float, 
 LIMIT, MOST_IN_A_BATCH, REQUESTS = 24, 8, 32
 _FRAGMENT = "dynamic_batching { max_queue_delay_microseconds: 200000 }"
 _SILENCE_S = 8  # a library that never says yes has nobody answered
+# What there is to do where the requests are a learner's own: to look at the library.
+_UNANSWERED = {
+    "See whether the model still works.": "A request that is alone may always join, or nobody ever serves it.",
+    "Start it again.": "Look at your pointers: userp is what you wrote into *userp, and is freed once.",
+}
+# What decides in the file as it is handed out: nothing is kept, and everybody joins.
+_OPEN = ("*userp = NULL;  /* your code */", "*should_include = true;  /* your code */")
 
 
 @grades(
@@ -122,7 +129,8 @@ def _library(source: Path, choose: random.Random) -> Finding:
     source = Path(source)
     if not source.is_file():
         return NOT_YET
-    if "/* your code */" in source.read_text(encoding="utf-8", errors="replace"):
+    written = source.read_text(encoding="utf-8", errors="replace")
+    if all(line in written for line in _OPEN):
         return NOT_YET
     lengths = [choose.choice((1, 2, 3, 4, 6, 8, 12)) for _ in range(REQUESTS - 1)]
     lengths.insert(choose.randrange(8, REQUESTS), LIMIT + 1)
@@ -154,7 +162,7 @@ def _library(source: Path, choose: random.Random) -> Finding:
             at_most=1,
             course=away["course"],
             nothing=away["nothing"],
-            advice="Compare with what the batch would be with the newcomer; one that does not join changes nothing.",
+            advice="Compare with what the batch would be with the newcomer.",
         ),
         Measured("batches", number["own"], course=number["course"], nothing=number["nothing"]),
     ]
@@ -176,7 +184,10 @@ def _batches(folder: Path, library: Path, lengths: list[int]) -> list[list[int]]
             arrivals = [Arrival(0.0, work=length) for length in lengths]
             return _lengths(batch_run.run(server, repository.BATCH_COST, arrivals, log_path, silence_s=_SILENCE_S))
     except CourseError as error:
-        return f"With this library the requests are not answered. {str(error).partition(' Last lines')[0]}"
+        told, _, _ = str(error).partition(" Last lines")
+        for words, what_to_try in _UNANSWERED.items():
+            told = told.replace(words, what_to_try)
+        return f"With this library the requests are not answered. {told}"
 
 
 def _greedy(queue: list[int], limit: int | None) -> list[list[int]]:
@@ -291,6 +302,11 @@ def _winner(winner: Callable, choose: random.Random) -> dict[str, Callable[[], F
         "the best of all is within": ("a", {"a": (90, 50), "b": (80, 40)}, {"a": (91, 55), "b": (70, 45)}),
         "the best of all is too late": ("b", {"a": (90, 150), "b": (80, 40)}, {"a": (95, 130), "b": (70, 45)}),
         "another one wins": ("none", {"a": (90, 50), "b": (80, 40)}, {"a": (81, 50), "b": (82, 45)}),
+        "the winner is too late in the other": (
+            "none",
+            {"a": (90, 50), "b": (80, 40)},
+            {"a": (95, 150), "b": (70, 45)},
+        ),
         "none is within": ("none", {"a": (90, 150), "b": (80, 140)}, {"a": (90, 50), "b": (80, 40)}),
     }
 

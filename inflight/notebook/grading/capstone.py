@@ -50,7 +50,7 @@ def _why(kind: str, got: float, wanted: float, number: int) -> str:
     told = {
         "all in time": "all in time. Divide them by the seconds from the first one sent to the last answer",
         "late": "some of them late: a request counts when its TTFT and its ITL are both within their limits",
-        "errors": "some without an answer: they meet nothing, but the seconds until the last answer pass for them too",
+        "errors": "some without an answer: they meet nothing, but the run lasts until the last of them has ended too",
         "one token": "some with an answer of a single token: it has no ITL (NaN), and cannot break that limit",
     }[kind]
     return f"{number} requests, {told}. Your goodput is {got:.3g}, and {wanted:.3g} is wanted."
@@ -77,6 +77,9 @@ def _table(choose: random.Random, kind: str) -> tuple[pd.DataFrame, float, float
         if kind == "one token" and number % 3 == 0:
             row |= {"itl_ms": float("nan"), "output_len": 1, "ttft_ms": ttft / 2}
         rows.append(row)
+    if kind == "errors":  # the run lasts until the last one is given up
+        rows[-1] |= {"error": "It was given up.", "ttft_ms": float("nan"), "itl_ms": float("nan"), "output_len": 0}
+        rows[-1]["last_s"] = 1 + max(row["last_s"] for row in rows)
     return pd.DataFrame(rows, columns=COLUMNS), ttft, itl
 
 

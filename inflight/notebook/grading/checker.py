@@ -235,11 +235,12 @@ def _grade(exercise: str, answer: object) -> Result:
     hints = {part: hint(finding) for part, finding in findings.items()}
     statuses = {part: _STATUS.get(said, "wrong") for part, said in hints.items()}
     status = _of_all(set(statuses.values()))
+    is_one_cause = status == "wrong" and len(set(hints.values())) == 1  # for all parts, such as an exception
     return Result(
         exercise,
         status,
         next((said for said in hints.values() if said not in _STATUS), ""),
-        statuses if isinstance(found, dict) else {},
+        statuses if isinstance(found, dict) and not is_one_cause else {},
         grader.insight if status == "done" else "",
         [figure for finding in findings.values() for figure in measured(finding)],
         seed if choose.is_used else None,

@@ -5,7 +5,7 @@ import random
 import runpy
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from inflight.notebook.mine import COURSES_OWN
 
 NUM_BLOCKS = 32
 LIMITS = BuildConfig(max_input_len=512, max_seq_len=1024)
+SHORT_ITERATIONS = BuildConfig(max_input_len=256, max_seq_len=1024, max_num_tokens=256)  # in which few prompts fit
 MOST_S = 60  # of a learner's scheduler, over all traces: it takes two or three; whoever waits in every call is ended
 MOST_ITERATIONS, MOST_TWICE = 1.25, 0.65  # of max_utilization's: guaranteed_no_evict needs 1.3 times as many at least
 
@@ -56,7 +57,7 @@ def _blocks(blocks: Callable, choose: random.Random) -> dict[str, Finding] | Fin
                 if number != wanted:
                     findings[part] = (
                         f"A prompt of {prompt} and an answer of {answer} tokens, in blocks of {size}: your function "
-                        f"says {tuple(got)}. Round up, and round the sum only once."
+                        f"says {tuple(got)}, and they take {right}. Round up, and round the sum only once."
                     )
     return findings
 
@@ -95,13 +96,24 @@ class _Played:
     twice: int
     pauses: int
     p99: int
+    too_soon: int = 0
+    overtaking: int = 0
 
 
 class _Watched:
-    """A scheduler of which is known whether it ever let somebody in."""
+    """A scheduler of which is known how many it let in before their turn, and whether it let anybody in at all.
+
+    Attributes
+    ----------
+    too_soon : int
+        Let in although their prompts could not be computed in that iteration.
+    overtaking : int
+        Let in for the first time while somebody who was paused waited on.
+    """
 
     def __init__(self, scheduler: SchedulerProcess):
         self._scheduler, self.has_admitted = scheduler, False
+        self.too_soon = self.overtaking = 0
 
     @property
     def place(self) -> str:
@@ -110,6 +122,9 @@ class _Watched:
     def schedule(self, now: Now) -> Plan:
         plan = self._scheduler.schedule(now)
         self.has_admitted |= bool(plan.admit)
+        admitted, paused = set(plan.admit), {one.id for one in now.paused}
+        self.too_soon += len(admitted - set(plan.compute))
+        self.overtaking += len(admitted - paused) if paused - admitted else 0
         return plan
 
 
@@ -121,10 +136,10 @@ def _admission(path: str | Path, choose: random.Random) -> Finding:
         if taken := taken_from_package(Path(path)):
             return f"Your file leaves the decision to the package's own {taken}: write the rule yourself."
     traces = _traces(choose)
-    mine = _played_from(path, traces)
+    mine = _played_from(path, traces, SHORT_ITERATIONS)
     if not isinstance(mine, _Played):
         return mine
-    beside = Beside(mine, _played(GuaranteedNoEvict(), traces), _played(OneAtATime(), traces))
+    beside = Beside(mine, *(_played(each, traces, SHORT_ITERATIONS) for each in (GuaranteedNoEvict(), OneAtATime())))
     return [
         beside.measured(
             "pauses",
@@ -137,6 +152,12 @@ def _admission(path: str | Path, choose: random.Random) -> Finding:
             "iterations",
             at_most=beside.course.iterations,
             advice="Let requests in until a slot, blocks that can be promised, or room in the iteration runs out.",
+        ),
+        beside.measured(
+            "let in before there was room for their prompts",
+            "too_soon",
+            exactly=0,
+            advice="Take each newcomer's pending_tokens off room, and stop at the first that does not fit.",
         ),
         beside.measured(
             "P99 of the latency, in iterations",
@@ -155,11 +176,11 @@ def _admission(path: str | Path, choose: random.Random) -> Finding:
 )
 def _eviction(path: str | Path, choose: random.Random) -> Finding:
     traces = _traces(choose)
-    mine = _played_from(path, traces)
+    mine = _played_from(path, traces, LIMITS)
     if not isinstance(mine, _Played):
         return mine
-    promises, tight = _played(GuaranteedNoEvict(), traces), _played(MaxUtilization(), traces)
-    courses = _played(runpy.run_path(str(COURSES_OWN / "scheduler.py"))["Scheduler"](), traces)
+    own = runpy.run_path(str(COURSES_OWN / "scheduler.py"))["Scheduler"]()
+    promises, tight, courses = (_played(each, traces, LIMITS) for each in (GuaranteedNoEvict(), MaxUtilization(), own))
 
     def points(played: _Played) -> float:
         return played.iterations / tight.iterations + played.twice / tight.twice
@@ -186,6 +207,12 @@ def _eviction(path: str | Path, choose: random.Random) -> Finding:
             at_most=promises.p99,
             advice="Somebody waits too long: let paused requests back in first, and who came first before the others.",
         ),
+        beside_tight.measured(
+            "let in before somebody who was paused",
+            "overtaking",
+            exactly=0,
+            advice="Paused requests come first: while new ones pass it, one of them may wait for ever.",
+        ),
         Measured("points, fewer is better", points(mine), course=points(courses), nothing=points(tight)),
     ]
 
@@ -207,7 +234,7 @@ def _traces(choose: random.Random) -> list[list[TrialRequest]]:
     return [[make() for _ in range(number)] for make in (whole, early, spread) * 2]
 
 
-def _played_from(path: object, traces: list[list[TrialRequest]]) -> _Played | str:
+def _played_from(path: object, traces: list[list[TrialRequest]], limits: BuildConfig) -> _Played | str:
     """What the scheduler in a file makes of the traces; NOT_YET, or a hint when it does not get through them."""
     if not isinstance(path, str | Path):
         return f"This is a {type(path).__name__}: give the path of the file that defines your class Scheduler."
@@ -217,16 +244,19 @@ def _played_from(path: object, traces: list[list[TrialRequest]]) -> _Played | st
         return str(error)
     watched = _Watched(scheduler)
     try:
-        return _played(watched, traces, MOST_S)
+        played = _played(watched, traces, limits, MOST_S)
+        return replace(played, too_soon=watched.too_soon, overtaking=watched.overtaking)
     except SchedulerError as error:
         return str(error) if watched.has_admitted or "computed nothing" not in str(error) else NOT_YET
     finally:
         scheduler.close()
 
 
-def _played(scheduler: Scheduler, traces: list[list[TrialRequest]], within_s: float = float("inf")) -> _Played:
+def _played(
+    scheduler: Scheduler, traces: list[list[TrialRequest]], limits: BuildConfig, within_s: float = float("inf")
+) -> _Played:
     deadline = time.monotonic() + within_s
-    trials: list[Trial] = [trial(scheduler, trace, NUM_BLOCKS, LIMITS, deadline - time.monotonic()) for trace in traces]
+    trials: list[Trial] = [trial(scheduler, trace, NUM_BLOCKS, limits, deadline - time.monotonic()) for trace in traces]
     latencies = [iterations for one in trials for iterations in one.latencies]
     return _Played(
         sum(one.iterations for one in trials),

@@ -13,6 +13,7 @@ from inflight.errors import CourseError
 from inflight.notebook.grading.checker import grades
 from inflight.notebook.grading.finding import NOT_YET, Finding, Measured
 from inflight.triton.server import Server
+from inflight.triton.transport import NoAnswer, ServerGone
 
 
 @grades("7.1", "From START to END a sequence keeps its place, so a forgotten END keeps everybody else waiting.")
@@ -131,30 +132,59 @@ MODEL, WRITTEN, PLACES = "words", "written.py", 4
 # With more candidates than places requests wait in the queue for their turn, which is where a cancelled one is lost.
 TURNS, PLACES_IN_TURN = "oldest { max_candidate_sequences: 16 }", 1
 TIMEOUT_S = 8  # for the next word of anybody
+AFTER = "one more"  # the text that is sent when all others have ended
+# `execute` in the file as it is handed out.
+_OPEN = "def execute(self, requests):\n        return None  # your code"
 # Around what the learner has written: counts calls, notes what each had and what is kept after it, and loses some.
 _AROUND = """
-import importlib.util, json, os, time
+import importlib.util, json, os, time, traceback
 import triton_python_backend_utils as pb_utils
 spec = importlib.util.spec_from_file_location("written", os.path.join(os.path.dirname(__file__), "written.py"))
 written = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(written)
+RESCHEDULE = pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+release, again = None, []  # what a request does with its flags, and whose were rescheduled in this call
+
+
+def note_releases(kind):
+    global release
+    release = release or kind.set_release_flags
+
+    def noting(request, flags):
+        release(request, flags)
+        if flags == RESCHEDULE:
+            again.append(id(request))
+
+    kind.set_release_flags = noting
 
 
 class TritonPythonModel(written.TritonPythonModel):
     def initialize(self, args):
         config = json.loads(args["model_config"])
         self.cancelled = 0
-        self.log_of_calls = open(config["parameters"]["log"]["string_value"], "a")
+        self.log = config["parameters"]["log"]["string_value"]
+        self.log_of_calls = open(self.log, "a")
         super().initialize(args)
 
     def execute(self, requests):
         time.sleep(0.01)
+        note_releases(type(requests[0]))
         requests = [request for request in requests if not self.is_lost(request)]
         number = sum(int(written.value(request, "READY")) for request in requests)
+        gone = [request for request in requests if written.value(request, "READY") and request.is_cancelled()]
+        again.clear()
         try:
             return super().execute(requests)
+        except Exception as error:
+            places = traceback.extract_tb(error.__traceback__)
+            lines = [place.lineno for place in places if place.filename == spec.origin]
+            where = f" in line {lines[-1]} of your file" if lines else ""
+            with open(self.log + ".failed", "a") as failed:
+                print(f"execute has failed{where}: {type(error).__name__}: {error}.", file=failed)
+            raise
         finally:
-            self.log_of_calls.write(json.dumps([number, len(self.states)]) + "\\n")
+            released = sum(id(request) not in again for request in gone)
+            self.log_of_calls.write(json.dumps([number, len(self.states), released]) + "\\n")
             self.log_of_calls.flush()
 
     def is_lost(self, request):
@@ -164,7 +194,7 @@ class TritonPythonModel(written.TritonPythonModel):
             return False
         self.cancelled += 1
         if self.cancelled % 2:
-            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+            release(request, RESCHEDULE)
         return bool(self.cancelled % 2)
 """
 _CONFIG = """
@@ -192,12 +222,14 @@ _SYLLABLES = [consonant + vowel for consonant in "bdgk" for vowel in "aeiou"]
 def _model(path: Path, choose: random.Random) -> Finding | dict[str, Finding]:
     if _is_open(path):
         return NOT_YET
-    texts = [_text(choose, choose.randrange(3, 14)) for _ in range(7)]
+    texts = [_text(choose, choose.randrange(3, 14)) for _ in range(6)]
+    texts.insert(choose.randrange(1, 7), "")  # it has nothing to say, and must not keep the others waiting
     played = _play(Path(path), texts, {}, "direct { }", PLACES)
     if isinstance(played, str):
         return played
     heard, calls = played
-    said = {number: heard[heard["stream"] == number]["word"].tolist() for number in range(1, len(texts) + 1)}
+    spoken = heard[heard["word"] != ""]  # a model may end an empty text with an empty word
+    said = {number: spoken[spoken["stream"] == number]["word"].tolist() for number in range(1, len(texts) + 1)}
     mixed = [number for number, words in said.items() if words != texts[number - 1].split()]
     wrong = mixed and f"Stream {mixed[0]} sent {texts[mixed[0] - 1]!r} and heard {said[mixed[0]]}."
     words, longest = sum(len(text.split()) for text in texts), max(len(text.split()) for text in texts)
@@ -206,13 +238,13 @@ def _model(path: Path, choose: random.Random) -> Finding | dict[str, Finding]:
         "words": f"{wrong} Each stream has words of its own, one a call, in their order." if wrong else None,
         "calls": [
             Measured(
-                "calls of execute",
-                len(calls),
-                at_most=2 * on_paper,
-                course=on_paper,
-                nothing=words,
+                "ready requests that got no word",
+                max(0, sum(ready for ready, *_ in calls) - words - texts.count("") - len(AFTER.split())),
+                exactly=0,
+                course=0,
                 advice="All that are ready are computed in one call.",
             ),
+            Measured("calls of execute", len(calls), course=on_paper, nothing=words),
             Measured(
                 "most words of a stream",
                 longest,
@@ -257,9 +289,17 @@ def _left(path: Path, choose: random.Random) -> Finding | dict[str, Finding]:
             nothing=len(leave_after),
             advice="Who has gone is in no call any more: ask the senders that you keep, is_cancelled().",
         ),
+        "their places": Measured(
+            "cancelled requests released at once",
+            sum(released for *_, released in calls),
+            exactly=0,
+            course=0,
+            nothing=0,
+            advice="Their places stay taken: reschedule a cancelled request, and Triton frees its place.",
+        ),
         "words for nobody": Measured(
             "words computed",
-            sum(ready for ready, _ in calls),
+            sum(ready for ready, *_ in calls),
             at_most=words - 40,
             nothing=words,
             advice="A request whose client has gone needs no further word: request.is_cancelled().",
@@ -269,7 +309,7 @@ def _left(path: Path, choose: random.Random) -> Finding | dict[str, Finding]:
 
 def _is_open(path: Path) -> bool:
     path = Path(path)
-    return not path.is_file() or "# your code" in path.read_text(encoding="utf-8", errors="replace")
+    return not path.is_file() or _OPEN in path.read_text(encoding="utf-8", errors="replace")
 
 
 def _text(choose: random.Random, number: int) -> str:
@@ -277,7 +317,10 @@ def _text(choose: random.Random, number: int) -> str:
 
 
 def _play(path: Path, texts: list[str], leave_after: dict[int, int], strategy: str, places: int) -> tuple | str:
-    """What was heard, and of each call how many were ready and how many states were kept; or what went wrong.
+    """What was heard, and what happened in each call; or what went wrong.
+
+    Of a call there is how many were ready, how many states were kept after it, and how many requests were released
+    whose clients had gone.
 
     In the end one more text is sent, so that a model which looks around in each call has had the occasion.
     """
@@ -292,20 +335,27 @@ def _play(path: Path, texts: list[str], leave_after: dict[int, int], strategy: s
             server = Server(repo).start()
         except CourseError as error:
             return f"Triton cannot load it. {_first(error)}"
+        problem = ""
         try:
             heard = streams.ask(server, MODEL, texts, leave_after, TIMEOUT_S)
-            after = streams.ask(server, MODEL, ["one more"], timeout_s=TIMEOUT_S)
-        except CourseError as error:
-            return (
-                f"Somebody waits in vain: {_first(error)} A request that is neither rescheduled nor ended with FINAL "
-                "leaves its client waiting."
+            after = streams.ask(server, MODEL, [AFTER], timeout_s=TIMEOUT_S)
+            problem = next((message for message in [*heard["message"], *after["message"]] if message), "")
+        except ServerGone:
+            problem = (
+                "Your model has brought Triton down. After FINAL a request's sender must not send again, and the "
+                "request must not be rescheduled."
+            )
+        except NoAnswer:
+            problem = (
+                f"Somebody waits in vain: nothing came for {TIMEOUT_S} s. A request that is neither rescheduled nor "
+                "ended with FINAL leaves its client waiting."
             )
         finally:
             server.stop(drain_s=0)
-        failed = [message for message in [*heard["message"], *after["message"]] if message]
-        if failed:
-            return f"execute has failed: {failed[0][:300]}"
-        return heard, [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+        failed = log.with_name(f"{log.name}.failed")
+        if failed.is_file():  # whatever came of it
+            return failed.read_text(encoding="utf-8").splitlines()[0]
+        return problem or (heard, [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()])
 
 
 def _first(error: CourseError) -> str:
