@@ -216,7 +216,7 @@ def _timeless(made: Path, place: Path, epoch: int) -> Path:
             member.mtime, member.pax_headers = epoch, {}
             member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
             after.addfile(member, before.extractfile(member) if member.isfile() else None)
-    place.write_bytes(gzip.compress(plain.getvalue(), mtime=epoch))
+    place.write_bytes(gzip.compress(plain.getvalue(), 6, mtime=epoch))
     return place
 
 

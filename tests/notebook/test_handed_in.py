@@ -21,7 +21,9 @@ TURNED = "\u202egnp.exe"
 @pytest.fixture
 def work(tmp_path, monkeypatch):
     """A workspace with two exercises passed, one tried in vain and two predictions."""
-    folder = workspace.prepare(tmp_path / "work").folder
+    folder = tmp_path / "work"
+    (folder / "labs").mkdir(parents=True)
+    (folder / workspace.VERSIONS).write_text("{}")
     monkeypatch.chdir(folder / "labs")
     monkeypatch.setenv("HOME", str(tmp_path))
     for exercise, status, said in (
@@ -206,10 +208,14 @@ def test_a_hostile_file_is_a_sentence_and_the_others_are_read(handed, kind):
     content = HOSTILE[kind]
     folder = handed("a.json", content)
     handed("b.json", name="Grace")
-    ran = inflight("--class", folder, "--csv")
-    assert ran.exit_code == 0 and ran.stdout.splitlines()[1].startswith("Grace,")
-    [problem] = handed_in.read_class(folder).problems
-    assert str(folder / "a.json") in problem and problem.isprintable() and len(problem) < 500
+    found = handed_in.read_class(folder)
+    [problem] = found.problems
+    assert (
+        [called for called, _ in found.learners] == ["Grace"]
+        and str(folder / "a.json") in problem
+        and problem.isprintable()
+        and len(problem) < 500
+    )
 
 
 def test_what_is_no_plain_file_is_not_followed(handed, tmp_path):
@@ -223,7 +229,9 @@ def test_what_is_no_plain_file_is_not_followed(handed, tmp_path):
     found = handed_in.read_class(folder)
     assert [called for called, _ in found.learners] == ["Ada"] and len(found.problems) == 5
     assert all(problem.isprintable() for problem in found.problems)
-    assert "\x1b" not in inflight("--class", folder).output
+    ran = inflight("--class", folder, "--csv")
+    assert ran.exit_code == 0 and ran.stdout.splitlines()[1].startswith("Ada,") and "\x1b" not in ran.output
+    assert " ".join(ran.stderr.split()).count("The hand-in ") == 5
 
 
 def test_files_cut_short_or_changed_at_random(handed):
