@@ -87,14 +87,14 @@ def _facts(found: Class, exercises: pd.DataFrame) -> dict:
 
 
 def _print_marks(marks: pd.DataFrame) -> None:
-    """A row a learner, a column an exercise; beside each other as many lessons as the terminal has room for."""
+    """A row a learner, a column an exercise that anybody tried; in as many tables as the terminal's width makes it."""
     ends = ["passed", "predictions", "parts"]
-    names = [name for name in marks.columns if name not in ("learner", *ends)]
+    names = [name for name in marks.columns if name not in ("learner", *ends) and marks[name].any()]
     shown = marks.assign(**{name: [MARKS.get(mark, "✓") for mark in marks[name]] for name in names})
     widest = min(30, max(map(len, marks["learner"])))
     fits = max(1, (console.width - widest - 4) // 7)  # an exercise takes seven columns, with its frame
     for start in range(0, len(names), fits):
-        _print(f"who passed what ({len(marks)} learners)", shown[["learner", *names[start : start + fits]]])
+        _print("who passed what: ✓ passed, · tried", shown[["learner", *names[start : start + fits]]])
     _print("in all", shown[["learner", *ends]])
 
 

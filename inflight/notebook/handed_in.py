@@ -108,12 +108,11 @@ class HandIn(Schema):
         return [answer.exercise for answer in self.exercises if answer.passed]
 
     def __str__(self) -> str:
-        parts = ", ".join(self.parts) or "none"
         return (
-            f"the name {self.name}; {len(self.exercises)} exercises that were tried, how often, and when the "
-            f"{len(self.passed)} that passed did so first; what was said of the last answer to each that was not "
-            f"right; {self.predictions.right} of {self.predictions.made} predictions right; parts of the learner's "
-            f"own: {parts}"
+            f"the name {self.name}; which exercises were tried ({len(self.exercises)}), how often, when those that "
+            f"passed ({len(self.passed)}) did so first, and what was said of the last answer to each that was not "
+            f"right; how many predictions were right ({self.predictions.right} of {self.predictions.made}); which "
+            f"parts are the learner's own ({', '.join(self.parts) or 'none'})"
         )
 
 

@@ -85,7 +85,7 @@ def test_what_is_handed_in_is_what_is_said_and_nothing_else(work, tmp_path):
     assert [row["said"] for row in written["exercises"]] == ["", "9 iterations", "Too many pauses."]
     said = " ".join(ran.output.split())
     assert "hand-in-ada-lovelace.json is a text file" in said and "nothing else: the name Ada Lovelace;" in said
-    assert "3 exercises that were tried" in said and "the 2 that passed" in said and "1 of 2 predictions right" in said
+    assert "tried (3)" in said and "those that passed (2)" in said and "right (1 of 2)" in said and "own (none)" in said
 
 
 def test_a_finding_is_one_line_that_does_not_tell_whose_home_it_is(work, tmp_path, monkeypatch):
