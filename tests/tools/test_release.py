@@ -202,6 +202,6 @@ def test_from_an_empty_folder_the_lessons_are_there(inflight, installed, tmp_pat
 
 
 def test_from_an_empty_folder_a_lesson_runs(inflight, tmp_path):
-    inflight("run", "02")
-    page = (tmp_path / "empty" / "build" / "course" / "02_repository.html").read_text()
+    inflight("run", "00")
+    page = (tmp_path / "empty" / "build" / "course" / "00_start_here.html").read_text()
     assert str(COURSE) + "/" not in page
