@@ -54,10 +54,11 @@ def main() -> int:
     except NoRelease as error:
         print(f"error: no release: {error}", file=sys.stderr)
         return 1
-    sums = "".join(f"{sha256(path)}  {path.name}\n" for path in built)
+    made = [COURSE / "dist" / path.name for path in built]
+    sums = "".join(f"{sha256(path)}  {path.name}\n" for path in made)
     (COURSE / "dist" / SUMS).write_text(sums)
-    for path in built:
-        print(f"dist/{path.name}  {(COURSE / 'dist' / path.name).stat().st_size / 1e6:.1f} MB")
+    for path in made:
+        print(f"dist/{path.name}  {path.stat().st_size / 1e6:.1f} MB")
     print(f"{sums}\nThe tests have not run here: `make test`. Then")
     print(f"    git tag -a v{__version__} -m 'Version {__version__}' && git push origin v{__version__}")
     print("and publish what is in dist/ with that tag.")

@@ -149,6 +149,48 @@ def test_what_cannot_be_released_is_said(repository, change, words):
         release.refuse_unclean(repository[0])
 
 
+@pytest.fixture
+def stood_in(tmp_path, monkeypatch):
+    """A release of which every part but the last is stood in for; a dict says which of them find something."""
+    finds = {"checks": 0, "wheel": []}
+
+    def build(source, out, epoch):
+        assert epoch == EPOCH and source == tmp_path / "copy"
+        out.mkdir()
+        for name in ("inflight.whl", "inflight.tar.gz"):
+            (out / name).write_text(name)
+        return out / "inflight.whl", out / "inflight.tar.gz"
+
+    monkeypatch.setattr(release, "COURSE", tmp_path / "clone")
+    monkeypatch.setattr(release, "refuse_unclean", lambda root: None)
+    monkeypatch.setattr(release, "_git", lambda root, command, *arguments: str(EPOCH))
+    monkeypatch.setattr(release.check, "main", lambda names: finds["checks"])
+    monkeypatch.setattr(release, "copied", lambda root, names, to: tmp_path / "copy")
+    monkeypatch.setattr(release, "build", build)
+    monkeypatch.setattr(release, "wheel_problems", lambda wheel, source: finds["wheel"])
+    monkeypatch.setattr(release, "sdist_problems", lambda sdist, source: [])
+    (tmp_path / "clone" / "dist").mkdir(parents=True)
+    (tmp_path / "clone" / "dist" / "old.whl").touch()
+    return tmp_path / "clone" / "dist", finds
+
+
+def test_a_release_says_what_it_made_and_what_comes_next(stood_in, capsys):
+    dist, _ = stood_in
+    assert release.main() == 0
+    assert sorted(path.name for path in dist.iterdir()) == ["SHA256SUMS", "inflight.tar.gz", "inflight.whl"]
+    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=dist, check=True)
+    said = capsys.readouterr().out
+    assert (dist / "SHA256SUMS").read_text() in said and f"git tag -a v{__version__}" in said and "make test" in said
+
+
+@pytest.mark.parametrize("found, says", [({"checks": 1}, "`make check` fails"), ({"wheel": ["a", "b"]}, "a\nb")])
+def test_what_a_release_finds_ends_it_and_touches_nothing(stood_in, capsys, found, says):
+    dist, finds = stood_in
+    finds.update(found)
+    assert release.main() == 1 and f"error: no release: {says}" in capsys.readouterr().err
+    assert [path.name for path in dist.iterdir()] == ["old.whl"]
+
+
 def test_a_build_that_fails_says_why(tmp_path):
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "pyproject.toml").write_text("[project]\nname = 1\n")
