@@ -28,7 +28,7 @@ def run(notebook: nbformat.NotebookNode, work) -> str:
 
 def test_a_solution_passes_and_the_next_lab_takes_its_part(work):
     said = run(solution("07"), work)
-    assert "Kept as mine/model.py: later labs use it." in said
+    assert "Kept as mine/model.py" in said
     assert "iterative_model: yours, passed 7." in said
     row = achieved.read(work)["exercises"].query("lesson.str.startswith('07')").iloc[0]
     assert row["exercises"] == row["done"] == row["tries"] >= 4 and row["open"] == ""

@@ -85,7 +85,7 @@ def test_a_part_that_no_longer_counts_gives_way_to_an_earlier_exercise(work, wri
     mine.keep("scheduler", written, "5.4")
     own = work / "mine" / "scheduler.py"
     own.write_text("WHO = 'untested'\n") if happens == "changed" else own.unlink()
-    assert mine.keep("scheduler", written, "4.3") == "Kept as mine/scheduler.py: later labs use it."
+    assert mine.keep("scheduler", written, "4.3") == "Kept as mine/scheduler.py, your scheduler from here on."
     assert repr(mine.part("scheduler")) == "scheduler: yours, passed 4.3"
 
 
