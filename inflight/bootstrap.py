@@ -6,7 +6,8 @@ so that even Python 3.6 parses it, because only then can an old Python be told w
 A stamp inside .venv is written last. It names what .venv was made from, so a half-made, moved or outdated .venv has no
 stamp that fits, and is made again.
 
-With --here the packages go into the Python that runs this, and no .venv is made: for conda, mamba and Binder.
+With --here the packages go into the Python that runs this, and no .venv is made: for conda, mamba and Binder. So it is
+where this file came in a wheel (`pip install --no-deps inflight-….whl && python -m inflight.bootstrap --here`).
 
 PyTorch is the build that the package index has: for GPUs, or for CPUs, which is five times smaller. With
 INFLIGHT_TORCH=cpu in the environment it is the one for CPUs or none.
@@ -21,7 +22,9 @@ import shutil
 import subprocess
 import sys
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PACKAGE = os.path.dirname(os.path.abspath(__file__))
+IN_WHEEL = os.path.isdir(os.path.join(PACKAGE, "course"))
+ROOT = os.path.join(PACKAGE, "course") if IN_WHEEL else os.path.dirname(PACKAGE)
 PYTHONS = ((3, 11), (3, 12))
 MACHINES = ("x86_64", "aarch64")  # CPUs that Triton's and OpenVINO's wheels exist for
 GLIBC = (2, 35)
@@ -226,7 +229,7 @@ def follow(pip, log_file, total):
 
 
 def install(root, prefix):
-    """Install requirements.txt and this project into the environment at `prefix`.
+    """Install requirements.txt and this project, which a wheel has brought already, into the environment at `prefix`.
 
     Every file is held against its hash in requirements.txt, and each is a wheel, so that none runs code now. The one
     exception is PyTorch: whether its build is for CPUs or for GPUs depends on the index, and so does its hash. pip
@@ -244,8 +247,9 @@ def install(root, prefix):
     # requirements.txt is the whole set, so nothing is left for pip to resolve; why it must not try: see pyproject.toml.
     hashed = ["--no-deps", "--require-hashes", "--only-binary=:all:", "-r", "requirements.txt"]
     run_pip(root, prefix, ["install", *hashed], len(pins))
-    # setuptools, which this needs, has just been installed: no other is fetched.
-    run_pip(root, prefix, ["install", "--no-deps", "--no-build-isolation", "-e", "."], 0)
+    if not IN_WHEEL:
+        # setuptools, which this needs, has just been installed: no other is fetched.
+        run_pip(root, prefix, ["install", "--no-deps", "--no-build-isolation", "-e", "."], 0)
     if os.environ.get("INFLIGHT_TORCH") == "cpu":
         torch = [pin + "+cpu" for pin in torch]
     if torch:  # with the CUDA libraries that its build for GPUs names
@@ -363,6 +367,10 @@ def setup(root, here=False):
     problem = unsupported(machine_facts())
     if problem:
         raise SetupError(problem)
+    if IN_WHEEL and not here:
+        raise SetupError(
+            "The course came in a wheel: run `python -m inflight.bootstrap --here` in an environment of its own."
+        )
     if here:
         return install_here(root, sys.prefix)
     if is_ready(root):

@@ -41,7 +41,14 @@ class Check:
 
 def checks() -> list[Check]:
     """Everything the course needs or can use, in the order of the table."""
-    return [*_platform_checks(), *_resource_checks(), *_port_checks(), *_accelerator_checks(), _model_check()]
+    return [
+        *_platform_checks(),
+        *_resource_checks(),
+        *_port_checks(),
+        *_accelerator_checks(),
+        _model_check(),
+        *_telemetry_checks(),
+    ]
 
 
 def tier() -> str:
@@ -217,6 +224,14 @@ def _model_check() -> Check:
         "inflight fetch (or nothing: it is fetched when first used)",
         required=False,
     )
+
+
+def _telemetry_checks() -> list[Check]:
+    """A row where pip has installed what set-up leaves out; see `inflight/__init__.py`."""
+    if _version("openvino-telemetry") is None:
+        return []
+    have, fix = "installed; the course does not let it load", "pip uninstall openvino-telemetry"
+    return [_check("OpenVINO's telemetry", "left out", have, False, fix, required=False)]
 
 
 def _short(path: Path) -> str:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from inflight import trust
 
-COURSE = Path(__file__).resolve().parent.parent
+PACKAGE = Path(__file__).resolve().parent
+# A wheel holds the course in the package; a clone has it beside the package.
+COURSE = PACKAGE / "course" if (PACKAGE / "course").is_dir() else PACKAGE.parent
 ASSETS = COURSE / "assets"
 
 

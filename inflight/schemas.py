@@ -24,6 +24,7 @@ from inflight.errors import CourseError
 MOST_BYTES = 1 << 20  # of a file of settings
 # Values in memory take some 50 times the bytes that the shortest of them, `[],`, has in the file.
 MOST_VALUES = 4_000_000
+MOST_SHOWN = 120  # characters of a value that does not fit
 
 
 class Schema(BaseModel):
@@ -94,4 +95,5 @@ def _shortened(value: object) -> str:
     if isinstance(value, int) and abs(value) >= 1 << 64:
         return "a number of more than 64 bits"
     is_constant = value is None or isinstance(value, bool)
-    return json.dumps(value) if is_constant else reprlib.repr(value)
+    shown = json.dumps(value) if is_constant else reprlib.repr(value)
+    return shown if len(shown) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]}…"

@@ -42,6 +42,13 @@ def test_the_table_covers_what_the_course_needs():
     ]
 
 
+def test_telemetry_that_pip_has_installed_is_told_of(monkeypatch):
+    monkeypatch.setattr(machine, "version", lambda name: "2026.1")
+    last = machine.checks()[-1]
+    assert (last.name, last.ok, last.required) == ("OpenVINO's telemetry", False, False)
+    assert last.fix == "pip uninstall openvino-telemetry"
+
+
 def test_a_row_that_is_not_ok_has_a_one_line_fix_and_no_other_has(monkeypatch, tmp_path):
     monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path))
     monkeypatch.setattr(machine, "MIN_MEMORY_GIB", 10**6)

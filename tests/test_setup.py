@@ -29,6 +29,9 @@ LOCK.append(Requirement(TORCH))
 LINUX = {"system": "Linux", "machine": "x86_64", "glibc": (2, 36)}
 
 
+DIRECT = PROJECT["project"]["dependencies"] + PROJECT["project"]["optional-dependencies"]["dev"]
+
+
 def locked(python: str) -> dict[str, str]:
     """Name -> version of what requirements.txt installs with this Python on Linux."""
     environment = {
@@ -48,7 +51,7 @@ def locked(python: str) -> dict[str, str]:
 @pytest.mark.parametrize("python", ["3.11", "3.12"])
 def test_every_direct_dependency_is_pinned_alike_in_requirements(python):
     pins = locked(python)
-    for line in PROJECT["project"]["dependencies"]:
+    for line in DIRECT:
         direct = Requirement(line)
         assert str(direct.specifier) == "==" + pins[canonicalize_name(direct.name)], line
 
@@ -161,6 +164,22 @@ def test_set_up_here_installs_into_this_python_and_takes_the_telemetry_out(monke
     assert settings["LabApp"]["news_url"] is None
 
 
+def test_a_wheel_brings_itself_and_set_up_the_rest(monkeypatch, tmp_path, capsys):
+    ran = []
+    monkeypatch.setattr(bootstrap, "IN_WHEEL", True)
+    monkeypatch.setattr(bootstrap, "run_pip", lambda root, prefix, arguments, total: ran.append(arguments))
+    bootstrap.install(str(ROOT), str(tmp_path))
+    assert ["--require-hashes" in arguments for arguments in ran] == [True, False] and ran[1][1].startswith("torch==")
+    monkeypatch.setattr(sys, "argv", ["bootstrap.py"])
+    assert bootstrap.main() == 2 and "python -m inflight.bootstrap --here" in capsys.readouterr().err
+
+
+def test_jupyterlab_is_as_quiet_where_no_set_up_ran():
+    """In an environment that pip made alone: `inflight lab` brings the settings."""
+    settings = json.loads((ROOT / "assets" / "jupyterlab" / "jupyter_lab_config.json").read_text())
+    assert settings == bootstrap.JUPYTER
+
+
 @pytest.mark.parametrize("wish, wanted", [("cpu", f"{TORCH}+cpu"), ("any", TORCH), ("", TORCH)])
 def test_pytorch_for_cpus_is_taken_or_none(monkeypatch, tmp_path, wish, wanted):
     ran = []
@@ -200,7 +219,7 @@ def test_requirements_hold_everything_that_its_packages_ask_for():
     replaced = {
         canonicalize_name(Requirement(line).name) for line in uv["override-dependencies"] + uv["exclude-dependencies"]
     }
-    extras = {canonicalize_name(r.name): r.extras for r in map(Requirement, PROJECT["project"]["dependencies"])}
+    extras = {canonicalize_name(r.name): r.extras for r in map(Requirement, DIRECT)}
     for name in pins:
         try:
             wanted = [Requirement(line) for line in requires(name) or []]
@@ -353,13 +372,15 @@ def test_bare_make_lists_the_targets():
     command = ["make", "--no-print-directory", "-C", ROOT]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     targets = {line.split()[1] for line in listed.splitlines()}
-    assert targets == {"help", "course", "check", "test", "lab", "notebooks", "clean"}
+    assert targets == {"help", "course", "check", "test", "lab", "notebooks", "release", "clean"}
 
 
 def test_versions_agree():
     from inflight import __version__
 
-    assert __version__ == PROJECT["project"]["version"]
+    assert PROJECT["project"]["dynamic"] == ["version"], "it stands in inflight/__init__.py alone"
+    assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "inflight.__version__"}
+    assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
     assert version("nvidia-pytriton") == locked("3.11")["nvidia-pytriton"]
 
 

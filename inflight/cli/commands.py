@@ -20,7 +20,7 @@ from rich.tree import Tree
 
 from inflight import containers, engine, leftovers, models, triton
 from inflight.checkpoint.names import DEFAULT
-from inflight.cli import bench, bench_sweep, datasets, gpt2, terminal
+from inflight.cli import bench, bench_sweep, datasets, gpt2, progress, terminal
 from inflight.cli.terminal import ENGINE_DIR, console, progress_console
 from inflight.engine.config import BuildConfig
 from inflight.errors import CourseError
@@ -414,23 +414,7 @@ def lab(
         workspace.open_lab(folder, first, jupyters)
 
 
-@app.command()
-def progress(as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False) -> None:
-    """Show what you have done: exercises, predictions, and the parts of a stack of your own."""
-    from inflight.notebook import achieved, workspace
-
-    done = achieved.read(workspace.around(Path.cwd()) or workspace.home())
-    if as_json:
-        print(json.dumps({name: table.to_dict("records") for name, table in done.items()}, indent=2))
-        return
-    for title, table in done.items():
-        shown = Table(*table.columns, title=title, title_justify="left")
-        for row in table.astype(str).itertuples(index=False):
-            shown.add_row(*map(escape, row))
-        if len(table):
-            console.print(shown)
-
-
+app.command()(progress.progress)
 bench.app.command("sweep")(bench_sweep.sweep)
 bench.app.command("honesty")(bench_sweep.honesty)
 app.add_typer(bench.app, name="bench")

@@ -83,7 +83,7 @@ def progress(folder: Path, course: Path = COURSE) -> pd.DataFrame:
     for lesson in syllabus.read(course):
         if lesson.planned:
             continue
-        known = _exercises(course, lesson.number)
+        known = exercises(course, lesson.number)
         checked = {name: tried[name] for name in known if name in tried}
         done = [name for name, statuses in checked.items() if "done" in statuses]
         still_open = ", ".join(name for name in checked if name not in done)
@@ -103,6 +103,17 @@ def predictions(folder: Path) -> pd.DataFrame:
     entries = [entry for entry in read(folder) if entry["kind"] == "prediction"]
     rows = pd.DataFrame([[entry.get(name) for name in columns] for entry in entries], columns=columns)
     return rows.drop_duplicates("question", ignore_index=True)
+
+
+def exercises(course: Path, number: str) -> list[str]:
+    """The exercises of a lesson's labs, in their order, by what their cells hand to `check`."""
+    cells = [
+        cell.source
+        for path in sorted((course / "labs").glob(f"{number}_*.ipynb"))
+        for cell in nbformat.read(path, as_version=4).cells
+        if cell.cell_type == "code"
+    ]
+    return list(dict.fromkeys(CHECKED.findall("\n".join(cells))))
 
 
 def tries(folder: Path, exercise: str) -> pd.DataFrame:
@@ -155,14 +166,3 @@ def _entry(line: str) -> dict | None:
     except ValueError:
         return None
     return entry if isinstance(entry, dict) and isinstance(entry.get("kind"), str) else None
-
-
-def _exercises(course: Path, number: str) -> list[str]:
-    """The exercises of a lesson's labs, in their order, by what their cells hand to `check`."""
-    cells = [
-        cell.source
-        for path in sorted((course / "labs").glob(f"{number}_*.ipynb"))
-        for cell in nbformat.read(path, as_version=4).cells
-        if cell.cell_type == "code"
-    ]
-    return list(dict.fromkeys(CHECKED.findall("\n".join(cells))))

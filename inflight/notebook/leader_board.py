@@ -12,7 +12,7 @@ from IPython.display import HTML
 
 from inflight.notebook import charts, journal, workspace
 
-NO_WORKSPACE = "Your tries are kept in the folder that `make lab` opens; this notebook is in none."
+NO_WORKSPACE = "Your tries are kept in the folder that `inflight lab` opens; this notebook is in none."
 NO_TRIES = "No try of exercise {} was measured yet."
 MOST_ROWS = 10
 

@@ -54,12 +54,12 @@ class Prepared:
 def home(course: Path = COURSE) -> Path:
     """Where the workspace is: $INFLIGHT_WORK, else `work` in the clone, else `work` in the current folder.
 
-    A clone that the user cannot write to, as in a class's image, is no place for it.
+    A clone that the user cannot write to, as in a class's image, is no place for it; nor is an installed package.
     """
     if named := os.environ.get("INFLIGHT_WORK"):
         return Path(named).expanduser().absolute()
-    in_clone = (course / "lessons").is_dir() and os.access(course, os.W_OK)
-    return (course if in_clone else Path.cwd()) / "work"
+    is_clone = (course / "Makefile").is_file()
+    return (course if is_clone and os.access(course, os.W_OK) else Path.cwd()) / "work"
 
 
 def around(folder: Path) -> Path | None:
@@ -77,7 +77,7 @@ def prepare(folder: Path, fresh: str | None = None, course: Path = COURSE) -> Pr
         Set these old copies aside first: of the lesson with this number, or "all", with all that the learner has
         written.
     course : Path
-        The clone.
+        Where the course is.
 
     Returns
     -------
@@ -121,10 +121,11 @@ def lecture(folder: Path, number: str | None) -> Path:
 def open_lab(folder: Path, first: Path, arguments: list[str]) -> NoReturn:
     """Become JupyterLab in the workspace, open at the notebook `first`; `arguments` are JupyterLab's own.
 
-    It listens on this machine alone unless they say otherwise, and asks nobody for news.
+    It listens on this machine alone unless they say otherwise, and asks nobody for news. In its kernels OpenVINO's
+    telemetry, which pip installs with OpenVINO, cannot be imported, whatever they import first.
     """
-    settings = str(COURSE / "assets" / "jupyterlab")
-    paths = filter(None, [settings, os.environ.get("JUPYTER_CONFIG_PATH")])
+    settings = _before("JUPYTER_CONFIG_PATH", COURSE / "assets" / "jupyterlab")
+    modules = _before("PYTHONPATH", COURSE / "assets" / "left-out")
     given = {argument.split("=")[0] for argument in arguments}
     own = [] if given & {"--ip", "--ServerApp.ip"} else ["--ServerApp.ip=127.0.0.1"]
     places = [
@@ -132,7 +133,12 @@ def open_lab(folder: Path, first: Path, arguments: list[str]) -> NoReturn:
         f"--LabApp.default_url=/lab/tree/{first.relative_to(folder).as_posix()}",
     ]
     command = [sys.executable, "-m", "jupyter", "lab", *own, *places, *arguments]
-    os.execve(sys.executable, command, {**os.environ, "JUPYTER_CONFIG_PATH": os.pathsep.join(paths)})
+    os.execve(sys.executable, command, {**os.environ, **settings, **modules})
+
+
+def _before(variable: str, folder: Path) -> dict[str, str]:
+    """The environment variable with `folder` before the folders that it names already."""
+    return {variable: os.pathsep.join(filter(None, [str(folder), os.environ.get(variable)]))}
 
 
 def _copy(sources: dict[str, Path], folder: Path) -> tuple[list[str], list[str]]:

@@ -158,7 +158,7 @@ def test_what_was_achieved_is_shown(work, written):
 
 def test_a_board_outside_of_a_workspace_says_where_work_is_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert "make lab" in repr(achieved.board())
+    assert "inflight lab" in repr(achieved.board())
 
 
 def test_tries_are_rows_with_a_column_a_figure(work):

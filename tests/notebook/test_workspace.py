@@ -138,7 +138,9 @@ def test_what_cannot_be_done_is_one_sentence(course, tmp_path, call, words):
 
 
 def test_where_it_is(tmp_path, monkeypatch):
-    (tmp_path / "clone" / "lessons").mkdir(parents=True)
+    for name in ("clone", "wheel"):
+        (tmp_path / name / "lessons").mkdir(parents=True)
+    (tmp_path / "clone" / "Makefile").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("INFLIGHT_WORK", raising=False)
     assert workspace.home(tmp_path / "clone") == tmp_path / "clone" / "work"
@@ -164,6 +166,19 @@ def test_options_of_jupyterlab_need_no_lesson_before_them(given, opened, jupyter
     result = CliRunner().invoke(commands.app, ["lab", *given])
     assert result.exit_code == 0, result.output
     assert asked == [(opened, jupyters)]
+
+
+def test_kernels_cannot_import_openvinos_telemetry_though_pip_installed_it(tmp_path, monkeypatch):
+    started = []
+    monkeypatch.setattr(os, "execve", lambda program, command, environment: started.append(environment))
+    (tmp_path / "openvino_telemetry.py").write_text("print('a report')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    workspace.open_lab(tmp_path, tmp_path / "notebooks" / "00_start_here.ipynb", [])
+    [environment] = started
+    code = "try: import openvino_telemetry\nexcept ImportError as error: print(error)"
+    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert said.stdout == "OpenVINO's telemetry is left out: the course sends nothing\n"
+    assert environment["PYTHONPATH"].endswith(f"{os.pathsep}{tmp_path}")
 
 
 def test_jupyterlab_opens_in_it_with_its_token_and_asks_for_no_news(tmp_path):

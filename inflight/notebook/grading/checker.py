@@ -14,6 +14,7 @@ from inflight.notebook import journal, mine
 from inflight.notebook.grading.finding import NOT_YET, Finding, Measured, hint, measured
 
 SEED = "INFLIGHT_SEED"  # the environment's: the same hidden cases again
+MOST_KEPT = 300  # characters of a hint, in the learner's record
 
 # The module beside this one that holds a lesson's graders, by the number before the dot of its exercises.
 _LESSONS = {
@@ -182,7 +183,8 @@ def check(exercise: str, answer: object) -> Result:
             {"what": figure.what, "value": figure.value, "course": figure.course, "nothing": figure.nothing}
             for figure in result.figures
         ]
-        journal.note("exercise", exercise=exercise, status=result.status, seed=result.seed, figures=figures)
+        what = {"status": result.status, "seed": result.seed, "said": result.hint[:MOST_KEPT]}
+        journal.note("exercise", exercise=exercise, figures=figures, **what)
     if result.status != "done" and os.environ.get("COURSE_STRICT") == "1":
         raise CourseError(f"{result!r} Correct the answer in the lesson's lab.py, or the exercise's grader.")
     return result

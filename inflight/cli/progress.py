@@ -1,0 +1,106 @@
+"""`inflight progress`: what a learner has done, what they hand in, and what a class has handed in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from inflight.cli import terminal
+from inflight.cli.terminal import console
+from inflight.errors import CourseError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from inflight.notebook.handed_in import Class
+
+MARKS = {"": "", "tried": "·"}  # of an exercise, where the terminal has little room; one that passed is a tick
+
+
+def progress(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    hand_in: Annotated[
+        str | None,
+        typer.Option("--hand-in", metavar="NAME", help="Write a file that you may hand in, under this name."),
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Where that file goes; by default to the current folder, with your name.")
+    ] = None,
+    of_class: Annotated[
+        Path | None, typer.Option("--class", metavar="FOLDER", help="Show who passed what, from files handed in.")
+    ] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="With --class: print a row a learner as CSV.")] = False,
+) -> None:
+    """Show what you have done: exercises, predictions, and the parts of a stack of your own.
+
+    Nothing is sent: what you hand in is a file, and you give it to whom you like.
+
+    Example: [bold]inflight progress --hand-in "Ada Lovelace"[/] or [bold]inflight progress --class handed-in[/]
+    """
+    if (save and hand_in is None) or (as_csv and of_class is None) or (hand_in is not None and (of_class or as_json)):
+        raise CourseError(
+            "--save goes with --hand-in NAME, --csv with --class FOLDER; --hand-in with neither --class nor --json."
+        )
+    if of_class is not None:
+        return _show_class(of_class, as_json, as_csv)
+    from inflight.notebook import achieved, handed_in, workspace
+
+    folder = workspace.around(Path.cwd()) or workspace.home()
+    if hand_in is not None:
+        path, made = handed_in.write(folder, hand_in, save)
+        terminal.tell(
+            f"{path} is a text file, and you may read it before you hand it in. It holds, and nothing else: {made}."
+        )
+        return
+    done = achieved.read(folder)
+    if as_json:
+        print(json.dumps({name: table.to_dict("records") for name, table in done.items()}, indent=2))
+        return
+    for title, table in done.items():
+        _print(title, table)
+
+
+def _show_class(folder: Path, as_json: bool, as_csv: bool) -> None:
+    from inflight.notebook import handed_in
+
+    found = handed_in.read_class(folder)
+    marks, exercises = handed_in.marks(found), handed_in.exercises(found)
+    if as_csv:
+        print(marks.to_csv(index=False), end="")
+    elif as_json:
+        print(json.dumps(_facts(found, exercises), indent=2))
+    else:
+        _print_marks(marks)
+        _print("exercises", exercises[(exercises["passed"] > 0) | (exercises["tried"] > 0)])
+    for problem in found.problems:
+        terminal.tell(problem)
+
+
+def _facts(found: Class, exercises: pd.DataFrame) -> dict:
+    learners = [{"learner": name, **handed.model_dump(mode="json")} for name, handed in found.learners]
+    return {"learners": learners, "exercises": exercises.to_dict("records"), "problems": found.problems}
+
+
+def _print_marks(marks: pd.DataFrame) -> None:
+    """A row a learner, a column an exercise that anybody tried; in as many tables as the terminal's width makes it."""
+    ends = ["passed", "predictions", "parts"]
+    names = [name for name in marks.columns if name not in ("learner", *ends) and marks[name].any()]
+    shown = marks.assign(**{name: [MARKS.get(mark, "✓") for mark in marks[name]] for name in names})
+    widest = min(30, max(map(len, marks["learner"])))
+    fits = max(1, (console.width - widest - 4) // 7)  # an exercise takes seven columns, with its frame
+    for start in range(0, len(names), fits):
+        _print("who passed what: ✓ passed, · tried", shown[["learner", *names[start : start + fits]]])
+    _print("in all", shown[["learner", *ends]])
+
+
+def _print(title: str, table: pd.DataFrame) -> None:
+    shown = Table(*table.columns, title=title, title_justify="left")
+    for row in table.astype(str).itertuples(index=False, name=None):
+        shown.add_row(*map(escape, row))
+    if len(table):
+        console.print(shown)

@@ -1,0 +1,34 @@
+"""What a build adds to the package: the course itself, as `inflight/course`. All else is in pyproject.toml.
+
+A clone has the course beside the package (`inflight/paths.py`), so an editable installation copies nothing.
+"""
+
+import shutil
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+# The last two are for a set-up that holds every file against its hash: `python -m inflight.bootstrap --here`.
+CARRIED = ("assets", "labs", "lessons", "notebooks", "solutions", "requirements.txt", "pyproject.toml")
+LITTER = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
+
+
+class WithCourse(build_py):
+    """Builds the package, and the course in it."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return
+        course = Path(self.build_lib, "inflight", "course")
+        shutil.rmtree(course, ignore_errors=True)  # what an earlier build left there
+        course.mkdir(parents=True)
+        for name in CARRIED:
+            if Path(name).is_dir():
+                shutil.copytree(name, course / name, ignore=LITTER)
+            else:
+                shutil.copy2(name, course / name)
+
+
+setup(cmdclass={"build_py": WithCourse})
