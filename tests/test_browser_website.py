@@ -3,8 +3,11 @@
 INFLIGHT_SITE names a folder that `make site` has written: then every page of it is looked at.
 """
 
+import functools
+import http.server
 import os
 import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -29,22 +32,34 @@ pytestmark = [
 ]
 
 
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_): ...
+
+
 @pytest.fixture(scope="module")
-def page():
-    """A page of a browser, with axe at hand; in the end it has asked nobody for anything."""
-    axe = next(website.VENV.glob("lib/python*/site-packages/*/axe.min.js"))
-    outside = []
+def address():
+    """The pages behind a server, as the web has them: of files, a search could not show what is around a word."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=SITE)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def page(address):
+    """A page of a browser; in the end it has asked nobody else for anything, and no script has failed."""
+    outside, errors = [], []
     with chromium() as browser:
-        page = browser.new_page(viewport=LAPTOP)
-        page.on("request", lambda request: outside.append(request.url) if request.url.startswith("http") else None)
-        page.add_init_script(path=axe)
+        page = browser.new_context(viewport=LAPTOP, base_url=address).new_page()
+        page.on("request", lambda request: outside.append(request.url) if address not in request.url else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
         yield page
-    assert outside == []
+    assert outside == [] and errors == []
 
 
 def open_page(page, name, theme="light", size=LAPTOP):
     page.set_viewport_size(size)
-    page.goto((SITE / f"{name}.html").as_uri())
+    page.goto(f"/{name}.html")
     page.evaluate("theme => document.documentElement.dataset.theme = theme", theme)
 
 
@@ -52,6 +67,7 @@ def open_page(page, name, theme="light", size=LAPTOP):
 @pytest.mark.parametrize("name", PAGES)
 def test_everybody_can_read_a_page(page, name, theme):
     open_page(page, name, theme)
+    page.add_script_tag(path=next(website.VENV.glob("lib/python*/site-packages/*/axe.min.js")))
     assert page.evaluate(AXE) == []
 
 
@@ -73,19 +89,18 @@ def test_a_picture_comes_alive_when_it_comes_near(page):
         assert figure.evaluate("figure => figure.querySelector('.main-svg').clientWidth - figure.clientWidth") <= 1
 
 
-def test_without_scripts_the_drawings_and_the_text_are_there():
-    with chromium() as browser:
-        page = browser.new_page(java_script_enabled=False)
-        page.goto((SITE / "notebooks/04_batching.html").as_uri())
-        picture = page.locator(".inflight-figure img").first
-        picture.scroll_into_view_if_needed()
-        expect(picture).to_be_visible()
-        assert picture.get_attribute("alt").startswith("On paper")
+def test_without_scripts_the_drawings_and_the_text_are_there(page):
+    plain = page.context.browser.new_page(java_script_enabled=False)
+    plain.goto((SITE / "notebooks/04_batching.html").as_uri())
+    picture = plain.locator(".inflight-figure img").first
+    picture.scroll_into_view_if_needed()
+    expect(picture).to_be_visible()
+    assert picture.get_attribute("alt").startswith("On paper")
+    plain.close()
 
 
 def test_search_finds_a_word_where_it_is_explained(page):
-    open_page(page, "search")
-    page.goto(f"{page.url}?q=goodput")
+    page.goto("/search.html?q=goodput")
     results = page.locator("#search-results li a")
     results.first.wait_for(timeout=60_000)
     found = " ".join(results.all_inner_texts())

@@ -56,7 +56,7 @@ def environment(venv: Path = VENV) -> Path:
 
 
 def build(out: Path = SITE, python: Path | None = None) -> None:
-    """Write the pages to `out`, which is emptied first.
+    """Write the pages to `out`, in the place of what is there.
 
     Parameters
     ----------
@@ -69,26 +69,26 @@ def build(out: Path = SITE, python: Path | None = None) -> None:
         A link leads nowhere, Sphinx found a fault, or a page would fetch something from another host.
     """
     python = python or environment()
-    address = website_pages.repository(COURSE)
-    shutil.rmtree(out, ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder:
-        source, doctrees = Path(folder) / "source", Path(folder) / "doctrees"
+        source, made = Path(folder) / "source", Path(folder) / "made" / "html"
         source.mkdir()
-        website_pages.prepare(COURSE, source, address)
-        command = [python, "-m", "sphinx", "-b", "html", "-c", SETTINGS, "-d", doctrees]
-        command += ["--fail-on-warning", "--keep-going", "--quiet", "--jobs", "auto", source, out]
+        website_pages.prepare(COURSE, source, website_pages.repository(COURSE))
+        command = [python, "-m", "sphinx", "-b", "html", "-c", SETTINGS, "-d", f"{folder}/doctrees"]
+        command += ["--fail-on-warning", "--keep-going", "--quiet", "--jobs", "auto", source, made]
         ran = subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd=COURSE)
         if ran.returncode:
             said = (ran.stderr or ran.stdout).replace(f"{source}/", "").strip()
             raise CourseError(f"Sphinx could not make the pages; mend what it names:\n{said}")
-        static = out / "_static"
+        static = made / "_static"
         shutil.copytree(source / website_pages.PICTURES, static / "pictures")
-    (static / "plotly.min.js").write_text(get_plotlyjs(), encoding="utf-8")
-    (static / "pictures.js").write_text(f"{linked_marks.SCRIPT}\n{DRAW}", encoding="utf-8")
-    (out / ".nojekyll").touch()  # GitHub's pages would leave out folders that begin with an underscore
-    for page in out.rglob("*.html"):
-        for tag in website_pages.outside(page.read_text(encoding="utf-8")):
-            raise CourseError(f"{page.relative_to(out)} would fetch {tag} from another host; bring it along.")
+        (static / "plotly.min.js").write_text(get_plotlyjs(), encoding="utf-8")
+        (static / "pictures.js").write_text(f"{linked_marks.SCRIPT}\n{DRAW}", encoding="utf-8")
+        (made / ".nojekyll").touch()  # GitHub's pages would leave out folders that begin with an underscore
+        for page in made.rglob("*.html"):
+            for tag in website_pages.outside(page.read_text(encoding="utf-8")):
+                raise CourseError(f"{page.relative_to(made)} would fetch {tag} from another host; bring it along.")
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(made, out)
 
 
 def main(arguments: list[str]) -> int:

@@ -34,6 +34,7 @@ PARTS = {
     "Teach it": ("assets/instructor/README.md", "assets/instructor/*.md", "assets/instructor/hub/*.md"),
     "Work on it": ("CONTRIBUTING.md", "SECURITY.md"),
 }
+BELOW = {"labs": "Lab", "solutions": "Solution"}  # what stands under a lecture, and how it is called there
 BRANCH = "main"
 _CODE = re.compile(r"(^(?:```|~~~).*?^(?:```|~~~)|`[^`\n]*`)", re.M | re.S)
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
@@ -176,12 +177,9 @@ def _facts(page: Page, address: str) -> dict[str, str]:
 
 def _contents(part: str, listed: list[Page]) -> str:
     """The directive that lists `listed` under the heading `part`; labs and solutions stand below their lectures."""
-    top = [page for page in listed if page.path.split("/")[0] not in ("labs", "solutions")]
-    return f"\n```{{toctree}}\n:hidden:\n:caption: {part}\n\n{_lines(top)}\n```\n"
-
-
-def _lines(listed: list[Page]) -> str:
-    return "\n".join(f"/{page.name}" for page in listed)
+    top = [page for page in listed if page.path.split("/")[0] not in BELOW]
+    entries = "\n".join(f"/{page.name}" for page in top)
+    return f"\n```{{toctree}}\n:hidden:\n:caption: {part}\n\n{entries}\n```\n"
 
 
 def _without_badges(text: str) -> str:
@@ -203,18 +201,19 @@ def _for_web(notebook: NotebookNode, page: Page, links: Links, target: Path) -> 
                 output.data = _figure(data, f"{Path(page.path).stem}_{number}", page, target)
             elif "text/html" in data:
                 data["text/html"] = re.sub(r'(href="[^":]+)\.ipynb', r"\1.html", data["text/html"])
+    if page.path.startswith("solutions/"):  # or a search shows two of one name
+        notebook.cells[0].source = notebook.cells[0].source.replace("# Lab ", "# Solution ", 1)
     below = [other for other in links.by_path.values() if _belongs_to(other, page)]
     if below:
-        toctree = f"```{{toctree}}\n:hidden:\n\n{_lines(below)}\n```"
+        entries = "\n".join(f"{BELOW[other.path.split('/')[0]]} </{other.name}>" for other in below)
+        toctree = f"```{{toctree}}\n:hidden:\n\n{entries}\n```"
         notebook.cells.append(nbformat.v4.new_markdown_cell(toctree, id="contents"))
     return notebook
 
 
 def _belongs_to(other: Page, page: Page) -> bool:
     lesson = Path(page.path).stem
-    return page.path.startswith("notebooks/") and other.path in {
-        f"{kind}/{file_name(kind, lesson)}" for kind in SUFFIX if kind != "notebooks"
-    }
+    return page.path.startswith("notebooks/") and other.path in {f"{kind}/{file_name(kind, lesson)}" for kind in BELOW}
 
 
 def _figure(data: dict, name: str, page: Page, target: Path) -> NotebookNode:

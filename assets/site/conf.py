@@ -23,12 +23,7 @@ nb_execution_mode = "off"
 nb_merge_streams = True
 myst_heading_anchors = 4
 myst_links_external_new_tab = False
-
-
-def myst_heading_slug_func(text: str) -> str:
-    """The anchor of a heading; `tools.website_pages` writes the anchors of links alike."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-
+myst_heading_slug_func = "glossary_links.anchor"
 
 html_theme = "pydata_sphinx_theme"
 html_title = project
@@ -40,6 +35,7 @@ html_sidebars = {"**": ["course-contents"]}
 html_show_sourcelink = False
 html_copy_source = False
 html_theme_options = {
+    "logo": {"text": "Serving LLMs with Triton"},
     "navbar_center": [],
     "navbar_persistent": ["search-button-field"],
     "navbar_end": ["theme-switcher"],
@@ -54,9 +50,13 @@ html_theme_options = {
 }
 
 
-def _add_actions(app, pagename: str, _template: str, context: dict, _doctree) -> None:
-    """Give the templates what `pages.json` says of a page: its source, and where it can be run."""
+def _complete(app, pagename: str, _template: str, context: dict, _doctree) -> None:
+    """Give the templates what `pages.json` says of a page: its source, and where it can be run.
+
+    And a corner of a table in which nothing stands is no heading, also to a screen reader.
+    """
     context["page_facts"] = app.config.course_pages.get(pagename, {})
+    context["body"] = re.sub(r'<th class="head[^"]*"><p></p></th>', "<td></td>", context.get("body", ""))
 
 
 def _read_pages(app, config) -> None:
@@ -66,4 +66,4 @@ def _read_pages(app, config) -> None:
 def setup(app) -> None:
     app.add_config_value("course_pages", {}, "html")
     app.connect("config-inited", _read_pages)
-    app.connect("html-page-context", _add_actions)
+    app.connect("html-page-context", _complete)

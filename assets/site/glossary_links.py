@@ -35,6 +35,11 @@ class Term:
     meaning: str
 
 
+def anchor(heading: str) -> str:
+    """The anchor of a heading; `tools.website_pages` writes those of links alike."""
+    return re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-")
+
+
 def read(text: str) -> list[Term]:
     """The terms of a glossary: `## NN · Lesson`, `### Term`, and a sentence that may end with "Also: a, b."."""
     terms, lesson = [], 0
