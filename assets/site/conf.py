@@ -56,7 +56,7 @@ def _complete(app, pagename: str, _template: str, context: dict, _doctree) -> No
     And a corner of a table in which nothing stands is no heading, also to a screen reader.
     """
     context["page_facts"] = app.config.course_pages.get(pagename, {})
-    context["body"] = re.sub(r'<th class="head[^"]*"><p></p></th>', "<td></td>", context.get("body", ""))
+    context["body"] = re.sub(r"<th\b[^>]*>(?:<p></p>|\s*)</th>", "<td></td>", context.get("body", ""))
 
 
 def _read_pages(app, config) -> None:
