@@ -51,6 +51,7 @@ def page(address):
     outside, errors = [], []
     with chromium() as browser:
         page = browser.new_context(viewport=LAPTOP, base_url=address).new_page()
+        page.set_default_timeout(120_000)  # for a machine that does other things, too
         page.on("request", lambda request: outside.append(request.url) if address not in request.url else None)
         page.on("pageerror", lambda error: errors.append(str(error)))
         yield page
@@ -84,7 +85,7 @@ def test_a_picture_comes_alive_when_it_comes_near(page):
     assert re.match("On paper 1,312 iterations", figures.first.get_attribute("aria-label"))
     for figure in figures.all():
         figure.scroll_into_view_if_needed()
-        figure.locator(".main-svg").first.wait_for(timeout=60_000)
+        figure.locator(".main-svg").first.wait_for()
         expect(figure.locator("img")).to_have_count(0)
         assert figure.evaluate("figure => figure.querySelector('.main-svg').clientWidth - figure.clientWidth") <= 1
 
@@ -102,7 +103,7 @@ def test_without_scripts_the_drawings_and_the_text_are_there(page):
 def test_search_finds_a_word_where_it_is_explained(page):
     page.goto("/search.html?q=goodput")
     results = page.locator("#search-results li a")
-    results.first.wait_for(timeout=60_000)
+    results.first.wait_for()
     found = " ".join(results.all_inner_texts())
     assert "Capstone" in found and "Glossary" in found
 
@@ -123,7 +124,7 @@ def test_a_page_is_used_with_the_keyboard_alone(page):
     page.keyboard.press("Tab")
     expect(page.locator(":focus")).to_have_text("Skip to main content")
     page.keyboard.press("Control+k")
-    page.locator(".pst-search-dialog input, #pst-search-dialog input").wait_for(timeout=10_000)
+    page.locator(".pst-search-dialog input, #pst-search-dialog input").wait_for()
     page.keyboard.type("slot")
     page.keyboard.press("Enter")
     page.wait_for_url("**/search.html?q=slot*")

@@ -36,6 +36,7 @@ PARTS = {
 }
 BELOW = {"labs": "Lab", "solutions": "Solution"}  # what stands under a lecture, and how it is called there
 BRANCH = "main"
+ADDRESS_HERE = "URL-OF-THIS-REPOSITORY"  # in README.md, which cannot know where it is read
 _CODE = re.compile(r"(^(?:```|~~~).*?^(?:```|~~~)|`[^`\n]*`)", re.M | re.S)
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 
@@ -101,6 +102,7 @@ def prepare(root: Path, target: Path, address: str) -> None:
             place.write_text(nbformat.writes(_for_web(notebook, page, links, target)), encoding="utf-8")
         else:
             text = links.moved(_without_badges((root / page.path).read_text(encoding="utf-8")), page)
+            text = text.replace(ADDRESS_HERE, address or ADDRESS_HERE)
             place.write_text(text, encoding="utf-8")
     if (root / IMAGES).exists():
         shutil.copytree(root / IMAGES, target / IMAGES)

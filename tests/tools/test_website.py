@@ -22,6 +22,8 @@ README = """# A meal
 [![tests](../../x.svg)](../../x)
 
 [Menu](notebooks/01_slots.ipynb), [kitchen](kitchen/).
+
+    git clone URL-OF-THIS-REPOSITORY
 """
 SYLLABUS = """[[lesson]]
 name = "01_slots"
@@ -122,7 +124,7 @@ def test_a_page_is_edited_in_its_source_and_run_from_a_learner_s_copy(clone):
 
 def test_the_first_page_is_the_readme_without_its_badges_and_lists_the_others(clone):
     home = (prepared(clone) / "index.md").read_text()
-    assert "![tests]" not in home
+    assert "![tests]" not in home and f"git clone {ADDRESS}\n" in home
     assert ":caption: Eat\n\n/notebooks/01_slots\n```" in home and "/lessons/glossary" in home
 
 
