@@ -4,7 +4,7 @@ PYTHON3 ?= python3
 PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup course check test lab notebooks release clean
+.PHONY: help setup course check test lab notebooks site release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/make \1	\2/p' Makefile | expand -t 18
@@ -23,6 +23,9 @@ lab: setup ## copy the lessons to work/, which is yours, and open JupyterLab the
 
 notebooks: setup ## make notebooks/, labs/ and solutions/ again from lessons/
 	@$(PYTHON) -m tools.lessons build
+
+site: setup ## make the pages for the web in build/site from the stored notebooks; nothing is run
+	@$(PYTHON) -m tools.website
 
 release: setup ## check everything, and make the wheel and the source distribution in dist/
 	@$(PYTHON) -m tools.release

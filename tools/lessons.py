@@ -88,6 +88,9 @@ def build(
         pictures.draw(itertools.chain(*bare.values()))
     for path in bare:
         _write(written[path], path)
+    if (picture := pictures.of_readme(root)) is not None:
+        (root / pictures.README_PICTURE).parent.mkdir(parents=True, exist_ok=True)
+        (root / pictures.README_PICTURE).write_text(picture, encoding="utf-8")
     return list(written)
 
 
@@ -154,6 +157,9 @@ def check(root: Path) -> list[str]:
     problems, expected = [], set()
     if titles.readme(root) != (root / "README.md").read_text(encoding="utf-8"):
         problems.append("README.md: its table of lessons differs from lessons/syllabus.toml; run `make notebooks`")
+    picture, shown = root / pictures.README_PICTURE, pictures.of_readme(root)
+    if shown is not None and (not picture.exists() or picture.read_text(encoding="utf-8") != shown):
+        problems.append(f"{pictures.README_PICTURE} is not the lecture's picture; run `make notebooks`")
     problems += lab_gpu.problems(root)
     for folder in _folders(root, None):
         problems += _wide_lines(folder)

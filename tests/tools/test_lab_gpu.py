@@ -119,7 +119,7 @@ def test_a_function_is_shown_with_what_is_said_above_it():
 
 def pages():
     """Every text of the course that may print a command of TensorRT-LLM's programs."""
-    paths = [SCRIPT, ASSETS / "lab-gpu" / "README.md", COURSE / "README.md"]
+    paths = [SCRIPT, ASSETS / "lab-gpu" / "README.md", COURSE / "README.md", COURSE / "REFERENCE.md"]
     return paths + sorted((COURSE / "notebooks").glob("*.ipynb")) + sorted((COURSE / "labs").glob("*.ipynb"))
 
 

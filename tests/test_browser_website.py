@@ -1,0 +1,139 @@
+"""The course's pages on the web in a real browser: readable for everybody, alive, and without a network.
+
+INFLIGHT_SITE names a folder that `make site` has written: then every page of it is looked at.
+"""
+
+import functools
+import http.server
+import os
+import re
+import threading
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from inflight.paths import COURSE
+from tests.browser import chromium, needs_chromium
+from tools import website, website_pages
+
+SITE = Path(os.environ.get("INFLIGHT_SITE") or website.SITE).absolute()
+PAGES = ["index", *(page.name for listed in website_pages.pages(COURSE).values() for page in listed), "search"]
+LAPTOP, PHONE = {"width": 1366, "height": 768}, {"width": 390, "height": 844}
+# WCAG 2.2, levels A and AA, and what axe's makers hold to be good practice, such as headings in order.
+AXE = """() => axe.run(document, { resultTypes: ['violations'], iframes: false })
+    .then(({ violations }) => violations.map(({ id, nodes }) =>
+        `${id}: ${nodes.length} × ${nodes[0].html.slice(0, 200)}: ${nodes[0].failureSummary}`))"""
+WIDER = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+pytestmark = [
+    needs_chromium,
+    pytest.mark.skipif(not (SITE / "index.html").exists(), reason=f"no pages in {SITE}: `make site` makes them"),
+]
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_): ...
+
+
+@pytest.fixture(scope="module")
+def address():
+    """The pages behind a server, as the web has them: of files, a search could not show what is around a word."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=SITE)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def page(address):
+    """A page of a browser; in the end it has asked nobody else for anything, and no script has failed."""
+    outside, errors = [], []
+    with chromium() as browser:
+        page = browser.new_context(viewport=LAPTOP, base_url=address).new_page()
+        page.set_default_timeout(120_000)  # for a machine that does other things, too
+        page.on("request", lambda request: outside.append(request.url) if address not in request.url else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        yield page
+    assert outside == [] and errors == []
+
+
+def open_page(page, name, theme="light", size=LAPTOP):
+    page.set_viewport_size(size)
+    page.goto(f"/{name}.html")
+    page.evaluate("theme => document.documentElement.dataset.theme = theme", theme)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_everybody_can_read_a_page(page, name, theme):
+    open_page(page, name, theme)
+    page.add_script_tag(path=next(website.VENV.glob("lib/python*/site-packages/*/axe.min.js")))
+    assert page.evaluate(AXE) == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_fits_a_phone(page, name):
+    open_page(page, name, size=PHONE)
+    assert page.evaluate(WIDER) <= 0
+
+
+def test_a_picture_comes_alive_when_it_comes_near(page):
+    open_page(page, "notebooks/04_batching")
+    figures = page.locator(".inflight-figure")
+    assert figures.count() == 7
+    assert re.match("On paper 1,312 iterations", figures.first.get_attribute("aria-label"))
+    for figure in figures.all():
+        figure.scroll_into_view_if_needed()
+        figure.locator(".main-svg").first.wait_for()
+        expect(figure.locator("img")).to_have_count(0)
+        assert figure.evaluate("figure => figure.querySelector('.main-svg').clientWidth - figure.clientWidth") <= 1
+
+
+def test_without_scripts_the_drawings_and_the_text_are_there(page):
+    plain = page.context.browser.new_page(java_script_enabled=False)
+    plain.goto((SITE / "notebooks/04_batching.html").as_uri())
+    picture = plain.locator(".inflight-figure img").first
+    picture.scroll_into_view_if_needed()
+    expect(picture).to_be_visible()
+    assert picture.get_attribute("alt").startswith("On paper")
+    plain.close()
+
+
+def test_search_finds_a_word_where_it_is_explained(page):
+    page.goto("/search.html?q=goodput")
+    results = page.locator("#search-results li a")
+    results.first.wait_for()
+    found = " ".join(results.all_inner_texts())
+    assert "Capstone" in found and "Glossary" in found
+
+
+def test_a_word_of_the_glossary_leads_there_once_a_page(page):
+    open_page(page, "notebooks/04_batching")
+    terms = page.locator("a.term")
+    links = [link.get_attribute("href") for link in terms.all()]
+    assert len(links) >= 8 and len(set(links)) == len(links)
+    assert not page.locator("pre a.term, h1 a.term, h2 a.term, a a").count()
+    anchors = {link.partition("#")[2] for link in links}
+    open_page(page, "lessons/glossary")
+    assert [anchor for anchor in anchors if not page.locator(f"[id='{anchor}']").count()] == []
+
+
+def test_a_page_is_used_with_the_keyboard_alone(page):
+    open_page(page, "notebooks/04_batching")
+    page.keyboard.press("Tab")
+    expect(page.locator(":focus")).to_have_text("Skip to main content")
+    page.keyboard.press("Control+k")
+    page.locator(".pst-search-dialog input, #pst-search-dialog input").wait_for()
+    page.keyboard.type("slot")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/search.html?q=slot*")
+
+
+def test_every_lecture_says_how_it_is_run_and_where_it_is_changed(page):
+    open_page(page, "notebooks/04_batching")
+    actions = page.locator(".page-actions")
+    assert "inflight lab 04" in actions.inner_text()
+    if address := website_pages.repository(COURSE):
+        edit = actions.get_by_role("link", name="Edit this page").get_attribute("href")
+        assert edit == f"{address}/edit/main/lessons/04_batching/lecture.py"
