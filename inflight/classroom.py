@@ -35,7 +35,7 @@ class Needs:
     own_mib, files_mib, shm_mib : float
         Memory: its own (shared memory among it), and pages of files, which the learners of a machine share.
     cores_running, cores_of_a_lesson : float
-        Processors while cells run one after the other, and on average over the minutes that a lesson takes.
+        Processors while a cell computes, and on average over the minutes that a lesson takes.
     home_mib, cache_mib : float
         Disk: the learner's own, and the cache that one fills for all.
     ports, threads : int
@@ -86,7 +86,7 @@ def _needs(file: Path) -> Needs:
         own_mib=max(row["own_mib"] + row["shm_mib"] for row in rows),
         files_mib=max(row["files_mib"] for row in rows),
         shm_mib=max(row["shm_mib"] for row in rows),
-        cores_running=max(row["cpu_s"] / row["wall_s"] for row in rows),
+        cores_running=max(row["busy_cores"] for row in rows),
         cores_of_a_lesson=max(work[lesson] / lessons[lesson] for lesson in lessons),
         home_mib=result["disk"]["home_mib"],
         cache_mib=result["disk"]["shared_cache_mib"],

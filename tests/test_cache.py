@@ -334,9 +334,9 @@ def test_what_a_killed_process_left_half_made_is_swept(home):
     script = f"""
 import sys
 sys.path.insert(0, {str(COURSE)!r})
-from tests.test_cache import cache, cache_dir
+from tests.test_cache import cache
 from inflight import files
-target = cache_dir() / "things" / "thing"
+target = cache.place("things", "thing")
 def make():
     with files.written_aside(target, "thing") as aside:
         (aside / "half").write_text("x")

@@ -134,8 +134,8 @@ def test_the_shared_cache_is_followed_until_it_serves_all(here, monkeypatch, sha
 def written(folder, cpu: str, own_mib: float) -> None:
     use = {"own_mib": own_mib, "shm_mib": 1.0, "files_mib": 300.0, "processes": 9, "threads": 90, "ports": 11}
     rows = [
-        {"lesson": "03", "kind": "lecture", "minutes": 40, **use, "cpu_s": 60.0, "wall_s": 40.0},
-        {"lesson": "03", "kind": "lab", "minutes": 40, **use, "cpu_s": 60.0, "wall_s": 60.0},
+        {"lesson": "03", "kind": "lecture", "minutes": 40, **use, "cpu_s": 60.0, "busy_cores": 1.5},
+        {"lesson": "03", "kind": "lab", "minutes": 40, **use, "cpu_s": 60.0, "busy_cores": 1.2},
     ]
     result = {"machine": {"cpu": cpu}, "rows": rows, "disk": {"home_mib": 9.0, "shared_cache_mib": 700.0}}
     (folder / f"learner_{cpu}.json").write_text(json.dumps(result))

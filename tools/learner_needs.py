@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from inflight.paths import COURSE, cache_dir
 
 MARK = "INFLIGHT_LEARNER"
 EVERY_S = 0.5
+BUSY_CORES = 0.5
 CELL_TIMEOUT_S = 900
 MIB = 2**20
 PARTS = {"Pss": "all", "Pss_Anon": "own", "Pss_Shmem": "shared memory", "Pss_File": "files"}
@@ -50,6 +51,9 @@ class Use:
         memory, and pages of files, which many learners share.
     processes, threads, ports : int
         The most at a time; ports are those that something listens on.
+    busy_cores : float
+        Processors that its threads ran on or waited for, on average over the moments in which there was work for
+        `BUSY_CORES` or more; so other work on the machine does not change it much.
     cpu_s, wall_s : float
     """
 
@@ -60,6 +64,7 @@ class Use:
     processes: int = 0
     threads: int = 0
     ports: int = 0
+    busy_cores: float = 0.0
     cpu_s: float = 0.0
     wall_s: float = 0.0
 
@@ -85,12 +90,18 @@ class Watch:
 
     def _look(self) -> None:
         before: dict[psutil.Process, float] = {}
-        first = True
+        wanted_before: dict[Path, float] = {}
+        first, moment, busy = True, time.monotonic(), []
         while not self._stopped.wait(EVERY_S):
             here = {process: seconds for process in marked(self.mark) if (seconds := _cpu_s(process)) is not None}
             # What ran before the watch began does not count, what has begun since does from its start.
             self.use.cpu_s += sum(here[each] - before.get(each, here[each] if first else 0.0) for each in here)
-            before, first = here, False
+            wanted, now = _wanted_s(here), time.monotonic()
+            cores = sum(seconds - wanted_before.get(thread, seconds) for thread, seconds in wanted.items())
+            if (cores := cores / (now - moment)) >= BUSY_CORES:
+                busy.append(cores)
+                self.use.busy_cores = sum(busy) / len(busy)
+            before, wanted_before, moment, first = here, wanted, now, False
             memory = [_memory_mib(process) for process in here]
             sums = {part: sum(each[part] for each in memory) for part in PARTS}
             if sums["Pss"] > self.use.memory_mib:
@@ -119,6 +130,19 @@ def _cpu_s(process: psutil.Process) -> float | None:
     except psutil.Error:
         return None
     return times.user + times.system
+
+
+def _wanted_s(processes: Iterable[psutil.Process]) -> dict[Path, float]:
+    """For each thread the seconds that it has run, and waited for a processor to run on."""
+    found = {}
+    for process in processes:
+        for thread in Path(f"/proc/{process.pid}/task").glob("*/schedstat"):
+            try:
+                ran, waited, _ = thread.read_text().split()
+            except OSError:  # it has ended
+                continue
+            found[thread] = (int(ran) + int(waited)) / 1e9
+    return found
 
 
 def _memory_mib(process: psutil.Process) -> dict[str, float]:

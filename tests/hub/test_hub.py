@@ -44,7 +44,7 @@ ALL_HAVE_RUN = """() => {
         && cells.every(cell => cell.cell_type !== 'code' || !cell.source.trim() || cell.execution_count !== null);
 }"""
 ERRORS = """() => window.jupyterapp.shell.currentWidget.content.model.toJSON().cells
-    .flatMap(cell => cell.outputs ?? []).filter(output => output.output_type === 'error').map(output => output.evalue)"""
+    .flatMap(cell => cell.outputs ?? []).filter(each => each.output_type === 'error').map(each => each.evalue)"""
 
 
 def why_not() -> str:
