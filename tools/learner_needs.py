@@ -182,6 +182,7 @@ def _execute(notebook: Path, environment: dict[str, str]) -> None:
         read, timeout=CELL_TIMEOUT_S, kernel_name="python3", resources={"metadata": {"path": str(notebook.parent)}}
     )
     client.execute(env=environment)
+    nbformat.write(read, notebook)  # as a learner saves it
 
 
 def _disk_mib(folder: Path) -> float:

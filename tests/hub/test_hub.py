@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 import httpx
+import nbformat
 import psutil
 import pytest
 from playwright.sync_api import Page
@@ -35,7 +36,20 @@ GROUP, PREFIX = "inflight-test", "inflighttest"
 LEARNERS = [f"{PREFIX}{number:02d}" for number in range(1, 1 + int(os.environ.get("INFLIGHT_HUB_LEARNERS", "4")))]
 SCREENSHOTS = COURSE / "build" / "hub"
 PAGE_MS, LESSON_MS = 300_000, 1_800_000
-LECTURE, LAB = "notebooks/03_serve.ipynb", "labs/03_serve_solution.ipynb"
+LECTURE, LAB, ASKING = "notebooks/03_serve.ipynb", "labs/03_serve_solution.ipynb", "asking.ipynb"
+# A server of the learner's own that answers for as long as another does harm.
+SERVE = """
+from inflight import engine
+from inflight.checkpoint import fetch
+from inflight.triton import Client, Server, repository
+
+server = Server(repository.assemble("asked", engine.cached(fetch()), decoupled_mode=True)).start()
+client = Client(server.grpc_url)
+"""
+ASK = """
+answers = [client.ask("Tell me a story.", 48).text for _ in range(20)]
+print(len(answers), "answers, each the same:", len(set(answers)) == 1)
+"""
 ALL_HAVE_RUN = """() => {
     const model = window.jupyterapp?.shell.currentWidget?.content.model;
     const cells = model?.sharedModel.cells;
@@ -229,7 +243,7 @@ def shot(page: Page, name: str) -> None:
 
 
 def open_notebook(page: Page, path: str) -> None:
-    page.evaluate("path => window.jupyterapp.commands.execute('docmanager:open', { path })", path)
+    page.evaluate("path => { window.jupyterapp.commands.execute('docmanager:open', { path }); }", path)
     page.wait_for_function(
         "path => window.jupyterapp.shell.currentWidget?.context?.path === path", arg=path, timeout=PAGE_MS
     )
@@ -240,6 +254,15 @@ def run_all_cells(page: Page) -> None:
     page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
 
 
+def write_notebook(name: str) -> None:
+    user = pwd.getpwnam(name)
+    file = Path(user.pw_dir) / "work" / ASKING
+    kernel = nbformat.read(COURSE / LECTURE, 4).metadata
+    cells = [nbformat.v4.new_code_cell(source.strip()) for source in (SERVE, ASK)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), file)
+    os.chown(file, user.pw_uid, user.pw_gid)
+
+
 def run_everywhere(pages: dict[str, Page], path: str, what: str) -> None:
     """Every learner presses "Run All Cells" of the same notebook; no cell of anybody's may fail."""
     for page in pages.values():
@@ -247,12 +270,16 @@ def run_everywhere(pages: dict[str, Page], path: str, what: str) -> None:
     for page in pages.values():
         run_all_cells(page)
     for name, page in pages.items():
-        page.wait_for_function(ALL_HAVE_RUN, timeout=LESSON_MS)
+        assert_all_have_run(page)
         shot(page, f"{name}_{what}")
-        assert page.evaluate(ERRORS) == [], name
 
 
-# Together -------------------------------------------------------------------------------------------------------------
+def assert_all_have_run(page: Page) -> None:
+    page.wait_for_function(ALL_HAVE_RUN, timeout=LESSON_MS)
+    assert page.evaluate(ERRORS) == []
+
+
+# Each for themselves --------------------------------------------------------------------------------------------------
 
 
 def test_everyone_begins_in_a_workspace_of_their_own(pages):
@@ -264,43 +291,22 @@ def test_everyone_begins_in_a_workspace_of_their_own(pages):
         shot(page, f"{name}_begin")
 
 
-def test_all_run_the_lecture_at_once_with_a_server_each(pages):
-    run_everywhere(pages, LECTURE, "lecture")
-    servers = {name: servers_of(name) for name in pages}
-    assert all(servers.values()), "a learner has no server"
-    write_use(pages, "lecture")
-
-
-def test_all_solve_the_lab_at_once(pages):
-    """With the answers that the course has for it, where a learner's own would be."""
-    for name in pages:
-        user = pwd.getpwnam(name)
-        copy = Path(shutil.copy(COURSE / "solutions" / Path(LAB).name, Path(user.pw_dir) / "work" / "labs"))
-        os.chown(copy, user.pw_uid, user.pw_gid)
-    run_everywhere(pages, LAB, "lab")
-    write_use(pages, "lab")
-
-
-def write_use(pages: dict[str, Page], what: str) -> None:
-    """Memory of all learners together, for those who compare it with what `inflight doctor --class` says."""
-    use = {}
-    for name in pages:
-        parts = dict.fromkeys(("Pss", "Pss_Anon", "Pss_Shmem", "Pss_File"), 0)
-        for process in processes_of(name):
-            with contextlib.suppress(OSError):
-                for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
-                    key, _, value = line.partition(":")
-                    if key in parts:
-                        parts[key] += int(value.split()[0])
-        use[name] = {key: round(value / 1024) for key, value in parts.items()}
-    (SCREENSHOTS / f"memory_{what}_mib.json").write_text(json.dumps(use, indent=1))
-
-
 def test_the_shared_cache_is_used_and_nobody_can_write_it(pages, shared_cache):
     for name in pages:
         assert not (Path(pwd.getpwnam(name).pw_dir) / ".cache" / "inflight" / "checkpoints").exists()
         assert as_user(name, ["touch", str(shared_cache / "new")]).returncode
         assert as_user(name, ["sh", "-c", f"echo x >> {next(shared_cache.glob('checkpoints/*/*.gguf'))}"]).returncode
+
+
+def test_what_a_learner_runs_has_their_processors_and_a_limit_of_memory(pages):
+    """By what the hub starts: a limit of the process, or a cgroup's where there is systemd."""
+    for name in pages:
+        [server] = [each for each in processes_of(name) if "jupyterhub-singleuser" in " ".join(each.cmdline())]
+        for process in (server, *server.children(recursive=True)):
+            assert len(process.cpu_affinity()) <= 2
+            if not Path("/run/systemd/system").is_dir():
+                limits = Path(f"/proc/{process.pid}/limits").read_text()
+                assert re.search(rf"^Max data size +{3 * 2**30} +{3 * 2**30} ", limits, re.MULTILINE)
 
 
 # Against each other ---------------------------------------------------------------------------------------------------
@@ -310,9 +316,15 @@ def test_the_shared_cache_is_used_and_nobody_can_write_it(pages, shared_cache):
 def victim_and_neighbour(pages):
     """The first learner, whose server runs, and the second, who tries."""
     victim, neighbour, *_ = pages
-    open_notebook(pages[victim], LECTURE)
+    run_notebooks({victim: pages[victim]}, "serves")
     assert servers_of(victim)
     return victim, neighbour
+
+
+def run_notebooks(pages: dict[str, Page], what: str) -> None:
+    for name in pages:
+        write_notebook(name)
+    run_everywhere(pages, ASKING, what)
 
 
 @pytest.fixture(scope="module")
@@ -421,34 +433,32 @@ def test_a_neighbour_can_not_stop_anything(victim_and_neighbour):
 
 
 def test_the_victim_noticed_nothing(victim_and_neighbour, pages):
-    page = pages[victim_and_neighbour[0]]
-    run_all_cells(page)
-    page.wait_for_function(ALL_HAVE_RUN, timeout=LESSON_MS)
-    assert page.evaluate(ERRORS) == []
+    victim = victim_and_neighbour[0]
+    run_all_cells(pages[victim])
+    assert_all_have_run(pages[victim])
 
 
 def test_one_ends_everything_and_the_others_do_not_notice(pages, hub):
     ender, *others = pages
-    for name in others:
-        open_notebook(pages[name], LECTURE)
-        run_all_cells(pages[name])
-    before = {name: {process.pid for process in servers_of(name)} for name in others}
+    asking = {name: pages[name] for name in others}
+    run_notebooks(asking, "asks")
+    before = {name: {process.pid for process in processes_of(name)} for name in others}
+    for page in asking.values():
+        run_all_cells(page)
     kill_all_in_a_terminal(pages[ender])
     until("the end of everything of theirs", lambda: not processes_of(ender))
-    for name in others:
-        pages[name].wait_for_function(ALL_HAVE_RUN, timeout=LESSON_MS)
-        assert pages[name].evaluate(ERRORS) == [], name
-        assert servers_of(name) or before[name] == set()
-        shot(pages[name], f"{name}_after_another_ended_everything")
+    for name, page in asking.items():
+        assert_all_have_run(page)
+        assert before[name] & {process.pid for process in servers_of(name)} or servers_of(name)
+        assert "20 answers" in page.locator(".jp-OutputArea-output").last.inner_text()
+        shot(page, f"{name}_after_another_ended_everything")
     page = pages[ender]
-    until("the hub to notice", lambda: not _is_ready(page, hub, ender))
+    page.goto(f"{hub}/hub/home")
+    shot(page, f"{ender}_after_the_end")
+    until("the hub to notice", lambda: _has_ended(page, hub))
     page.goto(f"{hub}/hub/spawn/{ender}")
     page.wait_for_selector(".jp-Notebook .jp-CodeCell")
-    open_notebook(page, LECTURE)
-    run_all_cells(page)
-    page.wait_for_function(ALL_HAVE_RUN, timeout=LESSON_MS)
-    shot(page, f"{ender}_again")
-    assert page.evaluate(ERRORS) == []
+    run_notebooks({ender: page}, "again")
 
 
 def kill_all_in_a_terminal(page: Page) -> None:
@@ -458,17 +468,40 @@ def kill_all_in_a_terminal(page: Page) -> None:
     page.keyboard.type("kill -9 -1\n")
 
 
-def _is_ready(page: Page, hub: str, name: str) -> bool:
-    answer = page.context.request.get(f"{hub}/hub/api/users/{name}", headers={"Referer": f"{hub}/hub/home"})
-    return bool(answer.json().get("servers", {}).get("", {}).get("ready")) if answer.ok else False
+def _has_ended(page: Page, hub: str) -> bool:
+    """Whether the hub offers to start the learner's JupyterLab again."""
+    page.goto(f"{hub}/hub/home")
+    return page.get_by_role("button", name="Start My Server").is_visible()
 
 
-def test_memory_beyond_the_limit_is_refused_and_processors_are_the_learners(pages):
-    """By what the hub started the kernel with: a limit of the process here, a cgroup's where there is systemd."""
+# All at once ----------------------------------------------------------------------------------------------------------
+
+
+def test_all_run_the_lecture_at_once_with_a_server_each(pages):
+    run_everywhere(pages, LECTURE, "lecture")
+    write_use(pages, "lecture")
+
+
+def test_all_solve_the_lab_at_once(pages):
+    """With the answers that the course has for it, where a learner's own would be."""
     for name in pages:
-        kernels = [process for process in processes_of(name) if "ipykernel_launcher" in " ".join(process.cmdline())]
-        assert kernels
-        for process in kernels:
-            assert len(process.cpu_affinity()) <= 2
-            if not Path("/run/systemd/system").is_dir():
-                assert process.rlimit(psutil.RLIMIT_DATA) == (3 * 2**30, 3 * 2**30)
+        user = pwd.getpwnam(name)
+        copy = Path(shutil.copy(COURSE / "solutions" / Path(LAB).name, Path(user.pw_dir) / "work" / "labs"))
+        os.chown(copy, user.pw_uid, user.pw_gid)
+    run_everywhere(pages, LAB, "lab")
+    write_use(pages, "lab")
+
+
+def write_use(pages: dict[str, Page], what: str) -> None:
+    """Memory of all learners together, for those who compare it with what `inflight doctor --class` says."""
+    use = {}
+    for name in pages:
+        parts = dict.fromkeys(("Pss", "Pss_Anon", "Pss_Shmem", "Pss_File"), 0)
+        for process in processes_of(name):
+            with contextlib.suppress(OSError):
+                for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
+                    key, _, value = line.partition(":")
+                    if key in parts:
+                        parts[key] += int(value.split()[0])
+        use[name] = {key: round(value / 1024) for key, value in parts.items()}
+    (SCREENSHOTS / f"memory_{what}_mib.json").write_text(json.dumps(use, indent=1))
