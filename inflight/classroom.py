@@ -37,7 +37,7 @@ class Needs:
     cores_running, cores_of_a_lesson : float
         Processors while a cell computes, and on average over the minutes that a lesson takes.
     home_mib, cache_mib : float
-        Disk: the learner's own, and the cache that one fills for all.
+        Disk: the learner's own, with an engine that only they build, and the cache that one fills for all.
     ports, threads : int
     device : str
         Where it was measured.
@@ -88,7 +88,7 @@ def _needs(file: Path) -> Needs:
         shm_mib=max(row["shm_mib"] for row in rows),
         cores_running=max(row["busy_cores"] for row in rows),
         cores_of_a_lesson=max(work[lesson] / lessons[lesson] for lesson in lessons),
-        home_mib=result["disk"]["home_mib"],
+        home_mib=result["disk"]["home_mib"] + result["disk"]["engine_mib"],
         cache_mib=result["disk"]["shared_cache_mib"],
         ports=int(max(row["ports"] for row in rows)),
         threads=int(max(row["threads"] for row in rows)),

@@ -137,7 +137,11 @@ def written(folder, cpu: str, own_mib: float) -> None:
         {"lesson": "03", "kind": "lecture", "minutes": 40, **use, "cpu_s": 60.0, "busy_cores": 1.5},
         {"lesson": "03", "kind": "lab", "minutes": 40, **use, "cpu_s": 60.0, "busy_cores": 1.2},
     ]
-    result = {"machine": {"cpu": cpu}, "rows": rows, "disk": {"home_mib": 9.0, "shared_cache_mib": 700.0}}
+    result = {
+        "machine": {"cpu": cpu},
+        "rows": rows,
+        "disk": {"home_mib": 9.0, "engine_mib": 90.0, "shared_cache_mib": 700.0},
+    }
     (folder / f"learner_{cpu}.json").write_text(json.dumps(result))
 
 
@@ -147,7 +151,7 @@ def test_what_one_takes_is_read_from_the_machine_like_this(tmp_path, monkeypatch
     monkeypatch.setattr(machine, "device_name", lambda tier: "b")
     needs = classroom.measured(tmp_path)
     assert (needs.own_mib, needs.cores_running, needs.ports, needs.threads) == (501.0, 1.5, 11, 90)
-    assert needs.cores_of_a_lesson == pytest.approx(120 / 2400)
+    assert needs.cores_of_a_lesson == pytest.approx(120 / 2400) and needs.home_mib == 99.0
     monkeypatch.setattr(machine, "device_name", lambda tier: "another")
     assert classroom.measured(tmp_path).own_mib == 401.0
 

@@ -222,7 +222,12 @@ def measure(lessons: list[str]) -> dict:
             finally:
                 server.terminate()
                 server.wait(60)
-        disk = {"home_mib": round(_disk_mib(Path(home)), 1), "shared_cache_mib": round(_disk_mib(cache_dir()), 1)}
+        engines = [path for path in (cache_dir() / "engines").iterdir() if path.is_dir()]
+        disk = {
+            "home_mib": round(_disk_mib(Path(home)), 1),
+            "engine_mib": round(max(map(_disk_mib, engines)), 1),
+            "shared_cache_mib": round(_disk_mib(cache_dir()), 1),
+        }
     return {"machine": machine.describe(), "settings": {"lessons": lessons}, "rows": rows, "disk": disk, "ratios": {}}
 
 
