@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from inflight import classroom
+from inflight.classroom import SLOWER
 from inflight.paths import ASSETS
 
 PAGE = ASSETS / "instructor" / "hub" / "kubernetes" / "README.md"
@@ -16,13 +17,12 @@ CLASSES = (10, 30, 100)
 HOURS = (2, 4, 8, 16)  # the routes: two hours, half a day, a day, two days
 NODE_CORES, NODE_GIB = 8, 32
 NODE_RESERVE = 0.9  # what a node has for pods; the rest is the system's
-SLOWER = 3
 
 
 def per_node(needs: classroom.Needs) -> int:
     """Learners on one node: what its memory carries, and no more than its processors do while all run a cell.
 
-    All at once, a cell takes `SLOWER` times as long, which a class bears for a moment.
+    All at once, a cell then takes `SLOWER` times as long at most.
     """
     by_memory = NODE_GIB * NODE_RESERVE / needs.memory_gib(1)
     by_cores = SLOWER * NODE_CORES / needs.cores_running

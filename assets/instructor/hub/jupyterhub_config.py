@@ -65,7 +65,7 @@ c.Spawner.environment = {
 c.Spawner.start_timeout = 180
 c.Spawner.http_timeout = 120
 
-# Limits. With systemd, a cgroup holds all that a learner runs, and they have a /tmp of their own. Without, which is in a
+# Limits. With systemd, a cgroup holds all that a learner runs, and they have a /tmp of their own. Without it, in a
 # container mostly, each process has at most the memory of a learner, so whoever starts many has many times that.
 c.Spawner.cpu_limit = float(given["HUB_CORES"])
 c.Spawner.mem_limit = given["HUB_MEMORY"]
