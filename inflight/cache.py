@@ -24,7 +24,7 @@ from pathlib import Path
 
 from inflight import trust
 from inflight.errors import CourseError
-from inflight.paths import cache_dir, lender
+from inflight.paths import cache_dir, lender, own_cache_dir
 
 LOCK_TIMEOUT_S = 600
 MOST_HOLDER_BYTES = 4096
@@ -114,6 +114,19 @@ def remove(path: Path) -> None:
 
 
 # What is made once ----------------------------------------------------------------------------------------------------
+
+
+def place(*parts: str) -> Path:
+    """Where a thing that is made once lies: in the cache folder.
+
+    If that folder is another's, who shares it with a class, it may lack something that only one learner wants: this is
+    made in the learner's own cache folder, for the shared one can only be read.
+    """
+    shared = cache_dir().absolute()
+    here = shared.joinpath(*parts)
+    with cache_errors():
+        is_shared = shared.is_dir() and shared.stat().st_uid != os.geteuid() and not os.access(shared, os.W_OK)
+        return own_cache_dir().absolute().joinpath(*parts) if is_shared and not os.path.lexists(here) else here
 
 
 def made_once(target: Path, flaw: Callable[[], str | None], make: Callable[[], object]) -> Path:

@@ -67,8 +67,8 @@ def describe() -> dict:
     found = tiers.here()
     return {
         "cpu": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_gib": round(_memory_bytes() / GIB, 1),
+        "cores": cores(),
+        "memory_gib": round(memory_bytes() / GIB, 1),
         "gpu": gpu(),
         "driver": found.gpu.driver if found.gpu is not None else None,
         "tier": found.name,
@@ -103,7 +103,8 @@ def container_runtime() -> str | None:
     return None
 
 
-def _check(name: str, need: str, have: str, ok: bool, fix: str, required: bool = True) -> Check:
+def check(name: str, need: str, have: str, ok: bool, fix: str, required: bool = True) -> Check:
+    """A row, with its fix only where it is not ok."""
     return Check(name, need, have, ok, "" if ok else fix, required)
 
 
@@ -112,22 +113,22 @@ def _platform_checks() -> list[Check]:
     glibc = facts["glibc"]
     instead = bootstrap.CONTAINER
     return [
-        _check("operating system", "Linux", _os_name(), facts["system"] == "Linux", instead),
-        _check(
+        check("operating system", "Linux", _os_name(), facts["system"] == "Linux", instead),
+        check(
             "CPU",
             " or ".join(bootstrap.MACHINES),
             f"{facts['machine']}, {_cpu_model()}",
             facts["machine"] in bootstrap.MACHINES,
             instead,
         ),
-        _check(
+        check(
             "glibc",
             "{}.{} or newer".format(*bootstrap.GLIBC),
             "{}.{}".format(*glibc) if glibc else "another C library",
             glibc is not None and glibc >= bootstrap.GLIBC,
             instead,
         ),
-        _check(
+        check(
             "Python",
             "3.11 or 3.12",
             platform.python_version(),
@@ -138,20 +139,20 @@ def _platform_checks() -> list[Check]:
 
 
 def _resource_checks() -> list[Check]:
-    cores = len(os.sched_getaffinity(0))
-    memory = _memory_bytes() / GIB
-    disk = shutil.disk_usage(_existing(cache_dir())).free / GIB
+    here = cores()
+    memory = memory_bytes() / GIB
+    disk = shutil.disk_usage(existing(cache_dir())).free / GIB
     shm = shutil.disk_usage("/dev/shm").free / MIB if Path("/dev/shm").is_dir() else 0
     return [
-        _check(
+        check(
             "cores",
             "2 or more",
-            str(cores),
-            cores >= 2,
+            str(here),
+            here >= 2,
             "expect half the speed, or give this machine two cores",
             required=False,
         ),
-        _check(
+        check(
             "memory",
             f"{MIN_MEMORY_GIB} GiB",
             f"{memory:.1f} GiB",
@@ -159,14 +160,14 @@ def _resource_checks() -> list[Check]:
             "use a larger machine, or raise the memory limit of the container",
         ),
         _cache_check(),
-        _check(
+        check(
             "free disk",
             f"{MIN_DISK_GIB} GiB in {_short(cache_dir())}",
             f"{disk:.1f} GiB",
             disk >= MIN_DISK_GIB,
             "free some, or set INFLIGHT_HOME to a folder on a larger disk",
         ),
-        _check(
+        check(
             "free /dev/shm",
             f"{MIN_SHM_MIB} MiB",
             f"{shm:.0f} MiB",
@@ -183,17 +184,17 @@ def _cache_check() -> Check:
         cache.refuse_doubtful(cache_dir())
     except CourseError as error:
         problem, _, fix = str(error).partition(". To go on, ")
-        return _check("cache", "written by nobody else", problem, False, fix or "set INFLIGHT_HOME to another folder")
+        return check("cache", "written by nobody else", problem, False, fix or "set INFLIGHT_HOME to another folder")
     lent = lender()
     have = f"{where}; {lent}, and is only copied from" if lent else where
-    return _check("cache", "written by nobody else", have, True, "")
+    return check("cache", "written by nobody else", have, True, "")
 
 
 def _port_checks() -> list[Check]:
     taken = [str(port) for port in PORTS if not _port_is_free(port)]
     have = f"taken: {', '.join(taken)}" if taken else "free"
     return [
-        _check(
+        check(
             "ports",
             "8000 to 8002 free, or any others",
             have,
@@ -209,14 +210,14 @@ def _accelerator_checks() -> list[Check]:
     return [
         Check("GPU", "none needed", gpu() or "none", ok=True, required=False),
         Check("container runtime", "none needed", container_runtime() or "none", ok=True, required=False),
-        _check("tier", "cpu, cuda or trtllm", f"{found.name}: {found.why}", not found.fix, found.fix, required=False),
+        check("tier", "cpu, cuda or trtllm", f"{found.name}: {found.why}", not found.fix, found.fix, required=False),
     ]
 
 
 def _model_check() -> Check:
     path = cached_path()
     # Only its presence: whoever uses the file verifies its hash.
-    return _check(
+    return check(
         "model",
         f"{DEFAULT} in the cache",
         _short(path) if path.exists() else "not cached",
@@ -253,7 +254,12 @@ def _cpu_model() -> str:
     return platform.machine()  # ARM kernels give no model name
 
 
-def _memory_bytes() -> int:
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def memory_bytes() -> int:
     """Memory that this process may use: the machine's, or the container's limit (cgroup 2) where that is less."""
     limit = Path("/sys/fs/cgroup/memory.max")
     text = limit.read_text().strip() if limit.exists() else "max"
@@ -261,7 +267,7 @@ def _memory_bytes() -> int:
     return total if text == "max" else min(total, int(text))
 
 
-def _existing(folder: Path) -> Path:
+def existing(folder: Path) -> Path:
     """The folder, or the nearest one above it that exists."""
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
 

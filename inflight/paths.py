@@ -21,6 +21,11 @@ def cache_dir() -> Path:
     named = os.environ.get("INFLIGHT_HOME")
     if named and lender() is None:
         return Path(named).expanduser()
+    return own_cache_dir()
+
+
+def own_cache_dir() -> Path:
+    """`inflight` in the user's cache folder, whatever $INFLIGHT_HOME says."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "inflight"
 
 

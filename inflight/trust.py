@@ -102,7 +102,7 @@ def doubt_within(folder: str | Path) -> Doubt | None:
 
 def _doubt_of(path: Path, status: os.stat_result, trusted: set[int], is_last: bool, holds_files: bool) -> Doubt | None:
     mode = stat.S_IMODE(status.st_mode)
-    found = lambda is_open: Doubt(path, _name(status.st_uid), is_open, mode, status.st_uid == os.geteuid())
+    found = lambda is_open: Doubt(path, user_name(status.st_uid), is_open, mode, status.st_uid == os.geteuid())
     if stat.S_ISLNK(status.st_mode):
         return None if status.st_uid in trusted else found(False)
     names_are_safe = stat.S_ISDIR(status.st_mode) and mode & stat.S_ISVTX and not (is_last and holds_files)
@@ -128,7 +128,8 @@ def _uid(user: str) -> int | None:
         return None
 
 
-def _name(uid: int) -> str:
+def user_name(uid: int) -> str:
+    """The name of a user, or "user NUMBER" where there is none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inflight import files, manifest
+from inflight import cache, files, manifest
 from inflight.cache import made_once
 from inflight.checkpoint import tokenizer
 from inflight.checkpoint.sources import Checkpoint
 from inflight.errors import CourseError
-from inflight.paths import cache_dir
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -39,7 +38,7 @@ def folder(checkpoint: Checkpoint) -> Path:
     """
     if checkpoint.format == "hf":
         return Path(checkpoint.path).absolute()
-    target = cache_dir().absolute() / "huggingface" / f"{checkpoint.name}-{checkpoint.sha256[:12]}"
+    target = cache.place("huggingface", f"{checkpoint.name}-{checkpoint.sha256[:12]}")
     return made_once(target, lambda: flaw(target), lambda: _convert(checkpoint, target))
 
 

@@ -59,14 +59,20 @@ def _inflight() -> None:
 
 
 @app.command()
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False) -> None:
+def doctor(
+    learners: Annotated[
+        int | None, typer.Option("--class", metavar="N", help="Whether this machine carries N learners at once.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+) -> None:
     """Show what the course needs and what this machine has; exit 1 when something required is missing.
 
-    Example: [bold]inflight doctor[/]
+    Example: [bold]inflight doctor[/] or [bold]inflight doctor --class 30[/]
     """
-    from inflight import machine
+    from inflight import classroom, machine
 
-    rows, engines = machine.checks(), engine.kept()
+    rows = machine.checks() if learners is None else classroom.checks(learners)
+    engines = engine.kept() if learners is None else []
     if as_json:
         facts = {
             "checks": [dataclasses.asdict(row) for row in rows],
@@ -75,14 +81,15 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the rows 
         }
         print(json.dumps(facts, indent=2))
     else:
-        _print_checks(rows)
+        title = "inflight doctor" if learners is None else f"inflight doctor: a class of {learners}"
+        _print_checks(rows, title)
         _print_engines(engines)
     if any(row.required and not row.ok for row in rows):
         raise typer.Exit(1)
 
 
-def _print_checks(rows: list) -> None:
-    table = _plain_table("inflight doctor", "", "", "needed", "here")
+def _print_checks(rows: list, title: str) -> None:
+    table = _plain_table(title, "", "", "needed", "here")
     for row in rows:
         mark = "[green]ok[/]" if row.ok else "[red]no[/]" if row.required else "[yellow]-[/]"
         here = escape(row.have) + (f"\n[bold]fix:[/] {escape(row.fix)}" if row.fix else "")

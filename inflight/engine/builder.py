@@ -27,7 +27,6 @@ from inflight.engine import in_container, trtllm_commands
 from inflight.engine.config import BuildConfig
 from inflight.engine.folder import CONFIG_FILE, engine_version, flaw
 from inflight.errors import CourseError
-from inflight.paths import cache_dir
 
 FOLDER_FORMAT = 4  # of the engines in the cache: 2 has checksums, 3 exact 4-bit products, 4 slowed rotations
 COMMANDS_FILE = "BUILD_WITH_TENSORRT_LLM.md"
@@ -227,7 +226,7 @@ def cached(
     built_in = [image.name] if image is not None and image.has_tensorrt_llm else []
     parts = [checkpoint.sha256, engine_version(tier), FOLDER_FORMAT, dataclasses.asdict(config), *built_in]
     key = json.dumps(parts + [device] * (device is not None))
-    folder = cache_dir().absolute() / "engines" / f"{checkpoint.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+    folder = cache.place("engines", f"{checkpoint.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}")
     return made_once(
         folder, lambda: flaw(folder, checkpoint, config), lambda: build(checkpoint, config, folder, tier, device)
     )

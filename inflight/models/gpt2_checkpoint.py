@@ -9,12 +9,12 @@ import re
 import shutil
 from pathlib import Path
 
-from inflight import checkpoint, files, manifest
+from inflight import cache, checkpoint, files, manifest
 from inflight.cache import made_once
 from inflight.checkpoint import as_huggingface
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
-from inflight.paths import ASSETS, cache_dir
+from inflight.paths import ASSETS
 
 COURSE = "course-gpt2"
 CHECKPOINTS = ASSETS / "checkpoints"
@@ -98,5 +98,5 @@ def _course_checkpoint() -> Path:
 
 
 def _cached_random(name: str) -> Path:
-    folder = cache_dir().absolute() / "gpt2" / name
+    folder = cache.place("gpt2", name)
     return made_once(folder, lambda: as_huggingface.flaw(folder), lambda: random_checkpoint(folder, RANDOM[name]))
