@@ -185,6 +185,8 @@ class ConfigEditor(Panel):
     def apply(self, **values: str) -> str:
         """Press Apply for these values, all other fields as the file has them; what came of it, as the widget says it.
 
+        A value that is refused does not stay in its field: whoever uses the widget next has not written it.
+
         Parameters
         ----------
         **values : str
@@ -202,6 +204,9 @@ class ConfigEditor(Panel):
             _set_text(self.fields[name], text)
         if self._changes():
             self.apply_button.click()
+            said = self.status.value
+            self._refresh()
+            self.status.value = said
         else:
             self.status.value = "<b>Nothing to apply.</b> The file has these values."
         return self.status.value

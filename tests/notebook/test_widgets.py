@@ -159,6 +159,15 @@ def test_editor_applies_and_undoes_whatever_was_left_in_its_fields(repo, left):
     assert "Nothing to undo" in editor.undo() and files(repo) == before
 
 
+def test_what_a_cell_applied_in_vain_is_not_in_the_way_of_the_next_change(repo):
+    editor = ConfigEditor(repo, "tensorrt_llm")
+    assert "Refused" in editor.apply(max_tokens_in_paged_kv_cache="many")
+    assert "a whole number of at least 1" in editor.status.value, "what came of it is still to be read"
+    editor.fields["exclude_input_in_output"].value = "false"
+    editor.apply_button.click()
+    assert "Applied" in editor.status.value and parameter(repo, "exclude_input_in_output") == "false"
+
+
 def test_editor_says_that_there_is_nothing_to_apply(repo):
     editor = ConfigEditor(repo, "tensorrt_llm")
     assert "Nothing to apply" in editor.apply(exclude_input_in_output="true")

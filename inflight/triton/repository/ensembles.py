@@ -123,7 +123,7 @@ def _step_problems(file: str, field: str, step, model: ModelConfig, available: d
             continue
         if shared not in available:
             what = f"{own} takes {shared!r}, which no earlier step and no input gives."
-            near = difflib.get_close_matches(shared, available, 1)
+            near = difflib.get_close_matches(shared, available, 1, cutoff=0.7)  # short names are soon alike
             fix = f"Did you mean {near[0]!r}?" if near else "Correct the name, or add it to an output_map."
             problems.append(Problem(file, f"{field}.input_map", what, fix))
         else:
