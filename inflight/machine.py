@@ -232,7 +232,7 @@ def _telemetry_checks() -> list[Check]:
     if _version("openvino-telemetry") is None:
         return []
     have, fix = "installed; the course does not let it load", "pip uninstall openvino-telemetry"
-    return [_check("OpenVINO's telemetry", "left out", have, False, fix, required=False)]
+    return [check("OpenVINO's telemetry", "left out", have, False, fix, required=False)]
 
 
 def _short(path: Path) -> str:
