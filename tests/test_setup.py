@@ -372,7 +372,7 @@ def test_bare_make_lists_the_targets():
     command = ["make", "--no-print-directory", "-C", ROOT]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     targets = {line.split()[1] for line in listed.splitlines()}
-    assert targets == {"help", "course", "check", "test", "lab", "notebooks", "release", "clean"}
+    assert targets == {"help", "course", "check", "test", "lab", "notebooks", "site", "release", "clean"}
 
 
 def test_versions_agree():

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import nbformat
+from jupyter_core.paths import jupyter_runtime_dir
 
 from inflight.errors import CourseError
 from inflight.files import replace_text
@@ -30,6 +31,8 @@ SHOWN = ("solutions", "assets")  # the course's
 VERSIONS = ".versions.json"  # what each copy was made from
 ASIDE = "aside"
 MINE = "mine"  # what a learner has written in the labs
+TRANSPORT = "--KernelManager.transport"
+MOST_RUNTIME_DIR = 50  # characters: a kernel's sockets in it have 50 more, and Linux takes 107 in all
 
 
 @dataclass(frozen=True)
@@ -121,13 +124,16 @@ def lecture(folder: Path, number: str | None) -> Path:
 def open_lab(folder: Path, first: Path, arguments: list[str]) -> NoReturn:
     """Become JupyterLab in the workspace, open at the notebook `first`; `arguments` are JupyterLab's own.
 
-    It listens on this machine alone unless they say otherwise, and asks nobody for news. In its kernels OpenVINO's
-    telemetry, which pip installs with OpenVINO, cannot be imported, whatever they import first.
+    It listens on this machine alone unless they say otherwise, and asks nobody for news. No other user of the machine can
+    read what its kernels print. In them OpenVINO's telemetry, which pip installs with OpenVINO, cannot be imported,
+    whatever they import first.
     """
     settings = _before("JUPYTER_CONFIG_PATH", COURSE / "assets" / "jupyterlab")
     modules = _before("PYTHONPATH", COURSE / "assets" / "left-out")
     given = {argument.split("=")[0] for argument in arguments}
     own = [] if given & {"--ip", "--ServerApp.ip"} else ["--ServerApp.ip=127.0.0.1"]
+    if TRANSPORT not in given and len(jupyter_runtime_dir()) <= MOST_RUNTIME_DIR:
+        own.append(f"{TRANSPORT}=ipc")  # over TCP, Jupyter's own choice, whoever has an account may listen
     places = [
         f"--ServerApp.root_dir={folder}",
         f"--LabApp.default_url=/lab/tree/{first.relative_to(folder).as_posix()}",

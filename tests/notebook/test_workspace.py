@@ -181,6 +181,26 @@ def test_kernels_cannot_import_openvinos_telemetry_though_pip_installed_it(tmp_p
     assert environment["PYTHONPATH"].endswith(f"{os.pathsep}{tmp_path}")
 
 
+@pytest.mark.parametrize(
+    ("runtime_dir", "given", "expected"),
+    [
+        ("/home/ada/.local/share/jupyter/runtime", [], ["--KernelManager.transport=ipc"]),
+        (
+            "/home/ada/.local/share/jupyter/runtime",
+            ["--KernelManager.transport=tcp"],
+            ["--KernelManager.transport=tcp"],
+        ),
+        ("/" + 60 * "a", [], []),  # too long for the path of a socket: that a kernel starts matters more
+    ],
+)
+def test_what_kernels_print_is_on_sockets_of_the_users_own(runtime_dir, given, expected, tmp_path, monkeypatch):
+    started = []
+    monkeypatch.setattr(os, "execve", lambda program, command, environment: started.append(command))
+    monkeypatch.setattr(workspace, "jupyter_runtime_dir", lambda: runtime_dir)
+    workspace.open_lab(tmp_path, tmp_path / "notebooks" / "00_start_here.ipynb", given)
+    assert [argument for argument in started[0] if "transport" in argument] == expected
+
+
 def test_jupyterlab_opens_in_it_with_its_token_and_asks_for_no_news(tmp_path):
     """The command as a learner gives it; only where the browser, the port and root are concerned it is helped."""
     with socket.socket() as probe:
