@@ -124,9 +124,9 @@ def lecture(folder: Path, number: str | None) -> Path:
 def open_lab(folder: Path, first: Path, arguments: list[str]) -> NoReturn:
     """Become JupyterLab in the workspace, open at the notebook `first`; `arguments` are JupyterLab's own.
 
-    It listens on this machine alone unless they say otherwise, and asks nobody for news. No other user of the machine can
-    read what its kernels print. In them OpenVINO's telemetry, which pip installs with OpenVINO, cannot be imported,
-    whatever they import first.
+    It listens on this machine alone unless they say otherwise, and asks nobody for news. No other user of it can read
+    what its kernels print. In them OpenVINO's telemetry, which pip installs with OpenVINO, cannot be imported, whatever
+    they import first.
     """
     settings = _before("JUPYTER_CONFIG_PATH", COURSE / "assets" / "jupyterlab")
     modules = _before("PYTHONPATH", COURSE / "assets" / "left-out")
