@@ -122,7 +122,7 @@ def test_nothing_kept_is_an_empty_table(kept):
 
 
 def test_every_result_in_the_repository_can_be_read():
-    for path in recorded.RESULTS.glob("*.json"):
+    for path in set(recorded.RESULTS.glob("*.json")) - set(recorded.RESULTS.glob("learner_*")):  # test_classroom's
         benchmark = path.name.partition("_")[0]
         assert not recorded.table(benchmark).empty and not recorded.table(benchmark, "ratios").empty
         content = json.loads(path.read_text())
