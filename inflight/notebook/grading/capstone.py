@@ -32,7 +32,7 @@ TWICE = 2.0
 
 @grades("9.1", "Throughput counts answers, goodput counts promises: over its limit a server has much of the one alone.")
 def _goodput(goodput: Callable, choose: random.Random) -> Finding:
-    for kind in ("all in time", "late", "errors", "one token"):
+    for kind in ("all in time", "late", "one token", "errors"):
         table, ttft, itl = _table(choose, kind)
         got = goodput(table.copy(), ttft, itl)
         if got is None:
