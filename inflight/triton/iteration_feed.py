@@ -231,6 +231,10 @@ class MetricsFeed(Feed):
         self._before: IterationStats | None = None
         self._looked_at = time.time()
 
+    def __enter__(self):
+        self._look()  # iterations are counted from here on, also one that runs before the thread does
+        return super().__enter__()
+
     def _look(self) -> list[IterationStats]:
         try:
             now = from_metrics(telemetry.page(self._url))
@@ -240,8 +244,10 @@ class MetricsFeed(Feed):
         if now is None:
             return []
         self._before = now
-        if before is None or now.iteration < before.iteration:  # the first look; the model was loaded again
+        if before is None:  # the first look
             return []
+        if now.iteration < before.iteration:  # the model was loaded again, and counts from 0
+            before = dataclasses.replace(before, iteration=0)
         rows = filled(before, now, since)
         if rows or now.active == 0:
             self._looked_at = time.time()

@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import time
 import uuid
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -174,6 +175,9 @@ class Supervised:
                 )
         finally:
             os.close(owner)  # the folder is the supervisor's
+        # Popen keeps itself, and so the pipe, when it is forgotten while its process runs.
+        assert self._supervisor.stdin is not None
+        weakref.finalize(self, self._supervisor.stdin.close)
         self._pid = self._read_pid()
 
     def _runtime_log(self) -> contextlib.AbstractContextManager:
