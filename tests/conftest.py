@@ -55,16 +55,10 @@ def no_server_left():
     os.environ[MARK] = secrets.token_hex(8)
     yield
     _, alive = psutil.wait_procs(started_servers(os.environ.pop(MARK)), timeout=60)
-    left = [f"{process.name()} ({process.pid})" for process in alive]
-    if alive:
-        import subprocess
-        for process in alive:
-            print("LEFT", process, process.status(), process.parents(), process.children(), process.cmdline())
-            for q in [process, *process.parents()[:-1]]:
-                print("  ", q, q.status(), subprocess.run(["sh", "-c", f"ls -l /proc/{q.pid}/fd; cat /proc/{q.pid}/wchan /proc/{q.pid}/stack; cat /proc/{q.pid}/task/*/wchan"], capture_output=True, text=True).stdout)
+    left = [f"{process.pid}, {process.status()}: {' '.join(process.cmdline())}" for process in alive]
     for process in alive:
         process.kill()
-    assert not left, f"tests left these processes: {', '.join(left)}"
+    assert not left, "\n".join(["tests left these processes:", *left])
 
 
 def started_servers(mark):

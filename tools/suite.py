@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PATHS = ("tests", "notebooks", "solutions")
 WORKERS = ("--numprocesses=logical", "--maxprocesses=4", "--dist=loadfile", "--no-loadscope-reorder")
 CELL_TIMEOUT = 600  # seconds, also beside other work; nbval does not notice a dead kernel sooner
-MOST_FILES = 3  # with failures, that are tried again: more have one cause, and it is not what runs beside them
+MOST_FILES = 12  # with failures, that are tried again: more have one cause, and it is not what runs beside them
 TESTS_FAILED = 1  # of pytest's exit statuses, the one for a run that was whole
 
 
@@ -27,7 +27,7 @@ def run(arguments: list[str]) -> int:
     """Run pytest over tests/, then nbval over lectures and solutions; return its exit status.
 
     `arguments` go to pytest. All of it runs on as many workers as the machine has cores, four at most; a file, and so a
-    notebook, stays with one worker. Where at most three files have failures, these run once more with nothing beside
+    notebook, stays with one worker. Where at most twelve files have failures, these run once more with nothing beside
     them, and that decides. Paths among the arguments replace the default ones and run once, in this one process.
     """
     if any((ROOT / argument.split("::")[0]).exists() for argument in arguments):
