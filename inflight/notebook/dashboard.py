@@ -116,8 +116,8 @@ class Dashboard(Panel):
         """
         if self.lifeline is not None:
             self.lifeline.require()
-        self._start()
         try:
+            self._start()
             self.wait()
         except BaseException:  # an interrupt: nothing goes on behind it
             self.stop()

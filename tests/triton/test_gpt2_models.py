@@ -79,8 +79,8 @@ def expected(folder):
 class Stream:
     """One request on a gRPC stream of its own: the pieces that came, and what flag the last had."""
 
-    def __init__(self, server, on_piece=lambda: None):
-        self.pieces, self.final_flags, self.error = [], [], None
+    def __init__(self, server, on_piece=lambda: None, deadline_s=DEADLINE_S):
+        self.pieces, self.final_flags, self.error, self.deadline_s = [], [], None, deadline_s
         self._over, self._some, self._on_piece = threading.Event(), threading.Event(), on_piece
         self._connection = triton.InferenceServerClient(server.grpc_url)
         assert self._connection.is_server_live()  # connected now, and not with the request
@@ -111,12 +111,12 @@ class Stream:
             self._some.set()
 
     def read(self):
-        assert self._over.wait(DEADLINE_S)
+        assert self._over.wait(self.deadline_s)
         self.close()
         return self.pieces
 
     def vanish_after_two(self):
-        assert self._some.wait(DEADLINE_S) and not self.error
+        assert self._some.wait(self.deadline_s) and not self.error
         self.close()
 
     def close(self):
@@ -124,17 +124,17 @@ class Stream:
         self._connection.close()
 
 
-def stream(server, model, text, length, on_piece=lambda: None):
-    return Stream(server, on_piece).send(model, text, {"max_tokens": length, "ignore_eos": True})
+def stream(server, model, text, length, on_piece=lambda: None, deadline_s=DEADLINE_S):
+    return Stream(server, on_piece, deadline_s).send(model, text, {"max_tokens": length, "ignore_eos": True})
 
 
 def ask(server, model, text, length):
     return stream(server, model, text, length).read()
 
 
-def ask_all(server, prompts, length):
+def ask_all(server, prompts, length, deadline_s=DEADLINE_S):
     """Answers of iterative-gpt2 to prompts that are sent at once."""
-    streams = [Stream(server) for _ in prompts]
+    streams = [Stream(server, deadline_s=deadline_s) for _ in prompts]
     for each, prompt in zip(streams, prompts):
         each.send("iterative-gpt2", prompt, {"max_tokens": length, "ignore_eos": True})
     return [each.read() for each in streams]
@@ -216,10 +216,11 @@ def test_the_iterative_model_streams_both_at_once(server, new_passes):
 # Slots and places -----------------------------------------------------------------------------------------------------
 
 
-def vanish(server, model="iterative-gpt2", count=1):
+def vanish(server, model="iterative-gpt2", count=1, deadline_s=DEADLINE_S):
     """Clients that take two tokens and are gone, twelve at a time."""
+    one = lambda number: stream(server, model, PROMPTS[number % 3], LONG, deadline_s=deadline_s).vanish_after_two()
     with ThreadPoolExecutor(12) as pool:
-        list(pool.map(lambda number: stream(server, model, PROMPTS[number % 3], LONG).vanish_after_two(), range(count)))
+        list(pool.map(one, range(count)))
 
 
 def test_two_hundred_clients_that_vanish_leave_nothing(server, expected):
@@ -410,8 +411,8 @@ def test_with_oldest_the_third_waits_in_triton(server, expected, new_passes):
 
 def test_with_oldest_a_place_that_is_lost_comes_back_when_it_idles(server, expected):
     server.load("iterative-gpt2", **{CANDIDATES: 2, IDLE: 8_000_000})
-    vanish(server, count=6)
-    assert ask_all(server, PROMPTS, 8) == [expected(prompt, 8) for prompt in PROMPTS]
+    vanish(server, count=6, deadline_s=PATIENCE_S)  # two by two, each time when the places before have idled
+    assert ask_all(server, PROMPTS, 8, deadline_s=PATIENCE_S) == [expected(prompt, 8) for prompt in PROMPTS]
     wait_until(lambda: is_empty(server), "every slot is free again")
 
 
