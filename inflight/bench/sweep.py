@@ -5,7 +5,8 @@
     result = summary(kept, aim, device)
 
 From rate to rate, each in several rounds, until the deployment is over its limit: until fewer requests are answered
-than come. Every round is kept as soon as it is measured, and what is kept is not measured again.
+than come, and the objective is no longer kept. Where it is not kept at the first rate, lower ones come first. Every
+round is kept as soon as it is measured, and what is kept is not measured again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ from inflight.triton.client import Client
 
 # Shares of what the deployment is taken to serve at most, and on from there by half as much each time.
 SHARES = (0.4, 0.6, 0.75, 0.85, 0.95, 1.05, 1.2, 1.5)
-OVER = 0.9  # answered over arrived, below which a deployment is over its limit
+LOWER_SHARES = (0.2, 0.1)  # one after the other, while the objective is not kept at the lowest rate
+OVER = 0.9  # answered over arrived, below which a deployment that misses the objective is over its limit
+# The same of one that keeps it. Answers that are still under way when the last request comes are a good part of all
+# where answers take long and requests are few; no queue that keeps a length leaves half of them.
+OVER_THOUGH_KEPT = 0.5
 LEAST_REQUESTS = 40  # of a round: percentiles of fewer say little
 WARM_BLOCK, WARM_LIKE, MOST_WARM_BLOCKS = 16, 0.1, 8
 LIKE = 0.15  # a capacity within this share of the predicted one is as predicted
@@ -222,17 +227,30 @@ def _check_answered(run: Run, rate: float) -> None:
 
 
 def _rates(kept: SweepFile, aim: Aim) -> Iterator[float]:
-    """One rate after another, until the deployment was over its limit."""
-    for rate in aim.rates or found_rates(kept.base_per_s):
+    """One rate after another, until the deployment was over its limit; lower ones where none is named."""
+    for number, rate in enumerate(aim.rates or found_rates(kept.base_per_s)):
         yield rate
-        if is_over(kept.whole(rate)):
+        if number == 0 and aim.rates is None:
+            yield from _lower_rates(kept, aim)
+        if is_over(kept.whole(rate), aim):
             return
+
+
+def _lower_rates(kept: SweepFile, aim: Aim) -> Iterator[float]:
+    for share in LOWER_SHARES:
+        if _meets(kept.whole(kept.rates[0]), aim):
+            return
+        yield _rate(share, kept.base_per_s)
 
 
 def found_rates(base_per_s: float) -> Iterator[float]:
     """Rising rates to three digits, by `SHARES` of a base and on."""
     shares = itertools.chain(SHARES, (SHARES[-1] * 1.5**step for step in itertools.count(1)))
-    return (float(f"{share * base_per_s:.3g}") for share in shares)
+    return (_rate(share, base_per_s) for share in shares)
+
+
+def _rate(share: float, base_per_s: float) -> float:
+    return float(f"{share * base_per_s:.3g}")
 
 
 def figures(run: Run, objective: Objective) -> dict[str, float | None]:
@@ -271,12 +289,20 @@ def _number(value: float) -> float | None:
     return None if value != value else float(value)
 
 
-def is_over(rounds: list[Round]) -> bool:
-    """Whether a deployment was over its limit: in the middle round it answered clearly fewer requests than came."""
+def is_over(rounds: list[Round], aim: Aim) -> bool:
+    """Whether a deployment was over its limit: in the middle round it answered clearly fewer requests than came.
+
+    Requests that are still under way when the last one comes are not answered either. So a deployment that keeps the
+    objective must fall further behind to be over its limit.
+    """
     shares = [
         each.figures["served_per_s"] / each.figures["arrived_per_s"] for each in rounds if each.figures["arrived_per_s"]
     ]
-    return bool(shares) and median(shares) < OVER
+    return bool(shares) and median(shares) < (OVER_THOUGH_KEPT if _meets(rounds, aim) else OVER)
+
+
+def _meets(rounds: list[Round], aim: Aim) -> bool:
+    return median(each.figures["met_share"] or 0.0 for each in rounds) >= aim.share
 
 
 # What came of it ------------------------------------------------------------------------------------------------------
@@ -299,7 +325,7 @@ def summary(kept: SweepFile, aim: Aim, device: str) -> dict:
         if not row["kept"]:
             break
         knee = row
-    over = [each.figures for rate in kept.rates if is_over(kept.whole(rate)) for each in kept.whole(rate)]
+    over = [each.figures for rate in kept.rates if is_over(kept.whole(rate), aim) for each in kept.whole(rate)]
     served = [figures["served_per_s"] for figures in over]
     predicted = _predicted(kept)
     ratios = {}
@@ -344,8 +370,8 @@ def _row(rate: float, rounds: list[Round], aim: Aim) -> dict:
     row["skipped"] = median(each.figures["skipped"] or 0 for each in rounds)
     row["late_ms_p99"] = max((each.figures["late_ms_p99"] or 0.0 for each in rounds), default=0.0)
     row["client_late"] = row["late_ms_p99"] > report.late_limit_ms(row["latency_ms_p50_median"])
-    row["over_limit"] = is_over(rounds)
-    row["kept"] = not row["over_limit"] and row["met_share_median"] >= aim.share
+    row["over_limit"] = is_over(rounds, aim)
+    row["kept"] = not row["over_limit"] and _meets(rounds, aim)
     return row
 
 

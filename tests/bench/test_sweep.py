@@ -90,6 +90,37 @@ def test_rates_rise_until_the_server_is_over_its_limit(server):
     json.dumps(result)
 
 
+def test_long_answers_that_are_under_way_at_the_end_are_not_over_the_limit(monkeypatch):
+    """Any number at once, for as long each as half of a round takes: all meet an objective for the first token."""
+
+    def load(send, requests, *_, **__):
+        long_s = requests[-1].at_s / 2
+        run = OneAtATime()(send, requests)
+        rows = run.requests.assign(ttft_ms=50.0, latency_ms=1000 * long_s)
+        return Run(rows.assign(last_s=rows["due_s"] + long_s), 0.0, "")
+
+    monkeypatch.setattr(sweep.load_generator, "load", load)
+    kept, aim = opened(), Aim(AIM.objective, rates=(2.0, 4.0))
+    sweep.measure(kept, make, None, aim)
+    result = sweep.summary(kept, aim, "here")
+    assert [row["over_limit"] for row in result["rows"]] == [False, False]
+    assert result["knee"] == 4.0 and result["capacity"]["measured"] is None
+    assert all(row["served_per_s_median"] < sweep.OVER * row["arrived_per_s_median"] for row in result["rows"])
+
+
+def test_where_the_first_rate_is_too_high_lower_ones_come_first(server):
+    """At four requests a second one in ten has to wait for longer than 20 ms; at two, one in twenty or so; at one few.
+
+    Seeds of the rounds: 1 to 3.
+    """
+    kept, aim = opened(), Aim(objective.parse("ttft=70"), seconds=200.0, rounds=3)
+    sweep.measure(kept, make, None, aim)
+    assert [rate for rate in kept.rates if rate < 4] in ([2.0], [1.0, 2.0])
+    assert list(dict.fromkeys(each.rate for each in kept.rounds))[:2] == [4.0, 2.0]
+    result = sweep.summary(kept, aim, "here")
+    assert result["rows"][-1]["over_limit"] and not any(row["over_limit"] for row in result["rows"][:-1])
+
+
 def test_rates_may_be_named_and_the_sweep_stops_at_the_first_over_the_limit(server):
     kept, aim = opened(), Aim(AIM.objective, rates=(2.0, 14.0, 20.0), rounds=2)
     sweep.measure(kept, make, None, aim)
