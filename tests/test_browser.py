@@ -222,9 +222,10 @@ def outputs(widgets_page):
 
 def assert_whole(page, outside):
     """Nothing is missing on the page, nothing cut off, and nothing came from another host."""
-    seen = page.locator("body").inner_text()
-    for defect in ("Error displaying widget", "Javascript Error", "Loading widget..."):
-        assert defect not in seen
+    body = page.locator("body")
+    expect(body).not_to_contain_text("Loading widget...", timeout=60_000)
+    for defect in ("Error displaying widget", "Javascript Error"):
+        expect(body).not_to_contain_text(defect)
     assert page.evaluate(ERRORS) == []
     assert scrolling_sideways(page, EVERYTHING, own="input, textarea") == []  # what is typed may be longer
     assert faults_of_pictures(page) == []

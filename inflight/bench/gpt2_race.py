@@ -77,7 +77,7 @@ def with_bars(
                 tokens += arrived
                 for token in arrived:
                     progress.update(bars[token.stream - 1], completed=token.token, time=f", {token.time_s:.2f} s")
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or SIGTERM to a command
             return gpt2_client.table(tokens), True
     return gpt2_client.table(tokens), False
 

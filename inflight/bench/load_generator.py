@@ -332,8 +332,8 @@ def load(
     Returns
     -------
     Run
-        Every request has its row: a failed one with its error and no tokens. When the server goes away, or at Ctrl-C,
-        the run ends at once; it says so in `stopped`, and keeps what came until then. No thread is left.
+        Every request has its row: a failed one with its error and no tokens. When the server goes away, at Ctrl-C or
+        SIGTERM, the run ends at once; it says so in `stopped`, and keeps what came until then. No thread is left.
 
     Raises
     ------
@@ -351,7 +351,7 @@ def load(
         try:
             for worker in [pool.submit(run.work) for _ in range(number)]:
                 worker.result()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or SIGTERM to a command
             run.stop("The benchmark was interrupted")
         except BaseException:
             run.stop("The benchmark failed")

@@ -76,17 +76,7 @@ def run(
         folder = Path(scratch)
         (folder / "input.json").write_text(json.dumps(input_data(requests, config)))
         command = [
-            str(binary),
-            "-m",
-            model,
-            "-i",
-            "grpc",
-            "-u",
-            url,
-            "--input-data",
-            str(folder / "input.json"),
-            "--concurrency-range",
-            str(concurrency),
+            *_command(binary, model, url, folder, concurrency),
             "--request-count",
             str(len(requests)),
             "--profile-export-file",
@@ -103,6 +93,14 @@ def run(
         f"The Performance Analyzer noted {noted} of {len(requests)} requests, and no more when it tried again: run it "
         "again when the machine is less busy, or measure with `inflight bench load`."
     )
+
+
+def _command(binary: Path, model: str, url: str, folder: Path, concurrency: int) -> list[str]:
+    """What its runs share; the requests are in the folder's input.json."""
+    return [
+        *(str(binary), "-m", model, "-i", "grpc", "-u", url),
+        *("--input-data", str(folder / "input.json"), "--concurrency-range", str(concurrency)),
+    ]
 
 
 def _noted(profile: Path) -> int:
@@ -239,17 +237,7 @@ def sweep(
         rows = []
         for number in concurrency:
             command = [
-                str(binary),
-                "-m",
-                model,
-                "-i",
-                "grpc",
-                "-u",
-                url,
-                "--input-data",
-                str(folder / "input.json"),
-                "--concurrency-range",
-                str(number),
+                *_command(binary, model, url, folder, number),
                 *(f"--{flag}={value}" for flag, value in windows(requests).items()),
                 "-f",
                 str(folder / "report.csv"),

@@ -155,11 +155,11 @@ def sweep(
 
 @contextlib.contextmanager
 def _ended(kept: SweepFile, aim: Aim, device: str, as_json: bool, picture: Path | None) -> Iterator[None]:
-    """Show what there is however the block ends: a CourseError, and Ctrl-C, come after it."""
+    """Show what there is however the block ends: a CourseError, Ctrl-C and SIGTERM, come after it."""
     trouble: CourseError | None = None
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         trouble = CourseError("The sweep was interrupted.")
     except CourseError as error:
         trouble = error

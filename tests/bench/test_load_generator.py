@@ -411,7 +411,8 @@ def test_the_command_says_where_the_results_are_when_the_server_goes_away(mortal
     assert not (tmp_path / "stats.csv").exists()  # figures of half a run belong in no statistics
 
 
-def test_ctrl_c_ends_the_command_with_what_it_has(served, small_engine, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_command_with_what_it_has(served, small_engine, tmp_path, number):
     server = served[False][0]
     before = num_answered_in_all(server)
     command = [
@@ -434,7 +435,7 @@ def test_ctrl_c_ends_the_command_with_what_it_has(served, small_engine, tmp_path
     ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: num_answered(server) >= before + 3, "three requests are answered")
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     shown, errors = process.communicate(timeout=300)
     assert process.returncode == 1
     assert "requests answered" in shown

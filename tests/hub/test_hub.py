@@ -128,7 +128,7 @@ def _owner(path: Path) -> str | None:
 
 def _belongs_to_nobody(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
-        return process.username().isdigit()
+        return process.username().isdigit() and process.status() != psutil.STATUS_ZOMBIE
     return False
 
 
