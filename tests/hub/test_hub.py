@@ -257,6 +257,8 @@ def run_all_cells(page: Page) -> None:
 def write_notebook(name: str) -> None:
     user = pwd.getpwnam(name)
     file = Path(user.pw_dir) / "work" / ASKING
+    if file.exists():  # written anew where it is open, JupyterLab would ask which of the two counts
+        return
     kernel = nbformat.read(COURSE / LECTURE, 4).metadata
     cells = [nbformat.v4.new_code_cell(source.strip()) for source in (SERVE, ASK)]
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), file)
