@@ -194,6 +194,7 @@ class Watch:
     def _judge(self) -> None:
         """Tell deaths from ends that a load or an unload explains; what is under way is looked at again later."""
         states = self._states()
+        self._find_new()  # a model may have been loaded since the last look: what is READY now has its processes
         for model, how in list(self._suspects.items()):
             state = states.get(model, "UNAVAILABLE")
             if state == "LOADING" or (state == "READY" and self._may_hang(model, how)):
@@ -213,7 +214,7 @@ class Watch:
     def _judge_load(self, model: str, how: str) -> None:
         """Triton mostly says itself that a process has ended that it was loading, and sometimes waits for ever."""
         ends_by = self._load_ends_by.setdefault(model, time.monotonic() + LOAD_GRACE_S)
-        living = sum(stub.model == model for stub in self._stubs.values())
+        living = sum(stub.model == model for stub in list(self._stubs.values()))
         served = num_processes(self._served[model]) if model in self._served else 0  # by the load before
         if time.monotonic() > ends_by and living <= served:
             del self._suspects[model], self._load_ends_by[model]
@@ -221,7 +222,7 @@ class Watch:
                 self._tell(model, f"{LOAD_FAILED}: {how}.")
 
     def _lacks_processes(self, model: str) -> bool:
-        living = sum(stub.model == model and not stub.has_ended() for stub in self._stubs.values())
+        living = sum(stub.model == model and not stub.has_ended() for stub in list(self._stubs.values()))
         return living < num_processes(self._config(model))
 
     def _died_now(self, model: str, how: str) -> None:
@@ -285,7 +286,7 @@ class Watch:
             self._is_resumed = True
 
     def _dead(self) -> list[str]:
-        return [model for model, known in self._died.items() if known.reason and not known.stays_down]
+        return [model for model, known in list(self._died.items()) if known.reason and not known.stays_down]
 
     def _still_dead(self) -> list[str]:
         """Of the dead, those that nobody has loaded or unloaded meanwhile."""
