@@ -13,6 +13,7 @@ from inflight.paths import COURSE
 from inflight.triton import repository
 from inflight.triton.client import Client
 from inflight.triton.server import Server
+from tests.engines import wait_until
 
 COURSES = (COURSE / "assets" / "parts" / "scheduler.py").read_text()  # lab 05's, which batches in flight too
 SOLUTIONS = (COURSE / "lessons" / "04_batching" / "lab.py").read_text()
@@ -244,7 +245,11 @@ def iterations(small_engine, tmp_path_factory):
 def test_the_server_agrees_with_the_check(iterations, checked):
     static = IN_FLIGHT.replace("while waiting", "while not now.running and waiting")
     assert checked("4.3", static).status == "wrong"
-    right, wrong = iterations(solution_of("scheduler.py")), iterations(static)
-    # When a request arrives is the server's own affair: so a few iterations more or less are the same rule.
-    assert abs(right - iterations("")) < 20 < 50 < abs(wrong - right)
-    assert abs(wrong - iterations("", "V1")) < 20
+
+    # When a request arrives is the server's own affair, and a busy machine's: so a few iterations more or less are the
+    # same rule, and what came late as a whole is sent again.
+    def agree():
+        right, wrong = iterations(solution_of("scheduler.py")), iterations(static)
+        return abs(right - iterations("")) < 20 < 50 < abs(wrong - right) and abs(wrong - iterations("", "V1")) < 20
+
+    wait_until(agree, "in the server each rule takes as many iterations as the engine's own", 300)
