@@ -231,16 +231,18 @@ def _rates(kept: SweepFile, aim: Aim) -> Iterator[float]:
     for number, rate in enumerate(aim.rates or found_rates(kept.base_per_s)):
         yield rate
         if number == 0 and aim.rates is None:
-            yield from _lower_rates(kept, aim)
+            yield from _lower_rates(kept, rate, aim)
         if is_over(kept.whole(rate), aim):
             return
 
 
-def _lower_rates(kept: SweepFile, aim: Aim) -> Iterator[float]:
+def _lower_rates(kept: SweepFile, rate: float, aim: Aim) -> Iterator[float]:
+    """One below the other, until the objective is kept."""
     for share in LOWER_SHARES:
-        if _meets(kept.whole(kept.rates[0]), aim):
+        if _meets(kept.whole(rate), aim):
             return
-        yield _rate(share, kept.base_per_s)
+        rate = _rate(share, kept.base_per_s)
+        yield rate
 
 
 def found_rates(base_per_s: float) -> Iterator[float]:
