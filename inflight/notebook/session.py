@@ -22,6 +22,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import ipywidgets
 
@@ -205,7 +206,8 @@ class Lifeline(ipywidgets.VBox):
         self.words = ipywidgets.HTML()
         super().__init__([self.words, self.button], layout={"display": "none"})
         self.button.on_click(lambda _: self._start_again())
-        _watch(self)
+        if not kept.is_attached:  # one of somebody else is asked over a network: it is looked at when it is used
+            _watch(self)
 
     @property
     def is_shown(self) -> bool:
@@ -279,27 +281,37 @@ class Lifeline(ipywidgets.VBox):
         self.words.value = f"<div role='status'>{words}</div>"
 
 
-_lifelines: weakref.WeakSet[Lifeline] = weakref.WeakSet()
-_watching = threading.Lock()
+class Watching(Protocol):
+    """A widget that shows whether servers run."""
+
+    def look(self) -> object:
+        """Look at them, and show how they are now."""
 
 
-def _watch(lifeline: Lifeline) -> None:
-    """Look at its server from time to time, so that the page says by itself that it has ended.
+_watching: weakref.WeakSet[Watching] = weakref.WeakSet()
+_listing = threading.Lock()  # a set that grows while a thread goes over it is an error
+_begun = threading.Lock()
 
-    One of somebody else is asked over a network: it is looked at when it is used.
-    """
-    if lifeline.kept.is_attached:
-        return
-    _lifelines.add(lifeline)
-    if _watching.acquire(blocking=False):
+
+def _watch(widget: Watching) -> None:
+    """Let it look from time to time, so that the page says by itself that a server has ended, or runs again."""
+    with _listing:
+        _watching.add(widget)
+    if _begun.acquire(blocking=False):
         threading.Thread(target=_keep_looking, name="servers of widgets", daemon=True).start()
 
 
 def _keep_looking() -> None:
     while True:
         time.sleep(LOOK_EVERY_S)
-        for lifeline in list(_lifelines):
-            lifeline.look()
+        _look()
+
+
+def _look() -> None:
+    with _listing:
+        widgets = list(_watching)
+    for widget in widgets:
+        widget.look()
 
 
 # The last cell --------------------------------------------------------------------------------------------------------
@@ -313,15 +325,21 @@ class Running(Panel):
     button : Button
         Stops them; hidden where there is none to stop.
     words : HTML
-        What runs, as it was when this was made or the button pressed last.
+        What runs.
     """
 
     def __init__(self):
-        self.words = ipywidgets.HTML()
+        self.words, self._shown = ipywidgets.HTML(), set[int | None]()
         self.button = ipywidgets.Button(description="Stop now", icon="stop")
         self.button.on_click(lambda _: self._stop())
         super().__init__([self.words, self.button], label="Servers of this notebook")
         self._tell()
+        _watch(self)
+
+    def look(self) -> None:
+        """Say what runs now, if a server has ended since, or a widget has started one again."""
+        if not self.button.disabled and {server.pid for server in _own()} != self._shown:
+            self._tell()
 
     def __repr__(self) -> str:
         return self._text
@@ -341,6 +359,7 @@ class Running(Panel):
 
     def _tell(self) -> None:
         own, attached = _own(), [server for server in servers.running() if server.is_attached]
+        self._shown = {server.pid for server in own}
         sentences = [f"A server runs with {', '.join(repository.models(server.repo))}." for server in own]
         if own:
             belongs, ends = ("It belongs", "it ends") if len(own) == 1 else ("They belong", "they end")
@@ -366,4 +385,4 @@ def running() -> Running:
 
 
 def _own() -> list[Server]:
-    return [server for server in servers.running() if not server.is_attached]
+    return servers.running(attached=False)

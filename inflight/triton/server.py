@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -41,6 +42,7 @@ LOAD_TIMEOUT_S = 300
 DRAIN_S = 10
 
 _started: weakref.WeakSet[Server] = weakref.WeakSet()
+_listing = threading.Lock()  # a set that grows while a thread goes over it is an error
 
 
 def tritonserver(arguments: Sequence[str]) -> Server:
@@ -68,9 +70,17 @@ def tritonserver(arguments: Sequence[str]) -> Server:
     return Server.by_hand(arguments, print).start()
 
 
-def running() -> list[Server]:
-    """The servers that this process has started, or attached, and that run; the oldest first."""
-    return sorted((server for server in _started if server.is_alive()), key=lambda server: server.started_at)
+def running(attached: bool = True) -> list[Server]:
+    """The servers that this process has started, or attached, and that run; the oldest first.
+
+    Parameters
+    ----------
+    attached : bool
+        Whether those that it has attached are among them: these are asked over a network.
+    """
+    with _listing:
+        known = [server for server in _started if attached or not server.is_attached]
+    return sorted((server for server in known if server.is_alive()), key=lambda server: server.started_at)
 
 
 @dataclass(frozen=True)
@@ -276,7 +286,8 @@ class Server:
             if problems:
                 raise CourseError(f"The repository is not ready to be served: {problems[0]}")
         self.started_at = time.time()
-        _started.add(self)
+        with _listing:
+            _started.add(self)
         try:
             self._way.start()
             if not is_by_hand:

@@ -80,6 +80,19 @@ def test_the_page_says_by_itself_that_a_server_is_gone_and_that_it_is_back(lesso
     board.run()
 
 
+def test_the_last_cell_hears_of_a_server_that_a_widget_has_started_again(lesson):
+    server, board, _, _ = lesson
+    last = session.running()
+    assert "A server runs with batch-cost" in repr(last)
+    os.kill(server.pid, signal.SIGKILL)
+    wait_until(lambda: last.button.layout.display == "none", "the last cell says that nothing runs")
+    assert repository.BATCH_COST not in repr(last)
+    board.lifeline.look()
+    board.lifeline.button.click()
+    wait_until(lambda: last.button.layout.display is None, "the last cell offers to stop it")
+    assert "A server runs with batch-cost" in last.words.value
+
+
 def test_a_server_that_ends_during_a_run_is_told_with_the_way_on(lesson):
     server, _, _, _ = lesson
     lives = []
