@@ -54,8 +54,8 @@ class Board(Panel):
     def look(self) -> None:
         """Show what the workspace says now."""
         if self._folder is None:
-            self._text = "This is the course's own copy: your work is kept where `inflight lab` opens JupyterLab."
-            self.tables.value = f"<p>{html.escape(self._text)}</p>"
+            self._text = "This is the course's own copy: your work is kept where inflight lab opens JupyterLab."
+            self.tables.value = f"<p>{html.escape(self._text).replace('inflight lab', '<code>inflight lab</code>')}</p>"
             return
         done = read(self._folder)
         exercises, predictions = done["exercises"], done["predictions"]

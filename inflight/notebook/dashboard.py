@@ -88,11 +88,12 @@ class Dashboard(Panel):
         self.run_button = ipywidgets.Button(description="Run", icon="play", button_style="primary")
         self.stop_button = ipywidgets.Button(description="Stop", icon="stop", disabled=True)
         self.picture = LiveFigure() if picture is None else picture
-        self.words, self.status = ipywidgets.HTML(), ipywidgets.HTML("Press Run.")
+        self.words, self.status = ipywidgets.HTML(), ipywidgets.HTML()
+        self._hint = ipywidgets.HTML("Press Run.")
         self.run_button.on_click(lambda _: self._start())
         self.stop_button.on_click(lambda _: self.stop())
-        self.lifeline = None if kept is None else Lifeline(kept, [self.run_button, self.stop_button])
-        buttons = ipywidgets.HBox([self.run_button, self.stop_button, self.status], layout=WRAP)
+        self.lifeline = None if kept is None else Lifeline(kept, [self.run_button, self.stop_button, self._hint])
+        buttons = ipywidgets.HBox([self.run_button, self.stop_button, self._hint, self.status], layout=WRAP)
         below = [] if self.lifeline is None else [self.lifeline]
         super().__init__([*controls.values(), buttons, *below, self.picture, self.words], label)
 
@@ -145,7 +146,7 @@ class Dashboard(Panel):
         self._set_running(True)
         self._stopping.clear()
         self._runs += 1
-        self._error, self.status.value = None, "Running …"
+        self._error, self.status.value, self._hint.value = None, "Running …", ""
         values = {name: control.value for name, control in self.controls.items()}
         # The kernel hears the Stop button only when no callback runs: the work needs a thread of its own.
         self._thread = threading.Thread(target=self._follow, args=(values,), name="dashboard", daemon=True)

@@ -68,8 +68,10 @@ def _drawn(widget: ipywidgets.Widget) -> str:
         signs = (("◉" if label == widget.label else "○", label) for label in widget._options_labels)
         return "".join(f"<div>{sign} {html.escape(label)}</div>" for sign, label in signs)
     if isinstance(widget, ipywidgets.ValueWidget) and hasattr(widget, "description"):
-        name = widget.description or widget.tooltip or ""
         value = widget.label if isinstance(widget, ipywidgets.Dropdown) else widget.value
         shown = str(value) if value not in ("", None) else getattr(widget, "placeholder", "")
-        return f'<div>{html.escape(name)} <span style="{CONTROL}">{html.escape(shown) or "&nbsp;"}</span></div>'
+        called = html.escape(widget.description or widget.tooltip or "")
+        # One without a description has its name beside it already.
+        name, title = (f"{called} ", "") if widget.description else ("", f' title="{called}"')
+        return f'<div>{name}<span{title} style="{CONTROL}">{html.escape(shown) or "&nbsp;"}</span></div>'
     return ""

@@ -90,7 +90,7 @@ class Playground(Dashboard):
 
     def _draw(self, frame: Answer) -> None:
         self._show_text(frame.text)
-        self.frame = frame
+        self.frame, self.status.value = frame, f"Running: {len(frame.times_s)} pieces so far …"
 
     def _show_text(self, text: str) -> None:
         look = f"white-space: pre-wrap; border-left: 4px solid {DECODE}; padding: 4px 12px; min-height: 1.5em"

@@ -229,8 +229,9 @@ print(f"but {faster:.2f} times as many tokens a second.")
 print(guess.score(faster))
 
 # %% [markdown]
-# The iterations came out as on paper (the picture there shows the counts now, as diamonds), and they were not the gain.
-# What did the paper miss?
+# The iterations came out as on paper, or a few fewer: on paper the first request starts alone, and the engine may find
+# several when it begins. (The picture there shows the counts now, as diamonds.) But they were not the gain. What did
+# the paper miss?
 #
 # ## What an iteration costs
 #

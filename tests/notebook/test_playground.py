@@ -27,6 +27,14 @@ def test_run_shows_the_answer_and_its_times(streaming_server, playground):
     assert ready_again(playground)
 
 
+def test_it_does_not_wait_for_the_first_token_any_more_once_that_is_there(playground):
+    said = []
+    playground.status.observe(lambda change: said.append(change.new), "value")
+    playground.run_button.click()
+    playground.wait()
+    assert said[1] == "Waiting for the first token …" and "pieces so far" in said[2] and "Done" in said[-1], said
+
+
 def test_the_sliders_reach_the_engine(playground):
     playground.max_tokens.value = 5
     playground.run_button.click()

@@ -12,6 +12,7 @@ import pytest
 from inflight.errors import CourseError
 from inflight.notebook import boards, session
 from inflight.notebook.dashboard import Dashboard, Frame
+from inflight.notebook.panel import picture
 from inflight.notebook.widgets import ConfigEditor
 from inflight.triton import repository
 from inflight.triton.server import Server
@@ -91,6 +92,17 @@ def test_the_last_cell_hears_of_a_server_that_a_widget_has_started_again(lesson)
     board.lifeline.button.click()
     wait_until(lambda: last.button.layout.display is None, "the last cell offers to stop it")
     assert "A server runs with batch-cost" in last.words.value
+
+
+def test_nobody_is_told_to_press_run_where_there_is_no_such_button(lesson):
+    server, _, _, _ = lesson
+    fresh = Dashboard({}, lambda: iter(()), kept=session.keep(server))
+    assert "Press Run." in picture(fresh)
+    server.stop()
+    fresh.lifeline.look()
+    assert "Press Run." not in picture(fresh) and "Start it again" in picture(fresh)
+    fresh.lifeline.button.click()
+    assert "Press Run." in picture(fresh)
 
 
 def test_a_server_that_ends_during_a_run_is_told_with_the_way_on(lesson):

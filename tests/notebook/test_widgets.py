@@ -1,8 +1,11 @@
 """Widgets without a browser: a value is set or a button pressed, and what follows is looked at."""
 
+import re
+
 import pytest
 
 from inflight.errors import CourseError
+from inflight.notebook.panel import picture
 from inflight.notebook.widgets import ConfigEditor
 from inflight.triton import repository
 from inflight.triton.server import Server
@@ -173,3 +176,9 @@ def test_editor_says_that_there_is_nothing_to_apply(repo):
     assert "Nothing to apply" in editor.apply(exclude_input_in_output="true")
     editor.apply_button.click()
     assert "Nothing to apply" in editor.status.value and editor.undo_button.disabled
+
+
+def test_in_the_static_picture_of_an_editor_each_name_stands_once(repo):
+    drawn = re.sub("<wbr>", "", picture(ConfigEditor(repo, "tensorrt_llm")))
+    visible = re.sub("<[^>]*>", " ", drawn)
+    assert visible.count("max_tokens_in_paged_kv_cache") == 1

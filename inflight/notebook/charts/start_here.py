@@ -147,9 +147,10 @@ def _card(lesson: dict) -> str:
     if lesson["link"]:
         title = f'<a href="{lesson["link"]}">{title}</a>'
     colour, state = (DECODE, "") if lesson["link"] else (WASTE, " · planned")
-    look = f"border-left: 6px solid {colour}; padding: 4px 10px; margin: 6px 0; background: #F7F7F7; color: {INK}"
+    # On the page's own ground: the page has a link in its theme's colour, which a light card would make unreadable.
+    look = f"border: 1px solid #767676; border-left: 6px solid {colour}; padding: 4px 10px; margin: 6px 0"
     return (
         f'<div style="{look}">'
         f'<div style="font-weight: 600">{title}</div><div>{html.escape(lesson["question"])}</div>'
-        f'<div style="color: #555555">{lesson["minutes"]} min{state}</div></div>'
+        f'<div style="font-size: 90%">{lesson["minutes"]} min{state}</div></div>'
     )

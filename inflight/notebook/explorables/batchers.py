@@ -67,6 +67,7 @@ def delay(
         },
         draw,
         ("delay_ms", "p50_ms", "p95_ms", "mean_batch", "busy"),
+        "The dynamic batcher on paper",
     )
 
 

@@ -47,6 +47,7 @@ def slots_on_paper(lengths: list[int], slots: int) -> Explorable:
         },
         draw,
         ("type", "iterations"),
+        "Slots on paper",
     )
 
 

@@ -67,7 +67,7 @@ def memory(sizing: Sizing, config: BuildConfig, memory_bytes: float) -> Explorab
         "cache": dropdown([("as computed", None), ("INT8", "INT8")], "kv_cache_quant_algo"),
     }
     controls["cache"].value = config.kv_cache_quant_algo
-    return Explorable(controls, draw, ("users", "bytes"))
+    return Explorable(controls, draw, ("users", "bytes"), "Memory on paper")
 
 
 def _logarithmic(title: str, least: float, most: float) -> dict:

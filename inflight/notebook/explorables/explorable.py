@@ -13,13 +13,14 @@ from inflight.notebook.charts.display import PLOTLY_MIME, in_course_look
 from inflight.notebook.dashboard import Frame
 from inflight.notebook.live_figure import LiveFigure
 from inflight.notebook.palette import INK
+from inflight.notebook.panel import Panel
 
 # A measured point beside the line that was worked out: hollow, so that the line is seen through it.
 MEASURED = {"symbol": "diamond-open", "size": 12, "color": INK, "line": {"width": 2}}
 _NO_POINTS = pd.DataFrame()
 
 
-class Explorable(ipywidgets.VBox):
+class Explorable(Panel):
     """Redraws a picture whenever a control changes: what it shows is worked out, so nothing runs.
 
     Parameters
@@ -31,6 +32,8 @@ class Explorable(ipywidgets.VBox):
         them; it is empty when there are none.
     columns : tuple of str
         What a row of measured points must have.
+    label : str
+        What a screen reader calls it.
 
     Attributes
     ----------
@@ -46,13 +49,14 @@ class Explorable(ipywidgets.VBox):
         controls: dict[str, ipywidgets.ValueWidget],
         draw: Callable[..., Frame],
         columns: tuple[str, ...],
+        label: str,
     ):
         self.controls, self._draw, self._columns = controls, draw, columns
         self._measured: list[tuple[dict, pd.DataFrame]] = []  # settings of a run, and its points
         self.picture, self.words = LiveFigure(), ipywidgets.HTML()
         for control in controls.values():
             control.observe(self._redraw, "value")
-        super().__init__([*controls.values(), self.picture, self.words])
+        super().__init__([*controls.values(), self.picture, self.words], label)
         self._redraw()
 
     def __repr__(self) -> str:
@@ -61,8 +65,9 @@ class Explorable(ipywidgets.VBox):
 
     def _repr_mimebundle_(self, **options) -> dict:
         """The widget, and the picture as it is now for where there is no kernel, such as in a stored notebook."""
-        bundle = super()._repr_mimebundle_(**options) or {}
-        return {**bundle, "text/plain": repr(self), PLOTLY_MIME: in_course_look(self.frame.figure)}
+        bundle = super()._repr_mimebundle_(**options)
+        del bundle["text/html"]  # the controls drawn without the picture
+        return {**bundle, PLOTLY_MIME: in_course_look(self.frame.figure)}
 
     def measured(self, points: pd.DataFrame | list[dict], **settings) -> None:
         """Draw what a run has measured into the picture, and set the controls as they were in that run.

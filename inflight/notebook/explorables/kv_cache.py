@@ -34,7 +34,7 @@ def replay(
         return Frame(charts.replay(runs, promised, iteration, slots), charts.replay_summary(runs, promised, iteration))
 
     last = max(len(log) for log in runs.values())
-    return Explorable({"iteration": int_slider(iteration, 1, last, "iteration")}, draw, ())
+    return Explorable({"iteration": int_slider(iteration, 1, last, "iteration")}, draw, (), "Replay of a run")
 
 
 def policies_on_paper(lengths: list[tuple[int, int]], build: BuildConfig, most_tokens: int = 2560) -> Explorable:
@@ -95,6 +95,7 @@ def policies_on_paper(lengths: list[tuple[int, int]], build: BuildConfig, most_t
         },
         draw,
         ("policy", "cache", "iterations"),
+        "Policies on paper",
     )
 
 
