@@ -6,11 +6,14 @@ import signal
 import tempfile
 from pathlib import Path
 
+import nbformat
 import plotly.graph_objects as go
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
 
 from inflight.errors import CourseError
-from inflight.notebook import boards, session
+from inflight.notebook import boards, sections, session
 from inflight.notebook.dashboard import Dashboard, Frame
 from inflight.notebook.widgets import ConfigEditor
 from inflight.triton import repository
@@ -80,6 +83,20 @@ def test_the_page_says_by_itself_that_a_server_is_gone_and_that_it_is_back(lesso
     board.run()
 
 
+def test_while_one_widget_starts_the_server_the_other_says_so(lesson):
+    server, board, editor, _ = lesson
+    server.stop()
+    wait_until(lambda: board.lifeline.is_shown, "it offers to start it again")
+    kept = board.lifeline.kept
+    with kept._starting:
+        board.lifeline.look()
+        assert "The server is being started" in board.lifeline.words.value
+    board.lifeline.look()
+    assert "does not run: it was stopped" in board.lifeline.words.value, "it has failed there"
+    editor.lifeline.button.click()
+    wait_until(lambda: not board.lifeline.is_shown, "it is back")
+
+
 def test_a_server_that_ends_during_a_run_is_told_with_the_way_on(lesson):
     server, _, _, _ = lesson
     lives = []
@@ -127,3 +144,21 @@ def test_a_folder_of_somebody_else_is_not_written_to(monkeypatch, tmp_path):
     with pytest.raises(CourseError, match="belongs to somebody else"):
         session._make_folder(tmp_path / "a" / "b")
     assert not (tmp_path / "a").exists()
+
+
+def test_a_section_whose_server_was_stopped_starts_it_again(lesson, monkeypatch, tmp_path):
+    server, *_ = lesson
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
+    shell.user_ns["server"] = server
+    book = nbformat.v4.new_notebook()
+    book.cells = [
+        nbformat.v4.new_code_cell("server = ...", metadata={"tags": ["setup"]}),
+        nbformat.v4.new_markdown_cell("## Ask"),
+    ]
+    monkeypatch.setattr(sections, "get_ipython", lambda: shell)
+    monkeypatch.setattr(sections, "_lecture", lambda number: book)
+    address = server.grpc_url
+    server.stop()
+    sections.catch_up("06", "Ask")
+    assert server.is_ready() and server.grpc_url == address and shell.user_ns["server"] is server
