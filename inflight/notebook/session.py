@@ -224,8 +224,8 @@ class Lifeline(ipywidgets.VBox):
         then : callable, optional
             What is to be done once it is back.
         """
-        self._then = then
         alive = self.look()
+        self._then = None if alive else then  # what has been done is not done again after a later start
         if alive:
             self.kept.note()
         return alive

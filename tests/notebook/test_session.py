@@ -83,6 +83,24 @@ def test_the_page_says_by_itself_that_a_server_is_gone_and_that_it_is_back(lesso
     board.run()
 
 
+def test_a_server_that_is_started_again_is_not_told_what_was_done_before_it_ended(lesson):
+    server, board, editor, _ = lesson
+    board.run_button.click()
+    board.wait()
+    editor.fields["item_ms"].value = "7"
+    editor.apply_button.click()
+    editor.undo_button.click()
+    runs, config = board._runs, (server.repo / repository.BATCH_COST / repository.CONFIG).read_text()
+    server.stop()
+    for widget in (editor, board):
+        widget.lifeline.look()
+        widget.lifeline.button.click()  # the second finds it started
+    board.wait()
+    assert board._runs == runs, "nobody has pressed Run"
+    assert "Undone" in editor.status.value
+    assert (server.repo / repository.BATCH_COST / repository.CONFIG).read_text() == config
+
+
 def test_while_one_widget_starts_the_server_the_other_says_so(lesson):
     server, board, editor, _ = lesson
     server.stop()
