@@ -2,7 +2,8 @@
 
     catch_up("03", "Eight users at once")
 
-It runs what the section needs of the earlier ones, the cells tagged `setup`, and nothing where that is there already.
+It runs what the section needs of the earlier ones, the cells tagged `setup`, and nothing where that is there already;
+but a server of theirs that was stopped is started again.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from nbformat import NotebookNode
 from inflight.errors import CourseError
 from inflight.notebook import progress
 from inflight.paths import COURSE
+from inflight.triton.server import Server
 
 SETUP = frozenset({"setup", "parameters"})  # tags of cells that later sections need
 IPYTHONS_OWN = {"get_ipython", "display"}
@@ -29,6 +31,8 @@ IPYTHONS_OWN = {"get_ipython", "display"}
 
 def catch_up(number: str, heading: str) -> None:
     """Run what the section `heading` of lecture `number` needs of those before it, unless this kernel has it.
+
+    Of their servers, those that have been stopped since are started again.
 
     Parameters
     ----------
@@ -40,14 +44,15 @@ def catch_up(number: str, heading: str) -> None:
     Raises
     ------
     CourseError
-        There is no such lecture or section, or a cell fails.
+        There is no such lecture or section, a cell fails, or a server does not start.
     """
     shell = get_ipython()
     if shell is None:
         raise CourseError("catch_up belongs into a notebook: outside of one there is nothing to catch up with.")
     cells = before(_lecture(number), heading)
-    missing = {name for cell in cells for name in given(cell.source)} - set(shell.user_ns)
-    if not missing:
+    needed = {name for cell in cells for name in given(cell.source)}
+    if needed <= set(shell.user_ns):
+        _start_again({value for name in needed if isinstance(value := shell.user_ns[name], Server)})
         return
     with progress.wait("Catching up with the sections before this one", len(cells)) as line:
         for cell in cells:
@@ -60,6 +65,14 @@ def catch_up(number: str, heading: str) -> None:
                     f"Catching up failed in the cell of an earlier section that begins with "
                     f"{cell.source.strip().partition(chr(10))[0]!r}: {error}. Run the notebook from its first cell."
                 )
+
+
+def _start_again(servers: set[Server]) -> None:
+    """Start those that do not run any more, as after *Stop now* in a lecture's last cell."""
+    for server in servers:
+        if not server.is_alive():
+            with progress.wait("The server was stopped, and starts again"):
+                server.start()
 
 
 def before(notebook: NotebookNode, heading: str) -> list[NotebookNode]:

@@ -88,7 +88,7 @@ class Kept:
     def is_alive(self) -> bool:
         """Whether it runs, and is not just being started."""
         found = self._found()
-        return found is not None and not self._starting.locked() and found.is_alive()
+        return found is not None and not self.is_starting and found.is_alive()
 
     def why_gone(self) -> str:
         """A sentence for whoever looks at a widget whose server is gone."""
@@ -134,6 +134,10 @@ class Kept:
                 found = self._own = self._make()
             self._states = {}
             found.start(on_state=lambda model: self._states.update({model.name: model.state}))
+
+    @property
+    def is_starting(self) -> bool:
+        return self._starting.locked()
 
     def how_far(self) -> str:
         """While it is started: how many of its models are loaded, in words."""
@@ -201,6 +205,7 @@ class Lifeline(ipywidgets.VBox):
 
     def __init__(self, kept: Kept, buttons: Sequence[ipywidgets.Widget]):
         self.kept, self._buttons, self._then = kept, buttons, None
+        self._waits = False  # another widget starts the server
         label = "Attach it again" if kept.is_attached else "Start it again"
         self.button = ipywidgets.Button(description=label, icon="refresh", button_style="primary")
         self.words = ipywidgets.HTML()
@@ -221,8 +226,8 @@ class Lifeline(ipywidgets.VBox):
         then : callable, optional
             What is to be done once it is back.
         """
-        self._then = then
         alive = self.look()
+        self._then = None if alive else then  # what has been done is not done again after a later start
         if alive:
             self.kept.note()
         return alive
@@ -235,22 +240,31 @@ class Lifeline(ipywidgets.VBox):
     def look(self) -> bool:
         """Whether the server runs, as the widget then shows too."""
         alive = self.kept.is_alive()
-        if not alive:
-            self._show_gone(self.kept.why_gone())
-        elif not self.button.disabled:
+        if self.button.disabled:
+            return alive  # it is being started here, which says so itself
+        if alive:
             self._hide()
+        elif self.kept.is_starting:
+            self._show_starting()
+        else:
+            self._show_gone(self.kept.why_gone())
         return alive
 
     def _show_gone(self, words: str) -> None:
-        if self.is_shown:
+        if self.is_shown and not self._waits:
             return
-        self.words.value = f"<div role='alert'>{html.escape(words)}</div>"
-        self.button.disabled = False
+        self.words.value, self._waits = f"<div role='alert'>{html.escape(words)}</div>", False
+        self._set_visible(True)
+
+    def _show_starting(self) -> None:
+        """Another widget has been told to start it: say so, and that this one needs nothing more."""
+        self.words.value, self._waits = "<div role='status'>The server is being started …</div>", True
         self._set_visible(True)
 
     def _hide(self) -> None:
         if self.is_shown:
             self._set_visible(False)
+            self._waits = False
 
     def _set_visible(self, visible: bool) -> None:
         self.layout.display = None if visible else "none"

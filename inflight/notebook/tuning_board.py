@@ -139,7 +139,7 @@ class TuningBoard(Dashboard):
             self.status.value = f"The settings of point {place + 1} are back. Press Run."
 
     def _result(self) -> str:
-        if not self.points:
+        if not self.points or self._stopping.is_set():  # a run that was stopped adds no point
             return ""
         last = self.points[-1]
         return f"Point {len(self.points)} {'keeps' if last.keeps else 'does not keep'} the objective."

@@ -137,7 +137,8 @@ check("9.2", users_that_fit)
 # </details>
 
 # %% [markdown]
-# For the service: its memory, a usual request, and the house rules once or for everybody.
+# For the service: its memory, a usual request, and the house rules once or for everybody. What the chat template puts
+# before the rules is shared too.
 
 # %% tags=["nbval-ignore-output"]
 usual = (service.BRIEF.memory_mib * 2**20, 371, 39)

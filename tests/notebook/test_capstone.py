@@ -56,6 +56,20 @@ def test_each_run_adds_a_point_and_a_row(board):
     assert "Point 2" in board.status.value and "enable_kv_cache_reuse: True" in board._table.value
 
 
+def test_a_run_that_was_stopped_tells_nothing_of_the_point_before_it(board, monkeypatch):
+    board.run()
+
+    def stopped(server, chosen, brief, seed, number):
+        board.stop()
+        yield Progress(0, 40)
+        yield Progress(20, 40)
+
+    monkeypatch.setattr(service, "follow", stopped)
+    board.run()
+    assert len(board.points) == 1
+    assert "Stopped" in board.status.value and "Point" not in board.status.value
+
+
 def test_a_click_on_a_point_brings_its_settings_back(board):
     wanted = {"kv_cache_quant_algo": "INT8", "cache_tokens": 2048, "max_queue_size": 3, "instances": 2}
     board.set(wanted).run()

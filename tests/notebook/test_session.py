@@ -6,11 +6,14 @@ import signal
 import tempfile
 from pathlib import Path
 
+import nbformat
 import plotly.graph_objects as go
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
 
 from inflight.errors import CourseError
-from inflight.notebook import boards, session
+from inflight.notebook import boards, sections, session
 from inflight.notebook.dashboard import Dashboard, Frame
 from inflight.notebook.panel import picture
 from inflight.notebook.widgets import ConfigEditor
@@ -105,6 +108,38 @@ def test_nobody_is_told_to_press_run_where_there_is_no_such_button(lesson):
     assert "Press Run." in picture(fresh)
 
 
+def test_a_server_that_is_started_again_is_not_told_what_was_done_before_it_ended(lesson):
+    server, board, editor, _ = lesson
+    board.run_button.click()
+    board.wait()
+    editor.fields["item_ms"].value = "7"
+    editor.apply_button.click()
+    editor.undo_button.click()
+    runs, config = board._runs, (server.repo / repository.BATCH_COST / repository.CONFIG).read_text()
+    server.stop()
+    for widget in (editor, board):
+        widget.lifeline.look()
+        widget.lifeline.button.click()  # the second finds it started
+    board.wait()
+    assert board._runs == runs, "nobody has pressed Run"
+    assert "Undone" in editor.status.value
+    assert (server.repo / repository.BATCH_COST / repository.CONFIG).read_text() == config
+
+
+def test_while_one_widget_starts_the_server_the_other_says_so(lesson):
+    server, board, editor, _ = lesson
+    server.stop()
+    wait_until(lambda: board.lifeline.is_shown, "it offers to start it again")
+    kept = board.lifeline.kept
+    with kept._starting:
+        board.lifeline.look()
+        assert "The server is being started" in board.lifeline.words.value
+    board.lifeline.look()
+    assert "does not run: it was stopped" in board.lifeline.words.value, "it has failed there"
+    editor.lifeline.button.click()
+    wait_until(lambda: not board.lifeline.is_shown, "it is back")
+
+
 def test_a_server_that_ends_during_a_run_is_told_with_the_way_on(lesson):
     server, _, _, _ = lesson
     lives = []
@@ -152,3 +187,21 @@ def test_a_folder_of_somebody_else_is_not_written_to(monkeypatch, tmp_path):
     with pytest.raises(CourseError, match="belongs to somebody else"):
         session._make_folder(tmp_path / "a" / "b")
     assert not (tmp_path / "a").exists()
+
+
+def test_a_section_whose_server_was_stopped_starts_it_again(lesson, monkeypatch, tmp_path):
+    server, *_ = lesson
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
+    shell.user_ns["server"] = server
+    book = nbformat.v4.new_notebook()
+    book.cells = [
+        nbformat.v4.new_code_cell("server = ...", metadata={"tags": ["setup"]}),
+        nbformat.v4.new_markdown_cell("## Ask"),
+    ]
+    monkeypatch.setattr(sections, "get_ipython", lambda: shell)
+    monkeypatch.setattr(sections, "_lecture", lambda number: book)
+    address = server.grpc_url
+    server.stop()
+    sections.catch_up("06", "Ask")
+    assert server.is_ready() and server.grpc_url == address and shell.user_ns["server"] is server
