@@ -62,6 +62,7 @@ def open_page(page, name, theme="light", size=LAPTOP):
     page.set_viewport_size(size)
     page.goto(f"/{name}.html")
     page.evaluate("theme => document.documentElement.dataset.theme = theme", theme)
+    page.evaluate("() => Promise.all(document.getAnimations().map(each => each.finished.catch(() => {})))")  # colours
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
