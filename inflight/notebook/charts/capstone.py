@@ -16,7 +16,7 @@ TICKS = {"tickvals": _MS, "ticktext": [f"{value:,}" for value in _MS]}
 
 
 def pareto(points: Sequence[Served], brief: Brief) -> go.Figure:
-    """Goodput against P99 of TTFT, a point a run, numbered from 1; the corner of the objective is shaded.
+    """Requests in time a second against P99 of TTFT, a point a run, numbered from 1; the objective's corner is shaded.
 
     The line leads over the points that no other beats in both. A point whose ITL is over its limit, or that left
     requests without an answer, is a cross: it does not keep the objective, wherever it is.
@@ -97,7 +97,7 @@ def pareto(points: Sequence[Served], brief: Brief) -> go.Figure:
             "gridcolor": GRID,
             **TICKS,
         },
-        yaxis={"title": "goodput (requests/s)", "range": [0, top]},
+        yaxis={"title": "in time (requests/s)", "range": [0, top]},
         showlegend=True,
         hovermode="closest",
         legend={"font": {"color": WASTE_TEXT}},
@@ -125,8 +125,9 @@ def _front(points: Sequence[Served]) -> list[int]:
 
 def _words(place: int, point: Served) -> str:
     return (
-        f"<b>run {place + 1}</b>, {point.deployment}<br>{point.met} of {len(point.run.requests)} in time, goodput "
-        f"{point.in_time_per_s:.2f}/s<br>P99 of TTFT {point.ttft_p99_ms:,.0f} ms, of ITL {point.itl_p99_ms:,.0f} ms"
+        f"<b>run {place + 1}</b>, {point.deployment}<br>{point.met} of {len(point.run.requests)} in time, "
+        f"{point.in_time_per_s:.2f} a second<br>"
+        f"P99 of TTFT {point.ttft_p99_ms:,.0f} ms, of ITL {point.itl_p99_ms:,.0f} ms"
     )
 
 
