@@ -24,10 +24,13 @@ def iterative(monkeypatch):
     """The module, with stand-ins for what only a model's process has, and a clock that a test sets."""
     monkeypatch.setitem(sys.modules, iterative_trial.BACKEND, iterative_trial.backend())
     monkeypatch.setitem(sys.modules, "c_python_backend_utils", MagicMock())
-    module = importlib.import_module("inflight.triton.iterative")
+    names = [f"inflight.triton.{name}" for name in ("iterative", "python_model")]
+    for name in names:  # another test may have imported them, with stand-ins of its own
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    module = importlib.import_module(names[0])
     yield module
-    for name in ("iterative", "python_model"):
-        sys.modules.pop(f"inflight.triton.{name}", None)
+    for name in names:
+        sys.modules.pop(name, None)
 
 
 class Clock:
