@@ -56,7 +56,7 @@ function drawChart(id, data, layout, config) {
   const phone = matchMedia("(max-width: 600px)");
   document.getElementById(id).style.height = `${layout.height}px`;  // which plotly forgets when the page gets wider
   function draw() {
-    const fitted = structuredClone({ layout, config });
+    const fitted = structuredClone({ layout, config: { ...config, responsive: true } });
     if (phone.matches) {
       fitted.layout.font = { size: 12 };
       fitted.layout.margin = { ...layout.margin, r: 8 };

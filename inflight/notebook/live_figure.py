@@ -54,7 +54,7 @@ function render({ model, el }) {
         drawn = model.get("value");
         const { data, layout, config } = JSON.parse(drawn);
         chart.style.height = `${layout.height}px`;  // which plotly forgets when the cell gets wider
-        await react(chart, data, layout, config);
+        await react(chart, data, layout, { ...config, responsive: true });
         listen();
       }
     } finally {

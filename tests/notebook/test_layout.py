@@ -82,4 +82,5 @@ def test_panels_and_their_titles_lie_apart():
 def test_no_picture_offers_to_be_uploaded_and_no_figure_beside_a_bar_is_cut_off():
     spec = in_course_look(go.Figure(go.Bar(x=[1], y=[1])))
     assert spec["config"]["showSendToCloud"] is False
+    assert "responsive" not in spec["config"], "a slow JupyterLab would show pictures without height"
     assert spec["data"][0]["cliponaxis"] is False

@@ -62,11 +62,11 @@ pio.templates.default = "course"
 
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
 # Of plotly.js, wherever it draws. Few buttons, so that a title fits beside them: the others do nothing here, or what
-# these do.
+# these do. Not `responsive`: JupyterLab itself tells a picture that its place has another size, and where it is slow to
+# show it, plotly would make that place as high as nothing.
 CONFIG = {
     "displaylogo": False,
     "showSendToCloud": False,  # plotly.js 4 would offer to upload the picture's data
-    "responsive": True,
     "modeBarButtonsToRemove": ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
 }
 
@@ -158,7 +158,7 @@ def show(fig: go.Figure, alt: str) -> None:
 
 def page(fig: go.Figure) -> str:
     """`fig` in the course's look as an HTML page of its own, which needs no network."""
-    return pio.to_html(in_course_look(fig), config=CONFIG, include_plotlyjs=True, validate=False)
+    return pio.to_html(in_course_look(fig), config=CONFIG | {"responsive": True}, include_plotlyjs=True, validate=False)
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------
