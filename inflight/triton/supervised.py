@@ -124,7 +124,8 @@ class Supervised:
     @property
     def pid(self) -> int | None:
         """Process id of `tritonserver`, None when there is none; another one after a crash."""
-        return self._pid if self._made is None else watch.read_status(self.folder).get("pid", self._pid)
+        made = self._made  # looked at once: another thread may stop the server meanwhile
+        return self._pid if made is None else watch.read_status(made).get("pid", self._pid)
 
     # Start and stop ---------------------------------------------------------------------------------------------------
 
