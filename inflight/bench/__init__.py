@@ -42,6 +42,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "sweep",
         "sweep_file",
         "sweep_rows",
+        "time_limits",
         "trace_file",
         "trace_run",
         "traffic",

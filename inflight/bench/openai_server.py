@@ -25,6 +25,7 @@ from typing import Any
 import httpx
 
 from inflight.bench.load_generator import Timing
+from inflight.bench.time_limits import TimeLimits
 from inflight.bench.workload import TimedRequest, count_tokens
 from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.errors import CourseError
@@ -113,6 +114,9 @@ class OpenAIServer:
             if not (key.isascii() and key.isprintable()) or key != key.strip():
                 raise CourseError(f"{KEY_VARIABLE} is no key that a header can carry: set it to one line of ASCII.")
             self._headers["Authorization"] = f"Bearer {key}"
+        self._limits = TimeLimits()
+        # Made before the first request: the very first of a process takes longer than many an answer.
+        self._idle = [self._new_client()]
 
     def find(
         self,
@@ -269,20 +273,19 @@ class OpenAIServer:
     ) -> Generator[bytes]:
         """The bytes of a good answer as they come, of a connection of its own."""
         headers = {**self._headers, **({} if body is None else {"Content-Type": "application/json"})}
-        clock = threading.Timer(limit_s, wire.cut)
-        clock.daemon = True
-        clock.start()
+        timeout = httpx.Timeout(limit_s, connect=min(CONNECT_S, limit_s))
         started = time.monotonic()
         try:
             with (
-                httpx.Client(
-                    timeout=httpx.Timeout(limit_s, connect=min(CONNECT_S, limit_s)),
-                    verify=_tls(self.url.startswith("https")),
-                    trust_env=not _is_loopback(self.url),  # a proxy would get what is sent
-                    follow_redirects=False,  # another address would get the key
-                ) as client,
+                self._limits.within(limit_s, wire.cut),
+                self._client() as client,
                 client.stream(
-                    method, self.url + path, content=body, headers=headers, extensions={"trace": wire.trace}
+                    method,
+                    self.url + path,
+                    content=body,
+                    headers=headers,
+                    timeout=timeout,
+                    extensions={"trace": wire.trace},
                 ) as response,
             ):
                 if response.status_code != 200:
@@ -293,8 +296,26 @@ class OpenAIServer:
         except httpx.RequestError as error:
             is_late = time.monotonic() - started >= limit_s
             raise CourseError(self._trouble(error, is_late, limit_s, wire)) from None
+
+    @contextlib.contextmanager
+    def _client(self) -> Iterator[httpx.Client]:
+        """A client for one request, which the next one gets. One for all would have them wait for its lock."""
+        try:
+            client = self._idle.pop()
+        except IndexError:  # as many are under way as never before
+            client = self._new_client()
+        try:
+            yield client
         finally:
-            clock.cancel()
+            self._idle.append(client)
+
+    def _new_client(self) -> httpx.Client:
+        return httpx.Client(
+            limits=httpx.Limits(max_keepalive_connections=0),  # a connection is of one request, which may cut it
+            verify=_tls(self.url.startswith("https")),
+            trust_env=not _is_loopback(self.url),  # a proxy would get what is sent
+            follow_redirects=False,  # another address would get the key
+        )
 
     def _bounded(self, response: httpx.Response, most: int) -> Iterator[bytes]:
         """Never decompressed: what a server packs, though asked not to, is no answer."""

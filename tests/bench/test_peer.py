@@ -6,6 +6,7 @@ import socket
 import threading
 from dataclasses import replace
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
@@ -65,6 +66,21 @@ def test_a_load_is_timed_and_counted(other, tokenizer):
         assert (rows["latency_ms"] > 0).all()
         assert rows["ttft_ms"].notna().all() == stream
         assert peer.count(send.heard, tokenizer) == Count(45, 45, 45, 0)
+
+
+def test_nothing_is_made_for_a_request_that_the_one_before_had(other, tokenizer, monkeypatch):
+    """To make a client, or to start a thread, takes time that would be counted as the server's."""
+    made, started = [], []
+    new_client, start = httpx.Client, threading.Thread.start
+    monkeypatch.setattr(openai_server.httpx, "Client", lambda **options: made.append(options) or new_client(**options))
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: started.append(thread.name) or start(thread))
+    server, asking = OpenAIServer(other.url, tokenizer), Asking(COMPLETIONS, "m", ())
+    assert len(made) == 1, "the first client is there before the first request"
+    for _ in range(3):
+        assert server.ask(requests()[1], asking, True, Wire()).text
+    assert len(made) == 1 and [name for name in started if "process_request" not in name] == ["time limits"]
+    load_generator.load(PeerSender(server, asking, True), requests(), concurrency=2)
+    assert len(made) <= 2
 
 
 def test_it_is_asked_greedily_for_a_fixed_length(other, tokenizer):
