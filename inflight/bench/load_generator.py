@@ -384,6 +384,7 @@ class _Load:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._reason = ""
+        self._looking, self._alive_at = threading.Lock(), float("-inf")
         self._started_at, self._zero_ns = time.time(), clock.now_ns()
 
     def work(self) -> None:
@@ -441,8 +442,7 @@ class _Load:
             timing = self._send(request)
         except CourseError as error:
             ended_ns = self._clock.now_ns()
-            if not self._stopping.is_set() and not self._send.is_alive():
-                self.stop(f"The server at {self._send.url} went away")
+            self._stop_if_gone()
             times = {"due_s": due_ns, "sent_s": sent_ns, "last_s": ended_ns}
             return {
                 **self._unsent(index, str(error)),
@@ -456,6 +456,20 @@ class _Load:
             "output_len": timing.output_len,
             "error": "",
         }
+
+    def _stop_if_gone(self) -> None:
+        """End the run if the server is gone: one looks for all whose requests failed before it began to look."""
+        failed_at = time.monotonic()
+        if self._stopping.is_set():
+            return
+        with self._looking:
+            if self._stopping.is_set() or self._alive_at > failed_at:
+                return
+            looked_at = time.monotonic()
+            if self._send.is_alive():
+                self._alive_at = looked_at
+            else:
+                self.stop(f"The server at {self._send.url} went away")
 
     def _times(self, timing: Timing, due_ns: int) -> dict[str, float]:
         times = {

@@ -50,6 +50,8 @@ def mistaken(url: str) -> str | None:
     if scheme not in ("", "http") or not host or not port.isdecimal():
         return None
     found, here, number = _what_answers(host, int(port)), f"{host}:{port}", int(port)
+    if found is None:
+        return None
     known = keys.addresses(url) or {}
     if found == GRPC and scheme:
         http = known.get("http", number - 1)

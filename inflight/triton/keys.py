@@ -153,15 +153,16 @@ def _is_alive(process: psutil.Process) -> bool:
 def _find(port: int) -> tuple[psutil.Process | None, Key | None]:
     if time.monotonic() - _missed.get(port, -LOOK_AGAIN_S) < LOOK_AGAIN_S:
         return None, None
+    with socket.socket() as probe:
+        if probe.connect_ex((HOST, port)) != 0:  # nobody listens, and ours may any moment
+            return None, None
     for process in _servers():
         if watch.listens(process.pid, (HOST, port)):
             return process, _key_of(process)
     for process in _processes(*containers.RUNTIMES):
         if folder := _published_folder(process, port):
             return process, read(folder)
-    with socket.socket() as probe:
-        if probe.connect_ex((HOST, port)) == 0:  # another's server; where nobody listens, ours may any moment
-            _missed[port] = time.monotonic()
+    _missed[port] = time.monotonic()  # another's server
     return None, None
 
 

@@ -163,6 +163,30 @@ def test_a_turn_that_waits_for_what_cannot_be_is_refused(after):
         load_generator.load(Answers(), turns)
 
 
+def test_one_looks_whether_the_server_is_gone_for_all_whose_requests_fail_together():
+    """A look at a server that is gone may take long, and hundreds of them at once do."""
+
+    class Gone:
+        url = "nowhere"
+        together, looks = threading.Barrier(50), 0
+
+        def __call__(self, request):
+            self.together.wait(60)
+            raise CourseError("It went away.")
+
+        def is_alive(self):
+            self.looks += 1
+            return False
+
+        def abort(self):
+            """Nothing to end."""
+
+    send = Gone()
+    run = load_generator.load(send, asked([0.0] * 50))
+    assert send.looks == 1 and run.stopped == "The server at nowhere went away after 0 of 50 answers."
+    assert set(run.requests["error"]) == {"It went away."}
+
+
 def test_rows_of_what_was_not_sent_have_no_times():
     table = load_generator.load(Answers(), conversation("fail", "b")).requests
     assert isinstance(table, pd.DataFrame) and table.loc[1, ["due_s", "sent_s", "last_s"]].isna().all()

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from inflight.cli.commands import app
 from inflight.errors import CourseError
-from inflight.triton import doors
+from inflight.triton import doors, keys
 from inflight.triton.attached import Address
 from inflight.triton.client import Client
 from inflight.triton.server import Server
@@ -167,6 +167,13 @@ def test_where_nobody_listens_it_is_said_as_ever():
     assert doors.mistaken(silent) is None and doors.mistaken(f"http://{silent}") is None
     assert said_of(lambda: ask(silent)).startswith(f"The server at {silent} does not answer")
     assert doors.mistaken("unix:/tmp/nowhere") is None
+
+
+def test_where_nobody_listens_no_processes_are_looked_through(monkeypatch):
+    """A server that dies leaves hundreds of requests that fail at once, and each would."""
+    monkeypatch.setattr(keys, "_processes", lambda *names: pytest.fail(f"looked for {names}"))
+    for address in ("127.0.0.1:1", "http://127.0.0.1:1"):
+        assert doors.mistaken(address) is None and keys.of(address) is None
 
 
 def test_a_right_door_is_no_mistake(web, grpc_port):
