@@ -8,6 +8,7 @@ A way is a `gpt_model_type` of the engine behind `ensemble`, or a model of the r
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from inflight import engine, machine
 from inflight.bench import devices, load_generator, report, trace_run
 from inflight.bench.names import MODELS, WAYS
 from inflight.bench.trace_run import TraceRun
-from inflight.bench.workload import TimedRequest
+from inflight.bench.workload import TimedRequest, alike_until, opening
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.config import BATCHING_TYPES, POLICIES, ExecutorConfig, Request
 from inflight.engine.executor import Executor
@@ -30,6 +31,7 @@ from inflight.triton.client import Client
 from inflight.triton.server import Server
 
 WARM_UP_TOKENS = 8
+NUMBERS = itertools.count(1)  # in prompts that measure a cost: none comes twice to a server
 
 
 def compare(
@@ -188,20 +190,26 @@ def calibrate(
 ) -> list[pd.DataFrame]:
     """Iteration logs of 1, 2, … `slots` requests at once, for `engine.iteration_cost`; the engine must batch in flight.
 
-    An iteration costs more the longer the texts in it are: each answer's whole past is read. So these requests have a
-    prompt like those of `requests`, and answers so long that their middle is where a token of `requests` has its place
-    on average: the sum of squared lengths over the sum of lengths. With `stream` they are asked for in pieces, whose
-    sending is part of an iteration's cost then.
+    An iteration costs more the longer the texts in it are: each answer's whole past is read. So these requests have
+    prompts like the first of `requests`, and answers so long that their middle is where a token of `requests` has its
+    place on average: the sum of squared lengths over the sum of lengths. With `stream` they are asked for in pieces,
+    whose sending is part of an iteration's cost then.
+
+    No two prompts are alike, but for what all of `requests` begin with: an engine that finds prompts in its KV cache
+    would compute next to nothing of them, and what a token of a prompt costs would be read from a handful.
     """
-    lengths = [request.max_tokens for request in requests]
-    request = replace(
-        requests[0], max_tokens=max(2, round(sum(n * n for n in lengths) / sum(lengths))), at_s=0.0, after=None
-    )
-    trace_run.run(client, [replace(request, max_tokens=WARM_UP_TOKENS)], log_path, stream=stream)
+    lengths, shared = [request.max_tokens for request in requests], alike_until(request.text for request in requests)
+    middle = max(2, round(sum(n * n for n in lengths) / sum(lengths)))
+
+    def prompts(number: int, max_tokens: int) -> list[TimedRequest]:
+        like = replace(requests[0], max_tokens=max_tokens, at_s=0.0, after=None)
+        return [replace(like, text=opening(like.text, next(NUMBERS), shared)) for _ in range(number)]
+
+    trace_run.run(client, prompts(1, WARM_UP_TOKENS), log_path, stream=stream)
     logs = []
     for number in range(1, slots + 1):
         progress(f"cost of an iteration with {number} of {slots} answers")
-        logs.append(trace_run.run(client, [request] * number, log_path, stream=stream).log)
+        logs.append(trace_run.run(client, prompts(number, middle), log_path, stream=stream).log)
     return logs
 
 

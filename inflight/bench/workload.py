@@ -15,7 +15,7 @@ import math
 import random
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
@@ -44,6 +44,7 @@ MOST_SECONDS = 31 * 24 * 3600
 
 TOPICS = ("rivers", "bridges", "clouds", "chess", "bread", "maps", "bees", "trains")
 TRACE_GAP_S = 0.005  # threads that all send at the same moment overtake each other
+OPENING_WORDS = 5  # have at least as many tokens as a number of four digits with its colon
 PASSAGE = (
     "The old train leaves the small station at seven in the morning and follows the river to the sea. On the way it "
     "stops at a market where people sell bread, apples and flowers. Children look out of the window and count the "
@@ -381,6 +382,30 @@ def trace(name: str, tokenizer: ChatTokenizer, seed: int = 0, num_requests: int 
         TimedRequest(prompt, choose.choice(lengths), index * TRACE_GAP_S, input_len(prompt, tokenizer))
         for index, prompt in enumerate(prompts)
     ]
+
+
+def alike_until(texts: Iterable[str]) -> int:
+    """How many characters all texts begin with; none where there is but one text, once or several times."""
+    different = set(texts)
+    if len(different) < 2:
+        return 0
+    pairs = enumerate(zip(min(different), max(different)))  # what these two share, those between them do
+    return next((place for place, (one, other) in pairs if one != other), len(min(different)))
+
+
+def opening(text: str, number: int, shared: int = 0) -> str:
+    """`text` with a number in place of its first words, so that no prompt of another number begins like it.
+
+    It has no more tokens than before, unless it has hardly any words.
+
+    Parameters
+    ----------
+    shared : int
+        Characters that come before the number, and stay: what prompts share on purpose.
+    """
+    words = text[shared:].split(maxsplit=OPENING_WORDS)
+    rest = words[-1] if len(words) > OPENING_WORDS else text[shared:]
+    return f"{text[:shared]}{number}: {rest}"
 
 
 # Arrivals -------------------------------------------------------------------------------------------------------------

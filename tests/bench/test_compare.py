@@ -5,6 +5,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from inflight.bench import compare as compare_module
 from inflight.bench import trace_run, workload
 from inflight.bench.compare import compare, predicted
 from inflight.bench.workload import TimedRequest
@@ -37,6 +38,30 @@ def test_a_prediction_takes_lengths_and_costs_only():
     assert result["iterations"] == {"V1": 8, "inflight_fused_batching": 6}
     assert result["throughput"] == pytest.approx(92 / 84)
     assert result["mean_latency"] == pytest.approx((10 + 74 + 42 + 84) / (10 + 62 + 62 + 92))
+
+
+def test_no_two_prompts_that_measure_a_cost_begin_alike_but_for_what_the_traffic_shares(monkeypatch):
+    """Found in the KV cache, they would cost next to nothing."""
+    sent = []
+
+    def run(client, requests, *_, **__):
+        sent.append(requests)
+        return trace_run.TraceRun(None, pd.DataFrame())
+
+    monkeypatch.setattr(compare_module.trace_run, "run", run)
+    rules = "Be brief, name the place. "
+    articles = ["A train left the station of the town too late.", "The bridge over the river is closed until noon."]
+    traffic = [
+        TimedRequest(rules + article, length, 3.0, 20, after=None) for article, length in zip(articles, (10, 30))
+    ]
+    for _ in range(2):  # before and after what is measured
+        compare_module.calibrate(None, traffic, 3, "log")
+    assert [len(requests) for requests in sent] == [1, 1, 2, 3] * 2
+    everything = [request for requests in sent for request in requests]
+    assert {request.max_tokens for requests in sent[1:4] for request in requests} == {25}  # (100 + 900) / 40
+    assert all(request.text.startswith(rules) and request.at_s == 0.0 for request in everything)
+    beginnings = {request.text.removeprefix(rules).partition(":")[0] for request in everything}
+    assert len(beginnings) == len(everything)
 
 
 def test_both_types_serve_the_trace_and_no_iteration_holds_more_than_the_slots(engine_dir, tmp_path):

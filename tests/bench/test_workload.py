@@ -451,3 +451,27 @@ def test_show_prints_the_shipped_dataset(text):
     assert "100 records" in result.output
     for number in workload.length_table(workload.read_dataset(), text).loc["prompt, tokens"]:
         assert str(number) in result.output
+
+
+# Prompts unlike each other --------------------------------------------------------------------------------------------
+
+
+def test_an_opening_makes_a_prompt_unlike_all_others_and_no_longer():
+    text = "The train to the coast left the station at nine."
+    assert workload.opening(text, 7) == "7: left the station at nine."
+    assert workload.opening("Hello there", 7) == "7: Hello there", "of a few words none can be spared"
+    assert workload.opening(text, 12, shared=len("The train ")) == "The train 12: station at nine."
+
+
+@pytest.mark.parametrize(
+    ("texts", "shared"),
+    [
+        (["rules a", "rules b", "rules c"], 6),
+        (["a", "b"], 0),
+        (["one", "one"], 0),
+        (["one"], 0),
+        (["one", "one two"], 3),
+    ],
+)
+def test_what_texts_share_is_what_they_begin_with(texts, shared):
+    assert workload.alike_until(texts) == shared
