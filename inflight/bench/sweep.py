@@ -1,12 +1,13 @@
 """Arrival rate against latency and goodput: at which load a deployment breaks, and where arithmetic says it does.
 
     kept = sweep_file.open_file(Path("sweep.json"), settings, resume=False)
-    measure(kept, make, send, objective, aim)
+    measure(kept, make, send, aim, log_path)
     result = summary(kept, aim, device)
 
 From rate to rate, each in several rounds, until the deployment is over its limit: until fewer requests are answered
-than come, and the objective is no longer kept. Where it is not kept at the first rate, lower ones come first. Every
-round is kept as soon as it is measured, and what is kept is not measured again.
+than come, and the objective is no longer kept. Where it is not kept at the first rate, lower ones come first. The last
+rate is well over the limit (`FAR_OVER`): what is answered there is the capacity. Every round is kept as soon as it is
+measured, and what is kept is not measured again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from statistics import median
 import numpy as np
 import pandas as pd
 
-from inflight import machine
+from inflight import files, machine
 from inflight.bench import compare, load_generator, report, settled
 from inflight.bench.load_generator import Run, Sends
 from inflight.bench.objective import LIMITS, Objective, check_reachable
@@ -31,6 +32,7 @@ from inflight.bench.sweep_file import Cost, Round, SweepFile
 from inflight.bench.workload import TimedRequest
 from inflight.engine.prediction import iteration_cost
 from inflight.errors import CourseError
+from inflight.triton import telemetry
 from inflight.triton.client import Client
 
 # Shares of what the deployment is taken to serve at most, and on from there by half as much each time.
@@ -40,16 +42,20 @@ OVER = 0.9  # answered over arrived, below which a deployment that misses the ob
 # The same of one that keeps it. Answers that are still under way when the last request comes are a good part of all
 # where answers take long and requests are few; no queue that keeps a length leaves half of them.
 OVER_THOUGH_KEPT = 0.5
+# The last rate over the first one at which a deployment is over its limit. Barely over it, slots are empty at times, as
+# requests do not come evenly, and less is answered than could be.
+FAR_OVER = 1.5
 LEAST_REQUESTS = 40  # of a round: percentiles of fewer say little
 WARM_BLOCK, WARM_LIKE, MOST_WARM_BLOCKS = 16, 0.1, 8
+ALONE = 8  # requests, one at a time, that tell whether an objective can be met at all
 LIKE = 0.15  # a capacity within this share of the predicted one is as predicted
 LESS = (
     "It answers less than its iterations alone would let it: time goes to what is around them (text, messages, a "
     "client on the same cores), or to slots that stay empty because the KV cache is full."
 )
 MORE = (
-    "It answers more than its iterations were measured to let it: prompts were found in the KV cache, or the machine "
-    "was busier while the iterations were measured."
+    "It answers more than its iterations were measured to let it: prompts were found in the KV cache unseen, or the "
+    "machine was busier while the iterations were measured."
 )
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
@@ -132,17 +138,40 @@ def warm_up(send: Sends, requests: list[TimedRequest], users: int, tell: Callabl
     return number * len(block), now
 
 
+def check_alone(
+    send: Sends, requests: list[TimedRequest], objective: Objective, tell: Callable[[str], None] = lambda step: None
+) -> None:
+    """Send some requests one at a time: an objective that none of them meets is met at no rate; nothing is kept.
+
+    They are short and long ones: every so many of all, in the order of their lengths.
+
+    Raises
+    ------
+    CourseError
+        None of them met the objective, with the limit and the best there was; or one failed, with its reason.
+    """
+    tell("seeing whether requests meet the objective when they are alone")
+    openings = [request for request in requests if request.after is None]
+    by_length = sorted(openings, key=lambda request: request.input_len + request.max_tokens)
+    some = by_length[:: math.ceil(len(by_length) / ALONE)]
+    run = load_generator.load(send, some, 1, closed=True)
+    if run.stopped:
+        raise CourseError(run.stopped)
+    _check_answered(run, "one at a time")
+    check_reachable(run, objective, "even one at a time with nothing else to do")
+
+
 def calibrate(
     client: Client, requests: list[TimedRequest], slots: int, log_path: Path, stream: bool, tell: Callable[[str], None]
 ) -> Cost:
-    """What iterations cost, measured with 1, 2, … `slots` requests whose prompt is as long as the middle one's."""
+    """What iterations cost, measured with 1, 2, … `slots` requests whose prompts are as long as the middle one's."""
     middle = sorted(requests, key=lambda request: request.input_len)[len(requests) // 2]
     lengths = [middle, *requests]
     cost = iteration_cost(pd.concat(compare.calibrate(client, lengths, slots, log_path, tell, stream)))
     return Cost(answers_ms=[float(value) for value in cost.answers_ms], prompt_token_ms=cost.prompt_token_ms)
 
 
-def predicted_per_s(cost: Cost, input_len: float, output_len: float) -> float:
+def predicted_per_s(cost: Cost, computed_len: float, output_len: float) -> float:
     """Requests a second that an engine whose slots are never empty can serve, from what its iterations cost.
 
     A request sits for as many iterations as its answer has tokens; the first computes its prompt. So of S slots, S over
@@ -152,13 +181,13 @@ def predicted_per_s(cost: Cost, input_len: float, output_len: float) -> float:
     ----------
     cost : Cost
         Its answers go up to the number of slots.
-    input_len, output_len : float
-        Mean tokens of a prompt and of an answer.
+    computed_len, output_len : float
+        Mean tokens of a prompt that are computed, and not found in the KV cache; and of an answer.
     """
     slots = len(cost.answers_ms) - 1
     prompts = slots / max(1.0, output_len)
     answers_ms = float(np.interp(slots - prompts, range(slots + 1), cost.answers_ms))
-    return 1000 * prompts / (answers_ms + prompts * input_len * cost.prompt_token_ms)
+    return 1000 * prompts / (answers_ms + prompts * computed_len * cost.prompt_token_ms)
 
 
 # Rounds ---------------------------------------------------------------------------------------------------------------
@@ -169,6 +198,7 @@ def measure(
     make: Callable[[float, int, int], list[TimedRequest]],
     send: Sends,
     aim: Aim,
+    log_path: Path | None = None,
     tell: Callable[[str], None] = lambda step: None,
     keep_rows: Callable[[Run, float, int], None] = lambda run, rate, number: None,
 ) -> None:
@@ -178,6 +208,8 @@ def measure(
     ----------
     make : function
         Rate, number of requests, round -> requests with their times.
+    log_path : path, optional
+        The engine's iteration log, which tells how many tokens of the prompts were computed.
     tell : function
         Called with what is measured now.
     keep_rows : function
@@ -186,8 +218,8 @@ def measure(
     Raises
     ------
     CourseError
-        It was interrupted, the server went away, or no request met the objective at the lowest rate. All that was
-        measured until then is in `kept`.
+        It was interrupted, the server went away, or no request was answered at a rate. All that was measured until then
+        is in `kept`.
     """
     for rate in _rates(kept, aim):
         done = {each.round for each in kept.whole(rate)}
@@ -195,22 +227,22 @@ def measure(
             if number in done:
                 continue
             tell(f"{rate:g} requests a second, round {number} of {aim.rounds}")
+            start = 0 if log_path is None else files.size(log_path)
             run = load_generator.load(send, make(rate, aim.number(rate), number))
             keep_rows(run, rate, number)
+            log = None if log_path is None or run.stopped else telemetry.iterations(log_path, start)
             kept.add(
                 Round(
                     rate=rate,
                     round=number,
                     stopped=run.stopped,
-                    figures=figures(run, aim.objective),
+                    figures=figures(run, aim.objective, log),
                     answered=_records(run.answered) if run.stopped else (),
                 )
             )
             if run.stopped:
                 raise CourseError(f"{run.stopped[:-1]} at {rate:g} requests a second, round {number}.")
-            _check_answered(run, rate)
-            if rate == min(kept.rates):
-                check_reachable(run, aim.objective, f"even at {rate:g} requests a second")
+            _check_answered(run, f"at {rate:g} requests a second")
 
 
 def _records(rows: pd.DataFrame) -> tuple[dict, ...]:
@@ -218,21 +250,24 @@ def _records(rows: pd.DataFrame) -> tuple[dict, ...]:
     return tuple(json.loads(rows.to_json(orient="records")))
 
 
-def _check_answered(run: Run, rate: float) -> None:
+def _check_answered(run: Run, at: str) -> None:
     """Where nothing is answered, no more can be measured."""
     if run.answered.empty:
-        raise CourseError(
-            f"No request was answered at {rate:g} requests a second, the first with: {run.requests['error'].iloc[0]}"
-        )
+        raise CourseError(f"No request was answered {at}, the first with: {run.requests['error'].iloc[0]}")
 
 
 def _rates(kept: SweepFile, aim: Aim) -> Iterator[float]:
-    """One rate after another, until the deployment was over its limit; lower ones where none is named."""
+    """One rate after another, until the deployment was over its limit.
+
+    Where none is named, lower ones if the first is too high, and in the end one well over the limit.
+    """
     for number, rate in enumerate(aim.rates or found_rates(kept.base_per_s)):
         yield rate
         if number == 0 and aim.rates is None:
             yield from _lower_rates(kept, rate, aim)
         if is_over(kept.whole(rate), aim):
+            if aim.rates is None:
+                yield _rate(FAR_OVER, rate)
             return
 
 
@@ -255,16 +290,21 @@ def _rate(share: float, base_per_s: float) -> float:
     return float(f"{share * base_per_s:.3g}")
 
 
-def figures(run: Run, objective: Objective) -> dict[str, float | None]:
+def figures(run: Run, objective: Objective, log: pd.DataFrame | None = None) -> dict[str, float | None]:
     """What one round comes to, of the part of it that counts (`settled.steady`).
+
+    Parameters
+    ----------
+    log : DataFrame, optional
+        The iterations of the round (`telemetry.iterations`).
 
     Returns
     -------
     dict
         `arrived_per_s`, `served_per_s`; `goodput_per_s` and `met_share`, requests that meet the objective, a second and
         of all; `errors`; `skipped`, requests of the beginning; `seconds`; `late_ms_p99`; of TTFT, ITL and latency
-        `_p50`, `_p90`, `_p99` in milliseconds; `input_len_mean`, `output_len_mean`. None where there is nothing to
-        count.
+        `_p50`, `_p90`, `_p99` in milliseconds; `input_len_mean`, `output_len_mean`; `computed_len_mean`, tokens of a
+        prompt that were not found in the KV cache. None where there is nothing to count.
     """
     window = settled.steady(run)
     rows = window.requests.iloc[1:] if len(window.requests) > 1 else window.requests
@@ -280,11 +320,23 @@ def figures(run: Run, objective: Objective) -> dict[str, float | None]:
         "late_ms_p99": report.summary(run)["late_ms_p99"] if len(run.answered) else None,
         "input_len_mean": _number(answered["input_len"].astype(float).mean()),
         "output_len_mean": _number(answered["output_len"].astype(float).mean()),
+        "computed_len_mean": None if log is None else _computed_len(log, window.skipped),
     }
     for column, _ in LIMITS.values():
         values = answered[column].astype(float)
         found |= {f"{column}_{label}": _number(values.quantile(part)) for label, part in PERCENTILES.items()}
     return found
+
+
+def _computed_len(log: pd.DataFrame, skipped: int) -> float | None:
+    """Mean tokens of a prompt that were computed, of all requests but the first; None where the log does not tell.
+
+    A prompt that was computed again, after a pause, counts again: it cost as much.
+    """
+    if not telemetry.names_requests(log):
+        return None
+    computed = telemetry.shares(log).groupby("request", sort=False)["context"].sum()
+    return _number(computed.iloc[skipped:].mean())
 
 
 def _number(value: float) -> float | None:
@@ -318,8 +370,8 @@ def summary(kept: SweepFile, aim: Aim, device: str) -> dict:
     dict
         `machine`, `devices`, `settings`; `rows`; `knee`, the highest rate up to which the objective was kept, or None;
         `goodput_at_objective`, requests a second there (median, min, max), or None; `capacity`, requests a second:
-        `measured` over the limit (median, min, max) and `predicted`, each None where it is not known; `ratios` with
-        `capacity_measured_over_predicted`.
+        `measured`, answered at the highest rate that was over the limit (median, min, max), and `predicted`, each None
+        where it is not known; `ratios` with `capacity_measured_over_predicted`.
     """
     rows = [_row(rate, kept.whole(rate), aim) for rate in kept.rates]
     knee = None
@@ -327,8 +379,8 @@ def summary(kept: SweepFile, aim: Aim, device: str) -> dict:
         if not row["kept"]:
             break
         knee = row
-    over = [each.figures for rate in kept.rates if is_over(kept.whole(rate), aim) for each in kept.whole(rate)]
-    served = [figures["served_per_s"] for figures in over]
+    over = [kept.whole(rate) for rate in kept.rates if is_over(kept.whole(rate), aim)]
+    served = [each.figures["served_per_s"] for each in over[-1]] if over else []
     predicted = _predicted(kept)
     ratios = {}
     if served and predicted:
@@ -348,16 +400,19 @@ def summary(kept: SweepFile, aim: Aim, device: str) -> dict:
 
 
 def _predicted(kept: SweepFile) -> float | None:
-    """From each calibration, with the lengths that were answered; the middle of them."""
-    lengths = [
-        (each.figures["input_len_mean"], each.figures["output_len_mean"])
-        for each in kept.rounds
-        if not each.stopped and each.figures["output_len_mean"]
-    ]
-    if not kept.costs or not lengths:
+    """From each calibration, with the lengths that were computed and answered; the middle of them."""
+    whole = [each.figures for each in kept.rounds if not each.stopped and each.figures["output_len_mean"]]
+    if not kept.costs or not whole:
         return None
-    input_len, output_len = (sum(column) / len(lengths) for column in zip(*lengths))
-    return median(predicted_per_s(cost, input_len, output_len) for cost in kept.costs)
+    computed_len = sum(map(_prompt_len, whole)) / len(whole)
+    output_len = sum(figures["output_len_mean"] for figures in whole) / len(whole)
+    return median(predicted_per_s(cost, computed_len, output_len) for cost in kept.costs)
+
+
+def _prompt_len(figures: dict[str, float | None]) -> float:
+    """Mean tokens of a prompt that were computed; all of them where that is not known, as in older files."""
+    computed = figures.get("computed_len_mean")
+    return figures["input_len_mean"] if computed is None else computed
 
 
 def _row(rate: float, rounds: list[Round], aim: Aim) -> dict:

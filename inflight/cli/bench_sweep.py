@@ -139,6 +139,8 @@ def sweep(
         tell = status.update
         sent, base = bench.sweep.warm_up(send, some, users, tell)
         kept.warm_up_requests = sent
+        if not kept.rounds:
+            bench.sweep.check_alone(send, some, limits, tell)
         calibrate: Callable[[], None] = lambda: None
         if log is not None:
 
@@ -149,7 +151,7 @@ def sweep(
             calibrate()
         kept.base_per_s = kept.base_per_s or base
         kept.save()
-        bench.sweep.measure(kept, make, send, aim, tell, rows.keep)
+        bench.sweep.measure(kept, make, send, aim, log, tell, rows.keep)
         calibrate()  # again: a machine is never quite the same for long
 
 

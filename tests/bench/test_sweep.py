@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import asdict, replace
 
 import pandas as pd
 import pytest
@@ -12,6 +13,7 @@ from inflight.bench.sweep import Aim
 from inflight.bench.sweep_file import Cost, Round
 from inflight.bench.sweep_rows import SweepRows
 from inflight.bench.workload import TimedRequest
+from inflight.engine.config import IterationStats
 from inflight.errors import CourseError
 
 SERVICE_S = 0.1  # at most ten requests a second
@@ -74,10 +76,11 @@ def opened(path=None, resume=False, settings=SETTINGS):
 def test_rates_rise_until_the_server_is_over_its_limit(server):
     kept = opened()
     sweep.measure(kept, make, None, AIM)
-    assert kept.rates[:5] == [4.0, 6.0, 7.5, 8.5, 9.5] and 10 < kept.rates[-1] <= 15
+    assert kept.rates[:5] == [4.0, 6.0, 7.5, 8.5, 9.5] and 10 < kept.rates[-2] <= 15
+    assert kept.rates[-1] == pytest.approx(sweep.FAR_OVER * kept.rates[-2], rel=0.01)
     result = sweep.summary(kept, AIM, "here")
     over = [row["over_limit"] for row in result["rows"]]
-    assert over == [False] * (len(over) - 1) + [True]
+    assert over == [False] * (len(over) - 2) + [True, True]
     assert server.loads == 3 * len(over) and all(row["rounds"] == 3 for row in result["rows"])
     assert result["capacity"]["measured"]["median"] == pytest.approx(10, rel=0.05)
     assert result["knee"] in (4.0, 6.0, 7.5) and result["devices"] == {"bench sweep": "here"}
@@ -118,13 +121,79 @@ def test_where_the_first_rate_is_too_high_lower_ones_come_first(server):
     assert [rate for rate in kept.rates if rate < 4] in ([2.0], [1.0, 2.0])
     assert list(dict.fromkeys(each.rate for each in kept.rounds))[:2] == [4.0, 2.0]
     result = sweep.summary(kept, aim, "here")
-    assert result["rows"][-1]["over_limit"] and not any(row["over_limit"] for row in result["rows"][:-1])
+    over = [row["over_limit"] for row in result["rows"]]
+    assert over == [False] * (len(over) - 2) + [True, True]
 
 
 def test_rates_may_be_named_and_the_sweep_stops_at_the_first_over_the_limit(server):
     kept, aim = opened(), Aim(AIM.objective, rates=(2.0, 14.0, 20.0), rounds=2)
     sweep.measure(kept, make, None, aim)
     assert kept.rates == [2.0, 14.0] and server.loads == 4
+
+
+def test_the_capacity_is_what_is_answered_at_the_highest_rate_over_the_limit():
+    """Barely over it, slots are empty at times: that is no part of it."""
+    kept, aim = opened(), Aim(AIM.objective, rates=(4.0, 12.0, 18.0))
+    for rate, served in ((4.0, 4.0), (12.0, 8.0), (18.0, 9.5)):
+        for number, more in enumerate((0.0, 0.1, -0.1), 1):
+            met = 1.0 if rate == 4.0 else 0.0
+            found = sweep.figures(OneAtATime()(None, make(rate, 40, number)), aim.objective)
+            known = {"arrived_per_s": rate, "served_per_s": served + more, "goodput_per_s": met * rate}
+            kept.add(Round(rate=rate, round=number, stopped="", figures=found | known | {"met_share": met}))
+    result = sweep.summary(kept, aim, "here")
+    assert [row["over_limit"] for row in result["rows"]] == [False, True, True]
+    assert result["capacity"]["measured"] == {"median": 9.5, "min": 9.4, "max": 9.6}
+    assert "Over its limit the server answers 9.50 requests a second (9.40 to 9.60)." in sweep.in_words(result)
+
+
+def iteration(number, shares):
+    """An iteration of requests with so many tokens of a prompt each."""
+    rows = [[request, context, int(context == 0), 1] for request, context in shares]
+    tokens = (sum(row[1] for row in rows), sum(row[2] for row in rows))
+    return IterationStats(
+        number, 1e9 + number, 5.0, len(rows), len(rows), 0, 0, *tokens, 1, 9, 10, 0, 16, 0, 0, rows, []
+    )
+
+
+def test_prompts_count_as_far_as_they_were_computed(monkeypatch, tmp_path):
+    """Before the round a prompt of 500; in it each of 30 tokens, but two thirds of most were found in the cache."""
+    path = tmp_path / "iterations.jsonl"
+
+    def write(*iterations):
+        with path.open("a") as file:
+            file.writelines(f"{json.dumps(asdict(each))}\n" for each in iterations)
+
+    def load(send, requests, *_, **__):
+        computed = [(number, 30 if number == 1 else 10) for number, _ in enumerate(requests, 1)]
+        write(*(iteration(place, [share, (0, 0)]) for place, share in enumerate(computed)))
+        return OneAtATime()(send, requests)
+
+    write(iteration(0, [(0, 500)]))
+    monkeypatch.setattr(sweep.load_generator, "load", load)
+    kept, aim = opened(), Aim(AIM.objective, rates=(2.0,), rounds=1)
+    kept.costs = [Cost(answers_ms=[0.0, 20.0, 30.0], prompt_token_ms=0.5)]
+    sweep.measure(kept, make, None, aim, path)
+    [one] = kept.rounds
+    assert one.figures["input_len_mean"] == 30
+    # Of the first requests of a round, request 0 of an earlier one among them, some do not count.
+    assert one.figures["computed_len_mean"] == pytest.approx(10, abs=0.3)
+    predicted = sweep.summary(kept, aim, "here")["capacity"]["predicted"]
+    assert predicted == sweep.predicted_per_s(kept.costs[0], one.figures["computed_len_mean"], 5)
+    unnamed = pd.DataFrame([asdict(replace(iteration(1, [(1, 30)]), requests=[]))])
+    assert sweep.figures(OneAtATime()(None, make(2.0, 40, 1)), aim.objective, unnamed)["computed_len_mean"] is None
+
+
+def test_a_file_from_before_computed_tokens_were_counted_is_gone_on_with(server, tmp_path):
+    path, aim = tmp_path / "sweep.json", Aim(AIM.objective, rates=(2.0, 14.0), rounds=1)
+    kept = opened(path)
+    kept.costs = [Cost(answers_ms=[0.0, 20.0, 30.0], prompt_token_ms=0.5)]
+    old = sweep.figures(server(None, make(2.0, 40, 1)), aim.objective)
+    del old["computed_len_mean"]
+    kept.add(Round(rate=2.0, round=1, stopped="", figures=old))
+    again = opened(path, resume=True)
+    sweep.measure(again, make, None, aim)
+    assert again.rates == [2.0, 14.0]
+    assert sweep.summary(again, aim, "here")["capacity"]["predicted"] == sweep.predicted_per_s(kept.costs[0], 30, 5)
 
 
 def test_capacity_is_that_of_an_iterations_cost(server):
@@ -263,18 +332,42 @@ def test_a_round_makes_way_for_the_same_measured_again():
 # Wrong values ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_objective_that_nothing_meets_is_said_after_the_first_round_which_is_kept(server, tmp_path):
-    path = tmp_path / "sweep.json"
-    aim = Aim(objective.parse("ttft=3"))
+def test_an_objective_that_nothing_meets_even_alone_is_said_before_anything_is_measured(monkeypatch):
+    sent = []
+
+    def one_after_another(send, requests, concurrency=None, closed=False):
+        assert (concurrency, closed) == (1, True)
+        sent.extend(requests)
+        return OneAtATime()(send, [replace(request, at_s=float(place)) for place, request in enumerate(requests)])
+
+    monkeypatch.setattr(sweep.load_generator, "load", one_after_another)
+    all_of_them = [replace(request, input_len=length) for length, request in enumerate(make(2.0, 50, 1), 30)]
     with pytest.raises(
         CourseError,
-        match=r"No request met the objective \(TTFT at most 3 ms\), even at 4 requests a second: the best TTFT was 50",
+        match=r"No request met the objective \(TTFT at most 3 ms\), even one at a time .*: the best TTFT was 50 ms",
     ):
-        sweep.measure(opened(path), make, None, aim)
-    kept = opened(path, resume=True)
-    assert len(kept.rounds) == 1
+        sweep.check_alone(None, all_of_them, objective.parse("ttft=3"))
+    assert len(sent) <= sweep.ALONE and all_of_them[0] in sent and max(one.input_len for one in sent) > 70
+    sweep.check_alone(None, all_of_them[:3], AIM.objective)
+
+
+def test_a_request_alone_that_fails_is_said_with_its_reason(monkeypatch):
+    def failed(send, requests, *_, **__):
+        rows = OneAtATime()(send, requests).requests
+        return Run(rows.assign(error="No room."), 0.0, "")
+
+    monkeypatch.setattr(sweep.load_generator, "load", failed)
+    with pytest.raises(CourseError, match=r"No request was answered one at a time, the first with: No room\."):
+        sweep.check_alone(None, make(2.0, 5, 1), AIM.objective)
+
+
+def test_a_rate_at_which_nothing_meets_the_objective_is_a_row(server):
+    kept, aim = opened(), Aim(objective.parse("ttft=3"), rates=(2.0, 14.0), rounds=2)
+    sweep.measure(kept, make, None, aim)
     result = sweep.summary(kept, aim, "here")
+    assert [(row["rate"], row["goodput_per_s_max"]) for row in result["rows"]] == [(2.0, 0.0), (14.0, 0.0)]
     assert result["knee"] is None and result["goodput_at_objective"] is None
+    assert result["capacity"]["measured"]["median"] == pytest.approx(10, rel=0.05)
     assert sweep.in_words(result).startswith("No rate kept the objective.")
 
 
