@@ -465,9 +465,10 @@ BURST = 8  # requests by which the pace is found
 
 
 def pace(server: Server, tokenizer: ChatTokenizer, rounds: int = 3) -> float:
-    """How many times longer this machine takes for a burst than the rehearsal says: the middle of some rounds.
+    """How many times longer this machine takes for a burst than the rehearsal says, in the fastest of some rounds.
 
-    The server is left with the default deployment.
+    Whatever else the machine does only makes a round longer, and a brief for a machine that seems slower is easier. The
+    server is left with the default deployment.
     """
     burst = [replace(request, at_s=0.0) for request in requests(tokenizer, BRIEF, seed=0, number=BURST)]
     asked = [rehearsal.Asked(tokenizer.encode(tokenizer.chat(r.text)), r.max_tokens, 0.0) for r in burst]
@@ -482,7 +483,7 @@ def pace(server: Server, tokenizer: ChatTokenizer, rounds: int = 3) -> float:
             if len(run.answered) < len(burst):
                 raise CourseError(f"The pace cannot be found: {run.requests['error'].max()}")
             took_s.append(run.requests["last_s"].max() - run.requests["sent_s"].min())
-    return float(np.median(took_s)) / expected_s
+    return float(min(took_s)) / expected_s
 
 
 # Kept in a file -------------------------------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
 """The service of lesson 09: its requests, its knobs, and what a real server makes of a deployment."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from inflight.bench import service
+from inflight.bench import rehearsal, service
 from inflight.bench.objective import Objective
 from inflight.bench.service import BRIEF, Brief, Deployment, Progress
 from inflight.errors import CourseError
@@ -59,6 +60,23 @@ def test_an_objective_that_nothing_meets_leaves_a_whole_run_without_goodput(toke
     hard = Brief(1.0, 1.0, Objective(ttft_ms=0.001, itl_ms=0.001), 64, 8)
     served = service.rehearse(Deployment(), hard, tokenizer, 1)
     assert served.met == 0 and served.goodput == 0 and not served.keeps and len(served.run.answered) == 8
+
+
+@pytest.mark.parametrize(("delays_s", "slower"), [((0, 0, 0), 1.0), ((9, 0, 40), 1.0), ((2, 2, 2), None)])
+def test_the_pace_is_that_of_the_fastest_round(tokenizer, monkeypatch, delays_s, slower):
+    """A machine that is busy meanwhile makes some rounds longer, and none shorter."""
+    config = Deployment().executor_config(BRIEF.memory_mib, service.BYTES_PER_TOKEN[None])
+    delays = iter(delays_s)
+
+    def as_rehearsed(send, burst, timed):
+        asked = [rehearsal.Asked(tokenizer.encode(tokenizer.chat(r.text)), r.max_tokens, 0.0) for r in burst]
+        run = rehearsal.rehearse(asked, Deployment().build_config, config, rehearsal.PRICES)
+        return replace(run, requests=run.requests.assign(last_s=run.requests["last_s"] + next(delays)))
+
+    monkeypatch.setattr(service, "load", lambda *_: None)
+    monkeypatch.setattr(service.load_generator, "load", as_rehearsed)
+    pace = service.pace(SimpleNamespace(grpc_url="127.0.0.1:1"), tokenizer, rounds=len(delays_s))
+    assert pace == pytest.approx(slower) if slower else pace > 1.1
 
 
 # On a server ----------------------------------------------------------------------------------------------------------
