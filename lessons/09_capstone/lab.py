@@ -36,7 +36,7 @@ workdir = tempfile.TemporaryDirectory()
 with progress.wait("The default deployment starts, and its pace is taken"):
     server = service.start(f"{workdir.name}/repo")
     tokenizer = load_tokenizer(service.engine_of(service.Deployment()))
-    pace = service.pace(server, tokenizer, rounds=1)
+    pace = service.pace(server, tokenizer)
 brief = service.BRIEF.at(pace)
 number = brief.number_in(seconds=15)
 scheduler = mine.part("scheduler")
