@@ -8,7 +8,6 @@ A way is a `gpt_model_type` of the engine behind `ensemble`, or a model of the r
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from inflight import engine, machine
 from inflight.bench import devices, load_generator, report, trace_run
 from inflight.bench.names import MODELS, WAYS
 from inflight.bench.trace_run import TraceRun
-from inflight.bench.workload import TimedRequest, alike_until, opening
+from inflight.bench.workload import NUMBERS, TimedRequest, alike_until, opening
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.config import BATCHING_TYPES, POLICIES, ExecutorConfig, Request
 from inflight.engine.executor import Executor
@@ -31,7 +30,6 @@ from inflight.triton.client import Client
 from inflight.triton.server import Server
 
 WARM_UP_TOKENS = 8
-NUMBERS = itertools.count(1)  # in prompts that measure a cost: none comes twice to a server
 
 
 def compare(

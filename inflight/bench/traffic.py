@@ -13,7 +13,7 @@ from pathlib import Path
 
 from inflight.bench import plan
 from inflight.bench.arrivals import BURSTS_CV, DAY_S, DAY_SWING
-from inflight.bench.workload import TimedRequest, input_len
+from inflight.bench.workload import NUMBERS, TimedRequest, alike_until, input_len, opening
 from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.engine.config import BuildConfig
 
@@ -93,16 +93,20 @@ class Traffic:
 
 
 def repeated(requests: list[TimedRequest], number: int, tokenizer: ChatTokenizer) -> list[TimedRequest]:
-    """`number` requests: the given ones again and again, each time with another opening.
+    """`number` requests: the given ones again and again, each time with another opening, after what all begin with.
 
-    So no prompt comes twice, and an engine that keeps what it computed of prompts finds no whole one again.
+    So no prompt comes twice, in this list or in another, and an engine that keeps what it computed of prompts finds
+    none again but for what they share. A turn of a conversation begins with the turn before it, as it did.
     """
+    shared = alike_until(request.text for request in requests if request.after is None)
     found: list[TimedRequest] = []
     while len(found) < number:
-        turn, start = len(found) // len(requests), len(found)
+        turn, start = next(NUMBERS), len(found)
         for request in requests[: number - start]:
-            text = request.text if turn == 0 else f"({turn}) {request.text}"
-            after = None if request.after is None else request.after + start
-            tokens = request.input_len if turn == 0 else input_len(text, tokenizer)
-            found.append(replace(request, text=text, input_len=tokens, after=after))
+            if request.after is None:
+                text, after = opening(request.text, turn, shared), None
+            else:
+                after = request.after + start
+                text = found[after].text + request.text.removeprefix(requests[request.after].text)
+            found.append(replace(request, text=text, input_len=input_len(text, tokenizer), after=after))
     return found

@@ -10,6 +10,7 @@ The prompt is the article and the instruction; the summary is used for its lengt
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import math
 import random
@@ -44,6 +45,7 @@ MOST_SECONDS = 31 * 24 * 3600
 
 TOPICS = ("rivers", "bridges", "clouds", "chess", "bread", "maps", "bees", "trains")
 TRACE_GAP_S = 0.005  # threads that all send at the same moment overtake each other
+NUMBERS = itertools.count(1)  # for openings: none comes twice in a process, so that no prompt does
 OPENING_WORDS = 5  # have at least as many tokens as a number of four digits with its colon
 PASSAGE = (
     "The old train leaves the small station at seven in the morning and follows the river to the sea. On the way it "

@@ -114,7 +114,8 @@ def sweep(
     device = benches.device_of(url, engine_dir)
 
     def make(rate: float, number: int, turn: int) -> list:
-        chosen = some[:number] if trace is not None else bench.traffic.repeated(some, number, tokenizer)
+        number = number if trace is None else min(number, len(some))  # its times end with its last request
+        chosen = bench.traffic.repeated(some, number, tokenizer)
         bench.plan.check_fit(chosen, build)
         return traffic.timed(chosen, rate, seed + turn - 1)
 

@@ -62,6 +62,16 @@ def test_requests_that_are_sent_again_have_another_opening_and_keep_their_turns(
     assert [one.after for one in made] == [None, 0, 1, None, 3, None, 5, 6, None, 8, None, 10]
     assert all(one.input_len == input_len(one.text, text) for one in made)
     assert made[6].text.startswith(made[5].text)
+    again = traffic.repeated(prefixes.conversations(requests, 3, 1.0, text), 12, text)
+    assert not {one.text for one in made} & {one.text for one in again}, "the next round asks nothing twice either"
+
+
+def test_requests_that_are_sent_again_keep_what_they_share(text, requests):
+    shaped = prefixes.with_system_prompt(requests, 20, text)
+    made = traffic.repeated(shaped, 2 * len(shaped), text)
+    kept = workload.alike_until(one.text for one in made)
+    assert kept == workload.alike_until(one.text for one in shaped) > 20
+    assert len({one.text[kept:].partition(" ")[0] for one in made}) == 2, "a number for each time"
 
 
 @pytest.mark.parametrize(
