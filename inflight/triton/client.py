@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -355,9 +355,11 @@ class Client:
         num_unfinished = 1  # requests on this stream: the stop request gets a final response of its own
         stop_at = None if stop_after_s is None else time.perf_counter() + stop_after_s
         try:
-            with Connection(url) as connection, connection.lookout(model, self._is_gone(model)) as lookout:
+            with Connection(url) as connection, ExitStack() as watched:
                 connection.open_stream()
                 connection.send_on_stream(model, arrays, request_id, enable_empty_final_response=True)
+                # Its thread has to run before it is begun, and the request need not wait for that.
+                lookout = watched.enter_context(connection.lookout(model, self._is_gone(model)))
                 while not is_over:
                     wait_s = self.timeout_s if stop_at is None else max(0.0, stop_at - time.perf_counter())
                     try:

@@ -1,10 +1,12 @@
 """A model whose process is gone: who notices, what those who wait are told, and that it is loaded again."""
 
+import contextlib
 import os
 import shutil
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from inflight.engine import executor
 from inflight.engine.folder import WEIGHTS_FILE, read
 from inflight.errors import CourseError
-from inflight.triton import repository, watch
+from inflight.triton import client, repository, watch
 from inflight.triton.client import Client
 from inflight.triton.lookout import Lookout
 from inflight.triton.repository import PIPELINE
@@ -260,3 +262,44 @@ def test_a_lookout_asks_only_when_nothing_comes():
         lookout.has_come()
         assert told.wait(30)
     assert asked.acquire(blocking=False) and not asked.acquire(blocking=False)
+
+
+def test_a_request_on_a_stream_is_sent_before_anybody_begins_to_look(monkeypatch):
+    """To begin takes a thread, and on a busy machine that would be part of the time to the first token."""
+    steps = []
+
+    class Wire:
+        url = "127.0.0.1:1"
+
+        def __init__(self, url):
+            self.reply = SimpleNamespace(error=None, is_final=True, is_empty=True)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            steps.append("close")
+
+        def open_stream(self):
+            steps.append("open")
+
+        def send_on_stream(self, *_, **__):
+            steps.append("send")
+
+        @contextlib.contextmanager
+        def lookout(self, model, is_gone):
+            steps.append("look")
+            yield SimpleNamespace(has_come=lambda: None)
+            steps.append("look no more")
+
+        def next_reply(self, timeout_s):
+            return self.reply
+
+        def is_model_gone(self, model):
+            return False
+
+    monkeypatch.setattr(client, "Connection", Wire)
+    monkeypatch.setattr(client.fitting, "fit", lambda arrays, config: arrays)
+    monkeypatch.setattr(Client, "_config", lambda self, model: None)
+    assert list(Client("127.0.0.1:1").stream("Hi", 2)) == []
+    assert steps == ["open", "send", "look", "look no more", "close"]
