@@ -58,10 +58,12 @@ def booted(log: Path) -> Iterator[list[str]]:
         beside = ["nsenter", f"--target={first.pid}", "--all"]
         try:
             yield beside
-            subprocess.run([*beside, "systemctl", "stop", "*.service"], check=True, timeout=2 * SECONDS)
         finally:
-            first.kill()
-            unshare.wait(SECONDS)
+            try:  # a unit that is stopped leaves no /tmp of its own behind
+                subprocess.run([*beside, "systemctl", "stop", "*.service"], check=True, timeout=2 * SECONDS)
+            finally:
+                first.kill()
+                unshare.wait(SECONDS)
     finally:
         for cgroup in cgroups:
             for folder, *_ in os.walk(cgroup, topdown=False):

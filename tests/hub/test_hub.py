@@ -286,10 +286,15 @@ def pages(running_hub, passwords, browser):
         page.get_by_role("button", name="Sign in").click()
         opened[name] = page
     for page in opened.values():  # all of them start at once
-        page.wait_for_selector(".jp-Notebook .jp-CodeCell")
+        see_a_notebook(page)
     yield opened
     for page in opened.values():
         page.context.close()
+
+
+def see_a_notebook(page: Page) -> None:
+    """JupyterLab opens again what was open before: the first cell of the page may be in a tab that is not in front."""
+    page.locator(".jp-Notebook .jp-CodeCell:visible").first.wait_for()
 
 
 def as_user(name: str, command: list[str], **more) -> subprocess.CompletedProcess:
@@ -452,7 +457,7 @@ def test_learners_go_on_while_the_hub_starts_again(service, pages):
     for name, page in pages.items():
         assert jupyterlab_of(name) == before[name]
         page.goto(f"{service.url}/user/{name}/lab/tree/notebooks/00_start_here.ipynb")
-        page.wait_for_selector(".jp-Notebook .jp-CodeCell")
+        see_a_notebook(page)
 
 
 # Against each other ---------------------------------------------------------------------------------------------------
@@ -625,7 +630,7 @@ def test_one_ends_everything_and_the_others_do_not_notice(pages, running_hub):
     shot(page, f"{ender}_after_the_end")
     until("the hub to notice", lambda: _has_ended(page, hub))
     page.goto(f"{hub}/hub/spawn/{ender}")
-    page.wait_for_selector(".jp-Notebook .jp-CodeCell")
+    see_a_notebook(page)
     run_notebooks({ender: page}, "again")
 
 
