@@ -238,6 +238,13 @@ def test_who_is_not_of_the_class_is_neither_given_a_password_nor_removed(learner
     assert ended == [["pkill", "-KILL", "--uid", "1000000"]]
 
 
+def test_a_file_of_others_that_vanishes_meanwhile_stops_nothing(learners, tmp_path, monkeypatch):
+    (tmp_path / "theirs").touch()
+    monkeypatch.setattr(learners.Path, "iterdir", lambda folder: iter([folder / "vanished", folder / "theirs"]))
+    assert learners._owned_by(os.getuid(), tmp_path) == [tmp_path / "theirs"]
+    assert learners._owned_by(os.getuid() + 1, tmp_path) == []
+
+
 # Containers -----------------------------------------------------------------------------------------------------------
 
 
