@@ -97,6 +97,7 @@ def test_there_are_limits_with_and_without_systemd(load, systemd, monkeypatch):
     if systemd:
         assert found.JupyterHub.cleanup_servers is False  # or the service's restart would end what learners run
         assert found.SystemdSpawner.isolate_tmp and found.SystemdSpawner.unit_extra_properties["TasksMax"]
+        assert int(found.SystemdSpawner.unit_extra_properties["TimeoutStopSec"]) < 60  # systemd's own 90 are long
 
 
 def test_every_setting_that_is_read_is_on_the_page():

@@ -75,7 +75,12 @@ if Path("/run/systemd/system").is_dir():
     c.SystemdSpawner.unit_name_template = "inflight-{USERNAME}"
     c.SystemdSpawner.isolate_tmp = True
     c.SystemdSpawner.disable_user_sudo = True
-    c.SystemdSpawner.unit_extra_properties = {"ProtectProc": "invisible", "MemorySwapMax": "0", "TasksMax": "2000"}
+    c.SystemdSpawner.unit_extra_properties = {
+        "ProtectProc": "invisible",
+        "MemorySwapMax": "0",
+        "TasksMax": "2000",
+        "TimeoutStopSec": "20",  # a JupyterLab that is told to stop while a kernel starts may never end by itself
+    }
 else:
     c.JupyterHub.spawner_class = "localprocess"
     c.Spawner.environment["LIMIT_EACH_PROCESS"] = "1"
