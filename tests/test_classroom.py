@@ -159,6 +159,22 @@ def test_what_one_takes_is_read_from_the_machine_like_this(tmp_path, monkeypatch
     assert classroom.measured(tmp_path).own_mib == 401.0
 
 
+def test_of_several_lessons_the_one_that_takes_the_most_decides(tmp_path):
+    """Each figure by itself: the most memory is taken in one lesson, the most ports in another."""
+    written(tmp_path, "a", 400.0)
+    file = tmp_path / "learner_a.json"
+    result = json.loads(file.read_text())
+    lecture = result["rows"][0]
+    result["rows"] += [
+        lecture | {"lesson": "01", "minutes": 50, "own_mib": 2000.0, "ports": 2, "cpu_s": 300.0, "busy_cores": 2.0},
+        lecture | {"lesson": "04", "minutes": 45, "own_mib": 900.0, "ports": 14, "threads": 120},
+    ]
+    file.write_text(json.dumps(result))
+    needs = classroom.measured(tmp_path)
+    assert (needs.own_mib, needs.ports, needs.threads, needs.cores_running) == (2001.0, 14, 120, 2.0)
+    assert needs.cores_of_a_lesson == pytest.approx(300 / 3000)
+
+
 def test_without_a_measurement_it_says_so(tmp_path):
     with pytest.raises(CourseError, match="was not measured.*tools.learner_needs"):
         classroom.measured(tmp_path)

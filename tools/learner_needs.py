@@ -1,6 +1,6 @@
 """What one learner takes of a machine: memory, processors, disk and ports, measured while lessons run.
 
-    python -m tools.learner_needs [LESSON …]      03 and 04 by default; writes assets/results/learner_….json
+    python -m tools.learner_needs [LESSON …]      01, 03 and 04 by default; writes assets/results/learner_….json
 
 A JupyterLab server runs in a new workspace, as a hub starts one for each learner, and beside it each lecture and each
 solution, one after the other, in a kernel of its own. All that belongs to them is found by a mark in its environment:
@@ -33,6 +33,7 @@ from inflight.notebook import syllabus, workspace
 from inflight.paths import COURSE, cache_dir
 
 MARK = "INFLIGHT_LEARNER"
+LESSONS = ("01", "03", "04")  # builds and compares engines; the first server; the most requests at once
 EVERY_S = 0.5
 BUSY_CORES = 0.5
 CELL_TIMEOUT_S = 900
@@ -232,7 +233,7 @@ def measure(lessons: list[str]) -> dict:
 
 
 if __name__ == "__main__":
-    result = measure(sys.argv[1:] or ["03", "04"])
+    result = measure(sys.argv[1:] or list(LESSONS))
     target = recorded.path("learner", DEFAULT, result["machine"]["cpu"])
     target.write_text(json.dumps(result, indent=2) + "\n")
     print(target)

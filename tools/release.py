@@ -73,7 +73,9 @@ def refuse_unclean(root: Path) -> None:
         raise NoRelease(f"v{__version__} is tagged already: raise __version__ in inflight/__init__.py.")
     changes = root / "CHANGELOG.md"
     if not changes.exists() or f"## {__version__}" not in changes.read_text(encoding="utf-8").replace("[", ""):
-        raise NoRelease(f"CHANGELOG.md has no section `## {__version__}`: write what is new.")
+        raise NoRelease(
+            f"CHANGELOG.md has no section `## [{__version__}]`: put what is [Unreleased] under that heading."
+        )
 
 
 def copied(root: Path, names: list[str], to: Path) -> Path:

@@ -8,16 +8,22 @@ The text is the prose of the course's own lessons, which no data set that the co
 of 256 tokens. Within a window every model is given each token and asked for the next one. The reference is the
 checkpoint itself: its weights, whatever their format, as float32 in PyTorch. An engine is asked through the very
 function that serves, one token of each of 8 windows an iteration.
+
+A learner's share of a machine has no room for all of them: the checkpoint reads first, and what it expects waits in a
+file; then there are two engines at a time, the default one and another.
 """
 
 from __future__ import annotations
 
 import math
+import tempfile
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
@@ -33,10 +39,11 @@ from inflight.paths import COURSE
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedModel
 
 WINDOW = 256  # tokens; the first has nothing before it and is not judged
 TOKENS = 20 * WINDOW
-GROUP = 8  # windows whose reference is held at a time: 25 MB each with a vocabulary of 50,000
+GROUP = 8  # windows that are read side by side; the reference of one is 25 MB with a vocabulary of 50,000
 ROUNDS, ITERATIONS, PAST = 5, 16, 64  # of the measurement of speed: rounds, iterations in each, tokens before them
 BUILDS = {
     "W4A8": BuildConfig(quant_algo="W4A8"),
@@ -46,6 +53,7 @@ BUILDS = {
 }
 
 Progress = Callable[[str, int, int], None]
+Step = Callable[[str], None]
 
 
 def _silent(what: str, done: int, total: int) -> None:
@@ -170,43 +178,50 @@ def bench(
     -------
     dict
         `machine`, `devices`, `settings`; `rows`: the checkpoint first, then one an engine: `build`, `device`,
-        `weight_bytes`, `tokens_per_s_1` and `tokens_per_s_8` (of 1 and 8 sequences side by side; medians, the builds
-        taking turns), and with `value`, `low`, `high` each `perplexity`, `over_checkpoint` (ratio of perplexities),
-        `same_top` (share of tokens where the most likely one is the checkpoint's) and `kl` (mean Kullback-Leibler
-        divergence of the engine's distribution from the checkpoint's, in nats); `ratios`: `perplexity_over_checkpoint`
-        of the default build, `min` and `max` being the ends of its interval.
+        `weight_bytes`, `tokens_per_s_1` and `tokens_per_s_8` (of 1 and 8 sequences side by side; medians, each build
+        taking turns with the default one), and with `value`, `low`, `high` each `perplexity`, `over_checkpoint` (ratio
+        of perplexities), `same_top` (share of tokens where the most likely one is the checkpoint's) and `kl` (mean
+        Kullback-Leibler divergence of the engine's distribution from the checkpoint's, in nats); `ratios`:
+        `perplexity_over_checkpoint` of the default build, `min` and `max` being the ends of its interval.
 
     Raises
     ------
     CourseError
-        `tokens` is too small or more than the text has; the tokenizer is not the model's; a model cannot be loaded.
+        `tokens` is too small or more than the text has; the tokenizer is not the model's; a model cannot be loaded;
+        there is no room for a file of what the checkpoint expects, twice the vocabulary in bytes a token.
     """
     text = _text(next(iter(folders.values())), tokens)
-    groups = [text[begin : begin + GROUP] for begin in range(0, len(text), GROUP)]
-    steps = len(groups) * (1 + len(folders)) + 2
-    progress("the checkpoint in float32", 0, steps)
-    reference = models.huggingface.reference(source)
-    runners = {name: _loaded(folder) for name, folder in folders.items()}
-    own: list[float] = []
-    scores: dict[str, list[np.ndarray]] = {name: [] for name in runners}
+    default, *others = folders
+    steps = len(_groups(text)) * (1 + len(folders)) + max(1, len(others)) + 1
     done = 0
-    for group in groups:
-        progress("the checkpoint in float32", (done := done + 1), steps)
-        expected, likelihoods = _reference(reference, group)
-        own += likelihoods
-        for name, runner in runners.items():
-            progress(f"{name} reads", (done := done + 1), steps)
-            scores[name] += _scores(runner, group, expected)
-    del reference
-    progress("speed", steps - 1, steps)
-    speeds = _speeds(runners, text)
+
+    def step(what: str) -> None:
+        nonlocal done
+        progress(what, done := done + 1, steps)
+
+    progress("the checkpoint in float32", 0, steps)
+    times: dict[tuple[str, int], list[float]] = defaultdict(list)
+    with tempfile.TemporaryFile() as file:
+        expected, own = _expected(source, text, file, step)
+        runners = {default: _loaded(folders[default])}
+        scores = {default: _scores(runners[default], text, expected, partial(step, f"{default} reads"))}
+        for name in others:
+            runners[name] = _loaded(folders[name])
+            scores[name] = _scores(runners[name], text, expected, partial(step, f"{name} reads"))
+            step(f"speed of {name}")
+            _take_times(runners, text, times)
+            del runners[name]  # before the next one is loaded
+        if not others:
+            step(f"speed of {default}")
+            _take_times(runners, text, times)
+    speeds = _speeds(folders, times)
     on = {name: devices.of_engine(folder) for name, folder in folders.items()}
     rows: list[dict] = [dict.fromkeys(("build", "device", "weight_bytes", "tokens_per_s_1", "tokens_per_s_8"))]
     rows[0] |= {"build": "checkpoint", "perplexity": _exp(_interval(np.array(own)))}
     rows[0] |= dict.fromkeys(("over_checkpoint", "same_top", "kl"))
     for name, folder in folders.items():
         size = engine.read(folder).weight_bytes
-        figures = _figures(np.array(scores[name]), own)
+        figures = _figures(scores[name], own)
         rows.append({"build": name, "device": on[name], "weight_bytes": size, **speeds[name], **figures})
     ratio = rows[1]["over_checkpoint"]
     settings = {
@@ -285,7 +300,30 @@ def _next(runner: Model, column: np.ndarray, num_past: int) -> np.ndarray:
 # Quality --------------------------------------------------------------------------------------------------------------
 
 
-def _reference(model, group: np.ndarray) -> tuple[torch.Tensor, list[float]]:
+def _groups(text: np.ndarray) -> list[slice]:
+    """The windows that are read side by side."""
+    return [slice(begin, begin + GROUP) for begin in range(0, len(text), GROUP)]
+
+
+def _expected(source: Checkpoint, text: np.ndarray, file: IO[bytes], step: Step) -> tuple[np.ndarray, list[float]]:
+    """`_reference` of all windows, the log-probabilities being in `file`; the checkpoint's model is gone afterwards."""
+    model, own = models.huggingface.reference(source), []
+    for group in _groups(text):
+        step("the checkpoint in float32")
+        log_p, likelihoods = _reference(model, text[group])
+        own += likelihoods
+        try:
+            file.write(log_p.numpy())
+            file.flush()
+        except OSError as error:
+            raise CourseError(
+                f"What the checkpoint expects takes {len(text) * log_p[0].nbytes / 1e6:,.0f} MB, and the folder "
+                f"{tempfile.gettempdir()} cannot take it: {error.strerror}. Make room there, or set TMPDIR to another."
+            ) from None
+    return np.memmap(file, np.float16, "r+", shape=(len(text), *log_p.shape[1:])), own
+
+
+def _reference(model: PreTrainedModel, group: np.ndarray) -> tuple[torch.Tensor, list[float]]:
     """The checkpoint's log-probabilities, float16 [windows, 255, vocabulary], and each window's mean -log-likelihood.
 
     In float16 they are wrong by less than a thousandth of themselves.
@@ -301,19 +339,27 @@ def _reference(model, group: np.ndarray) -> tuple[torch.Tensor, list[float]]:
     return torch.stack(expected), likelihoods
 
 
-def _scores(runner: Model, group: np.ndarray, expected: torch.Tensor) -> list[np.ndarray]:
-    """For each window the means of -log-likelihood, equal most likely tokens, and KL divergence."""
+def _scores(runner: Model, text: np.ndarray, expected: np.ndarray, step: Callable[[], None]) -> np.ndarray:
+    """For each window the means of -log-likelihood, equal most likely tokens, and KL divergence: [windows, 3]."""
+    found = []
+    for group in _groups(text):
+        step()
+        found.append(_scores_of_group(runner, text[group], expected[group]))
+    return np.concatenate(found)
+
+
+def _scores_of_group(runner: Model, group: np.ndarray, expected: np.ndarray) -> np.ndarray:
     import torch
 
     total = torch.zeros(len(group), 3, dtype=torch.float64)
     for place in range(WINDOW - 1):
         log_q = torch.from_numpy(np.asarray(_next(runner, group[:, place], place))).log_softmax(-1)
-        log_p = expected[:, place].float()
+        log_p = torch.from_numpy(expected[:, place]).float()
         following = torch.from_numpy(group[:, place + 1])
         total[:, 0] -= log_q.gather(-1, following[:, None])[:, 0]
         total[:, 1] += log_q.argmax(-1) == log_p.argmax(-1)
         total[:, 2] += (log_p.exp() * (log_p - log_q)).sum(-1)
-    return list((total / (WINDOW - 1)).numpy())
+    return (total / (WINDOW - 1)).numpy()
 
 
 def _figures(scores: np.ndarray, own: list[float]) -> dict:
@@ -351,18 +397,22 @@ def _exp(interval: dict[str, float]) -> dict[str, float]:
 # Speed ----------------------------------------------------------------------------------------------------------------
 
 
-def _speeds(runners: dict[str, Model], text: np.ndarray) -> dict[str, dict[str, float]]:
-    """Tokens a second of each engine with 1 and 8 sequences, from the median iteration; engines take turns."""
+def _take_times(runners: dict[str, Model], text: np.ndarray, times: dict[tuple[str, int], list[float]]) -> None:
+    """Add seconds of iterations with 1 and 8 sequences to `times`; the engines take turns."""
     sequences = np.resize(text, (GROUP, WINDOW))
-    times: dict[tuple[str, int], list[float]] = {(name, number): [] for name in runners for number in (1, GROUP)}
     for _ in range(ROUNDS):
-        for (name, number), measured in times.items():
-            _next(runners[name], sequences[:number, PAST], PAST)  # brings its weights back into the processor's caches
-            for place in range(PAST, PAST + ITERATIONS):
-                started = time.perf_counter()
-                _next(runners[name], sequences[:number, place], place)
-                measured.append(time.perf_counter() - started)
+        for name, runner in runners.items():
+            for number in (1, GROUP):
+                _next(runner, sequences[:number, PAST], PAST)  # brings its weights back into the processor's caches
+                for place in range(PAST, PAST + ITERATIONS):
+                    started = time.perf_counter()
+                    _next(runner, sequences[:number, place], place)
+                    times[name, number].append(time.perf_counter() - started)
+
+
+def _speeds(names: Iterable[str], times: dict[tuple[str, int], list[float]]) -> dict[str, dict[str, float]]:
+    """Tokens a second of each engine with 1 and 8 sequences, from the median iteration."""
     return {
         name: {f"tokens_per_s_{number}": number / float(np.median(times[name, number])) for number in (1, GROUP)}
-        for name in runners
+        for name in names
     }

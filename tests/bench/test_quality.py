@@ -2,9 +2,11 @@
 
 import json
 import math
+import weakref
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from inflight import models
@@ -32,7 +34,26 @@ def stored(small_checkpoint, tmp_path_factory):
     return fetch(str(write_quantized(small_checkpoint.path, tmp_path_factory.mktemp("stored") / "q.gguf", "Q4_1")))
 
 
-def test_a_small_models_builds_beside_itself(stored, tmp_path):
+@pytest.fixture
+def held(monkeypatch):
+    """How many models there were whenever another had been loaded: the checkpoint's own first, then engines."""
+    loaded, counts = [], []
+
+    def counted(load):
+        def call(given):
+            model = load(given)
+            loaded.append(weakref.ref(model))
+            counts.append(sum(each() is not None for each in loaded))
+            return model
+
+        return call
+
+    monkeypatch.setattr(models.huggingface, "reference", counted(models.huggingface.reference))
+    monkeypatch.setattr(quality, "_loaded", counted(quality._loaded))
+    return counts
+
+
+def test_a_small_models_builds_beside_itself(stored, tmp_path, held):
     folders = {
         name: build_small(stored, tmp_path / name, quant_algo=algo)
         for name, algo in {"W4A8": "W4A8", "W4A16": "W4A16", "float": None}.items()
@@ -42,6 +63,7 @@ def test_a_small_models_builds_beside_itself(stored, tmp_path):
     assert result["settings"]["tokens"] == 512 and result["settings"]["default_build"] == "W4A8"
     assert [row["build"] for row in result["rows"]] == ["checkpoint", *folders]
     assert all(done < total for done, total in steps) and steps == sorted(steps)
+    assert held == [1, 1, 2, 2]  # the checkpoint is gone before an engine comes, and no third one ever does
     own, *builds = result["rows"]
     for row in builds:
         size = (folders[row["build"]] / "openvino_model.bin").stat().st_size
@@ -129,8 +151,6 @@ def test_the_default_engine_and_the_checkpoint_agree_as_long_as_rounding_allows(
     The numbers of tokens before that were 0, 10, 32, 0 and 32 when this was written, and the tokens where they parted
     at most 0.2 nats apart.
     """
-    import torch
-
     tokenizer, model = load_tokenizer(course_engine), models.huggingface.reference(checkpoint)
     alike, apart = [], []
     with Executor.load(course_engine) as executor:
@@ -145,3 +165,11 @@ def test_the_default_engine_and_the_checkpoint_agree_as_long_as_rounding_allows(
             apart += [(most - given)[parted].item()] if parted < 32 else []
     print(f"the same for so many tokens: {alike}; then apart by so many nats: {apart}")
     assert sorted(alike)[2] >= 4 and max(apart, default=0) < 0.5
+
+
+def test_no_room_for_what_the_checkpoint_expects(monkeypatch):
+    monkeypatch.setattr(models.huggingface, "reference", lambda source: None)
+    monkeypatch.setattr(quality, "_reference", lambda model, group: (torch.zeros(2, 255, 9).half(), [1.0, 1.0]))
+    text = np.zeros((2, quality.WINDOW), np.int64)
+    with open("/dev/full", "wb") as full, pytest.raises(CourseError, match="No space left on device. Make room there"):
+        quality._expected(None, text, full, lambda what: None)

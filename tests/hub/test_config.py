@@ -65,6 +65,11 @@ def test_its_ports_leave_tritons_free(load):
     assert len(set(urls)) == 3 and not {int(url.rpartition(":")[2]) for url in urls} & {8000, 8001, 8002}
 
 
+def test_a_learner_has_the_memory_that_a_pod_has(load):
+    values = yaml.safe_load((HUB / "kubernetes" / "values.yaml").read_text())
+    assert load().Spawner.mem_limit == values["singleuser"]["memory"]["limit"] == "4G"
+
+
 def test_every_learner_has_a_private_server_and_the_shared_cache(load):
     given = load().Spawner.environment
     assert given["INFLIGHT_PRIVATE"] == "1" and given["INFLIGHT_HOME"] == "/shared/inflight"
@@ -90,7 +95,9 @@ def test_there_are_limits_with_and_without_systemd(load, systemd, monkeypatch):
     assert found.JupyterHub.spawner_class == ("systemd" if systemd else "localprocess")
     assert ("LIMIT_EACH_PROCESS" in found.Spawner.environment) != systemd
     if systemd:
+        assert found.JupyterHub.cleanup_servers is False  # or the service's restart would end what learners run
         assert found.SystemdSpawner.isolate_tmp and found.SystemdSpawner.unit_extra_properties["TasksMax"]
+        assert int(found.SystemdSpawner.unit_extra_properties["TimeoutStopSec"]) < 60  # systemd's own 90 are long
 
 
 def test_every_setting_that_is_read_is_on_the_page():
@@ -230,6 +237,13 @@ def test_who_is_not_of_the_class_is_neither_given_a_password_nor_removed(learner
     assert learners.remove() == ["guest01"]
     assert learners.ran[-1] == (("userdel", "--remove", "guest01"), None)
     assert ended == [["pkill", "-KILL", "--uid", "1000000"]]
+
+
+def test_a_file_of_others_that_vanishes_meanwhile_stops_nothing(learners, tmp_path, monkeypatch):
+    (tmp_path / "theirs").touch()
+    monkeypatch.setattr(learners.Path, "iterdir", lambda folder: iter([folder / "vanished", folder / "theirs"]))
+    assert learners._owned_by(os.getuid(), tmp_path) == [tmp_path / "theirs"]
+    assert learners._owned_by(os.getuid() + 1, tmp_path) == []
 
 
 # Containers -----------------------------------------------------------------------------------------------------------

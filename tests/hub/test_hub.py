@@ -4,6 +4,9 @@
 
 It makes users of this machine and removes them. INFLIGHT_HUB_LEARNERS says how many, 4 by default: each runs lesson 03
 and its lab, all at the same time, which takes some minutes on two cores. Screenshots are in build/hub.
+
+All of it is tried twice: with the hub as in a container, and as the hub's README.md says for a machine, a service of
+systemd with a certificate. Where systemd is installed and does not run, namespaces.py starts one for the test.
 """
 
 import contextlib
@@ -14,20 +17,24 @@ import pwd
 import re
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import nbformat
 import psutil
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page
 
 from inflight.paths import ASSETS, COURSE
 from tests.browser import chromium, needs_chromium
+from tests.hub import namespaces
 from tests.test_browser import KERNEL_IS_IDLE
 
 HUB = ASSETS / "instructor" / "hub"
@@ -35,6 +42,9 @@ PROXY = HUB / "node_modules" / ".bin" / "configurable-http-proxy"
 GROUP, PREFIX = "inflight-test", "inflighttest"
 LEARNERS = [f"{PREFIX}{number:02d}" for number in range(1, 1 + int(os.environ.get("INFLIGHT_HUB_LEARNERS", "4")))]
 SCREENSHOTS = COURSE / "build" / "hub"
+UNIT = HUB / "inflight-hub.service"
+PLAIN, WITH_SYSTEMD = "plain", "with systemd"
+MEMORY = 4 * 2**30  # what the hub gives a learner when nothing else is said
 PAGE_MS, LESSON_MS = 300_000, 1_800_000
 LECTURE, LAB, ASKING = "notebooks/03_serve.ipynb", "labs/03_serve_solution.ipynb", "asking.ipynb"
 # A server of the learner's own that answers for as long as another does harm.
@@ -147,61 +157,144 @@ def shared_cache():
     shutil.rmtree(folder)
 
 
-@pytest.fixture(scope="module")
-def hub(passwords, shared_cache):
-    """Address of a hub with the configuration of the course; what it said is in build/hub/hub.log."""
+@dataclass(frozen=True)
+class Hub:
+    """A hub that runs: its address, its certificate, and what a command begins with that runs beside its systemd."""
+
+    url: str
+    certificate: Path | None = None
+    beside: tuple[str, ...] = ()
+
+    def systemctl(self, *arguments: str) -> str:
+        done = subprocess.run([*self.beside, "systemctl", *arguments], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def answers(self) -> bool:
+        with contextlib.suppress(httpx.HTTPError):
+            return httpx.get(f"{self.url}/hub/health", verify=trusting(self.certificate)).status_code == 200
+        return False
+
+
+def trusting(certificate: Path | None) -> ssl.SSLContext:
+    """Of a client that trusts that certificate, and those that the system trusts."""
+    return ssl.create_default_context(cafile=certificate)
+
+
+@pytest.fixture(scope="module", params=[PLAIN, WITH_SYSTEMD])
+def running_hub(request, passwords, shared_cache):
+    """A hub with the configuration of the course, in both of its forms; what it said is in build/hub."""
+    if request.param == WITH_SYSTEMD and (lacks := namespaces.why_not()):
+        pytest.skip(f"a hub with systemd needs {lacks}")
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    ports = {name: free_port() for name in ("HUB_PORT", "hub", "proxy")}
-    with tempfile.TemporaryDirectory() as state, open(SCREENSHOTS / "hub.log", "w") as log:
-        # The ports that are the same in every class may be taken here.
-        (Path(state) / "config.py").write_text(
-            f"load_subconfig({str(HUB / 'jupyterhub_config.py')!r})\n"
-            f"c.JupyterHub.hub_bind_url = 'http://127.0.0.1:{ports['hub']}'\n"
-            f"c.ConfigurableHTTPProxy.api_url = 'http://127.0.0.1:{ports['proxy']}'\n"
-            "c.Spawner.args += ['--LabApp.expose_app_in_browser=True']\n"
-            "c.Spawner.http_timeout = c.Spawner.start_timeout = 600\n"
-        )
-        environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("INFLIGHT_", "JUPYTER"))},
-            "HUB_PORT": str(ports["HUB_PORT"]),
-            "HUB_GROUP": GROUP,
-            "HUB_STATE": f"{state}/state",
-            "HUB_CACHE": str(shared_cache),
-        }
-        command = [sys.executable, "-m", "jupyterhub", "-f", f"{state}/config.py"]
-        process = subprocess.Popen(command, env=environment, cwd=state, stdout=log, stderr=subprocess.STDOUT)
-        url = f"http://127.0.0.1:{ports['HUB_PORT']}"
-        try:
-            until("the hub", lambda: process.poll() is not None or _answers(f"{url}/hub/health"))
-            assert process.poll() is None, (SCREENSHOTS / "hub.log").read_text()[-2000:]
-            yield url
-        finally:
-            process.terminate()
-            process.wait(120)
+    with tempfile.TemporaryDirectory() as state:
+        settings = written_settings(Path(state), shared_cache)
+        start = with_systemd if request.param == WITH_SYSTEMD else plain
+        with start(Path(state), settings) as hub:
+            yield hub
 
 
-def _answers(url: str) -> bool:
-    with contextlib.suppress(httpx.HTTPError):
-        return httpx.get(url).status_code == 200
-    return False
+def written_settings(state: Path, shared_cache: Path) -> dict[str, str]:
+    """What differs from class to class; beside it, in config.py, what a test needs and a class does not."""
+    # The ports that are the same in every class may be taken here, and a unit with a /tmp of its own would not see what
+    # lies in the machine's.
+    for_units = {
+        "BindReadOnlyPaths": f"{COURSE} {shared_cache}",
+        "StandardOutput": f"append:{SCREENSHOTS / 'learners.log'}",  # there is no journal
+    }
+    (state / "config.py").write_text(
+        f"load_subconfig({str(HUB / 'jupyterhub_config.py')!r})\n"
+        f"c.JupyterHub.hub_bind_url = 'http://127.0.0.1:{free_port()}'\n"
+        f"c.ConfigurableHTTPProxy.api_url = 'http://127.0.0.1:{free_port()}'\n"
+        "c.Spawner.args += ['--LabApp.expose_app_in_browser=True']\n"
+        "c.Spawner.http_timeout = c.Spawner.start_timeout = 600\n"
+        f"c.SystemdSpawner.unit_extra_properties.update({for_units})\n"
+    )
+    return {
+        "HUB_PORT": str(free_port()),
+        "HUB_GROUP": GROUP,
+        "HUB_STATE": str(state / "state"),
+        "HUB_CACHE": str(shared_cache),
+    }
+
+
+@contextlib.contextmanager
+def plain(state: Path, settings: dict[str, str]) -> Iterator[Hub]:
+    """As in a container: a process, on this machine only."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("INFLIGHT_", "JUPYTER"))}
+    command = [sys.executable, "-m", "jupyterhub", "-f", state / "config.py"]
+    hub = Hub(f"http://127.0.0.1:{settings['HUB_PORT']}")
+    with open(SCREENSHOTS / "hub.log", "w") as log:
+        process = subprocess.Popen(command, env={**own, **settings}, cwd=state, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        until("the hub", lambda: process.poll() is not None or hub.answers())
+        assert process.poll() is None, (SCREENSHOTS / "hub.log").read_text()[-2000:]
+        yield hub
+    finally:
+        process.terminate()
+        process.wait(120)
+
+
+@contextlib.contextmanager
+def with_systemd(state: Path, settings: dict[str, str]) -> Iterator[Hub]:
+    """As on a machine: the service that instructors copy, with a certificate; only its paths are this test's."""
+    certificate, key = self_signed(state)
+    conf = state / "inflight-hub.conf"
+    given = {**settings, "HUB_CERT": str(certificate), "HUB_KEY": str(key)}
+    conf.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
+    unit = UNIT.read_text().replace("/opt/course/assets/instructor/hub/jupyterhub_config.py", f"{state}/config.py")
+    unit = unit.replace("/opt/course", str(COURSE)).replace("/etc/inflight-hub.conf", str(conf))
+    log = SCREENSHOTS / "hub_with_systemd.log"
+    (state / UNIT.name).write_text(unit.replace("[Service]", f"[Service]\nStandardOutput=append:{log}"))  # no journal
+    with namespaces.booted(SCREENSHOTS / "systemd.log") as beside:
+        hub = Hub(f"https://127.0.0.1:{settings['HUB_PORT']}", certificate, tuple(beside))
+        subprocess.run([*beside, "cp", state / UNIT.name, namespaces.UNITS], check=True)
+        hub.systemctl("daemon-reload")
+        hub.systemctl("enable", "--now", "inflight-hub")
+        until("the hub", lambda: hub.answers() or hub.systemctl("show", "-P", "NRestarts", "inflight-hub") != "0")
+        assert hub.answers(), log.read_text()[-2000:]
+        yield hub
+
+
+def self_signed(folder: Path) -> tuple[Path, Path]:
+    """A certificate for this machine's loopback, and its key."""
+    certificate, key = folder / "cert.pem", folder / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-noenc", "-days", "2", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-out", certificate, "-keyout", key]
+    subprocess.run(command, check=True, capture_output=True)
+    return certificate, key
 
 
 @pytest.fixture(scope="module")
-def pages(hub, passwords):
-    """Each learner's JupyterLab, in a browser context of their own."""
+def browser() -> Iterator[Browser]:
     with chromium() as browser:
-        opened = {}
-        for name, password in passwords.items():
-            page = browser.new_context(viewport={"width": 1366, "height": 900}).new_page()
-            page.set_default_timeout(PAGE_MS)
-            page.goto(hub)
-            page.get_by_label("Username").fill(name)
-            page.get_by_label("Password").fill(password)
-            page.get_by_role("button", name="Sign in").click()
-            opened[name] = page
-        for page in opened.values():  # all of them start at once
-            page.wait_for_selector(".jp-Notebook .jp-CodeCell")
-        yield opened
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def pages(running_hub, passwords, browser):
+    """Each learner's JupyterLab, in a browser context of their own."""
+    opened = {}
+    for name, password in passwords.items():
+        # The browser has no place for an authority of a test's own.
+        context = browser.new_context(viewport={"width": 1366, "height": 900}, ignore_https_errors=True)
+        page = context.new_page()
+        page.set_default_timeout(PAGE_MS)
+        page.goto(running_hub.url)
+        page.get_by_label("Username").fill(name)
+        page.get_by_label("Password").fill(password)
+        page.get_by_role("button", name="Sign in").click()
+        opened[name] = page
+    for page in opened.values():  # all of them start at once
+        see_a_notebook(page)
+    yield opened
+    for page in opened.values():
+        page.context.close()
+
+
+def see_a_notebook(page: Page) -> None:
+    """JupyterLab opens again what was open before: the first cell of the page may be in a tab that is not in front."""
+    page.locator(".jp-Notebook .jp-CodeCell:visible").first.wait_for()
 
 
 def as_user(name: str, command: list[str], **more) -> subprocess.CompletedProcess:
@@ -228,6 +321,11 @@ def processes_of(name: str) -> list[psutil.Process]:
         if process.info["username"] == name and process.status() != psutil.STATUS_ZOMBIE:
             found.append(process)
     return found
+
+
+def jupyterlab_of(name: str) -> psutil.Process:
+    [server] = [each for each in processes_of(name) if "jupyterhub-singleuser" in " ".join(each.cmdline())]
+    return server
 
 
 def servers_of(name: str) -> list[psutil.Process]:
@@ -300,15 +398,66 @@ def test_the_shared_cache_is_used_and_nobody_can_write_it(pages, shared_cache):
         assert as_user(name, ["sh", "-c", f"echo x >> {next(shared_cache.glob('checkpoints/*/*.gguf'))}"]).returncode
 
 
-def test_what_a_learner_runs_has_their_processors_and_a_limit_of_memory(pages):
+def test_what_a_learner_runs_has_their_processors_and_a_limit_of_memory(pages, running_hub):
     """By what the hub starts: a limit of the process, or a cgroup's where there is systemd."""
     for name in pages:
-        [server] = [each for each in processes_of(name) if "jupyterhub-singleuser" in " ".join(each.cmdline())]
+        server = jupyterlab_of(name)
         for process in (server, *server.children(recursive=True)):
             assert len(process.cpu_affinity()) <= 2
-            if not Path("/run/systemd/system").is_dir():
+            if running_hub.beside or namespaces.RUNS_ALREADY.is_dir():
+                assert namespaces.memory_limit(process.pid) == MEMORY
+            else:
                 limits = Path(f"/proc/{process.pid}/limits").read_text()
-                assert re.search(rf"^Max data size +{3 * 2**30} +{3 * 2**30} ", limits, re.MULTILINE)
+                assert re.search(rf"^Max data size +{MEMORY} +{MEMORY} ", limits, re.MULTILINE)
+
+
+# What only a machine has ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def service(running_hub):
+    """The hub, if it is a service of systemd."""
+    if not running_hub.beside:
+        pytest.skip("this hub runs without systemd and without a certificate")
+    return running_hub
+
+
+def test_passwords_travel_by_tls_only(service):
+    login = "/hub/login"
+    answer = httpx.get(service.url + login, verify=trusting(service.certificate))
+    assert answer.status_code == 200 and 'name="password"' in answer.text
+    with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+        httpx.get(service.url + login)  # it is that certificate, and nobody else's
+    with pytest.raises(httpx.HTTPError):
+        httpx.get(service.url.replace("https:", "http:") + login)
+
+
+def test_from_inside_a_learner_sees_their_own_tmp_and_processes_only(service, pages):
+    names = list(pages)
+    for name in names:
+        user, [mine] = pwd.getpwnam(name), Path("/tmp").glob(f"systemd-private-*-{unit_of(name)}-*")
+        inside = ["nsenter", f"--target={jupyterlab_of(name).pid}", "--all"]
+        inside += [f"--setuid={user.pw_uid}", f"--setgid={user.pw_gid}"]
+        seen = subprocess.run([*inside, "ls", "/tmp"], capture_output=True, text=True, check=True).stdout.split()
+        assert sorted(seen) == sorted(path.name for path in (mine / "tmp").iterdir())
+        ran = subprocess.run([*inside, "ps", "-e", "-o", "user:32="], capture_output=True, text=True, check=True).stdout
+        assert set(ran.split()) == {name}
+
+
+def unit_of(name: str) -> str:
+    return f"inflight-{name}.service"
+
+
+def test_learners_go_on_while_the_hub_starts_again(service, pages):
+    before = {name: jupyterlab_of(name) for name in pages}
+    hub = service.systemctl("show", "-P", "MainPID", "inflight-hub")
+    service.systemctl("restart", "inflight-hub")
+    until("the hub", service.answers)
+    assert service.systemctl("show", "-P", "MainPID", "inflight-hub") != hub
+    for name, page in pages.items():
+        assert jupyterlab_of(name) == before[name]
+        page.goto(f"{service.url}/user/{name}/lab/tree/notebooks/00_start_here.ipynb")
+        see_a_notebook(page)
 
 
 # Against each other ---------------------------------------------------------------------------------------------------
@@ -388,7 +537,8 @@ def test_a_neighbour_can_not_read_the_metrics(victim_and_neighbour, options):
 def test_a_neighbour_can_not_find_the_key_nor_read_files(victim_and_neighbour):
     victim, neighbour = victim_and_neighbour
     home = pwd.getpwnam(victim).pw_dir
-    own = [path for path in Path(tempfile.gettempdir()).glob("inflight-*") if _owner(path) == victim]
+    folders = (tempfile.gettempdir(), *Path("/tmp").glob("systemd-private-*/tmp"))  # with systemd, each has their own
+    own = [path for folder in folders for path in Path(folder).glob("inflight-*") if _owner(path) == victim]
     shm = [path for path in Path("/dev/shm").iterdir() if _owner(path) == victim]
     assert own and shm
     for path in (home, f"{home}/work/{LECTURE}", *own, *shm):
@@ -446,9 +596,9 @@ def test_a_neighbour_can_not_use_the_port_of_the_others_jupyterlab(victim_and_ne
         assert curl(neighbour, f"http://127.0.0.1:{port}/user/{victim}/{path}") in ("302", "403")
 
 
-def test_a_neighbour_can_not_open_the_others_jupyterlab(hub, victim_and_neighbour, pages):
+def test_a_neighbour_can_not_open_the_others_jupyterlab(running_hub, victim_and_neighbour, pages):
     victim, neighbour = victim_and_neighbour
-    answer = pages[neighbour].context.request.get(f"{hub}/user/{victim}/api/contents", max_redirects=10)
+    answer = pages[neighbour].context.request.get(f"{running_hub.url}/user/{victim}/api/contents", max_redirects=10)
     assert answer.status in (403, 404)
 
 
@@ -460,7 +610,8 @@ def test_a_neighbour_can_not_stop_anything(victim_and_neighbour):
     assert servers_of(victim)
 
 
-def test_one_ends_everything_and_the_others_do_not_notice(pages, hub):
+def test_one_ends_everything_and_the_others_do_not_notice(pages, running_hub):
+    hub = running_hub.url
     ender, *others = pages
     asking = {name: pages[name] for name in others}
     run_notebooks(asking, "asks")
@@ -479,7 +630,7 @@ def test_one_ends_everything_and_the_others_do_not_notice(pages, hub):
     shot(page, f"{ender}_after_the_end")
     until("the hub to notice", lambda: _has_ended(page, hub))
     page.goto(f"{hub}/hub/spawn/{ender}")
-    page.wait_for_selector(".jp-Notebook .jp-CodeCell")
+    see_a_notebook(page)
     run_notebooks({ender: page}, "again")
 
 

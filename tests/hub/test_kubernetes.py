@@ -56,7 +56,7 @@ def test_the_schema_names_its_source():
 def test_memory_and_processors_are_what_one_learner_takes():
     needs = classroom.measured()
     alone = needs.memory_gib(1) * GIB
-    assert alone <= size(SINGLE["memory"]["guarantee"]) <= 2 * alone
+    assert alone <= size(SINGLE["memory"]["guarantee"]) < size(SINGLE["memory"]["limit"])
     assert 1.25 * alone <= size(SINGLE["memory"]["limit"])
     assert needs.cores_of_a_lesson <= SINGLE["cpu"]["guarantee"] <= needs.cores_running
     assert round(needs.cores_running) <= SINGLE["cpu"]["limit"]
@@ -89,5 +89,7 @@ def test_a_gpu_is_a_profile_and_not_the_default():
 def test_the_table_of_costs_is_computed_from_what_was_measured():
     page = class_costs.PAGE.read_text()
     assert page == class_costs.written(page, classroom.measured())
+    nodes = class_costs.NODE_GIB * class_costs.NODE_RESERVE
+    assert size(SINGLE["memory"]["guarantee"]) * class_costs.per_node(classroom.measured()) <= nodes * GIB
     doubled = classroom.measured().__class__(**{**vars(classroom.measured()), "own_mib": 10_000.0})
     assert page != class_costs.written(page, doubled)

@@ -139,8 +139,8 @@ def test_a_clean_clone_with_a_new_version_is_released(repository):
     [
         (lambda root, says: says.update(status=" M README.md"), "not committed:\n M README.md"),
         (lambda root, says: says.update(tag=f"v{__version__}"), "tagged already: raise __version__"),
-        (lambda root, says: (root / "CHANGELOG.md").write_text("## 0.0.1\n"), f"no section `## {__version__}`"),
-        (lambda root, says: (root / "CHANGELOG.md").unlink(), f"no section `## {__version__}`"),
+        (lambda root, says: (root / "CHANGELOG.md").write_text("## 0.0.1\n"), f"no section `## [{__version__}]`"),
+        (lambda root, says: (root / "CHANGELOG.md").unlink(), f"no section `## [{__version__}]`"),
     ],
 )
 def test_what_cannot_be_released_is_said(repository, change, words):

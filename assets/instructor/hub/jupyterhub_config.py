@@ -16,7 +16,7 @@ SETTINGS = {
     "HUB_PORT": "",  # 443 with a certificate, else 8880
     "HUB_GROUP": "inflight-class",  # who may log in
     "HUB_CORES": "2",  # of each learner
-    "HUB_MEMORY": "3G",
+    "HUB_MEMORY": "4G",
     "HUB_IDLE_S": "5400",  # a server that nobody has used for so long ends, and its kernels and engines with it
     "HUB_STATE": "/srv/inflight-hub",  # cookies and tokens
     "HUB_CACHE": "/shared/inflight",  # checkpoint and engines, filled by root
@@ -71,10 +71,16 @@ c.Spawner.cpu_limit = float(given["HUB_CORES"])
 c.Spawner.mem_limit = given["HUB_MEMORY"]
 if Path("/run/systemd/system").is_dir():
     c.JupyterHub.spawner_class = "systemd"
+    c.JupyterHub.cleanup_servers = False  # learners go on while the hub starts again, with other settings for instance
     c.SystemdSpawner.unit_name_template = "inflight-{USERNAME}"
     c.SystemdSpawner.isolate_tmp = True
     c.SystemdSpawner.disable_user_sudo = True
-    c.SystemdSpawner.unit_extra_properties = {"ProtectProc": "invisible", "MemorySwapMax": "0", "TasksMax": "2000"}
+    c.SystemdSpawner.unit_extra_properties = {
+        "ProtectProc": "invisible",
+        "MemorySwapMax": "0",
+        "TasksMax": "2000",
+        "TimeoutStopSec": "20",  # a JupyterLab that is told to stop while a kernel starts may never end by itself
+    }
 else:
     c.JupyterHub.spawner_class = "localprocess"
     c.Spawner.environment["LIMIT_EACH_PROCESS"] = "1"

@@ -66,11 +66,21 @@ def remove() -> list[str]:
         number = pwd.getpwnam(name).pw_uid
         subprocess.run(["pkill", "-KILL", "--uid", str(number)], check=False)  # 1: there was none
         for folder in SHARED:
-            for path in folder.iterdir() if folder.is_dir() else ():
-                if path.lstat().st_uid == number:
-                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            for path in _owned_by(number, folder):
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         _run("userdel", "--remove", name)
     return gone
+
+
+def _owned_by(number: int, folder: Path) -> list[Path]:
+    found = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        try:
+            owner = path.lstat().st_uid
+        except FileNotFoundError:  # others use the folder, too, and have removed it meanwhile
+            continue
+        found += [path] if owner == number else []
+    return found
 
 
 def _members() -> list[str]:
