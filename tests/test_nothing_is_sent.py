@@ -139,20 +139,22 @@ def answers():
     except OSError:
         return False
 
-wait_until(answers, "JupyterLab answers", 120)
-page = json.loads(re.search(r'<script id="jupyter-config-data"[^>]*>(.*?)</script>', get("/lab"), re.DOTALL)[1])
-assert page["news"] == {"disabled": True}, "it would ask whether it may fetch news"
-assert not page["extensionManager"]["can_install"]
-assert json.loads(get("/lab/api/news")) == {"news": []}
-assert json.loads(get("/lab/api/update")) == {"notification": None}
-get("/lab/api/extensions")
-kernel = BlockingKernelClient(connection_file=find_connection_file(json.loads(get("/api/kernels", b"{}"))["id"]))
-kernel.load_connection_file()
-kernel.start_channels()
-kernel.wait_for_ready(timeout=120)
-assert kernel.execute_interactive("import inflight, openvino", timeout=120)["content"]["status"] == "ok"
-lab.terminate()
-lab.wait(60)
+try:
+    wait_until(answers, "JupyterLab answers", 120)
+    page = json.loads(re.search(r'<script id="jupyter-config-data"[^>]*>(.*?)</script>', get("/lab"), re.DOTALL)[1])
+    assert page["news"] == {"disabled": True}, "it would ask whether it may fetch news"
+    assert not page["extensionManager"]["can_install"]
+    assert json.loads(get("/lab/api/news")) == {"news": []}
+    assert json.loads(get("/lab/api/update")) == {"notification": None}
+    get("/lab/api/extensions")
+    kernel = BlockingKernelClient(connection_file=find_connection_file(json.loads(get("/api/kernels", b"{}"))["id"]))
+    kernel.load_connection_file()
+    kernel.start_channels()
+    kernel.wait_for_ready(timeout=120)
+    assert kernel.execute_interactive("import inflight, openvino", timeout=120)["content"]["status"] == "ok"
+finally:  # else whoever reads its output waits for it
+    lab.terminate()
+    lab.wait(60)
 """
 
 

@@ -5,15 +5,14 @@ Which room may import which is import-linter's to hold (`make check`).
 
 import ast
 import importlib
-import sys
 from types import ModuleType
-from unittest.mock import MagicMock
 
 import grimp
 import pytest
 
 import inflight
 from inflight.paths import COURSE
+from tests import backend_stand_ins
 
 ROOMS = ("checkpoint", "engine", "models", "triton", "bench", "notebook")
 LESSONS = sorted((COURSE / "lessons").glob("*/l*.py"))
@@ -68,22 +67,13 @@ def test_what_a_lesson_uses_of_a_module_is_there(path):
     assert [f"{name}.{attribute}" for name, attribute in used if not hasattr(modules[name], attribute)] == []
 
 
-@pytest.fixture
-def backend(monkeypatch):
-    """Stand-ins for what Triton gives the process of a Python model, for as long as the test lasts."""
-    for name in ("triton_python_backend_utils", "c_python_backend_utils"):
-        monkeypatch.setitem(sys.modules, name, MagicMock())
-    yield
-    for name in ("iterative", "python_model"):
-        sys.modules.pop(f"inflight.triton.{name}", None)
-
-
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.parent.parent.name)
-def test_what_a_triton_model_takes_is_there(backend, path):
-    for module, name in imports(path):
-        found = importlib.import_module(module)
-        if not hasattr(found, name):
-            importlib.import_module(f"{module}.{name}")
+def test_what_a_triton_model_takes_is_there(path):
+    with backend_stand_ins.backend():
+        for module, name in imports(path):
+            found = importlib.import_module(module)
+            if not hasattr(found, name):
+                importlib.import_module(f"{module}.{name}")
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,9 @@ def run(arguments: list[str]) -> int:
     """Run pytest over tests/, then nbval over lectures and solutions; return its exit status.
 
     `arguments` go to pytest. All of it runs on as many workers as the machine has cores, four at most; a file, and so a
-    notebook, stays with one worker. Where at most twelve files have failures, these run once more with nothing beside
-    them, and that decides. Paths among the arguments replace the default ones and run once, in this one process.
+    notebook, stays with one worker. Where at most twelve files have failures, the tests that failed run once more with
+    nothing beside them, notebooks from their first cell, and that decides. Paths among the arguments replace the
+    default ones and run once, in this one process.
     """
     if any((ROOT / argument.split("::")[0]).exists() for argument in arguments):
         return _pytest(arguments)
@@ -41,7 +42,10 @@ def run(arguments: list[str]) -> int:
     if not 0 < len(files) <= MOST_FILES:
         return status
     print(f"\nOnce more, with nothing beside: {' '.join(files)}", flush=True)
-    status = _pytest([*files, *arguments])
+    notebooks = [file for file in files if file.endswith(".ipynb")]  # a cell needs those before it
+    tests = [file for file in files if file not in notebooks]
+    runs = [[*tests, "--last-failed"]] * bool(tests) + [notebooks] * bool(notebooks)
+    status = max(_pytest([*run, *arguments]) for run in runs)
     if status == 0:
         print(
             "\nFailed beside the rest and passed alone:",

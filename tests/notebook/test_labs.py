@@ -13,7 +13,7 @@ from jupyter_client.kernelspec import KernelSpec
 
 from inflight.checkpoint import sources
 from inflight.notebook.execution import KernelOfThisPython
-from inflight.paths import COURSE
+from inflight.paths import COURSE, cache_dir
 
 LABS = sorted((COURSE / "labs").glob("*.ipynb"))
 # What a kernel runs before its first cell.
@@ -39,6 +39,10 @@ def environment(small_checkpoint, tmp_path_factory):
         place = sources.cached_path()
     place.parent.mkdir(parents=True)
     place.symlink_to(small_checkpoint.path)
+    # Programs that a lab installs at their first use stay installed.
+    programs = cache_dir().absolute() / "model-analyzer"
+    programs.mkdir(parents=True, exist_ok=True)
+    (home / programs.name).symlink_to(programs)
     return {"COURSE_STRICT": "0", "INFLIGHT_HOME": str(home), "IPYTHONDIR": str(profile)}
 
 

@@ -1,5 +1,6 @@
 """The whole suite's run, on suites of one or a few tests."""
 
+import nbformat
 import pytest
 
 from tools import suite
@@ -34,6 +35,22 @@ def test_one_that_fails_only_beside_others_is_named(root, capfd, monkeypatch):
     said = capfd.readouterr().out
     assert "Once more, with nothing beside: tests/test_beside.py\n" in said
     assert "passed alone:\n  tests/test_beside.py::test_it\n" in said
+
+
+def test_of_a_file_only_what_failed_runs_again(root, capfd):
+    (root / "tests" / "test_beside.py").write_text(f"{BESIDE}\n\ndef test_other(): pass\n")
+    assert suite.run([]) == 0
+    assert "1 passed, 1 deselected" in capfd.readouterr().out.partition("Once more")[2]
+
+
+def test_a_notebook_runs_again_from_its_first_cell(root, capfd):
+    cells = [
+        nbformat.v4.new_code_cell("from pathlib import Path"),
+        nbformat.v4.new_code_cell("first = not Path('seen').exists(); Path('seen').touch(); assert not first"),
+    ]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), root / "notebooks" / "one.ipynb")
+    assert suite.run([]) == 0
+    assert "2 passed" in capfd.readouterr().out.partition("Once more")[2]
 
 
 def test_one_that_fails_twice_fails_the_run(root, capfd):

@@ -2,15 +2,14 @@
 
 import importlib
 import json
-import sys
 import threading
-from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 
 from inflight.errors import CourseError
 from inflight.models import iterative_trial
+from tests import backend_stand_ins
 from tests.engines import wait_until
 
 IDLE_S = 5.0
@@ -20,17 +19,10 @@ SHORT_S = 0.001
 
 
 @pytest.fixture
-def iterative(monkeypatch):
+def iterative():
     """The module, with stand-ins for what only a model's process has, and a clock that a test sets."""
-    monkeypatch.setitem(sys.modules, iterative_trial.BACKEND, iterative_trial.backend())
-    monkeypatch.setitem(sys.modules, "c_python_backend_utils", MagicMock())
-    names = [f"inflight.triton.{name}" for name in ("iterative", "python_model")]
-    for name in names:  # another test may have imported them, with stand-ins of its own
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    module = importlib.import_module(names[0])
-    yield module
-    for name in names:
-        sys.modules.pop(name, None)
+    with backend_stand_ins.backend(iterative_trial.backend()):
+        yield importlib.import_module("inflight.triton.iterative")
 
 
 class Clock:
@@ -138,6 +130,14 @@ def house(make):
 
 
 # Begin and end --------------------------------------------------------------------------------------------------------
+
+
+def test_whoever_imported_the_module_before_these_stand_ins_are_taken():
+    for stand_in in (None, iterative_trial.backend()):
+        with backend_stand_ins.backend(stand_in):
+            module = importlib.import_module("inflight.triton.iterative")
+            is_ours = module.pb_utils.Tensor is module.python_model.pb_utils.Tensor is iterative_trial.Tensor
+            assert is_ours == (stand_in is not None)
 
 
 def test_a_sequence_comes_again_with_its_state_until_it_ends(house):

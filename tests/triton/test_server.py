@@ -17,7 +17,6 @@ from inflight.triton import repository, transport
 from inflight.triton.client import Client
 from inflight.triton.repository import PIPELINE
 from inflight.triton.server import ModelState, Server
-from inflight.triton.transport import ServerGone, text
 from tests.engines import add_silent_model, how_it_ends, metric, model_process, start_python, wait_until
 
 
@@ -329,30 +328,47 @@ def test_requests_that_run_end_with_their_answers_when_the_model_is_loaded_again
     assert len(stream.answer.pieces) >= 30
 
 
+STOP_SCRIPT = """
+import sys, threading
+from inflight.triton.client import Client
+from inflight.triton.server import Server
+from inflight.triton.transport import ServerGone, text
+server = Server(sys.argv[1]).start()
+def ask():
+    client = Client(server.grpc_url, timeout_s=3600)
+    try:
+        client._ask_grpc("silent", {"text_input": text("Hello")}, lambda reply: reply, "id")
+    except ServerGone as error:
+        print(error, flush=True)
+asking = threading.Thread(target=ask)
+asking.start()
+print(server.pid, server.http_url, flush=True)
+sys.stdin.readline()
+try:
+    server.stop(drain_s=float(sys.argv[2]))
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+asking.join()
+"""
+
+
 @pytest.mark.parametrize("is_interrupted", [False, True])
 def test_what_runs_longer_than_it_may_is_told_and_an_interrupt_ends_the_waiting(small_repo, is_interrupted):
     add_silent_model(small_repo)
-    with Server(small_repo) as server:
-        traces, client = Traces.of(server.pid), Client(server.grpc_url, timeout_s=3600)
-        with ThreadPoolExecutor(2) as pool:
-            asked = pool.submit(client._ask_grpc, "silent", {"text_input": text("Hello")}, lambda reply: reply, "id")
-            wait_until((small_repo / "silent" / "taken").exists, "the request is under way")
-            if is_interrupted:
-                is_ready = lambda url=server.http_url: transport.is_ok(url, "/v2/health/ready")
-
-                def interrupt():
-                    wait_until(lambda: not is_ready(), "the server is ending")
-                    os.kill(os.getpid(), signal.SIGINT)
-
-                told = pool.submit(interrupt)
-                with pytest.raises(KeyboardInterrupt):
-                    server.stop(drain_s=3600)
-                told.result(timeout=300)
-            else:
-                server.stop(drain_s=1)
-            with pytest.raises(ServerGone, match="went away in the middle of a request"):
-                asked.result(timeout=300)
-    assert traces.found() == []
+    # A process of its own: an interrupt that comes too early would end the tests.
+    owner = start_python(STOP_SCRIPT, small_repo, 3600 if is_interrupted else 1, stdin=subprocess.PIPE)
+    pid, url = owner.stdout.readline().split()
+    traces = Traces.of(int(pid))
+    wait_until((small_repo / "silent" / "taken").exists, "the request is under way")
+    owner.stdin.write("stop\n")
+    owner.stdin.flush()
+    if is_interrupted:
+        wait_until(lambda: not transport.is_ok(url, "/v2/health/ready"), "the server is ending")
+        owner.send_signal(signal.SIGINT)
+    said, _ = owner.communicate(timeout=300)
+    assert "went away in the middle of a request" in said
+    assert ("interrupted" in said.splitlines()) == is_interrupted
+    assert owner.returncode == 0 and traces.found() == []
 
 
 def test_a_command_that_is_told_to_end_says_so_in_one_sentence(small_repo):
