@@ -15,6 +15,7 @@ from inflight.engine import builder as engine
 from inflight.triton import repository
 from inflight.triton.server import Server
 from tests.engines import build_small, write_small_gguf, write_tiny
+from tools import form
 
 SERVER_PROCESSES = ("tritonserver", "triton_python_backend_stub")
 MARK = "INFLIGHT_TEST_RUN"
@@ -39,12 +40,17 @@ def keep_to_own_cores(worker: int, num_workers: int) -> None:
 
 
 def pytest_collection_modifyitems(items):
-    """Unit tests, then browser tests, then notebooks; the sort is stable, so a notebook's cells stay in order."""
+    """Unit tests, then browser tests, then notebooks; the sort is stable, so a notebook's cells stay in order.
+
+    The notebook that takes longest comes first: were it the last, one worker would wait for the other.
+    """
+    took = form.machine_seconds()
 
     def rank(item):
         if isinstance(item, IPyNbCell):
-            return 2
-        return int("browser" in item.path.name or item.get_closest_marker("browser") is not None)
+            name = f"{item.path.parent.name}/{item.path.stem.removesuffix('_solution')}"
+            return 2, -took.get(name, 0), item.path
+        return int("browser" in item.path.name or item.get_closest_marker("browser") is not None), 0, ""
 
     items.sort(key=rank)
 
