@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import html
 import os
+import secrets
 import sys
 import threading
 import time
@@ -22,7 +23,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from IPython import get_ipython
-from IPython.display import display, update_display
 
 KEY = "inflight_progress"  # in the metadata of an output
 TICK_S = 1.0
@@ -139,11 +139,14 @@ def is_progress(output: dict) -> bool:
 
 def _shower() -> Callable[[str, bool], None]:
     """How a line is shown here: called with it, and with whether it is a new step."""
-    if get_ipython() is None:
+    shell = get_ipython()
+    if shell is None:
         return _Plain(lambda line: print(line, file=sys.stderr))
+    # Taken now: while what runs inside of a wait is captured, as in `catch_up`, the wait itself still shows.
+    publish = shell.display_pub.publish
     if "JPY_SESSION_NAME" not in os.environ:  # what a Jupyter server tells the kernel of an open notebook
-        return _Plain(lambda line: _display(line))
-    return _InPlace()
+        return _Plain(lambda line: publish(_bundle(line), {KEY: True}))
+    return _InPlace(publish)
 
 
 class _Plain:
@@ -161,18 +164,12 @@ class _Plain:
 class _InPlace:
     """One line, which changes."""
 
-    def __init__(self):
-        self._id = None
+    def __init__(self, publish: Callable[..., None]):
+        self._publish, self._shown_as, self._is_there = publish, {"display_id": secrets.token_hex(8)}, False
 
     def __call__(self, line: str, is_step: bool) -> None:
-        if self._id is None:
-            self._id = _display(line, True).display_id
-        else:
-            update_display(_bundle(line), raw=True, display_id=self._id, metadata={KEY: True})
-
-
-def _display(line: str, is_updated: bool = False):
-    return display(_bundle(line), raw=True, metadata={KEY: True}, display_id=True if is_updated else None)
+        self._publish(_bundle(line), {KEY: True}, transient=self._shown_as, update=self._is_there)
+        self._is_there = True
 
 
 def _bundle(line: str) -> dict[str, str]:

@@ -140,6 +140,7 @@ catch_up("04", "Static: run it")
 import tempfile
 from pathlib import Path
 
+from inflight.bench import trace_run
 from inflight.triton import Client, Server, repository
 
 workdir = tempfile.TemporaryDirectory()
@@ -158,9 +159,7 @@ client = Client(server.grpc_url, timeout_s=600)
 # one row an iteration, as the engine noted it. A fresh engine's first request is its slowest, so one goes ahead that is
 # not counted.
 
-# %% tags=["setup", "nbval-ignore-output"]
-from inflight.bench import trace_run
-
+# %% tags=["setup", "long", "nbval-ignore-output"]
 trace_run.run(client, requests[:1], log_path)
 with progress.wait(f"{len(requests)} requests, static"):
     static = trace_run.run(client, requests, log_path)
@@ -180,7 +179,7 @@ catch_up("04", "Switch")
 print(repository.edit(repo, "tensorrt_llm", gpt_model_type="inflight_fused_batching"))
 server.load("tensorrt_llm")
 
-# %% tags=["setup", "nbval-ignore-output"]
+# %% tags=["setup", "long", "nbval-ignore-output"]
 trace_run.run(client, requests[:1], log_path)
 with progress.wait(f"{len(requests)} requests, in flight"):
     in_flight = trace_run.run(client, requests, log_path)

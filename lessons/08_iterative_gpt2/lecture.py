@@ -481,7 +481,7 @@ assert slots_in_use(0) == 0
 # as with one. Before you run: which change brings the last user's first token earlier, and which brings more tokens a
 # second?
 
-# %% tags=["setup", "nbval-ignore-output"]
+# %% tags=["setup", "long", "nbval-ignore-output"]
 from inflight.notebook import catch_up
 
 catch_up("08", "Eight streams")
