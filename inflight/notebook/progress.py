@@ -54,9 +54,9 @@ def ticking(tell: Callable[[float], None], every_s: float = TICK_S) -> Iterator[
 class Wait:
     """What `wait` gives: call it with the name of each step as it begins."""
 
-    def __init__(self, what: str, total: int | None):
+    def __init__(self, what: str, total: int | None, after_s: float = 0.0):
         self._what, self._total, self._done, self._step = what, total, 0, ""
-        self._show = _shower()
+        self._after_s, self._is_due, self._show = after_s, not after_s, _shower()
 
     def __call__(self, step: str, number: int | None = None, total: int | None = None) -> None:
         """The next step begins. It fits where the package's benchmarks take a `progress`.
@@ -71,15 +71,19 @@ class Wait:
         is_new = step != self._step or number is None
         self._done, self._total = self._done + 1 if number is None else number, total or self._total
         self._step = step
-        self._show(f"{WAITS} {self._line()}", is_new)
+        if self._is_due:
+            self._show(f"{WAITS} {self._line()}", is_new)
 
     def tick(self, seconds: float) -> None:
         """Say how long it has taken so far."""
-        self._show(f"{WAITS} {self._line()} · {seconds:.0f} s", seconds == 0)
+        self._is_due = seconds >= self._after_s
+        if self._is_due:
+            self._show(f"{WAITS} {self._line()} · {seconds:.0f} s", seconds == 0)
 
     def end(self, how: str, seconds: float) -> None:
         """Say that it has ended, how, and after how long."""
-        self._show(f"{self._what} · {how} after {seconds:.0f} s", True)
+        if self._is_due:
+            self._show(f"{self._what} · {how} after {seconds:.0f} s", True)
 
     def _line(self) -> str:
         if not self._step:
@@ -88,8 +92,23 @@ class Wait:
         return f"{self._what}: {of}, {self._step}"
 
 
+_open: list[Wait] = []  # the innermost last
+
+
+def say(step: str) -> None:
+    """Tell the innermost wait, if there is one, that its next step begins: for what is called within somebody's wait.
+
+    Parameters
+    ----------
+    step : str
+        What it is, in a few words.
+    """
+    if _open:
+        _open[-1](step)
+
+
 @contextlib.contextmanager
-def wait(what: str, total: int | None = None) -> Iterator[Wait]:
+def wait(what: str, total: int | None = None, after_s: float = 0.0) -> Iterator[Wait]:
     """Say on the page, while the block runs, what it does and for how long; how far it is where its steps are told.
 
     Parameters
@@ -98,18 +117,22 @@ def wait(what: str, total: int | None = None) -> Iterator[Wait]:
         A few words, such as "Building four engines".
     total : int, optional
         How many steps there are.
+    after_s : float
+        Nothing is shown of what ends within so many seconds.
 
     Yields
     ------
     Wait
         To be called with the name of each step as it begins.
     """
-    line, started, how = Wait(what, total), time.monotonic(), "ended early"
+    line, started, how = Wait(what, total, after_s), time.monotonic(), "ended early"
+    _open.append(line)
     try:
         with ticking(line.tick):
             yield line
         how = "done"
     finally:
+        _open.remove(line)
         line.end(how, time.monotonic() - started)
 
 

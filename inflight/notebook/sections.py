@@ -19,6 +19,7 @@ from typing import NamedTuple
 import nbformat
 from IPython import get_ipython
 from IPython.core.inputtransformer2 import TransformerManager
+from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from nbformat import NotebookNode
 
@@ -30,6 +31,9 @@ from inflight.triton.server import Server
 SETUP = frozenset({"setup", "parameters"})  # tags of cells that later sections need
 LONG = "long"  # tag of those among them that only some later sections need, and that take more than a few seconds
 IPYTHONS_OWN = {"get_ipython", "display"}
+
+
+_under_way: list[str] = []  # the section that is caught up for
 
 
 class Earlier(NamedTuple):
@@ -59,18 +63,23 @@ def catch_up(number: str, heading: str) -> None:
     shell = get_ipython()
     if shell is None:
         raise CourseError("catch_up belongs into a notebook: outside of one there is nothing to catch up with.")
-    needed = _needed(_lecture(number), heading)
-    there = set(shell.user_ns)
-    missing = [one for one in needed if not given(one.cell.source) <= there]
-    # What has no name, such as a file, came with the short cells; so they are run again unless all of them have run.
-    cells = missing if all(_is_long(one.cell) for one in missing) else needed
-    if cells is missing:
-        names = {name for one in needed for name in given(one.cell.source) & there}
-        _start_again({value for name in names if isinstance(value := shell.user_ns[name], Server)})
-    if not cells:
+    if _under_way:  # a cell that is run for a later section begins with this: what it needs has been run before it
         return
-    with progress.wait(f"Catching up for {heading!r}", len(cells)) as line:
-        for one in cells:
+    needed = _needed(_lecture(number), heading)
+    names = {name for one in needed for name in given(one.cell.source)}
+    if names <= set(shell.user_ns):
+        _start_again({value for name in names if isinstance(value := shell.user_ns[name], Server)})
+        return
+    _under_way.append(heading)
+    try:
+        _run(needed, heading, shell)
+    finally:
+        _under_way.clear()
+
+
+def _run(needed: list[Earlier], heading: str, shell: InteractiveShell) -> None:
+    with progress.wait(f"Catching up for {heading!r}", len(needed)) as line:
+        for one in needed:
             line(f"from {one.heading!r}" if one.heading else "its first cells")
             with capture_output():
                 ran = shell.run_cell(one.cell.source, store_history=False, silent=True)
@@ -146,8 +155,8 @@ def unmet(notebook: NotebookNode, number: str) -> Iterator[str]:
         for cell in cells:
             if SETUP & _tags(cell):
                 base |= given(cell.source)
-            elif _is_long(cell):
-                yield f"the section {heading!r} has a cell tagged `{LONG}` that is no `setup`; tag it `setup` too"
+            if _is_long(cell) and not (SETUP & _tags(cell) and given(cell.source)):
+                yield f"the section {heading!r} has a cell tagged `{LONG}` that is no `setup` or gives no name"
 
 
 def _taken(cells: list[NotebookNode]) -> set[str]:

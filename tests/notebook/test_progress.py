@@ -117,3 +117,15 @@ def test_without_a_notebook_it_goes_to_stderr(capsys):
     list(progress.over([1], "Trial"))
     said = capsys.readouterr()
     assert said.out == "" and "Trial: 1 of 1, 1" in said.err
+
+
+def test_what_ends_soon_says_nothing_and_what_lasts_says_its_step(shown):
+    with progress.wait("Exercise 4.2 is checked", after_s=2.0) as line:
+        progress.say("a Triton loads the repository")
+        line.tick(1.0)
+        assert shown["displayed"] == shown["changed"] == []
+        line.tick(2.0)
+    assert shown["displayed"] == ["⏳ Exercise 4.2 is checked: step 1, a Triton loads the repository · 2 s"]
+    assert shown["changed"][-1].startswith("Exercise 4.2 is checked · done")
+    progress.say("to nobody")
+    assert len(shown["displayed"]) == 1

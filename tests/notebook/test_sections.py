@@ -35,6 +35,7 @@ CAUGHT_UP = 'from inflight.notebook import catch_up\n\ncatch_up("09", "Ask")\n'
         (["@client = 1", "## Ask", "client = 2", "[client for _ in range(3)]"], []),
         (["@&client = 1", "## Ask", CAUGHT_UP + "client"], []),
         (["&client = 1", "## Ask", "2"], ["'' has a cell tagged `long` that is no `setup`"]),
+        (["@&print(1)", "## Ask", "2"], ["'' has a cell tagged `long` that is no `setup` or gives no name"]),
         (["## Ask", "def f(x):\n    return x + y"], ["takes y from"]),
         (["## Ask", "%%writefile {folder}/x\nabc"], ["takes folder from"]),
         (["## Ask", "import math\n[math.sqrt(n) for n in (lambda q: q)(range(3))]", "math.pi"], []),
@@ -79,7 +80,7 @@ def test_a_long_cell_is_run_for_a_section_that_takes_a_name_from_it(cells, ran):
     assert [one.cell.source for one in sections._needed(lecture(*cells), "Ask")] == ran
 
 
-def test_what_is_long_is_made_up_for_later_and_the_short_is_not_run_twice(shell, monkeypatch, capsys):
+def test_what_is_long_is_made_up_for_when_a_section_takes_it(shell, monkeypatch, capsys):
     book = lecture("@runs = ['a']", "## Build", "@&runs.append('b')\nbuilt = 1", "## Ask", "runs", "## See", "built")
     monkeypatch.setattr(sections, "_lecture", lambda number: book)
     sections.catch_up("09", "Ask")
@@ -88,7 +89,17 @@ def test_what_is_long_is_made_up_for_later_and_the_short_is_not_run_twice(shell,
     assert shell.user_ns["runs"] == ["a", "b"]
     said = capsys.readouterr().err
     assert "Catching up for 'Ask': 1 of 1, its first cells" in said
-    assert "Catching up for 'See': 1 of 1, from 'Build'" in said
+    assert "Catching up for 'See': 2 of 2, from 'Build'" in said
+
+
+def test_a_cell_that_catches_up_itself_brings_nothing_that_the_section_does_not_take(shell, monkeypatch):
+    catches_up = "from inflight.notebook import catch_up\ncatch_up('09', 'Build')\nready = 1"
+    book = lecture("@runs = []", "@&long = runs.append(1)", "## Build", f"@{catches_up}", "long", "## Ask", "ready")
+    monkeypatch.setattr(sections, "_lecture", lambda number: book)
+    sections.catch_up("09", "Ask")
+    assert shell.user_ns["ready"] == 1 and shell.user_ns["runs"] == []
+    sections.catch_up("09", "Build")
+    assert shell.user_ns["runs"] == [1]
 
 
 def test_a_cell_that_fails_is_named(shell, monkeypatch):
