@@ -533,13 +533,15 @@ assert lab.empty or "throughput" in set(lab["ratio"])
 from inflight.notebook import catch_up
 
 catch_up("04", "What breaks")
-server.stop()
-repo = repository.assemble(
+streaming = repository.assemble(
     Path(workdir.name) / "V1", engine_dir, batching_strategy="V1", decoupled_mode=True
 )
-server = Server(repo).start()
-client = Client(server.grpc_url)
-pieces = client.stream("Tell me a story.", 24, end_id=-1).read().pieces
+with (  # a server of its own: the dashboard above keeps the other one
+    progress.wait("A second server starts and answers"),
+    Server(streaming) as its_own,
+    Client(its_own.grpc_url) as to_it,
+):
+    pieces = to_it.stream("Tell me a story.", 24, end_id=-1).read().pieces
 print("pieces of the stream:", len(pieces))
 
 # %% [markdown]
@@ -550,7 +552,7 @@ print("pieces of the stream:", len(pieces))
 from inflight import CourseError
 
 try:
-    repository.edit(repo, "tensorrt_llm", gpt_model_type="static")
+    repository.edit(streaming, "tensorrt_llm", gpt_model_type="static")
 except CourseError as error:
     print(error)
 

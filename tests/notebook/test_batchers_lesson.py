@@ -191,7 +191,22 @@ def test_the_board_edits_the_config_draws_and_keeps_the_run_before(server, log_p
     assert "before: no batcher: 20 requests in 20 batches" in alt
     assert re.search(r"now: at most 8, delay 30000 µs: 20 requests in [34] batches", alt)
     assert sum(board.frame.sizes) == 20
+    assert "now: at most 8, delay 30000 µs: 20" in board.run().alt, "the batcher is still there"
+    board.controls["dynamic_batching.max_queue_delay_microseconds"].value = ""
+    assert "now: at most 8: 20 requests in" in board.run().alt, "the delay goes, and the batcher stays"
     repository.edit(server.repo, "batch-cost", dynamic_batching=False)
+
+
+def test_the_batcher_and_its_fields_say_the_same():
+    fields = {name: boards._field(name, "", {}) for name in boards.BATCHER_FIELDS}
+    boards._in_step(fields)
+    delay = fields["dynamic_batching.max_queue_delay_microseconds"]
+    delay.value = "30000"
+    assert fields["dynamic_batching"].value == "true"
+    delay.value = ""
+    assert fields["dynamic_batching"].value == "true", "a batcher needs no field"
+    delay.value, fields["dynamic_batching"].value = "500", ""
+    assert delay.value == "" and fields["max_batch_size"].value == ""
 
 
 def test_a_value_that_the_board_may_not_write_is_refused_in_its_words(server, log_path):
