@@ -343,7 +343,8 @@ columns = [
 rounds = pd.DataFrame(rows, columns=columns)
 rounds = rounds.set_index(["traffic", "policy"])
 assert (rounds["twice"]["questions"] <= rounds["twice"]["captions"].max()).all()
-rounds.groupby(level=[0, 1]).median().drop(columns="round").round(1)
+middle = rounds.groupby(level=[0, 1]).median().drop(columns="round").round(1)
+middle.astype(dict.fromkeys(["iterations", "most paused", "twice"], int))
 
 # %% tags=["nbval-ignore-output"]
 tokens_per_s = rounds.set_index("round", append=True)["tokens/s"].unstack("policy")

@@ -240,6 +240,9 @@ assert len(ran.served) == 2 and len(ran.errors) == 1
 print(*ran.errors.values())
 
 # %% [markdown]
+# Pointing at a mark names its settings. Only the dashboard's marks can be clicked; `board.set(experiments["reuse, pauses"])`
+# takes those of an experiment over into its controls.
+#
 # Two very different settings do it: one pays with tokens computed twice, the other with precision of the cache. A third
 # way is left to your scheduler: users share the blocks of the house rules, yet `guaranteed_no_evict` promises those
 # blocks to each user anew.
