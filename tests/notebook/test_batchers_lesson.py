@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from inflight import CourseError
 from inflight.bench import batch_run
 from inflight.bench.batch_run import Outcome
 from inflight.notebook import boards, charts
+from inflight.notebook.charts import display
 from inflight.notebook.charts.display import in_course_look
 from inflight.notebook.palette import DECODE, WASTE
 from inflight.triton import repository
@@ -112,6 +114,14 @@ def test_the_legend_names_only_what_is_there():
 
     assert legend(TWO_COPIES) == ["waits", "batch", "batch of model 1", "arrives", "urgent", "rejected"]
     assert legend(TOGETHER) == ["waits", "batch", "arrives"]
+
+
+def test_on_a_phone_the_legend_has_two_entries_a_row():
+    requests = TOGETHER.requests.assign(answered_s=TOGETHER.requests["answered_s"] + 0.1)
+    names = [trace.name for trace in charts.batches({"one": replace(TOGETHER, requests=requests)}).data]
+    widest = max(names, key=len)
+    assert "held back" in names
+    assert display.LEGEND_MARK_PX + display.CHARACTER_EM * display.LEGEND_SIZE * len(widest) < display.LEGEND_PX / 2
 
 
 def test_runs_of_batches_share_one_scale_and_have_words():
