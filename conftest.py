@@ -1,8 +1,9 @@
 """What nbval compares of a notebook that is run again: neither the static pictures, which only an author's build makes,
-nor the lines that say how far a long cell is, which no notebook keeps.
+nor the lines that say how far a long cell is, which no notebook keeps, nor whose home a folder is in.
 """
 
 from inflight.notebook.progress import is_progress
+from tools.homes import without_home
 
 
 def pytest_configure(config):
@@ -13,7 +14,8 @@ def pytest_configure(config):
     compare = IPyNbCell.compare_outputs
 
     def compare_outputs(self, test, ref, skip_compare=None):
-        return compare(self, [output for output in test if not is_progress(output)], ref, skip_compare)
+        kept = without_home(output for output in test if not is_progress(output))
+        return compare(self, kept, ref, skip_compare)
 
     IPyNbCell.compare_outputs = compare_outputs
 

@@ -15,6 +15,7 @@ from playwright.sync_api import expect
 
 from inflight.paths import COURSE
 from tests.browser import chromium, needs_chromium
+from tests.page_fit import too_pale
 from tools import website, website_pages
 
 SITE = Path(os.environ.get("INFLIGHT_SITE") or website.SITE).absolute()
@@ -24,6 +25,10 @@ LAPTOP, PHONE = {"width": 1366, "height": 768}, {"width": 390, "height": 844}
 AXE = """() => axe.run(document, { resultTypes: ['violations'], iframes: false })
     .then(({ violations }) => violations.map(({ id, nodes }) =>
         `${id}: ${nodes.length} × ${nodes[0].html.slice(0, 200)}: ${nodes[0].failureSummary}`))"""
+SMALL_LAPTOP = {"width": 1024, "height": 768}
+SCROLLING_TABLES = """() => [...document.querySelectorAll('article :has(> table)')]
+    .filter(place => place.scrollWidth - place.clientWidth > 1)
+    .map(place => place.textContent.trim().slice(0, 60))"""
 WIDER = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 pytestmark = [
@@ -71,6 +76,13 @@ def test_everybody_can_read_a_page(page, name, theme):
     open_page(page, name, theme)
     page.add_script_tag(path=next(website.VENV.glob("lib/python*/site-packages/*/axe.min.js")))
     assert page.evaluate(AXE) == []
+    assert too_pale(page, "article :not(.inflight-figure *)") == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_table_fits_a_small_laptop(page, name):
+    open_page(page, name, size=SMALL_LAPTOP)
+    assert page.evaluate(SCROLLING_TABLES) == []
 
 
 @pytest.mark.parametrize("name", PAGES)

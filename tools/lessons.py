@@ -37,7 +37,7 @@ from inflight.errors import CourseError
 from inflight.notebook import syllabus
 from inflight.notebook.execution import WIDGET_MIME, execute, select
 from inflight.notebook.progress import is_progress
-from tools import form, instructor, lab_gpu, pictures, suite, titles
+from tools import form, homes, instructor, lab_gpu, pictures, suite, titles
 
 ROOT = Path(__file__).resolve().parent.parent
 # Each kind of notebook, by the folder it goes to: the script it is made from.
@@ -253,7 +253,7 @@ def _only_tags(cell: NotebookNode) -> NotebookNode:
 
 
 def _cleaned(notebook: NotebookNode) -> NotebookNode:
-    """The executed notebook without what differs from run to run: timing, and widgets that no kernel backs.
+    """The executed notebook without what differs from run to run: timing, homes, and widgets that no kernel backs.
 
     In place of a widget's view stays its picture. A view without a kernel reads "model not found" in JupyterLab, and
     what an output has besides is not shown.
@@ -262,7 +262,7 @@ def _cleaned(notebook: NotebookNode) -> NotebookNode:
     for cell in notebook.cells:
         cell.metadata = _only_tags(cell)
         if "outputs" in cell:
-            cell.outputs = [output for output in cell.outputs if not is_progress(output)]
+            cell.outputs = homes.without_home(output for output in cell.outputs if not is_progress(output))
         for output in cell.get("outputs", []):
             output.get("data", {}).pop(WIDGET_MIME, None)
     return notebook
@@ -313,6 +313,8 @@ def _execution_problems(notebook: NotebookNode, kind: str) -> Iterator[str]:
         yield "a figure has no static picture; run `python -m tools.lessons build --sources`"
     if any(WIDGET_MIME in output.get("data", {}) for cell in code for output in cell.outputs):
         yield "a widget's view is stored, which no kernel backs; run `make notebooks`"
+    if shown := homes.homes(output for cell in code for output in cell.outputs):
+        yield f"an output shows {', '.join(sorted(shown))}; run `python -m tools.lessons build --sources`"
     if any(output.output_type == "error" for cell in code for output in cell.outputs):
         yield "a cell shows an error; catch it and print its message"
 

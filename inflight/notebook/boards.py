@@ -196,11 +196,12 @@ IN_SHORT = {
 }
 
 
+BATCHER = "dynamic_batching"
 # What the board edits, in the order in which it shows them.
 BATCHER_FIELDS = (
     "max_batch_size",
     "instance_group.count",
-    *(name for name in FIELDS if name.startswith("dynamic_batching")),
+    *(name for name in FIELDS if name.startswith(BATCHER)),
 )
 
 
@@ -244,11 +245,10 @@ def batchers(server: Server, log_path: str | Path) -> Dashboard:
         before[title] = outcome
 
     look = {"style": {"description_width": "19em"}, "layout": _wide("34em")}
+    fields = {name: _field(name, get_field(config, name), look) for name in BATCHER_FIELDS}
+    _in_step(fields)
     return Dashboard(
-        {
-            "arrivals": ipywidgets.Dropdown(options=list(ARRIVALS), description="arrivals", **look),
-            **{name: _field(name, get_field(config, name), look) for name in BATCHER_FIELDS},
-        },
+        {"arrivals": ipywidgets.Dropdown(options=list(ARRIVALS), description="arrivals", **look), **fields},
         work,
         kept=kept,
         label="Batchers: who is computed together",
@@ -269,11 +269,32 @@ def _field(name: str, text: str, look: dict) -> ipywidgets.ValueWidget:
     return ipywidgets.Dropdown(options=options, value=text, description=called, tooltip=spec.help, **look)
 
 
+def _in_step(fields: dict[str, ipywidgets.ValueWidget]) -> None:
+    """Let the batcher and its fields say the same: to fill in one of them chooses it, to take it away empties them.
+
+    Otherwise the controls would name a delay and no batcher, and which of the two was meant would depend on the file.
+    """
+    batcher = fields[BATCHER]
+    of_it = [field for name, field in fields.items() if name.startswith(f"{BATCHER}.")]
+
+    def chosen(change) -> None:
+        if change["new"]:
+            batcher.value = "true"
+
+    def taken_away(change) -> None:
+        for field in of_it if not change["new"] else []:
+            field.value = ""
+
+    for field in of_it:
+        field.observe(chosen, "value")
+    batcher.observe(taken_away, "value")
+
+
 def _batcher(config: ModelConfig) -> str:
     """What a config says of batches, as short as a picture's title has to be."""
-    if not config.HasField("dynamic_batching"):
+    if not config.HasField(BATCHER):
         return "no batcher"
-    values = {name: get_field(config, f"dynamic_batching.{name}") for name in IN_SHORT}
+    values = {name: get_field(config, f"{BATCHER}.{name}") for name in IN_SHORT}
     words = [IN_SHORT[name].format(value) for name, value in values.items() if value]
     return textwrap.shorten(", ".join([f"at most {config.max_batch_size}", *words]), 50, placeholder=" …")
 

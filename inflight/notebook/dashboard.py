@@ -22,7 +22,7 @@ import ipywidgets
 import plotly.graph_objects as go
 
 from inflight.errors import CourseError
-from inflight.notebook import interrupts
+from inflight.notebook import interrupts, progress
 from inflight.notebook.live_figure import LiveFigure
 from inflight.notebook.panel import Panel
 from inflight.notebook.session import Kept, Lifeline
@@ -85,6 +85,7 @@ class Dashboard(Panel):
         self.controls, self._work, self._clock = controls, work, clock
         self.frame: Frame | None = None
         self._stopping, self._thread, self._error, self._runs = threading.Event(), None, None, 0
+        self._doing, self._seconds = "", 0.0
         self.run_button = ipywidgets.Button(description="Run", icon="play", button_style="primary")
         self.stop_button = ipywidgets.Button(description="Stop", icon="stop", disabled=True)
         self.picture = LiveFigure() if picture is None else picture
@@ -146,7 +147,8 @@ class Dashboard(Panel):
         self._set_running(True)
         self._stopping.clear()
         self._runs += 1
-        self._error, self.status.value, self._hint.value = None, "Running …", ""
+        self._error, self._hint.value, self._seconds = None, "", 0.0
+        self._say("Running")
         values = {name: control.value for name, control in self.controls.items()}
         # The kernel hears the Stop button only when no callback runs: the work needs a thread of its own.
         self._thread = threading.Thread(target=self._follow, args=(values,), name="dashboard", daemon=True)
@@ -159,7 +161,7 @@ class Dashboard(Panel):
 
     def _follow(self, values: dict) -> None:
         try:
-            with interrupts.stopping(self.stop):
+            with interrupts.stopping(self.stop), progress.ticking(self._tick):
                 self._show(self._work(**values))
             ended = "Stopped" if self._stopping.is_set() else "Done"
             self.status.value = f"<b>{ended}.</b> {html.escape(self._result())}"
@@ -170,6 +172,15 @@ class Dashboard(Panel):
             self.status.value = f"<b>Unexpected {type(error).__name__}.</b> {html.escape(str(error))}"
         finally:
             self._set_running(False)
+
+    def _say(self, doing: str) -> None:
+        """What the run does now; the seconds since its start are counted beside it."""
+        self._doing = doing
+        self.status.value = f"{html.escape(doing)} … {self._seconds:.0f} s"
+
+    def _tick(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._say(self._doing)
 
     def _show(self, frames: Iterator[Frame]) -> None:
         """Draw the newest frame, but not too often; the last one in any case."""

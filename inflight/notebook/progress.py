@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import html
 import os
+import secrets
 import sys
 import threading
 import time
@@ -22,7 +23,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from IPython import get_ipython
-from IPython.display import display, update_display
 
 KEY = "inflight_progress"  # in the metadata of an output
 TICK_S = 1.0
@@ -54,9 +54,9 @@ def ticking(tell: Callable[[float], None], every_s: float = TICK_S) -> Iterator[
 class Wait:
     """What `wait` gives: call it with the name of each step as it begins."""
 
-    def __init__(self, what: str, total: int | None):
+    def __init__(self, what: str, total: int | None, after_s: float = 0.0):
         self._what, self._total, self._done, self._step = what, total, 0, ""
-        self._show = _shower()
+        self._after_s, self._is_due, self._show = after_s, not after_s, _shower()
 
     def __call__(self, step: str, number: int | None = None, total: int | None = None) -> None:
         """The next step begins. It fits where the package's benchmarks take a `progress`.
@@ -71,15 +71,19 @@ class Wait:
         is_new = step != self._step or number is None
         self._done, self._total = self._done + 1 if number is None else number, total or self._total
         self._step = step
-        self._show(f"{WAITS} {self._line()}", is_new)
+        if self._is_due:
+            self._show(f"{WAITS} {self._line()}", is_new)
 
     def tick(self, seconds: float) -> None:
         """Say how long it has taken so far."""
-        self._show(f"{WAITS} {self._line()} · {seconds:.0f} s", seconds == 0)
+        self._is_due = seconds >= self._after_s
+        if self._is_due:
+            self._show(f"{WAITS} {self._line()} · {seconds:.0f} s", seconds == 0)
 
     def end(self, how: str, seconds: float) -> None:
         """Say that it has ended, how, and after how long."""
-        self._show(f"{self._what} · {how} after {seconds:.0f} s", True)
+        if self._is_due:
+            self._show(f"{self._what} · {how} after {seconds:.0f} s", True)
 
     def _line(self) -> str:
         if not self._step:
@@ -88,8 +92,23 @@ class Wait:
         return f"{self._what}: {of}, {self._step}"
 
 
+_open: list[Wait] = []  # the innermost last
+
+
+def say(step: str) -> None:
+    """Tell the innermost wait, if there is one, that its next step begins: for what is called within somebody's wait.
+
+    Parameters
+    ----------
+    step : str
+        What it is, in a few words.
+    """
+    if _open:
+        _open[-1](step)
+
+
 @contextlib.contextmanager
-def wait(what: str, total: int | None = None) -> Iterator[Wait]:
+def wait(what: str, total: int | None = None, after_s: float = 0.0) -> Iterator[Wait]:
     """Say on the page, while the block runs, what it does and for how long; how far it is where its steps are told.
 
     Parameters
@@ -98,18 +117,22 @@ def wait(what: str, total: int | None = None) -> Iterator[Wait]:
         A few words, such as "Building four engines".
     total : int, optional
         How many steps there are.
+    after_s : float
+        Nothing is shown of what ends within so many seconds.
 
     Yields
     ------
     Wait
         To be called with the name of each step as it begins.
     """
-    line, started, how = Wait(what, total), time.monotonic(), "ended early"
+    line, started, how = Wait(what, total, after_s), time.monotonic(), "ended early"
+    _open.append(line)
     try:
         with ticking(line.tick):
             yield line
         how = "done"
     finally:
+        _open.remove(line)
         line.end(how, time.monotonic() - started)
 
 
@@ -139,11 +162,14 @@ def is_progress(output: dict) -> bool:
 
 def _shower() -> Callable[[str, bool], None]:
     """How a line is shown here: called with it, and with whether it is a new step."""
-    if get_ipython() is None:
+    shell = get_ipython()
+    if shell is None:
         return _Plain(lambda line: print(line, file=sys.stderr))
+    # Taken now: while what runs inside of a wait is captured, as in `catch_up`, the wait itself still shows.
+    publish = shell.display_pub.publish
     if "JPY_SESSION_NAME" not in os.environ:  # what a Jupyter server tells the kernel of an open notebook
-        return _Plain(lambda line: _display(line))
-    return _InPlace()
+        return _Plain(lambda line: publish(_bundle(line), {KEY: True}))
+    return _InPlace(publish)
 
 
 class _Plain:
@@ -161,18 +187,12 @@ class _Plain:
 class _InPlace:
     """One line, which changes."""
 
-    def __init__(self):
-        self._id = None
+    def __init__(self, publish: Callable[..., None]):
+        self._publish, self._shown_as, self._is_there = publish, {"display_id": secrets.token_hex(8)}, False
 
     def __call__(self, line: str, is_step: bool) -> None:
-        if self._id is None:
-            self._id = _display(line, True).display_id
-        else:
-            update_display(_bundle(line), raw=True, display_id=self._id, metadata={KEY: True})
-
-
-def _display(line: str, is_updated: bool = False):
-    return display(_bundle(line), raw=True, metadata={KEY: True}, display_id=True if is_updated else None)
+        self._publish(_bundle(line), {KEY: True}, transient=self._shown_as, update=self._is_there)
+        self._is_there = True
 
 
 def _bundle(line: str) -> dict[str, str]:

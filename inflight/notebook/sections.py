@@ -3,7 +3,8 @@
     catch_up("03", "Eight users at once")
 
 It runs what the section needs of the earlier ones, the cells tagged `setup`, and nothing where that is there already;
-but a server of theirs that was stopped is started again.
+but a server of theirs that was stopped is started again. A cell that is tagged `long` besides is run only for a section
+that takes a name from it, itself or through other cells that are run for it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import builtins
 import re
 import symtable
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import nbformat
 from IPython import get_ipython
 from IPython.core.inputtransformer2 import TransformerManager
+from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from nbformat import NotebookNode
 
@@ -26,7 +29,18 @@ from inflight.paths import COURSE
 from inflight.triton.server import Server
 
 SETUP = frozenset({"setup", "parameters"})  # tags of cells that later sections need
+LONG = "long"  # tag of those among them that only some later sections need, and that take more than a few seconds
 IPYTHONS_OWN = {"get_ipython", "display"}
+
+
+_under_way: list[str] = []  # the section that is caught up for
+
+
+class Earlier(NamedTuple):
+    """A code cell before a section, and the heading that it stands under; blank before the first."""
+
+    heading: str
+    cell: NotebookNode
 
 
 def catch_up(number: str, heading: str) -> None:
@@ -49,21 +63,31 @@ def catch_up(number: str, heading: str) -> None:
     shell = get_ipython()
     if shell is None:
         raise CourseError("catch_up belongs into a notebook: outside of one there is nothing to catch up with.")
-    cells = before(_lecture(number), heading)
-    needed = {name for cell in cells for name in given(cell.source)}
-    if needed <= set(shell.user_ns):
-        _start_again({value for name in needed if isinstance(value := shell.user_ns[name], Server)})
+    if _under_way:  # a cell that is run for a later section begins with this: what it needs has been run before it
         return
-    with progress.wait("Catching up with the sections before this one", len(cells)) as line:
-        for cell in cells:
-            line(cell.source.strip().partition("\n")[0])
+    needed = _needed(_lecture(number), heading)
+    names = {name for one in needed for name in given(one.cell.source)}
+    if names <= set(shell.user_ns):
+        _start_again({value for name in names if isinstance(value := shell.user_ns[name], Server)})
+        return
+    _under_way.append(heading)
+    try:
+        _run(needed, heading, shell)
+    finally:
+        _under_way.clear()
+
+
+def _run(needed: list[Earlier], heading: str, shell: InteractiveShell) -> None:
+    with progress.wait(f"Catching up for {heading!r}", len(needed)) as line:
+        for one in needed:
+            line(f"from {one.heading!r}" if one.heading else "its first cells")
             with capture_output():
-                ran = shell.run_cell(cell.source, store_history=False, silent=True)
+                ran = shell.run_cell(one.cell.source, store_history=False, silent=True)
             error = ran.error_before_exec or ran.error_in_exec
             if error is not None:
                 raise CourseError(
                     f"Catching up failed in the cell of an earlier section that begins with "
-                    f"{cell.source.strip().partition(chr(10))[0]!r}: {error}. Run the notebook from its first cell."
+                    f"{one.cell.source.strip().partition(chr(10))[0]!r}: {error}. Run the notebook from its first cell."
                 )
 
 
@@ -75,20 +99,32 @@ def _start_again(servers: set[Server]) -> None:
                 server.start()
 
 
-def before(notebook: NotebookNode, heading: str) -> list[NotebookNode]:
-    """The cells of a lecture that the section `heading` needs: those tagged `setup` in the sections before it.
+def _needed(notebook: NotebookNode, heading: str) -> list[Earlier]:
+    """The cells that the section `heading` needs, in their order: of those tagged `setup` before it all but the long
+    ones that give no name which the section takes, or another needed cell after them.
 
     Raises
     ------
     CourseError
         The lecture has no such section.
     """
-    found = []
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown" and f"## {heading}" in cell.source.splitlines():
-            return found
-        if cell.cell_type == "code" and SETUP & set(cell.metadata.get("tags", [])):
-            found.append(cell)
+    earlier, own = _around(notebook, heading)
+    wanted, needed = _taken(own), list[Earlier]()
+    for one in reversed(earlier):
+        gives, takes = _names(one.cell.source)
+        if not _is_long(one.cell) or gives & wanted:
+            needed.insert(0, one)
+            wanted = (wanted - gives) | takes
+    return needed
+
+
+def _around(notebook: NotebookNode, heading: str) -> tuple[list[Earlier], list[NotebookNode]]:
+    """The cells tagged `setup` before a section, and the section's own code cells."""
+    earlier = list[Earlier]()
+    for title, cells in _sections(notebook, with_empty=True):
+        if title == heading:
+            return earlier, cells
+        earlier += [Earlier(title, cell) for cell in cells if SETUP & _tags(cell)]
     raise CourseError(f"There is no section {heading!r} in this lecture; take the heading as it stands there.")
 
 
@@ -108,32 +144,51 @@ def unmet(notebook: NotebookNode, number: str) -> Iterator[str]:
         A sentence for each section that takes names from earlier ones and does not catch up, or that takes a name
         which no cell that it can count on gives.
     """
-    base: set[str] = set()  # what cells tagged `setup` have given so far
+    base: set[str] = set()  # what cells tagged `setup` have given so far; `catch_up` runs a long one where it is taken
     for place, (heading, cells) in enumerate(_sections(notebook)):
-        own, taken = set[str](), set[str]()
-        for cell in cells:
-            gives, takes = _names(cell.source)
-            taken |= takes - own
-            own |= gives
+        taken = _taken(cells)
         called = "".join(cells[0].source.split())
         if missing := taken - base:
             yield f"the section {heading!r} takes {', '.join(sorted(missing))} from a cell that is no `setup`"
         if place and taken and f'catch_up("{number}","{"".join(heading.split())}"' not in called:
             yield f"the section {heading!r} takes names from earlier ones and does not begin with catch_up"
         for cell in cells:
-            if SETUP & set(cell.metadata.get("tags", [])):
+            if SETUP & _tags(cell):
                 base |= given(cell.source)
+            if _is_long(cell) and not (SETUP & _tags(cell) and given(cell.source)):
+                yield f"the section {heading!r} has a cell tagged `{LONG}` that is no `setup` or gives no name"
 
 
-def _sections(notebook: NotebookNode) -> list[tuple[str, list[NotebookNode]]]:
-    """Heading and code cells of each section that has code; what stands before the first heading has a blank one."""
+def _taken(cells: list[NotebookNode]) -> set[str]:
+    """The names that the code cells of a section take from those before it."""
+    own, taken = set[str](), set[str]()
+    for cell in cells:
+        gives, takes = _names(cell.source)
+        taken |= takes - own
+        own |= gives
+    return taken
+
+
+def _tags(cell: NotebookNode) -> set[str]:
+    return set(cell.metadata.get("tags", []))
+
+
+def _is_long(cell: NotebookNode) -> bool:
+    return LONG in _tags(cell)
+
+
+def _sections(notebook: NotebookNode, with_empty: bool = False) -> list[tuple[str, list[NotebookNode]]]:
+    """Heading and code cells of each section that has code; what stands before the first heading has a blank one.
+
+    `with_empty` gives those without code, too.
+    """
     found: list[tuple[str, list[NotebookNode]]] = [("", [])]
     for cell in notebook.cells:
         if cell.cell_type == "code":
             found[-1][1].append(cell)
             continue
         found += [(row.removeprefix("## "), []) for row in cell.source.splitlines() if row.startswith("## ")]
-    return [(heading, cells) for heading, cells in found if cells]
+    return [(heading, cells) for heading, cells in found if cells or with_empty]
 
 
 def _names(source: str) -> tuple[set[str], set[str]]:

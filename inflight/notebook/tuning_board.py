@@ -118,7 +118,7 @@ class TuningBoard(Dashboard):
             for so_far in service.follow(self._kept.server, chosen, self.brief, seed, self._number):
                 if isinstance(so_far, Progress):
                     doing = f"{so_far.done} of {so_far.total} requests" if so_far.done else "Loading the deployment"
-                    self.status.value = f"{doing} …"
+                    self._say(doing)
                     yield Shown(self.points, self.brief, f"{doing}.")
                 else:
                     self.points.append(so_far)

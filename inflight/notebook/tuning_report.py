@@ -19,11 +19,12 @@ from inflight.errors import CourseError
 from inflight.notebook import charts
 from inflight.notebook.charts.display import PLOTLY_MIME, in_course_look, page
 
+# Each figure, and how many decimals it has wherever it stands.
 FIGURES = {
-    "goodput (requests/s)": lambda served: served.goodput,
-    "requests in time (%)": lambda served: 100 * served.met / len(served.run.requests),
-    "P99 of TTFT (ms)": lambda served: served.ttft_p99_ms,
-    "P99 of ITL (ms)": lambda served: served.itl_p99_ms,
+    "goodput (requests/s)": (lambda served: served.goodput, 2),
+    "requests in time (%)": (lambda served: 100 * served.met / len(served.run.requests), 0),
+    "P99 of TTFT (ms)": (lambda served: served.ttft_p99_ms, 0),
+    "P99 of ITL (ms)": (lambda served: served.itl_p99_ms, 1),
 }
 
 
@@ -71,8 +72,9 @@ def _text(yours: Sequence[Served], before: Sequence[Served], words: str) -> str:
     ratios = [one.goodput / other.goodput if other.goodput else float("inf") for one, other in zip(yours, before)]
     kept = sum(one.keeps for one in yours)
     rows = [
-        f"| {name} | {_spread([of(one) for one in before])} | {_spread([of(one) for one in yours])} |"
-        for name, of in FIGURES.items()
+        f"| {name} | {_spread([of(one) for one in before], decimals)} | "
+        f"{_spread([of(one) for one in yours], decimals)} |"
+        for name, (of, decimals) in FIGURES.items()
     ]
     lines = [
         "# A tuned deployment",
@@ -88,11 +90,9 @@ def _text(yours: Sequence[Served], before: Sequence[Served], words: str) -> str:
     return "\n\n".join(filter(None, lines))
 
 
-def _spread(values: Sequence[float], digits: int = 2) -> str:
-    def shown(value: float) -> str:
-        return f"{value:,.0f}" if abs(value) >= 20 else f"{value:.{digits}f}"
-
-    return f"{shown(median(values))} ({shown(min(values))} to {shown(max(values))})"
+def _spread(values: Sequence[float], decimals: int) -> str:
+    middle, least, most = (f"{value:,.{decimals}f}" for value in (median(values), min(values), max(values)))
+    return f"{middle} ({least} to {most})"
 
 
 def _page(text: str, summary: str, picture: str) -> str:

@@ -393,7 +393,7 @@ on_paper
 # among 20 equally likely tokens. The text, here the prose of these lessons, decides most of it. So judge a build by how
 # many times the checkpoint's own perplexity it has: 1 means nothing is lost.
 
-# %% tags=["setup", "nbval-ignore-output"]
+# %% tags=["setup", "long", "nbval-ignore-output"]
 from inflight.notebook import catch_up
 
 catch_up("01", "Compare builds")
@@ -411,7 +411,7 @@ for name in progress.over(options, "Build"):
     place = Path(workdir.name) / name
     built[name] = engine.build(checkpoint, BuildConfig(**options[name]), place)
 
-# %% tags=["setup", "nbval-ignore-output"]
+# %% tags=["setup", "long", "nbval-ignore-output"]
 with progress.wait("Quality and speed of each build") as line:
     result = quality.bench(checkpoint, built, tokens=1024, progress=line)
 compared = pd.DataFrame(quality.in_words(result["rows"]))

@@ -280,7 +280,7 @@ def measure(send, num_users):
     return Run(answers, started, time.time())
 
 
-# %% tags=["setup", "nbval-ignore-output"]
+# %% tags=["setup", "long", "nbval-ignore-output"]
 cases = {
     "one user, whole": (client.ask, 1),
     "one user, streamed": (streamed, 1),

@@ -140,6 +140,7 @@ catch_up("04", "Static: run it")
 import tempfile
 from pathlib import Path
 
+from inflight.bench import trace_run
 from inflight.triton import Client, Server, repository
 
 workdir = tempfile.TemporaryDirectory()
@@ -158,9 +159,7 @@ client = Client(server.grpc_url, timeout_s=600)
 # one row an iteration, as the engine noted it. A fresh engine's first request is its slowest, so one goes ahead that is
 # not counted.
 
-# %% tags=["setup", "nbval-ignore-output"]
-from inflight.bench import trace_run
-
+# %% tags=["setup", "long", "nbval-ignore-output"]
 trace_run.run(client, requests[:1], log_path)
 with progress.wait(f"{len(requests)} requests, static"):
     static = trace_run.run(client, requests, log_path)
@@ -180,7 +179,7 @@ catch_up("04", "Switch")
 print(repository.edit(repo, "tensorrt_llm", gpt_model_type="inflight_fused_batching"))
 server.load("tensorrt_llm")
 
-# %% tags=["setup", "nbval-ignore-output"]
+# %% tags=["setup", "long", "nbval-ignore-output"]
 trace_run.run(client, requests[:1], log_path)
 with progress.wait(f"{len(requests)} requests, in flight"):
     in_flight = trace_run.run(client, requests, log_path)
@@ -534,13 +533,15 @@ assert lab.empty or "throughput" in set(lab["ratio"])
 from inflight.notebook import catch_up
 
 catch_up("04", "What breaks")
-server.stop()
-repo = repository.assemble(
+streaming = repository.assemble(
     Path(workdir.name) / "V1", engine_dir, batching_strategy="V1", decoupled_mode=True
 )
-server = Server(repo).start()
-client = Client(server.grpc_url)
-pieces = client.stream("Tell me a story.", 24, end_id=-1).read().pieces
+with (  # a server of its own: the dashboard above keeps the other one
+    progress.wait("A second server starts and answers"),
+    Server(streaming) as its_own,
+    Client(its_own.grpc_url) as to_it,
+):
+    pieces = to_it.stream("Tell me a story.", 24, end_id=-1).read().pieces
 print("pieces of the stream:", len(pieces))
 
 # %% [markdown]
@@ -551,7 +552,7 @@ print("pieces of the stream:", len(pieces))
 from inflight import CourseError
 
 try:
-    repository.edit(repo, "tensorrt_llm", gpt_model_type="static")
+    repository.edit(streaming, "tensorrt_llm", gpt_model_type="static")
 except CourseError as error:
     print(error)
 

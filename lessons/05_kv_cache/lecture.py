@@ -343,7 +343,8 @@ columns = [
 rounds = pd.DataFrame(rows, columns=columns)
 rounds = rounds.set_index(["traffic", "policy"])
 assert (rounds["twice"]["questions"] <= rounds["twice"]["captions"].max()).all()
-rounds.groupby(level=[0, 1]).median().drop(columns="round").round(1)
+middle = rounds.groupby(level=[0, 1]).median().drop(columns="round").round(1)
+middle.astype(dict.fromkeys(["iterations", "most paused", "twice"], int))
 
 # %% tags=["nbval-ignore-output"]
 tokens_per_s = rounds.set_index("round", append=True)["tokens/s"].unstack("policy")
@@ -567,10 +568,10 @@ assert reused == by_hand
 # | Step | Here | With TensorRT-LLM |
 # |---|---|---|
 # | No pauses | `guaranteed_no_evict` | `lab.sh fill inflight_fused_batching guaranteed_no_evict True` |
-# | Pauses | `max_utilization`, 1,024 tokens of cache | `lab.sh fill inflight_fused_batching max_utilization True 0 enable_chunked_context:True max_tokens_in_paged_kv_cache:4096` |
-# | Size of the cache | `max_tokens_in_paged_kv_cache`, or `kv_cache_free_gpu_mem_fraction` of the host's memory; the smaller wins | the same keys; the fraction is of the GPU memory that is free once the engine is loaded |
+# | Pauses | `max_utilization`, 1,024 tokens of cache | <code>lab.sh fill inflight_fused_batching max_utilization True 0 enable_chunked_<wbr>context:True max_tokens_in_<wbr>paged_kv_cache:4096</code> |
+# | Size of the cache | <code>max_tokens_in_<wbr>paged_kv_cache</code>, or <code>kv_cache_free_<wbr>gpu_mem_fraction</code> of the host's memory; the smaller wins | the same keys; the fraction is of the GPU memory that is free once the engine is loaded |
 # | Reuse, chunked context | one key each | `lab.sh fill … enable_kv_cache_reuse:True enable_chunked_context:True`, and an engine built with `--use_paged_context_fmha enable`, as `lab.sh build` does |
-# | Tokens an iteration | `BuildConfig(max_num_tokens=256)` | `MAX_NUM_TOKENS=256 lab.sh build` |
+# | Tokens an iteration | <code>BuildConfig(<wbr>max_num_tokens=256)</code> | `MAX_NUM_TOKENS=256 lab.sh build` |
 # | Block | 32 tokens, fixed by the kernel | `--tokens_per_block` when building, 64 unless one says otherwise; `lab.sh build` says 32 |
 # | See it | iteration log; `paused_requests`, `waiting`, `reused` in `/metrics` | `lab.sh iterations`; the same labels in `/metrics`, of which two mean something else |
 # | A scheduler of your own | `scheduler_path` (see the lab) | none: TensorRT-LLM has the two policies |

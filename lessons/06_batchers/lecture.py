@@ -609,9 +609,9 @@ charts.table(report[columns].fillna(""))
 # | `dynamic_batching` | `config.pbtxt` of a stateless model | Triton | when the model gets free, or a delay is over | number, age and priority of what waits |
 # | a batching library | a parameter in the same file, and your C file | your library | whenever Triton could add a request | anything in the request |
 # | `sequence_batching`: `direct`, `oldest` | `config.pbtxt` of a model with a memory | Triton | from START to END | the correlation id: lesson 07 |
-# | `sequence_batching`: `iterative_sequence` | `config.pbtxt`, and `model.py` says "again" | the model | after each step, such as a token | whether the answer is complete: lessons 07 and 08 |
-# | `gpt_model_type` | `tensorrt_llm/config.pbtxt`, a parameter | the engine | each iteration; with `V1` when a batch has ended | free slots |
-# | `batch_scheduler_policy` | `tensorrt_llm/config.pbtxt`, a parameter | the engine | each iteration: who begins, who is paused | free KV cache blocks |
+# | `sequence_batching`: <code>iterative_<wbr>sequence</code> | `config.pbtxt`, and `model.py` says "again" | the model | after each step, such as a token | whether the answer is complete: lessons 07 and 08 |
+# | `gpt_model_type` | <code>tensorrt_llm/<wbr>config.pbtxt</code>, a parameter | the engine | each iteration; with `V1` when a batch has ended | free slots |
+# | <code>batch_<wbr>scheduler_policy</code> | <code>tensorrt_llm/<wbr>config.pbtxt</code>, a parameter | the engine | each iteration: who begins, who is paused | free KV cache blocks |
 #
 # The upper four hand the model a batch and get all of it back. With `iterative_sequence`, and in an engine, a batch changes
 # while it runs: in-flight batching. So `dynamic_batching` in front of an LLM engine forms no batch that lasts; and a model
@@ -624,6 +624,7 @@ charts.table(report[columns].fillna(""))
 #
 # ```bash
 # {{function.serve}}
+# {{line.load_batch_cost}}
 # ```
 #
 # {{name.tried}}
@@ -631,11 +632,11 @@ charts.table(report[columns].fillna(""))
 # | Step | Here | With the container and a GPU |
 # |---|---|---|
 # | Instances | `instance_group [ { count: 2 kind: KIND_CPU } ]` | `kind: KIND_GPU`, and `gpus: [ 0 ]` |
-# | Load one model again | `server.load("batch-cost")` | `{{line.load_batch_cost}}`, on a server started by `lab.sh serve` |
-# | Batching library | `custom_batching.build(…)` | `cc -shared -fPIC -o batchstrategy.so volume.c` |
-# | Statistics | `telemetry.statistics(…)` | `{{line.statistics}}` |
+# | Load one model again | `server.load("batch-cost")` | as above, on a server started by `lab.sh serve` |
+# | Batching library | <code>custom_batching.<wbr>build(…)</code> | `cc -shared -fPIC -o batchstrategy.so volume.c` |
+# | Statistics | <code>telemetry.<wbr>statistics(…)</code> | `{{line.statistics}}` |
 # | Performance Analyzer | the one in the tritonclient wheel | `perf_analyzer` in `{{name.client_image}}` |
-# | Model Analyzer | `model_analyzer.search(…)` | `model-analyzer profile` in the same container |
+# | Model Analyzer | <code>model_analyzer.<wbr>search(…)</code> | `model-analyzer profile` in the same container |
 
 # %% [markdown]
 # ## What breaks
@@ -647,6 +648,7 @@ from inflight import CourseError
 from inflight.notebook import catch_up
 
 catch_up("06", "What breaks")
+config_path.write_text(as_it_was)  # whatever the dashboard has left there
 for fragment in (
     "dynamic_batching { preferred_batch_size: [ 16 ] }",
     "dynamic_batching { priority_levels: 2 default_priority_level: 3 }",

@@ -206,7 +206,8 @@ by_hand = repo / "hand-gpt2"
 # %% tags=["setup", "nbval-ignore-output"]
 config = by_hand / "config.pbtxt"
 config.write_text(config.read_text().replace("CHECKPOINT", str(checkpoint_dir)))
-server = Server(repo).start()
+with progress.wait("The server starts and loads three models"):
+    server = Server(repo).start()
 prompts = ["Programming in C++ is like", "Once upon a time there was"]
 
 
@@ -215,7 +216,10 @@ def answer(model, max_tokens):
     return gpt2_client.run(server.grpc_url, model, prompts[:1], max_tokens)
 
 
-pieces = {model: answer(model, 12)["text"].tolist() for model in (*GPT2, "hand-gpt2")}
+with progress.wait("Each model answers once"):
+    pieces = {
+        model: answer(model, 12)["text"].tolist() for model in (*GPT2, "hand-gpt2")
+    }
 print(pieces["hand-gpt2"])
 assert pieces["hand-gpt2"] == pieces["simple-gpt2"], "the same GPT-2"
 
@@ -231,7 +235,7 @@ from inflight.notebook import catch_up
 catch_up("08", "Two streams")
 
 offsets_s, races, batches = [0.0, 0.1], {}, {}
-for model in ("simple-gpt2", "hand-gpt2"):
+for model in progress.over(("simple-gpt2", "hand-gpt2"), "Two streams"):
     before = telemetry.statistics(server.http_url, model)
     races[model] = gpt2_client.run(server.grpc_url, model, prompts, 96, offsets_s)
     least = before.executions + (2 if model == "simple-gpt2" else 96)
@@ -239,7 +243,8 @@ for model in ("simple-gpt2", "hand-gpt2"):
         server.http_url, model, lambda now, least=least: now.executions >= least
     )  # Triton counts an execution a moment after its answers
     batches[model] = after - before
-alone_s = answer("hand-gpt2", 96)["time_s"].max()
+with progress.wait("Stream 1 alone"):
+    alone_s = answer("hand-gpt2", 96)["time_s"].max()
 summary = charts.race_summary(races)
 charts.show(charts.race(races, offsets_s), summary)
 display(Markdown(summary))
@@ -388,8 +393,9 @@ print(sorted(path.name for path in slots.iterdir()))
 #         return torch.cat(found)
 
 # %%
-server.load("slots-gpt2")
-with_slots = answer("slots-gpt2", 12)["text"].tolist()
+with progress.wait("The model with slots is loaded, and answers"):
+    server.load("slots-gpt2")
+    with_slots = answer("slots-gpt2", 12)["text"].tolist()
 print(with_slots)
 assert with_slots == answer("hand-gpt2", 12)["text"].tolist(), "the same text"
 
@@ -464,12 +470,13 @@ def slots_in_use(expected):
     return int(page.loc[page["label"] == "used", "value"].item())
 
 
-reading = gpt2_client.race(server.grpc_url, "iterative-gpt2", prompts, 900)
-while not next(reading):  # until the first token is there
-    pass
-print("two streams:", slots_in_use(2), "slots in use")
-reading.close()
-print("their client has left:", slots_in_use(0))
+with progress.wait("Two streams begin, and their client leaves"):
+    reading = gpt2_client.race(server.grpc_url, "iterative-gpt2", prompts, 900)
+    while not next(reading):  # until the first token is there
+        pass
+    print("two streams:", slots_in_use(2), "slots in use")
+    reading.close()
+    print("their client has left:", slots_in_use(0))
 assert slots_in_use(0) == 0
 
 # %% [markdown]
@@ -481,7 +488,7 @@ assert slots_in_use(0) == 0
 # as with one. Before you run: which change brings the last user's first token earlier, and which brings more tokens a
 # second?
 
-# %% tags=["setup", "nbval-ignore-output"]
+# %% tags=["setup", "long", "nbval-ignore-output"]
 from inflight.notebook import catch_up
 
 catch_up("08", "Eight streams")
@@ -547,14 +554,14 @@ def passes_of_four(max_tokens=24, **values):
     return passes.rename(columns={"sequence": "stream"})
 
 
+settings = {
+    "direct, 2 places": {"max_batch_size": 2},
+    "oldest, 2 places, 4 candidates": {"max_batch_size": 2, candidates: 4},
+    "oldest, 8 places, 3 candidates": {"max_batch_size": 8, candidates: 3},
+}
 knobs = {
-    "direct, 2 places": passes_of_four(max_batch_size=2),
-    "oldest, 2 places, 4 candidates": passes_of_four(
-        max_batch_size=2, **{candidates: 4}
-    ),
-    "oldest, 8 places, 3 candidates": passes_of_four(
-        max_batch_size=8, **{candidates: 3}
-    ),
+    name: passes_of_four(**settings[name])
+    for name in progress.over(settings, "Four streams")
 }
 assert all(len(passes) == 4 * 24 for passes in knobs.values())
 summary = charts.forward_passes_summary(knobs)
@@ -574,12 +581,13 @@ display(Markdown(summary))
 
 # %%
 idle = "sequence_batching.max_sequence_idle_microseconds"
-server.load("iterative-gpt2", **{idle: 1})
-try:
-    gpt2_client.run(server.grpc_url, "iterative-gpt2", four, 64)
-except CourseError as error:
-    print("given up:", "was not computed for 1 µs" in str(error))
-server.load("iterative-gpt2")
+with progress.wait("The model is loaded with 1 µs, runs, and is loaded as it was"):
+    server.load("iterative-gpt2", **{idle: 1})
+    try:
+        gpt2_client.run(server.grpc_url, "iterative-gpt2", four, 64)
+    except CourseError as error:
+        print("given up:", "was not computed for 1 µs" in str(error))
+    server.load("iterative-gpt2")
 
 # %% [markdown]
 # Now you. Apply a change in the editor, and race:

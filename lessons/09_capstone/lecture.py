@@ -26,12 +26,17 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
-
 from inflight import CourseError
-from inflight.bench import service
-from inflight.checkpoint import load_tokenizer
-from inflight.notebook import charts, progress, widgets
+from inflight.notebook import progress
+
+with progress.wait("Libraries, and the engine, which the first time is built"):
+    import pandas as pd
+
+    from inflight.bench import service
+    from inflight.checkpoint import load_tokenizer
+    from inflight.notebook import charts, widgets
+
+    tokenizer = load_tokenizer(service.engine_of(service.Deployment()))
 
 # %% tags=["parameters"]
 prediction = None  # papermill may answer
@@ -66,20 +71,19 @@ guess
 # fastest how many times slower or faster yours is; `at` scales the brief, so that it is as hard for you. A lab GPU gets
 # a larger load by the same line.
 
-# %% tags=["setup", "nbval-ignore-output"]
+# %% tags=["setup", "long", "nbval-ignore-output"]
 from inflight.notebook import catch_up
 
 catch_up("09", "The brief")
 workdir = tempfile.TemporaryDirectory()
 with progress.wait("The default deployment starts, and its pace is taken"):
     server = service.start(f"{workdir.name}/repo")
-    tokenizer = load_tokenizer(service.engine_of(service.Deployment()))
     pace = service.pace(server, tokenizer)
 brief = service.BRIEF.at(pace)
 number = brief.number_in(seconds=8)
 print(f"pace {pace:.2f}: {brief}")
 
-# %% tags=["setup"]
+# %% tags=["setup", "long"]
 asked = service.requests(tokenizer, brief, seed=1)
 rules = len(tokenizer.encode(service.HOUSE_RULES))
 lengths = [request.input_len for request in asked]
@@ -135,7 +139,10 @@ def rehearse(settings, seed=1, number=100, brief=service.BRIEF):
 
 
 one_knob = {
-    name: rehearse(setting) for name, setting in {"default": {}, **knobs}.items()
+    name: rehearse(setting)
+    for name, setting in progress.over(
+        {"default": {}, **knobs}.items(), "Rehearse", "{0[0]}".format
+    )
 }
 for name, served in one_knob.items():
     print(f"{name:20} {served.met:3} of 100 in time, keeps it: {served.keeps}")
@@ -154,7 +161,7 @@ print(guess.score(best))
 # Now for real. The dashboard edits the deployment, loads it, sends the service's requests, each run with other articles
 # at other times, and adds a point. Pointing at it names the settings; a click brings them back.
 
-# %% tags=["setup", "nbval-ignore-output"]
+# %% tags=["setup", "long", "nbval-ignore-output"]
 from inflight.notebook import catch_up
 
 catch_up("09", "Run")
@@ -233,6 +240,9 @@ assert len(ran.served) == 2 and len(ran.errors) == 1
 print(*ran.errors.values())
 
 # %% [markdown]
+# Pointing at a mark names its settings. Only the dashboard's marks can be clicked; `board.set(experiments["reuse, pauses"])`
+# takes those of an experiment over into its controls.
+#
 # Two very different settings do it: one pays with tokens computed twice, the other with precision of the cache. A third
 # way is left to your scheduler: users share the blocks of the house rules, yet `guaranteed_no_evict` promises those
 # blocks to each user anew.
@@ -256,12 +266,14 @@ twice = replace(service.BRIEF, rate=2 * service.BRIEF.rate)
 # %%
 crowd = rehearse(tuned, brief=twice).goodput
 trials = {
-    "twice the slots": rehearse(tuned | {"max_batch_size": 32}, brief=twice),
-    "four times the memory": rehearse(tuned, brief=replace(twice, memory_mib=256)),
-    "prices halved": rehearse(tuned, brief=replace(twice, pace=0.5)),
+    "twice the slots": (tuned | {"max_batch_size": 32}, twice),
+    "four times the memory": (tuned, replace(twice, memory_mib=256)),
+    "prices halved": (tuned, replace(twice, pace=0.5)),
 }
-for name, served in trials.items():
-    print(f"{name}: {served.goodput / crowd:.1f} times the goodput")
+for name in progress.over(trials, "Rehearse"):
+    settings, trial = trials[name]
+    gain = rehearse(settings, brief=trial).goodput / crowd
+    print(f"{name}: {gain:.1f} times the goodput")
 
 # %% [markdown]
 # Neither slots nor memory: work. More memory even does harm: more users share each iteration, and their ITL breaks its
@@ -296,7 +308,9 @@ charts.table(pd.DataFrame(rows), decimals=0)
 # %%
 played = {
     name: rehearse(setting, brief=twice)
-    for name, setting in ways(service.BRIEF).items()
+    for name, setting in progress.over(
+        ways(service.BRIEF).items(), "Rehearse", "{0[0]}".format
+    )
 }
 for name, served in played.items():
     print(f"{name}: {served.met} of 100 in time, {len(served.run.answered)} answered")

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from inflight import CourseError
 from inflight.bench import batch_run
 from inflight.bench.batch_run import Outcome
 from inflight.notebook import boards, charts
+from inflight.notebook.charts import display
 from inflight.notebook.charts.display import in_course_look
 from inflight.notebook.palette import DECODE, WASTE
 from inflight.triton import repository
@@ -114,6 +116,14 @@ def test_the_legend_names_only_what_is_there():
     assert legend(TOGETHER) == ["waits", "batch", "arrives"]
 
 
+def test_on_a_phone_the_legend_has_two_entries_a_row():
+    requests = TOGETHER.requests.assign(answered_s=TOGETHER.requests["answered_s"] + 0.1)
+    names = [trace.name for trace in charts.batches({"one": replace(TOGETHER, requests=requests)}).data]
+    widest = max(names, key=len)
+    assert "held back" in names
+    assert display.LEGEND_MARK_PX + display.CHARACTER_EM * display.LEGEND_SIZE * len(widest) < display.LEGEND_PX / 2
+
+
 def test_runs_of_batches_share_one_scale_and_have_words():
     runs = {"first": TOGETHER, "second": TWO_COPIES}
     layout = charts.batches(runs).layout
@@ -191,7 +201,22 @@ def test_the_board_edits_the_config_draws_and_keeps_the_run_before(server, log_p
     assert "before: no batcher: 20 requests in 20 batches" in alt
     assert re.search(r"now: at most 8, delay 30000 µs: 20 requests in [34] batches", alt)
     assert sum(board.frame.sizes) == 20
+    assert "now: at most 8, delay 30000 µs: 20" in board.run().alt, "the batcher is still there"
+    board.controls["dynamic_batching.max_queue_delay_microseconds"].value = ""
+    assert "now: at most 8: 20 requests in" in board.run().alt, "the delay goes, and the batcher stays"
     repository.edit(server.repo, "batch-cost", dynamic_batching=False)
+
+
+def test_the_batcher_and_its_fields_say_the_same():
+    fields = {name: boards._field(name, "", {}) for name in boards.BATCHER_FIELDS}
+    boards._in_step(fields)
+    delay = fields["dynamic_batching.max_queue_delay_microseconds"]
+    delay.value = "30000"
+    assert fields["dynamic_batching"].value == "true"
+    delay.value = ""
+    assert fields["dynamic_batching"].value == "true", "a batcher needs no field"
+    delay.value, fields["dynamic_batching"].value = "500", ""
+    assert delay.value == "" and fields["max_batch_size"].value == ""
 
 
 def test_a_value_that_the_board_may_not_write_is_refused_in_its_words(server, log_path):

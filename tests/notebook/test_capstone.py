@@ -169,6 +169,13 @@ def test_the_report_is_a_page_and_a_notebook_with_the_figures_and_their_spread(t
     assert notebook.cells[1].outputs
 
 
+def test_a_figure_has_the_same_decimals_wherever_it_stands_in_the_report():
+    assert tuning_report._spread([29.4, 17.65, 41.2], 0) == "29 (18 to 41)"
+    assert tuning_report._spread([29.4, 1017.6, 41.0], 2) == "41.00 (29.40 to 1,017.60)"
+    [row] = re.findall(r"\| goodput .*", tuning_report._text(POINTS[2:4], POINTS[:2], ""))
+    assert len(re.findall(r"\d+\.\d\d\b", row)) == 6
+
+
 def test_a_report_of_rounds_that_were_not_in_turns_is_refused(tmp_path):
     with pytest.raises(CourseError, match="as many of each"):
         tuning_report.write(tmp_path, POINTS[:2], POINTS[:1])

@@ -211,3 +211,8 @@ def test_runs_of_blocks_share_one_scale_and_a_run_may_be_empty():
 def test_the_cards_of_the_lessons_have_no_colours_of_their_own_for_a_theme_to_clash_with():
     shown = charts.course_map(syllabus.table()).data
     assert "<a href" in shown and "background" not in shown and "; color:" not in shown and '"color:' not in shown
+
+
+def test_an_option_in_a_table_is_not_broken_behind_its_dashes():
+    shown = charts.table(pd.DataFrame({"with": ["--contract 0.5", "a--b"]})).data
+    assert '<span style="white-space: nowrap">--contract</span> 0.5' in shown and shown.count("nowrap") == 1

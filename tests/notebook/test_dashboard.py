@@ -79,6 +79,15 @@ def held():
     board.wait()
 
 
+def test_what_runs_counts_its_seconds_and_says_what_it_does():
+    board = Dashboard({}, frames(1))
+    board._say("Loading <the> deployment")
+    board._tick(3.2)
+    assert board.status.value == "Loading &lt;the&gt; deployment … 3 s"
+    board._say("4 of 8 requests")
+    assert board.status.value == "4 of 8 requests … 3 s"
+
+
 def test_a_run_ends_with_the_last_frame_drawn():
     board = Dashboard({}, frames(3))
     assert board.run() == board.frame

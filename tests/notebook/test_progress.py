@@ -2,6 +2,7 @@
 
 import io
 import logging
+from types import SimpleNamespace
 
 import nbformat
 import papermill
@@ -61,16 +62,13 @@ def shown(monkeypatch):
     """The lines that an open notebook shows: those displayed, and those that take their place."""
     lines = {"displayed": [], "changed": []}
 
-    class Handle:
-        display_id = "one"
+    def publish(data, metadata, transient=None, update=False):
+        lines["changed" if update else "displayed"].append(data["text/plain"])
 
+    shell = SimpleNamespace(display_pub=SimpleNamespace(publish=publish))
     monkeypatch.setenv("JPY_SESSION_NAME", "lesson.ipynb")
-    monkeypatch.setattr(progress, "get_ipython", lambda: object())
-    monkeypatch.setattr(
-        progress, "display", lambda data, **_: lines["displayed"].append(data["text/plain"]) or Handle()
-    )
-    monkeypatch.setattr(progress, "update_display", lambda data, **_: lines["changed"].append(data["text/plain"]))
-    return lines
+    monkeypatch.setattr(progress, "get_ipython", lambda: shell)
+    return lines | {"shell": shell}
 
 
 def test_in_an_open_notebook_one_line_changes_in_its_place(shown):
@@ -87,6 +85,13 @@ def test_a_wait_that_fails_says_so_and_ends(shown):
     with pytest.raises(KeyError), progress.wait("Starting"):
         raise KeyError("no")
     assert shown["changed"][-1].startswith("Starting · ended early")
+
+
+def test_a_wait_shows_while_what_runs_in_it_is_captured(shown):
+    with progress.wait("Catching up") as line:
+        shown["shell"].display_pub = SimpleNamespace(publish=lambda *_, **__: None)
+        line("from 'Ask'")
+    assert "⏳ Catching up: step 1, from 'Ask'" in shown["changed"]
 
 
 def test_it_fits_where_a_benchmark_tells_parts(shown):
@@ -112,3 +117,15 @@ def test_without_a_notebook_it_goes_to_stderr(capsys):
     list(progress.over([1], "Trial"))
     said = capsys.readouterr()
     assert said.out == "" and "Trial: 1 of 1, 1" in said.err
+
+
+def test_what_ends_soon_says_nothing_and_what_lasts_says_its_step(shown):
+    with progress.wait("Exercise 4.2 is checked", after_s=2.0) as line:
+        progress.say("a Triton loads the repository")
+        line.tick(1.0)
+        assert shown["displayed"] == shown["changed"] == []
+        line.tick(2.0)
+    assert shown["displayed"] == ["⏳ Exercise 4.2 is checked: step 1, a Triton loads the repository · 2 s"]
+    assert shown["changed"][-1].startswith("Exercise 4.2 is checked · done")
+    progress.say("to nobody")
+    assert len(shown["displayed"]) == 1

@@ -10,14 +10,17 @@ from inflight.notebook import sections
 
 
 def lecture(*cells):
-    """Markdown from strings that begin with #, code from others; "@" marks a cell that later ones need."""
+    """Markdown from strings that begin with #, code from others; "@" marks a cell that later ones need, "&" a long."""
     made = nbformat.v4.new_notebook()
     for source in cells:
         new = nbformat.v4.new_markdown_cell if source.startswith("#") else nbformat.v4.new_code_cell
-        made.cells.append(new(source.removeprefix("@"), metadata={"tags": ["setup"] if source.startswith("@") else []}))
+        text = source.lstrip("@&")
+        marks = source.removesuffix(text)
+        made.cells.append(new(text, metadata={"tags": [TAGS[mark] for mark in marks]}))
     return made
 
 
+TAGS = {"@": "setup", "&": "long"}
 CAUGHT_UP = 'from inflight.notebook import catch_up\n\ncatch_up("09", "Ask")\n'
 
 
@@ -30,6 +33,9 @@ CAUGHT_UP = 'from inflight.notebook import catch_up\n\ncatch_up("09", "Ask")\n'
         (["@client = 1", "## Ask", CAUGHT_UP.replace("Ask", "Tell") + "client"], ["does not begin with catch_up"]),
         (["@client = 1", "## Ask", CAUGHT_UP.replace("09", "08") + "client"], ["does not begin with catch_up"]),
         (["@client = 1", "## Ask", "client = 2", "[client for _ in range(3)]"], []),
+        (["@&client = 1", "## Ask", CAUGHT_UP + "client"], []),
+        (["&client = 1", "## Ask", "2"], ["'' has a cell tagged `long` that is no `setup`"]),
+        (["@&print(1)", "## Ask", "2"], ["'' has a cell tagged `long` that is no `setup` or gives no name"]),
         (["## Ask", "def f(x):\n    return x + y"], ["takes y from"]),
         (["## Ask", "%%writefile {folder}/x\nabc"], ["takes folder from"]),
         (["## Ask", "import math\n[math.sqrt(n) for n in (lambda q: q)(range(3))]", "math.pi"], []),
@@ -57,6 +63,43 @@ def test_what_is_missing_is_run_once_and_quietly(shell, monkeypatch, capsys):
     sections.catch_up("09", "Ask")
     assert shell.user_ns["runs"] == [1], "all is there"
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("cells", "ran"),
+    [
+        (["@a = 1", "@&b = a", "@c = 1", "## Ask", "c"], ["a = 1", "c = 1"]),
+        (["@a = 1", "@&b = a", "@c = 1", "## Ask", "b"], ["a = 1", "b = a", "c = 1"]),
+        (["@&a = 1", "@&b = a", "@&c = 1", "## Ask", "b"], ["a = 1", "b = a"]),
+        (["@&a = 1", "@b = a", "## Ask", "0"], ["a = 1", "b = a"]),
+        (["@&a = 1", "@a = 2", "## Ask", "a"], ["a = 2"]),
+        (["@&a = 1", "## Ask", "a = 3\na", "a", "## See", "a"], []),
+    ],
+)
+def test_a_long_cell_is_run_for_a_section_that_takes_a_name_from_it(cells, ran):
+    assert [one.cell.source for one in sections._needed(lecture(*cells), "Ask")] == ran
+
+
+def test_what_is_long_is_made_up_for_when_a_section_takes_it(shell, monkeypatch, capsys):
+    book = lecture("@runs = ['a']", "## Build", "@&runs.append('b')\nbuilt = 1", "## Ask", "runs", "## See", "built")
+    monkeypatch.setattr(sections, "_lecture", lambda number: book)
+    sections.catch_up("09", "Ask")
+    assert shell.user_ns["runs"] == ["a"]
+    sections.catch_up("09", "See")
+    assert shell.user_ns["runs"] == ["a", "b"]
+    said = capsys.readouterr().err
+    assert "Catching up for 'Ask': 1 of 1, its first cells" in said
+    assert "Catching up for 'See': 2 of 2, from 'Build'" in said
+
+
+def test_a_cell_that_catches_up_itself_brings_nothing_that_the_section_does_not_take(shell, monkeypatch):
+    catches_up = "from inflight.notebook import catch_up\ncatch_up('09', 'Build')\nready = 1"
+    book = lecture("@runs = []", "@&long = runs.append(1)", "## Build", f"@{catches_up}", "long", "## Ask", "ready")
+    monkeypatch.setattr(sections, "_lecture", lambda number: book)
+    sections.catch_up("09", "Ask")
+    assert shell.user_ns["ready"] == 1 and shell.user_ns["runs"] == []
+    sections.catch_up("09", "Build")
+    assert shell.user_ns["runs"] == [1]
 
 
 def test_a_cell_that_fails_is_named(shell, monkeypatch):

@@ -4,13 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import nbformat
 import pytest
 
 from inflight.errors import CourseError
 from inflight.paths import COURSE
-from tools import form, lessons, titles
+from tools import form, homes, lessons, titles
 
 SYLLABUS = """[[lesson]]
 name = "01_slots"
@@ -287,6 +288,11 @@ def add_markdown(text):
     return lambda notebook: notebook["cells"].append(cell)
 
 
+def shows(text):
+    output = {"output_type": "display_data", "metadata": {}, "data": {"text/html": text}}
+    return lambda notebook: notebook["cells"][2]["outputs"].append(output)
+
+
 @pytest.mark.parametrize(
     ("kind", "edit", "says"),
     [
@@ -295,6 +301,9 @@ def add_markdown(text):
         ("solutions", lambda nb: nb["metadata"]["kernelspec"].update(name="mine"), "carries what an editor"),
         ("labs", lambda nb: nb["cells"][1]["metadata"].update(collapsed=True), "carries what an editor"),
         ("notebooks", lambda nb: nb["cells"][1].update(execution_count=7), "not run once from top to bottom"),
+        ("notebooks", shows("in /root/.cache/x"), "an output shows /root/; run"),
+        ("solutions", shows("<a href='file:///home/ada/x'>"), "an output shows /home/ada/; run"),
+        ("notebooks", shows("C:/Users/me.you/x"), "an output shows /Users/me.you/; run"),
         ("notebooks", add_markdown("see [this](../labs/02_none.ipynb)"), "link to ../labs/02_none.ipynb leads nowhere"),
         ("notebooks", add_markdown("# Another"), "2 top headings"),
         ("notebooks", add_markdown("### Deep"), "headings skip a level: [1, 3]"),
@@ -321,6 +330,21 @@ def test_the_gate_sees_errors_missing_notebooks_and_strays(built):
     assert "solutions/01_slots_solution.ipynb: a cell shows an error" in problems
     assert "labs/01_slots_lab.ipynb: missing" in problems
     assert "labs/05_old.ipynb: no lesson gives it" in problems
+
+
+def test_a_home_folder_is_stored_as_a_tilde_whosever_it_is():
+    texts = {
+        "/srv/ada/.cache/x": "~/.cache/x",
+        "/root/a and /home/ada/b": "~/a and ~/b",
+        "/workspace/root/a, /rooted/b, /srv/adam/c": "/workspace/root/a, /rooted/b, /srv/adam/c",
+    }
+    for text, kept in texts.items():
+        stream = nbformat.v4.new_output("stream", text=text)
+        shown = nbformat.v4.new_output("display_data", {"text/html": f"<b>{text}</b>", "image/png": "/root/"})
+        homes.without_home([stream, shown], Path("/srv/ada"))
+        assert stream.text == kept and shown.data == {"text/html": f"<b>{kept}</b>", "image/png": "/root/"}
+    [root] = homes.without_home([nbformat.v4.new_output("stream", text="/a/b")], Path("/"))
+    assert root.text == "/a/b", "who has no home lives in /"
 
 
 def test_links_in_code_are_not_links(built):

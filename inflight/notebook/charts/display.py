@@ -175,6 +175,7 @@ def table(frame: pd.DataFrame, decimals: int = 1) -> HTML:
         # A long name may be broken rather than push the table off a narrow page. Not by a style: JupyterLab takes that
         # away from what this user's kernel has not made.
         text = re.sub(r"(?<=\w)([_/=]|-+|[.,:](?=[^\W\d]))(?=\w)", r"\1<wbr>", html.escape(str(value)))
+        text = re.sub(r"(?<![\w-])--\w+", r'<span style="white-space: nowrap">\g<0></span>', text)  # not after its --
         return f'<{tag} style="{look}">{text}</{tag}>'
 
     numeric = [pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes]

@@ -11,6 +11,7 @@ from inflight.bench import batch_run, workload
 from inflight.bench.batch_run import Arrival, Outcome
 from inflight.bench.batches_on_paper import batches_on_paper, in_figures
 from inflight.errors import CourseError
+from inflight.notebook import progress
 from inflight.notebook.grading.checker import grades
 from inflight.notebook.grading.finding import NOT_YET, Finding, Measured
 from inflight.triton import custom_batching, repository
@@ -180,6 +181,7 @@ def _batches(folder: Path, library: Path, lengths: list[int]) -> list[list[int]]
     )
     repository.edit(repo, repository.BATCH_COST, _FRAGMENT, TRITON_BATCH_STRATEGY_PATH=library)
     try:
+        progress.say("a Triton with your library is asked")
         with Server(repo) as server:
             arrivals = [Arrival(0.0, work=length) for length in lengths]
             return _lengths(batch_run.run(server, repository.BATCH_COST, arrivals, log_path, silence_s=_SILENCE_S))

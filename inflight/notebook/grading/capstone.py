@@ -19,6 +19,7 @@ from inflight.bench.load_generator import COLUMNS
 from inflight.bench.service import BRIEF, Brief, Deployment, Served
 from inflight.checkpoint.tokenizer import ChatTokenizer, load_tokenizer
 from inflight.errors import CourseError
+from inflight.notebook import progress
 from inflight.notebook.grading.checker import grades
 from inflight.notebook.grading.finding import NOT_YET, Finding, Measured
 
@@ -206,6 +207,7 @@ def _advice(runs: list[Served]) -> str:
 
 
 def _play(chosen: Deployment, brief: Brief, seed: int) -> Served:
+    progress.say(f"{brief.number} hidden requests are rehearsed")
     return service.rehearse(chosen, brief, _tokenizer(), seed)
 
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from inflight.errors import CourseError
-from inflight.notebook import journal, mine
+from inflight.notebook import journal, mine, progress
 from inflight.notebook.grading.finding import NOT_YET, Finding, Measured, hint, measured
 
 SEED = "INFLIGHT_SEED"  # the environment's: the same hidden cases again
 MOST_KEPT = 300  # characters of a hint, in the learner's record
+LONG_S = 2.0  # from then on a check says what it does
 
 # The module beside this one that holds a lesson's graders, by the number before the dot of its exercises.
 _LESSONS = {
@@ -177,7 +178,8 @@ def check(exercise: str, answer: object) -> Result:
     CourseError
         Only with COURSE_STRICT=1: the answer is not right.
     """
-    result = Result(exercise, NOT_YET) if untouched(answer) else _grade(exercise, answer)
+    with progress.wait(f"Exercise {exercise} is checked", after_s=LONG_S):
+        result = Result(exercise, NOT_YET) if untouched(answer) else _grade(exercise, answer)
     if result.status != NOT_YET:
         figures = [
             {"what": figure.what, "value": figure.value, "course": figure.course, "nothing": figure.nothing}
@@ -233,7 +235,7 @@ def _grade(exercise: str, answer: object) -> Result:
     if not isinstance(found, dict) and _is_open(answer, any):  # it has no parts of which one could be right
         return Result(exercise, NOT_YET)
     findings = found if isinstance(found, dict) else {"": found}
-    findings = {part: _finding(given) if callable(given) else given for part, given in findings.items()}
+    findings = {part: _part(part, given) if callable(given) else given for part, given in findings.items()}
     hints = {part: hint(finding) for part, finding in findings.items()}
     statuses = {part: _STATUS.get(said, "wrong") for part, said in hints.items()}
     status = _of_all(set(statuses.values()))
@@ -265,6 +267,11 @@ def _keep(part: str, answer: object, exercise: str) -> str:
         return mine.keep(part, Path(given), exercise)
     except CourseError as error:  # the answer is right all the same
         return str(error)
+
+
+def _part(part: str, grade: Callable) -> Finding | dict:
+    progress.say(part)
+    return _finding(grade)
 
 
 def _finding(grade: Callable) -> Finding | dict:

@@ -21,7 +21,7 @@ from inflight.engine.config import BuildConfig, Chunk, Request, Response
 from inflight.engine.executor import Executor
 from inflight.engine.fake_model import FakeModel
 from inflight.errors import CourseError
-from inflight.notebook import mine
+from inflight.notebook import mine, progress
 from inflight.notebook.grading.checker import grades
 from inflight.notebook.grading.finding import NOT_YET, Finding, Measured
 from inflight.paths import ASSETS
@@ -311,6 +311,7 @@ def _engine_for_a_service(folder: object, choose: random.Random) -> Finding | di
     lengths = [*(choose.randint(20, 60) for _ in range(USERS - 1)), PROMPT]
     words = info.pretrained_config["vocab_size"]
     requests = [Request([choose.randrange(words) for _ in range(length)], ANSWER) for length in lengths]
+    progress.say(f"your engine computes {len(requests)} prompts")
     try:
         with Executor.load(info.folder) as executor:
             responses = executor.generate_all(requests)
@@ -435,6 +436,7 @@ def _keeps_its_words(folder: object, choose: random.Random) -> Finding:
         tokenizer = checkpoint.load_tokenizer(info.folder)
         prompts = [tokenizer.encode(tokenizer.chat(f"Tell me about {one}.")) for one in choose.sample(TOPICS, PROMPTS)]
         requests = [Request(prompt, WORDS, return_log_probs=True) for prompt in prompts]
+        progress.say(f"your engine computes {PROMPTS} prompts, alone and together")
         with Executor.load(info.folder) as executor:
             alone = [executor.generate(request) for request in requests]
             together = executor.generate_all(requests)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from inflight.notebook import progress
 from inflight.notebook.grading.checker import grades
 from inflight.notebook.grading.finding import NOT_YET, Finding, Measured
 from inflight.paths import COURSE
@@ -237,6 +238,7 @@ def _played(models: list[Path], streams: list[dict], within_s: float) -> list[di
         "places": PLACES,
         "streams": streams,
     }
+    progress.say(f"{len(streams)} streams, without a cache and with yours")
     ran = subprocess.run(
         [sys.executable, "-m", TRIAL], input=json.dumps(case), capture_output=True, text=True, timeout=within_s
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from inflight.bench import streams
 from inflight.bench.sequences import Step
 from inflight.errors import CourseError
+from inflight.notebook import progress
 from inflight.notebook.grading.checker import grades
 from inflight.notebook.grading.finding import NOT_YET, Finding, Measured
 from inflight.triton.server import Server
@@ -336,6 +337,7 @@ def _play(path: Path, texts: list[str], leave_after: dict[int, int], strategy: s
         (repo / MODEL / "config.pbtxt").write_text(config, encoding="utf-8")
         (repo / MODEL / "1" / "model.py").write_text(_AROUND, encoding="utf-8")
         shutil.copyfile(path, repo / MODEL / "1" / WRITTEN)
+        progress.say(f"a Triton with your model answers {len(texts)} texts, {strategy}, {places} places")
         try:
             server = Server(repo).start()
         except CourseError as error:

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 
 from inflight.errors import CourseError
+from inflight.notebook import progress
 from inflight.paths import ASSETS
 from inflight.triton import repository, transport
 from inflight.triton.server import Server
@@ -59,8 +60,10 @@ def served(repo: Path, replaced: Collection[str] = PIPELINE) -> Iterator[transpo
             [f"--model-repository={copy}", "--model-control-mode=explicit", "--disable-auto-complete-config"]
         )
         try:
+            progress.say("a Triton loads the repository")
             server.start()
             _load(server)
+            progress.say("it is asked")
             with transport.Connection(server.grpc_url) as connection:
                 yield connection
         except CourseError as error:
