@@ -3,6 +3,7 @@
 import os
 import secrets
 import signal
+import time
 from pathlib import Path
 
 import psutil
@@ -23,6 +24,8 @@ MARK = "INFLIGHT_TEST_RUN"
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "browser: needs Chromium; runs after the other tests")
+    if until := os.environ.get("INFLIGHT_TEST_UNTIL"):
+        config.pluginmanager.register(Hurry(float(until)))
     # A shell has what it starts in the background ignore interrupts, of which some tests send one.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
@@ -53,6 +56,24 @@ def pytest_collection_modifyitems(items):
         return int("browser" in item.path.name or item.get_closest_marker("browser") is not None), 0, ""
 
     items.sort(key=rank)
+
+
+class Hurry:
+    """Of a run that has a limit of time, begins no notebook when that is near: better most of a verdict than none.
+
+    `.ci/run` sets INFLIGHT_TEST_UNTIL, in seconds since 1970; without it everything runs.
+    """
+
+    def __init__(self, until: float):
+        self._until, self._begun = until, set[Path]()
+
+    @pytest.hookimpl(tryfirst=True)  # before the kernel is started
+    def pytest_runtest_setup(self, item):
+        if not isinstance(item, IPyNbCell) or item.path in self._begun:
+            return
+        if time.time() > self._until:
+            pytest.skip("not begun: the time that this run has is nearly over")
+        self._begun.add(item.path)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,8 +1,11 @@
 """The whole suite's run, on suites of one or a few tests."""
 
+import time
+
 import nbformat
 import pytest
 
+from inflight.paths import COURSE
 from tools import suite
 
 WORKERS = suite.WORKERS
@@ -14,6 +17,15 @@ def test_it():
     first = not seen.exists()
     seen.touch()
     assert not first
+"""
+
+CONFTEST = """
+import sys
+sys.path.insert(0, {course!r})
+from tests.conftest import Hurry
+
+def pytest_configure(config):
+    config.pluginmanager.register(Hurry({until}))
 """
 
 
@@ -51,6 +63,16 @@ def test_a_notebook_runs_again_from_its_first_cell(root, capfd):
     nbformat.write(nbformat.v4.new_notebook(cells=cells), root / "notebooks" / "one.ipynb")
     assert suite.run([]) == 0
     assert "2 passed" in capfd.readouterr().out.partition("Once more")[2]
+
+
+@pytest.mark.parametrize("left_s, said", [(-1, "1 passed, 2 skipped"), (3600, "3 passed")])
+def test_a_notebook_is_not_begun_when_time_is_nearly_over(root, capfd, left_s, said):
+    cells = [nbformat.v4.new_code_cell(source) for source in ("number = 1", "number")]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), root / "notebooks" / "one.ipynb")
+    (root / "conftest.py").write_text(CONFTEST.format(course=str(COURSE), until=time.time() + left_s))
+    assert suite.run(["-rs"]) == 0
+    out = capfd.readouterr().out
+    assert said in out and ("the time that this run has is nearly over" in out) == (left_s < 0)
 
 
 def test_one_that_fails_twice_fails_the_run(root, capfd):
