@@ -1,6 +1,7 @@
 """Nobody waits for what is heavy before it is used: no notebook's first cells, figure, adapter or `inflight --help`.
 
-Each import runs in a Python of its own, and what it brought along is read from that Python's `sys.modules`.
+Each import runs in a process of its own, and what it brought along is read from that process's `sys.modules`. The
+processes are forks of one Python, which has what most of them take and what is light.
 """
 
 import ast
@@ -52,12 +53,43 @@ for name in ("triton_python_backend_utils", "c_python_backend_utils"):
 """
 
 
-def brought(statements: str) -> set[str]:
-    """Heavy modules that a Python has after `statements`."""
-    script = f"{statements}\nimport json, sys\nprint()\nprint(json.dumps(list(sys.modules)))"
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=COURSE)
-    assert ran.returncode == 0, ran.stderr
-    return HEAVY & set(json.loads(ran.stdout.splitlines()[-1]))
+NURSERY = """
+import contextlib, json, os, sys, traceback
+import IPython.display, ipywidgets, numpy, pandas, plotly.graph_objects
+
+for line in sys.stdin:
+    if (child := os.fork()) == 0:
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                exec(json.loads(line), {"__name__": "__main__"})
+            answer = list(sys.modules)
+        except BaseException:
+            answer = traceback.format_exc()
+        print(json.dumps(answer), flush=True)
+        os._exit(0)
+    if status := os.waitpid(child, 0)[1]:
+        print(json.dumps(f"the process ended with {status}"), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def brought():
+    """Function: the heavy modules that a process has after `statements`."""
+    nursery = subprocess.Popen(
+        [sys.executable, "-c", NURSERY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=COURSE
+    )
+
+    def heavy(statements: str) -> set[str]:
+        nursery.stdin.write(json.dumps(statements) + "\n")
+        nursery.stdin.flush()
+        modules = json.loads(nursery.stdout.readline())
+        assert isinstance(modules, list), modules
+        return HEAVY & set(modules)
+
+    assert heavy("") == set()
+    with nursery:
+        yield heavy
+        nursery.stdin.close()
 
 
 def first_imports(path) -> str:
@@ -67,22 +99,26 @@ def first_imports(path) -> str:
     return "\n".join(ast.unparse(node) for node in nodes if isinstance(node, ast.Import | ast.ImportFrom))
 
 
+def test_what_is_heavy_is_seen(brought):
+    assert brought("import gguf") == {"gguf"} and brought("import torch") == {"torch"} and brought("") == set()
+
+
 @pytest.mark.parametrize("name", IMPORTS)
-def test_a_module_brings_nothing_heavy(name):
+def test_a_module_brings_nothing_heavy(brought, name):
     assert brought(IMPORTS[name]) == set()
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
-def test_a_lessons_first_cells_bring_nothing_heavy(lesson):
+def test_a_lessons_first_cells_bring_nothing_heavy(brought, lesson):
     statements = first_imports(LESSONS[lesson])
     assert "inflight" in statements  # else nothing is held here
     assert brought(statements) <= EXEMPT.get(lesson, set())
 
 
-def test_what_adapters_share_brings_nothing_heavy():
+def test_what_adapters_share_brings_nothing_heavy(brought):
     assert brought(f"{IN_TRITON}import inflight.triton.python_model") == set()
 
 
 @pytest.mark.parametrize("model", ADAPTERS)
-def test_an_adapter_brings_what_it_computes_with_and_nothing_else(model):
+def test_an_adapter_brings_what_it_computes_with_and_nothing_else(brought, model):
     assert brought(f"{IN_TRITON}runpy.run_path({str(ADAPTERS[model])!r})") <= EXEMPT.get(model, set())
