@@ -14,7 +14,7 @@ import re
 import time
 from pathlib import Path
 
-import nbformat
+import lazy_loader
 import numpy as np
 import pandas as pd
 
@@ -22,6 +22,7 @@ from inflight.errors import CourseError
 from inflight.notebook import syllabus, workspace
 from inflight.paths import COURSE
 
+nbformat = lazy_loader.load("nbformat")  # one to two seconds, and no check needs it
 FILE = "journal.jsonl"
 MOST_BYTES = 16 * 2**20  # some hundred thousand checks
 CHECKED = re.compile(r"""\bcheck\(\s*["'](\d+\.\d+)["']""")

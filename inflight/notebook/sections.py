@@ -11,22 +11,25 @@ from __future__ import annotations
 
 import ast
 import builtins
+import json
 import re
 import symtable
 from collections.abc import Iterator
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, NamedTuple
 
-import nbformat
 from IPython import get_ipython
 from IPython.core.inputtransformer2 import TransformerManager
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
-from nbformat import NotebookNode
 
 from inflight.errors import CourseError
 from inflight.notebook import progress
 from inflight.paths import COURSE
 from inflight.triton.server import Server
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 SETUP = frozenset({"setup", "parameters"})  # tags of cells that later sections need
 LONG = "long"  # tag of those among them that only some later sections need, and that take more than a few seconds
@@ -213,8 +216,10 @@ def _from_outside(table: symtable.SymbolTable) -> Iterator[str]:
             yield symbol.get_name()
 
 
-def _lecture(number: str) -> NotebookNode:
+def _lecture(number: str) -> NotebookNode | SimpleNamespace:
+    """The cells of a lecture, as nbformat has them; to import that takes one to two seconds, and whoever runs waits."""
     paths = sorted((COURSE / "notebooks").glob(f"{number}_*.ipynb"))
     if not paths:
         raise CourseError(f"There is no lecture {number!r} to catch up with.")
-    return nbformat.read(paths[0], as_version=4)
+    cells = json.loads(paths[0].read_text(encoding="utf-8"))["cells"]
+    return SimpleNamespace(cells=[SimpleNamespace(**{**cell, "source": "".join(cell["source"])}) for cell in cells])

@@ -17,15 +17,19 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-import nbformat
+import lazy_loader
 from jupyter_core.paths import jupyter_runtime_dir
 
 from inflight.errors import CourseError
 from inflight.files import replace_text
 from inflight.paths import COURSE
 
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+nbformat = lazy_loader.load("nbformat")  # one to two seconds, and a notebook needs it for no cell
 COPIED = ("notebooks", "labs")  # a learner's
 SHOWN = ("solutions", "assets")  # the course's
 VERSIONS = ".versions.json"  # what each copy was made from
@@ -165,7 +169,7 @@ def _copy(sources: dict[str, Path], folder: Path) -> tuple[list[str], list[str]]
     return made, newer
 
 
-def _version(notebook: nbformat.NotebookNode) -> str:
+def _version(notebook: NotebookNode) -> str:
     return hashlib.sha256(json.dumps([cell.source for cell in notebook.cells]).encode()).hexdigest()
 
 
@@ -178,7 +182,7 @@ def _versions(folder: Path) -> dict[str, str]:
     return found if isinstance(found, dict) else {}
 
 
-def _without_outputs(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+def _without_outputs(notebook: NotebookNode) -> NotebookNode:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
