@@ -70,24 +70,26 @@ def build(
     """
     lab_gpu.write(root)
     written: dict[Path, NotebookNode] = {}
-    for folder in _folders(root, lessons):
-        for kind in _kinds(folder):
-            notebook, path = source(folder, kind), root / kind / titles.file_name(kind, folder.name)
-            path.parent.mkdir(exist_ok=True)
-            if keep_outputs and kind != "labs":
-                notebook = _cleaned(_with_stored_outputs(notebook, path))
-            elif execute_cells and kind != "labs":
-                _write(notebook, path)  # a section that catches up looks its heading up there
-                started = time.monotonic()
-                notebook = _cleaned(execute(notebook, f"{kind}/{folder.name}", path.parent))
-                _note_seconds(root, f"{kind}/{folder.name}", time.monotonic() - started)
-            _write(notebook, path)
-            written[path] = notebook
-    bare = {path: bundles for path, book in written.items() if (bundles := pictures.without_picture(book))}
-    if bare:
-        pictures.draw(itertools.chain(*bare.values()))
-    for path in bare:
-        _write(written[path], path)
+    try:
+        for folder in _folders(root, lessons):
+            for kind in _kinds(folder):
+                notebook, path = source(folder, kind), root / kind / titles.file_name(kind, folder.name)
+                path.parent.mkdir(exist_ok=True)
+                if keep_outputs and kind != "labs":
+                    notebook = _cleaned(_with_stored_outputs(notebook, path))
+                elif execute_cells and kind != "labs":
+                    _write(notebook, path)  # a section that catches up looks its heading up there
+                    started = time.monotonic()
+                    notebook = _cleaned(execute(notebook, f"{kind}/{folder.name}", path.parent))
+                    _note_seconds(root, f"{kind}/{folder.name}", time.monotonic() - started)
+                _write(notebook, path)
+                written[path] = notebook
+    finally:  # the next build would not know that those before a cell that fails lack theirs
+        bare = {path: bundles for path, book in written.items() if (bundles := pictures.without_picture(book))}
+        if bare:
+            pictures.draw(itertools.chain(*bare.values()))
+        for path in bare:
+            _write(written[path], path)
     if (picture := pictures.of_readme(root)) is not None:
         (root / pictures.README_PICTURE).parent.mkdir(parents=True, exist_ok=True)
         (root / pictures.README_PICTURE).write_text(picture, encoding="utf-8")
