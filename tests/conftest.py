@@ -23,7 +23,6 @@ MARK = "INFLIGHT_TEST_RUN"
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "browser: needs Chromium; runs after the other tests")
     if until := os.environ.get("INFLIGHT_TEST_UNTIL"):
         config.pluginmanager.register(Hurry(float(until)))
     # A shell has what it starts in the background ignore interrupts, of which some tests send one.
