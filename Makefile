@@ -2,21 +2,31 @@
 # PYTHON3 is what .venv is made with: make test PYTHON3=python3.12
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
+# A file, and so a notebook, stays with one worker.
+PYTEST := $(PYTHON) -m pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+# Of the notebooks, those that are short: the others are in test-all until they are.
+SHORT := 00 02 07
 
 .DEFAULT_GOAL := help
-.PHONY: help setup course check test lab notebooks site release clean
+.PHONY: help setup course check quick test test-all lab notebooks site release clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/make \1	\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/make \1	\2/p' Makefile | expand -t 18
 
-course: setup ## run every notebook; the pages are then in build/course
+course: setup ## run every lecture, 15 to 35 minutes on two cores; the pages are then in build/course
 	@.venv/bin/inflight run
 
 check: setup ## lint, types, imports between rooms, workflows, scripts, notebooks, advisories: under a minute
 	@$(PYTHON) -m tools.check
 
-test: setup ## run every test, and check every notebook against its stored outputs
-	@$(PYTHON) -m tools.lessons test
+quick: setup ## the tests that start no server and no browser: a minute and a half
+	@$(PYTEST) -m "not server and not browser and not slow" tests
+
+test: setup ## the gate: every test but the slow ones, and the short notebooks against their stored outputs
+	@$(PYTEST) -m "not slow" $(foreach lesson,$(SHORT),$(wildcard notebooks/$(lesson)_* solutions/$(lesson)_*)) tests
+
+test-all: setup ## every test and every notebook, an hour and more
+	@$(PYTEST) notebooks solutions tests
 
 lab: setup ## copy the lessons to work/, which is yours, and open JupyterLab there, on this machine only
 	@.venv/bin/inflight lab

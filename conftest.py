@@ -2,15 +2,17 @@
 nor the lines that say how far a long cell is, which no notebook keeps, nor whose home a folder is in.
 """
 
+import os
+
+import pytest
+from nbval.plugin import IPyNbCell
+
 from inflight.notebook.progress import is_progress
 from tools.homes import without_home
 
 
 def pytest_configure(config):
-    if not config.pluginmanager.hasplugin("nbval"):
-        return
-    from nbval.plugin import IPyNbCell
-
+    os.environ["COURSE_STRICT"] = "1"  # a check in a notebook that is not passed fails its cell
     compare = IPyNbCell.compare_outputs
 
     def compare_outputs(self, test, ref, skip_compare=None):
@@ -23,3 +25,9 @@ def pytest_configure(config):
 def pytest_collectstart(collector):
     if hasattr(collector, "skip_compare"):  # a notebook; nbval skips PNG and JPEG by itself
         collector.skip_compare += ("image/svg+xml",)
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if isinstance(item, IPyNbCell):
+            item.add_marker(pytest.mark.timeout(0))  # nbval's own limit holds for a cell

@@ -1,14 +1,12 @@
-"""What holds for the whole test run: its order, no server left behind, and the engines and servers that many share."""
+"""What holds for the whole test run: no server is left behind; and the engines and servers that many tests share."""
 
 import os
 import secrets
 import signal
-import time
 from pathlib import Path
 
 import psutil
 import pytest
-from nbval.plugin import IPyNbCell
 
 from inflight.checkpoint import sources as checkpoints
 from inflight.checkpoint import weights
@@ -16,15 +14,13 @@ from inflight.engine import builder as engine
 from inflight.triton import repository
 from inflight.triton.server import Server
 from tests.engines import build_small, write_small_gguf, write_tiny
-from tools import form
 
 SERVER_PROCESSES = ("tritonserver", "triton_python_backend_stub")
 MARK = "INFLIGHT_TEST_RUN"
+CORES = sorted(os.sched_getaffinity(0))
 
 
 def pytest_configure(config):
-    if until := os.environ.get("INFLIGHT_TEST_UNTIL"):
-        config.pluginmanager.register(Hurry(float(until)))
     # A shell has what it starts in the background ignore interrupts, of which some tests send one.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
@@ -37,42 +33,18 @@ def keep_to_own_cores(worker: int, num_workers: int) -> None:
     An engine has as many threads as it sees cores, and each step waits for the last of them: threads of two engines on
     the same two cores take three times as long as one thread each.
     """
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, cores[worker::num_workers] or cores)
+    os.sched_setaffinity(0, CORES[worker::num_workers] or CORES)
 
 
-def pytest_collection_modifyitems(items):
-    """Unit tests, then browser tests, then notebooks; the sort is stable, so a notebook's cells stay in order.
-
-    The notebook that takes longest comes first: were it the last, one worker would wait for the other.
-    """
-    took = form.machine_seconds()
-
-    def rank(item):
-        if isinstance(item, IPyNbCell):
-            name = f"{item.path.parent.name}/{item.path.stem.removesuffix('_solution')}"
-            return 2, -took.get(name, 0), item.path
-        return int("browser" in item.path.name or item.get_closest_marker("browser") is not None), 0, ""
-
-    items.sort(key=rank)
-
-
-class Hurry:
-    """Of a run that has a limit of time, begins no notebook when that is near: better most of a verdict than none.
-
-    `.ci/run` sets INFLIGHT_TEST_UNTIL, in seconds since 1970; without it everything runs.
-    """
-
-    def __init__(self, until: float):
-        self._until, self._begun = until, set[Path]()
-
-    @pytest.hookimpl(tryfirst=True)  # before the kernel is started
-    def pytest_runtest_setup(self, item):
-        if not isinstance(item, IPyNbCell) or item.path in self._begun:
-            return
-        if time.time() > self._until:
-            pytest.skip("not begun: the time that this run has is nearly over")
-        self._begun.add(item.path)
+@pytest.fixture
+def two_cores():
+    """Both cores for the test, also where its worker keeps to one: what it starts has two threads."""
+    if len(CORES) < 2:
+        pytest.skip("this machine has one core")
+    own = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, CORES[:2])
+    yield
+    os.sched_setaffinity(0, own)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -134,10 +106,10 @@ def tiny_gpt2(small_checkpoint, tmp_path_factory) -> checkpoints.Checkpoint:
     return write_tiny("gpt2", small_checkpoint.path, tmp_path_factory.mktemp("tiny") / "gpt2")
 
 
-# Servers --------------------------------------------------------------------------------------------------------------
+# Servers, for tests that ask and neither load nor kill, for as long as a worker runs ----------------------------------
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def streaming_server(course_engine, tmp_path_factory):
     """The course's model behind a decoupled repository."""
     repo = repository.assemble(tmp_path_factory.mktemp("streaming") / "repo", course_engine, decoupled_mode=True)
@@ -145,7 +117,7 @@ def streaming_server(course_engine, tmp_path_factory):
         yield server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def whole_server(course_engine, tmp_path_factory):
     """The course's model behind a repository that is not decoupled: one response a request."""
     repo = repository.assemble(tmp_path_factory.mktemp("whole") / "repo", course_engine, decoupled_mode=False)

@@ -3,7 +3,6 @@
     python -m tools.lessons build [NN …]     write notebooks/, labs/ and solutions/
     python -m tools.lessons build --sources [NN …]    the same, keeping the outputs that are stored: nothing is run
     python -m tools.lessons check            compare what is committed with what the source gives
-    python -m tools.lessons test [args …]    every test, then every notebook, in one pytest run
 
 `lessons/NN_topic/lecture.py` and `lab.py` are jupytext percent scripts. In a lab, the tag `solution` keeps a cell from
 the learner; inside a cell, what stands between these two lines is replaced by its `# LAB:` lines, or by `...`:
@@ -37,7 +36,7 @@ from inflight.errors import CourseError
 from inflight.notebook import syllabus
 from inflight.notebook.execution import WIDGET_MIME, execute, select
 from inflight.notebook.progress import is_progress
-from tools import form, homes, instructor, lab_gpu, pictures, suite, titles
+from tools import form, homes, instructor, lab_gpu, pictures, titles
 
 ROOT = Path(__file__).resolve().parent.parent
 # Each kind of notebook, by the folder it goes to: the script it is made from.
@@ -353,7 +352,7 @@ def _prose_problems(notebook: NotebookNode, base: Path) -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """The three commands of the module's docstring; returns the exit status."""
+    """The two commands of the module's docstring; returns the exit status."""
     command, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
     try:
         if command == "build":
@@ -368,12 +367,10 @@ def main(arguments: list[str]) -> int:
             problems = check(ROOT)
             print(*problems or ["The notebooks and README.md are what their source gives."], sep="\n")
             return 1 if problems else 0
-        if command == "test":
-            return suite.run(rest)
     except CourseError as error:
         print(error, file=sys.stderr)
         return 1
-    print("Usage: python -m tools.lessons build [--sources] [NN …] | check | test [pytest arguments]", file=sys.stderr)
+    print("Usage: python -m tools.lessons build [--sources] [NN …] | check", file=sys.stderr)
     return 2
 
 
