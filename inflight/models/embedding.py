@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inflight import engine, tiers
+from inflight import tiers
 from inflight.errors import CourseError
 from inflight.models import huggingface
 
@@ -40,7 +40,7 @@ class Embedder:
 
     def __init__(self, checkpoint_dir: str | Path, dtype: str = "auto", device: str | None = None):
         device = tiers.checked(device)
-        self.dtype = _best_dtype(device) if dtype == "auto" else dtype
+        self.dtype = huggingface.best_dtype(device) if dtype == "auto" else dtype
         whole = huggingface.pipeline(checkpoint_dir, dtype=self.dtype, device=device)
         self._tokenizer, self._model = whole.tokenizer, whole.model.base_model
 
@@ -80,7 +80,3 @@ class Embedder:
             states = self._model(input_ids=ids, attention_mask=mask.long(), use_cache=False).last_hidden_state.float()
             means = (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
             return torch.nn.functional.normalize(means, dim=1).cpu().numpy()
-
-
-def _best_dtype(device: str) -> str:
-    return "bfloat16" if device != "cpu" or engine.cpu_has_bfloat16() else "float32"

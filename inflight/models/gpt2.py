@@ -145,7 +145,7 @@ class Gpt2:
 
 
 def load(
-    folder: str | Path, kv_cache: str = "on", dtype: str = "bfloat16", num_slots: int = 8, device: str | None = None
+    folder: str | Path, kv_cache: str = "on", dtype: str = "auto", num_slots: int = 8, device: str | None = None
 ) -> Gpt2:
     """A GPT-2 of any size, from a Hugging Face folder with safetensors weights.
 
@@ -155,8 +155,8 @@ def load(
     kv_cache : str
         "on", "off" or "tutorial"; see the top of this module.
     dtype : str
-        Precision of weights, cache and arithmetic: "bfloat16", "float32" or, on a GPU, "float16". The tutorial's is
-        float32.
+        Precision of weights, cache and arithmetic: "auto" (`huggingface.best_dtype`), "bfloat16", "float32" or, on a
+        GPU, "float16". The tutorial's is float32.
     num_slots : int
         Sequences that the cache holds; each takes 2 * layers * positions * width numbers.
     device : str, optional

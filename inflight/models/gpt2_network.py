@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Attend: TypeAlias = "Callable[[int, torch.Tensor], torch.Tensor]"
 
-DTYPES = {"cpu": ("bfloat16", "float32"), "cuda": ("bfloat16", "float16", "float32")}
+DTYPES = {"cpu": ("bfloat16", "float32"), "cuda": ("bfloat16", "float16", "float32")}  # beside "auto"
 DEVICE_NAMES = {"cpu": "CPU", "cuda": "GPU"}
 PACKED_FOR_TOKENS = 8  # number of tokens that the weights are packed for; others are computed too
 
@@ -129,6 +129,8 @@ def pretrained(folder: str | Path, dtype: str, device: str):
     import transformers
 
     kind = device.partition(":")[0]
+    if dtype == "auto":
+        dtype = huggingface.best_dtype(device)
     if dtype not in DTYPES[kind]:
         raise CourseError(
             f"dtype is {dtype}, which this computer's {DEVICE_NAMES[kind]} does not compute GPT-2 in: use "

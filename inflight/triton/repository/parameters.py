@@ -106,7 +106,10 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
     "iterative-gpt2": {
         **_GPT2_CHECKPOINT,
         "dtype": Parameter(
-            "choice", "bfloat16", "Precision of weights, cache and arithmetic.", ("bfloat16", "float16", "float32")
+            "choice",
+            "auto",
+            "Precision of weights, cache and arithmetic; auto: the faster one here.",
+            ("auto", "bfloat16", "float16", "float32"),
         ),
         "kv_cache": Parameter(
             "choice",
