@@ -188,8 +188,8 @@ def run(lessons: list[str] | None, out: Path, notebooks: Path = NOTEBOOKS) -> pd
     paths = select(found, lessons)
     out.mkdir(parents=True, exist_ok=True)
     (out / "plotly.min.js").write_text(get_plotlyjs(), encoding="utf-8")
-    each = "one to three minutes each on two cores"  # the whole course: 17 minutes with AVX-512, 33 with AVX2 and no more
-    print(f"{len(paths)} to run, one after the other, {each}; what is done is kept in {out}.", flush=True)
+    # The whole course takes 17 minutes on two cores with AVX-512, 33 on two with AVX2 and no more.
+    print(f"{len(paths)} to run, on two cores one to three minutes each; what is done is kept in {out}.", flush=True)
     rows, cards, started = [], [], datetime.now().isoformat()
     for path in paths:
         row, executed = _run_one(path, out)

@@ -511,7 +511,7 @@ charts.table(pd.DataFrame(rows, columns=columns))
 
 # %% [markdown]
 # The first two rows compute alike and differ in who shares a pass. What a pass costs is another matter: padding and
-# `generate` first, then the cache, then bfloat16.
+# `generate` first, then the cache, then bfloat16 where the processor computes with it.
 #
 # Our GPT-2 has 15 MB of weights, which may stay in the processor's caches. At GPT-2's own size, 124 million parameters,
 # the picture is clearer. It takes minutes, so these figures are recorded; `inflight bench gpt2` makes them on your machine.
@@ -629,7 +629,7 @@ board
 # |---|---|---|
 # | Start | `Server(repo)` | the same; the config says `KIND_GPU` |
 # | A pass of single tokens | some two hundred kernels, each started from Python | one **CUDA graph**, captured when the model loads: all start at once |
-# | Precision | `gpt2_dtype` `bfloat16` or `float32` | also `float16` |
+# | Precision | `gpt2_dtype` `auto`: `bfloat16`, or `float32` where the CPU has none | also `float16` |
 # | Version | Triton 2.51 (24.10), provisional | 24.12 or newer, but not 25.09: a third pass is never scheduled ([core #456](https://github.com/triton-inference-server/core/pull/456)) |
 # | Measure | `inflight bench gpt2` | the same, or `assets/lab-gpu/measure.sh` |
 #
