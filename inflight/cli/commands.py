@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
-from inflight import containers, engine, leftovers, models, triton
+from inflight import engine, leftovers, models, triton
 from inflight.checkpoint.names import DEFAULT
 from inflight.cli import bench, bench_sweep, datasets, gpt2, progress, terminal
 from inflight.cli.terminal import ENGINE_DIR, console, progress_console
@@ -255,16 +255,7 @@ def serve(
             "run code as you.",
         ),
     ] = False,
-    image: Annotated[
-        str | None, typer.Option(help="Run it in a container of this image; by default as INFLIGHT_IMAGE says.")
-    ] = None,
-    runtime: Annotated[str, typer.Option(help="docker or podman; by default whichever works.")] = "",
-    run_options: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--run-option", metavar="OPTION", help="Given to the runtime's `run`; may be given several times."
-        ),
-    ] = None,
+    image: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run a model repository on 127.0.0.1 until Ctrl-C, and show how its models are.
 
@@ -272,6 +263,11 @@ def serve(
 
     Example: [bold]inflight serve --http-port 8000 --grpc-port 8001 --set decoupled_mode=true[/]
     """
+    if image is not None:
+        raise CourseError(
+            "--image is no option any more: the course starts no containers. Start yours with the command in "
+            "assets/lab-gpu/README.md, and give the course its address: INFLIGHT_URL=http://127.0.0.1:8000."
+        )
     if repo is not None and (engine_dir or values or with_llama_python or with_bls or contract):
         raise CourseError(
             "A repository that exists is served as it is: leave out --engine-dir, --set, --contract, --with-bls and "
@@ -288,7 +284,6 @@ def serve(
             metrics_port=metrics_port,
             private=private,
             open_control=open_control,
-            place=None if image is None else containers.Image(image, runtime, tuple(run_options or ())),
         ) as server:
             addresses = f"HTTP     {server.http_url}\ngRPC     {server.grpc_url}\nmetrics  {server.metrics_url}\n"
             terminal.show_until_it_ends(server, f"{addresses}{_who_may(server)}\nCtrl-C stops the server.")

@@ -13,17 +13,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from inflight import cache, files, machine, manifest, tiers
 from inflight import checkpoint as checkpoints
 from inflight.cache import made_once
-from inflight.checkpoint import as_huggingface, tokenizer
+from inflight.checkpoint import tokenizer
 from inflight.checkpoint.sources import Checkpoint
-from inflight.containers import Image
-from inflight.engine import in_container, trtllm_commands
+from inflight.engine import trtllm_commands
 from inflight.engine.config import BuildConfig
 from inflight.engine.folder import CONFIG_FILE, engine_version, flaw
 from inflight.errors import CourseError
@@ -76,11 +75,8 @@ def build(
     folder: str | Path,
     tier: str | None = None,
     device: str | None = None,
-    progress: Callable[[str], None] = print,
 ) -> Path:
     """Build an engine; nothing is at `folder` until all of it is.
-
-    Where the environment's INFLIGHT_IMAGE is an image with TensorRT-LLM, its engine is built too, beside ours.
 
     Parameters
     ----------
@@ -89,8 +85,6 @@ def build(
         for options that only an engine there has.
     device : str, optional
         Where an engine of the tier cuda computes: "cuda", or "cpu" to try it without a GPU; by default the GPU.
-    progress : callable
-        Called with a line whenever a step in a container has news.
 
     Returns
     -------
@@ -119,9 +113,6 @@ def build(
     with files.written_aside(folder.resolve(), "engine") as aside:
         with _reading(checkpoint):
             pretrained = _compile(checkpoint, config, aside) if tier == "cpu" else _write(checkpoint, config, aside)
-        image = Image.of_environment()
-        if image is not None and image.has_tensorrt_llm:
-            in_container.build(_in_huggingface_form(checkpoint), config, aside, image, progress)
         resolved = dataclasses.replace(config, quant_algo=pretrained["quantization"]["quant_algo"])
         family = "gpt" if pretrained["architecture"].startswith("GPT") else "llama"
         (aside / COMMANDS_FILE).write_text(trtllm_commands.as_markdown(resolved, family), encoding="utf-8")
@@ -135,15 +126,6 @@ def build(
         (aside / CONFIG_FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         manifest.write(aside)
     return folder
-
-
-def _in_huggingface_form(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint as TensorRT-LLM's converters take it: of a GGUF file, the folder that is made of it once."""
-    if checkpoint.format != "gguf":
-        return checkpoint
-    folder = as_huggingface.folder(checkpoint)
-    cache.say(f"TensorRT-LLM converts a folder of Hugging Face: that of {checkpoint.name} is {folder}.")
-    return dataclasses.replace(checkpoint, path=folder, format="hf")
 
 
 @contextmanager
@@ -222,9 +204,7 @@ def cached(
     config = config or BuildConfig()
     tier = tier or _tier_for(config)
     config = _resolved(config, tier)
-    image = Image.of_environment()
-    built_in = [image.name] if image is not None and image.has_tensorrt_llm else []
-    parts = [checkpoint.sha256, engine_version(tier), FOLDER_FORMAT, dataclasses.asdict(config), *built_in]
+    parts = [checkpoint.sha256, engine_version(tier), FOLDER_FORMAT, dataclasses.asdict(config)]
     key = json.dumps(parts + [device] * (device is not None))
     folder = cache.place("engines", f"{checkpoint.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}")
     return made_once(

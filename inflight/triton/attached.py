@@ -1,4 +1,4 @@
-"""The third way to a server: a Triton that runs somewhere already, started by whoever it was.
+"""The second way to a server: a Triton that runs somewhere already, started by whoever it was.
 
 Nothing of it is ours but the addresses. What can be done is found out when we attach, and what cannot is told in one
 sentence: whether models are loaded on request, and whether the engine's iteration log can be read here.
@@ -23,7 +23,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight import leftovers
 from inflight.errors import CourseError
-from inflight.triton import doors, image_repository, iteration_feed, keys, repository, transport
+from inflight.triton import doors, iteration_feed, keys, repository, transport
 from inflight.triton.iteration_feed import MetricsFeed
 
 URL, GRPC_URL, METRICS_URL = "INFLIGHT_URL", "INFLIGHT_GRPC_URL", "INFLIGHT_METRICS_URL"  # environment
@@ -31,6 +31,7 @@ ENGINE, LOG_PATH = "tensorrt_llm", "iteration_log_path"
 NO_SUCH_MODEL = "inflight-is-anything-loaded-on-request"
 LOOK_EVERY_S = 0.2
 LOAD_TIMEOUT_S = 300
+PLACES = ("_path", "_dir", "_file")  # how parameters end that name files of the machine where Triton runs
 
 
 @dataclass(frozen=True)
@@ -283,7 +284,12 @@ class Attached:
         """A config of our repository with the places of the server's; on a machine that is ours, as it is."""
         if self._shares_files:
             return config
-        return image_repository.with_settings(self._message(config.name), config)
+        theirs = self._message(config.name)
+        theirs.model_transaction_policy.CopyFrom(config.model_transaction_policy)
+        for name, value in config.parameters.items():
+            if not name.endswith(PLACES):
+                theirs.parameters[name].CopyFrom(value)
+        return theirs
 
     def may_load(self, model: str) -> bool:
         """Whether a model may be loaded or unloaded; where it may not, that is said. What it was is remembered."""

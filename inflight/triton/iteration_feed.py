@@ -1,8 +1,8 @@
 """Writes an iteration log in the course's form for an engine that writes none, from what else it tells.
 
-TensorRT-LLM tells of its iterations in two places: in Triton's verbose log, one JSON line for each, and in the metrics,
-which show the latest every `stats_check_period_ms`. A feed reads one of them and appends to the file that the model's
-`iteration_log_path` names. So whoever reads that file reads the same columns, wherever the engine runs.
+TensorRT-LLM tells of its iterations in the metrics, which show the latest every `stats_check_period_ms`. The feed reads
+them and appends to the file that the model's `iteration_log_path` names. So whoever reads that file reads the same
+columns, wherever the engine runs.
 
 What the engine does not tell is left blank: who was in an iteration, and how many it completed. Two columns mean
 something else there: `paused` counts the requests that were paused in that iteration, and `waiting` those that have a
@@ -16,8 +16,6 @@ import json
 import math
 import threading
 import time
-from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 
 from inflight.engine.config import IterationStats
@@ -29,53 +27,6 @@ LOOK_EVERY_S = 0.05
 PATIENCE_S = 5.0  # for figures that lag behind
 SETTLED_S = 0.5  # the figures stand still this long when nothing runs
 MOST_FILLED = 2000  # iterations between two looks
-BREAK_S = 5.0
-MARK = '"Iteration Counter"'
-FORMATS = ("%m-%d-%Y %H:%M:%S.%f", "%m-%d-%Y %H:%M:%S")
-
-
-# From the verbose log -------------------------------------------------------------------------------------------------
-
-
-def from_log_line(line: str) -> IterationStats | None:
-    """What a line of Triton's verbose log tells of an iteration; None when it is another line.
-
-    `iteration_ms` is 0: it is the time since the line before, see `VerboseLogFeed`.
-    """
-    if MARK not in line or "{" not in line:
-        return None
-    try:
-        told = json.loads(line[line.index("{") : line.rindex("}") + 1])
-        number = lambda name: int(told.get(name) or 0)
-        active, scheduled = number("Active Request Count"), number("Scheduled Requests")
-        return _stats(
-            iteration=number("Iteration Counter"),
-            timestamp=_seconds(told["Timestamp"]),
-            active=active,
-            scheduled=scheduled,
-            most=number("Max Request Count"),
-            waiting=max(0, active - scheduled),
-            paused=number("Paused Requests"),
-            context_tokens=number("Total Context Tokens"),
-            generation_tokens=number("Generation Requests") or number("Total Generation Tokens"),
-            used=number("Used KV cache blocks"),
-            free=number("Free KV cache blocks"),
-            blocks=number("Max KV cache blocks"),
-            reused=number("Reused KV cache blocks"),
-            tokens_per_block=number("Tokens per KV cache block"),
-        )
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-def _seconds(timestamp: str) -> float:
-    """Seconds since 1970 of a time in the container's local time, which is UTC in NVIDIA's images."""
-    for form in FORMATS:
-        try:
-            return datetime.strptime(f"{timestamp}+0000", f"{form}%z").timestamp()
-        except ValueError:
-            continue
-    raise ValueError(timestamp)
 
 
 # From the metrics -----------------------------------------------------------------------------------------------------
@@ -153,13 +104,6 @@ def filled(before: IterationStats, now: IterationStats, since: float) -> list[It
         )
         for left in reversed(range(number))
     ]
-
-
-def _milliseconds(before: IterationStats | None, now: IterationStats) -> float:
-    """How long an iteration took, of which the log has only the end; 0 after a break in which nothing ran."""
-    if before is None or now.iteration != before.iteration + 1 or now.timestamp - before.timestamp > BREAK_S:
-        return 0.0
-    return max(0.0, now.timestamp - before.timestamp) * 1000
 
 
 # Feeds ----------------------------------------------------------------------------------------------------------------
@@ -252,33 +196,3 @@ class MetricsFeed(Feed):
         if rows or now.active == 0:
             self._looked_at = time.time()
         return rows
-
-
-class VerboseLogFeed(Feed):
-    """From the verbose log of a server, which has every iteration."""
-
-    def __init__(self, triton_log: Path, log_path: Path):
-        super().__init__(log_path)
-        self._log, self._place, self._half = triton_log, 0, ""
-        self._before: IterationStats | None = None
-
-    def _look(self) -> list[IterationStats]:
-        rows = []
-        for line in self._new_lines():
-            now = from_log_line(line)
-            if now is None:
-                continue
-            before, self._before = self._before, now
-            rows.append(dataclasses.replace(now, iteration_ms=_milliseconds(before, now)))
-        return rows
-
-    def _new_lines(self) -> Iterator[str]:
-        try:
-            with open(self._log, encoding="utf-8", errors="replace") as log:
-                log.seek(self._place)
-                text = self._half + log.read()
-                self._place = log.tell()
-        except OSError:
-            return
-        *whole, self._half = text.split("\n")
-        yield from whole

@@ -11,9 +11,7 @@ Triton's Performance Analyzer does. They tell of models and counts, and change n
 
 The key lies in one file of the server's own folder, which the user alone can open. A process of the same user finds it
 by the server's address: `of` looks for the process that listens there, and takes the key only if that process is a
-`tritonserver` of this user, started by us; for one in a container it looks for the client of the runtime, a process of
-this user that publishes the port for as long as it runs. So a key goes to no other address, and to no other program at
-the same one.
+`tritonserver` of this user, started by us. So a key goes to no other address, and to no other program at the same one.
 
 What remains: root reads everything, and so do programs of the same user. While a server ends, its ports are free a
 moment before its process is gone; what is sent then may reach whoever takes them, with a key that opens nothing more.
@@ -32,7 +30,6 @@ from pathlib import Path
 
 import psutil
 
-from inflight import containers
 from inflight.triton import hidden_arguments, watch
 
 HEADER = "inflight-key"
@@ -41,7 +38,6 @@ CONTROL = ("model-repository", "shared-memory", "trace", "logging")
 INFERENCE = ("inference", "metadata", "model-config", "statistics")
 HOST = "127.0.0.1"
 BACKENDS = "backends"  # in the server's folder
-INSIDE = "inside"  # the same, of a server in a container: what is mounted
 LOOK_AGAIN_S = 1.0  # where another's server was found
 
 
@@ -159,36 +155,16 @@ def _find(port: int) -> tuple[psutil.Process | None, Key | None]:
     for process in _servers():
         if watch.listens(process.pid, (HOST, port)):
             return process, _key_of(process)
-    for process in _processes(*containers.RUNTIMES):
-        if folder := _published_folder(process, port):
-            return process, read(folder)
     _missed[port] = time.monotonic()  # another's server
     return None, None
 
 
 def _servers() -> Iterator[psutil.Process]:
     """The processes of this user that are Triton."""
-    return _processes("tritonserver")
-
-
-def _processes(*names: str) -> Iterator[psutil.Process]:
-    """The processes of this user with one of these names."""
     for process in psutil.process_iter(["name", "uids"]):
         uids = process.info["uids"]
-        if process.info["name"] in names and uids and set(uids) == {os.getuid()}:
+        if process.info["name"] == "tritonserver" and uids and set(uids) == {os.getuid()}:
             yield process
-
-
-def _published_folder(runtime: psutil.Process, port: int) -> Path | None:
-    """The server's folder, if this is a runtime's client that runs a container of ours and publishes that port."""
-    try:
-        arguments = runtime.cmdline()
-    except psutil.Error:
-        return None
-    if not any(one.startswith(f"--publish={HOST}:{port}:") for one in arguments):
-        return None
-    mounted = [one.removeprefix("--volume=").partition(":")[0] for one in arguments if one.startswith("--volume=")]
-    return next((Path(one) for one in mounted if one.endswith(f"/{INSIDE}")), None)
 
 
 def _key_of(process: psutil.Process) -> Key | None:

@@ -3,11 +3,11 @@
     with Server("repo") as server:
         print(server.http_url, server.grpc_url)
 
-It runs in one of three ways: the `tritonserver` inside the nvidia-pytriton wheel (`wheel`; with arguments of your own
-`by_hand`), one in a container (`container`), or one that runs already, started by somebody else (`attached`). Models
-are loaded one by one through the server's API (`--model-control-mode=explicit`), so that the state of each is known at
-any time and the reason of a failure at once. That API, and others that could be turned against the user, take a key
-that only the user's own processes find; `keys` says which.
+It runs in one of two ways: the `tritonserver` inside the nvidia-pytriton wheel (`wheel`; with arguments of your own
+`by_hand`), or one that runs already, started by somebody else (`attached`). Models are loaded one by one through the
+server's API (`--model-control-mode=explicit`), so that the state of each is known at any time and the reason of a
+failure at once. That API, and others that could be turned against the user, take a key that only the user's own
+processes find; `keys` says which.
 """
 
 from __future__ import annotations
@@ -26,13 +26,10 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from inflight import containers
-from inflight.containers import Image
 from inflight.errors import CourseError
-from inflight.triton import attached, keys, repository, transport, watch
+from inflight.triton import keys, repository, transport, watch
 from inflight.triton.attached import Address, Attached
 from inflight.triton.by_hand import ByHand
-from inflight.triton.container import Container
 from inflight.triton.repository import batchers
 from inflight.triton.supervised import LOG_LINES, Options, Supervised
 from inflight.triton.wheel import Wheel
@@ -119,9 +116,9 @@ class Server:
     open_control : bool
         Let every request load models and change settings, without a key: any user of this machine can then run code
         as you. For tools that must do so and can send no key.
-    place : Image or Address, optional
-        A container's image to run it in, or the address of a server that runs already; see `attach`. By default as the
-        environment's INFLIGHT_IMAGE or INFLIGHT_URL says, and else this machine, from the wheel.
+    place : Address, optional
+        Of a server that runs already; see `attach`. By default as the environment's INFLIGHT_URL says, and else none:
+        it is started on this machine, from the wheel.
 
     Attributes
     ----------
@@ -133,9 +130,9 @@ class Server:
     Raises
     ------
     CourseError
-        It is to be private and open; INFLIGHT_PRIVATE is neither 0 nor 1; both an image and an address are set. When
-        starting: the machine does not let a server be closed to other users; the repository has a problem, a named port
-        is in use, or a model cannot be loaded; there is no such image or nobody at the address.
+        It is to be private and open; INFLIGHT_PRIVATE is neither 0 nor 1. When starting: the machine does not let a
+        server be closed to other users; the repository has a problem, a named port is in use, or a model cannot be
+        loaded; nobody answers at the address.
     """
 
     def __init__(
@@ -148,11 +145,12 @@ class Server:
         on_state: Callable[[ModelState], None] | None = None,
         private: bool | None = None,
         open_control: bool = False,
-        place: Image | Address | None = None,
+        place: Address | None = None,
     ):
         options = Options(http_port, grpc_port, metrics_port, _is_private(private, open_control), open_control)
-        place = place or _place()
-        self._way = _way(Path(repo).absolute(), options, place)
+        place = place or _address()
+        repo = Path(repo).absolute()
+        self._way = Wheel(repo, options) if place is None else Attached(repo, place)
         self._options = options
         self._on_state = on_state or (lambda state: None)
         self.started_at = 0.0
@@ -192,7 +190,7 @@ class Server:
         return cls._of(way, way.options, functools.partial(Server.by_hand, list(arguments)))
 
     @classmethod
-    def _of(cls, way: Wheel | Container | Attached, options: Options, twin: Callable[[], Server]) -> Server:
+    def _of(cls, way: Wheel | Attached, options: Options, twin: Callable[[], Server]) -> Server:
         server = cls.__new__(cls)
         server._way, server._options, server.twin = way, options, twin
         server._on_state = lambda state: None
@@ -547,17 +545,11 @@ def _is_private(private: bool | None, open_control: bool) -> bool:
     return False
 
 
-def _place() -> Image | Address | None:
-    """Where the environment says that Triton runs; None: here, from the wheel."""
-    image, address = Image.of_environment(), Address.of_environment()
-    if image is not None and address is not None:
+def _address() -> Address | None:
+    """Where the environment says that a Triton runs already; None: it is started here, from the wheel."""
+    if os.environ.get("INFLIGHT_IMAGE"):
         raise CourseError(
-            f"Both {containers.IMAGE} and {attached.URL} are set: unset one, for a server runs in one place."
+            "INFLIGHT_IMAGE is set, and the course starts no containers any more. Unset it; start yours with the "
+            "command in assets/lab-gpu/README.md, and give the course its address: INFLIGHT_URL=http://127.0.0.1:8000."
         )
-    return image or address
-
-
-def _way(repo: Path, options: Options, place: Image | Address | None) -> Wheel | Container | Attached:
-    if isinstance(place, Image):
-        return Container(repo, options, place)
-    return Wheel(repo, options) if place is None else Attached(repo, place)
+    return Address.of_environment()

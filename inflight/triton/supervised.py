@@ -1,8 +1,8 @@
 """What a server of ours is, whichever way it came to run: a `tritonserver` that a supervisor keeps.
 
-Two ways share it: `wheel` starts the supervisor as a process of this machine, `container` inside a container. Either
-way its standard input and output are ours: it says when the server runs and when it has ended, and ends the server when
-its input does. So a server ends with the program that started it, however that ends.
+`wheel` starts the supervisor as a process of this machine. Its standard input and output are ours: it says when the
+server runs and when it has ended, and ends the server when its input does. So a server ends with the program that
+started it, however that ends.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Options:
 
 
 class Supervised:
-    """A `tritonserver`, its supervisor, and the folder that both share. `wheel` and `container` say how they start.
+    """A `tritonserver`, its supervisor, and the folder that both share. `wheel` says how it starts.
 
     Attributes
     ----------
@@ -62,7 +62,6 @@ class Supervised:
 
     can_load = True
     loads_by_itself = False
-    start_timeout_s: float = START_TIMEOUT_S
 
     def __init__(self, repo: Path, options: Options):
         self.repo = repo
@@ -163,17 +162,15 @@ class Supervised:
                 "Make room there, or set TMPDIR."
             ) from error
         try:
-            with self._runtime_log() as said:
-                self._supervisor = subprocess.Popen(
-                    self._command(),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=said,
-                    bufsize=0,
-                    env=self._environment(),
-                    start_new_session=True,
-                    pass_fds=[owner],
-                )
+            self._supervisor = subprocess.Popen(
+                self._command(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                env=self._environment(),
+                start_new_session=True,
+                pass_fds=[owner],
+            )
         finally:
             os.close(owner)  # the folder is the supervisor's
         # Popen keeps itself, and so the pipe, when it is forgotten while its process runs.
@@ -181,12 +178,8 @@ class Supervised:
         weakref.finalize(self, self._supervisor.stdin.close)
         self._pid = self._read_pid()
 
-    def _runtime_log(self) -> contextlib.AbstractContextManager:
-        """Where what is said beside the protocol goes: by default where ours does."""
-        return contextlib.nullcontext()
-
     def _read_pid(self) -> int:
-        """The server's number, which the supervisor says first; an image's own greetings may come before."""
+        """The server's number, which the supervisor says first."""
         assert self._supervisor is not None and self._supervisor.stdout is not None
         said = ""
         for line in iter(self._supervisor.stdout.readline, b""):
@@ -231,13 +224,13 @@ class Supervised:
 
     def _wait_until_live(self) -> bool:
         """True when the API answers, False when the process has ended."""
-        deadline = time.monotonic() + self.start_timeout_s
+        deadline = time.monotonic() + START_TIMEOUT_S
         while not self.ends(within_s=0):
             if transport.is_ok(self.http_url, "/v2/health/live", timeout_s=1):
                 return self._is_ours()
             if time.monotonic() > deadline:
                 raise CourseError(
-                    f"tritonserver did not answer within {self.start_timeout_s:g} s. Its last lines:\n{self.log_tail()}"
+                    f"tritonserver did not answer within {START_TIMEOUT_S} s. Its last lines:\n{self.log_tail()}"
                 )
             self.ends(within_s=0.05)
         return False

@@ -1,4 +1,4 @@
-"""The first way to a server: the `tritonserver` inside the nvidia-pytriton wheel, a process of this machine."""
+"""The way to a server of our own: the `tritonserver` inside the nvidia-pytriton wheel, a process of this machine."""
 
 from __future__ import annotations
 
