@@ -3,13 +3,16 @@
 They are made from each model's config.pbtxt, so that most of them pass Triton's own checks, and sent over gRPC (raw and
 typed contents) and HTTP (JSON and binary). By hand, as many as one likes:
 
-    INFLIGHT_FUZZ_REQUESTS=20000 INFLIGHT_FUZZ_SEED=7 python -m pytest tests/triton/test_fuzz.py -s
+    INFLIGHT_FUZZ_REQUESTS=20000 python -m pytest tests/triton/test_fuzz.py -s
+
+Each run has a seed of its own, which it prints; INFLIGHT_FUZZ_SEED gives it.
 """
 
 import contextlib
 import json
 import os
 import re
+import secrets
 import struct
 import threading
 from collections import Counter
@@ -35,8 +38,10 @@ from inflight.triton.repository.foreign import FOREIGN
 from inflight.triton.server import Server
 from tests.engines import active_requests, metric, wait_until
 
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
 NUM_REQUESTS = int(os.environ.get("INFLIGHT_FUZZ_REQUESTS", "1000"))
-SEED = int(os.environ.get("INFLIGHT_FUZZ_SEED", "1"))
+SEED = int(os.environ.get("INFLIGHT_FUZZ_SEED") or secrets.randbits(31))
 BATCH = 5  # requests that are sent at once
 DEADLINE_S = 60
 OTHERS = (EMBEDDING, RUNNING_SUM, BATCH_COST, *GPT2, BASELINE)
@@ -387,7 +392,7 @@ def test_no_request_ends_a_process_breaks_a_stream_or_stays(server):
     decoupled = {config.name for config in configs if config.model_transaction_policy.decoupled}
     decoupled |= {"ensemble"} if "tensorrt_llm" in decoupled else set()
     before, said, sender = processes(server), Counter(), Sender(server, decoupled)
-    print(f"{NUM_REQUESTS // 2} requests, seed {SEED}")
+    print(f"{NUM_REQUESTS // 2} requests, INFLIGHT_FUZZ_SEED={SEED}")
 
     @seed(SEED)
     @settings(

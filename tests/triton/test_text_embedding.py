@@ -14,6 +14,8 @@ from inflight.triton.repository import EMBEDDING
 from inflight.triton.server import Server
 from inflight.triton.transport import Connection
 
+pytestmark = pytest.mark.server
+
 TEXTS = ["how tall is it", "a much longer text about the tower that everybody knows", "pasta", "how tall is the tower"]
 
 
@@ -147,18 +149,6 @@ def test_the_performance_analyzer_sweeps_it(server):
     assert table["queue_ms"][0] < table["queue_ms"][1], "who is alone does not wait"
     done = telemetry.statistics_when(server.http_url, EMBEDDING, lambda now: now.executions)
     assert done.batches.index.max() <= 4
-
-
-@pytest.mark.parametrize("concurrency", [(), (0,), (1, 41)])
-def test_a_sweep_that_cannot_be_is_refused(concurrency):
-    with pytest.raises(CourseError, match="with 40 requests each must be from 1 to 40"):
-        perf_analyzer.sweep("127.0.0.1:9", EMBEDDING, perf_analyzer.text_data(TEXTS), concurrency, requests=40)
-
-
-def test_a_report_that_cannot_be_read_is_one_sentence(tmp_path):
-    (tmp_path / "report.csv").write_text("Concurrency\n1\n")
-    with pytest.raises(CourseError, match="left no report that can be read"):
-        perf_analyzer.read_report(tmp_path / "report.csv")
 
 
 def test_a_checkpoint_that_is_not_there_is_found_before_the_server_starts(tmp_path):
