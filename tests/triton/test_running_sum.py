@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import tritonclient.grpc as triton
 
 from inflight.bench import sequences
 from inflight.bench.sequences import Step, send
@@ -22,30 +21,6 @@ OLDEST = {
 SOON_US, LATE_US = 300_000, 60_000_000
 NO_START = "must specify the START flag"
 
-# Keeps its state with Triton instead of in the model: what it is given, and one more.
-COUNTER = "counter"
-COUNTER_CONFIG = """
-backend: "python"
-max_batch_size: 1
-input [ { name: "value"  data_type: TYPE_INT32  dims: [ 1 ] } ]
-output [ { name: "seen"       data_type: TYPE_INT32  dims: [ 1 ] },
-         { name: "state_out"  data_type: TYPE_INT32  dims: [ 1 ] } ]
-instance_group [ { count: 1  kind: KIND_CPU } ]
-sequence_batching {
-  state [ { input_name: "state_in"  output_name: "state_out"  data_type: TYPE_INT32  dims: [ 1 ]
-            initial_state { name: "zero"  data_type: TYPE_INT32  dims: [ 1 ]  zero_data: true } } ]
-}
-"""
-COUNTER_MODEL = """
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        states = [pb_utils.get_input_tensor_by_name(request, "state_in").as_numpy() for request in requests]
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("seen", state), pb_utils.Tensor("state_out", state + 1)])
-                for state in states]
-"""
-
 
 @pytest.fixture(scope="module")
 def log_path(tmp_path_factory):
@@ -61,9 +36,6 @@ def server(log_path, tmp_path_factory):
         running_sum_max_batch_size=PLACES,
         running_sum_max_sequence_idle_microseconds=LATE_US,
     )
-    (repo / COUNTER / "1").mkdir(parents=True)
-    (repo / COUNTER / repository.CONFIG).write_text(COUNTER_CONFIG)
-    (repo / COUNTER / "1" / "model.py").write_text(COUNTER_MODEL)
     with Server(repo) as server:
         yield server
 
@@ -180,16 +152,6 @@ def test_oldest_has_more_sequences_begun_than_a_batch_has_places(server, load, l
     assert answers.groupby("sequence")["sum"].last().to_dict() == {i: 300 * i + 3 for i in range(1, 9)}
 
 
-def test_a_batch_of_oldest_mixes_those_that_have_come(server, load):
-    """With other company than before: nobody has a place of their own."""
-    load(**{CANDIDATES: 8}, **OLDEST)
-    send(server, starts(1, 2, 3, 4))
-    company = send(server, [Step(4, 1), Step(2, 1)])
-    assert company["execution"].nunique() == 1 and company["place"].tolist() == [0, 1]
-    company = send(server, [Step(1, 1), Step(4, 1), Step(3, 1)])
-    assert company["execution"].nunique() == 1 and company["place"].tolist() == [0, 1, 2]
-
-
 def test_oldest_begins_no_more_than_its_candidates(server, load):
     load(**{CANDIDATES: 2})
     answers = send(server, talks([1, 2, 3], 3))
@@ -232,18 +194,3 @@ def test_a_request_without_a_correlation_id_is_refused(server, load):
     load()
     [message] = send(server, [Step(0, 1, start=True)])["message"]
     assert "correlation ID" in message
-
-
-# Implicit state -------------------------------------------------------------------------------------------------------
-
-
-def test_the_python_backend_gets_an_implicit_state_but_cannot_change_it(server):
-    """Triton hands the state to the model as an input; what the model answers is not kept, and nobody says so."""
-    value = triton.InferInput("value", [1, 1], "INT32").set_data_from_numpy(np.zeros((1, 1), np.int32))
-    with triton.InferenceServerClient(server.grpc_url) as connection:
-        answers = [
-            connection.infer(COUNTER, [value], sequence_id=1, sequence_start=n == 0, sequence_end=n == 2)
-            for n in range(3)
-        ]
-    assert [answer.as_numpy("state_out").item() for answer in answers] == [1, 1, 1]
-    assert [answer.as_numpy("seen").item() for answer in answers] == [0, 0, 0]  # 0, 1, 2 if it were kept
