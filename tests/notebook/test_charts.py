@@ -10,10 +10,10 @@ from IPython.utils.capture import capture_output
 
 from inflight import machine
 from inflight.errors import CourseError
-from inflight.notebook import charts, syllabus
+from inflight.notebook import charts
 from inflight.notebook.charts import kv_blocks, kv_blocks_summary, show
 from inflight.notebook.charts.display import BUTTONS_PX, in_course_look
-from inflight.notebook.palette import DECODE, HEIGHT, PREFILL, REQUEST, WASTE
+from inflight.notebook.palette import DECODE, HEIGHT, PREFILL
 
 ALT = "Two bars: decode takes 3 ms, prefill takes 1 ms."
 
@@ -126,11 +126,6 @@ def test_show_wants_a_summary(alt):
         show(go.Figure(), alt)
 
 
-def test_the_palette_has_no_colour_twice():
-    colours = [PREFILL, DECODE, WASTE, *REQUEST]
-    assert len(set(colours)) == len(colours)
-
-
 # Lesson 05: blocks ----------------------------------------------------------------------------------------------------
 
 
@@ -206,13 +201,3 @@ def test_runs_of_blocks_share_one_scale_and_a_run_may_be_empty():
     assert "nothing yet: nothing yet" in kv_blocks_summary(runs)
     assert "at most 3 waiting and 1 paused" in kv_blocks_summary(runs)
     assert len(json.dumps(in_course_look(fig))) < 20_000
-
-
-def test_the_cards_of_the_lessons_have_no_colours_of_their_own_for_a_theme_to_clash_with():
-    shown = charts.course_map(syllabus.table()).data
-    assert "<a href" in shown and "background" not in shown and "; color:" not in shown and '"color:' not in shown
-
-
-def test_an_option_in_a_table_is_not_broken_behind_its_dashes():
-    shown = charts.table(pd.DataFrame({"with": ["--contract 0.5", "a--b"]})).data
-    assert '<span style="white-space: nowrap">--contract</span> 0.5' in shown and shown.count("nowrap") == 1

@@ -5,7 +5,6 @@ import json
 import threading
 
 import ipywidgets
-import pandas as pd
 import plotly.graph_objects as go
 import pytest
 from plotly.offline import get_plotlyjs
@@ -77,15 +76,6 @@ def held():
     board.stop()
     work.go_on.set()
     board.wait()
-
-
-def test_what_runs_counts_its_seconds_and_says_what_it_does():
-    board = Dashboard({}, frames(1))
-    board._say("Loading <the> deployment")
-    board._tick(3.2)
-    assert board.status.value == "Loading &lt;the&gt; deployment … 3 s"
-    board._say("4 of 8 requests")
-    assert board.status.value == "4 of 8 requests … 3 s"
 
 
 def test_a_run_ends_with_the_last_frame_drawn():
@@ -210,12 +200,6 @@ def test_no_more_than_ten_frames_a_second_are_drawn_and_the_last_always():
     assert len(numbers) >= 12
 
 
-def test_an_update_is_small():
-    board = Dashboard({}, frames(1))
-    board.run()
-    assert len(board.picture.value) < 3_000
-
-
 def test_a_view_stays_through_a_run_and_not_into_the_next():
     board, views = Dashboard({}, frames(1)), []
     board.picture.observe(lambda change: views.append(json.loads(change.new)["layout"]["uirevision"]), "value")
@@ -239,13 +223,6 @@ def test_the_page_gets_plotly_when_it_asks_and_needs_no_network():
     assert len(json.dumps(picture.get_state(), default=str)) < 20_000
 
 
-def test_what_it_is_can_be_read_without_a_page():
-    board = Dashboard({"tokens": ipywidgets.IntSlider(3, 1, 9)}, frames(1))
-    assert "tokens = 3" in repr(board) and "nothing has run" in repr(board)
-    board.run()
-    assert "Frame number 0" in repr(board)
-
-
 # With a real server ---------------------------------------------------------------------------------------------------
 
 
@@ -264,6 +241,7 @@ def trace(number, tokens=64):
     return [TimedRequest("a b c", tokens, 0.0, 5)] * number
 
 
+@pytest.mark.server
 def test_a_trace_is_followed_while_it_runs(served):
     server, log_path = served
     with Client(server.grpc_url) as client:
@@ -274,6 +252,7 @@ def test_a_trace_is_followed_while_it_runs(served):
     assert whole.requests["output_len"].tolist() == [64] * 24
 
 
+@pytest.mark.server
 def test_stop_ends_the_requests_in_the_engine_too(served):
     server, log_path = served
     before = len(telemetry.iterations(log_path))
@@ -287,6 +266,7 @@ def test_stop_ends_the_requests_in_the_engine_too(served):
         assert trace_run.run(client, trace(1), log_path).requests["output_len"].sum() == 64
 
 
+@pytest.mark.server
 def test_a_server_that_is_gone_is_told_in_a_sentence(served, tmp_path):
     with Client("127.0.0.1:9") as client:
         board = Dashboard({}, lambda: (frame(0) for _ in trace_run.follow(client, trace(2), tmp_path / "none.jsonl")))
@@ -295,6 +275,7 @@ def test_a_server_that_is_gone_is_told_in_a_sentence(served, tmp_path):
     assert "went away after 0 of 2 answers" in board.status.value and ready_again(board)
 
 
+@pytest.mark.server
 def test_the_board_of_lesson_05_edits_loads_runs_and_keeps_the_run_before(served):
     server, log_path = served
     board = boards.policies(server, trace(12), log_path)
@@ -305,23 +286,6 @@ def test_the_board_of_lesson_05_edits_loads_runs_and_keeps_the_run_before(served
     assert repository.get_parameter(config, "batch_scheduler_policy") == "guaranteed_no_evict"
     assert "before: max_utilization, 1,280 tokens:" in frame.alt and "; guaranteed_no_evict, 1,280 tokens:" in frame.alt
     assert len(board.picture.value) < 60_000
-
-
-def test_blocks_are_promised_where_the_policy_promises_and_the_log_tells():
-    log = pd.DataFrame({
-        "iteration": [1, 2],
-        "requests": [[[7, 40, 0, 2]], [[7, 0, 1, 2]]],
-        "kv_blocks_free": [8, 8],
-        "tokens_per_block": [32] * 2,
-    })  # fmt: skip
-    nameless = log.assign(requests=[[], []])
-    titles = "guaranteed_no_evict, 320 tokens", "max_utilization, 320 tokens"
-    own, other = [TimedRequest("a", 30, 0, 40)], [TimedRequest("a", 30, 0, 41)]
-    found = boards._idle_blocks({f"before: {titles[0]}": log, titles[1]: log, titles[0]: log.iloc[:0]}, own)
-    assert list(found) == [f"before: {titles[0]}"]
-    assert found[f"before: {titles[0]}"]["promised"].tolist() == [1, 1]
-    assert boards._idle_blocks({titles[0]: log}, other) == {}, "prompts that are not recognized hurt no board"
-    assert boards._idle_blocks({titles[0]: nameless}, own) == {}
 
 
 # The race -------------------------------------------------------------------------------------------------------------

@@ -3,15 +3,14 @@
 import json
 
 import pytest
-from playwright.sync_api import sync_playwright
 from plotly.offline import get_plotlyjs
 
 from inflight.notebook import linked_marks
 from inflight.notebook.charts.display import in_course_look
+from tests.browser import chromium, needs_chromium
 from tests.notebook.chart_samples import FIGURES
-from tests.test_browser import ARGUMENTS, CHROMIUM
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: install it to run the browser tests")
+pytestmark = [needs_chromium, pytest.mark.browser]
 
 # A mark of each picture: its trace, its place in it; and whose it is.
 POINTED_AT = {
@@ -67,12 +66,10 @@ def page(tmp_path_factory):
         f"<!DOCTYPE html><head><meta charset='utf-8'><script>{get_plotlyjs()}</script>"
         f"<script>{linked_marks.SCRIPT}</script></head><body>{draws}</body>"
     )
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+    with chromium() as browser:
         page = browser.new_page(viewport={"width": 1000, "height": 900})
         page.goto(file.as_uri(), timeout=120_000)
         yield page
-        browser.close()
 
 
 @pytest.mark.parametrize("name", POINTED_AT)
@@ -92,8 +89,3 @@ def test_pointing_at_a_request_lets_it_stand_out_in_every_panel(page, name):
     page.mouse.move(1, 1)
     page.wait_for_selector(f"#{name} .inflight-faint", timeout=30_000, state="detached")
     assert page.evaluate(SEEN, name) == before
-
-
-def test_a_kernel_brings_the_script_and_does_so_once():
-    assert linked_marks.SCRIPT in linked_marks.link()._esm
-    assert linked_marks.link() is linked_marks.link()

@@ -22,12 +22,9 @@ def test_nothing_is_chosen_beforehand(options):
     [
         ("7", 7),
         (" 1,000 ", 1000),
-        ("30_000", 30_000),
         ("2.5", 2.5),
-        ("1 000", 1000),
         ("", None),
         ("nan", None),
-        ("1e999", None),
     ],
 )
 def test_a_number_is_read_as_people_write_it(text, number):

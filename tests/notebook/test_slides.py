@@ -90,25 +90,11 @@ def test_of_a_paragraph_the_slide_has_two_lines_and_the_notes_have_all():
     assert "Short. And sweet." in bodies([slide])[0]
 
 
-def test_a_sentence_does_not_end_inside_code():
-    said = "The file `a. B` is one. " + "It is long, and it goes on for a while. " * 5
-    assert "a. B" in bodies(slides.slides(lecture(f"## See\n\n{said}")))[1]
-
-
 def test_short_code_stays_with_what_it_prints_and_long_code_goes_to_the_notes():
     short, long = "x = 1\nprint(x)", "\n".join(f"print({n})" for n in range(40))
     made = slides.slides(lecture("## See", (short, printed("1\n")), (long, printed("0\n1\n"))))
     assert "print" in bodies(made)[1] and '<pre class="output">1</pre>' in bodies(made)[1]
     assert "40 lines" in bodies(made)[1] and "39" not in bodies(made)[1] and "39" in "".join(made[1].notes)
-
-
-def test_what_only_brings_names_is_left_out():
-    code = 'from inflight.notebook import catch_up\n\ncatch_up("04", "See")\nimport math\n\nprint(math.pi)'
-    parameters = nbformat.v4.new_code_cell("prediction = None", metadata={"tags": ["parameters"]})
-    notebook = lecture("## See", (code, printed("3.14")), ("import math",))
-    notebook.cells.append(parameters)
-    text = re.sub("<[^>]+>", "", bodies(slides.slides(notebook))[1])
-    assert "catch_up" not in text and "import" not in text and "prediction" not in text and "3.14" in text
 
 
 def test_a_picture_is_shown_without_its_code_and_a_high_one_has_prose_beside_it():
@@ -117,22 +103,6 @@ def test_a_picture_is_shown_without_its_code_and_a_high_one_has_prose_beside_it(
     assert "draw" not in "".join(bodies(made)) and "draw" in "".join(made[1].notes)
     assert 'alt="What it shows"' in bodies(made)[1] and "<p>What it shows</p>" in made[1].notes
     assert len(made) == 3 and 'class="body beside"' in slides.deck(lecture("## High\n\nLook.", ("draw()", high)))
-
-
-def test_a_summary_is_not_said_twice():
-    picture = shown(svg=SVG.format(400), plain="Seven of eight are empty. Measured here.")
-    summary = shown(markdown="Seven of eight are empty.", plain="x")
-    assert "Seven" not in re.sub(
-        "alt=.*?>", "", bodies(slides.slides(lecture("## See", ("draw()", picture, summary))))[1]
-    )
-
-
-def test_a_long_table_says_how_many_rows_are_left():
-    rows = "\n".join(f"| {n} | {'word ' * 20} |" for n in range(60))
-    [_, slide] = slides.slides(lecture(f"## See\n\n| a | b |\n|---|---|\n{rows}"))
-    kept = bodies([slide])[0].count("<tr") - 1
-    assert 3 < kept < 40 and f"{60 - kept} more rows in the notebook" in bodies([slide])[0]
-    assert "".join(slide.notes).count("<tr") == 61
 
 
 def test_a_question_is_shown_and_its_answer_only_in_the_notes():
