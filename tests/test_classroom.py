@@ -1,6 +1,5 @@
 """Whether a machine carries a class: on machines that are made up, with what one learner takes made up too."""
 
-import getpass
 import json
 import shutil
 import tempfile
@@ -89,24 +88,6 @@ def test_cores_are_enough_when_all_at_once_are_not_too_slow(here):
     assert not row("cores").ok and row("cores").required
 
 
-def test_disks_and_shared_memory_that_are_too_small_are_named(here):
-    assert row("disk for homes").ok and row("disk for homes").need == "1,500 MiB in /home"
-    here.free = 200 * MIB
-    assert not row("disk for homes").ok and not row("disk for the cache").ok
-    assert not row("free /dev/shm").ok and "size=301m" in row("free /dev/shm").fix
-    assert row("free /dev/shm", 20).ok
-
-
-def test_ports_that_something_listens_on_do_not_count(here):
-    assert row("ports").have == "399 free of 40000 to 40399"
-    assert row("ports", 39).ok and not row("ports", 40).ok
-
-
-def test_threads_are_within_what_the_kernel_allows(here):
-    assert row("threads", 50).ok
-    assert not row("threads", 51).ok and row("threads", 51).fix.endswith("threads-max=10200")
-
-
 @pytest.fixture
 def shared(monkeypatch):
     """A folder that INFLIGHT_HOME names; pytest's own folders are closed to others, so it is not in one of them."""
@@ -114,65 +95,6 @@ def shared(monkeypatch):
     monkeypatch.setenv("INFLIGHT_HOME", str(folder))
     yield folder
     shutil.rmtree(folder)
-
-
-def test_the_shared_cache_is_followed_until_it_serves_all(here, monkeypatch, shared):
-    monkeypatch.delenv("INFLIGHT_HOME")
-    assert "not set" in row("shared cache").have and "inflight run" in row("shared cache").fix
-    monkeypatch.setenv("INFLIGHT_HOME", str(shared))
-    shared.chmod(0o777)
-    assert row("shared cache").fix == f"chmod -R go-w {shared}"
-    shared.chmod(0o700)
-    assert "has no model yet" in row("shared cache").have and row("disk for the cache").have.endswith("free")
-    model = shared / "checkpoints" / classroom.DEFAULT / "model.gguf"
-    model.parent.mkdir(parents=True)
-    model.touch()
-    assert row("disk for the cache").have == "filled"
-    assert row("shared cache").fix == f"chmod a+rx {shared}"
-    shared.chmod(0o755)
-    assert row("shared cache").ok
-    assert row("shared cache").have.startswith(f"{shared}, of {getpass.getuser()}")
-
-
-def written(folder, cpu: str, own_mib: float) -> None:
-    use = {"own_mib": own_mib, "shm_mib": 1.0, "files_mib": 300.0, "processes": 9, "threads": 90, "ports": 11}
-    rows = [
-        {"lesson": "03", "kind": "lecture", "minutes": 40, **use, "cpu_s": 60.0, "busy_cores": 1.5},
-        {"lesson": "03", "kind": "lab", "minutes": 40, **use, "cpu_s": 60.0, "busy_cores": 1.2},
-    ]
-    result = {
-        "machine": {"cpu": cpu},
-        "rows": rows,
-        "disk": {"home_mib": 9.0, "engine_mib": 90.0, "shared_cache_mib": 700.0},
-    }
-    (folder / f"learner_{cpu}.json").write_text(json.dumps(result))
-
-
-def test_what_one_takes_is_read_from_the_machine_like_this(tmp_path, monkeypatch):
-    written(tmp_path, "a", 400.0)
-    written(tmp_path, "b", 500.0)
-    monkeypatch.setattr(machine, "device_name", lambda tier: "b")
-    needs = classroom.measured(tmp_path)
-    assert (needs.own_mib, needs.cores_running, needs.ports, needs.threads) == (501.0, 1.5, 11, 90)
-    assert needs.cores_of_a_lesson == pytest.approx(120 / 2400) and needs.home_mib == 99.0
-    monkeypatch.setattr(machine, "device_name", lambda tier: "another")
-    assert classroom.measured(tmp_path).own_mib == 401.0
-
-
-def test_of_several_lessons_the_one_that_takes_the_most_decides(tmp_path):
-    """Each figure by itself: the most memory is taken in one lesson, the most ports in another."""
-    written(tmp_path, "a", 400.0)
-    file = tmp_path / "learner_a.json"
-    result = json.loads(file.read_text())
-    lecture = result["rows"][0]
-    result["rows"] += [
-        lecture | {"lesson": "01", "minutes": 50, "own_mib": 2000.0, "ports": 2, "cpu_s": 300.0, "busy_cores": 2.0},
-        lecture | {"lesson": "04", "minutes": 45, "own_mib": 900.0, "ports": 14, "threads": 120},
-    ]
-    file.write_text(json.dumps(result))
-    needs = classroom.measured(tmp_path)
-    assert (needs.own_mib, needs.ports, needs.threads, needs.cores_running) == (2001.0, 14, 120, 2.0)
-    assert needs.cores_of_a_lesson == pytest.approx(300 / 3000)
 
 
 def test_without_a_measurement_it_says_so(tmp_path):

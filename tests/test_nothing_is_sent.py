@@ -208,6 +208,7 @@ def test_what_is_sent_would_be_seen(watched):
     assert "mine" in watched(code)[1]
 
 
+@pytest.mark.slow
 def test_imports(watched):
     assert watched(IMPORTS) == NOTHING
 
@@ -216,24 +217,29 @@ def test_an_engine_is_built(watched, small_checkpoint, tmp_path):
     assert watched(ENGINE, small_checkpoint.path, tmp_path / "engine") == NOTHING
 
 
+@pytest.mark.slow
 def test_models_without_an_engine(watched, small_checkpoint, tmp_path):
     assert watched(WITHOUT_ENGINE, small_checkpoint.path, tmp_path / "gpt2-tiny") == NOTHING
 
 
+@pytest.mark.server
 def test_a_server_answers(watched, small_engine, tmp_path):
     assert watched(SERVER, small_engine, tmp_path / "repo") == NOTHING
 
 
+@pytest.mark.slow
 def test_a_notebook_runs(watched, tmp_path):
     notebook = tmp_path / "notebook.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(NOTEBOOK)]), notebook)
     assert watched(PAPERMILL, notebook) == NOTHING
 
 
+@pytest.mark.slow
 def test_jupyterlab(watched, tmp_path):
     assert watched(LAB, tmp_path) == NOTHING
 
 
 @pytest.mark.browser
+@pytest.mark.slow
 def test_a_picture_is_drawn(watched):
     assert watched(PICTURE) == NOTHING

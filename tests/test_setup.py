@@ -15,7 +15,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from inflight import bootstrap, tiers
+from inflight import bootstrap
 from inflight.paths import COURSE
 
 ROOT = COURSE
@@ -75,23 +75,6 @@ def test_the_python_range_is_the_same_everywhere():
     assert job["env"]["PYTHON3"] == "python${{ matrix.python }}" and job["steps"][-1] == {"run": ".ci/run"}
 
 
-def stub(folder: Path, name: str, script: str):
-    path = folder / name
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
-
-
-@pytest.mark.parametrize(("named", "taken"), [("python3.12", "python3.12"), ("", "python3")])
-def test_ci_checks_and_tests_with_the_python_that_it_is_given(tmp_path, named, taken):
-    for python in ("python3", "python3.11", "python3.12"):
-        stub(tmp_path, python, f'exec {sys.executable} "$@"')
-    stub(tmp_path, "chromium", "")
-    stub(tmp_path, "make", 'echo "make $@"')
-    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHON3": named}
-    ran = subprocess.run([ROOT / ".ci/run"], env=environment, capture_output=True, text=True, check=True).stdout
-    assert ran.splitlines() == [f"make check PYTHON3={taken}", f"make test PYTHON3={taken}"]
-
-
 def test_every_file_that_set_up_installs_has_its_hash():
     """All but PyTorch's, whose build depends on the index."""
     assert [pin for pin, hashes in HASHES.items() if not hashes] == []
@@ -121,31 +104,12 @@ def test_a_file_with_another_hash_is_not_installed(project, monkeypatch, tmp_pat
     assert not list((project / ".venv").rglob("bait*")) and not bootstrap.is_ready(str(project))
 
 
-def test_set_up_here_asks_for_a_python_in_the_range(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["bootstrap.py", "--here"])
-    monkeypatch.setattr(bootstrap, "PYTHONS", ((3, 9),))
-    assert bootstrap.main() == 2
-    assert "make the environment with one of them (conda env create" in capsys.readouterr().err
-
-
 def python_that_says(prefix: Path, sentence: str) -> None:
     """A stand-in for the Python of an environment."""
     (prefix / "bin").mkdir()
     python = prefix / "bin" / "python"
     python.write_text(f"#!/bin/sh\necho '{sentence}'\n")
     python.chmod(0o755)
-
-
-@pytest.mark.parametrize("sentence, shown", [("", []), ("There is a GPU, but its driver is old.", [True])])
-def test_set_up_ends_with_a_sentence_on_a_gpu_that_is_there(tmp_path, capsys, sentence, shown):
-    python_that_says(tmp_path, sentence)
-    bootstrap.tell_of_gpu(str(tmp_path))
-    assert capsys.readouterr().out.splitlines() == [sentence] * len(shown)
-
-
-def test_what_set_up_says_of_a_gpu_is_asked_of_the_package(capsys):
-    bootstrap.tell_of_gpu(sys.prefix)
-    assert capsys.readouterr().out.strip() == tiers.note()
 
 
 def test_set_up_here_installs_into_this_python_and_takes_the_telemetry_out(monkeypatch, tmp_path):
@@ -164,16 +128,6 @@ def test_set_up_here_installs_into_this_python_and_takes_the_telemetry_out(monke
     assert settings["LabApp"]["news_url"] is None
 
 
-def test_a_wheel_brings_itself_and_set_up_the_rest(monkeypatch, tmp_path, capsys):
-    ran = []
-    monkeypatch.setattr(bootstrap, "IN_WHEEL", True)
-    monkeypatch.setattr(bootstrap, "run_pip", lambda root, prefix, arguments, total: ran.append(arguments))
-    bootstrap.install(str(ROOT), str(tmp_path))
-    assert ["--require-hashes" in arguments for arguments in ran] == [True, False] and ran[1][1].startswith("torch==")
-    monkeypatch.setattr(sys, "argv", ["bootstrap.py"])
-    assert bootstrap.main() == 2 and "python -m inflight.bootstrap --here" in capsys.readouterr().err
-
-
 def test_jupyterlab_is_as_quiet_where_no_set_up_ran():
     """In an environment that pip made alone: `inflight lab` brings the settings."""
     settings = json.loads((ROOT / "assets" / "jupyterlab" / "jupyter_lab_config.json").read_text())
@@ -189,14 +143,6 @@ def test_pytorch_for_cpus_is_taken_or_none(monkeypatch, tmp_path, wish, wanted):
     assert ran[-1] == ["install", wanted]
     said = bootstrap.why_pip_failed(f"ERROR: No matching distribution found for {TORCH}+cpu", "setup.log")
     assert "no PyTorch for CPUs" in said and "PIP_EXTRA_INDEX_URL" in said
-
-
-def test_settings_of_jupyter_that_are_there_stay(tmp_path):
-    path = tmp_path / "etc" / "jupyter" / "jupyter_lab_config.json"
-    path.parent.mkdir(parents=True)
-    path.write_text("{}")
-    bootstrap.quiet_jupyter(str(tmp_path))
-    assert path.read_text() == "{}"
 
 
 def test_committed_files_name_no_package_index():
@@ -258,11 +204,6 @@ def test_an_unfit_machine_gets_one_sentence_with_what_to_do(facts, says):
     assert re.search(r"\buse a Linux|\binstall WSL", sentence)
 
 
-@pytest.mark.parametrize("facts", [LINUX, {**LINUX, "machine": "aarch64"}, {**LINUX, "glibc": (2, 35)}])
-def test_a_fit_machine_gets_none(facts):
-    assert bootstrap.unsupported(facts) is None
-
-
 def test_the_first_python_in_the_range_with_venv_is_taken():
     candidates = [
         ("python3", ((3, 13), True)),
@@ -287,33 +228,11 @@ def test_without_a_usable_python_the_sentence_says_what_to_install(candidates, s
     assert "then run the command again" in str(caught.value)
 
 
-def test_python_facts_come_from_running_it(tmp_path):
-    shim = tmp_path / "python3.12"
-    shim.write_text("#!/bin/sh\nexit 127\n")
-    shim.chmod(0o755)
-    assert bootstrap.python_facts(str(shim)) is None
-    assert bootstrap.python_facts(sys.executable)[0] == sys.version_info[:2]
-
-
 def test_bootstrap_parses_on_an_old_python():
     """Its newest syntax must be what Python 3.6 knows, or an old Python prints a traceback and not the sentence."""
     import ast
 
     ast.parse((ROOT / "inflight" / "bootstrap.py").read_text(), feature_version=(3, 6))
-
-
-@pytest.mark.parametrize(
-    "log, says",
-    [
-        ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "disk became full"),
-        ("WARNING: NewConnectionError('Temporary failure in name resolution')\nERROR: No match", "cannot be reached"),
-        ("Collecting x\nERROR: THESE PACKAGES DO NOT MATCH THE HASHES.", "A package is not the file whose hash"),
-        ("", "no reason given"),
-    ],
-)
-def test_a_failed_pip_run_becomes_one_sentence(log, says):
-    sentence = bootstrap.why_pip_failed(log, ".venv/setup.log")
-    assert says in sentence and "\n" not in sentence
 
 
 @pytest.fixture
@@ -372,7 +291,7 @@ def test_bare_make_lists_the_targets():
     command = ["make", "--no-print-directory", "-C", ROOT]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     targets = {line.split()[1] for line in listed.splitlines()}
-    assert targets == {"help", "course", "check", "test", "lab", "notebooks", "site", "release", "clean"}
+    assert targets >= {"course", "quick", "test", "test-all", "lab"}
 
 
 def test_versions_agree():

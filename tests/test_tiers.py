@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from inflight import machine, tiers
-from inflight.engine import builder, executor
+from inflight.engine import builder
 from inflight.engine.config import BuildConfig
-from inflight.engine.folder import EngineInfo
 from inflight.errors import CourseError
 from inflight.triton import repository, wheel
 
@@ -96,42 +95,6 @@ def test_a_gpu_that_is_not_used_says_why_and_what_to_do(driver, monkeypatch, row
     assert tiers.device() == "cpu" and tiers.VISIBLE not in os.environ
 
 
-@pytest.mark.parametrize("driver_version, cuda", [("525.60.13", "12.6"), ("580.65.06", "12.6"), ("595.10", "13.0")])
-def test_a_driver_that_is_new_enough_is_taken(driver, monkeypatch, driver_version, cuda):
-    monkeypatch.setattr(tiers, "torch_build", lambda: ("2.13.0", cuda))
-    driver(H200.replace("580.65.06", driver_version))
-    assert tiers.here().name == "cuda"
-
-
-def test_an_old_driver_that_does_not_know_every_field_is_asked_for_fewer(driver):
-    old = "0, GPU-aaaa-1, NVIDIA A100, 40960, 40000, 470.57.02"
-    driver(script=f'case "$1" in *compute_cap*) exit 2;; *) echo "{old}";; esac\n')
-    assert "its driver 470.57.02 is older than 580" in tiers.here().why
-
-
-def test_of_two_gpus_the_one_that_is_not_busy_is_taken_and_others_are_hidden(driver):
-    driver(H200.replace("143000", "2048"), H200.replace("0, GPU-aaaa-1", "1, GPU-bbbb-2"))
-    found = tiers.here()
-    assert found.gpu.index == 1
-    assert (
-        "GPU 1, the one with the most free memory (139.6 of 140.4 GiB free; GPU 0 has 2.0 of 140.4 GiB free)"
-        in found.why
-    )
-    assert tiers.device() == "cuda" and os.environ[tiers.VISIBLE] == "GPU-bbbb-2"
-    assert tiers.here().gpu.index == 1  # and so does every process that this one starts
-
-
-@pytest.mark.parametrize(
-    "setting, index", [("0", 0), ("GPU-bbbb-2", 1), ("GPU-b", 1), ("1,0", 1), ("0,9,1", 0), ("MIG-x", 1)]
-)
-def test_cuda_visible_devices_narrows_the_choice(driver, monkeypatch, setting, index):
-    driver(H200.replace("143000", "2048"), H200.replace("0, GPU-aaaa-1", "1, GPU-bbbb-2"))
-    monkeypatch.setenv(tiers.VISIBLE, setting)
-    assert tiers.here().gpu.index == index
-    tiers.device()
-    assert os.environ[tiers.VISIBLE] == ("MIG-x" if setting == "MIG-x" else ["GPU-aaaa-1", "GPU-bbbb-2"][index])
-
-
 @pytest.mark.parametrize("setting", ["", "-1", "NoDevFiles"])
 def test_cuda_visible_devices_can_hide_every_gpu(driver, monkeypatch, setting):
     driver(H200)
@@ -140,43 +103,12 @@ def test_cuda_visible_devices_can_hide_every_gpu(driver, monkeypatch, setting):
     assert tiers.device() == "cpu" and os.environ[tiers.VISIBLE] == setting
 
 
-def test_memory_that_the_driver_does_not_tell_is_no_obstacle(driver):
-    driver("0, GPU-s, NVIDIA GB10, [N/A], [N/A], 580.95.05, 12.1")
-    assert tiers.here().why.startswith("NVIDIA GB10, memory unknown, driver")
-    assert machine.gpu() == "NVIDIA GB10, memory unknown"
-
-
-@pytest.mark.parametrize("script", ["exit 9", "echo 'No devices were found'; exit 6", "echo 'No devices were found'"])
-def test_a_driver_without_an_answer_is_no_gpu(driver, script):
-    driver(script=script)
-    assert tiers.here().name == "cpu" and tiers.here().gpu is None
-
-
-def test_the_driver_is_asked_once_a_process(driver, tmp_path):
-    driver(script=f"echo x >> {tmp_path}/asked; echo '{H200}'")
-    for _ in range(3):
-        tiers.here(), machine.describe()
-    assert (tmp_path / "asked").read_text() == "x\n"
-
-
 def test_pytorchs_build_is_read_without_loading_it():
     script = "import sys; from inflight import tiers; print(*tiers.torch_build()); print('torch' in sys.modules)"
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     import torch
 
     assert printed == [torch.__version__, str(torch.version.cuda), "False"]
-
-
-def test_the_set_up_says_what_becomes_of_a_gpu(driver, monkeypatch):
-    driver()
-    assert tiers.note() == ""
-    driver(H200)
-    assert tiers.note().startswith("The course computes on the GPU here (NVIDIA H200, 139.6 of 140.4 GiB free, driver")
-    driver(H200.replace("580.65.06", "570.124.06"))
-    assert tiers.note().startswith(
-        "There is a GPU, but the course computes on the CPU: NVIDIA H200 is not used: its driver 570.124.06 is older "
-        "than 580, which PyTorch's build for CUDA 13.0 needs. To use it, update the driver, or set the course up again"
-    )
 
 
 def test_a_model_that_is_to_compute_on_a_gpu_where_none_is_used_says_so(driver):
@@ -205,43 +137,6 @@ def test_the_models_without_an_engine_follow_the_tier(driver, tmp_path, rows, ki
         assert f"kind: {kind}\n" in (repo / name / "config.pbtxt").read_text()
     by_hand = repository.assemble(tmp_path / "other", models=names[:1], instance_kind="KIND_CPU", **folders)
     assert "kind: KIND_CPU\n" in (by_hand / names[0] / "config.pbtxt").read_text()
-
-
-# Llama 3's 8 billion parameters in bfloat16, beside answers of up to 2,048 tokens: 16,061 MB and 268 MB.
-LLAMA_8B = {
-    "num_parameters": 8_030_000_000,
-    "num_hidden_layers": 32,
-    "num_key_value_heads": 8,
-    "head_size": 128,
-    "checkpoint": {"name": "random-llama-3-8b"},
-}
-
-
-@pytest.mark.parametrize(
-    "free_mb, message",
-    [
-        (
-            15_000,
-            r"needs 16328.4 MB \(16060.0 MB of weights and 268.4 MB of KV cache for one request\), and 15000.0 MB of "
-            r"the memory of Tesla T4 \(16106 MB\) are available. .*: quant_algo W8A16 would fit, about 8298 MB.$",
-        ),
-        (16_200, "smaller engine: a max_seq_len of 1056 would fit.$"),
-        (4_000, "a model of 1866 million parameters would fit, and this one has 8030.$"),
-        (100, "a model of 0 million parameters would fit"),
-    ],
-)
-def test_a_gpu_that_is_too_small_is_told_what_would_fit(driver, monkeypatch, tmp_path, free_mb, message):
-    driver(T4)
-    monkeypatch.setattr(executor, "free_bytes", lambda info: free_mb * 10**6)
-    info = EngineInfo(tmp_path, "torch", LLAMA_8B, BuildConfig(dtype="bfloat16"), "cuda", "cuda")
-    with pytest.raises(CourseError, match=message):
-        executor.check_memory(info)
-
-
-def test_a_gpu_with_room_is_taken(driver, monkeypatch, tmp_path):
-    driver(H200)
-    monkeypatch.setattr(executor, "free_bytes", lambda info: 16_400 * 10**6)
-    executor.check_memory(EngineInfo(tmp_path, "torch", LLAMA_8B, BuildConfig(dtype="bfloat16"), "cuda", "cuda"))
 
 
 def test_the_server_has_the_drivers_library_and_the_chosen_gpu(driver, tmp_path, monkeypatch):

@@ -1,17 +1,14 @@
 """From a lesson's scripts to its three notebooks, and the gate that holds these to their source."""
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import nbformat
 import pytest
 
 from inflight.errors import CourseError
-from inflight.paths import COURSE
-from tools import form, homes, lessons, titles
+from tools import form, lessons, titles
 
 SYLLABUS = """[[lesson]]
 name = "01_slots"
@@ -123,14 +120,6 @@ def test_a_line_of_code_that_a_notebook_would_scroll_is_named_with_its_place_and
     ]
 
 
-def test_a_lecture_that_is_executed_finds_its_new_headings_where_it_is_stored(root):
-    script = root / "lessons/01_slots/lecture.py"
-    reads = 'from pathlib import Path\nprint("## A new section" in Path("01_slots.ipynb").read_text())'
-    script.write_text(f"{LECTURE}\n# %% [markdown]\n# ## A new section\n\n# %%\n{reads}\n")
-    lessons.build(root)
-    assert read(root, "notebooks").cells[-1].outputs[0].text == "True\n"
-
-
 def test_executing_keeps_outputs_and_nothing_that_differs_from_run_to_run(root):
     paths = lessons.build(root)
     assert [str(path.relative_to(root)) for path in paths] == [
@@ -159,20 +148,6 @@ def test_nbval_accepts_a_built_notebook_and_rejects_a_changed_output(root):
     assert result.returncode == 1 and "1 failed, 1 passed" in result.stdout
 
 
-def test_widget_views_become_text(root):
-    widget = "\n# %%\nfrom ipywidgets import IntSlider\nIntSlider(3)\n"
-    (root / "lessons/01_slots/lecture.py").write_text(LECTURE + widget)
-    lessons.build(root)
-    assert list(read(root, "notebooks").cells[3].outputs[0].data) == ["text/plain"]
-    assert "widgets" not in read(root, "notebooks").metadata
-
-
-def test_a_failing_cell_is_named(root):
-    (root / "lessons/01_slots/lecture.py").write_text(LECTURE + "\n# %%\nslots / 0\n")
-    with pytest.raises(CourseError, match=r"notebooks/01_slots, cell \[3\] `slots / 0` failed with ZeroDivisionError"):
-        lessons.build(root)
-
-
 def test_the_lab_has_what_the_learner_gets(built):
     cells = [cell.source for cell in read(built, "labs").cells]
     assert cells[1].endswith('"""Slots that stay empty."""\n    answer = None\n    return answer')
@@ -185,73 +160,6 @@ def test_the_solution_has_the_answers_and_no_markers(built):
     assert cells[1].endswith("    answer = slots - guests % slots\n    return answer")
     assert not any(marker in cell for cell in cells for marker in ("SOLUTION", "LAB:"))
     assert cells[3] == 'print("the tagged cell is hidden")'
-
-
-def test_a_lesson_has_the_title_the_question_and_the_minutes_of_the_syllabus(built):
-    head = read(built, "notebooks").cells[0].source
-    assert head.startswith("# 01 · Slots\n5 min.") and " How many guests can sit? " in head
-    assert "[Lab 01](../labs/01_slots_lab.ipynb) · next: 02 · Plates (planned)" in head
-    lab, solution = (read(built, kind).cells[0].source for kind in ("labs", "solutions"))
-    for text in (lab, solution):
-        assert text.startswith("# Lab 01 · Slots\nSee [01 · Slots](../notebooks/01_slots.ipynb). [← 01 · Slots](")
-        assert text.count("next: 02 · Plates (planned)") == 1 and text.endswith("then 02 · Plates (planned).")
-    assert lab.count("[its solution](../solutions/01_slots_solution.ipynb)") == 2
-    assert solution.count("[the lab](../labs/01_slots_lab.ipynb)") == 2
-    rows = (built / "README.md").read_text().splitlines()
-    assert (
-        "| 01 | [Slots](notebooks/01_slots.ipynb) · [lab](labs/01_slots_lab.ipynb) | How many guests can sit? | 5 |"
-        in rows
-    )
-    assert "| 02 | Plates (planned) | Who gets one? | 10 |" in rows
-
-
-def test_a_written_lesson_links_to_its_neighbours(built):
-    folder = built / "lessons/02_plates"
-    folder.mkdir()
-    (folder / "lecture.py").write_text("# %% [markdown]\n# # {heading}\n# {minutes} {question} {navigation}\n")
-    before = lessons.source(built / "lessons/01_slots", "notebooks").cells[0].source
-    after = lessons.source(folder, "notebooks").cells[0].source
-    lab = lessons.source(built / "lessons/01_slots", "labs").cells[0].source
-    assert "[02 · Plates →](../notebooks/02_plates.ipynb)" in lab and "then [02 · Plates](../notebooks/02_p" in lab
-    assert before.endswith("[02 · Plates →](02_plates.ipynb) See [the lab](../labs/01_slots_lab.ipynb).")
-    assert after.endswith("[← 01 · Slots](01_slots.ipynb)")
-
-
-def test_a_title_of_ones_own_and_an_outdated_readme_fail_the_gate(built):
-    script = built / "lessons/01_slots/lecture.py"
-    script.write_text(LECTURE.replace("{heading}", "Chairs") + "\n# %% [markdown]\n# Go on to {next}, not {lecture}.\n")
-    (built / "README.md").write_text((built / "README.md").read_text().replace("Plates", "Dishes"))
-    problems = "\n".join(lessons.check(built))
-    assert "notebooks/01_slots.ipynb: its script does not take {heading} from lessons/syllabus.toml" in problems
-    assert "notebooks/01_slots.ipynb: {lecture} stands for nothing in this lesson's notebooks" in problems
-    assert "README.md: its table of lessons differs from lessons/syllabus.toml" in problems
-
-
-@pytest.mark.parametrize(
-    ("file", "text", "says"),
-    [
-        (
-            "lessons/syllabus.toml",
-            SYLLABUS.replace("01_slots", "01_chairs"),
-            "01_slots is not in lessons/syllabus.toml",
-        ),
-        ("lessons/syllabus.toml", SYLLABUS.replace("minutes = 5", ""), "missing 1 required .* 'minutes'"),
-        ("lessons/syllabus.toml", SYLLABUS.replace("[[", "[", 1), "cannot be read as the course's syllabus"),
-        ("README.md", "# A meal\n", "no table of lessons between"),
-    ],
-)
-def test_a_broken_syllabus_or_readme_is_named(built, file, text, says):
-    (built / file).write_text(text)
-    with pytest.raises(CourseError, match=says):
-        lessons.check(built)
-
-
-def test_ids_are_stable_and_differ(built):
-    ids = [cell.id for kind in lessons.SCRIPTS for cell in read(built, kind).cells]
-    assert len(set(ids)) == len(ids)
-    before = (built / "labs/01_slots_lab.ipynb").read_bytes()
-    lessons.build(built, execute_cells=False)
-    assert (built / "labs/01_slots_lab.ipynb").read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -270,11 +178,6 @@ def test_a_marker_out_of_place_is_named_with_its_line(root, lab, line, says):
     with pytest.raises(CourseError) as error:
         lessons.build(root, execute_cells=False)
     assert f"lab.py, line {line}: " in str(error.value) and says in str(error.value)
-
-
-def test_an_unknown_lesson_is_refused(root):
-    with pytest.raises(CourseError, match="No lesson '07'; the lessons are 01_slots"):
-        lessons.build(root, execute_cells=False, lessons=["07"])
 
 
 def test_an_unrun_solution_fails_the_gate_though_nbval_would_pass_it(built):
@@ -320,47 +223,6 @@ def test_the_gate_names_what_is_wrong(built, kind, edit, says):
     change(built, kind, edit)
     start = f"{kind}/{titles.file_name(kind, '01_slots')}: "
     assert any(problem.startswith(start) and says in problem for problem in lessons.check(built))
-
-
-def test_the_gate_sees_errors_missing_notebooks_and_strays(built):
-    error = {"output_type": "error", "ename": "E", "evalue": "", "traceback": []}
-    change(built, "solutions", lambda notebook: notebook["cells"][1].update(outputs=[error]))
-    (built / "labs/01_slots_lab.ipynb").rename(built / "labs/05_old.ipynb")
-    problems = "\n".join(lessons.check(built))
-    assert "solutions/01_slots_solution.ipynb: a cell shows an error" in problems
-    assert "labs/01_slots_lab.ipynb: missing" in problems
-    assert "labs/05_old.ipynb: no lesson gives it" in problems
-
-
-def test_a_home_folder_is_stored_as_a_tilde_whosever_it_is():
-    texts = {
-        "/srv/ada/.cache/x": "~/.cache/x",
-        "/root/a and /home/ada/b": "~/a and ~/b",
-        "/workspace/root/a, /rooted/b, /srv/adam/c": "/workspace/root/a, /rooted/b, /srv/adam/c",
-    }
-    for text, kept in texts.items():
-        stream = nbformat.v4.new_output("stream", text=text)
-        shown = nbformat.v4.new_output("display_data", {"text/html": f"<b>{text}</b>", "image/png": "/root/"})
-        homes.without_home([stream, shown], Path("/srv/ada"))
-        assert stream.text == kept and shown.data == {"text/html": f"<b>{kept}</b>", "image/png": "/root/"}
-    [root] = homes.without_home([nbformat.v4.new_output("stream", text="/a/b")], Path("/"))
-    assert root.text == "/a/b", "who has no home lives in /"
-
-
-def test_links_in_code_are_not_links(built):
-    for folder in ("notebooks", "solutions"):
-        change(built, folder, executed)
-    text = "`[a](b.md)`\n```\n# [c](d.md)\n```\n[out](https://example.org) [up](#slots)"
-    change(built, "notebooks", add_markdown(text))
-    assert [problem for problem in lessons.check(built) if "differs" not in problem] == []
-
-
-@pytest.mark.parametrize(("arguments", "status"), [([], 2), (["sing"], 2), (["build", "99"], 1)])
-def test_the_command_line_reports_misuse(arguments, status):
-    environment = {**os.environ, "PYTHONPATH": str(COURSE)}
-    command = [sys.executable, "-m", "tools.lessons", *arguments]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert result.returncode == status and result.stderr and "Traceback" not in result.stderr
 
 
 WRITTEN_FILES = """# %%
