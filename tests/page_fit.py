@@ -110,14 +110,10 @@ def scrolling_sideways(page: Page, selector: str, own: str = "") -> list[str]:
 
 
 def _lasting(page: Page, faults: Callable[[], list[str]]) -> list[str]:
-    """The faults that are still there when a page has had the time to draw what it has just opened.
-
-    A picture that was still being made when the window changed has missed it, and hears of it here once more.
-    """
+    """The faults that are still there when a page has had the time to draw what it has just opened."""
     deadline = time.monotonic() + DRAWN_S
     while (found := faults()) and time.monotonic() < deadline:
-        page.evaluate("() => window.dispatchEvent(new Event('resize'))")
-        page.wait_for_timeout(200)
+        page.evaluate(_SETTLED)
     return found
 
 

@@ -19,7 +19,7 @@ OWN_BOX = "pre, .jp-InputArea-editor, .highlight"  # code alone may scroll
 PICTURES = "09_pictures.ipynb"
 RUN = {"start_time": "2026-11-22T10:00:00", "duration": 61.5}
 
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.browser, pytest.mark.slow]
 
 
 def notebook_of_pictures():

@@ -11,7 +11,7 @@ LECTURES = sorted(path.stem for path in execution.NOTEBOOKS.glob("[0-9][0-9]_*.i
 LAPTOP, PROJECTOR, PHONE = (1280, 720), (1024, 768), (390, 844)
 SMALLEST = 0.7  # of the usual letters: at 1280 pixels they have 17 then
 
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.browser, pytest.mark.slow]
 
 # What does not fit into its slide, is cut off by it, or covers something else in it; and letters that got too small.
 FAULTS = """smallest => slides.flatMap((slide, index) => {

@@ -33,6 +33,8 @@ WIDER = "() => document.documentElement.scrollWidth - document.documentElement.c
 
 pytestmark = [
     needs_chromium,
+    pytest.mark.browser,
+    pytest.mark.slow,
     pytest.mark.skipif(not (SITE / "index.html").exists(), reason=f"no pages in {SITE}: `make site` makes them"),
 ]
 
