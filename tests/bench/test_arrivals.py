@@ -1,6 +1,5 @@
 """Arrival processes: their rate, how their gaps vary, and what cannot be drawn."""
 
-import math
 import statistics
 from itertools import pairwise
 
@@ -24,24 +23,6 @@ def test_bursts_have_the_rate_and_the_variation_asked_for(cv):
     assert statistics.mean(between) == pytest.approx(0.2, rel=0.06)
     assert statistics.stdev(between) / statistics.mean(between) == pytest.approx(cv, rel=0.06)
     assert times == arrivals.bursts(60_001, 5.0, cv, SEED) != arrivals.bursts(60_001, 5.0, cv, SEED + 1)
-
-
-def test_a_day_is_quiet_at_its_start_and_busy_in_its_middle():
-    times = arrivals.day(20_000, rate=10.0, day_s=100.0, swing=0.8, seed=SEED)
-    assert all(gap >= 0 for gap in gaps(times))
-    assert times[-1] == pytest.approx(2000, rel=0.03)
-    hour = [sum(at % 100 // 10 == part for at in times) for part in range(10)]
-    # The mean of 1 - 0.8 cos over each tenth of a turn.
-    tenths = [
-        1 - 0.8 * (math.sin(0.2 * math.pi * (n + 1)) - math.sin(0.2 * math.pi * n)) / (0.2 * math.pi) for n in range(10)
-    ]
-    assert hour == pytest.approx([2000 * share for share in tenths], rel=0.12)
-
-
-def test_a_day_without_a_swing_is_a_poisson_process():
-    between = gaps(arrivals.day(20_001, rate=4.0, day_s=50.0, swing=0.0, seed=SEED))
-    assert statistics.mean(between) == pytest.approx(0.25, rel=0.03)
-    assert statistics.stdev(between) / statistics.mean(between) == pytest.approx(1, rel=0.03)
 
 
 def test_times_are_stretched_to_a_rate():

@@ -64,6 +64,8 @@ def test_no_two_prompts_that_measure_a_cost_begin_alike_but_for_what_the_traffic
     assert len(beginnings) == len(everything)
 
 
+@pytest.mark.server
+@pytest.mark.slow
 def test_both_types_serve_the_trace_and_no_iteration_holds_more_than_the_slots(engine_dir, tmp_path):
     # All at once: the small model is through with most answers before a next request 5 ms later.
     steps, mild = [], [replace(one, at_s=0.0) for one in workload.trace("mild", load_tokenizer(engine_dir))[:16]]

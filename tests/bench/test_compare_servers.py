@@ -1,13 +1,9 @@
 """Two running servers on the same requests."""
 
-import json
-
 import pytest
-from typer.testing import CliRunner
 
 from inflight.bench import compare_servers
 from inflight.bench.workload import TimedRequest
-from inflight.cli.commands import app
 from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.server import Server
@@ -26,6 +22,8 @@ def servers(small_engine, tmp_path_factory):
         yield first, second
 
 
+@pytest.mark.server
+@pytest.mark.slow
 def test_both_get_the_same_requests_in_turns_and_ratios_are_second_over_first(servers):
     urls = [servers[0].grpc_url, servers[1].http_url]
     steps = []
@@ -52,24 +50,8 @@ def test_what_cannot_be_compared_is_refused(urls, rounds, said):
         compare_servers.check(urls, rounds)
 
 
+@pytest.mark.server
+@pytest.mark.slow
 def test_a_model_that_one_does_not_have_is_named(servers):
     with pytest.raises(CourseError, match="is ready with a model llama-python"):
         compare_servers.bench([each.grpc_url for each in servers], REQUESTS, model="llama-python", rounds=1)
-
-
-def test_a_request_that_fails_says_where(servers):
-    too_long = [TimedRequest("Hi " * 500, 4, 0.0, 500)]
-    with pytest.raises(CourseError, match=servers[1].grpc_url):
-        compare_servers.bench([each.grpc_url for each in servers], too_long, rounds=1)
-
-
-def test_the_command(servers, course_engine, tmp_path):
-    records = [{"input": f"Hi {number}", "instruction": "b", "output": "word " * 3} for number in range(2)]
-    (tmp_path / "dataset.json").write_text(json.dumps(records))
-    urls = [word for each in servers for word in ("--url", each.grpc_url)]
-    options = ["--dataset", str(tmp_path / "dataset.json"), "--rounds", "1", "--json"]
-    done = CliRunner().invoke(app, ["bench", "compare", *urls, *options])
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["ratios"]["throughput"]["median"] > 0
-    done = CliRunner().invoke(app, ["bench", "compare", "V1", *urls, *options])
-    assert isinstance(done.exception, CourseError) and "leave one out" in str(done.exception)

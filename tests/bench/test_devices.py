@@ -49,23 +49,6 @@ def test_an_engine_says_its_device_whatever_the_machine_has(with_gpu, small_engi
     assert devices.of_engine(small_engine) == machine.describe()["cpu"]
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:8080", "http://localhost:8080", "http://[::1]:8080"])
-def test_another_server_on_a_machine_without_a_gpu_computes_on_its_cpu(url):
-    if tiers.gpus():
-        pytest.skip("this machine has a GPU")
-    assert devices.of_peer(url, None) == machine.describe()["cpu"]
-
-
-def test_what_another_server_computes_on_has_to_be_said_where_it_cannot_be_known(monkeypatch):
-    monkeypatch.setattr(tiers, "gpus", lambda: None)
-    assert devices.of_peer("http://192.0.2.7:8080", "NVIDIA L4") == "NVIDIA L4"
-    with pytest.raises(CourseError, match="What the server at http://192.0.2.7:8080 computes on cannot be found out"):
-        devices.of_peer("http://192.0.2.7:8080", None)
-    monkeypatch.setattr(tiers, "gpus", lambda: [H200])
-    with pytest.raises(CourseError, match="name it, such as --their-device"):
-        devices.of_peer("http://127.0.0.1:8080", None)
-
-
 # Results that are kept ------------------------------------------------------------------------------------------------
 
 
@@ -102,23 +85,6 @@ def test_results_are_kept_by_benchmark_model_and_device(kept):
         "max": [3.0] * 2,
     }
     assert recorded.table("floor")["tokens_per_s"].tolist() == [9.0]
-
-
-def test_a_newer_result_takes_the_place_of_the_one_before(kept):
-    for median in (2.0, 2.5):
-        recorded.save(result("NVIDIA H200", median), "floor", "tiny")
-    assert len(list(kept.iterdir())) == 1 and recorded.table("floor", "ratios")["median"].tolist() == [2.5]
-
-
-def test_a_result_of_two_devices_is_named_by_both(kept):
-    mixed = result("AMD EPYC", 2.0) | {"devices": {"a": "AMD EPYC", "b": "NVIDIA H200"}}
-    assert recorded.save(mixed, "compare", "tiny").name == "compare_tiny_amd-epyc-and-nvidia-h200.json"
-
-
-def test_nothing_kept_is_an_empty_table(kept):
-    assert (
-        recorded.table("floor").columns.tolist() == ["device", "cores", "checkpoint"] and recorded.table("floor").empty
-    )
 
 
 def test_every_result_in_the_repository_can_be_read():

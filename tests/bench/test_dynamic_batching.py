@@ -60,6 +60,8 @@ def test_the_gain_by_hand(fixed_ms, item_ms, gain):
 # Measured -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.server
+@pytest.mark.slow
 def test_it_gains_what_its_batches_promise(result):
     none, dynamic = result["rows"]
     assert (none["batcher"], dynamic["batcher"]) == ("none", "dynamic")
@@ -72,6 +74,8 @@ def test_it_gains_what_its_batches_promise(result):
         assert 0 < ratio["min"] <= ratio["median"] <= ratio["max"]
 
 
+@pytest.mark.server
+@pytest.mark.slow
 def test_it_tells_where_it_is(result):
     assert [done for _, done, _ in result["told"]] == list(range(4))
     assert {total for *_, total in result["told"]} == {4}
@@ -82,6 +86,8 @@ def test_it_tells_where_it_is(result):
     assert result["told"][-1][0].startswith("round 1 of 1: ")
 
 
+@pytest.mark.server
+@pytest.mark.slow
 def test_it_is_one_json_object(result):
     kept = {name: value for name, value in result.items() if name != "told"}
     assert json.loads(json.dumps(kept))["settings"]["in_flight"] == 2 * LARGEST

@@ -1,21 +1,14 @@
 """Streams that race for one GPT-2 model: client, command and widget, against a real server of a tiny model."""
 
-import contextlib
-import fcntl
-import os
-import pty
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import threading
 
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from inflight.bench import gpt2_race
 from inflight.bench.gpt2_client import race, standings, table
 from inflight.cli.commands import app
 from inflight.errors import CourseError
@@ -26,6 +19,8 @@ from inflight.triton import repository
 from inflight.triton.repository import GPT2
 from inflight.triton.server import Server
 from tests.engines import metric, wait_until
+
+pytestmark = pytest.mark.server
 
 SIMPLE, ITERATIVE = GPT2
 PROMPTS = ["Programming in C++ is like", "One two"]
@@ -97,11 +92,6 @@ def test_the_iterative_model_streams_both_at_once(server):
     assert max(first.first_s, second.first_s) < min(first.last_s, second.last_s)
 
 
-def test_no_stream_starts_before_its_offset(server):
-    first, second = standings(run(server, ITERATIVE, max_tokens=4, offsets_s=[0.3, 0.0])).itertuples()
-    assert second.first_s > 0 and first.first_s >= 0.3
-
-
 def test_who_leaves_the_race_ends_its_requests(server):
     seen = []
     for arrived in race(server.grpc_url, ITERATIVE, PROMPTS * 4, LONG):
@@ -130,57 +120,7 @@ def test_what_is_refused_is_one_sentence(server, model, prompts, max_tokens, off
     wait_until(lambda: is_idle(server), "the other streams have ended")
 
 
-@pytest.mark.parametrize(
-    ("url", "message"),
-    [
-        ("127.0.0.1:9", "The server at 127.0.0.1:9 does not answer"),
-        ("http://127.0.0.1:9", "goes over gRPC: give its host:port"),
-    ],
-)
-def test_no_server_is_one_sentence(url, message):
-    with pytest.raises(CourseError, match=message):
-        list(race(url, ITERATIVE, PROMPTS, 8))
-
-
-def test_a_model_that_keeps_quiet_is_given_up(server):
-    with contextlib.closing(race(server.grpc_url, SIMPLE, PROMPTS[:1], LONG)) as first:
-        while not next(first):  # until the model is busy with it
-            pass
-        with pytest.raises(CourseError, match=r"No token from .* within 0.01 s. Wait longer with timeout_s"):
-            run(server, SIMPLE, PROMPTS[:1], 8, timeout_s=0.01)
-
-
-def test_a_table_without_tokens_has_its_columns():
-    assert table([]).columns.tolist() == ["stream", "token", "time_s", "text"]
-    assert standings(table([])).empty and gpt2_race.summary(table([])) == "no token"
-
-
 # The command ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_command_shows_both_races(server, expected):
-    result = CliRunner().invoke(
-        app,
-        [
-            "gpt2",
-            "race",
-            *GPT2,
-            "--url",
-            server.grpc_url,
-            "--tokens",
-            "8",
-            "--offset-s",
-            "0",
-            "--prompt",
-            PROMPTS[0],
-            "--prompt",
-            PROMPTS[1],
-        ],
-    )
-    assert result.exit_code == 0
-    for prompt, answer in zip(PROMPTS, expected(8)):
-        assert result.stdout.count(prompt + answer) == 2
-    assert result.stdout.count("stream 2: 8 tokens, the first after ") == 2
 
 
 def test_the_command_starts_a_server_for_the_occasion(folder):
@@ -189,44 +129,6 @@ def test_the_command_starts_a_server_for_the_occasion(folder):
         ["gpt2", "race", ITERATIVE, "--checkpoint", str(folder), "--streams", "3", "--tokens", "4", "--offset-s", "0"],
     )
     assert result.exit_code == 0 and "stream 3: 4 tokens" in result.stdout
-
-
-def test_a_terminal_gets_a_bar_for_each_stream(server):
-    terminal, of_process = pty.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    command = [
-        sys.executable,
-        "-m",
-        "inflight",
-        "gpt2",
-        "race",
-        ITERATIVE,
-        "--url",
-        server.grpc_url,
-        "--tokens",
-        "8",
-        "--offset-s",
-        "0",
-    ]
-    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=of_process, check=True, timeout=300)
-    shown = os.read(terminal, 100_000).decode()
-    assert all(f"{ITERATIVE}, stream {number}" in shown for number in (1, 2))
-    assert shown.count("8/8 tokens, ") >= 2 and "━" in shown
-    os.close(terminal)
-    os.close(of_process)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["llama"], "The server for the occasion has no 'llama': name simple-gpt2 or iterative-gpt2"),
-        ([SIMPLE, "--streams", "0"], "The number of streams is 0; it must be from 1 to 64."),
-        ([SIMPLE, "--checkpoint", "gpt5"], "There is no GPT-2 checkpoint 'gpt5'"),
-    ],
-)
-def test_a_wrong_value_is_one_sentence_before_anything_starts(arguments, message):
-    result = CliRunner().invoke(app, ["gpt2", "race", *arguments])
-    assert isinstance(result.exception, CourseError) and message in str(result.exception)
 
 
 # The widget -----------------------------------------------------------------------------------------------------------
@@ -312,17 +214,3 @@ def test_stop_ends_the_race_and_keeps_its_tokens(slow_server):
     assert "Stopped" in board.status.value and ready_again(board)
     assert len(board.tokens) < 8 * 104 and isinstance(board.tokens, pd.DataFrame)
     wait_until(lambda: is_idle(slow_server), "every sequence has ended")
-
-
-def test_a_server_that_dies_is_told_at_once_and_in_the_board(server):
-    """The last test here, as it takes the server along."""
-    with pytest.raises(CourseError, match="went away in the middle of a request"):
-        for arrived in race(server.grpc_url, ITERATIVE, PROMPTS, LONG):
-            if arrived:
-                os.kill(server.pid, signal.SIGKILL)
-    board = boards.race(server)
-    board.run_button.click()
-    board.wait()
-    wait_until(lambda: board.lifeline.is_shown, "the board offers to start it again")
-    assert board.lifeline.button.description == "Start it again"
-    assert board.tokens.empty and "nothing has run" in repr(board)

@@ -11,7 +11,6 @@ from inflight import machine
 from inflight.bench import gpt2_serving, recorded
 from inflight.bench.gpt2_client import Token, table
 from inflight.bench.gpt2_serving import cost_by_length, figures, weight_bytes
-from inflight.cli.bench import print_benchmark
 from inflight.cli.commands import app
 from inflight.errors import CourseError
 from inflight.models import gpt2
@@ -60,6 +59,8 @@ def result(folder, kept):
 # The run --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.server
+@pytest.mark.slow
 def test_each_way_has_a_row_whose_figures_agree(result):
     rows = pd.DataFrame(result["rows"]).set_index("way")
     assert rows.index.tolist() == [
@@ -73,6 +74,8 @@ def test_each_way_has_a_row_whose_figures_agree(result):
     assert (rows["first_ms"] <= rows["first_ms_max"]).all() and (rows["last_ms"] <= rows["last_ms_max"]).all()
 
 
+@pytest.mark.server
+@pytest.mark.slow
 def test_ratios_have_their_names_and_spread(result):
     assert list(result["ratios"]) == [
         "kv_cache_over_recompute",
@@ -90,31 +93,8 @@ def test_ratios_have_their_names_and_spread(result):
     assert result["triton_overhead_ms"] == pytest.approx(served - step)
 
 
-def test_it_says_what_was_run_and_where(result, folder):
-    assert (
-        result["settings"]
-        | {"checkpoint": "tiny", "streams": STREAMS, "tokens": TOKENS, "rounds": 1, "dtype": "bfloat16"}
-        == result["settings"]
-    )
-    assert len(set(result["settings"]["prompts"])) == STREAMS and result["machine"]["cores"] >= 1
-    assert result["devices"] == dict.fromkeys([row["way"] for row in result["rows"]], machine.device_name())
-    assert str(folder.parent) not in json.dumps(result)
-    assert [(row["way"], row["length"]) for row in result["rows_by_length"]] == [(way, 16) for way in gpt2.WAYS]
-
-
-def test_without_json_it_is_two_tables(result, capsys):
-    print_benchmark(result, as_json=False)
-    shown = capsys.readouterr().out
-    parts = [
-        "iterative, KV cache",
-        "One token of one sequence",
-        " tutorial ",
-        "the floor: ",
-        "kv_cache_over_recompute: ",
-    ]
-    assert sorted(parts, key=shown.index) == parts
-
-
+@pytest.mark.server
+@pytest.mark.slow
 def test_what_is_kept_is_found_again(result, kept):
     [path] = kept.iterdir()
     assert path == recorded.path("gpt2", "tiny", machine.device_name()) and json.loads(path.read_text()) == result
@@ -124,27 +104,6 @@ def test_what_is_kept_is_found_again(result, kept):
     assert lengths.columns.tolist() == ["device", "cores", "checkpoint", "way", "length", "ms"]
     assert ratios["ratio"].tolist() == list(result["ratios"])
     assert set(rows["checkpoint"]) == {"tiny"} and set(rows["device"]) == {machine.device_name()}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--streams", "0"], "The number of streams is 0; it must be from 1 to 64."),
-        (["--tokens", "1"], "There are 1 tokens and 3 rounds: ask for at least 2 tokens and 1 round."),
-        (["--rounds", "0"], "There are 64 tokens and 0 rounds"),
-        (["--tokens", "1000"], "max_tokens is 1000, but the model has 128 positions"),
-        (["--checkpoint", "gpt5"], "There is no GPT-2 checkpoint 'gpt5'"),
-    ],
-)
-def test_a_wrong_value_is_one_sentence_before_anything_starts(folder, arguments, message):
-    ran = CliRunner().invoke(app, ["bench", "gpt2", "--checkpoint", str(folder), *arguments])
-    assert isinstance(ran.exception, CourseError) and message in str(ran.exception)
-
-
-def test_results_that_could_not_be_kept_are_refused_before_the_run(folder, monkeypatch, tmp_path):
-    monkeypatch.setattr(recorded, "RESULTS", tmp_path / "nowhere")
-    ran = CliRunner().invoke(app, ["bench", "gpt2", "--checkpoint", str(folder), "--save"])
-    assert isinstance(ran.exception, CourseError) and "Name a file in a folder that exists" in str(ran.exception)
 
 
 # Figures --------------------------------------------------------------------------------------------------------------

@@ -11,6 +11,8 @@ from inflight.triton.client import Client
 from inflight.triton.server import Server
 from tests.engines import build_small
 
+pytestmark = pytest.mark.server
+
 PROMPT = list(range(5, 45))
 
 
@@ -50,10 +52,3 @@ def test_where_an_engine_takes_shorter_prompts_they_are_made_as_long_as_it_takes
     )
     with pytest.raises(CourseError, match="Tokens go over gRPC"):
         prompts_that_fit(Client("http://127.0.0.1:1"), [most], tokenizer)
-
-
-def test_a_refused_request_ends_it_in_a_sentence(client):
-    with pytest.raises(CourseError, match="exceeds maximum input length"):
-        send_while_others_read(client, list(range(5, 65)), readers=2, tokens=QUIET_TOKENS + 4)
-    with pytest.raises(CourseError, match="token id 99999"):
-        send_while_others_read(client, [99999] * 20, readers=2)

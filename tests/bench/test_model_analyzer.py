@@ -13,6 +13,8 @@ from inflight.triton.repository import EMBEDDING
 from inflight.triton.server import Server
 from inflight.triton.transport import Connection
 
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
 DATA = perf_analyzer.text_data(list(dynamic_batching.TEXTS))
 BUDGET_MS = 60_000  # whatever the machine, no request takes so long
 
@@ -76,22 +78,6 @@ def test_requests_that_do_not_fit_the_model_are_told(installed, server):
     assert dynamic_batching.embed(connect(server), ["once more"]).shape[0] == 1
 
 
-def test_it_failed_and_says_why(installed, tmp_path):
-    (tmp_path / "settings.yaml").write_text("profile_models: 3\n")
-    with pytest.raises(CourseError, match="The Model Analyzer failed: .*(perf_analyzer_path|model repository)"):
-        model_analyzer._run(tmp_path, installed, progress=print)
-
-
-def test_results_that_cannot_be_read_are_one_sentence(tmp_path):
-    with pytest.raises(CourseError, match="left no results that can be read .*Search again"):
-        model_analyzer._read(tmp_path, EMBEDDING)
-
-
-def test_a_model_that_is_not_there_is_refused(server):
-    with pytest.raises(CourseError, match="The server has no model 'nothing'. It has: text-embedding"):
-        model_analyzer.search(server, "nothing", DATA)
-
-
 def test_a_server_that_does_not_run_is_one_sentence(tmp_path):
     with pytest.raises(CourseError, match="The server does not run. Start it first"):
         model_analyzer.search(Server(tmp_path), EMBEDDING, DATA)
@@ -103,15 +89,6 @@ def test_a_server_that_does_not_run_is_one_sentence(tmp_path):
 def test_a_search_of_nothing_is_refused(nothing):
     with pytest.raises(CourseError, match="There is nothing to measure"):
         model_analyzer.search(None, EMBEDDING, DATA, **nothing)
-
-
-def test_without_a_network_it_is_one_sentence_and_nothing_is_left(tmp_path, monkeypatch):
-    monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path))
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    with pytest.raises(CourseError, match="could not be installed .*No matching distribution.* Connect to the network"):
-        model_analyzer.prepare()
-    assert [path for path in (tmp_path / "model-analyzer").iterdir() if path.is_dir()] == []
 
 
 def test_its_pins_agree_with_the_course(installed):

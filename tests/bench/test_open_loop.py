@@ -48,6 +48,7 @@ def test_many_arrivals_come_to_the_distribution_of_theory(load):
     assert drawn == pytest.approx(queue.latency_ms(), rel=0.02)
 
 
+@pytest.mark.slow
 def test_the_distribution_of_theory():
     queue = md1.Md1(8.0, 0.1)  # a load of 0.8
     assert queue.mean_wait_s == pytest.approx(0.2)
@@ -129,38 +130,6 @@ def conversation(*texts, think_s=0.0, start=0):
         TimedRequest(text, 2, think_s if number else 0.0, 1, start + number - 1 if number else None)
         for number, text in enumerate(texts)
     ]
-
-
-@pytest.mark.parametrize("options", [{}, {"closed": True, "concurrency": 1}])
-def test_a_turn_is_due_after_the_answer_to_the_turn_before_it(options):
-    send = Answers()
-    turns = conversation("a", "b", "c", think_s=0.05) + conversation("d", "e", start=3)
-    table = load_generator.load(send, turns, **options).requests
-    assert (table["error"] == "").all()
-    for place, turn in enumerate(turns):
-        if turn.after is not None:
-            due_s = table["last_s"][turn.after] + turn.at_s
-            assert table["due_s"][place] == pytest.approx(due_s, abs=1e-6)
-            assert table["sent_s"][place] >= due_s - 1e-6
-    if options:
-        assert send.order == ["a", "b", "c", "d", "e"]  # one user, one conversation after the other
-
-
-def test_after_a_turn_without_an_answer_the_conversation_is_over():
-    send, done = Answers(), []
-    turns = [*conversation("a", "fail", "c", "d"), *conversation("e", "f", start=4)]
-    run = load_generator.load(send, turns, progress=lambda number, of: done.append(number))
-    errors = run.requests["error"].tolist()
-    assert errors == ["", "It was told to fail.", *["Not sent: there is no answer to the turn before it."] * 2, "", ""]
-    assert run.requests["sent_s"].isna().tolist() == [False, False, True, True, False, False]
-    assert sorted(done) == [1, 2, 3, 4, 5, 6] and "c" not in send.order
-
-
-@pytest.mark.parametrize("after", [[None, 1], [None, 2, None], [None, 0, 0]])
-def test_a_turn_that_waits_for_what_cannot_be_is_refused(after):
-    turns = [TimedRequest("Hi", 2, 0.0, 1, place) for place in after]
-    with pytest.raises(CourseError, match="waits for the answer to request"):
-        load_generator.load(Answers(), turns)
 
 
 def test_one_looks_whether_the_server_is_gone_for_all_whose_requests_fail_together():

@@ -3,7 +3,7 @@
 import pytest
 
 from inflight.bench import prefixes, traffic, workload
-from inflight.bench.workload import TimedRequest, input_len
+from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 
@@ -34,36 +34,6 @@ def test_a_system_prompt_is_what_all_prompts_begin_with(text, requests):
         assert after.text.endswith(before.text) and after.input_len == len(ids(text, after))
         assert 118 <= after.input_len - before.input_len <= 124
         assert (after.max_tokens, after.at_s, after.after) == (before.max_tokens, before.at_s, None)
-
-
-def test_a_turn_holds_the_turns_before_it_and_waits_for_their_answer(text, requests):
-    turns = prefixes.conversations(requests, 3, 2.5, text)
-    assert [turn.after for turn in turns] == [None, 0, 1, None, 3]
-    assert [turn.at_s for turn in turns] == [requests[0].at_s, 2.5, 2.5, requests[3].at_s, 2.5]
-    for turn in turns:
-        assert turn.input_len == input_len(turn.text, text)
-        if turn.after is not None:
-            before = turns[turn.after]
-            assert turn.text.startswith(before.text)
-            # What follows the user's text in a prompt, the end of the turn, is not shared.
-            assert shared(ids(text, before), ids(text, turn)) > before.input_len - 10
-            assert turn.input_len >= before.input_len + before.max_tokens
-    assert turns[0] == requests[0] and turns[3] == requests[3]
-
-
-def test_arrivals_are_those_of_first_turns(text, requests):
-    turns = workload.with_times(prefixes.conversations(requests, 3, 2.5, text), [7.0, 9.0])
-    assert [turn.at_s for turn in turns] == [7.0, 2.5, 2.5, 9.0, 2.5]
-
-
-def test_requests_that_are_sent_again_have_another_opening_and_keep_their_turns(text, requests):
-    made = traffic.repeated(prefixes.conversations(requests, 3, 1.0, text), 12, text)
-    assert len(made) == 12 and len({one.text for one in made}) == 12
-    assert [one.after for one in made] == [None, 0, 1, None, 3, None, 5, 6, None, 8, None, 10]
-    assert all(one.input_len == input_len(one.text, text) for one in made)
-    assert made[6].text.startswith(made[5].text)
-    again = traffic.repeated(prefixes.conversations(requests, 3, 1.0, text), 12, text)
-    assert not {one.text for one in made} & {one.text for one in again}, "the next round asks nothing twice either"
 
 
 def test_requests_that_are_sent_again_keep_what_they_share(text, requests):

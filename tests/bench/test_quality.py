@@ -7,16 +7,13 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from inflight import models
 from inflight.bench import quality
 from inflight.checkpoint.sources import fetch
 from inflight.checkpoint.tokenizer import load_tokenizer
-from inflight.cli import app
 from inflight.engine.config import Request
 from inflight.engine.executor import Executor
-from inflight.errors import CourseError
 from tests.engines import build_small, build_tiny, write_quantized, write_tiny
 
 PROMPTS = (
@@ -114,37 +111,7 @@ def test_intervals_are_students():
     assert quality._exp({"value": 0.0})["value"] == 1 and math.isfinite(quality.student_t(1))
 
 
-def test_the_prose_is_the_lessons(course_engine):
-    text = quality.prose()
-    assert "KV cache" in text and "import " not in text.splitlines()[0] and "{heading}" not in text
-    assert quality.windows(load_tokenizer(course_engine)).shape == (20, 256)
-
-
-@pytest.mark.parametrize("tokens", [-1, 0, 511])
-def test_too_few_tokens_are_refused_before_anything_is_built(tokens, monkeypatch):
-    monkeypatch.setattr("inflight.cli.terminal.fetch", lambda source: pytest.fail("began"))
-    result = CliRunner().invoke(app, ["bench", "quality", "--tokens", str(tokens)])
-    assert isinstance(result.exception, CourseError)
-    assert str(result.exception) == f"{tokens} tokens are too few to judge by: give at least 512, two windows of 256."
-
-
-def test_more_tokens_than_there_is_text(course_engine):
-    with pytest.raises(CourseError, match=r"^The text is too short: .* and 10000000 were asked for\. Ask for at most"):
-        quality.windows(load_tokenizer(course_engine), 10_000_000)
-
-
-def test_a_tokenizer_of_another_model(course_engine):
-    with pytest.raises(CourseError, match="^The tokenizer is not this model's: .* ends at 99. Use a checkpoint whose"):
-        quality.windows(load_tokenizer(course_engine), 512, vocab_size=100)
-
-
-def test_a_checkpoint_without_a_vocabulary(small_checkpoint, tmp_path):
-    file = write_quantized(small_checkpoint.path, tmp_path / "mute.gguf", "Q4_1", without="tokenizer.ggml.tokens")
-    with pytest.raises(CourseError, match="vocabulary|tokenizer") as refusal:
-        quality.engines(fetch(str(file)), tmp_path)
-    assert "\n" not in str(refusal.value)
-
-
+@pytest.mark.slow
 def test_the_default_engine_and_the_checkpoint_agree_as_long_as_rounding_allows(course_engine, checkpoint):
     """Greedily, five answers of 32 tokens: where they part, the checkpoint had two tokens nearly as likely.
 
@@ -165,11 +132,3 @@ def test_the_default_engine_and_the_checkpoint_agree_as_long_as_rounding_allows(
             apart += [(most - given)[parted].item()] if parted < 32 else []
     print(f"the same for so many tokens: {alike}; then apart by so many nats: {apart}")
     assert sorted(alike)[2] >= 4 and max(apart, default=0) < 0.5
-
-
-def test_no_room_for_what_the_checkpoint_expects(monkeypatch):
-    monkeypatch.setattr(models.huggingface, "reference", lambda source: None)
-    monkeypatch.setattr(quality, "_reference", lambda model, group: (torch.zeros(2, 255, 9).half(), [1.0, 1.0]))
-    text = np.zeros((2, quality.WINDOW), np.int64)
-    with open("/dev/full", "wb") as full, pytest.raises(CourseError, match="No space left on device. Make room there"):
-        quality._expected(None, text, full, lambda what: None)

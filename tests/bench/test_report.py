@@ -121,14 +121,6 @@ def test_figures_by_hand(run):
     assert figures["itl_ms_mean"] == pytest.approx(250 / 3)
 
 
-def test_figures_of_a_run_without_an_answer(run):
-    figures = report.summary(Run(run.requests[4:], STARTED_AT, "The server went away."))
-    assert (figures["requests"], figures["errors"]) == (0, 1)
-    assert {value for name, value in figures.items() if name not in ("requests", "errors")} == {None}
-    assert json.loads(json.dumps(figures, allow_nan=False)) == figures
-    assert report.labelled(figures)["TTFT, P90 (ms)"] == "-"
-
-
 def test_json_has_machine_settings_and_rows(run):
     result = report.result(
         {"bench load": run, "other": Run(run.requests, STARTED_AT, "Interrupted.")}, {"seed": 1}, "CPU"
@@ -161,22 +153,6 @@ def test_op_stats_has_the_classic_columns_and_grows_by_a_line(run, tmp_path):
         "request,Avg. Output tokens per request,Avg. InFlight requests,Total latency (ms),Total requests"
     )
     assert lines == ["1.600,25.600,1587.500,2089.500,1995.000,8.000,16.000,2.540,2500.000,4"] * 2
-
-
-def test_op_stats_takes_an_empty_file_and_one_without_a_last_line_end(run, tmp_path):
-    path = tmp_path / "stats.csv"
-    path.touch()
-    path.write_text(report.with_op_stats(path, run).rstrip("\n"))
-    assert len(report.with_op_stats(path, run).splitlines()) == 3
-
-
-@pytest.mark.parametrize("content", [b"a,b\n1,2\n", b"\xff\xfe\x00"])
-def test_another_table_is_not_taken_for_statistics(run, tmp_path, content):
-    path = tmp_path / "other.csv"
-    path.write_bytes(content)
-    with pytest.raises(CourseError, match=r"other\.csv (is a table with other columns|is not UTF-8 text)"):
-        report.check_op_stats(path)
-    assert path.read_bytes() == content
 
 
 # Trace ----------------------------------------------------------------------------------------------------------------
@@ -265,18 +241,6 @@ def test_trace_has_the_engine_beside_the_requests(run, iterations):
     assert counters == dict.fromkeys(("scheduled", "waiting", "paused", "KV cache blocks used"), 3)
 
 
-def test_the_schema_check_notices_what_is_wrong(run):
-    content = report.timeline(run)
-    overlapping = json.loads(json.dumps(content))
-    for event in slices(overlapping, "batch"):
-        event["tid"] = 1
-    incomplete = json.loads(json.dumps(content))
-    del slices(incomplete, "batch")[0]["dur"]
-    for broken in (overlapping, incomplete):
-        with pytest.raises(AssertionError):
-            check_schema(broken)
-
-
 # Files ----------------------------------------------------------------------------------------------------------------
 
 
@@ -288,11 +252,6 @@ def test_what_cannot_be_written_is_refused_and_nothing_left(tmp_path):
     report.check_writable(tmp_path / "file", tmp_path / "new")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert (tmp_path / "file").read_text() == "kept"
-
-
-def test_one_file_for_two_results_is_refused(tmp_path):
-    with pytest.raises(CourseError, match="named for two of the results"):
-        report.check_writable(tmp_path / "run.csv", tmp_path / "run.csv")
 
 
 def test_a_write_that_fails_keeps_what_was_there(tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 
-import pandas as pd
 import pytest
 
 from inflight.bench import request_path
@@ -29,6 +28,7 @@ def measured(tmp_path_factory):
         return request_path.measure(server, client, folder / "iterations.jsonl", "Name the capital of France.", 32)
 
 
+@pytest.mark.server
 def test_every_stage_of_a_real_request_is_there(measured):
     answer, path = measured
     assert "Paris" in answer.text
@@ -50,9 +50,3 @@ def test_the_picture_is_drawn_and_told_in_words(measured):
     summary = charts.request_path_summary(path, request_path.first_word(path))
     assert "tensorrt_llm" in json.dumps(in_course_look(charts.request_path(path)))
     assert "first word" in summary
-
-
-def test_a_table_keeps_texts_whole_and_escapes_them():
-    text = "x" * 80 + "<b>"
-    shown = charts.table(pd.DataFrame({"text": [text], "number": [1234567]})).data
-    assert "x" * 80 + "&lt;b&gt;" in shown and "1,234,567" in shown

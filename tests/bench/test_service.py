@@ -44,12 +44,6 @@ def test_what_was_measured_is_whole_after_a_file(tokenizer):
     assert again.row() == served.row() and again.run.requests["error"].tolist() == served.run.requests["error"].tolist()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"brief": 5}', '{"brief": {"objective": {}}, "requests": 3}'])
-def test_a_file_of_something_else_is_refused(text):
-    with pytest.raises(CourseError, match="no result of a run"):
-        service.from_json(text)
-
-
 def test_memory_is_the_briefs(tokenizer):
     with pytest.raises(CourseError, match="give cache_tokens 1,456 or less"):
         service.rehearse(Deployment(cache_tokens=1500), BRIEF, tokenizer, 1)
@@ -100,6 +94,7 @@ def server(small_engines, tmp_path_factory):
         yield one
 
 
+@pytest.mark.server
 def test_a_deployment_is_loaded_and_serves_the_run(server):
     chosen = Deployment(enable_kv_cache_reuse=True, batch_scheduler_policy="max_utilization", max_queue_size=9)
     *before, served = service.follow(server, chosen, EASY, seed=1)
@@ -109,12 +104,15 @@ def test_a_deployment_is_loaded_and_serves_the_run(server):
     assert config is not None  # the file stays as it was: what is tried is not what is kept
 
 
+@pytest.mark.server
 def test_a_setting_that_is_refused_leaves_the_server_serving(server):
     with pytest.raises(CourseError, match="and the brief has"):
         service.serve(server, Deployment(cache_tokens=10**7), EASY, seed=1)
     assert service.serve(server, Deployment(), EASY, seed=2).met == 6
 
 
+@pytest.mark.server
+@pytest.mark.slow
 def test_a_server_that_dies_in_the_middle_is_told_in_a_sentence(small_engines, tmp_path):
     with service.start(tmp_path / "repo") as one:
         slow = replace(EASY, rate=0.5)

@@ -11,7 +11,6 @@ from inflight.bench import arrivals, md1, objective, sweep, sweep_file
 from inflight.bench.load_generator import COLUMNS, Run
 from inflight.bench.sweep import Aim
 from inflight.bench.sweep_file import Cost, Round
-from inflight.bench.sweep_rows import SweepRows
 from inflight.bench.workload import TimedRequest
 from inflight.engine.config import IterationStats
 from inflight.errors import CourseError
@@ -183,19 +182,6 @@ def test_prompts_count_as_far_as_they_were_computed(monkeypatch, tmp_path):
     assert sweep.figures(OneAtATime()(None, make(2.0, 40, 1)), aim.objective, unnamed)["computed_len_mean"] is None
 
 
-def test_a_file_from_before_computed_tokens_were_counted_is_gone_on_with(server, tmp_path):
-    path, aim = tmp_path / "sweep.json", Aim(AIM.objective, rates=(2.0, 14.0), rounds=1)
-    kept = opened(path)
-    kept.costs = [Cost(answers_ms=[0.0, 20.0, 30.0], prompt_token_ms=0.5)]
-    old = sweep.figures(server(None, make(2.0, 40, 1)), aim.objective)
-    del old["computed_len_mean"]
-    kept.add(Round(rate=2.0, round=1, stopped="", figures=old))
-    again = opened(path, resume=True)
-    sweep.measure(again, make, None, aim)
-    assert again.rates == [2.0, 14.0]
-    assert sweep.summary(again, aim, "here")["capacity"]["predicted"] == sweep.predicted_per_s(kept.costs[0], 30, 5)
-
-
 def test_capacity_is_that_of_an_iterations_cost(server):
     """Two slots; an iteration takes 20 ms with one answer and 30 with two, and 0.5 ms for each token of a prompt."""
     cost = Cost(answers_ms=[0.0, 20.0, 30.0], prompt_token_ms=0.5)
@@ -247,86 +233,6 @@ def test_what_was_measured_is_kept_when_the_server_goes_away_and_gone_on_with(se
     assert sweep.summary(kept, AIM, "")["rows"] == sweep.summary(whole, AIM, "")["rows"]
     again = opened(path, resume=True)
     assert again.rounds == kept.rounds and not any(each.stopped or each.answered for each in again.rounds)
-
-
-def test_requests_stand_once_in_their_file_whatever_was_measured_again(server, tmp_path):
-    path, rows = tmp_path / "sweep.json", tmp_path / "rows.csv"
-    server.stop_at = 5
-    with pytest.raises(CourseError, match="went away"):
-        sweep.measure(opened(path), make, None, AIM, keep_rows=SweepRows(rows, resume=False).keep)
-    part = pd.read_csv(rows)
-    assert (part["error"].isna() & (part["rate"] == 6) & (part["round"] == 2)).sum() == 20
-    server.stop_at = math.inf
-    kept = opened(path, resume=True)
-    sweep.measure(kept, make, None, AIM, keep_rows=SweepRows(rows, resume=True).keep)
-    table = pd.read_csv(rows)
-    assert table["error"].isna().all() and not table.duplicated(["rate", "round", "request"]).any()
-    assert len(table) == sum(AIM.number(each.rate) for each in kept.rounds)
-
-
-def test_a_reason_of_several_lines_is_one_field_of_the_requests_file(server, tmp_path):
-    reason, rows = "The model failed:\n  line 3\u2028in execute", tmp_path / "rows.csv"
-    run = server(None, make(2.0, 40, 1))
-    run.requests.loc[7, "error"] = reason
-    SweepRows(rows, resume=False).keep(run, 2.0, 1)
-    table = pd.read_csv(rows)
-    assert len(table) == 40 and table["error"][7] == reason and set(table["round"]) == {1}
-
-
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        ("", "is not a CSV file"),
-        ("request,due_s\n0,1\n", "has other columns than the requests of a sweep"),
-        ('"', "is not a CSV file"),
-    ],
-)
-def test_another_table_is_not_added_to(tmp_path, content, complaint):
-    path = tmp_path / "rows.csv"
-    path.write_text(content)
-    with pytest.raises(CourseError, match=f"{complaint}.*Name the file of the sweep's requests, or a new one"):
-        SweepRows(path, resume=True)
-    assert path.read_text() == content
-
-
-def test_a_file_that_is_there_is_not_written_over(tmp_path):
-    path = tmp_path / "sweep.json"
-    opened(path).save()
-    with pytest.raises(CourseError, match="is there already: add --resume to go on with it, or name another file"):
-        opened(path)
-
-
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        (None, "There is no results file .* to go on with"),
-        ("", "is not JSON"),
-        ("[]", "The results file .*sweep.json"),
-        ('{"sweep": 2}', "The results file .*sweep.json"),
-    ],
-)
-def test_what_cannot_be_gone_on_with_is_one_sentence(tmp_path, content, complaint):
-    path = tmp_path / "sweep.json"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(CourseError, match=complaint):
-        opened(path, resume=True)
-
-
-def test_a_file_of_other_settings_is_refused(tmp_path):
-    path = tmp_path / "sweep.json"
-    opened(path).save()
-    with pytest.raises(CourseError, match="is of a sweep with seconds 20.0, and this one has 5.0: give the same"):
-        opened(path, True, SETTINGS | {"seconds": 5.0})
-    with pytest.raises(CourseError, match="--resume goes on with a results file: name it with --results"):
-        opened(None, True)
-
-
-def test_a_round_makes_way_for_the_same_measured_again():
-    kept = opened()
-    kept.add(Round(rate=2.0, round=1, stopped="It ended.", figures={}))
-    kept.add(Round(rate=2.0, round=1, stopped="", figures={"arrived_per_s": 1.0, "served_per_s": 1.0}))
-    assert len(kept.rounds) == 1 and kept.rates == [2.0]
 
 
 # Wrong values ---------------------------------------------------------------------------------------------------------
@@ -387,9 +293,3 @@ def test_a_rate_at_which_nothing_meets_the_objective_is_a_row(server):
 def test_wrong_values_are_one_sentence(options, complaint):
     with pytest.raises(CourseError, match=complaint):
         Aim(AIM.objective, **options)
-
-
-def test_rates_are_read():
-    assert sweep.parse_rates("1, 2.5,4") == (1.0, 2.5, 4.0) and sweep.parse_rates(None) is None
-    with pytest.raises(CourseError, match="--rates 1;2: write requests a second with commas between"):
-        sweep.parse_rates("1;2")

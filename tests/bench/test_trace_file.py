@@ -7,7 +7,6 @@ from inflight.bench.workload import input_len
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.config import BuildConfig
 from inflight.errors import CourseError
-from tools import trace_file as maker
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 
@@ -16,15 +15,6 @@ def save(folder, *lines):
     path = folder / "trace.csv"
     path.write_text("\n".join([HEADER, *lines]) + "\n")
     return path
-
-
-def test_the_small_one_ships_and_is_what_its_script_makes():
-    path = trace_file.find("small")
-    assert path.read_text().splitlines() == maker.lines()
-    found = trace_file.read(path)
-    assert len(found.times) == maker.NUM_REQUESTS
-    assert found.times[0] == 0 and found.times == sorted(found.times)
-    assert 150 < sum(found.input_lens) / 600 < 260 and 60 < sum(found.output_lens) / 600 < 90
 
 
 @pytest.mark.parametrize(
@@ -75,22 +65,6 @@ def test_a_broken_trace_is_one_sentence(tmp_path, lines, complaint):
     with pytest.raises(CourseError) as refused:
         trace_file.read(path)
     assert complaint.format(path) in str(refused.value) and "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize("missing", HEADER.split(","))
-def test_a_missing_column_is_one_sentence(tmp_path, missing):
-    path = tmp_path / "trace.csv"
-    path.write_text(HEADER.replace(missing, "Other") + "\n1,40,7\n")
-    with pytest.raises(CourseError, match=f"has no column {missing}: give a CSV file with the columns {HEADER[:9]}"):
-        trace_file.read(path)
-
-
-def test_what_is_no_csv_or_not_there_is_one_sentence(tmp_path):
-    (tmp_path / "noise").write_bytes(bytes(range(256)))
-    with pytest.raises(CourseError, match="is not a CSV file"):
-        trace_file.read(tmp_path / "noise")
-    with pytest.raises(CourseError, match="There is no trace file nowhere.csv"):
-        trace_file.find("nowhere.csv")
 
 
 def test_a_public_trace_is_found_by_its_name_once_it_is_there(tmp_path, monkeypatch):

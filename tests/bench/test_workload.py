@@ -85,16 +85,6 @@ def test_a_broken_dataset_is_one_sentence(tmp_path, content, complaint):
     assert complaint in str(error.value) and path in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_dataset_that_cannot_be_opened_is_one_sentence(tmp_path):
-    with pytest.raises(CourseError, match="none.json cannot be read .No such file or directory.. Give the path"):
-        workload.read_dataset(tmp_path / "none.json")
-    with pytest.raises(CourseError, match="cannot be read .Is a directory."):
-        workload.read_dataset(tmp_path)
-    (tmp_path / "latin.json").write_bytes('["café"]'.encode("latin-1"))
-    with pytest.raises(CourseError, match="is not UTF-8 text"):
-        workload.read_dataset(tmp_path / "latin.json")
-
-
 def test_requests_of_a_dataset(text):
     records = workload.read_dataset()[:20]
     requests = workload.from_dataset(records, text)
@@ -126,11 +116,6 @@ def test_a_selection_that_leaves_nothing_is_one_sentence(text):
         workload.from_dataset(records, text, max_input_len=40)
     with pytest.raises(CourseError, match="The limit is 0 records"):
         workload.from_dataset(records, text, limit=0)
-
-
-def test_a_dataset_that_cannot_be_written_is_one_sentence(tmp_path):
-    with pytest.raises(CourseError, match="cannot be written to .*No such file or directory"):
-        workload.write_dataset([Record(**RECORD)], tmp_path / "none" / "mini.json")
 
 
 FULL_DISK = """
@@ -178,26 +163,11 @@ def test_a_dataset_of_the_hub_is_its_json_file(hub_cache):
     assert workload.find_dataset("someone/news").name == "cnn_eval.json"
 
 
-@pytest.mark.parametrize("names, found", [([], "none"), (["a.json", "b.json"], "a.json, b.json")])
-def test_a_dataset_without_the_one_json_file_is_one_sentence(hub_cache, names, found):
-    for name in names:
-        save(hub_cache / name, [RECORD])
-    with pytest.raises(CourseError, match=f"one called cnn_eval.json, and has {found}"):
-        workload.find_dataset("someone/news")
-
-
 def test_without_network_the_manual_way_is_told(hub_cache):
     with pytest.raises(
         CourseError, match="someone/else cannot be fetched .* or download its JSON file elsewhere and give its path"
     ):
         workload.find_dataset("someone/else")
-
-
-@pytest.mark.parametrize("source", ["none.json", "folder/none.json", "a/b/c", ""])
-def test_what_is_neither_file_nor_id_is_one_sentence(source, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(CourseError, match="There is no dataset|cannot be read"):
-        workload.read_dataset(workload.find_dataset(source))
 
 
 # Lengths and prompts --------------------------------------------------------------------------------------------------
@@ -260,12 +230,6 @@ def test_prompts_of_one_length_differ(text):
     assert len(set(prompts)) == 120 and prompts == workload.prompts_of([64] * 120, text)
 
 
-def test_a_prompt_that_cannot_be_that_short_is_one_sentence(text):
-    shortest = as_engine_gets_it(text, "a")
-    with pytest.raises(CourseError, match=f"A prompt of 12 tokens .* a word has {shortest}"):
-        workload.prompts_of([100, 12], text)
-
-
 # Traces and arrivals --------------------------------------------------------------------------------------------------
 
 
@@ -285,11 +249,6 @@ def test_named_traces(text, name, number, lengths):
 def test_a_trace_of_another_size_begins_the_same(text):
     assert workload.trace("mild", text, num_requests=8) == workload.trace("mild", text)[:8]
     assert workload.trace("mild", text, num_requests=40)[:32] == workload.trace("mild", text)
-
-
-def test_a_trace_that_is_not_there_is_one_sentence(text):
-    with pytest.raises(CourseError, match="There is no trace wild: give mild or skewed."):
-        workload.trace("wild", text)
 
 
 def test_constant_arrivals():
@@ -363,11 +322,6 @@ def test_a_broken_recording_is_one_sentence(tmp_path, content, complaint):
     assert complaint in str(error.value) and path in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_recording_that_is_not_there_is_one_sentence(tmp_path):
-    with pytest.raises(CourseError, match="none.csv cannot be read .No such file or directory.. Give"):
-        workload.recorded(tmp_path / "none.csv")
-
-
 # The shipped dataset --------------------------------------------------------------------------------------------------
 
 
@@ -390,60 +344,7 @@ def test_the_readme_states_the_lengths_of_the_shipped_dataset(text):
     assert stated == {measure: row.tolist() for measure, row in table.iterrows()}
 
 
-def test_the_plan_of_the_dataset_has_the_shape_that_the_script_states():
-    drafts = mini_dataset.plan(100, seed=0)
-    assert drafts == mini_dataset.plan(100, seed=0) and drafts != mini_dataset.plan(100, seed=1)
-    assert statistics.mean(draft.summary_words for draft in drafts) == pytest.approx(56, rel=0.15)
-    assert statistics.mean(draft.article_words for draft in drafts) == pytest.approx(781 / 4, rel=0.15)
-    assert len({(draft.topic, draft.town) for draft in drafts}) > 95
-
-
-@pytest.mark.parametrize(
-    "text, kept",
-    [
-        (
-            "It is a good day. Everyone in Elmford came to see it.",
-            "It is a good day. Everyone in Elmford came to see it.",
-        ),
-        ("It is a good day. Everyone came to", "It is a good day."),
-        ("It is a good day.\n\nSecond paragraph, not wanted.", "It is a good day."),
-        ("It cost 300 coins to build. It is a good day.", "It is a good day."),
-        ("The guest was Sarah Miller herself. It is a good day.", "It is a good day."),
-        ("We love it very much. It is a good day.", "It is a good day."),
-        ("It is a good day. It is a good day. It is a good day.", "It is a good day."),
-        ("Nothing is left of it, for police came.", ""),
-    ],
-)
-def test_only_sentences_that_read_well_are_kept(text, kept):
-    draft = mini_dataset.plan(1, seed=0)[0]
-    draft.town = "Elmford"
-    assert mini_dataset.with_good_sentences("", text, draft, max_words=50) == kept
-    assert mini_dataset.with_good_sentences("", text, draft, max_words=1) == kept[: len("It is a good day.")]
-
-
 # Commands -------------------------------------------------------------------------------------------------------------
-
-
-def test_cnn_takes_the_first_records_and_says_how_long_they_are(tmp_path, text):
-    records = workload.read_dataset()
-    source = workload.write_dataset(records, tmp_path / "cnn_eval.json")
-    output = tmp_path / "mini.json"
-    result = CliRunner().invoke(
-        commands.app,
-        ["dataset", "cnn", str(source), "--output", str(output), "--limit", "10", "--max-input-len", "300"],
-        catch_exceptions=False,
-    )
-    kept = [record for record in records[:10] if as_engine_gets_it(text, record.prompt) <= 300]
-    assert workload.read_dataset(output) == kept and 0 < len(kept) < 10
-    assert f"{len(kept)} records" in result.output and "P90" in result.output
-    assert f"{10 - len(kept)} more had a prompt of over 300 tokens and were left out" in result.output
-
-
-def test_cnn_never_writes_over_its_source(tmp_path):
-    source = save(tmp_path / "cnn_eval.json", [RECORD])
-    result = CliRunner().invoke(commands.app, ["dataset", "cnn", source, "--output", source])
-    assert isinstance(result.exception, CourseError) and "is the dataset itself" in str(result.exception)
-    assert workload.read_dataset(source) == [Record(**RECORD)]
 
 
 def test_show_prints_the_shipped_dataset(text):

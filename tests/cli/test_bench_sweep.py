@@ -194,32 +194,3 @@ def test_a_signal_ends_a_sweep_with_what_it_has(stand_in, small_engine, tmp_path
 )
 def test_a_wrong_value_is_one_sentence_before_anything_starts(small_engine, arguments, message):
     assert re.search(message, sentence(bench(small_engine, "sweep", *arguments)))
-
-
-def test_an_objective_that_nothing_can_meet_is_one_sentence_and_nothing_else_is_measured(
-    stand_in, small_engine, tmp_path
-):
-    path = tmp_path / "sweep.json"
-    arguments = ["sweep", "--url", stand_in.url, *QUICK, "--objective", "ttft=0.001", "--results", path]
-    result = bench(small_engine, *arguments)
-    said = sentence(result)
-    assert said.startswith("No request met the objective (TTFT at most 0.001 ms), even one at a time")
-    assert said.endswith("Allow more, or make the deployment faster.")
-    assert "goodput" not in result.stdout and not path.exists()
-
-
-@pytest.mark.parametrize("loads", ["x", "1.5", "0"])
-def test_a_load_that_is_none_is_one_sentence(small_engine, loads):
-    assert "load" in sentence(bench(small_engine, "honesty", "--loads", loads))
-
-
-def test_honesty_has_a_row_for_each_measure(small_engine):
-    result = bench(small_engine, "honesty", "--loads", "0.5", "--service-ms", 20, "--requests", 20, "--json")
-    assert result.exit_code == 0, result.exception
-    printed = json.loads(result.stdout)
-    assert [(row["what"], row["measure"]) for row in printed["rows"]] == [
-        (what, measure) for what in ("latency", "ttft") for measure in ("mean", "p50", "p90", "p99")
-    ]
-    assert set(printed["ratios"]) == {"measured_over_drawn", "measured_over_theory", "first_token_over_drawn"}
-    # Never less than what follows for the very arrivals, but for the rounding of the clock: no wait is left out.
-    assert all(row["over_drawn"] > 0.99 for row in printed["rows"])
