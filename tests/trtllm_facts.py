@@ -1,4 +1,4 @@
-"""`assets/lab-gpu/facts.toml` as a judge of command lines, and as a maker of templates like TensorRT-LLM's."""
+"""`assets/lab-gpu/facts.toml` as a judge of command lines."""
 
 from __future__ import annotations
 
@@ -12,27 +12,6 @@ from inflight.paths import ASSETS
 FACTS = tomllib.loads((ASSETS / "lab-gpu" / "facts.toml").read_text(encoding="utf-8"))
 PROGRAMS = FACTS["programs"]
 ON_OFF = ["enable", "disable"]
-
-
-def command_lines(text: str) -> list[str]:
-    """Command lines of the programs that the facts know, in a shell script or in the code of a page."""
-    joined = re.sub(r"\\\n\s*", " ", text)
-    pieces = [piece for line in joined.splitlines() for piece in (line, *re.findall(r"`([^`]+)`", line))]
-    found = []
-    for piece in pieces:
-        command = re.sub(r"^\s*(until |inside(_on_its_own)? |sudo )*", "", piece)
-        command = re.split(r" ;;$|;? do$| (?:2?>|\||&&) ", command)[0].strip()
-        if any(re.match(pattern, command) for pattern in _STARTS):
-            found.append(command)
-    return found
-
-
-_STARTS = [
-    r"(trtllm-build|trtllm-serve|tritonserver|hf|git|curl|perf_analyzer|nvidia-ctk) [^|]",
-    r"(docker run|podman run|docker build) [^|]",
-    r"python3? \S*\.py",
-    r"\S+\.py ",
-]
 
 
 def problems(line: str) -> list[str]:
@@ -100,68 +79,3 @@ def _fits(takes: str | list[str], value: str) -> bool:
         return value in takes
     pattern = {"text": r".+", "integer": r"-?\d+", "number": r"-?\d+(\.\d+)?(e-?\d+)?"}[takes]
     return re.fullmatch(pattern, value) is not None
-
-
-# Templates ------------------------------------------------------------------------------------------------------------
-
-# Where a variable stands outside quotes, with what is around it there.
-_BARE_LINES = {
-    "triton_max_batch_size": "max_batch_size: {}",
-    "decoupled_mode": "model_transaction_policy {{ decoupled: {} }}",
-    "logits_datatype": 'output [ {{ name: "context_logits" data_type: {} dims: [ -1, -1 ] }} ]',
-    "encoder_input_features_data_type": 'input [ {{ name: "encoder_input_features" data_type: {} dims: [ -1, -1 ] }} ]',
-}
-_QUEUE = """dynamic_batching {
-  max_queue_delay_microseconds: ${max_queue_delay_microseconds}
-  default_queue_policy { max_queue_size: ${max_queue_size} }
-}"""
-
-
-def version(name: str) -> dict:
-    """What the facts say of one version of the templates."""
-    found = FACTS["templates"]["versions"][name]
-    return version(found["same_as"]) if "same_as" in found else found
-
-
-def template(version_name: str, model: str) -> str:
-    """A `config.pbtxt` with the variables of that version's: outside quotes and inside, as there.
-
-    A parameter has its variable's name, which is not so there: `engine_dir` fills `gpt_model_path`.
-    """
-    facts = version(version_name)
-    bare = facts["bare"][model]
-    lines = [f'name: "{model}"']
-    for name in bare:
-        if name.endswith("_instance_count"):
-            lines.append(f"instance_group [ {{ count: ${{{name}}} kind: KIND_CPU }} ]")
-        elif name in _BARE_LINES:
-            lines.append(_BARE_LINES[name].format(f"${{{name}}}"))
-    if "max_queue_size" in bare:
-        lines.append(_QUEUE)
-    quoted = [name for name in FACTS["templates"]["quoted"][model] if name not in facts["lacks"]]
-    for name in quoted + (facts["adds"] if model == "tensorrt_llm" else []):
-        if name == "triton_backend":
-            lines.append('backend: "${triton_backend}"')
-        else:
-            lines.append(f'parameters {{ key: "{name}" value: {{ string_value: "${{{name}}}" }} }}')
-    return "\n".join(lines) + "\n"
-
-
-def fill_template_script(version_name: str) -> str:
-    """A program that takes what that version's `fill_template.py` takes, and does the same."""
-    facts = version(version_name)
-    split = r"re.split(r'(?<!\\)' + sign, text)" if facts["escapes"] else "text.split(sign)"
-    return f"""
-import re, string, sys
-in_place, (file, pairs) = sys.argv[1] == "-i", sys.argv[2:] if sys.argv[1] == "-i" else sys.argv[1:]
-def parts(text, sign):
-    return {split}
-text = open(file).read()
-values = dict.fromkeys({facts["defaults"]!r}, 0)
-for pair in parts(pairs, ","):
-    key, value = parts(pair, ":")
-    assert key in text or not {facts["asserts"]!r}, f"key '{{key}}' does not exist in the file"
-    values[key] = value
-filled = string.Template(text).safe_substitute(values)
-open(file, "w").write(filled) if in_place else print(filled)
-"""

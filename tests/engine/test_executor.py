@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.config import (
-    BATCHING_TYPES,
     POLICIES,
     ExecutorConfig,
     IterationStats,
@@ -448,12 +447,6 @@ def test_older_spelling_of_the_policy_is_taken_and_said(caplog):
     assert "guaranteed_completion is an older spelling" in caplog.text
 
 
-def test_both_names_of_in_flight_batching_run_alike(load, alone):
-    for name in BATCHING_TYPES[1:]:
-        with load(ExecutorConfig(gpt_model_type=name)) as executor:
-            assert executor.generate(Request(PROMPTS[4], MAX_OUTPUT, streaming=True)).token_ids == alone[4]
-
-
 # What a request can ask for -------------------------------------------------------------------------------------------
 
 
@@ -785,15 +778,3 @@ def test_iteration_log_is_one_json_object_a_line(load, tmp_path):
     assert sum(row["generation_tokens"] for row in rows) == 5 + 2  # the first token of each comes with its prompt
     assert sum(row["finished"] for row in rows) == 2
     assert all(row["kv_blocks_max"] == 12 and row["tokens_per_block"] == 32 for row in rows)
-
-
-def test_iteration_log_that_cannot_be_written(load, tmp_path):
-    with pytest.raises(CourseError, match="The iteration log .* cannot be written"):
-        load(ExecutorConfig(iteration_log_path=tmp_path / "nowhere" / "log"))
-
-
-def test_snapshot_of_an_idle_engine(executor):
-    wait_until(lambda: is_idle(executor), "nothing runs")
-    now = executor.snapshot()
-    assert (now.active, now.kv_blocks_used, now.kv_blocks_free) == (0, 0, now.kv_blocks_max)
-    assert now.empty_seats == SMALL_BUILD.max_batch_size

@@ -12,7 +12,6 @@ from inflight.engine import four_bits
 from inflight.engine import openvino_steps as steps
 from inflight.engine.folder import MODEL_FILE, WEIGHTS_FILE, read
 from inflight.engine.model import load
-from inflight.engine.openvino_layers import read_layer
 from tests.engines import SMALL_BUILD, SMALL_LAYERS, write_quantized
 
 
@@ -49,28 +48,6 @@ def test_by_hand_it_is_the_same_as_built(stored, by_hand, tmp_path_factory):
     assert fused["PagedAttention"] == SMALL_LAYERS and fused["RMS"] == 2 * SMALL_LAYERS + 1
     assert fused.total() < paged.total()
     assert steps.block_bytes(program) == load(built).block_bytes == 32 * read(built).kv_cache_bytes_per_token
-
-
-def test_a_layer_is_told_in_its_main_operations(by_hand):
-    _, graph = by_hand
-    first, last = (read_layer(graph, number) for number in (1, SMALL_LAYERS - 1))
-    assert set(first.steps) == set(last.steps)  # the last layer's are in another order
-    assert first.num_operations == last.num_operations > len(first.steps) == 18
-    after = {step.name: step.after for step in first.steps}
-    assert after["query"] == ("norm 1",) and after["norm 1"] == ("input",)
-    sources = {"turned query", "turned key", "past keys", "past values", "value"}
-    assert set(after["attention"]) == sources and after["output"] == ("attention",)
-    assert set(after["gated"]) == {"SiLU", "up"} and after["SiLU"] == ("gate",)
-    assert set(after["sum 1"]) == {"input", "output"} and set(after["sum 2"]) == {"sum 1", "down"}
-    matrices = {step.name: step.matrix for step in first.steps if step.matrix}
-    assert matrices["key"] == matrices["value"] == (192, 576) and matrices["down"] == (576, 1536)
-    assert len(matrices) == 7
-
-
-@pytest.mark.parametrize("number", [0, SMALL_LAYERS, -1])
-def test_there_is_no_such_layer(by_hand, number):
-    with pytest.raises(ValueError, match=f"no layer {number} "):
-        read_layer(by_hand[1], number)
 
 
 def test_a_graph_that_cannot_be_written_leaves_the_old_one(by_hand, monkeypatch):

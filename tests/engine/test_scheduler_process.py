@@ -1,9 +1,6 @@
 """A scheduler from a file: whatever it does, a sentence tells it with file, line and rule, and the engine goes on."""
 
-import os
-import signal
 import threading
-import time
 
 import psutil
 import pytest
@@ -16,7 +13,6 @@ from inflight.engine.plan_rules import SchedulerError
 from inflight.engine.scheduler import GuaranteedNoEvict
 from inflight.engine.scheduler_process import SchedulerProcess, dry_run, tried
 from inflight.errors import CourseError
-from tests.engines import wait_until
 
 LIMITS = BuildConfig(max_batch_size=4, max_input_len=48, max_seq_len=96, max_num_tokens=64)
 GOOD = """
@@ -85,23 +81,11 @@ def test_a_scheduler_of_ones_own_passes_its_dry_run_and_schedules(write):
     assert not psutil.pid_exists(pid)
 
 
-def test_what_it_prints_is_no_answer(write):
-    tried(config(write(good_but("print('hello'); print('{\"plan\": 1}')"))), LIMITS).close()
-
-
 def test_the_built_in_ones_pass_the_dry_run():
     assert dry_run(GuaranteedNoEvict(), ExecutorConfig(), LIMITS) > 40
 
 
 RETURNS = 1 + next(number for number, line in enumerate(GOOD.splitlines(), 1) if "# HERE" in line)
-WRITES = """
-        import os
-        for handle in range(3, 20):
-            try:
-                os.write(handle, b'{}\\n')
-            except OSError:
-                pass
-"""
 # What a file has in place of a good scheduler -> what is said of it.
 FAULTS = {
     "is not Python": ("class Scheduler:\n  def", r"line 2: it is not Python \(invalid syntax\)"),
@@ -133,9 +117,6 @@ FAULTS = {
     "imports the protocol alone": ("from inflight.engine.scheduler import Scheduler\n", r": it defines no class Scheduler"),
     "has no class of its own": ("Scheduler = int\n", r": its class Scheduler has no method schedule\(self, now\)"),
     "is not in UTF-8": (GOOD + "x = '\udce9'\n", r"line \d+: it is not Python \(.*can't decode byte 0xe9"),
-    "writes plans itself": (good_but(WRITES), r"line \d+: schedule\(\) wrote into the pipe that is for its plans"),
-    "writes without end": (good_but(WRITES.replace("b'{}\\n'", "b'x' * 10**7")), r"line \d+: schedule\(\) wrote into the pipe that is for its plans"),
-    "closes its pipe": (good_but("import os, time; os.closerange(3, 20); time.sleep(60)"), r"line \d+: schedule\(\) closed the pipe that is for its plans"),
 }  # fmt: skip
 
 
@@ -148,19 +129,6 @@ def test_a_fault_is_told_with_file_line_and_rule_before_it_serves(write, fault):
     assert children() == before
 
 
-@pytest.mark.parametrize("name", ["nowhere.py", "folder.py"])
-def test_a_file_that_is_not_there_is_told(tmp_path, name):
-    (tmp_path / "folder.py").mkdir()
-    with pytest.raises(SchedulerError, match=rf"^{name}: there is no such Python file; name the one"):
-        SchedulerProcess(tmp_path / name)
-
-
-def test_the_line_of_another_file_is_not_told_as_one_of_this(write):
-    scheduler = tried(config(write("from inflight.engine.scheduler import GuaranteedNoEvict as Scheduler\n")), LIMITS)
-    scheduler.close()
-    assert scheduler.place == "my_scheduler.py"
-
-
 def test_what_has_been_tried_serves_on_when_the_file_is_changed(write):
     """Also after a fault: what the file holds by then has passed no dry run and comes with the next load."""
     path = write(good_but("if any(r.prompt_tokens == 7 for r in running): 1 / 0"))
@@ -169,42 +137,6 @@ def test_what_has_been_tried_serves_on_when_the_file_is_changed(write):
         with pytest.raises(CourseError, match="ZeroDivisionError"):
             executor.generate(Request([1] * 7, 5))
         assert len(executor.generate(Request([1] * 6, 5)).token_ids) == 5
-
-
-def test_too_small_a_cache_is_no_fault_of_the_scheduler(write):
-    settings = config(write(GOOD), max_tokens_in_paged_kv_cache=64)
-    scheduler = tried(settings, LIMITS)
-    try:
-        with pytest.raises(CourseError, match=r"^max_tokens_in_paged_kv_cache \(64\)"):
-            Executor(FakeModel(LIMITS), settings, scheduler)
-    finally:
-        scheduler.close()
-
-
-def test_what_it_prints_is_seen_at_once(write, capfd, monkeypatch):
-    """A process that is killed has no time left to write what it printed."""
-    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
-    scheduler = SchedulerProcess(write("print('hello')\n" + GOOD))
-    os.kill(scheduler._process.pid, signal.SIGSTOP)
-    scheduler.close()
-    assert "hello" in capfd.readouterr().err
-
-
-def test_what_it_started_ends_with_it(write, tmp_path):
-    note = tmp_path / "pid"
-    start = f"import subprocess\nopen({str(note)!r}, 'w').write(str(subprocess.Popen(['sleep', '60']).pid))\n"
-    scheduler = SchedulerProcess(write(start + GOOD))
-    sleeper = psutil.Process(int(note.read_text()))
-    scheduler.close()
-    wait_until(lambda: not sleeper.is_running() or sleeper.status() == psutil.STATUS_ZOMBIE, "the sleeper has ended")
-
-
-def test_an_interrupt_of_the_engine_is_not_for_it(write):
-    scheduler = SchedulerProcess(write(GOOD))
-    try:
-        assert os.getpgid(scheduler._process.pid) != os.getpgid(0)
-    finally:
-        scheduler.close()
 
 
 @pytest.mark.parametrize(
@@ -255,47 +187,6 @@ def test_a_fault_in_a_run_ends_its_requests_and_the_engine_goes_on(serving, faul
             executor.generate_all([Request([1] * 6, 40), Request([1] * 7, 5)])
         assert len(executor.generate(Request([1] * 6, 5)).token_ids) == 5
         assert executor.blocks.num_used == 0
-
-
-def test_an_engine_is_shut_down_in_a_call_that_does_not_end(serving, monkeypatch):
-    monkeypatch.setattr(scheduler_process, "CALL_S", 60)
-    with serving("exec('while True: pass')") as executor:
-        before, over = children(), threading.Event()
-        executor.enqueue_request(Request([1] * 7, 5), lambda response: over.set())
-        [pid] = before
-        wait_until(lambda: psutil.Process(pid).cpu_times().user > 0.5, "the call loops")
-    assert over.is_set() and not psutil.pid_exists(pid)
-
-
-def test_an_engine_is_shut_down_at_once_though_its_scheduler_has_a_child(write, tmp_path, monkeypatch):
-    """The child holds the pipe open."""
-    monkeypatch.setattr(scheduler_process, "CALL_S", 60)
-    note, said = tmp_path / "called", []
-    path = write(good_but(f"import os, time; os.fork(); open({str(note)!r}, 'w').close(); time.sleep(60)"))
-    executor = Executor(FakeModel(LIMITS), config(path), SchedulerProcess(path))
-    executor.enqueue_request(Request([1] * 7, 5), lambda response: said.append(response.error))
-    wait_until(note.exists, "it is in the call")
-    started = time.monotonic()
-    executor.shutdown()
-    assert time.monotonic() - started < 30
-    assert said == ["my_scheduler.py: the scheduler was closed in a call of schedule()."]
-
-
-def test_a_scheduler_ends_with_its_engine_however_that_ends(write, monkeypatch):
-    """Killed, the engine cannot close anything; its scheduler sees that nobody asks any more, also in a loop."""
-    monkeypatch.setattr(scheduler_process, "CALL_S", 60)
-    reader, writer = os.pipe()
-    engine = os.fork()
-    if engine == 0:
-        scheduler = SchedulerProcess(write(good_but("while True: pass")))
-        os.write(writer, f"{scheduler._process.pid}\n".encode())
-        dry_run(scheduler, ExecutorConfig(), LIMITS)
-        os._exit(0)
-    child = psutil.Process(int(os.read(reader, 100)))
-    wait_until(lambda: child.cpu_times().user > 0.5, "the call loops")
-    os.kill(engine, signal.SIGKILL)
-    os.waitpid(engine, 0)
-    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the scheduler has ended")
 
 
 def test_only_the_built_in_static_batching_holds_answers_back():

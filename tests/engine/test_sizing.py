@@ -11,9 +11,7 @@ from inflight.engine.config import BuildConfig
 from inflight.engine.folder import WEIGHTS_FILE, read
 from inflight.engine.model import load as load_model
 from inflight.engine.sizing import KINDS, Sizing, kind
-from inflight.errors import CourseError
-from inflight.notebook import syllabus, widgets
-from inflight.paths import COURSE
+from inflight.notebook import widgets
 from tests.engines import SMALL_BUILD, write_quantized
 
 
@@ -77,46 +75,3 @@ def test_widget_shows_bytes_refusals_and_commands(sizing):
     assert "Too few for 2000 slots" in options.result.value
     options.tp_size.value = 0
     assert "Refused" in options.result.value and "tp_size" in options.result.value
-
-
-def test_widget_prints_the_commands_for_what_the_gpu_computes_in(sizing):
-    options = widgets.BuildOptions(sizing, memory_bytes=4e9)
-    assert "--dtype float16" in options.commands.value and "--dtype float32" not in options.commands.value
-    options.gpu_dtype.value = "fp8"
-    assert "--qformat fp8" in options.commands.value
-    options.gpu.value = "Ampere: A100, A10"  # which has no FP8
-    assert options.gpu_dtype.value == "float16" and "fp8" not in options.gpu_dtype.options
-    options.gpu_dtype.value = "bfloat16"
-    options.gpu.value = "Hopper: H100, H200"  # a choice that is still there stays
-    assert "--dtype bfloat16" in options.commands.value and "Refused" not in options.result.value
-    options.gpu_dtype.value = "fp8"
-    options.family.value = "gpt"
-    assert "no commands for GPT in FP8" in options.result.value
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("quant_algo", "W8A8"),
-        ("dtype", "float16"),
-        ("max_beam_width", 4),
-        ("kv_cache_type", "continuous"),
-        ("max_input_len", 4096),
-    ],
-)
-def test_widget_says_what_build_config_says(sizing, name, value):
-    options = widgets.BuildOptions(sizing, memory_bytes=4e9)
-    options.fields[name].value = value
-    with pytest.raises(CourseError) as refusal:
-        BuildConfig(**{name: value}).on("cpu")
-    assert str(refusal.value)[:40].replace("'", "&#x27;") in options.result.value
-    options.fields[name].value = getattr(BuildConfig().on("cpu"), name)
-    assert "Refused" not in options.result.value
-
-
-def test_map_links_the_lessons_that_are_there():
-    lessons = syllabus.table().set_index("number")
-    assert lessons.loc["01", "link"] == "01_engine.ipynb"
-    assert all(
-        not row.link or (COURSE / "lessons" / row.link.removesuffix(".ipynb")).is_dir() for row in lessons.itertuples()
-    )

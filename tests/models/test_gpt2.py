@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from inflight.checkpoint import sources as checkpoint
 from inflight.errors import CourseError
-from inflight.models import gpt2, gpt2_network, huggingface
+from inflight.models import gpt2, huggingface
 from inflight.models.gpt2_checkpoint import SIZES, random_checkpoint
 
 POSITIONS = SIZES["gpt2-tiny"]["n_positions"]
@@ -83,25 +83,6 @@ def test_each_way_gives_the_tokens_of_transformers(folder, generated, way):
     assert [sequence.token_ids for sequence in sequences] == list(generated.values())
 
 
-def test_the_network_leaves_attention_to_its_caller(folder, generated):
-    """Whole texts side by side, each attending to itself alone."""
-    network, texts = gpt2_network.load(folder), [tokens[:-1] for tokens in generated.values()]
-    ends = [sum(map(len, texts[: number + 1])) for number in range(len(texts))]
-
-    def attend(_layer, projected):
-        parts = projected.tensor_split(ends[:-1])
-        heads = [
-            torch.nn.functional.scaled_dot_product_attention(*part.permute(1, 2, 0, 3), is_causal=True)
-            for part in parts
-        ]
-        return torch.cat([one.transpose(0, 1) for one in heads])
-
-    ids, positions = sum(texts, []), [place for text in texts for place in range(len(text))]
-    got = network.next_tokens(ids, positions, [end - 1 for end in ends], attend)
-    assert got == [tokens[-1] for tokens in generated.values()]
-    assert network.head_dim * network.num_heads == network.embeddings.shape[1]
-
-
 def test_the_answers_tell_sequences_apart(generated):
     """Or the tests here would pass with a cache that mixes them up."""
     answers = [tuple(tokens[-LENGTH:]) for tokens in generated.values()]
@@ -156,30 +137,6 @@ def test_bfloat16_is_close_to_float32(folder, generated):
         for prompt, sequence in zip(PROMPTS, sequences)
     ]
     assert sum(same) >= len(PROMPTS) - 1
-
-
-@pytest.mark.parametrize("with_gelu", [False, True])
-@pytest.mark.parametrize("num_tokens", [1, gpt2_network.PACKED_FOR_TOKENS, 100])
-def test_a_packed_matrix_gives_what_linear_gives(monkeypatch, with_gelu, num_tokens):
-    torch.manual_seed(0)
-    weight, bias, x = torch.randn(96, 64), torch.randn(96), torch.randn(num_tokens, 64)
-    weight, bias, x = weight.bfloat16() / 8, bias.bfloat16(), x.bfloat16()
-    packed = gpt2_network._Linear(weight, bias, with_gelu)
-    monkeypatch.setattr(gpt2_network, "_can_pack", lambda weight: False)
-    plain = gpt2_network._Linear(weight, bias, with_gelu)
-    torch.testing.assert_close(packed(x), plain(x), rtol=0.02, atol=0.02)
-
-
-def test_without_the_packing_operators_there_is_no_packing(monkeypatch):
-    weight = torch.zeros(2, 2, dtype=torch.bfloat16)
-    assert not gpt2_network._can_pack(weight.float())
-    monkeypatch.setattr(torch.ops, "mkldnn", object())
-    assert not gpt2_network._can_pack(weight)
-
-
-def test_steps_of_fixed_shape_are_those_of_a_gpu_alone(folder):
-    """On a CPU, rows that nobody needs would take their time."""
-    assert gpt2.load(folder, "on", "float32", 2, "cpu")._fixed_steps is None
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
