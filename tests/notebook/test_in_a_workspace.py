@@ -6,6 +6,8 @@ import pytest
 from inflight.notebook import achieved, execution, mine, workspace
 from inflight.paths import COURSE
 
+pytestmark = [pytest.mark.slow, pytest.mark.server]  # a whole solution, in a kernel
+
 TAKES = 'yours = mine.part("iterative_model")'
 
 

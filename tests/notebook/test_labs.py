@@ -15,6 +15,8 @@ from inflight.checkpoint import sources
 from inflight.notebook.execution import KernelOfThisPython
 from inflight.paths import COURSE, cache_dir
 
+pytestmark = [pytest.mark.slow, pytest.mark.server]  # each lab from top to bottom, in a kernel and with its servers
+
 LABS = sorted((COURSE / "labs").glob("*.ipynb"))
 # What a kernel runs before its first cell.
 TAKE_THE_SMALL_MODEL = """
