@@ -18,6 +18,8 @@ from inflight.triton import repository, telemetry
 from inflight.triton.client import Client
 from inflight.triton.server import Server
 
+pytestmark = pytest.mark.server
+
 COURSES = mine.COURSES_OWN / "client.py"
 MODELS = serve.MODELS
 

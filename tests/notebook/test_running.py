@@ -7,9 +7,10 @@ import pytest
 from inflight.notebook import session
 from inflight.notebook.widgets import ConfigEditor, Playground
 from inflight.triton import repository
-from inflight.triton import server as servers
 from inflight.triton.server import Server
-from tests.engines import wait_until
+from tests.engines import start_python, wait_until
+
+pytestmark = pytest.mark.server
 
 
 @pytest.fixture
@@ -18,22 +19,25 @@ def small_server(tmp_path):
     return lambda: Server(repo)
 
 
+LAST_CELL = """
+import sys
+from inflight.notebook import session
+from inflight.triton.server import Server
+server = Server(sys.argv[1]).start()
+last = session.running()
+print(repr(last))
+last.button.click()
+print("alive:", server.is_alive())
+print(repr(session.running()))
+"""
+
+
 def test_the_last_cell_says_what_runs_and_stops_it_when_told(small_server):
-    server = small_server().start()
-    last = session.running()
-    text = repr(last)
-    assert "A server runs with batch-cost. It belongs to this notebook" in text
-    assert server.is_alive() and last.button.layout.display is None
-    last.button.click()
-    assert not server.is_alive() and server not in servers.running()
-    assert repository.BATCH_COST not in repr(last)
-
-
-def test_the_last_cell_of_a_notebook_without_a_server():
-    gc.collect()
-    if not servers.running():
-        last = session.running()
-        assert repr(last) == "No server of this notebook runs." and last.button.layout.display == "none"
+    """In a process of its own, as a kernel is: it stops every server that the process has."""
+    kernel = start_python(LAST_CELL, small_server().repo)
+    said, _ = kernel.communicate(timeout=120)
+    before, after = said.split("alive: False")
+    assert "runs with batch-cost" in before and "No server" in after and repository.BATCH_COST not in after
 
 
 def test_a_server_that_the_notebook_has_forgotten_ends_and_its_widget_makes_another(small_server):

@@ -10,9 +10,10 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from inflight.errors import CourseError
-from inflight.notebook import session
 from inflight.triton import server as servers
 from inflight.triton import tritonserver
+
+pytestmark = pytest.mark.server
 
 CONFIG = """
 backend: "python"
@@ -78,17 +79,6 @@ def test_who_has_no_key_loads_nothing(printed):
 def test_it_listens_on_this_machine_alone(printed):
     listening = [one for one in psutil.Process(printed[0].pid).net_connections("tcp") if one.status == "LISTEN"]
     assert len(listening) == 3 and {one.laddr.ip.removeprefix("::ffff:") for one in listening} == {"127.0.0.1"}
-
-
-def test_the_last_cell_knows_it(printed):
-    assert printed[0] in servers.running()
-    assert "A server runs with nothing." in repr(session.running())
-
-
-def test_its_twin_starts_without_a_word(printed, capsys):
-    with printed[0].twin() as twin:
-        assert twin.is_ready() and twin.repo == printed[0].repo
-    assert capsys.readouterr().out == ""
 
 
 def test_a_port_that_is_named_is_taken(tmp_path, capsys):

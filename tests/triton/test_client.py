@@ -13,8 +13,10 @@ import tritonclient.http as http_client
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.triton import telemetry, transport
-from inflight.triton.client import Answer, Client
+from inflight.triton.client import Client
 from tests.engines import active_requests, clients, wait_until
+
+pytestmark = pytest.mark.server
 
 FRANCE = "Name the capital of France."
 MULTI_BYTE = "Repeat exactly: 日本語 🎉 naïve 👩‍👩‍👧 été"
@@ -296,13 +298,6 @@ def test_stop_by_a_second_request_of_the_same_id(streaming_server, text):
 # The answer -----------------------------------------------------------------------------------------------------------
 
 
-def test_answer_times():
-    answer = Answer(["a", "b", "c"], [0.5, 0.75, 1.5])
-    assert (answer.text, answer.time_to_first_s, answer.latency_s) == ("abc", 0.5, 1.5)
-    assert answer.inter_token_s == [0.25, 0.75]
-    assert Answer([[1, 2], [3]], [1, 2]).token_ids == [1, 2, 3]
-
-
 # Triton's statistics --------------------------------------------------------------------------------------------------
 
 
@@ -321,8 +316,3 @@ def test_statistics_count_what_was_asked(streaming_server):
     done = counted(streaming_server, before.succeeded + 3) - before
     assert (done.inferences, done.executions, done.succeeded, done.failed) == (3, 3, 3, 0)
     assert done.batches.to_dict() == {1: 3} and done.mean_batch == 1 and done.compute_ms > 0 and done.queue_ms > 0
-
-
-def test_statistics_of_an_unknown_model(streaming_server):
-    with pytest.raises(CourseError, match="no statistics of 'nobody'"):
-        telemetry.statistics(streaming_server.http_url, "nobody")

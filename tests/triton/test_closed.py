@@ -4,13 +4,9 @@ import base64
 import json
 import os
 import signal
-import socket
 import stat
 import subprocess
 import tempfile
-import threading
-import traceback
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import grpc
@@ -24,8 +20,9 @@ from inflight.triton import hidden_arguments, keys, repository, telemetry, trans
 from inflight.triton.repository import RUNNING_SUM
 from inflight.triton.server import PRIVATE, Server
 from inflight.triton.transport import Connection, Refused
-from inflight.triton.watch import KEY_FILE
-from tests.engines import start_python, wait_until
+from tests.engines import start_python
+
+pytestmark = pytest.mark.server
 
 NOBODY = 65534
 MODEL = RUNNING_SUM
@@ -121,18 +118,6 @@ def test_control_over_http_takes_the_key(server, endpoint):
         assert is_refused(server.http_url, endpoint, headers), headers
     if "planted" not in endpoint[1]:  # what it does for the user is not the question here
         assert not is_refused(server.http_url, endpoint, {keys.HEADER: key(server)})
-
-
-@pytest.mark.parametrize("path", ["/v2//repository/index", "//v2/repository/index", "/v2/repository/index/",
-                                  "/v2/./repository/index", "/v2/%72epository/index", "/v2/repository/index?a=b",
-                                  "/V2/repository/index", "http://localhost/v2/repository/index"])  # fmt: skip
-def test_no_spelling_of_a_path_gets_around_it(server, path):
-    host, port = server.http_url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=60) as connection:
-        request = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}"
-        connection.sendall(request.encode())
-        answer = b"".join(iter(lambda: connection.recv(65536), b""))
-    assert b" 200 " not in answer.partition(b"\r\n")[0] and MODEL.encode() not in answer
 
 
 @pytest.mark.parametrize("endpoint", HTTP_INFERENCE, ids=named)
@@ -238,6 +223,7 @@ def what_was_seen(watcher: subprocess.Popen, told: list[str], folders: list[Path
 
 @as_another_user
 @pytest.mark.parametrize("private", [False, True], ids=["default", "private"])
+@pytest.mark.slow
 def test_another_user_who_watches_every_process_never_sees_a_key(repo, private):
     for _ in range(3):
         one = Server(repo, private=private)
@@ -273,30 +259,6 @@ def test_the_watcher_would_see_a_key_that_is_there(tmp_path):
     assert any("arguments" in one for one in told["found"])
 
 
-def _fail_with(*values):
-    raise ValueError(*values)
-
-
-def test_what_shows_a_server_does_not_show_its_key(server):
-    secret = key(server)
-    shown = [server.headers, keys.of(server.http_url), {"a": [keys.of(server.grpc_url)]}, server, keys._found]
-    for one in shown:
-        assert secret not in f"{one!r} {one} {one!s:>5} %s" % (one,)
-    with pytest.raises(ValueError, match="hidden") as raised:
-        _fail_with(server.headers, keys.of(server.http_url))
-    frames = traceback.TracebackException.from_exception(raised.value, capture_locals=True).stack
-    assert secret not in str(raised.value) and secret not in str(frames[-1].locals)
-    with pytest.raises(CourseError) as caught:
-        server.load("nobody")
-    assert secret not in str(caught.value) and secret not in server.log_tail(10_000)
-
-
-def test_the_folder_of_a_server_and_all_in_it_is_the_users_alone(server):
-    assert stat.S_IMODE(server._way.folder.stat().st_mode) == 0o700
-    for file in (server.key_file, server._way.folder / "triton.log"):
-        assert stat.S_IMODE(file.stat().st_mode) == 0o600
-
-
 def test_a_program_of_the_user_finds_the_key_by_the_address_alone(private_server):
     script = """
 import sys
@@ -310,132 +272,6 @@ print(telemetry.statistics(sys.argv[1], sys.argv[2]).executions, telemetry.page(
 # To whom it is sent ---------------------------------------------------------------------------------------------------
 
 
-class Recorder(BaseHTTPRequestHandler):
-    """Notes the headers of whatever comes; the first answer names another address."""
-
-    def log_message(self, *args):
-        """Keep the test's output clean."""
-
-    def do_GET(self):
-        self.server.seen.append(dict(self.headers))
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.send_response(307 if self.server.elsewhere else 200)
-        if self.server.elsewhere:
-            self.send_header("Location", self.server.elsewhere + self.path)
-        self.send_header("Content-Length", "2")
-        self.end_headers()
-        self.wfile.write(b"{}")
-
-    do_POST = do_CONNECT = do_GET
-
-
-class Listener(ThreadingHTTPServer):
-    """A server that is not ours, in this process."""
-
-    allow_reuse_address = True
-
-    def __init__(self, port: int = 0, elsewhere: str = ""):
-        super().__init__(("127.0.0.1", port), Recorder)
-        self.seen: list[dict] = []
-        self.elsewhere = elsewhere
-        self.url = f"http://127.0.0.1:{self.server_port}"
-        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01})
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *args):
-        self.shutdown()
-        self._thread.join()
-        self.server_close()
-
-
-def carries_a_key(seen: list[dict]) -> bool:
-    return any(name.lower().endswith(keys.HEADER) for headers in seen for name in headers)
-
-
-def test_a_key_goes_to_no_other_server(server):
-    with Listener() as other:
-        for url in (other.url, f"http://localhost:{other.server_port}"):
-            transport.post_json(url, "/v2/repository/index", {}, 60)
-        assert len(other.seen) == 2 and not carries_a_key(other.seen)
-    assert keys.of(server.http_url) and keys.of(server.grpc_url)
-    for host in ("localhost", "[::1]", "127.0.0.2", "0.0.0.0", "127.0.0.1.example"):
-        assert keys.of(server.http_url.replace("127.0.0.1", host)) is None, "another may listen there"
-    assert keys.of("127.0.0.1") is keys.of("127.0.0.1:0") is keys.of("") is keys.of("http://[") is None
-
-
-def test_a_redirection_is_not_followed(monkeypatch):
-    monkeypatch.setattr(keys, "headers", lambda url: {keys.HEADER: "a key"})
-    with Listener() as other, Listener(elsewhere=other.url) as redirecting:
-        transport.post_json(redirecting.url, "/v2/repository/index", {}, 60)
-        assert carries_a_key(redirecting.seen) and other.seen == []
-
-
-def test_a_proxy_gets_nothing_of_what_goes_to_this_machine(server, private_server, monkeypatch):
-    with Listener() as proxy:
-        for name in ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy"):
-            monkeypatch.setenv(name, proxy.url)
-            monkeypatch.setenv(name.upper(), proxy.url)
-        for name in ("no_proxy", "NO_PROXY"):
-            monkeypatch.delenv(name, raising=False)
-        assert server.models()
-        with Connection(server.grpc_url) as connection:
-            assert connection.metadata(MODEL, timeout_s=60)["name"] == MODEL
-        telemetry.page(private_server.metrics_url)
-        assert proxy.seen == []
-
-
-def test_whoever_takes_the_port_of_a_server_that_died_gets_no_key(repo):
-    with Server(repo) as one:
-        url, port = one.http_url, int(one.http_url.rpartition(":")[2])
-        assert transport.post_json(url, "/v2/repository/index", {}, 60) and keys.of(url)
-        psutil.Process(one.pid).kill()
-        wait_until(lambda: not one.is_alive(), "the server is gone")
-        with Listener(port) as other:
-            transport.post_json(url, "/v2/repository/index", {}, 60)
-            assert len(other.seen) == 1 and not carries_a_key(other.seen)
-            with pytest.raises(CourseError, match="The server does not run"):
-                one.models()
-
-
-def test_whoever_took_the_port_before_the_server_gets_no_key(repo, monkeypatch):
-    with Listener() as other:
-        monkeypatch.setattr("inflight.triton.supervised._free_ports", lambda named: {
-            "http": other.server_port, "grpc": 1, "metrics": 2})  # fmt: skip
-        with pytest.raises(CourseError):
-            Server(repo).start()
-        assert not carries_a_key(other.seen)
-
-
-def test_a_key_file_that_others_may_have_made_is_not_read(tmp_path):
-    keys.create(tmp_path)
-    file = tmp_path / KEY_FILE
-    content = file.read_text()
-    assert len(keys.read(tmp_path).reveal()) == 64 and stat.S_IMODE(file.stat().st_mode) == 0o600
-    for mode in (0o640, 0o604, 0o620, 0o602):
-        file.chmod(mode)
-        assert keys.read(tmp_path) is None
-    secret = tmp_path / "secret"
-    file.chmod(0o600)
-    file.rename(secret)
-    file.symlink_to(secret)
-    assert keys.read(tmp_path) is None
-    file.unlink()
-    os.mkfifo(file, 0o600)
-    assert keys.read(tmp_path) is None
-    file.unlink()
-    file.write_text(content.replace(keys.HEADER, "other"))
-    file.chmod(0o600)
-    assert keys.read(tmp_path) is None
-    if os.geteuid() == 0:
-        file.write_text(content)
-        os.chown(file, NOBODY, NOBODY)
-        assert keys.read(tmp_path) is None
-    assert keys.read(tmp_path / "nowhere") is None
-
-
 # Shared memory --------------------------------------------------------------------------------------------------------
 
 
@@ -446,22 +282,6 @@ def regions(server) -> list[Path]:
 def test_regions_of_shared_memory_are_the_users_alone_from_the_first_moment(server):
     assert regions(server)
     assert {stat.S_IMODE(region.stat().st_mode) for region in regions(server)} == {0o600}
-
-
-def test_only_that_one_change_of_a_mode_is_left_out():
-    script = """
-import os, tempfile
-from inflight.triton import owner_only
-owner_only.apply()
-with tempfile.TemporaryFile() as file:
-    for mode in (0o640, 0o644, 0o755):
-        os.fchmod(file.fileno(), mode)
-        print(oct(os.fstat(file.fileno()).st_mode & 0o777), end=" ")
-with tempfile.NamedTemporaryFile() as file:
-    os.chmod(file.name, 0o644)
-    print(oct(os.stat(file.name).st_mode & 0o777))
-"""
-    assert start_python(script).communicate()[0].split() == ["0o640", "0o640", "0o755", "0o644"]
 
 
 # Private, open, impossible --------------------------------------------------------------------------------------------
@@ -548,32 +368,3 @@ def test_serve_tells_who_may_do_what_and_no_key(repo, option, told):
         finally:
             serving.send_signal(signal.SIGINT)
             serving.communicate(timeout=300)
-
-
-# What a security policy does to a call of the system: it fails, "not permitted".
-UNDER_A_POLICY = """
-import ctypes, platform, struct, sys
-from inflight import CourseError
-from inflight.triton import Server, owner_only
-forbidden = {"x86_64": 101, "aarch64": 117}[platform.machine()]  # ptrace
-audit_name, _, seccomp = owner_only.MACHINES[platform.machine()]
-steps = [(0x20, 0, 0), (0x15, 1, forbidden), (0x06, 0, owner_only.SECCOMP_RET_ERRNO + 1),
-         (0x06, 0, owner_only.SECCOMP_RET_ALLOW)]
-program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", code, 0, skip, k) for code, skip, k in steps))
-header = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(steps), ctypes.addressof(program)))
-libc = ctypes.CDLL(None)
-libc.prctl(38, *map(ctypes.c_ulong, (1, 0, 0, 0)))
-assert libc.syscall(ctypes.c_long(seccomp), ctypes.c_long(1), ctypes.c_long(0), header) == 0
-try:
-    Server(sys.argv[1]).start()
-except CourseError as error:
-    print(error)
-with Server(sys.argv[1], private=False, open_control=True) as server:
-    print(server.models()[0].state)
-"""
-
-
-def test_where_a_process_may_not_be_traced_a_server_starts_open_or_not_at_all(repo):
-    told = start_python(UNDER_A_POLICY, repo).communicate(timeout=120)[0].splitlines()
-    assert told[0].startswith("The server cannot be closed to the other users of this machine (a process may not be")
-    assert "--open-control" in told[0] and told[1:] == ["READY"]

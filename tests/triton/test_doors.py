@@ -11,17 +11,14 @@ from typer.testing import CliRunner
 
 from inflight.cli.commands import app
 from inflight.errors import CourseError
-from inflight.triton import doors, keys
 from inflight.triton.attached import Address
 from inflight.triton.client import Client
 from inflight.triton.server import Server
 from inflight.triton.transport import Connection
 
+pytestmark = pytest.mark.server
+
 TRITON = {"/v2": (200, json.dumps({"name": "triton", "version": "2.51.0", "extensions": ["statistics"]}))}
-METRICS = {"/metrics": (200, "nv_inference_request_success 3\n"), "": (200, "")}  # "": any other path
-A_PAGE = {"/v2": (404, "<html>nginx</html>"), "/metrics": (404, "<html>nginx</html>")}
-A_GREETING = {"": (200, '{"hello": 1}')}
-ANOTHERS_API = {"/v2": (404, '{"detail": "Not Found"}'), "/metrics": (200, "vllm_requests 1\n")}
 
 
 @pytest.fixture
@@ -108,26 +105,6 @@ def test_the_port_of_grpc_is_asked_for_http(grpc_port, action):
     )
 
 
-@pytest.mark.parametrize("scheme", ["", "http://"])
-@pytest.mark.parametrize("action", [ask, Server.attach])
-def test_the_port_of_the_metrics(web, scheme, action):
-    address = web(METRICS)
-    said = said_of(lambda: action(scheme + address))
-    assert said.startswith(f"Only Triton's metrics are at {scheme}{address}. Name the server's port for HTTP or gRPC")
-    assert said.endswith(f"http://{next_port(address, -2)} or {next_port(address, -1)}.")
-
-
-@pytest.mark.parametrize("pages", [A_PAGE, ANOTHERS_API, A_GREETING], ids=["a page", "an API", "a greeting"])
-@pytest.mark.parametrize("scheme", ["", "http://"])
-@pytest.mark.parametrize("action", [ask, Server.attach])
-def test_some_other_web_server(web, pages, scheme, action):
-    url = scheme + web(pages)
-    said = said_of(lambda: action(url))
-    assert said == (
-        f"A web server answers at {url}, and it is no Triton. Name the address of a Triton, or start one there."
-    )
-
-
 @pytest.mark.parametrize(
     ("url", "said"),
     [
@@ -145,37 +122,3 @@ def test_some_other_web_server(web, pages, scheme, action):
 def test_an_address_that_lacks_something(url, said, use):
     found = said_of(lambda: use(url))
     assert found.startswith(said) or (use is Connection and "is an address for HTTP" in found and "://" in url)
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("ask", "Hi"),
-        ("bench", "load"),
-        ("bench", "perf-analyzer"),
-        ("bench", "compare", "--url", "lab:1"),
-        ("gpt2", "race", "iterative-gpt2"),
-    ],
-)
-def test_the_command_line_says_it_before_anything_starts(command):
-    said = of_the_command_line(*command, "--url", "127.0.0.1")
-    assert said.startswith("'127.0.0.1' has no port. Write 127.0.0.1:8001 for gRPC")
-
-
-def test_where_nobody_listens_it_is_said_as_ever():
-    silent = "127.0.0.1:1"
-    assert doors.mistaken(silent) is None and doors.mistaken(f"http://{silent}") is None
-    assert said_of(lambda: ask(silent)).startswith(f"The server at {silent} does not answer")
-    assert doors.mistaken("unix:/tmp/nowhere") is None
-
-
-def test_where_nobody_listens_no_processes_are_looked_through(monkeypatch):
-    """A server that dies leaves hundreds of requests that fail at once, and each would."""
-    monkeypatch.setattr(keys, "_processes", lambda *names: pytest.fail(f"looked for {names}"))
-    for address in ("127.0.0.1:1", "http://127.0.0.1:1"):
-        assert doors.mistaken(address) is None and keys.of(address) is None
-
-
-def test_a_right_door_is_no_mistake(web, grpc_port):
-    assert doors.mistaken(grpc_port) is None
-    assert doors.mistaken(f"http://{web(TRITON)}") is None

@@ -1,70 +1,11 @@
-"""Iterations of an engine that writes no log of ours, from Triton's verbose log and from its metrics."""
+"""Iterations of an engine that writes no log of ours, from its metrics."""
 
 import dataclasses
-import json
 
 import pytest
 
-from inflight.triton import iteration_feed, telemetry
-from inflight.triton.iteration_feed import VerboseLogFeed, filled, from_log_line, from_metrics
-
-TOLD = {
-    "Active Request Count": 6, "Iteration Counter": 41, "Max Request Count": 8, "Runtime CPU Memory Usage": 0,
-    "Runtime GPU Memory Usage": 12, "Runtime Pinned Memory Usage": 0, "Timestamp": "04-23-2025 10:20:30.250000",
-    "Context Requests": 1, "Generation Requests": 4, "MicroBatch ID": 0, "Paused Requests": 0,
-    "Scheduled Requests": 5, "Total Context Tokens": 17, "Waiting Requests": 1, "Free KV cache blocks": 90,
-    "Max KV cache blocks": 100, "Tokens per KV cache block": 32, "Used KV cache blocks": 10,
-    "Reused KV cache blocks": 2, "Fraction used KV cache blocks": 0.1,
-}  # fmt: skip
-
-
-def line(**changed):
-    return f'I0423 10:20:30.250100 99 model_instance_state.cc:1033] "{json.dumps(TOLD | changed)}"'
-
-
-def test_a_line_of_the_verbose_log_is_an_iteration():
-    told = from_log_line(line())
-    assert (told.iteration, told.active, told.scheduled, told.waiting, told.paused) == (41, 6, 5, 1, 0)
-    assert (told.context_tokens, told.generation_tokens, told.empty_seats) == (17, 4, 3)
-    assert (told.kv_blocks_used, told.kv_blocks_free, told.kv_blocks_max) == (10, 90, 100)
-    assert (told.kv_blocks_reused, told.tokens_per_block, told.requests) == (2, 32, [])
-    assert told.timestamp == 1745403630.25
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        "", "I0423 server.cc:1] ready", line(Timestamp="yesterday"), line()[:-40], '"Iteration Counter" } {',
-        line(Timestamp=None), line(**{"Active Request Count": "many"}), '{"Iteration Counter": []}',
-    ],
-)  # fmt: skip
-def test_what_is_no_such_line_is_none(other):
-    assert from_log_line(other) is None
-
-
-def test_v1_tells_of_a_batch_and_its_tokens():
-    told = dict(TOLD)
-    for name in ("Generation Requests", "Paused Requests", "MicroBatch ID"):
-        del told[name]
-    told |= {"Total Generation Tokens": 96, "Empty Generation Slots": 12}
-    assert from_log_line(json.dumps(told)).generation_tokens == 96
-
-
-def test_the_time_of_an_iteration_is_that_since_the_one_before(tmp_path):
-    source, target = tmp_path / "triton.log", tmp_path / "iterations.jsonl"
-    source.write_text("I0423 start\n")
-    with VerboseLogFeed(source, target) as feed:
-        with open(source, "a") as log:
-            log.write(line() + "\n" + "noise\n")
-            log.flush()
-            log.write(line(**{"Iteration Counter": 42, "Timestamp": "04-23-2025 10:20:30.275000"})[:-30])
-            log.flush()
-            log.write(line(**{"Iteration Counter": 42, "Timestamp": "04-23-2025 10:20:30.275000"})[-30:] + "\n")
-            log.write(line(**{"Iteration Counter": 43, "Timestamp": "04-23-2025 10:21:30.275000"}) + "\n")
-        feed.catch_up()
-    log = telemetry.iterations(target)
-    assert log["iteration"].tolist() == [41, 42, 43]
-    assert log["iteration_ms"].round(3).tolist() == [0, 25, 0]  # nothing ran for a minute
+from inflight.triton import iteration_feed
+from inflight.triton.iteration_feed import filled, from_metrics
 
 
 def sample(family, label, value, number):
@@ -109,14 +50,3 @@ def test_iterations_between_two_looks_are_taken_for_the_latest():
     late = filled(before, now, since=now.timestamp - 0.03)  # nothing ran until a moment ago
     assert [round(row.iteration_ms) for row in late] == [10, 10, 10]
     assert len(filled(before, dataclasses.replace(now, iteration=10**9), since=0)) == iteration_feed.MOST_FILLED
-
-
-def test_a_log_whose_folder_has_gone_ends_the_feed_quietly(tmp_path):
-    source, folder = tmp_path / "triton.log", tmp_path / "gone"
-    folder.mkdir()
-    with VerboseLogFeed(source, folder / "iterations.jsonl") as feed:
-        (folder / "iterations.jsonl").unlink()
-        folder.rmdir()
-        source.write_text(line() + "\n")
-        feed.catch_up()
-    assert not folder.exists()

@@ -1,11 +1,6 @@
-"""Whatever is killed of a server, at whatever moment: nothing of it is left, at the latest after the next sweep.
-
-Some cases by default; INFLIGHT_KILLS=all for every combination at every moment, INFLIGHT_KILLS=24 for each process
-alone, the two that clean up, and all at once.
-"""
+"""Whatever is killed of a server, at whatever moment: nothing of it is left, at the latest after the next sweep."""
 
 import contextlib
-import os
 import subprocess
 from itertools import combinations
 from pathlib import Path
@@ -16,24 +11,19 @@ import pytest
 from inflight import leftovers
 from tests.engines import start_python, wait_until
 
+pytestmark = pytest.mark.server
+
 MOMENTS = ("start", "loading", "serving", "stopping")
 VICTIMS = ("kernel", "supervisor", "tritonserver", "models")
-EVERY = [those for number in range(1, 5) for those in combinations(VICTIMS, number)]
-CASES = {
-    "": [
-        ("start", ("supervisor", "tritonserver")),
-        ("loading", VICTIMS),
-        ("serving", ("kernel", "supervisor")),
-        ("serving", ("models",)),
-        ("stopping", ("kernel", "supervisor")),
-    ],
-    "24": [
-        (moment, those)
+CASES = [
+    ("serving", ("kernel",)),
+    *(
+        pytest.param(moment, victims, marks=pytest.mark.slow)
         for moment in MOMENTS
-        for those in [("kernel",), ("supervisor",), ("tritonserver",), ("models",), ("kernel", "supervisor"), VICTIMS]
-    ],
-    "all": [(moment, those) for moment in MOMENTS for those in EVERY],
-}[os.environ.get("INFLIGHT_KILLS", "")]
+        for victims in (*combinations(VICTIMS, 1), ("kernel", "supervisor"), VICTIMS)
+        if (moment, victims) != ("serving", ("kernel",))
+    ),
+]
 
 KERNEL_SCRIPT = """
 import sys, threading

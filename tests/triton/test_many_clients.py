@@ -5,10 +5,8 @@ import queue
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
-import psutil
 import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import np_to_triton_dtype
@@ -19,6 +17,8 @@ from inflight.triton import repository, transport
 from inflight.triton.server import Server
 from inflight.triton.transport import Connection
 from tests.engines import SMALL_VOCAB, active_requests, metric, wait_until
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 CONNECTIONS, EACH, LENGTH = 50, 10, 6
 PROMPTS = [[number % SMALL_VOCAB, (number * 7) % SMALL_VOCAB, 5] for number in range(CONNECTIONS * EACH)]
@@ -66,28 +66,16 @@ def ask_all(connections):
     return answers
 
 
-def memory_mb(server):
-    """Private memory of the server and its models; shared pages would count once for each process."""
-    supervised = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
-    return sum(process.memory_full_info().uss for process in supervised) / 1e6
-
-
-def test_each_of_500_requests_gets_its_own_answer_once_and_memory_stays_flat(server, expected):
+def test_each_of_500_requests_gets_its_own_answer_once(server, expected):
     connections = [
         triton.InferenceServerClient(server.grpc_url, channel_args=OWN_CONNECTION) for _ in range(CONNECTIONS)
     ]
     try:
-        sizes = []
-        for _ in range(3):
-            assert ask_all(connections) == [[answer] for answer in expected]
-            wait_until(lambda: active_requests(server) == 0, "the engine is idle")
-            sizes.append(memory_mb(server))
+        assert ask_all(connections) == [[answer] for answer in expected]
+        wait_until(lambda: active_requests(server) == 0, "the engine is idle")
     finally:
         for connection in connections:
             connection.close()
-    print("MB after each round:", sizes)
-    # The allocator's pools grow and shrink by up to 30 MB; a request that left 100 kB behind would show as 100 MB.
-    assert sizes[2] - sizes[0] < 60
 
 
 # Clients that vanish --------------------------------------------------------------------------------------------------
@@ -155,11 +143,9 @@ def test_of_500_requests_half_vanish_and_the_others_lose_nothing(streaming):
     finally:
         for connection in connections:
             connection.close()
-    done_s = time.monotonic()
     assert {len(pieces) for pieces in texts.values()} == {SHORT}
     assert len({b"".join(pieces) for pieces in texts.values()}) == 1  # all have asked the same, and for the likeliest
     wait_until(lambda: active_requests(server) == 0, "all slots are free")
-    print(f"all slots are free {time.monotonic() - done_s:.2f} s after the last answer")
     used = lambda: metric(server, "nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="used")
     wait_until(lambda: used() == 0, "all blocks are free")
     computed = sum(json.loads(line)["generation_tokens"] for line in log.read_text().splitlines())

@@ -6,6 +6,8 @@ from inflight.errors import CourseError
 from inflight.paths import COURSE
 from inflight.triton import Client, Server, repository
 
+pytestmark = pytest.mark.server
+
 COURSES_OWN = COURSE / "assets" / "parts" / "repository"
 
 

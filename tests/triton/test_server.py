@@ -1,6 +1,5 @@
 """A server's life: started, looked at, changed while it runs, stopped, and never left behind."""
 
-import os
 import signal
 import socket
 import subprocess
@@ -18,6 +17,8 @@ from inflight.triton.client import Client
 from inflight.triton.repository import PIPELINE
 from inflight.triton.server import ModelState, Server
 from tests.engines import add_silent_model, how_it_ends, metric, model_process, start_python, wait_until
+
+pytestmark = pytest.mark.server
 
 
 @pytest.fixture(scope="module")
@@ -197,14 +198,6 @@ def test_a_repository_with_a_problem_is_not_served(small_repo):
     assert not server.is_alive()
 
 
-def test_a_port_named_twice(small_repo):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with pytest.raises(CourseError, match=rf"The grpc port {port} cannot be used \(Address already in use\)"):
-        Server(small_repo, http_port=port, grpc_port=port).start()
-
-
 @pytest.mark.parametrize("name", ["http", "grpc", "metrics"])
 def test_a_named_port_in_use(small_repo, name):
     with socket.socket() as taken:
@@ -213,11 +206,6 @@ def test_a_named_port_in_use(small_repo, name):
         port = taken.getsockname()[1]
         with pytest.raises(CourseError, match=rf"The {name} port {port} cannot be used \(Address already in use\)"):
             Server(small_repo, **{f"{name}_port": port}).start()
-
-
-def test_a_port_that_is_none(small_repo):
-    with pytest.raises(CourseError, match="The http port 70000 is not a port number: name one between 1 and 65535"):
-        Server(small_repo, http_port=70000).start()
 
 
 # Stopping -------------------------------------------------------------------------------------------------------------
@@ -236,11 +224,6 @@ def test_two_servers_side_by_side_stop_and_leave_nothing(small_repo, server):
     assert traces.found() == [] and not any(map(is_open, urls))
     assert not second.is_alive() and second.pid is None
     assert Client(server.grpc_url).ask("Hello", max_tokens=3).pieces
-
-
-def test_what_a_stopped_server_says(small_repo):
-    with pytest.raises(CourseError, match="The server does not run. Start it first"):
-        Server(small_repo).models()
 
 
 def test_an_interrupt_while_loading_leaves_nothing(small_repo):
@@ -286,19 +269,6 @@ def test_when_its_supervisor_is_killed_the_server_ends_too(small_repo):
     finally:
         server.stop()
     wait_until(lambda: not traces.found(), "processes, shared memory and folder are gone")
-
-
-def test_a_killed_server_is_noticed_and_may_be_started_again(small_repo):
-    server = Server(small_repo).start()
-    try:
-        os.kill(server.pid, signal.SIGKILL)
-        wait_until(lambda: not server.is_alive(), "the server is known to be dead")
-        with pytest.raises(CourseError, match="The server does not run"):
-            server.models()
-        server.start()
-        assert states(server) == dict.fromkeys(PIPELINE, "READY")
-    finally:
-        server.stop()
 
 
 # Draining -------------------------------------------------------------------------------------------------------------
@@ -371,6 +341,7 @@ def test_what_runs_longer_than_it_may_is_told_and_an_interrupt_ends_the_waiting(
     assert owner.returncode == 0 and traces.found() == []
 
 
+@pytest.mark.slow
 def test_a_command_that_is_told_to_end_says_so_in_one_sentence(small_repo):
     command = [sys.executable, "-m", "inflight", "serve", str(small_repo)]
     serving = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -2,12 +2,10 @@
 
 import re
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 
 from inflight.engine.config import ExecutorConfig
-from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.repository import DEFAULTS, PARAMETERS, TEMPLATES
 from inflight.triton.repository.templates import variable
@@ -67,16 +65,3 @@ def test_an_engine_served_as_it_comes_is_an_engine_loaded_as_it_comes(tmp_path):
         ExecutorConfig(**{setting.name: values[setting.name] for setting in fields(ExecutorConfig)}) == ExecutorConfig()
     )
     assert values["kv_cache_free_gpu_mem_fraction"] == 0.5 and values["exclude_input_in_output"] is True
-
-
-def test_a_model_type_cannot_be_left_open(tmp_path):
-    repo = repository.assemble(tmp_path / "repo", engine_dir=tmp_path)
-    with pytest.raises(CourseError, match="gpt_model_type: It has no value"):
-        repository.edit(repo, "tensorrt_llm", gpt_model_type="")
-
-
-def test_a_scheduler_of_ones_own_is_a_path(tmp_path):
-    path = Path(tmp_path) / "shortest_first.py"
-    repo = repository.assemble(tmp_path / "repo", engine_dir=tmp_path, scheduler_path=path)
-    config = repository.read_config(repo / "tensorrt_llm" / repository.CONFIG)
-    assert repository.get_parameter(config, "scheduler_path") == str(path)

@@ -146,15 +146,6 @@ def test_a_wrong_line_is_named_as_an_editor_counts_it(tmp_path):
     assert read_log(log, "execution", ["n"], start)["n"].tolist() == [3]
 
 
-def test_figures_are_waited_for_with_pauses_and_not_for_ever():
-    looks = []
-    assert telemetry.wait_for(lambda: looks.append(0) or len(looks), lambda number: number == 3, "never") == 3
-    looks.clear()
-    with pytest.raises(CourseError, match="They did not come"):
-        telemetry.wait_for(lambda: looks.append(0), lambda _: False, "They did not come.", within_s=0.1)
-    assert len(looks) <= 0.1 / telemetry.LOOK_EVERY_S + 2
-
-
 def test_a_slot_is_kept_to_the_last_token_and_given_up_in_a_pause(tmp_path):
     first, second, third = [1, 30, 0, 1], [2, 20, 0, 1], [3, 10, 0, 1]
     rows = [

@@ -6,7 +6,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import grpc
 import httpx
-import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
@@ -51,23 +50,6 @@ def test_each_error_of_the_libraries_is_one_of_three_kinds(error, kind, message)
     assert type(found) is kind and isinstance(found, CourseError) and message in str(found)
     if kind is Refused:
         assert str(found) == message
-
-
-def test_a_limit_that_the_caller_did_not_choose_is_not_called_timeout_s():
-    assert "timeout_s" not in str(course_error(httpx.ReadTimeout("timed out"), URL))
-
-
-def test_other_errors_pass():
-    with pytest.raises(ValueError, match="not ours"), transport.errors(URL):
-        raise ValueError("not ours")
-
-
-def test_a_connection_that_is_closed_gives_no_answer():
-    connection = Connection("127.0.0.1:1")
-    connection.close()
-    with pytest.raises(NoAnswer, match="was closed before the answer was there"):
-        connection.infer("model", {}, timeout_s=1)
-    assert not connection.is_ready()
 
 
 def test_nobody_there_is_told_by_every_call():
@@ -159,11 +141,3 @@ def test_pieces_of_an_answer_come_one_by_one(http_url):
         next(pieces)
     with pytest.raises(Refused, match="no such thing"):
         list(transport.post_stream(http_url, "/error", {}, 9))
-
-
-def test_tensors_have_the_type_of_their_arrays():
-    made = transport.tensors({"n": np.zeros((1, 2), np.int32), "text": transport.text("a", "é")})
-    assert [(one.name(), one.datatype(), one.shape()) for one in made] == [
-        ("n", "INT32", [1, 2]),
-        ("text", "BYTES", [2, 1]),
-    ]
