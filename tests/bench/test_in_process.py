@@ -6,7 +6,7 @@ from inflight.bench import in_process, workload
 from inflight.bench.devices import of_engine
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
-from tests.engines import build_small, build_tiny, write_tiny
+from tests.engines import build_small
 
 
 @pytest.fixture(scope="module")
@@ -39,24 +39,6 @@ def test_both_types_run_in_turns_and_a_prediction_stands_beside_them(engine_dir)
         "round 2 of 2: inflight_fused_batching",
         "round 2 of 2: V1",
     ]
-
-
-def test_an_engine_of_pytorch_runs_the_same(small_checkpoint, tmp_path):
-    tiny = write_tiny("llama", small_checkpoint.path, tmp_path / "tiny", max_position_embeddings=1024)
-    sizes = {"max_batch_size": 4, "max_input_len": 512, "max_seq_len": 1024, "max_num_tokens": 4096}
-    folder = build_tiny(tiny, tmp_path / "engine", **sizes)
-    mild = workload.trace("mild", load_tokenizer(folder), num_requests=6)
-    result = in_process.compare("V1", "inflight_fused_batching", folder, mild, rounds=1)
-    assert result["ratios"]["throughput"]["median"] > 0 and result["predicted"]["throughput"] > 1
-
-
-def test_two_policies_run_in_a_cache_that_is_short_and_nothing_is_predicted(engine_dir):
-    mild = workload.trace("mild", load_tokenizer(engine_dir), num_requests=6)
-    ways = ("guaranteed_no_evict", "max_utilization")
-    result = in_process.compare(*ways, engine_dir, mild, rounds=1, kv_cache_tokens=1024)
-    assert [row["way"] for row in result["rows"]] == [f"{way}, in process" for way in ways]
-    assert list(result["ratios"]) == ["throughput"] and "predicted" not in result
-    assert result["settings"]["kv_cache_tokens"] == 1024
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from inflight.checkpoint.sources import fetch
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.config import Request
 from inflight.engine.executor import Executor
-from tests.engines import build_small, build_tiny, write_quantized, write_tiny
+from tests.engines import build_small, write_quantized
 
 PROMPTS = (
     "What is the capital of France?",
@@ -74,16 +74,6 @@ def test_a_small_models_builds_beside_itself(stored, tmp_path, held):
     ratio = result["ratios"]["perplexity_over_checkpoint"]
     assert (ratio["median"], ratio["min"], ratio["max"]) == tuple(builds[0]["over_checkpoint"].values())
     assert json.dumps(result) and "±" in quality.in_words(result["rows"])[1]["same_top"]
-
-
-def test_an_engine_of_pytorch_is_judged_and_timed_like_any_other(small_checkpoint, tmp_path):
-    tiny = write_tiny("llama", small_checkpoint.path, tmp_path / "tiny", max_position_embeddings=512)
-    sizes = {"max_batch_size": 8, "max_input_len": 256, "max_seq_len": 512, "max_num_tokens": 512}
-    folders = {"float": build_tiny(tiny, tmp_path / "engine", **sizes)}
-    result = quality.bench(tiny, folders, 512)
-    _, row = result["rows"]
-    assert row["over_checkpoint"]["value"] == pytest.approx(1, abs=0.001) and row["same_top"]["value"] > 0.999
-    assert row["tokens_per_s_8"] > 0 and row["device"] == result["devices"]["float"] == result["machine"]["cpu"]
 
 
 @pytest.mark.parametrize("devices, words", [(["CPU", "CPU"], None), (["CPU", "NVIDIA H200"], "NVIDIA H200")])

@@ -13,6 +13,8 @@ from inflight.triton import repository
 from inflight.triton.client import Client
 from inflight.triton.server import Server
 
+pytestmark = pytest.mark.server
+
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
@@ -28,7 +30,6 @@ def measured(tmp_path_factory):
         return request_path.measure(server, client, folder / "iterations.jsonl", "Name the capital of France.", 32)
 
 
-@pytest.mark.server
 def test_every_stage_of_a_real_request_is_there(measured):
     answer, path = measured
     assert "Paris" in answer.text

@@ -200,7 +200,16 @@ def check_trace(executor: Executor, trace: list[Arrival], answers: list[list[int
     check_iterations(executor)
 
 
-@pytest.fixture(scope="module", params=SETTINGS)
+# Of a runner that computes; every setting is played without weights, below.
+TELLING = (
+    "V1 guaranteed_no_evict tight",
+    "inflight_fused_batching guaranteed_no_evict loose",
+    "inflight_fused_batching max_utilization tight",
+    "inflight_fused_batching max_utilization tight reuse",
+)
+
+
+@pytest.fixture(scope="module", params=TELLING)
 def any_executor(request, load):
     with load(SETTINGS[request.param]) as executor:
         yield executor
@@ -227,7 +236,7 @@ def fake_answer(prompt: list[int]) -> list[int]:
     return tokens[len(prompt) :]
 
 
-@settings(derandomize=True, max_examples=60, deadline=None, database=None)
+@settings(derandomize=True, max_examples=30, deadline=None, database=None)
 @given(trace=st.lists(arrivals, min_size=1, max_size=10))
 def test_any_trace_gets_its_tokens_from_a_model_without_weights(fake_executor, trace):
     check_trace(fake_executor, trace, [fake_answer(prompt) for prompt in PROMPTS])

@@ -25,7 +25,7 @@ VOCAB = 64
 LIMITS = BuildConfig(max_batch_size=4, max_input_len=48, max_seq_len=96, max_num_tokens=64)
 BLOCKS_OF_ONE = 3  # a longest request's
 SCHEDULERS = (StaticBatching, GuaranteedNoEvict, MaxUtilization)
-NUM_TRACES = 100
+NUM_TRACES = 30
 MOST_ITERATIONS = 2000  # of a trace; the longest seen takes some 300
 
 

@@ -139,24 +139,11 @@ def test_what_has_been_tried_serves_on_when_the_file_is_changed(write):
         assert len(executor.generate(Request([1] * 6, 5)).token_ids) == 5
 
 
-@pytest.mark.parametrize(
-    "loop",
-    ["while True: pass", "import time; time.sleep(1000)", "import os, time; os.fork(); time.sleep(1000)"],
-)
-def test_a_call_that_does_not_end_is_ended_and_its_line_told(write, monkeypatch, loop):
+def test_a_call_that_does_not_end_is_ended_and_its_line_told(write, monkeypatch):
     monkeypatch.setattr(scheduler_process, "CALL_S", 2)  # for the calls before it, too
-    with pytest.raises(
-        SchedulerError, match=rf"^my_scheduler\.py, line {RETURNS - 1}: schedule\(\) took longer than 2 s"
-    ):
-        tried(config(write(good_but(loop))), LIMITS)
-
-
-def test_a_file_that_does_not_end_is_ended(write, monkeypatch):
-    monkeypatch.setattr(scheduler_process, "START_S", 8)  # Python itself has to start by then
-    with pytest.raises(
-        SchedulerError, match=r"^my_scheduler\.py, line 2: the file took longer than 8 s and was ended\.$"
-    ):
-        SchedulerProcess(write("\nwhile True: pass\n"))
+    said = rf"^my_scheduler\.py, line {RETURNS - 1}: schedule\(\) took longer than 2 s"
+    with pytest.raises(SchedulerError, match=said):
+        tried(config(write(good_but("while True: pass"))), LIMITS)
 
 
 @pytest.fixture

@@ -192,6 +192,7 @@ def server(log_path, tmp_path_factory):
         yield server
 
 
+@pytest.mark.server
 def test_the_board_edits_the_config_draws_and_keeps_the_run_before(server, log_path):
     board = boards.batchers(server, log_path)
     board.controls["arrivals"].value = "all at once"
@@ -219,6 +220,7 @@ def test_the_batcher_and_its_fields_say_the_same():
     assert delay.value == "" and fields["max_batch_size"].value == ""
 
 
+@pytest.mark.server
 def test_a_value_that_the_board_may_not_write_is_refused_in_its_words(server, log_path):
     board, config = boards.batchers(server, log_path), server.repo / "batch-cost" / "config.pbtxt"
     before = config.read_text()
@@ -228,6 +230,7 @@ def test_a_value_that_the_board_may_not_write_is_refused_in_its_words(server, lo
     assert "<b>Failed.</b>" in board.status.value and config.read_text() == before
 
 
+@pytest.mark.server
 def test_the_board_draws_while_requests_arrive(server, log_path):
     board = boards.batchers(server, log_path)
     board.controls["arrivals"].value = "one every 60 ms"
@@ -238,6 +241,7 @@ def test_the_board_draws_while_requests_arrive(server, log_path):
     assert counts[0] < counts[-1] == len(boards.ARRIVALS["one every 60 ms"])
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("arrivals", [name for name in boards.ARRIVALS if name != "all at once"])
 def test_every_choice_of_arrivals_is_answered(server, log_path, arrivals):
     repository.edit(server.repo, "batch-cost", "dynamic_batching { }")

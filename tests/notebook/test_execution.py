@@ -1,5 +1,7 @@
 """The runner of the lectures: copies, pages without a network, and what it says when a cell fails."""
 
+import contextlib
+import io
 import os
 import re
 import signal
@@ -48,20 +50,20 @@ def write(folder, name, *cells):
     nbformat.write(notebook, folder / f"{name}.ipynb")
 
 
-@pytest.fixture
-def notebooks(tmp_path):
-    folder = tmp_path / "notebooks"
+def write_two(folder):
     write(folder, "00_start", "from pathlib import Path", CHART, "Path('00_start.ipynb').exists()")
     write(folder, "01_engine", "from ipywidgets import IntSlider\nIntSlider(3)", "1 + 1")
     return folder
 
 
-@pytest.fixture
-def ran(notebooks, tmp_path, capsys):
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
     """The output folder, the table and what was printed."""
-    out = tmp_path / "build" / "course"
-    table = execution.run(None, out, notebooks)
-    return out, table, capsys.readouterr().out
+    folder, printed = tmp_path_factory.mktemp("ran"), io.StringIO()
+    out = folder / "build" / "course"
+    with contextlib.redirect_stdout(printed):
+        table = execution.run(None, out, write_two(folder / "notebooks"))
+    return out, table, printed.getvalue()
 
 
 def test_every_notebook_gets_a_copy_a_page_and_a_row(ran):
@@ -117,7 +119,8 @@ def test_the_index_is_a_table_of_contents(ran):
     assert "10 min" in index
 
 
-def test_lessons_are_chosen_by_number_or_name(notebooks, tmp_path):
+def test_lessons_are_chosen_by_number_or_name(tmp_path):
+    notebooks = write_two(tmp_path / "notebooks")
     assert list(execution.run(["01"], tmp_path / "out", notebooks)["notebook"]) == ["01_engine"]
     found = sorted(notebooks.glob("*.ipynb"))
     assert execution.select(found, ["01_engine", "00"]) == found

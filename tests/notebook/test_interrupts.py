@@ -24,7 +24,7 @@ def work():
 board = Dashboard({}, work)
 before = signal.getsignal(signal.SIGINT)
 """
-IS_OURS = "getattr(__import__('signal').getsignal(2), '__module__', '')"
+LOOK = "kernel_handler = get_ipython().kernel.saved_sigint_handler"  # while a cell runs, another one stands there
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +49,17 @@ def run(client, code, expression="None"):
     return reply["user_expressions"]["value"]["data"]["text/plain"]
 
 
+def wait_for_ours(client):
+    """Until an interrupt of the idle kernel would come to us: the run sets that as soon as no cell runs."""
+    ours = "kernel_handler.__module__ == 'inflight.notebook.interrupts'"
+    wait_until(lambda: run(client, LOOK, ours) == "True", "it is set")
+
+
 def test_it_stops_a_run_that_a_button_has_begun_while_the_kernel_is_idle(kernel):
     manager, client = kernel
     for runs in (1, 2):
         run(client, "board.run_button.click()")
+        wait_for_ours(client)
         manager.interrupt_kernel()
         assert "Stopped" in run(client, "board._thread.join(60)", "board.status.value")
         assert run(client, "", "len(ended)") == str(runs)
@@ -60,14 +67,11 @@ def test_it_stops_a_run_that_a_button_has_begun_while_the_kernel_is_idle(kernel)
 
 def test_the_handler_is_there_for_the_time_of_the_run_only(kernel):
     _manager, client = kernel
-    look = "kernel_handler = get_ipython().kernel.saved_sigint_handler"
     run(client, "board.run_button.click()")
-    wait_until(
-        lambda: run(client, look, "kernel_handler.__module__ == 'inflight.notebook.interrupts'") == "True", "it is set"
-    )
+    wait_for_ours(client)
     run(client, "board.stop(); board.wait()")
     wait_until(
-        lambda: run(client, look, "kernel_handler == before or kernel_handler == signal.SIG_IGN") == "True",
+        lambda: run(client, LOOK, "kernel_handler == before or kernel_handler == signal.SIG_IGN") == "True",
         "it is gone",
     )
 

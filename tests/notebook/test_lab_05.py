@@ -143,7 +143,6 @@ BY_PROMPT = scheduler(PROMISES.replace("each.max_answer_tokens", "each.answer_to
 NEWEST_FIRST = scheduler(PROMISES.replace("in now.waiting", "in list(now.waiting)[::-1]"))
 WITHOUT_ROOM = scheduler(PROMISES.replace(" or one.pending_tokens > room", ""))
 ADMITS_TWICE = scheduler("joining += now.running[:1] or list(now.waiting)[:1]")
-LOOPS = scheduler("while True: pass")
 
 
 @pytest.fixture
@@ -164,9 +163,7 @@ def written(tmp_path):
         ("5.3", scheduler(PROMISES)),
         ("5.3", scheduler(PROMISES.replace("max_answer_tokens)", "max_answer_tokens - 1)"))),  # the last is never read
         ("5.4", COURSES),
-        ("5.4", pausing("running[-1]", "others")),
         ("5.4", pausing("min(running, key=lambda one: one.known_tokens)", "2 * others")),
-        ("5.4", pausing("min(running, key=lambda one: one.answer_tokens)", "others + 2")),
     ],
 )
 def test_a_scheduler_that_keeps_its_budgets_is_done(exercise, text, written):
@@ -180,7 +177,6 @@ def test_a_scheduler_that_keeps_its_budgets_is_done(exercise, text, written):
     [
         ("5.3", ONE_AT_A_TIME, "iterations: "),
         ("5.3", only("GuaranteedNoEvict"), "GuaranteedNoEvict"),
-        ("5.3", "import inflight.engine.scheduler as s\nScheduler = s.built_in\n", "built_in"),
         ("5.3", NO_LIMIT, "KV cache blocks"),
         ("5.3", BY_PROMPT, "KV cache blocks"),
         ("5.3", WITHOUT_ROOM, "pending_tokens"),
@@ -188,13 +184,10 @@ def test_a_scheduler_that_keeps_its_budgets_is_done(exercise, text, written):
         ("5.3", pausing("running[-1]", "0"), "blocks"),
         ("5.3", "class Scheduler: ...\n", "schedule"),
         ("5.3", "def schedule(now: ...\n", "own.py, line 1"),
-        ("5.3", LOOPS, "5 s"),
         ("5.3", scheduler("raise ValueError('later')"), "ValueError: later"),
         ("5.4", ONE_AT_A_TIME, ""),
-        ("5.4", only("MaxUtilization"), ""),
         ("5.4", pausing("running[0]", "0"), ""),
         ("5.4", pausing("running[-1]", "6 * others"), ""),
-        ("5.4", pausing("running[-1]", "-3"), "blocks"),
         ("5.4", ADMITS_TWICE, ""),
         ("5.4", WAITING_FIRST, "aused"),
         ("5.4", "import os\nos._exit(0)\n", "process"),

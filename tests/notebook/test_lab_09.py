@@ -71,10 +71,7 @@ def right_users(memory, bytes_per_token, prompt, answer, shared, block):
         ("9.1", right_goodput),
         ("9.2", right_users),
         ("9.3", REUSE | INT8),
-        ("9.3", REUSE | PAUSES),
-        ("9.3", REUSE | INT8 | CHUNKS | {"max_batch_size": 12}),
         ("9.4", REUSE | INT8 | SHED),
-        ("9.4", REUSE | INT8 | {"max_batch_size": 7, "max_queue_size": 3}),
     ],
 )
 def test_another_right_way_is_done(exercise, answer):
