@@ -12,8 +12,6 @@ from inflight.notebook.grading import capstone, check
 
 REUSE = {"enable_kv_cache_reuse": True}
 INT8 = {"kv_cache_quant_algo": "INT8"}
-PAUSES = {"batch_scheduler_policy": "max_utilization"}
-CHUNKS = {"max_num_tokens": 256, "enable_chunked_context": True}
 SHED = {"max_batch_size": 8, "max_queue_size": 4}
 
 # Promises what is really free, where blocks that several hold count once: more users, and nobody is paused.
