@@ -17,34 +17,11 @@ from tests.engines import build_small, write_small_gguf, write_tiny
 
 SERVER_PROCESSES = ("tritonserver", "triton_python_backend_stub")
 MARK = "INFLIGHT_TEST_RUN"
-CORES = sorted(os.sched_getaffinity(0))
 
 
 def pytest_configure(config):
     # A shell has what it starts in the background ignore interrupts, of which some tests send one.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-        keep_to_own_cores(int(worker.removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
-
-
-def keep_to_own_cores(worker: int, num_workers: int) -> None:
-    """Divide the cores among the workers of a parallel run; what a worker starts stays on the worker's.
-
-    An engine has as many threads as it sees cores, and each step waits for the last of them: threads of two engines on
-    the same two cores take three times as long as one thread each.
-    """
-    os.sched_setaffinity(0, CORES[worker::num_workers] or CORES)
-
-
-@pytest.fixture
-def two_cores():
-    """Both cores for the test, also where its worker keeps to one: what it starts has two threads."""
-    if len(CORES) < 2:
-        pytest.skip("this machine has one core")
-    own = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, CORES[:2])
-    yield
-    os.sched_setaffinity(0, own)
 
 
 @pytest.fixture(scope="session", autouse=True)

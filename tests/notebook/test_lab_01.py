@@ -18,7 +18,6 @@ from inflight.notebook import mine
 from inflight.notebook.grading import check
 from inflight.notebook.grading import engine as graders
 from inflight.paths import ASSETS
-from tests.engines import start_python
 
 COURSES = ASSETS / "parts" / "quantizer.py"
 
@@ -346,21 +345,11 @@ def test_a_comparison_and_an_engine(small_engine, tmp_path):
         assert check("1.5", (compare, wrong)).parts == {"the comparison": "done", "the engine": "wrong"}
 
 
-# Where a single core computes, nothing is divided among cores, and company sways nobody.
-ON_ALL_CORES = """
-import json, os, sys
-os.sched_setaffinity(0, range(os.cpu_count()))
-from inflight.notebook.grading import check
-print(json.dumps([check("1.5", (lambda *_: None, folder)).parts["the engine"] for folder in sys.argv[1:]]))
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(os.cpu_count() == 1, reason="on a single core company sways no engine")
 def test_the_courses_model_is_swayed_with_activations_of_8_bits_and_not_otherwise(tmp_path):
     default = engine.cached(fetch(), BuildConfig(), "cpu")
     steady = variant(default, tmp_path / "w4a16", "W4A16")
-    process = start_python(ON_ALL_CORES, default, steady, env={**os.environ, "COURSE_STRICT": "0"})
-    output, _ = process.communicate(timeout=300)
-    assert json.loads(output.splitlines()[-1]) == ["wrong", "done"], output
+    found = [check("1.5", (lambda *_: None, folder)).parts["the engine"] for folder in (default, steady)]
+    assert found == ["wrong", "done"]
     assert check("1.5", (compare, steady)).status == "done"

@@ -140,7 +140,7 @@ def test_one_that_fails_in_a_run_ends_its_requests_and_the_next_are_answered(ser
     assert len(ask(server)) == 5
 
 
-def test_a_model_whose_scheduler_hangs_can_be_unloaded(two_cores, small_engine, tmp_path):
+def test_a_model_whose_scheduler_hangs_can_be_unloaded(small_engine, tmp_path):
     """On a single core Triton 2.51 does not end the unload."""
     path = tmp_path / "my_scheduler.py"
     path.write_text(OLDEST_ALONE.replace("        # HERE", FAILS_LATER.replace("FAULT", "while True: pass")))
