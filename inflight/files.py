@@ -78,6 +78,13 @@ def scratch(parent: str | Path, prefix: str) -> Iterator[Path]:
         os.close(mark)
 
 
+@contextlib.contextmanager
+def temporary(prefix: str) -> Iterator[Path]:
+    """A new folder for the time of a block, among the machine's temporary ones."""
+    with tempfile.TemporaryDirectory(prefix=prefix) as folder:
+        yield Path(folder)
+
+
 def held_folder(parent: str | Path, prefix: str) -> tuple[Path, int]:
     """A new folder that only this user can open, and that `sweep` spares as long as a process uses it.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import pwd
 import shutil
 import socket
 import subprocess
@@ -48,7 +49,25 @@ def checks() -> list[Check]:
         *_accelerator_checks(),
         _model_check(),
         *_telemetry_checks(),
+        *_neighbour_checks(),
     ]
+
+
+def _neighbour_checks() -> list[Check]:
+    """Other people who can log in here can reach the ports of a server, unless it has none."""
+    if os.environ.get("INFLIGHT_PRIVATE") == "1":
+        return []
+    people = sorted(
+        user.pw_name
+        for user in pwd.getpwall()
+        if 1000 <= user.pw_uid < 65534
+        and user.pw_uid != os.getuid()
+        and not user.pw_shell.endswith(("nologin", "false"))
+    )
+    if not people:
+        return []
+    have = f"{', '.join(people[:3])}{' …' if len(people) > 3 else ''} can log in"
+    return [Check("neighbours", "nobody else", have, False, "INFLIGHT_PRIVATE=1 gives your servers no ports", False)]
 
 
 def tier() -> str:

@@ -11,7 +11,7 @@ from inflight import machine, tiers
 from inflight.engine import builder
 from inflight.engine.config import BuildConfig
 from inflight.errors import CourseError
-from inflight.triton import repository, wheel
+from inflight.triton import process, repository
 
 H200 = "0, GPU-aaaa-1, NVIDIA H200, 143771, 143000, 580.65.06, 9.0"
 T4 = "0, GPU-tttt-1, Tesla T4, 15360, 15000, 580.65.06, 7.5"
@@ -144,6 +144,6 @@ def test_the_server_has_the_drivers_library_and_the_chosen_gpu(driver, tmp_path,
     (tmp_path / "driver").mkdir()
     (tmp_path / "driver" / "libcuda.so.1").touch()
     monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere:{tmp_path}/driver")
-    found = wheel.environment(Path("/opt/tritonserver/lib"))
+    found = process.environment(Path("/opt/tritonserver/lib"))
     assert found["LD_LIBRARY_PATH"].endswith(f":{tmp_path}/driver") and "/nowhere" not in found["LD_LIBRARY_PATH"]
     assert found[tiers.VISIBLE] == "GPU-aaaa-1"

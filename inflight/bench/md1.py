@@ -22,11 +22,10 @@ import numpy as np
 from inflight import machine
 from inflight.bench import arrivals, load_generator
 from inflight.bench.load_generator import Run
-from inflight.bench.openai_server import COMPLETIONS, Asking, OpenAIServer, PeerSender
+from inflight.bench.openai_server import COMPLETIONS, Asking, OpenAIServer, PeerSender, Wire
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.errors import CourseError
-from inflight.triton.transport import Wire
 
 DIGITS = 200  # the terms of the sum below are as large as e^(rate · time), and nearly cancel
 MEASURES = {"mean": None, "p50": 0.5, "p90": 0.9, "p99": 0.99}

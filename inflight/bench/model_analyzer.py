@@ -27,7 +27,7 @@ import yaml
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from inflight import files, leftovers, manifest
+from inflight import files, manifest
 from inflight.bench import perf_analyzer
 from inflight.cache import made_once
 from inflight.errors import CourseError
@@ -182,10 +182,10 @@ def search(
         raise CourseError(f"The server has no model {model!r}. It has: {', '.join(names)}.")
     binary = perf_analyzer.find()  # before the packages, which are of no use without it
     packages = prepare()
-    with leftovers.folder("inflight-model-analyzer-") as scratch:
+    with files.temporary("inflight-model-analyzer-") as scratch:
         folder = Path(scratch)
         (folder / "input.json").write_text(json.dumps(input_data))
-        _write_perf_analyzer(folder, binary, None if server.open_control else server.key_file)
+        _write_perf_analyzer(folder, binary)
         batching = {"max_queue_delay_microseconds": list(max_queue_delays_us)}
         if preferred_batch_sizes:
             batching["preferred_batch_size"] = [list(sizes) for sizes in preferred_batch_sizes]
@@ -209,16 +209,13 @@ def _kind(server: Server, model: str) -> str:
     return ModelInstanceGroup.Kind.Name(groups[0].kind) if groups else "KIND_AUTO"
 
 
-def _write_perf_analyzer(folder: Path, binary: Path, key_file: Path | None) -> None:
-    """The Performance Analyzer as a program that finds its libraries, and the server's key, by itself."""
+def _write_perf_analyzer(folder: Path, binary: Path) -> None:
+    """The Performance Analyzer as a program that finds its libraries by itself."""
     libraries = folder / "libraries"
     libraries.mkdir()
     variable = shlex.quote(perf_analyzer.environment(libraries)["LD_LIBRARY_PATH"])
     program = folder / "perf_analyzer"
     command = f'{shlex.quote(str(binary))} "$@"'
-    if key_file is not None:
-        before, after = shlex.join(perf_analyzer.with_key(["BINARY"])).split("BINARY")
-        command = f"{before}{command}{after} < {shlex.quote(str(key_file))}"
     program.write_text(f"#!/bin/sh\nLD_LIBRARY_PATH={variable} exec {command}\n")
     program.chmod(0o755)
 

@@ -6,7 +6,19 @@ It has no setting for headers, but makes its clients in one place. Run as a proc
 no environment but that of this process.
 """
 
-from inflight.triton.transport import KeySender
+from tritonclient.grpc import InferenceServerClientPlugin
+
+from inflight.triton import keys
+
+
+class KeySender(InferenceServerClientPlugin):
+    """Has a client of tritonclient send the key of the server that it asks."""
+
+    def __init__(self, url: str):
+        self._headers = keys.headers(url)
+
+    def __call__(self, request) -> None:
+        request.headers = {**request.headers, **self._headers}
 
 
 def main() -> None:

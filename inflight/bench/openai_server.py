@@ -14,6 +14,7 @@ import contextlib
 import ipaddress
 import json
 import os
+import socket
 import ssl
 import threading
 import time
@@ -29,7 +30,6 @@ from inflight.bench.time_limits import TimeLimits
 from inflight.bench.workload import TimedRequest, count_tokens
 from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.errors import CourseError
-from inflight.triton.transport import Wire
 
 KEY_VARIABLE = "INFLIGHT_PEER_API_KEY"
 CONNECT_S = 5
@@ -44,6 +44,28 @@ REFUSING = (400, 422)  # and of a request with a field that is not known
 # What makes an answer exactly as long as asked for, in the words of llama.cpp and of vLLM, and keeps a prompt that was
 # sent before from being remembered. From everything to nothing: some servers refuse what they do not know.
 EXACT, FORGET = ("ignore_eos", "min_tokens"), ("cache_prompt",)
+
+
+class Wire:
+    """The socket of one HTTP request, which another thread may cut."""
+
+    def __init__(self) -> None:
+        self.is_cut = False
+        self._socket: socket.socket | None = None
+
+    def trace(self, event: str, info: dict) -> None:
+        """Called by httpx as the request goes on."""
+        if event.startswith("connection.connect_") and event.endswith(".complete"):
+            self._socket = info["return_value"].get_extra_info("socket")
+            if self.is_cut:
+                self.cut()
+
+    def cut(self) -> None:
+        """Have whoever reads from the socket find it closed, now or as soon as it is there."""
+        self.is_cut = True
+        if self._socket is not None:
+            with contextlib.suppress(OSError):  # the other side was faster
+                self._socket.shutdown(socket.SHUT_RDWR)
 
 
 class Answered(CourseError):

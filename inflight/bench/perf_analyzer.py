@@ -12,7 +12,6 @@ import json
 import os
 import platform
 import subprocess
-import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
@@ -21,11 +20,11 @@ import numpy as np
 import pandas as pd
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from inflight import leftovers
 from inflight.bench.load_generator import COLUMNS, Run, exactly
 from inflight.bench.workload import TimedRequest
 from inflight.errors import CourseError
-from inflight.triton import fitting, hidden_arguments, keys
+from inflight.files import temporary
+from inflight.triton import fitting
 from inflight.triton.client import Client
 
 # Libraries that the binary wants, and the names under which another wheel carries them.
@@ -72,7 +71,7 @@ def run(
     with Client(url, model) as client:
         config = client.config()
     streams = config.model_transaction_policy.decoupled
-    with leftovers.folder("inflight-perf-analyzer-") as scratch:
+    with temporary("inflight-perf-analyzer-") as scratch:
         folder = Path(scratch)
         (folder / "input.json").write_text(json.dumps(input_data(requests, config)))
         command = [
@@ -230,7 +229,7 @@ def sweep(
             f"The concurrency is {list(concurrency)}; with {requests} requests each must be from 1 to {requests}."
         )
     binary = find()
-    with leftovers.folder("inflight-perf-analyzer-") as scratch:
+    with temporary("inflight-perf-analyzer-") as scratch:
         folder = Path(scratch)
         (folder / "input.json").write_text(json.dumps(data))
         variables = environment(folder)
@@ -320,20 +319,12 @@ def _row(number: int, measured: dict, zero: int, lengths: dict, streams: bool) -
     return row
 
 
-def with_key(command: list[str]) -> list[str]:
-    """A command that runs it with the server's key as a header; its standard input ends with the key."""
-    header = f"{keys.GRPC_HEADER}:{hidden_arguments.PLACEHOLDER}"  # over gRPC too, though its help says otherwise
-    return [sys.executable, "-S", hidden_arguments.__file__, *command, "-H", header]
-
-
 def _execute(command: list[str], url: str, variables: dict[str, str], timeout_s: float) -> None:
-    key = keys.of(url)
     try:
         done = subprocess.run(
-            with_key(command) if key else command,
+            command,
             check=False,
             env=variables,
-            input=key or "",
             capture_output=True,
             text=True,
             errors="replace",

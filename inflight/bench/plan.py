@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from inflight import leftovers
+from inflight import files
 from inflight.bench import arrivals as processes
 from inflight.bench import prefixes, trace_file, workload
 from inflight.bench.load_generator import Sender, Stop
@@ -25,7 +25,7 @@ from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import ChatTokenizer, load_tokenizer
 from inflight.engine.config import BuildConfig
 from inflight.errors import CourseError
-from inflight.triton import doors, repository, transport
+from inflight.triton import repository, transport
 from inflight.triton.client import Client
 from inflight.triton.server import Server
 
@@ -347,7 +347,7 @@ def check_target(url: str | None, model: str, api: str = "auto", values: dict[st
     if url is not None and values:
         raise CourseError("--set is for the server for the occasion: set what runs at --url where it was started.")
     if url is not None and api != "openai" and not url.startswith("https://"):  # which Triton does not speak
-        doors.check(url)
+        transport.check_address(url)
     if url is None and model != "ensemble":
         raise CourseError(
             f"The server for the occasion has no {model}: name a running server with --url, or leave out --model."
@@ -408,7 +408,7 @@ def target(
         with Sender(Client(url, model), stream, stop, request_id, tokenizer) as send:
             yield send, None
         return
-    with leftovers.folder("inflight-bench-") as scratch:
+    with files.temporary("inflight-bench-") as scratch:
         log = Path(scratch) / "iterations.jsonl"
         repo = repository.assemble(
             Path(scratch) / "repository",

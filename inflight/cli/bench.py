@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from inflight import bench, checkpoint, engine, leftovers, models, triton
+from inflight import bench, checkpoint, engine, files, models, triton
 from inflight.bench.arrivals import BURSTS_CV, DAY_S, DAY_SWING
 from inflight.bench.names import ARRIVALS, MOST_UNDER_WAY, RATED, TRACES, WAYS
 from inflight.cli import terminal, traffic_options
@@ -80,7 +80,7 @@ def serving_tax(
     folder = engine_dir or terminal.cached_engine()
     keep = _keeper(save, "serving-tax", engine_dir=folder)
     with (
-        leftovers.folder("inflight-bench-") as scratch,
+        files.temporary("inflight-bench-") as scratch,
         progress_console.status("Starting") as status,
     ):
         result = bench.load_generator.serving_tax(folder, scratch, requests, in_flight, rounds, progress=status.update)
@@ -272,7 +272,7 @@ def compare(
     requests = _requests(dataset, num_requests, engine_dir, seed, max_input_len)
     bench.plan.check_fit(requests, engine.read(engine_dir).build_config)
     with (
-        leftovers.folder("inflight-bench-") as scratch,
+        files.temporary("inflight-bench-") as scratch,
         progress_console.status("Starting") as status,
     ):
         if in_process:
@@ -376,7 +376,7 @@ def gpt2_command(
     with progress_console.status(f"Preparing the checkpoint {checkpoint}"):
         folder = models.gpt2_checkpoint.find(checkpoint)
     with (
-        leftovers.folder("inflight-bench-") as scratch,
+        files.temporary("inflight-bench-") as scratch,
         terminal.progress("Loading the checkpoint") as progress,
     ):
         result = bench.gpt2_serving.bench(folder, scratch, streams, tokens, rounds, progress=progress)
@@ -402,7 +402,7 @@ def batchers_command(
     keep = _keeper(save, "batchers", checkpoint.DEFAULT)
     with progress_console.status("Preparing the checkpoint"):
         folder = models.huggingface.folder(terminal.fetch(checkpoint.DEFAULT))
-    with leftovers.folder("inflight-bench-") as scratch, terminal.progress("Starting") as progress:
+    with files.temporary("inflight-bench-") as scratch, terminal.progress("Starting") as progress:
         result = bench.dynamic_batching.bench(
             folder, scratch, rounds, requests, max_batch_size, dtype, progress=progress
         )
@@ -430,7 +430,7 @@ def quality_command(
     bench.quality.check(tokens)
     source = terminal.fetch(checkpoint)
     keep = _keeper(save, "quality", source.name)
-    with leftovers.folder("inflight-bench-") as scratch, terminal.progress("Preparing the engines") as progress:
+    with files.temporary("inflight-bench-") as scratch, terminal.progress("Preparing the engines") as progress:
         folders = bench.quality.engines(source, scratch, tokens, progress)
         result = bench.quality.bench(source, folders, tokens, progress)
     if as_json:
@@ -472,7 +472,7 @@ def peer_command(
             engine_dir = engine.cached(source, BuildConfig(max_batch_size=slots), tier)
     requests = _requests(dataset, num_requests, engine_dir, seed)
     bench.plan.check_fit(requests, engine.read(engine_dir).build_config)
-    with leftovers.folder("inflight-bench-") as scratch, progress_console.status("Starting") as status:
+    with files.temporary("inflight-bench-") as scratch, progress_console.status("Starting") as status:
         result = bench.peer.bench(
             url,
             engine_dir,

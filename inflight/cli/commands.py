@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
-from inflight import engine, leftovers, models, triton
+from inflight import engine, files, models, triton
 from inflight.checkpoint.names import DEFAULT
 from inflight.cli import bench, bench_sweep, datasets, gpt2, progress, terminal
 from inflight.cli.terminal import ENGINE_DIR, console, progress_console
@@ -243,8 +243,8 @@ def serve(
         typer.Option(
             "--private/--not-private",
             show_default=False,
-            help="Let other users of this machine ask nothing but the server's health, or let them send requests and "
-            "read metrics too. By default as INFLIGHT_PRIVATE (0 or 1) says, and else not private.",
+            help="Answer on Unix sockets that only you can open, in place of ports: for a machine with other users. By "
+            "default as INFLIGHT_PRIVATE (0 or 1) says, and else not.",
         ),
     ] = None,
     open_control: Annotated[
@@ -257,7 +257,7 @@ def serve(
     ] = False,
     image: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Run a model repository on 127.0.0.1 until Ctrl-C, and show how its models are.
+    """Run a model repository on 127.0.0.1 until Ctrl-C. One that dies is started again, three times in ten minutes.
 
     At Ctrl-C or SIGTERM the requests that run have 10 s to end; a second one ends the server at once.
 
@@ -273,7 +273,7 @@ def serve(
             "A repository that exists is served as it is: leave out --engine-dir, --set, --contract, --with-bls and "
             "--with-llama-python, or the repository."
         )
-    with leftovers.folder("inflight-serve-") as scratch:
+    with files.temporary("inflight-serve-") as scratch:
         repo = repo or _assemble(
             scratch / "repository", engine_dir, values, with_llama_python, contract or NEWEST_CONTRACT, with_bls
         )
@@ -286,14 +286,16 @@ def serve(
             open_control=open_control,
         ) as server:
             addresses = f"HTTP     {server.http_url}\ngRPC     {server.grpc_url}\nmetrics  {server.metrics_url}\n"
-            terminal.show_until_it_ends(server, f"{addresses}{_who_may(server)}\nCtrl-C stops the server.")
+            terminal.keep_serving(server, f"{addresses}{_who_may(server)}\nCtrl-C stops the server.")
 
 
 def _who_may(server: triton.Server) -> str:
     if server.open_control:
         return "control  open: any user of this machine can load models, and so run code as you"
-    what = "requests and control" if server.private else "control"
-    return f"key      {server.key_file}, for {what} by tools of your own: curl -H @FILE"
+    if server.private:
+        return "private  on sockets that only you can open: curl --unix-socket PATH http://localhost/v2"
+    [[header, key], *_] = server.headers.items()
+    return f"control  takes a key: curl -H '{header}: {key}'"
 
 
 @app.command()
@@ -321,7 +323,7 @@ def ask(
     how = {"stop_after_s": None if stop_after_ms is None else stop_after_ms / 1000, "request_id": request_id}
     if url is not None:
         return _ask(url, model, text, max_tokens, stream, how)
-    with leftovers.folder("inflight-ask-") as scratch:
+    with files.temporary("inflight-ask-") as scratch:
         repo = _assemble(scratch / "repository", None, [f"decoupled_mode={str(stream).lower()}"], model == BASELINE)
         with terminal.server(repo) as server:
             _ask(server.grpc_url, model, text, max_tokens, stream, how)
@@ -467,7 +469,6 @@ def main() -> None:
     """Run the command; a CourseError is one sentence and exit code 1. SIGTERM cleans up like Ctrl-C."""
     signal.signal(signal.SIGTERM, _terminate)
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
-    leftovers.sweep()
     try:
         app()
     except CourseError as error:

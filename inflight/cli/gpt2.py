@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from inflight import bench, leftovers, models, triton
+from inflight import bench, files, models, triton
 from inflight.cli import terminal
 from inflight.cli.terminal import console, progress_console
 from inflight.errors import CourseError
@@ -62,7 +62,7 @@ def _gpt2_server(names: list[str], checkpoint: str) -> Iterator[Server]:
             )
     with progress_console.status(f"Preparing the checkpoint {checkpoint}"):
         folder = models.gpt2_checkpoint.find(checkpoint)
-    with leftovers.folder("inflight-gpt2-") as scratch:
+    with files.temporary("inflight-gpt2-") as scratch:
         repo = triton.repository.assemble(
             scratch / "repository", scratch, tuple(dict.fromkeys(names)), gpt2_checkpoint_dir=folder
         )

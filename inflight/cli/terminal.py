@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from inflight.checkpoint import Checkpoint
     from inflight.triton import Server
 
-LOOK_S = 0.5
+MOST_RESTARTS, RESTARTS_WITHIN_S = 3, 600  # of a server that dies
 
 console = Console()
 progress_console = Console(stderr=True)  # so that what a command prints can be piped
@@ -111,25 +112,27 @@ def server(repo: Path, **options) -> Iterator[Server]:
         running.stop()
 
 
-def show_until_it_ends(server: Server, notes: str) -> None:
-    """Show the states of a server's models, and `notes`; then whatever happens to them, until the server ends.
+def keep_serving(server: Server, notes: str) -> None:
+    """Show the states of a server's models, and `notes`; start it again when it dies, a few times.
 
     Raises
     ------
     CourseError
-        The server ended by itself.
+        It died more often than that, or does not start again.
     """
     console.print(_states(server))
     console.print(notes, highlight=False)
-    shown_until = 0.0
+    deaths: deque[float] = deque(maxlen=MOST_RESTARTS + 1)
     while True:
-        server.wait(LOOK_S)
-        news = [event for event in server.events() if event.time > shown_until]
-        for event in news:
-            shown_until, clock = event.time, time.strftime("%H:%M:%S", time.localtime(event.time))
-            console.print(f"{clock}  {event.model or 'server'}: {event.what}", highlight=False, soft_wrap=True)
-        if news:
-            console.print(_states(server))
+        try:
+            server.wait()
+        except CourseError as error:
+            deaths.append(time.monotonic())
+            if len(deaths) > MOST_RESTARTS and deaths[-1] - deaths[0] < RESTARTS_WITHIN_S:
+                raise
+            console.print(f"{time.strftime('%H:%M:%S')}  {str(error).splitlines()[0]} It is started again.")
+            server.start()
+            console.print(f"{time.strftime('%H:%M:%S')}  It answers again.")
 
 
 def _states(server: Server) -> Table:

@@ -4,15 +4,14 @@ Nothing of it is ours but the addresses. What can be done is found out when we a
 sentence: whether models are loaded on request, and whether the engine's iteration log can be read here.
 
 Its configs are its own, and its paths lead to its own files. So a model is loaded with the settings of our repository
-and the places of the server's. When we let go, what we have loaded is loaded again as it was.
+and the places of the server's, and keeps them when we let go.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import sys
+import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,9 +20,8 @@ from pathlib import Path
 from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from inflight import leftovers
 from inflight.errors import CourseError
-from inflight.triton import doors, iteration_feed, keys, repository, transport
+from inflight.triton import iteration_feed, records, repository, transport
 from inflight.triton.iteration_feed import MetricsFeed
 
 URL, GRPC_URL, METRICS_URL = "INFLIGHT_URL", "INFLIGHT_GRPC_URL", "INFLIGHT_METRICS_URL"  # environment
@@ -62,18 +60,18 @@ class Address:
         CourseError
             It is no address.
         """
-        doors.check(url)
-        scheme, separator, rest = url.rstrip("/").rpartition("://")
-        host, _, port = rest.partition("/")[0].rpartition(":")
-        known = keys.addresses(url)
-        http = int(port) if separator else int(port) - 1
-        metrics = f"http://{host}:{http + 2}/metrics"
-        found = known or {"http": http, "grpc": http + 1, "metrics": metrics}
-        return cls(
-            f"{scheme or 'http'}://{host}:{found['http']}",
-            grpc_url or f"{host}:{found['grpc']}",
-            metrics_url or str(found["metrics"]),
-        )
+        transport.check_address(url)
+        known = records.at(url)
+        if known is None:
+            scheme, separator, rest = url.rstrip("/").rpartition("://")
+            host, _, port = rest.partition("/")[0].rpartition(":")
+            http = int(port) if separator else int(port) - 1
+            known = {
+                "http": f"{scheme or 'http'}://{host}:{http}",
+                "grpc": f"{host}:{http + 1}",
+                "metrics": f"http://{host}:{http + 2}/metrics",
+            }
+        return cls(known["http"], grpc_url or known["grpc"], metrics_url or known["metrics"])
 
     @classmethod
     def of_environment(cls) -> Address | None:
@@ -83,7 +81,7 @@ class Address:
 
 
 class Attached:
-    """A Triton at an address. As `Supervised` to a `Server`, but that it neither starts nor ends.
+    """A Triton at an address. As `Process` to a `Server`, but that it neither starts nor ends.
 
     Parameters
     ----------
@@ -98,7 +96,6 @@ class Attached:
         self._opened = ExitStack()
         self._scratch: Path | None = None
         self._feed: MetricsFeed | None = None
-        self._before: dict[str, dict | None] = {}  # what we have loaded: its config before, None if it was not there
         self._shares_files = False
 
     @property
@@ -125,7 +122,7 @@ class Attached:
 
     @property
     def folder(self) -> Path:
-        """A scratch folder of ours, for the lock and what else a `Server` keeps."""
+        """A scratch folder of ours."""
         if self._scratch is None:
             raise CourseError(f"The server at {self.http_url} is not attached. Attach it first.")
         return self._scratch
@@ -136,9 +133,8 @@ class Attached:
         """Attach: find out what the server is and can, and say in one sentence what it cannot."""
         self._let_go()  # of what it was when it answered last
         about = self._about()
-        leftovers.sweep()
-        self._scratch = self._opened.enter_context(leftovers.folder("inflight-attached-"))
-        self._shares_files = keys.server_at(self.http_url) is not None
+        self._scratch = Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="inflight-attached-")))
+        self._shares_files = records.at(self.http_url) is not None
         self.can_load = self._loads_on_request()
         if self._repo is None:
             self._copy_configs()
@@ -150,17 +146,14 @@ class Attached:
             about = transport.get_json(self.http_url, "/v2")
         except (transport.ServerGone, transport.NoAnswer) as error:
             raise CourseError(
-                doors.mistaken(self.http_url)
-                or doors.mistaken(self.grpc_url)
-                or f"No Triton answers at {self.http_url}. Start one there, or name another address."
+                f"No Triton answers at {self.http_url}. Start one there, or name another address."
             ) from error
         if not (isinstance(about, dict) and "extensions" in about):
-            raise CourseError(doors.mistaken(self.http_url) or f"What answers at {self.http_url} is no Triton.")
+            raise CourseError(f"What answers at {self.http_url} is no Triton.")
         with transport.Connection(self.grpc_url) as connection:
             if not connection.is_live():
                 raise CourseError(
-                    doors.mistaken(self.grpc_url)
-                    or f"Triton's HTTP answers at {self.http_url}, but its gRPC not at {self.grpc_url}: name its "
+                    f"Triton's HTTP answers at {self.http_url}, but its gRPC not at {self.grpc_url}: name its "
                     f"address (grpc_url, or {GRPC_URL})."
                 )
         return about
@@ -239,21 +232,14 @@ class Attached:
         return True
 
     def stop(self, drain_s: float) -> None:
-        """Let go: the server runs on, with the models as they were.
+        """Let go: the server runs on, with its models as they are."""
+        self._let_go()
 
-        A model that we have brought along stays: Triton 2.51 calls itself not ready once such a one is unloaded.
-        """
-        try:
-            for model, config in self._before.items():
-                if config is not None:
-                    self._restore(model, config)
-        except CourseError as error:
-            _tell(f"The models of {self.http_url} could not be loaded again as they were: {error}")
-        finally:
-            self._let_go()
+    def death(self) -> str:
+        """Of what it died is not known here."""
+        return ""
 
     def _let_go(self) -> None:
-        self._before = {}
         self._feed = None
         self._opened.close()
         self._scratch = None
@@ -292,36 +278,19 @@ class Attached:
         return theirs
 
     def may_load(self, model: str) -> bool:
-        """Whether a model may be loaded or unloaded; where it may not, that is said. What it was is remembered."""
+        """Whether a model may be loaded or unloaded; where it may not, that is said."""
         if not self.can_load:
             _tell(
                 f"{model} stays as it is: the server at {self.http_url} loads no model on request "
                 "(--model-control-mode=explicit, and control that is open to you, would let it)."
             )
-        else:
-            self._before.setdefault(model, self._config(model) if model in self.names() else None)
         return self.can_load
-
-    def files(self, model: str) -> dict[str, str]:
-        """The files of a model that the server's own repository does not have, as its API takes them."""
-        if not self._shares_files or self._repo is None or self._before.get(model) is not None:
-            return {}
-        folder = self._repo / model
-        return {
-            f"file:{file.relative_to(folder)}": base64.b64encode(file.read_bytes()).decode("ascii")
-            for file in sorted((folder / "1").glob("*.py"))
-        }
 
     def _config(self, model: str) -> dict:
         return transport.get_json(self.http_url, f"/v2/models/{model}/config")
 
     def _message(self, model: str) -> ModelConfig:
         return json_format.ParseDict(self._config(model), ModelConfig(), ignore_unknown_fields=True)
-
-    def _restore(self, model: str, config: dict) -> None:
-        """Load a model as it was before."""
-        body = {"parameters": {"config": json.dumps(config)}}
-        transport.post_json(self.http_url, f"/v2/repository/models/{model}/load", body, LOAD_TIMEOUT_S)
 
     def log_tail(self, lines: int) -> str:
         """Where to look: the log itself is not here."""

@@ -3,13 +3,12 @@
     server = tritonserver(["--model-repository=repo", "--model-control-mode=explicit", "--load-model=*"])
 
 The arguments are those of Triton's documentation. Added are an environment, free ports on 127.0.0.1, the Python backend
-for this Python, the key that closes the server to other users, and a supervisor that ends it with this program. All of
-it is shown as one command line, the key masked.
+for this Python, the key of the control API, and a keeper that ends it with this program. All of it is shown as one
+command line, the key masked.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import sys
@@ -17,27 +16,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from inflight.errors import CourseError
-from inflight.triton import hidden_arguments
-from inflight.triton.supervised import LOG_LINES, Options
-from inflight.triton.wheel import Wheel
+from inflight.triton import process
+from inflight.triton.process import LOG_LINES, Options, Process
 
-# What may be given. Options that open another door, such as SageMaker's, or that move what is added here, may not.
-GIVEN = (
-    "backend-config", "buffer-manager-thread-count", "cache-config", "cuda-memory-pool-byte-size",
-    "disable-auto-complete-config", "exit-on-error", "exit-timeout-secs", "grpc-port", "host-policy", "http-port",
-    "http-thread-count", "load-model", "log-error", "log-format", "log-info", "log-verbose", "log-warning",
-    "metrics-config", "metrics-interval-ms", "metrics-port", "min-supported-compute-capability", "model-control-mode",
-    "model-load-retry-count", "model-load-thread-count", "model-namespacing", "model-repository",
-    "pinned-memory-pool-byte-size", "rate-limit", "rate-limit-resource", "repository-poll-secs",
-    "response-cache-byte-size", "strict-model-config", "strict-readiness",
+# What is added here and may not be given, and what would open another door.
+OURS = (
+    "backend-directory", "http-address", "grpc-address", "metrics-address", "http-restricted-api",
+    "grpc-restricted-protocol", "shm-region-prefix-name", "allow-sagemaker", "allow-vertex-ai",
 )  # fmt: skip
-REGION_PREFIX = "shm-region-prefix-name"
+PORTS = ("http-port", "grpc-port", "metrics-port")  # of these, those that are given are taken
 ALL_LINES = 10_000  # more than a log has whose end is read
 MAX_ROW = 160  # columns of a row of Triton's tables that are read in a notebook
-OF_THE_WATCH = "The watch of the models' processes"  # how a line of the log begins that is not Triton's
 
 
-class ByHand(Wheel):
+class ByHand(Process):
     """A server from the wheel with arguments of its own; it loads what they say, and nothing is checked before.
 
     Parameters
@@ -59,55 +51,42 @@ class ByHand(Wheel):
 
     def __init__(self, arguments: Sequence[str], private: bool, show: Callable[[str], None] | None = None):
         self._given = _checked(arguments)
-        http, grpc, metrics = (_port(self._given, name) for name in ("http-port", "grpc-port", "metrics-port"))
+        http, grpc, metrics = (_port(self._given, name) for name in PORTS)
         super().__init__(_repository(self._given), Options(http, grpc, metrics, private))
         self._show = show
 
-    def _launch(self) -> None:
-        super()._launch()
+    def _arguments(self, shm_prefix: str, key: str) -> list[str]:
+        given = {_name(argument) for argument in self._given if _name(argument) != "backend-config"}
+        added = [one for one in self._added(shm_prefix, key) if _name(one) not in given]
+        self._added_lines = [one.replace(key, "(hidden)") if key else one for one in added]
+        return [*self._given, *added]
+
+    def start(self) -> None:
+        super().start()
         if self._show is not None:
             self._show(self.command_line())
 
-    def _triton_options(self, repo: Path, host: str, ports: dict[str, int], metrics_address: str) -> list[str]:
-        given = {_name(argument) for argument in self._given}
-        all_of_ours = super()._triton_options(repo, host, ports, metrics_address)
-        ours = [one for one in all_of_ours if _name(one) in ADDED and not _is_given(one, given)]
-        return [*self._given, *ours]
-
     def command_line(self) -> str:
-        """Environment, program, arguments and supervision as a shell would have them, the key masked."""
-        environment, command = self._environment(), self._command()
-        program = next(index for index, part in enumerate(command) if part.endswith("/tritonserver"))
+        """Environment, program and arguments as a shell would have them, the key masked."""
+        triton = process.installation()
+        environment = process.environment(triton.parent.parent / "nvidia_pytriton.libs", triton / "lib")
         changed = {name: value for name, value in environment.items() if os.environ.get(name) != value}
         lines = [
             "# The environment: Triton's libraries, and this Python for the models.",
             *(f"{name}={_with_former(name, value)}" for name, value in changed.items()),
-            command[program],
+            str(triton / "bin" / "tritonserver"),
             "    # yours",
             *(f"    {argument}" for argument in self._given),
-            "    # added: this Python's backend, free ports on this machine alone, the key",
-            *(f"    {argument}" for argument in command[program + 1 :] if argument not in self._given),
-            f"# A supervisor watches process {self.pid}, and ends it when this program ends.",
+            "    # added: free ports on this machine alone, the key, this Python's backend",
+            *(f"    {argument}" for argument in self._added_lines),
+            f"# A keeper watches process {self.pid}, and ends it when this program ends.",
         ]
         return _shortened("\n".join(lines))
 
     def log_tail(self, lines: int = LOG_LINES) -> str:
         """The last lines of Triton's log, without the tables that are too wide to be read."""
-        told = super().log_tail(ALL_LINES).splitlines()
-        kept = [line for line in told if not (_is_wide_row(line) or line.startswith(OF_THE_WATCH))]
+        kept = [line for line in super().log_tail(ALL_LINES).splitlines() if not _is_wide_row(line)]
         return "\n".join(kept[-lines:])
-
-
-# Options that are added to those that are given. The first are ours alone: `GIVEN` does not have them.
-ADDED = (
-    "backend-directory", "backend-config", "http-address", "grpc-address", "metrics-address", "http-restricted-api",
-    "grpc-restricted-protocol", "http-port", "grpc-port", "metrics-port", "exit-timeout-secs",
-)  # fmt: skip
-
-
-def _is_given(argument: str, given: set[str]) -> bool:
-    """Whether one of ours is left out for one that is given; a backend may be told several things."""
-    return _name(argument) in given and _name(argument) != "backend-config"
 
 
 def _name(argument: str) -> str:
@@ -115,27 +94,18 @@ def _name(argument: str) -> str:
 
 
 def _checked(arguments: Sequence[str]) -> list[str]:
-    """The arguments as they are, after a look at each."""
+    """The arguments as they are, after a look at each; Triton itself refuses what it does not know."""
     if isinstance(arguments, str) or not all(isinstance(argument, str) for argument in arguments):
         raise CourseError('Give tritonserver a list of texts, one an argument: ["--model-repository=repo", …].')
     for argument in arguments:
         if not argument.startswith("--"):
             raise CourseError(f"{argument!r} is no argument of tritonserver. Write --name=value, in one text.")
-        name = _name(argument)
-        if name not in GIVEN:
-            raise CourseError(f"--{name} cannot be given here. {_instead_of(name)}")
-        if REGION_PREFIX in argument:
-            raise CourseError(f"{REGION_PREFIX} is added by tritonserver() itself: leave it out.")
-        if hidden_arguments.PLACEHOLDER in argument:
-            raise CourseError(f"{argument!r} has the place of the server's key in it: leave it out.")
+        if found := next((name for name in OURS if name in argument), None):
+            raise CourseError(
+                f"--{found} cannot be given here. It is added for you, so that the server answers on this machine "
+                "alone, and to your key: leave it out."
+            )
     return list(arguments)
-
-
-def _instead_of(name: str) -> str:
-    if name in ADDED:
-        return "It is added for you, so that the server answers on this machine alone, and to your key: leave it out."
-    near = difflib.get_close_matches(name, GIVEN, 1)
-    return f"Did you mean --{near[0]}?" if near else f"There are: {', '.join(GIVEN)}."
 
 
 def _port(arguments: list[str], name: str) -> int | None:

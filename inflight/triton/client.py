@@ -14,18 +14,16 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight.errors import CourseError
-from inflight.triton import doors, fitting, transport
-from inflight.triton.lookout import SharedLook
+from inflight.triton import fitting, transport
 from inflight.triton.repository.layout import BASELINE
-from inflight.triton.transport import Connection, ModelGone, NoAnswer, Refused, Reply
+from inflight.triton.transport import Connection, NoAnswer, Refused, Reply
 
 ENGINE = "tensorrt_llm"
 STOP_TIMEOUT_S = 5
@@ -153,13 +151,12 @@ class Client:
     """
 
     def __init__(self, url: str, model: str = "ensemble", timeout_s: float = 120):
-        doors.check(url)
+        transport.check_address(url)
         self.url = url.rstrip("/")
         self.model = model
         self.timeout_s = timeout_s
         self._configs: dict[str, ModelConfig] = {}
-        self._looks: dict[str, SharedLook] = {}
-        self._http = self.url.startswith(("http://", "https://"))
+        self._http = transport.is_http(self.url)
         self._connection = None if self._http else Connection(self.url)
 
     # Text -------------------------------------------------------------------------------------------------------------
@@ -267,13 +264,6 @@ class Client:
             return all(transport.is_ok(self.url, path) for path in paths)
         return self._grpc.is_ready() and self._grpc.is_model_ready(self.model)
 
-    def _is_gone(self, model: str) -> SharedLook:
-        """Whether the server runs on without a model, for those who wait for its answers."""
-        if model not in self._looks:
-            ask = partial(transport.is_model_gone, self.url) if self._http else self._grpc.is_model_gone
-            self._looks[model] = SharedLook(partial(ask, model))
-        return self._looks[model]
-
     def metadata(self, model: str | None = None) -> dict:
         """A model's inputs and outputs, as the server tells them: name, datatype, shape."""
         model = model or self.model
@@ -336,11 +326,8 @@ class Client:
         else:
             arrays = fitting.fit(arrays, self._config(model))
             try:
-                pieces = [
-                    read(connection.infer(model, arrays, self.timeout_s, self._is_gone(model), request_id=request_id))
-                ]
-            except (NoAnswer, ModelGone):
-                # Nobody waits any longer: the time is up, the model is gone, or `close` was called meanwhile.
+                pieces = [read(connection.infer(model, arrays, self.timeout_s, request_id=request_id))]
+            except NoAnswer:  # nobody waits any longer: the time is up, or `close` was called meanwhile
                 if model not in (ENGINE, BASELINE):
                     self._stop_in_engine(request_id)
                 raise
@@ -355,11 +342,9 @@ class Client:
         num_unfinished = 1  # requests on this stream: the stop request gets a final response of its own
         stop_at = None if stop_after_s is None else time.perf_counter() + stop_after_s
         try:
-            with Connection(url) as connection, ExitStack() as watched:
+            with Connection(url) as connection:
                 connection.open_stream()
                 connection.send_on_stream(model, arrays, request_id, enable_empty_final_response=True)
-                # Its thread has to run before it is begun, and the request need not wait for that.
-                lookout = watched.enter_context(connection.lookout(model, self._is_gone(model)))
                 while not is_over:
                     wait_s = self.timeout_s if stop_at is None else max(0.0, stop_at - time.perf_counter())
                     try:
@@ -371,9 +356,8 @@ class Client:
                         connection.send_on_stream(model, fitting.fit(_stop_arrays(), self._config(model)), request_id)
                         num_unfinished += 1
                         continue
-                    lookout.has_come()
                     if reply.error is not None:
-                        is_over = not isinstance(reply.error, ModelGone)  # others of an ensemble may work on for it
+                        is_over = True
                         raise reply.error
                     num_unfinished -= reply.is_final
                     is_over = num_unfinished == 0
@@ -389,8 +373,8 @@ class Client:
         content = self._body(inputs, request_id)
         started, path = time.perf_counter(), f"/v2/models/{self.model}/generate"
         try:
-            reply = transport.post_json(self.url, path, content, self.timeout_s, self.model, self._is_gone(self.model))
-        except (NoAnswer, ModelGone):
+            reply = transport.post_json(self.url, path, content, self.timeout_s)
+        except NoAnswer:
             self._stop_in_engine_http(request_id)
             raise
         return Answer([self._text_of(reply)], [time.perf_counter() - started])
@@ -400,18 +384,14 @@ class Client:
         if isinstance(reply, dict) and isinstance(reply.get("text_output"), str):
             return reply["text_output"]
         raise CourseError(
-            doors.mistaken(self.url)
-            or f"{self.model} at {self.url} answered without a text_output: name a model that answers with text."
+            f"{self.model} at {self.url} answered without a text_output: name a model that answers with text."
         )
 
     def _stream_http(self, inputs: dict, request_id: str) -> Generator[str, None, None]:
         is_over, path = False, f"/v2/models/{self.model}/generate_stream"
         content = self._body(inputs, request_id)
         try:
-            stream = transport.post_stream(
-                self.url, path, content, self.timeout_s, self.model, self._is_gone(self.model)
-            )
-            with closing(stream) as pieces:
+            with closing(transport.post_stream(self.url, path, content, self.timeout_s)) as pieces:
                 for piece in pieces:
                     yield self._text_of(piece)
             is_over = True

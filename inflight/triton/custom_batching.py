@@ -1,7 +1,7 @@
-"""A batching strategy of one's own: from C source to a library, and to where Triton looks for it.
+"""A batching strategy of one's own: from C source to a library that Triton loads.
 
     library = build("assets/batching/volume.c", "batchstrategy.so")
-    place = install(library, server, "batch-cost", "parameter")
+    repository.edit(repo, "batch-cost", TRITON_BATCH_STRATEGY_PATH=library)
     server.load("batch-cost")                               # from now on it decides who joins a batch
 
 Triton takes the first library that it finds: the one that the model's parameter TRITON_BATCH_STRATEGY_PATH names, then
@@ -19,16 +19,13 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from inflight import files
 from inflight.errors import CourseError
 from inflight.paths import ASSETS
-from inflight.triton import batch_library, repository
-from inflight.triton.server import Server
+from inflight.triton import batch_library
 
 SOURCES = ASSETS / "batching"
-PLACES = ("parameter", "version", "model", "backend")  # in the order in which Triton looks
 COMPILERS = ("cc", "gcc", "clang")
 OPTIONS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror=implicit-function-declaration", "-shared", "-fPIC")
 
@@ -99,76 +96,6 @@ def _refuse_if_not_one(library: Path, called: Path) -> None:
     problem = batch_library.check(library)
     if problem:
         raise CourseError(f"{problem.message} {problem.fix}".replace(str(library), str(called)))
-
-
-# Installing -----------------------------------------------------------------------------------------------------------
-
-
-def install(library: str | Path, server: Server, model: str, where: str) -> Path:
-    """Put a library where Triton finds it the next time that the model is loaded.
-
-    A library that is built anew and has the path of one in use is taken only after `server.unload`: a process does not
-    open a library again that it has open.
-
-    Parameters
-    ----------
-    library : path
-    server : Server
-        Its repository is changed; for "backend", its own backend folder, which all its Python models share.
-    model : str
-    where : str
-        One of `PLACES`. "parameter": the file stays where it is, and the model's config names it.
-
-    Returns
-    -------
-    Path
-        Where Triton will find it.
-
-    Raises
-    ------
-    CourseError
-        It is no batching library; the place is unknown; for "backend", the server does not run.
-    """
-    library = Path(library).absolute()
-    _refuse_if_not_one(library, library)
-    _mark_as_new(server, model)
-    if where == "parameter":
-        values: dict[str, Any] = {batch_library.PARAMETER: library}
-        repository.edit(server.repo, model, **values)
-        return library
-    target = _folder(server, model, where) / batch_library.FILE_NAME
-    with _replaced(target) as aside:
-        shutil.copyfile(library, aside)
-    return target
-
-
-def uninstall(server: Server, model: str, where: str) -> None:
-    """Undo `install`, for the next time that the model is loaded; nothing happens where no library is."""
-    _mark_as_new(server, model)
-    if where == "parameter":
-        path = server.repo / model / repository.CONFIG
-        config = repository.read_config(path)
-        config.parameters.pop(batch_library.PARAMETER, None)
-        repository.write_config(config, path)
-    else:
-        (_folder(server, model, where) / batch_library.FILE_NAME).unlink(missing_ok=True)
-
-
-def _mark_as_new(server: Server, model: str) -> None:
-    """Make Triton load the model again when told to: a library that is new or gone is no reason for it."""
-    folder = server.repo / model / "1"
-    if not folder.is_dir():
-        raise CourseError(f"The repository {server.repo} has no model {model!r}. Name one that it has.")
-    folder.touch()
-
-
-def _folder(server: Server, model: str, where: str) -> Path:
-    if where not in PLACES:
-        raise CourseError(f"Triton looks for no batching library in {where!r}. Name one of: {', '.join(PLACES)}.")
-    if where == "backend":
-        return server.backend_dir
-    folder = server.repo / model
-    return folder / "1" if where == "version" else folder
 
 
 @contextlib.contextmanager

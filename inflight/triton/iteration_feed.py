@@ -1,8 +1,8 @@
 """Writes an iteration log in the course's form for an engine that writes none, from what else it tells.
 
-TensorRT-LLM tells of its iterations in the metrics, which show the latest every `stats_check_period_ms`. The feed reads
-them and appends to the file that the model's `iteration_log_path` names. So whoever reads that file reads the same
-columns, wherever the engine runs.
+TensorRT-LLM tells of its iterations in the metrics, which show the latest every `stats_check_period_ms`. The feed looks
+at them and appends the one that it finds to the file that the model's `iteration_log_path` names: one row a look, and
+none for what was in between. So whoever reads that file reads the same columns, wherever the engine runs.
 
 What the engine does not tell is left blank: who was in an iteration, and how many it completed. Two columns mean
 something else there: `paused` counts the requests that were paused in that iteration, and `waiting` those that have a
@@ -11,6 +11,7 @@ seat and cannot run, not those in the queue before the seats.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -22,11 +23,10 @@ from inflight.engine.config import IterationStats
 from inflight.errors import CourseError
 from inflight.triton import telemetry
 
-STAND_IN = "iterations are told from its metrics (those between two looks as the latest), and seats from your own clock"
+STAND_IN = "of its iterations those are told that its metrics show, one a look, and seats from your own clock"
 LOOK_EVERY_S = 0.05
 PATIENCE_S = 5.0  # for figures that lag behind
 SETTLED_S = 0.5  # the figures stand still this long when nothing runs
-MOST_FILLED = 2000  # iterations between two looks
 
 
 # From the metrics -----------------------------------------------------------------------------------------------------
@@ -83,79 +83,47 @@ def _stats(
     )
 
 
-def filled(before: IterationStats, now: IterationStats, since: float) -> list[IterationStats]:
-    """The iterations after `before` up to `now`: those between two looks are taken for as `now`, and as long.
+class MetricsFeed:
+    """Appends a row to an iteration log whenever the metrics show another iteration. A context manager."""
 
-    Parameters
-    ----------
-    since : float
-        When the earlier look was, in seconds since 1970: what was before it cannot have been in between.
-    """
-    number = min(now.iteration - before.iteration, MOST_FILLED)
-    if number <= 0:
-        return []
-    step = max(0.0, now.timestamp - max(before.timestamp, since)) / number
-    return [
-        dataclasses.replace(
-            now,
-            iteration=now.iteration - left,
-            timestamp=now.timestamp - left * step,
-            iteration_ms=step * 1000,
-        )
-        for left in reversed(range(number))
-    ]
-
-
-# Feeds ----------------------------------------------------------------------------------------------------------------
-
-
-class Feed:
-    """Appends what `_look` finds to an iteration log, from a thread of its own. A context manager."""
-
-    def __init__(self, log_path: Path):
-        self._path = log_path
+    def __init__(self, metrics_url: str, log_path: Path):
+        self._url, self._path = metrics_url, log_path
+        self._last = -1  # iteration that is written
         self._is_over = threading.Event()
         self._looked = threading.Condition()
         self._grown_at = time.monotonic()
         self._thread = threading.Thread(target=self._work, name="iteration-feed", daemon=True)
 
-    def _look(self) -> list[IterationStats]:
-        """The iterations since the last look."""
-        raise NotImplementedError
-
     def _work(self) -> None:
         while not self._is_over.wait(LOOK_EVERY_S):
-            rows = self._look()
+            with contextlib.suppress(CourseError):  # the server restarts, or has no metrics: there is nothing to tell
+                self._note(from_metrics(telemetry.page(self._url)))
             with self._looked:
-                if rows:
-                    self._write(rows)
-                    self._grown_at = time.monotonic()
                 self._looked.notify_all()
 
-    def _write(self, rows: list[IterationStats]) -> None:
-        text = "".join(json.dumps(dataclasses.asdict(row)) + "\n" for row in rows)
+    def _note(self, row: IterationStats | None) -> None:
+        if row is None or row.iteration == self._last:
+            return
+        self._last, self._grown_at = row.iteration, time.monotonic()
         try:
             with open(self._path, "a", encoding="utf-8") as log:
-                log.write(text)
+                log.write(json.dumps(dataclasses.asdict(row)) + "\n")
         except OSError:  # the folder has gone with its notebook
             self._is_over.set()
 
     def catch_up(self) -> None:
         """Wait until nothing is added any more: the figures of what has been answered are in the log then."""
-        deadline = time.monotonic() + PATIENCE_S
         with self._looked:
             self._grown_at = time.monotonic()
             self._looked.wait_for(
-                lambda: (
-                    self._is_over.is_set()
-                    or time.monotonic() - self._grown_at > SETTLED_S
-                    or time.monotonic() > deadline
-                ),
-                PATIENCE_S,
+                lambda: self._is_over.is_set() or time.monotonic() - self._grown_at > SETTLED_S, PATIENCE_S
             )
 
-    def __enter__(self):
+    def __enter__(self) -> MetricsFeed:
         self._path.touch()
+        with contextlib.suppress(CourseError):  # what was before is not told
+            now = from_metrics(telemetry.page(self._url))
+            self._last = -1 if now is None else now.iteration
         telemetry.LATE[self._path] = self.catch_up
         self._thread.start()
         return self
@@ -164,35 +132,3 @@ class Feed:
         telemetry.LATE.pop(self._path, None)
         self._is_over.set()
         self._thread.join(PATIENCE_S)
-
-
-class MetricsFeed(Feed):
-    """From the metrics of a server."""
-
-    def __init__(self, metrics_url: str, log_path: Path):
-        super().__init__(log_path)
-        self._url = metrics_url
-        self._before: IterationStats | None = None
-        self._looked_at = time.time()
-
-    def __enter__(self):
-        self._look()  # iterations are counted from here on, also one that runs before the thread does
-        return super().__enter__()
-
-    def _look(self) -> list[IterationStats]:
-        try:
-            now = from_metrics(telemetry.page(self._url))
-        except CourseError:  # the server restarts, or has no metrics: there is nothing to tell
-            return []
-        before, since = self._before, self._looked_at
-        if now is None:
-            return []
-        self._before = now
-        if before is None:  # the first look
-            return []
-        if now.iteration < before.iteration:  # the model was loaded again, and counts from 0
-            before = dataclasses.replace(before, iteration=0)
-        rows = filled(before, now, since)
-        if rows or now.active == 0:
-            self._looked_at = time.time()
-        return rows

@@ -12,14 +12,17 @@ import gc
 import json
 import logging
 import os
+import select
+import signal
+import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import c_python_backend_utils
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from inflight.errors import CourseError
-from inflight.triton import huge_shapes, orphan, repository
+from inflight.triton import repository
 
 if TYPE_CHECKING:
     from inflight.engine.executor import Executor
@@ -37,9 +40,21 @@ MAX_SENTENCE = 500  # characters
 # At a model's end its memory goes with the process. To look through PyTorch's objects first takes a second of CPU time,
 # which is that of the model that was loaded in its place.
 atexit.register(gc.freeze)
-# Now, as the backend has not needed an array yet.
-huge_shapes.survive(lambda: c_python_backend_utils.Tensor("any", np.zeros(1, np.int32)))
-orphan.end_with_server()
+
+
+def _end_with_server() -> None:
+    """End this process when Triton does: its own way out may wait for requests that nobody will answer."""
+    server = os.pidfd_open(os.getppid())
+
+    def wait() -> None:
+        select.select([server], [], [])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, name="end with server", daemon=True).start()
+
+
+if Path("/proc/self/comm").read_text().startswith("triton_python_b"):  # in no other process that imports this
+    _end_with_server()
 
 
 def parameters(args: dict) -> dict:
@@ -78,8 +93,7 @@ def array(request, name: str, default=None) -> np.ndarray | None:
     Raises
     ------
     CourseError
-        It has more values than any model here has a use for, or none; or its shape claims more than an array can have
-        (see `huge_shapes`).
+        It has more values than any model here has a use for, or none.
     """
     tensor = pb_utils.get_input_tensor_by_name(request, name)
     if tensor is None:
@@ -93,9 +107,7 @@ def array(request, name: str, default=None) -> np.ndarray | None:
 def _values(tensor) -> np.ndarray:
     values = tensor.as_numpy()
     if values.ndim and len(values) == 0:
-        raise CourseError(
-            f"The shape of {tensor.name()} is of no use: it has no values, or more than an array can have."
-        )
+        raise CourseError(f"{tensor.name()} has no values: send some.")
     return values
 
 

@@ -3,18 +3,17 @@
     with Server("repo") as server:
         print(server.http_url, server.grpc_url)
 
-It runs in one of two ways: the `tritonserver` inside the nvidia-pytriton wheel (`wheel`; with arguments of your own
+It runs in one of two ways: the `tritonserver` inside the nvidia-pytriton wheel (`process`; with arguments of your own
 `by_hand`), or one that runs already, started by somebody else (`attached`). Models are loaded one by one through the
 server's API (`--model-control-mode=explicit`), so that the state of each is known at any time and the reason of a
-failure at once. That API, and others that could be turned against the user, take a key that only the user's own
-processes find; `keys` says which.
+failure at once. That API takes a key (`keys`). A server that dies stays down until `start` is called again.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
+import sys
 import threading
 import time
 import weakref
@@ -24,15 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 from google.protobuf import json_format
 
 from inflight.errors import CourseError
-from inflight.triton import keys, repository, transport, watch
+from inflight.triton import keys, repository, transport
 from inflight.triton.attached import Address, Attached
 from inflight.triton.by_hand import ByHand
+from inflight.triton.process import LOG_LINES, Options, Process
 from inflight.triton.repository import batchers
-from inflight.triton.supervised import LOG_LINES, Options, Supervised
-from inflight.triton.wheel import Wheel
 
 PRIVATE = "INFLIGHT_PRIVATE"  # environment: 1 makes every server private that is not told otherwise
 LOAD_TIMEOUT_S = 300
@@ -45,9 +44,9 @@ _listing = threading.Lock()  # a set that grows while a thread goes over it is a
 def tritonserver(arguments: Sequence[str]) -> Server:
     """Start `tritonserver` with these arguments, and print the whole command line, the key masked.
 
-    Added are an environment, free ports on 127.0.0.1 where none are given, the key that closes it to other users, and a
-    supervisor: it ends with this program. What it loads the arguments say; nothing of the repository is checked. It
-    runs from the wheel on this machine, also where the environment names another place for servers.
+    Added are an environment, free ports on 127.0.0.1 where none are given, the key of its control API, and a keeper: it
+    ends with this program. What it loads the arguments say; nothing of the repository is checked. It runs from the
+    wheel on this machine, also where the environment names another place for servers.
 
     Parameters
     ----------
@@ -90,15 +89,6 @@ class ModelState:
     reason: str
 
 
-@dataclass(frozen=True)
-class Event:
-    """What happened to a model that died: it did, it was loaded again, it stays down. `time` in seconds since 1970."""
-
-    time: float
-    model: str
-    what: str
-
-
 class Server:
     """A Triton server and its life: start, load, unload, stop. A context manager that starts and stops it.
 
@@ -107,12 +97,12 @@ class Server:
     repo : path
         Model repository. It is checked before anything starts.
     http_port, grpc_port, metrics_port : int, optional
-        Ports on 127.0.0.1; a free one each unless named. The metrics of a private server have none.
+        Ports on 127.0.0.1; a free one each unless named. A private server has none.
     on_state : callable, optional
         Called with a `ModelState` whenever the state of a model changes while starting.
     private : bool, optional
-        Whether other users of the machine can ask it nothing but its health; `keys` has the details. By default as the
-        environment's INFLIGHT_PRIVATE says, which the configuration of a hub sets to 1 for all, and else not.
+        Whether it answers on Unix sockets that you alone can open, in place of ports: for a machine with other users.
+        By default as the environment's INFLIGHT_PRIVATE says, and else not.
     open_control : bool
         Let every request load models and change settings, without a key: any user of this machine can then run code
         as you. For tools that must do so and can send no key.
@@ -130,9 +120,8 @@ class Server:
     Raises
     ------
     CourseError
-        It is to be private and open; INFLIGHT_PRIVATE is neither 0 nor 1. When starting: the machine does not let a
-        server be closed to other users; the repository has a problem, a named port is in use, or a model cannot be
-        loaded; nobody answers at the address.
+        It is to be private and open; INFLIGHT_PRIVATE is neither 0 nor 1. When starting: the repository has a problem,
+        a named port is in use, or a model cannot be loaded; nobody answers at the address.
     """
 
     def __init__(
@@ -150,10 +139,11 @@ class Server:
         options = Options(http_port, grpc_port, metrics_port, _is_private(private, open_control), open_control)
         place = place or _address()
         repo = Path(repo).absolute()
-        self._way = Wheel(repo, options) if place is None else Attached(repo, place)
+        self._way = Process(repo, options) if place is None else Attached(repo, place)
         self._options = options
         self._on_state = on_state or (lambda state: None)
         self.started_at = 0.0
+        self._overridden: set[str] = set()  # models that were loaded with other values than their files have
         self.twin: Callable[[], Server] = functools.partial(
             Server, self._way.repo, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port,
             private=options.private, open_control=open_control, place=place,
@@ -190,11 +180,12 @@ class Server:
         return cls._of(way, way.options, functools.partial(Server.by_hand, list(arguments)))
 
     @classmethod
-    def _of(cls, way: Wheel | Attached, options: Options, twin: Callable[[], Server]) -> Server:
+    def _of(cls, way: Process | Attached, options: Options, twin: Callable[[], Server]) -> Server:
         server = cls.__new__(cls)
         server._way, server._options, server.twin = way, options, twin
         server._on_state = lambda state: None
         server.started_at = 0.0
+        server._overridden = set()
         return server
 
     @property
@@ -209,7 +200,7 @@ class Server:
 
     @property
     def private(self) -> bool:
-        """Whether other users of the machine can ask it nothing but its health."""
+        """Whether it answers on Unix sockets, which only this user can open."""
         return self._options.private
 
     @property
@@ -219,7 +210,7 @@ class Server:
 
     @property
     def pid(self) -> int | None:
-        """Process id of `tritonserver` on this machine, None when there is none; another one after a crash.
+        """Process id of `tritonserver` on this machine, None when there is none.
 
         Raises
         ------
@@ -230,10 +221,12 @@ class Server:
 
     @property
     def http_url(self) -> str:
+        """Address of HTTP, "http://host:port"; of a private server the path of a socket, "unix:/…". See `http`."""
         return self._way.http_url
 
     @property
     def grpc_url(self) -> str:
+        """Address of gRPC, "host:port"; of a private server "unix:///…", which tritonclient takes as well."""
         return self._way.grpc_url
 
     @property
@@ -242,24 +235,14 @@ class Server:
         return self._way.metrics_url
 
     @property
+    def http(self) -> httpx.Client:
+        """A client of httpx for the server's HTTP, whether that is a port or a socket: `server.http.get("/v2")`."""
+        return transport.http_client(self.http_url)
+
+    @property
     def headers(self) -> dict[str, str]:
-        """What a request to the server carries, over HTTP and gRPC, to do what others may not: for tools of your own.
-
-        The course's own tools send it by themselves. Printed, it does not show the key.
-        """
+        """What a request carries, over HTTP and gRPC, to load models or change settings: the key."""
         return keys.headers(self.http_url)
-
-    @property
-    def key_file(self) -> Path:
-        """The key as a header in a file that you alone can open: `curl -H @FILE`. There is none with open control."""
-        return self._way.folder / watch.KEY_FILE
-
-    @property
-    def backend_dir(self) -> Path:
-        """Folder of the Python backend that this server alone uses: links that go when it stops."""
-        if not isinstance(self._way, Wheel):
-            raise CourseError(f"The backends of the server at {self.http_url} are not on this machine.")
-        return self._way.backend_dir
 
     # Start and stop ---------------------------------------------------------------------------------------------------
 
@@ -277,18 +260,21 @@ class Server:
         if self.is_alive():
             return self
         self._on_state = on_state or self._on_state
-        is_by_hand = isinstance(self._way, Supervised) and self._way.loads_by_itself
-        if isinstance(self._way, Supervised):
-            self._way.stop(drain_s=0)  # what is left of one that has ended by itself
-            problems = [] if is_by_hand else repository.check(self.repo)
+        loads_by_itself = isinstance(self._way, Process) and self._way.loads_by_itself
+        if isinstance(self._way, Process) and not loads_by_itself:
+            problems = repository.check(self.repo)
             if problems:
                 raise CourseError(f"The repository is not ready to be served: {problems[0]}")
+        if self._overridden:
+            names = ", ".join(sorted(self._overridden))
+            print(f"Loaded as their files say, without what was overridden before: {names}.", file=sys.stderr)
+            self._overridden.clear()
         self.started_at = time.time()
         with _listing:
             _started.add(self)
         try:
             self._way.start()
-            if not is_by_hand:
+            if not loads_by_itself:
                 self.load_all()
         except BaseException:  # an interrupt too: nothing half-started is left
             self.stop()
@@ -300,7 +286,7 @@ class Server:
         return not self._way.ends(within_s=0)
 
     def is_ready(self) -> bool:
-        """Whether the server runs, all its models are loaded, and the process of none is gone."""
+        """Whether the server runs and all its models are loaded."""
         if not self.is_alive() or not transport.is_ok(self.http_url, "/v2/health/ready"):
             return False
         try:
@@ -309,23 +295,16 @@ class Server:
         except CourseError:  # it has gone since
             return False
 
-    def events(self) -> list[Event]:
-        """What happened to models whose processes ended by themselves or were killed; the oldest first.
-
-        It is noticed at once, and such a model is loaded again, up to 3 times in 10 minutes (`inflight.triton.watch`).
-        """
-        return [Event(**event) for event in watch.read_status(self._way.folder)["events"]] if self.is_alive() else []
-
     def wait(self, within_s: float | None = None) -> None:
         """Block until the server ends by itself, which is an error, or for some seconds; an interrupt ends the waiting.
 
         Raises
         ------
         CourseError
-            The server died, with the last lines of its log.
+            The server died: of what, and the last lines of its log.
         """
         if self._way.ends(within_s):
-            raise CourseError(f"tritonserver ended unexpectedly. Its last lines:\n{self.log_tail()}")
+            raise CourseError(f"{self._way.death()} Its last lines:\n{self.log_tail()}".strip())
 
     def stop(self, drain_s: float = DRAIN_S) -> None:
         """Stop the server and wait until nothing of it is left. May be called twice.
@@ -333,8 +312,8 @@ class Server:
         Parameters
         ----------
         drain_s : float
-            How many seconds the requests that run may take to their end; new ones are refused. The clients of those
-            that take longer are told that the server went away. An interrupt meanwhile ends the server at once.
+            How many seconds the requests that run may take to their end; new ones are refused, and streams end. The
+            clients of those that take longer are told that the server went away. An interrupt ends the server at once.
         """
         self._way.stop(drain_s)
 
@@ -361,10 +340,6 @@ class Server:
             for row in self.models():
                 self._on_state(row)
             return
-        with self._alone_with_models():
-            self._load_all()
-
-    def _load_all(self) -> None:
         names = repository.models(self.repo)
         configs = {name: repository.read_config(self.repo / name / repository.CONFIG) for name in names}
         parts = {step.model_name for config in configs.values() for step in config.ensemble_scheduling.step}
@@ -426,26 +401,17 @@ class Server:
         if not self._way.may_load(model):
             return
         config = self._way.fitted(config)
-        self._wait_until_mended(model)
         # Always with a config: told to load files that have not changed, Triton keeps an earlier override.
         told = json_format.MessageToJson(config, preserving_proto_field_name=True)
-        with self._alone_with_models(model):
-            self._load(model, {"parameters": {"config": told, **self._way.files(model)}})
+        self._load(model, {"parameters": {"config": told}})
+        (self._overridden.add if values else self._overridden.discard)(model)
 
     def _load(self, model: str, body: dict) -> None:
-        started = time.time()
-
-        def has_failed() -> bool:
-            return any(event.time > started and event.what.startswith(watch.LOAD_FAILED) for event in self.events())
-
         try:
-            self._post(f"/v2/repository/models/{model}/load", body, model, has_failed)
-        except transport.ModelGone as error:
-            reasons = [f"{event.model}: {event.what}" for event in self.events() if event.time > started]
-            raise CourseError(f"The model {model!r} could not be loaded. {' '.join(reasons)}") from error
+            self._post(f"/v2/repository/models/{model}/load", body)
         except transport.Refused as error:
             raise CourseError(
-                f"The model {model!r} could not be loaded: {watch.sentence(str(error))}\n"
+                f"The model {model!r} could not be loaded: {transport.sentence(str(error))}\n"
                 f"Last lines of the log:\n{self.log_tail()}"
             ) from error
 
@@ -453,12 +419,10 @@ class Server:
         """Unload a model and wait until it is gone: its running requests end first, with their answers."""
         if not self._way.may_load(model):
             return
-        self._wait_until_mended(model)
-        with self._alone_with_models(model):
-            try:
-                self._post(f"/v2/repository/models/{model}/unload", {})
-            except transport.Refused as error:
-                raise CourseError(f"The model {model!r} could not be unloaded: {error}") from error
+        try:
+            self._post(f"/v2/repository/models/{model}/unload", {})
+        except transport.Refused as error:
+            raise CourseError(f"The model {model!r} could not be unloaded: {error}") from error
         deadline = time.monotonic() + LOAD_TIMEOUT_S
         while any(row.name == model and row.state in ("READY", "UNLOADING") for row in self.models()):
             if time.monotonic() > deadline:
@@ -466,23 +430,15 @@ class Server:
             self._way.ends(within_s=0.05)
 
     def models(self) -> list[ModelState]:
-        """State of each model of the repository, as in the table that Triton logs.
-
-        Of a model whose process is gone Triton says that it is READY, and later that it is being unloaded: here it is
-        UNAVAILABLE, with the reason.
-        """
-        down = watch.read_status(self._way.folder)["down"] if self.is_alive() else {}
-        states = {name: ModelState(name, "1", "UNAVAILABLE", reason) for name, reason in down.items()}
-        try:
-            for row in self._index():
-                reason = watch.sentence(row.get("reason", ""))
-                told = ModelState(row["name"], row.get("version", "1"), row.get("state", ""), reason)
-                states.setdefault(row["name"], told)
-        except CourseError:
-            if not states:  # else it has crashed, and is being started again
-                raise
+        """State of each model of the repository, as in the table that Triton logs."""
+        rows = [
+            ModelState(
+                row["name"], row.get("version", "1"), row.get("state", ""), transport.sentence(row.get("reason", ""))
+            )
+            for row in self._index()
+        ]
         known = repository.models(self.repo)
-        return sorted(states.values(), key=lambda row: known.index(row.name) if row.name in known else len(known))
+        return sorted(rows, key=lambda row: known.index(row.name) if row.name in known else len(known))
 
     def _index(self) -> list[dict]:
         """What the server tells of the models in its repository; of one that does not let us ask, which are ready."""
@@ -493,40 +449,19 @@ class Server:
                 raise
             return [{"name": name, "state": "READY"} for name in self._way.names()]
 
-    def _alone_with_models(self, model: str = "") -> contextlib.AbstractContextManager:
-        """Loading and unloading, here and by the supervisor, is done by one at a time."""
-        return watch.held(self._way.folder / watch.LOCK, model)
-
-    def _is_being_mended(self, model: str) -> bool:
-        return watch.read_status(self._way.folder)["down"].get(model, "").endswith(watch.BEING_MENDED)
-
-    def _lacks_processes(self, model: str) -> bool:
-        """Whether a process of a loaded model has ended, which the supervisor is about to notice."""
-        try:
-            config = transport.get_json(self.http_url, f"/v2/models/{model}/config")
-            return self.pid is not None and watch.living(self.pid, model) < watch.num_processes(config)
-        except (CourseError, FileNotFoundError):  # it is not loaded; the server has ended
-            return False
-
-    def _wait_until_mended(self, model: str) -> None:
-        """Return when the supervisor has loaded a model again that died, or has given up on it."""
-        deadline = time.monotonic() + LOAD_TIMEOUT_S
-        while self.is_alive() and (self._is_being_mended(model) or self._lacks_processes(model)):
-            if time.monotonic() > deadline:
-                return
-            self._way.ends(within_s=0.05)
-
-    def _post(self, path: str, body: dict, model: str = "", is_gone: Callable[[], bool] | None = None) -> Any:
+    def _post(self, path: str, body: dict) -> Any:
         """What an endpoint of the model repository answers; CourseError with the log's end when nothing comes."""
         if not self.is_alive():
-            raise CourseError(f"The server does not run. Start it first. Last lines of its log:\n{self.log_tail()}")
+            raise CourseError(
+                f"The server does not run. {self._way.death()} Start it with start(). "
+                f"Last lines of its log:\n{self.log_tail()}"
+            )
         try:
-            return transport.post_json(self.http_url, path, body, LOAD_TIMEOUT_S, model, is_gone)
-        except transport.ModelGone:
-            raise
+            return transport.post_json(self.http_url, path, body, LOAD_TIMEOUT_S)
         except (transport.ServerGone, transport.NoAnswer) as error:
             raise CourseError(
-                f"The server at {self.http_url} does not answer. Last lines of its log:\n{self.log_tail()}"
+                f"The server at {self.http_url} does not answer. {self._way.death()} "
+                f"Last lines of its log:\n{self.log_tail()}"
             ) from error
 
 

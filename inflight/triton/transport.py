@@ -6,8 +6,7 @@
     get_json("http://127.0.0.1:8000", "/v2/models/stats")["model_stats"]
 
 Whatever the libraries raise becomes a CourseError of one of three kinds: `ServerGone`, `NoAnswer` (in time), or
-`Refused` with Triton's reason. Every gRPC call goes through a `Connection` and every HTTP call through `_exchange`,
-which send the server's key along if it is this user's own (see `keys`).
+`Refused` with Triton's reason. HTTP calls carry the server's key if it is this user's own (see `keys`).
 """
 
 from __future__ import annotations
@@ -16,10 +15,9 @@ import contextlib
 import json
 import queue
 import re
-import socket
 import ssl
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -27,14 +25,13 @@ import grpc
 import httpx
 import numpy as np
 import tritonclient.grpc as triton
-from tritonclient.grpc import InferenceServerClientPlugin
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from inflight.errors import CourseError
-from inflight.triton import doors, keys
-from inflight.triton.lookout import Lookout
+from inflight.triton import keys, records
 
+START_AGAIN = "in a notebook by the cell that did, in a terminal by `inflight serve`"
 SHORT_TIMEOUT_S = 10  # of what Triton answers at once: health, metadata, statistics
 
 # In front of Triton's reasons; a connection that failed has no such thing to say.
@@ -57,16 +54,6 @@ class ServerGone(CourseError):
 
 class NoAnswer(CourseError):
     """Nothing came within the time, or the client stopped waiting."""
-
-
-class ModelGone(ServerGone):
-    """The server answers, but the model does not run any more."""
-
-    def __init__(self, url: str, model: str):
-        super().__init__(
-            f"The model {model!r} at {url} went away in the middle of a request: its process ended, or it was "
-            "unloaded. Ask again when it is ready; the server's log says what happened."
-        )
 
 
 class Refused(CourseError):
@@ -113,10 +100,13 @@ def course_error(error: Exception, url: str, timeout_s: float | None = None) -> 
 
 
 def _gone(url: str) -> ServerGone:
+    """Nobody answers at an address: how the server there died, if one of this user's has."""
+    death = records.death(url)
+    if death:
+        return ServerGone(f"{death} The server at {url} does not answer any more. Start it again, {START_AGAIN}.")
     return ServerGone(
-        doors.mistaken(url)
-        or f"The server at {url} does not answer, or went away in the middle of a request. Start it, in a notebook by "
-        "the cell that did, in a terminal by `inflight serve`, and check the port."
+        f"The server at {url} does not answer, or went away in the middle of a request. Start it, {START_AGAIN}, and "
+        "check the port."
     )
 
 
@@ -132,10 +122,43 @@ def _reason(message: str) -> str:
     if _RESTRICTED.match(message):
         return (
             "The server does this only for the user who started it, and the request had no key of theirs. Ask as that "
-            f"user, on the same machine, and with the address {keys.HOST}"
+            "user, on the same machine, and with the address that it said at its start"
         )
     prefix = _PREFIX.match(message)
     return message[prefix.end() if prefix else 0 :].strip()
+
+
+def sentence(reason: str) -> str:
+    """Triton's reason without the traceback that Python models add: the sentence of a CourseError if there is one."""
+    for line in reason.splitlines():
+        if told := re.search(r"(?:CourseError|SchedulerError): (.*)", line):
+            return told[1].strip()
+    return " ".join(reason.partition("\n\nAt:")[0].split())
+
+
+# Addresses ------------------------------------------------------------------------------------------------------------
+
+
+def is_http(url: str) -> bool:
+    """Whether an address is one of HTTP, "http://…" or "unix:/…", and not of gRPC, "host:port" or "unix:///…"."""
+    return url.startswith(("http://", "https://")) or (url.startswith(UNIX) and not url.startswith(f"{UNIX}//"))
+
+
+def is_local(url: str) -> bool:
+    """Whether the address is on this machine's loopback, which no proxy is ever asked for."""
+    host = url.rpartition("://")[2].partition("/")[0].rpartition(":")[0]
+    return url.startswith(UNIX) or host in ("127.0.0.1", "localhost", "[::1]")
+
+
+def check_address(url: str) -> None:
+    """Refuse what is neither "host:port" nor "http://host:port", with a CourseError that says what it lacks."""
+    scheme, _, rest = url.rpartition("://")
+    host, _, port = rest.partition("/")[0].rpartition(":")
+    if not url.startswith(UNIX) and not (scheme in ("", "http", "https") and host and port.isdecimal()):
+        raise CourseError(
+            f"{url!r} is no address of a server. Write host:port for gRPC, such as 127.0.0.1:8001, or http://host:port "
+            "for HTTP, such as http://127.0.0.1:8000."
+        )
 
 
 # gRPC -----------------------------------------------------------------------------------------------------------------
@@ -205,45 +228,24 @@ class Connection:
     """
 
     def __init__(self, url: str, arrived: queue.SimpleQueue[Reply] | None = None):
-        if "://" in url:
+        if is_http(url):
             raise CourseError(f"{url} is an address for HTTP, and here gRPC is needed: write host:port of its gRPC.")
-        if not url.startswith(UNIX):
-            doors.check(url)
+        check_address(url)
         self.url = url
         self.arrived: queue.SimpleQueue[Reply] = queue.SimpleQueue() if arrived is None else arrived
         self._client = triton.InferenceServerClient(url, channel_args=_channel_args(url))
-        self._client.register_plugin(KeySender(url))
         self._has_stream = False
 
     # One request, one reply -------------------------------------------------------------------------------------------
 
-    def infer(
-        self,
-        model: str,
-        arrays: dict[str, np.ndarray],
-        timeout_s: float,
-        is_gone: Callable[[], bool] | None = None,
-        **options,
-    ) -> Reply:
+    def infer(self, model: str, arrays: dict[str, np.ndarray], timeout_s: float, **options) -> Reply:
         """Send a request and wait for its reply; `options` as tritonclient's: request_id, parameters, priority, ...
-
-        Parameters
-        ----------
-        is_gone : callable, optional
-            Asked from time to time whether the model is gone, so that nobody waits for it in vain.
 
         Raises
         ------
         CourseError
             ServerGone, NoAnswer within `timeout_s`, or Refused.
         """
-        if is_gone is None:
-            with errors(self.url, timeout_s):
-                result = self._client.infer(model, tensors(arrays), client_timeout=timeout_s, **options)
-            return Reply(0, time.perf_counter(), result, None)
-        return self._infer_unless_gone(model, arrays, timeout_s, is_gone, options)
-
-    def _infer_unless_gone(self, model: str, arrays: dict, timeout_s: float, is_gone, options: dict) -> Reply:
         arrived: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
         with errors(self.url, timeout_s):
             call = self._client.async_infer(
@@ -253,14 +255,11 @@ class Connection:
                 client_timeout=timeout_s,
                 **options,
             )
-            with Lookout(is_gone, lambda: arrived.put((None, ModelGone(self.url, model)))):
-                try:
-                    result, error = arrived.get()
-                except BaseException:  # an interrupt: nobody waits any longer
-                    call.cancel()
-                    raise
-            if isinstance(error, ModelGone):
+            try:
+                result, error = arrived.get()
+            except BaseException:  # an interrupt: nobody waits any longer
                 call.cancel()
+                raise
             if error is not None:
                 raise error
         return Reply(0, time.perf_counter(), result, None)
@@ -324,22 +323,6 @@ class Connection:
             return self._client.is_model_ready(model, client_timeout=SHORT_TIMEOUT_S)
         return False
 
-    def is_model_gone(self, model: str) -> bool:
-        """Whether the server runs on without the model. One that is stopping answers what it has taken in."""
-        if self.is_model_ready(model):
-            return False
-        with contextlib.suppress(CourseError), errors(self.url):
-            return self._client.is_server_live(client_timeout=SHORT_TIMEOUT_S)
-        return False
-
-    def lookout(self, model: str, is_gone: Callable[[], bool], number: int = 0) -> Lookout:
-        """For the time of a request on the stream: if its model is gone, `next_reply` has the error."""
-
-        def tell() -> None:
-            self.arrived.put(Reply(number, time.perf_counter(), None, ModelGone(self.url, model)))
-
-        return Lookout(is_gone, tell)
-
     def metadata(self, model: str, timeout_s: float) -> dict:
         """A model's inputs and outputs, as the server tells them."""
         with errors(self.url, timeout_s):
@@ -364,22 +347,12 @@ class Connection:
         self.close()
 
 
-class KeySender(InferenceServerClientPlugin):
-    """For a client of tritonclient: `client.register_plugin(KeySender(url))` has it send the key of the server."""
-
-    def __init__(self, url: str):
-        self._url = url
-
-    def __call__(self, request) -> None:
-        request.headers = {**request.headers, **keys.headers(self._url)}
-
-
 def _channel_args(url: str) -> list[tuple[str, int]]:
     """Those of tritonclient, and for this machine no proxy, which would get what is sent."""
     return [
         ("grpc.max_send_message_length", triton.MAX_GRPC_MESSAGE_SIZE),
         ("grpc.max_receive_message_length", triton.MAX_GRPC_MESSAGE_SIZE),
-        ("grpc.enable_http_proxy", int(not keys.is_local(url))),
+        ("grpc.enable_http_proxy", int(not is_local(url))),
     ]
 
 
@@ -410,79 +383,26 @@ def get_json(url: str, path: str, timeout_s: float | None = None) -> Any:
         return content
 
 
-def post_json(
-    url: str, path: str, body: dict, timeout_s: float, model: str = "", is_gone: Callable[[], bool] | None = None
-) -> Any:
-    """What an endpoint answers to `body`; None when it answers nothing. Parameters and errors as of `get_json`.
-
-    With `is_gone`, which is asked from time to time, nobody waits in vain for a `model` that is gone.
-    """
-    with _unless_gone(url, model, is_gone) as wire, _exchange("POST", url, path, body, timeout_s, wire) as response:
+def post_json(url: str, path: str, body: dict, timeout_s: float) -> Any:
+    """What an endpoint answers to `body`; None when it answers nothing. Parameters and errors as of `get_json`."""
+    with _exchange("POST", url, path, body, timeout_s) as response:
         return _content(response)
 
 
-def post_stream(
-    url: str, path: str, body: dict, timeout_s: float, model: str = "", is_gone: Callable[[], bool] | None = None
-) -> Generator[dict, None, None]:
+def post_stream(url: str, path: str, body: dict, timeout_s: float) -> Generator[dict, None, None]:
     """What an endpoint answers to `body` piece by piece, as server-sent events. As `post_json`; may be closed early."""
-    with _unless_gone(url, model, is_gone) as wire, _exchange("POST", url, path, body, timeout_s, wire) as response:
+    with _exchange("POST", url, path, body, timeout_s) as response:
         if response.status_code != 200:
             _content(response)
         for line in response.iter_lines():
-            wire.has_come()
             if line.startswith("data:"):
                 yield _parsed(line, response)
 
 
-class Wire:
-    """The socket of one HTTP request, which another thread may cut."""
-
-    def __init__(self) -> None:
-        self.is_cut = False
-        self.has_come: Callable[[], None] = lambda: None  # called with each line
-        self._socket: socket.socket | None = None
-
-    def trace(self, event: str, info: dict) -> None:
-        """Called by httpx as the request goes on."""
-        if event.startswith("connection.connect_") and event.endswith(".complete"):
-            self._socket = info["return_value"].get_extra_info("socket")
-            if self.is_cut:
-                self.cut()
-
-    def cut(self) -> None:
-        """Have whoever reads from the socket find it closed, now or as soon as it is there."""
-        self.is_cut = True
-        if self._socket is not None:
-            with contextlib.suppress(OSError):  # the other side was faster
-                self._socket.shutdown(socket.SHUT_RDWR)
-
-
-@contextlib.contextmanager
-def _unless_gone(url: str, model: str, is_gone: Callable[[], bool] | None) -> Iterator[Wire]:
-    """For the time of a request: if its model is gone, cut its wire. Raises ModelGone then."""
-    wire = Wire()
-    if is_gone is None:
-        yield wire
-        return
-    try:
-        with Lookout(is_gone, wire.cut) as lookout:
-            wire.has_come = lookout.has_come
-            yield wire
-    except ServerGone:
-        if wire.is_cut:
-            raise ModelGone(url, model) from None
-        raise
-
-
 def get_text(url: str) -> str:
     """A page, such as /metrics. Errors as of `get_json`."""
-    with _exchange("GET", url, "", None, None) as response:
+    with _exchange("GET", url, "/metrics" if url.startswith(UNIX) else "", None, None) as response:
         return response.read().decode("utf-8", "replace")
-
-
-def is_model_gone(url: str, model: str) -> bool:
-    """Whether a server runs on without a model. One that is stopping answers what it has taken in."""
-    return not is_ok(url, f"/v2/models/{model}/ready") and is_ok(url, "/v2/health/live")
 
 
 def is_ok(url: str, path: str, timeout_s: float | None = None) -> bool:
@@ -497,32 +417,31 @@ def is_ok(url: str, path: str, timeout_s: float | None = None) -> bool:
 
 @contextlib.contextmanager
 def _exchange(
-    method: str,
-    url: str,
-    path: str,
-    body: dict | None,
-    timeout_s: float | None,
-    wire: Wire | None = None,
-    is_open: bool = False,
+    method: str, url: str, path: str, body: dict | None, timeout_s: float | None, is_open: bool = False
 ) -> Iterator[httpx.Response]:
-    extensions = {} if wire is None else {"trace": wire.trace}
     headers = {} if is_open else keys.headers(url)
-    limit_s = SHORT_TIMEOUT_S if timeout_s is None else timeout_s
+    address = f"http://localhost{path}" if url.startswith(UNIX) else url + path
     content = None if body is None else _json(body)
-    socket_path = url.removeprefix(UNIX) if url.startswith(UNIX) else None
-    address = f"http://{keys.HOST}/metrics" if socket_path else url + path
+    limit_s = SHORT_TIMEOUT_S if timeout_s is None else timeout_s
     with (
         errors(url, timeout_s),
-        httpx.Client(
-            transport=httpx.HTTPTransport(uds=socket_path) if socket_path else None,
-            timeout=limit_s,
-            verify=_tls(),
-            trust_env=not keys.is_local(address),  # a proxy would get what is sent
-            follow_redirects=False,  # another address would
-        ) as client,
-        client.stream(method, address, content=content, headers=headers, extensions=extensions) as response,
+        http_client(url, limit_s) as client,
+        client.stream(method, address, content=content, headers=headers) as response,
     ):
         yield response
+
+
+def http_client(url: str, timeout_s: float = SHORT_TIMEOUT_S) -> httpx.Client:
+    """A client of httpx for "http://host:port", or for the socket at "unix:/…"."""
+    path = url.removeprefix(UNIX) if url.startswith(UNIX) else None
+    return httpx.Client(
+        base_url="http://localhost" if path else url,
+        transport=httpx.HTTPTransport(uds=path) if path else None,
+        timeout=timeout_s,
+        verify=_tls(),
+        trust_env=not is_local(url),  # a proxy would get what is sent
+        follow_redirects=False,  # another address would
+    )
 
 
 @cache
@@ -558,9 +477,8 @@ def _parsed(found: str, response: httpx.Response) -> Any:
 
 
 def _unexpected(found: str, response: httpx.Response) -> CourseError:
-    """What Triton never answers: who else it is that answers, if that can be told."""
-    url = response.url
-    mistake = doors.mistaken(f"{url.scheme}://{url.netloc.decode()}") if url.port else None
-    if mistake:
-        return ServerGone(mistake)
-    return Refused(f"The server answered with status {response.status_code} and {found[:200]!r}.")
+    """What Triton never answers over HTTP: the port may be its gRPC's, its metrics', or another program's."""
+    return Refused(
+        f"What answers at {response.url} is not Triton's HTTP (status {response.status_code}, {found[:200]!r}). By "
+        "default HTTP has port 8000, gRPC 8001 and the metrics 8002."
+    )

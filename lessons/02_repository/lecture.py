@@ -103,7 +103,7 @@ for model in ("to_ids", "to_text", "round_trip"):
 #
 # Now the server. These four arguments are all that you have to decide. `tritonserver` starts the program of that name
 # and prints what it adds: where Triton's libraries are, free ports on this machine alone, a **key** without which nobody
-# can load models, and a supervisor that ends the server with this notebook.
+# can load models, and a keeper that ends the server with this notebook.
 
 # %% tags=["setup", "nbval-ignore-output"]
 from inflight.triton import tritonserver

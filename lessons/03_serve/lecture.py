@@ -125,15 +125,13 @@ whole_text = result.as_numpy("text_output")[0].decode()
 print(whole_text)
 
 # %% [markdown]
-# `headers` carry the key of a server that is private; any other ignores them. The same request needs no library at
-# all: over HTTP it is one JSON object, whose keys are the tensors' names.
+# `headers` carry the key, which loading a model takes and a request ignores. The same request needs no library at
+# all: over HTTP, here by httpx, it is one JSON object, whose keys are the tensors' names.
 
 # %%
-import httpx
-
-url = f"{server.http_url}/v2/models/ensemble/generate"
+path = "/v2/models/ensemble/generate"
 in_json = {"text_input": question, "max_tokens": 64}
-reply = httpx.post(url, json=in_json, headers=server.headers, timeout=60).json()
+reply = server.http.post(path, json=in_json, timeout=60).json()
 print("keys:", *sorted(reply))
 assert reply["text_output"] == whole_text and "Paris" in whole_text
 

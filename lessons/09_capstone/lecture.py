@@ -328,8 +328,6 @@ assert played["shed"].met > played["queue"].met
 import base64
 import json
 
-import httpx
-
 from inflight.triton import Server, repository
 
 
@@ -341,15 +339,16 @@ def attack(target, proof):
         "config": json.dumps({"backend": "python", "max_batch_size": 0}),
         "file:1/model.py": base64.b64encode(code.encode()).decode(),
     }
-    url = f"{target.http_url}/v2/repository/models/guest/load"
-    return httpx.post(url, json={"parameters": load}, timeout=60).status_code
+    path = "/v2/repository/models/guest/load"
+    return target.http.post(path, json={"parameters": load}, timeout=60).status_code
 
 
 small = repository.assemble(f"{workdir.name}/small", models=("running-sum",))
 open_proof, closed_proof = Path(workdir.name, "open"), Path(workdir.name, "closed")
 with Server(small, private=False, open_control=True) as open_server:
     print("open control:", attack(open_server, open_proof))
-print("this lesson's server:", attack(server, closed_proof))
+with Server(small, private=False) as closed_server:
+    print("with its key:", attack(closed_server, closed_proof))
 
 # %%
 assert open_proof.exists() and not closed_proof.exists()

@@ -1,4 +1,4 @@
-"""A Triton that the course did not start: on fixed settings, with no supervisor and no key of ours."""
+"""A Triton that the course did not start: on fixed settings, with no keeper and no key of ours."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from inflight.triton import transport, wheel
+from inflight.triton import process, transport
 from inflight.triton.attached import Address
 from tests.engines import wait_until
 
@@ -24,19 +24,19 @@ def free_ports(number: int) -> list[int]:
 @contextlib.contextmanager
 def running(repo: Path, folder: Path, *options: str) -> Iterator[Address]:
     """`tritonserver` as somebody else starts it: every model loaded at the start, none on request."""
-    wheel.lay_out(folder / "tritonserver")
-    triton = folder / "tritonserver"
+    triton, backends = process.installation(), folder / "backends"
+    process._link_backend(triton, backends)
     ports = dict(zip(("http", "grpc", "metrics"), free_ports(3)))
     command = [
         str(triton / "bin" / "tritonserver"),
         f"--model-repository={repo}",
-        f"--backend-directory={triton / 'backends'}",
+        f"--backend-directory={backends}",
         "--disable-auto-complete-config",
         *(f"--{name}-port={port}" for name, port in ports.items()),
         *(f"--{name}-address=127.0.0.1" for name in ports),
         *options,
     ]
-    environment = wheel.environment(triton / "libs", triton / "lib")
+    environment = process.environment(triton.parent.parent / "nvidia_pytriton.libs", triton / "lib")
     with open(folder / "log", "wb") as log, subprocess.Popen(command, stdout=log, stderr=log, env=environment) as it:
         try:
             address = Address(

@@ -50,14 +50,16 @@ def test_the_whole_command_line_is_shown(printed):
     given = [f"--model-repository={server.repo}", EXPLICIT, "--load-model=*", "--log-verbose=0"]
     assert lines[yours + 1 : added] == given
     shown = [*given, *(line for line in lines[added:] if line.startswith("--"))]
-    assert sorted(shown) == sorted(psutil.Process(server.pid).cmdline()[1:]), "nothing is added that is not shown"
+    key = server.headers["inflight-key"]
+    real = [one.replace(key, "(hidden)") for one in psutil.Process(server.pid).cmdline()[1:]]
+    assert sorted(shown) == sorted(real), "nothing is added that is not shown"
     assert any(line.startswith("LD_LIBRARY_PATH=") for line in lines)
     assert f"watches process {server.pid}" in lines[-1]
 
 
 def test_the_key_is_masked(printed):
     server, text = printed
-    key = server.key_file.read_text().split()[-1]
+    key = server.headers["inflight-key"]
     assert "inflight-key=(hidden)" in text and key not in text
 
 
@@ -110,14 +112,10 @@ def test_a_model_that_cannot_be_loaded_is_told_in_tritons_words(tmp_path, capsys
         (["--model-repository=.", "--http-restricted-api=inference:a=b"], "It is added for you"),
         (["--model-repository=.", "--grpc-restricted-protocol="], "It is added for you"),
         (["--model-repository=.", "--backend-directory=/tmp"], "It is added for you"),
-        (["--model-repository=.", "--http-addr=0.0.0.0"], "--http-addr cannot be given here"),
         (["--model-repository=.", "--allow-sagemaker=true"], "--allow-sagemaker cannot be given here"),
         (["--model-repository=.", "--allow-vertex-ai=1"], "--allow-vertex-ai cannot be given here"),
-        (["--model-repository=.", "--log-file=/tmp/log"], "--log-file cannot be given here"),
-        (["--model-repository=.", "--model-controll-mode=explicit"], "Did you mean --model-control-mode"),
         (["--model-repository=.", "--http-port=many"], "--http-port=many is no port"),
-        (["--model-repository=.", "--backend-config=python,shm-region-prefix-name=x"], "is added by tritonserver"),
-        (["--model-repository=.", "--load-model=(hidden)"], "has the place of the server's key"),
+        (["--model-repository=.", "--backend-config=python,shm-region-prefix-name=x"], "It is added for you"),
     ],
 )
 def test_what_is_refused(arguments, says):

@@ -1,12 +1,10 @@
-"""A server is closed by default: control takes a key, which no other user of the machine finds anywhere."""
+"""Control takes a key; a private server has no ports; and nobody else reads what it says."""
 
 import base64
 import json
 import os
 import signal
 import stat
-import subprocess
-import tempfile
 from pathlib import Path
 
 import grpc
@@ -16,7 +14,8 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from inflight.errors import CourseError
-from inflight.triton import hidden_arguments, keys, repository, telemetry, transport
+from inflight.triton import keys, records, repository, telemetry, transport
+from inflight.triton.client import Client
 from inflight.triton.repository import RUNNING_SUM
 from inflight.triton.server import PRIVATE, Server
 from inflight.triton.transport import Connection, Refused
@@ -31,8 +30,6 @@ PLANTED = {
     "config": json.dumps({"name": "planted", "backend": "python"}),
     "file:1/model.py": base64.b64encode(b"raise SystemExit").decode(),
 }
-
-as_another_user = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +50,7 @@ def private_server(repo):
 
 
 def key(server) -> str:
-    """The key itself."""
-    return server.key_file.read_text().split()[-1]
+    return server.headers[keys.HEADER]
 
 
 # What takes a key, over HTTP ------------------------------------------------------------------------------------------
@@ -121,24 +117,12 @@ def test_control_over_http_takes_the_key(server, endpoint):
 
 
 @pytest.mark.parametrize("endpoint", HTTP_INFERENCE, ids=named)
-def test_inference_over_http_is_open_by_default_and_takes_the_key_when_private(server, private_server, endpoint):
+def test_inference_over_http_is_open(server, endpoint):
     assert not is_refused(server.http_url, endpoint)
-    assert is_refused(private_server.http_url, endpoint) and is_refused(private_server.http_url, endpoint, ORIGIN)
-    assert not is_refused(private_server.http_url, endpoint, {keys.HEADER: key(private_server)})
 
 
-def test_control_of_a_private_server_takes_the_key(private_server):
-    assert all(is_refused(private_server.http_url, endpoint, ORIGIN) for endpoint in HTTP_CONTROL)
-
-
-def test_a_key_opens_the_server_that_it_was_made_for_and_no_other(server, private_server):
-    assert key(server) != key(private_server) and len(key(server)) == 64
-    assert is_refused(server.http_url, HTTP_CONTROL[0], {keys.HEADER: key(private_server)})
-
-
-def test_health_is_open(server, private_server):
-    for one in (server, private_server):
-        assert [httpx.get(one.http_url + path, timeout=60).status_code for path in HEALTH] == [200] * len(HEALTH)
+def test_health_is_open(server):
+    assert [httpx.get(server.http_url + path, timeout=60).status_code for path in HEALTH] == [200] * len(HEALTH)
 
 
 # Over gRPC ------------------------------------------------------------------------------------------------------------
@@ -166,160 +150,85 @@ def is_refused_by_grpc(url: str, method: str, headers: dict | None = None) -> bo
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_of_grpc_is_open_or_takes_the_key(server, private_server, method):
-    for one, are_open in ((server, GRPC_HEALTH | GRPC_INFERENCE), (private_server, GRPC_HEALTH)):
-        for headers in ({}, {keys.GRPC_HEADER: "0" * 64}, {keys.HEADER: key(one)}):
-            assert is_refused_by_grpc(one.grpc_url, method, headers) == (method not in are_open)
-        assert not is_refused_by_grpc(one.grpc_url, method, {keys.GRPC_HEADER: key(one)})
+def test_every_method_of_grpc_is_open_or_takes_the_key(server, method):
+    for headers in ({}, {keys.GRPC_HEADER: "0" * 64}, {keys.HEADER: key(server)}):
+        assert is_refused_by_grpc(server.grpc_url, method, headers) == (method not in GRPC_HEALTH | GRPC_INFERENCE)
+    assert not is_refused_by_grpc(server.grpc_url, method, {keys.GRPC_HEADER: key(server)})
 
 
-# Who has the key ------------------------------------------------------------------------------------------------------
+# Who finds the key ----------------------------------------------------------------------------------------------------
 
-# As another user it reads, as fast as it can, the arguments and environments of all processes younger than itself; and
-# when it is given keys, whatever it can open in some folders. It tells all arguments that it saw, and where a key was.
-WATCHER = f"""
-import json, os, select, sys
+
+def test_each_server_has_a_key_of_its_own_in_a_record_that_the_user_alone_can_open(server, repo):
+    with Server(repo, private=False) as other:
+        assert key(server) != key(other)
+    [file] = [one for one in records.folder().glob("*.json") if json.loads(one.read_text())["http"] == server.http_url]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600 and json.loads(file.read_text())["pid"] == server.pid
+
+
+def test_a_program_of_the_user_finds_it_by_the_address_alone(server):
+    script = "import sys; from inflight.triton import keys; print(*keys.headers(sys.argv[1]).values())"
+    for url in (server.http_url, server.grpc_url, server.http_url.replace("127.0.0.1", "localhost")):
+        assert start_python(script, url).communicate(timeout=60)[0].split() == [key(server)] * 2
+    assert keys.headers("http://127.0.0.1:9") == {}
+
+
+def test_a_request_without_the_key_is_told_why_it_is_refused(server, monkeypatch):
+    monkeypatch.setattr(keys, "headers", lambda url: {})
+    with pytest.raises(Refused, match="only for the user who started it"):
+        transport.post_json(server.http_url, "/v2/repository/index", {}, 60)
+
+
+# Private --------------------------------------------------------------------------------------------------------------
+
+OF_NOBODY = f"""
+import os, socket, sys
 os.setgroups([]), os.setgid({NOBODY}), os.setuid({NOBODY})
-older, seen = set(os.listdir("/proc")), set()
-print("watching", flush=True)
-ends = False
-while not ends:
-    ends = bool(select.select([sys.stdin], [], [], 0)[0])  # then this is the last round
-    present = set(os.listdir("/proc"))
-    older &= present  # a number that was given again is a younger process's
-    for pid in present - older:
-        if pid.isdecimal():
-            for file in ("cmdline", "environ"):
-                try:
-                    with open(f"/proc/{{pid}}/{{file}}", "rb") as opened:
-                        seen.add(opened.read() or b"")
-                except OSError:
-                    continue
-told, folders = json.loads(sys.stdin.readline())
-found = [f"the arguments {{one}}" for one in seen if any(key.encode() in one for key in told)]
-paths = [os.path.join(folder, file) for folder in folders for folder, _, files in os.walk(folder) for file in files]
-for path in paths:
+for path in sys.argv[1:]:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        with open(descriptor, "rb") as opened:
-            content = opened.read(50_000_000) or b""
-    except OSError:
-        continue
-    found += [path for key in told if key.encode() in content]
-print(json.dumps({{"seen": [one.decode("utf-8", "replace") for one in seen], "found": found}}))
+        if path.endswith(".sock") or path.endswith(":0"):
+            socket.socket(socket.AF_UNIX).connect(path)
+        else:
+            open(path)
+        print("reached", path)
+    except OSError as error:
+        print(error)
 """
-
-
-def watch() -> subprocess.Popen:
-    watcher = start_python(WATCHER, stdin=subprocess.PIPE)
-    assert watcher.stdout.readline() == "watching\n"
-    return watcher
-
-
-def what_was_seen(watcher: subprocess.Popen, told: list[str], folders: list[Path]) -> dict:
-    order = json.dumps([told, list(map(str, folders))])
-    return json.loads(watcher.communicate(f"{order}\n", timeout=120)[0])
-
-
-@as_another_user
-@pytest.mark.parametrize("private", [False, True], ids=["default", "private"])
-@pytest.mark.slow
-def test_another_user_who_watches_every_process_never_sees_a_key(repo, private):
-    for _ in range(3):
-        one = Server(repo, private=private)
-        watcher = watch()
-        try:
-            with one:
-                httpx.post(f"{one.http_url}/v2/logging", json={"log_verbose_level": 6}, headers=one.headers, timeout=60)
-                one.load(MODEL)
-                with Connection(one.grpc_url) as connection:
-                    connection.metadata(MODEL, timeout_s=60)
-                prefix, secret = one._way._shm_prefix, key(one)
-                assert secret not in (one._way.folder / "triton.log").read_text()
-                for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
-                    assert secret not in str((process.cmdline(), process.environ()))
-                folders = [Path("/dev/shm"), repo, one._way.folder, *Path(tempfile.gettempdir()).glob("inflight*")]
-                told = what_was_seen(watcher, [secret], folders)
-        finally:
-            watcher.kill()
-            watcher.wait()
-        assert told["found"] == []
-        started = [one for one in told["seen"] if prefix in one]
-        assert any("tritonserver" in one and hidden_arguments.PLACEHOLDER in one for one in started), "it did watch"
-
-
-@as_another_user
-def test_the_watcher_would_see_a_key_that_is_there(tmp_path):
-    secret = "not so secret"
-    shell = ["/bin/sh", "-c", "echo started; read line", secret]
-    with watch() as watcher, subprocess.Popen(shell, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as shown:
-        assert shown.stdout.readline() == "started\n"  # its arguments are there only when exec is over
-        told = what_was_seen(watcher, [secret], [tmp_path])
-        shown.stdin.close()
-    assert any("arguments" in one for one in told["found"])
-
-
-def test_a_program_of_the_user_finds_the_key_by_the_address_alone(private_server):
-    script = """
-import sys
-from inflight.triton import telemetry
-print(telemetry.statistics(sys.argv[1], sys.argv[2]).executions, telemetry.page(sys.argv[3])[:6])
-"""
-    done = start_python(script, private_server.http_url, MODEL, private_server.metrics_url)
-    assert done.communicate(timeout=120)[0].endswith("# HELP\n")
-
-
-# To whom it is sent ---------------------------------------------------------------------------------------------------
-
-
-# Shared memory --------------------------------------------------------------------------------------------------------
 
 
 def regions(server) -> list[Path]:
-    return list(Path("/dev/shm").glob(f"{server._way._shm_prefix}*"))
+    return list(Path("/dev/shm").glob(f"{records.at(server.http_url)['shm_prefix']}*"))
 
 
-def test_regions_of_shared_memory_are_the_users_alone_from_the_first_moment(server):
-    assert regions(server)
-    assert {stat.S_IMODE(region.stat().st_mode) for region in regions(server)} == {0o600}
+def test_a_private_server_has_no_ports(private_server):
+    connections = psutil.Process(private_server.pid).net_connections("inet")
+    assert not [each for each in connections if each.status == psutil.CONN_LISTEN]
 
 
-# Private, open, impossible --------------------------------------------------------------------------------------------
-
-
-def test_a_request_without_the_key_is_told_why_it_is_refused(private_server, monkeypatch):
-    monkeypatch.setattr(keys, "headers", lambda url: {})
-    for call in (
-        lambda: transport.post_json(private_server.http_url, "/v2/repository/index", {}, 60),
-        lambda: transport.get_json(private_server.http_url, "/v2/models/stats"),
-        lambda: Connection(private_server.grpc_url).metadata(MODEL, timeout_s=60),
-    ):
-        with pytest.raises(Refused, match="only for the user who started it.*the address 127.0.0.1"):
-            call()
-
-
-def test_metrics_of_a_private_server_are_on_a_socket_in_its_folder(private_server):
+def test_a_private_server_does_all_that_others_do(private_server):
+    assert private_server.http.get("/v2/health/ready").status_code == 200
     assert telemetry.metrics(telemetry.page(private_server.metrics_url)).name.str.startswith("nv_inference").any()
-    listening = {
-        connection.laddr.port
-        for connection in psutil.Process(private_server.pid).net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN
-    }
-    assert listening == {int(url.rpartition(":")[2]) for url in (private_server.http_url, private_server.grpc_url)}
+    private_server.load(MODEL)
+    with Connection(private_server.grpc_url) as connection:
+        assert connection.metadata(MODEL, timeout_s=60)["name"] == MODEL
+    for url in (private_server.grpc_url, private_server.http_url):
+        assert Client(url, MODEL).is_ready() and Client(url, MODEL).metadata()["name"] == MODEL
+    attached = Server.attach(private_server.http_url)
+    assert [row.state for row in attached.models()] == ["READY"]
+    attached.stop()
 
 
-@as_another_user
-def test_another_user_reads_nothing_of_a_private_server(private_server):
-    script = f"""
-import os, socket, sys
-os.setgroups([]), os.setgid({NOBODY}), os.setuid({NOBODY})
-try:
-    socket.socket(socket.AF_UNIX).connect(sys.argv[1])
-except OSError as error:
-    print(error)
-"""
-    path = private_server.metrics_url.removeprefix(transport.UNIX)
-    assert "Permission denied" in start_python(script, path).communicate(timeout=300)[0]
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_reaches_nothing_of_a_private_server(private_server):
+    sockets = [url.removeprefix("unix:").replace("//", "") for url in
+               (private_server.http_url, private_server.grpc_url, private_server.metrics_url)]  # fmt: skip
+    paths = [*sockets, *map(str, regions(private_server))]
+    said = start_python(OF_NOBODY, *paths).communicate(timeout=60)[0].splitlines()
+    assert len(said) == len(paths) > 3 and all("Permission denied" in line for line in said), said
+
+
+def test_regions_of_shared_memory_of_a_private_server_are_the_users_alone(private_server):
+    assert {stat.S_IMODE(region.stat().st_mode) for region in regions(private_server)} == {0o600}
 
 
 def test_the_environment_makes_servers_private(repo, monkeypatch):
@@ -343,7 +252,7 @@ def test_private_and_open_are_not_to_be_had_together(repo, monkeypatch):
 
 def test_a_server_with_open_control_takes_no_key(repo):
     with Server(repo, private=False, open_control=True) as one:
-        assert one.headers == {} and not one.key_file.exists()
+        assert one.headers == {}
         assert not is_refused(one.http_url, HTTP_CONTROL[0])
         assert not is_refused_by_grpc(one.grpc_url, "RepositoryIndex")
         one.load(MODEL)
@@ -353,18 +262,16 @@ def test_a_server_with_open_control_takes_no_key(repo):
     "option, told",
     [
         ("--open-control", "control  open: any user of this machine can load models, and so run code as you"),
-        ("--private", "for requests and control by tools of your own: curl -H @FILE"),
-        ("--not-private", "for control by tools of your own: curl -H @FILE"),
+        ("--private", "private  on sockets that only you can open: curl --unix-socket PATH http://localhost/v2"),
+        ("--not-private", "control  takes a key: curl -H 'inflight-key: "),
     ],
 )
-def test_serve_tells_who_may_do_what_and_no_key(repo, option, told):
+def test_serve_tells_who_may_do_what(repo, option, told):
     script = "from inflight.cli.commands import app; app()"
     with start_python(script, "serve", repo, option, env={**os.environ, "COLUMNS": "300"}) as serving:
         try:
             lines = list(iter(serving.stdout.readline, "Ctrl-C stops the server.\n"))
-            assert lines[-1].strip().endswith(told)
-            for file in (word.rstrip(",") for word in lines[-1].split() if word.startswith("/")):
-                assert Path(file).read_text().split()[-1] not in "".join(lines)
+            assert told in lines[-1]
         finally:
             serving.send_signal(signal.SIGINT)
             serving.communicate(timeout=300)

@@ -1,4 +1,4 @@
-"""A model whose process is gone: who notices, what those who wait are told, and that it is loaded again."""
+"""A model whose process is gone ends its server: who is told, what they are told, and how it is started again."""
 
 import shutil
 import threading
@@ -10,19 +10,18 @@ import pytest
 from inflight.engine import executor
 from inflight.engine.folder import WEIGHTS_FILE, read
 from inflight.errors import CourseError
-from inflight.triton import repository, watch
+from inflight.triton import repository
 from inflight.triton.client import Client
-from inflight.triton.repository import PIPELINE
 from inflight.triton.server import Server
-from inflight.triton.transport import Refused, ServerGone
-from tests.engines import clients, model_process, wait_until
+from inflight.triton.transport import ServerGone
+from tests.engines import model_process
 
 pytestmark = pytest.mark.server
 
 
 @pytest.fixture(scope="module")
 def server(small_engine, tmp_path_factory):
-    """A server of the small model; each test kills other models of it, or the same once, and leaves all ready."""
+    """A server of the small model; each test leaves all its models ready."""
     repo = repository.assemble(
         tmp_path_factory.mktemp("deaths") / "repo", small_engine, decoupled_mode=True, apply_chat_template=False
     )
@@ -30,57 +29,13 @@ def server(small_engine, tmp_path_factory):
         yield server
 
 
-def kill(server, *models):
-    """Kill the processes of models, when those of earlier loads have ended: one that has not hides a death from all."""
-    for model in models:
-        wait_until(lambda model=model: watch.living(server.pid, model) == 1, f"{model} has one process")
-    processes = [model_process(server, model) for model in models]
-    for process in processes:
-        process.kill()
-    for process in processes:
-        wait_until(lambda process=process: has_ended(process), "the process has ended")
-
-
-def has_ended(process):
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-
-
-def what(server, model):
-    return [event.what for event in server.events() if event.model == model]
-
-
-def wait_until_mended(server, num_events):
-    """All is ready again, after so many more events."""
-    wait_until(lambda: len(server.events()) >= num_events and server.is_ready(), "all models are ready again")
-
-
-def state(server, model):
-    [row] = [row for row in server.models() if row.name == model]
-    return row
-
-
-def test_a_death_is_noticed_by_all_who_look_and_mended(server):
-    before, waiting = len(server.events()), clients(server)
-    assert server.is_ready() and all(client.is_ready() for client in waiting)
-    kill(server, "preprocessing", "postprocessing")
-    wait_until(lambda: state(server, "preprocessing").state == "UNAVAILABLE", "the server's table shows it")
-    assert not server.is_ready()
-    assert "ended by signal 9" in state(server, "preprocessing").reason
-    wait_until(lambda: not any(client.is_ready() for client in waiting), "clients see it")
-    wait_until_mended(server, before + 4)
-    assert [row.state for row in server.models()] == ["READY"] * len(PIPELINE)
-    for model in ("preprocessing", "postprocessing"):
-        died, mended = what(server, model)[-2:]
-        assert died == "It died: its process was ended by signal 9 (Killed)." and "is ready" in mended
-    wait_until(lambda: all(client.is_ready() for client in waiting), "clients see that it is ready again")
-    assert Client(server.grpc_url).ask("Hello", max_tokens=3).pieces
-
-
-def test_who_waits_for_a_model_that_dies_is_told(server):
+def test_who_waits_for_a_model_that_dies_is_told_and_the_server_starts_again(server, capsys):
     """No piece comes any more from any of them; the time limit is far beyond the test's."""
-    before, first = len(server.events()), threading.Semaphore(0)
+    first = threading.Semaphore(0)
+    server.load("preprocessing", tokenizer_dir=repository.get_parameter(
+        repository.read_config(server.repo / "preprocessing" / repository.CONFIG), "tokenizer_dir"))  # fmt: skip
 
-    def read(client):
+    def read_all(client):
         try:
             for _ in client.stream("Hello", max_tokens=40, min_length=40):
                 first.release()
@@ -90,15 +45,33 @@ def test_who_waits_for_a_model_that_dies_is_told(server):
 
     waiting = [Client(url, timeout_s=3600) for url in (server.grpc_url, server.http_url) * 4]
     with ThreadPoolExecutor(len(waiting)) as pool:
-        reading = [pool.submit(read, client) for client in waiting]
+        reading = [pool.submit(read_all, client) for client in waiting]
         assert first.acquire(timeout=60)
-        kill(server, "tensorrt_llm")
+        model_process(server, "tensorrt_llm").kill()
         told = [each.result(timeout=300) for each in reading]
     told = [error for error in told if error is not None]  # some may have had all of it
-    assert all(isinstance(error, ServerGone | Refused) and "\n" not in str(error) for error in told), told
-    if any(type(error) is ServerGone for error in told):  # now and then the server crashes with its model
-        wait_until(lambda: any(event.model == "" for event in server.events()[before:]), "its end is told of")
-    wait_until_mended(server, before + 2)
+    assert told and all(isinstance(error, ServerGone) and "\n" not in str(error) for error in told), told
+    said = "The process of the model 'tensorrt_llm' was ended by signal 9 (Killed)"
+    assert all(str(error).startswith(said) and "Start it again" in str(error) for error in told), told
+    with pytest.raises(CourseError, match="was ended by signal 9"):
+        server.wait()
+    assert not server.is_alive()
+    for use in (lambda: server.load("ensemble"), lambda: Client(server.grpc_url).ask("Hello", max_tokens=3)):
+        with pytest.raises(CourseError, match="was ended by signal 9.*[Ss]tart it"):
+            use()
+    before = server.http_url, server.grpc_url
+    assert server.start().is_ready() and (server.http_url, server.grpc_url) == before
+    assert "without what was overridden before: preprocessing" in capsys.readouterr().err
+    assert Client(server.grpc_url).ask("Hello", max_tokens=3).pieces
+
+
+def test_when_triton_itself_is_killed_its_end_is_told(server):
+    psutil.Process(server.pid).kill()
+    with pytest.raises(CourseError, match=r"^tritonserver was ended by signal 9 \(Killed\)\. Its last lines:\n"):
+        server.wait()
+    with pytest.raises(ServerGone, match="^tritonserver was ended by signal 9"):
+        Client(server.grpc_url).ask("Hello", max_tokens=3)
+    assert server.start().is_ready()
 
 
 # A load that fails ----------------------------------------------------------------------------------------------------

@@ -1,11 +1,11 @@
 """Iterations of an engine that writes no log of ours, from its metrics."""
 
 import dataclasses
+import json
+import threading
 
-import pytest
-
-from inflight.triton import iteration_feed
-from inflight.triton.iteration_feed import filled, from_metrics
+from inflight.triton import iteration_feed, telemetry
+from inflight.triton.iteration_feed import MetricsFeed, from_metrics
 
 
 def sample(family, label, value, number):
@@ -39,14 +39,19 @@ def test_a_page_without_an_engine_tells_of_none():
     assert from_metrics("") is None
 
 
-def test_iterations_between_two_looks_are_taken_for_the_latest():
-    before = from_metrics(PAGE)
-    now = dataclasses.replace(before, iteration=10, timestamp=before.timestamp + 0.3)
-    rows = filled(before, now, since=0)
-    assert [row.iteration for row in rows] == [8, 9, 10]
-    assert [round(row.iteration_ms) for row in rows] == [100, 100, 100]
-    assert rows[-1].timestamp == now.timestamp and rows[0].timestamp == pytest.approx(now.timestamp - 0.2)
-    assert filled(before, before, since=0) == []
-    late = filled(before, now, since=now.timestamp - 0.03)  # nothing ran until a moment ago
-    assert [round(row.iteration_ms) for row in late] == [10, 10, 10]
-    assert len(filled(before, dataclasses.replace(now, iteration=10**9), since=0)) == iteration_feed.MOST_FILLED
+def test_each_look_that_shows_another_iteration_is_a_row(tmp_path, monkeypatch):
+    now, seen = from_metrics(PAGE), threading.Event()
+    shown = iter([now, now, dataclasses.replace(now, iteration=9), dataclasses.replace(now, iteration=9)])
+    monkeypatch.setattr(telemetry, "page", lambda url: "")
+
+    def look(page):
+        row = next(shown, None)
+        if row is None:
+            seen.set()
+        return row
+
+    monkeypatch.setattr(iteration_feed, "from_metrics", look)
+    with MetricsFeed("http://127.0.0.1:9/metrics", tmp_path / "log.jsonl"):
+        assert seen.wait(60)
+    rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [row["iteration"] for row in rows] == [9]  # what was there before is not told

@@ -8,19 +8,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-from inflight import leftovers
+from inflight.triton import records
 from tests.engines import start_python, wait_until
 
 pytestmark = pytest.mark.server
 
 MOMENTS = ("start", "loading", "serving", "stopping")
-VICTIMS = ("kernel", "supervisor", "tritonserver", "models")
+VICTIMS = ("kernel", "keeper", "tritonserver", "models")
 CASES = [
     ("serving", ("kernel",)),
     *(
         pytest.param(moment, victims, marks=pytest.mark.slow)
         for moment in MOMENTS
-        for victims in (*combinations(VICTIMS, 1), ("kernel", "supervisor"), VICTIMS)
+        for victims in (*combinations(VICTIMS, 1), ("kernel", "keeper"), VICTIMS)
         if (moment, victims) != ("serving", ("kernel",))
     ),
 ]
@@ -29,16 +29,18 @@ KERNEL_SCRIPT = """
 import sys, threading
 from inflight.errors import CourseError
 from inflight.triton.client import Client
-import inflight.triton.server
+from inflight.triton import records
+from inflight.triton.process import Process
 from inflight.triton.server import Server
-from inflight.triton.wheel import Wheel
 
-class Told(Wheel):
-    def _launch(self):
-        super()._launch()
-        print("start", self.pid, self._supervisor.pid, self.folder, self._shm_prefix, flush=True)
+launch = Process._launch
 
-inflight.triton.server.Wheel = Told
+def launch_and_tell(process):
+    launch(process)
+    prefix = records.at(process.http_url)["shm_prefix"]
+    print("start", process.pid, process._keeper.pid, process.folder, prefix, flush=True)
+
+Process._launch = launch_and_tell
 server = Server(sys.argv[1], on_state=lambda row: print("loading", flush=True))
 
 def ask():
@@ -87,7 +89,7 @@ def test_nothing_is_left(small_repo, moment, victims):
             if lines[-1].split()[0] == wanted:
                 return lines[-1].split()[1:]
 
-    pid, supervisor, workdir, shm_prefix = reach("start")
+    pid, keeper, workdir, shm_prefix = reach("start")
     for each in MOMENTS[1 : MOMENTS.index(moment) + 1]:
         if each == "stopping":
             kernel.stdin.write("\n")
@@ -97,7 +99,7 @@ def test_nothing_is_left(small_repo, moment, victims):
         models = psutil.Process(int(pid)).children()
         parts = {
             "kernel": [psutil.Process(kernel.pid)],
-            "supervisor": [psutil.Process(int(supervisor))],
+            "keeper": [psutil.Process(int(keeper))],
             "tritonserver": [psutil.Process(int(pid))],
             "models": models,
         }
@@ -106,6 +108,6 @@ def test_nothing_is_left(small_repo, moment, victims):
                 process.kill()
     with contextlib.suppress(BrokenPipeError, ValueError):
         kernel.communicate(timeout=120)  # closes its input: it stops the server if it lives
-    if "kernel" in victims and "supervisor" in victims:
-        leftovers.sweep()  # as the next command does
+    if "keeper" in victims:
+        records.sweep()  # as the next start does
     wait_until(lambda: not left(Path(workdir), shm_prefix), "nothing is left")

@@ -1,5 +1,6 @@
 """A server's life: started, looked at, changed while it runs, stopped, and never left behind."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -12,7 +13,7 @@ import psutil
 import pytest
 
 from inflight.errors import CourseError
-from inflight.triton import repository, transport
+from inflight.triton import records, repository, transport
 from inflight.triton.client import Client
 from inflight.triton.repository import PIPELINE
 from inflight.triton.server import ModelState, Server
@@ -54,14 +55,9 @@ class Traces:
     @classmethod
     def of(cls, pid: int) -> "Traces":
         server = psutil.Process(pid)
-        options = dict(argument.partition("=")[::2] for argument in server.cmdline()[1:])
-        prefix = options["--backend-config"].rpartition("=")[2]
-        assert prefix.startswith("inflight_")
-        return cls(
-            [server, server.parent(), *server.children(recursive=True)],
-            prefix,
-            Path(options["--backend-directory"]).parent,
-        )
+        [record] = [one for _, one in records._all() if one["pid"] == pid]
+        processes = [server, server.parent(), *server.children(recursive=True)]
+        return cls(processes, record["shm_prefix"], Path(record["folder"]))
 
     def found(self) -> list[str]:
         """What is left of it."""
@@ -260,7 +256,7 @@ def test_when_whoever_started_it_dies_nothing_is_left(small_repo, number):
     assert not any(map(is_open, urls))
 
 
-def test_when_its_supervisor_is_killed_the_server_ends_too(small_repo):
+def test_when_its_keeper_is_killed_the_server_ends_too(small_repo):
     server = Server(small_repo).start()
     traces = Traces.of(server.pid)
     try:
@@ -272,18 +268,6 @@ def test_when_its_supervisor_is_killed_the_server_ends_too(small_repo):
 
 
 # Draining -------------------------------------------------------------------------------------------------------------
-
-
-def test_requests_that_run_end_with_their_answers_when_the_server_stops(small_repo):
-    with Server(small_repo) as server:
-        stream = Client(server.grpc_url, timeout_s=3600).stream("Hello", max_tokens=40, min_length=40)
-        pieces = iter(stream)
-        next(pieces)
-        with ThreadPoolExecutor(1) as pool:
-            rest = pool.submit(list, pieces)
-            server.stop(drain_s=60)
-            rest.result(timeout=300)
-    assert len(stream.answer.pieces) >= 30  # some tokens are no text yet
 
 
 def test_requests_that_run_end_with_their_answers_when_the_model_is_loaded_again(server):
@@ -341,25 +325,26 @@ def test_what_runs_longer_than_it_may_is_told_and_an_interrupt_ends_the_waiting(
     assert owner.returncode == 0 and traces.found() == []
 
 
-@pytest.mark.slow
-def test_a_command_that_is_told_to_end_says_so_in_one_sentence(small_repo):
+def test_serve_starts_a_server_again_whose_model_is_killed(small_repo):
     command = [sys.executable, "-m", "inflight", "serve", str(small_repo)]
-    serving = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    environment = {**os.environ, "COLUMNS": "300"}
+    serving = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     shown = []
-    while "Ctrl-C" not in "".join(shown[-1:]):
-        shown.append(serving.stdout.readline())
-        assert shown[-1], shown
-    [supervisor] = psutil.Process(serving.pid).children()
-    wait_until(supervisor.children, "Triton runs")
-    traces = Traces.of(supervisor.children()[0].pid)
-    model = next(child for child in psutil.Process(traces.processes[0].pid).children())
-    model.kill()
-    while "is ready" not in shown[-1]:
-        shown.append(serving.stdout.readline())
-        assert shown[-1], shown
-    assert any("It died: its process was ended by signal 9" in line for line in shown)
+
+    def read_until(words):
+        while words not in "".join(shown[-1:]):
+            shown.append(serving.stdout.readline())
+            assert shown[-1], shown
+
+    read_until("Ctrl-C")
+    url = next(line.split()[1] for line in shown if line.startswith("gRPC"))
+    psutil.Process(records.at(url)["pid"]).children()[0].kill()
+    read_until("It answers again.")
+    assert any("was ended by signal 9" in line and "It is started again." in line for line in shown)
+    assert Client(url).ask("Hello", max_tokens=3).pieces
+    traces = Traces.of(records.at(url)["pid"])
     serving.send_signal(signal.SIGTERM)
     _, errors = serving.communicate(timeout=300)
-    assert errors == "Ended by SIGTERM; nothing that was started is left running.\n"
+    assert errors.endswith("Ended by SIGTERM; nothing that was started is left running.\n")
     assert serving.returncode == 128 + signal.SIGTERM
     assert traces.found() == []

@@ -1,0 +1,197 @@
+"""Keeps a Triton server no longer than whoever started it, and writes down how it died.
+
+    python -S keeper.py FOLDER RECORDS tritonserver ARG…
+
+A process of its own between a notebook's kernel and `tritonserver`. It asks Triton nothing. It ends the server
+
+- at a line "stop SECONDS" on its standard input: requests that run have so many seconds to end;
+- when its standard input is closed, which also happens when the kernel ends, in whatever way;
+- when the process of a model is dead: Triton 2.51 goes on to call such a model READY, and answers its requests no more.
+
+As long as the server lives, RECORDS has a file of it, which `records` reads. A server that died has its death in there,
+until the next one starts. Standard library only, so that it is up in no time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+if __package__:
+    from inflight.triton import owner_only
+else:  # run as a program, its own folder is where Python looks
+    import owner_only  # type: ignore[no-redef]
+
+LOOK_S = 0.5
+GRACE_S = 4  # for the requests of a server whose starter is gone
+LOG, RECORD = "triton.log", "record.json"  # in the server's folder
+LOG_LINES = 20  # of a server that died
+SHM = Path("/dev/shm")
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # only its input ends it: cleaning up is never cut short
+PR_SET_PDEATHSIG = 1
+
+_libc = ctypes.CDLL(None)
+
+
+def main(folder: Path, records: Path, command: list[str]) -> None:
+    for name in IGNORED:
+        signal.signal(name, signal.SIG_IGN)
+    record = json.loads((folder / RECORD).read_text())
+    if record["private"]:
+        owner_only.apply()
+    with open(folder / LOG, "ab") as log:
+        server = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_end_with_keeper,
+        )
+    record |= {"pid": server.pid, "started": started(server.pid), "keeper_started": started(os.getpid())}
+    file = records / f"{os.getpid()}.json"
+    _write(file, record)
+    print(server.pid, flush=True)
+    death = _watch(server)
+    if not death:
+        _stop(server)
+    end_processes(record["shm_prefix"])
+    server.wait()
+    remove_shared_memory(record["shm_prefix"])
+    if death:
+        _write(file, record | {"death": death, "log": last_lines(folder / LOG, LOG_LINES)})
+    else:
+        file.unlink()
+    with contextlib.suppress(BrokenPipeError):
+        print(death, flush=True)
+    while os.read(0, 100):  # the log is kept until whoever started the server has let go of it
+        pass
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_with_keeper() -> None:
+    """In the child, before exec: listen to signals again; should the keeper be killed, end with it."""
+    for name in IGNORED:
+        signal.signal(name, signal.SIG_DFL)
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _watch(server: subprocess.Popen) -> str:
+    """Until the server is to end, which is blank, or has died: how, in a sentence."""
+    ended = os.pidfd_open(server.pid)
+    models: dict[int, str] = {}
+    dead: set[int] = set()  # at the last look
+    while True:
+        ready = select.select([ended, 0], [], [], LOOK_S)[0]
+        if 0 in ready:
+            return ""
+        if ended in ready:
+            return f"tritonserver {_how(os.waitid(os.P_PIDFD, ended, os.WEXITED | os.WNOWAIT))}."
+        before, dead = dead, set()
+        for pid in _children(server.pid):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if not is_dead(pid):
+                    models[pid] = _model(pid) or models.get(pid, "")
+                elif pid in before:  # of one that is unloaded Triton takes leave at once
+                    name = f"the model {models[pid]!r}" if models.get(pid) else "a model"
+                    return f"The process of {name} {_ended(int(_stat(pid)[-1]))}, and Triton was ended with it."
+                else:
+                    dead.add(pid)
+
+
+def _how(result) -> str:
+    return _ended(result.si_status if result.si_code != os.CLD_EXITED else result.si_status << 8)
+
+
+def _ended(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return f"was ended by signal {number} ({signal.strsignal(number)})"
+    return f"ended with exit status {os.WEXITSTATUS(status)}"
+
+
+def _stop(server: subprocess.Popen) -> None:
+    """End the server: requests that run have the time that was ordered, unless the input is closed meanwhile."""
+    order = os.read(0, 100).split()
+    server.terminate()
+    ended = os.pidfd_open(server.pid)
+    if order:
+        select.select([ended, 0], [], [], float(order[1]))
+    else:
+        select.select([ended], [], [], GRACE_S)
+
+
+def end_processes(prefix: str) -> None:
+    """End a server and its models' processes, whoever their parent is by now: the prefix is in their arguments."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if int(folder.name) != os.getpid() and prefix.encode() in (folder / "cmdline").read_bytes():
+                os.kill(int(folder.name), signal.SIGKILL)
+
+
+def remove_shared_memory(prefix: str) -> None:
+    """Remove the regions that a server and its models shared."""
+    for file in SHM.glob(f"{prefix}*"):
+        file.unlink(missing_ok=True)
+
+
+def last_lines(log: Path, count: int) -> list[str]:
+    """The end of a log."""
+    with open(log, "rb") as file:
+        file.seek(max(0, log.stat().st_size - 100_000))
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    return [line for line in lines if line.strip()][-count:]
+
+
+def _write(file: Path, record: dict) -> None:
+    """Write a record whole: whoever reads it sees the one before or this one."""
+    aside = file.with_suffix(".new")
+    aside.unlink(missing_ok=True)
+    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+        json.dump(record, opened)
+    aside.replace(file)
+
+
+# /proc ----------------------------------------------------------------------------------------------------------------
+
+
+def started(pid: int) -> int:
+    """When a process began, in ticks since the machine did: with the number, it names a process."""
+    return int(_stat(pid)[19])
+
+
+def is_dead(pid: int) -> bool:
+    """Whether a process has ended, and nobody has taken leave of it yet."""
+    return _stat(pid)[0] in "ZX"
+
+
+def _stat(pid: int) -> list[str]:
+    """State of a process, and what follows it in `/proc/PID/stat`: its exit status is the last."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                found.extend(map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split()))
+    return found
+
+
+def _model(pid: int) -> str:
+    """The model that a process runs: the second argument of Triton's stub is the path of its model.py."""
+    arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "surrogateescape").split("\0")
+    return Path(arguments[1]).parent.parent.name if len(arguments) > 1 else ""
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

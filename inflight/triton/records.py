@@ -1,0 +1,104 @@
+"""Where the Triton servers of this user are: a file for each, `servers/<its keeper's pid>.json` in the cache folder.
+
+A record has the addresses ("http", "grpc", "metrics"), the key of the control API ("key"), the repository ("repo"), and
+what it takes to end the server (`keeper`). Nobody else can open it. It is the one place where anything looks: a client
+that wants the key, the Performance Analyzer that wants the other ports, whoever asks why a server does not answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from inflight.errors import CourseError
+from inflight.paths import own_cache_dir
+from inflight.triton import keeper
+
+NOTICED_S = 2.0  # by then the keeper has written down that a server died
+ADDRESSES = ("http", "grpc", "metrics")  # of a record
+
+
+def folder() -> Path:
+    """The folder of the records, made if it is not there.
+
+    Raises
+    ------
+    CourseError
+        It cannot be made, or belongs to somebody else.
+    """
+    path = own_cache_dir() / "servers"
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise CourseError(
+            f"{path} cannot be made ({error.strerror}). Make room there, or set XDG_CACHE_HOME to a folder of yours."
+        ) from error
+    found = path.stat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise CourseError(f"Others may write to {path}, where the keys of servers lie. Remove it, and start again.")
+    return path
+
+
+def machine() -> str:
+    """What tells this machine, since it began, from others that share the folder; containers count as machines."""
+    return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+
+
+def at(url: str) -> dict | None:
+    """The record of the server at one of its addresses; None where no server of this user is, or has died."""
+    return next((record for _, record in _all() if _is_at(record, url)), None)
+
+
+def death(url: str) -> str:
+    """How the server at an address died, in a sentence; blank where none of this user's has."""
+    until = time.monotonic() + NOTICED_S
+    while (record := at(url)) is not None and "death" not in record and time.monotonic() < until:
+        if _lives(record["pid"], record["started"]):
+            return ""
+        time.sleep(0.02)  # there is nothing to wait on: the keeper, another process, writes it at once
+    return "" if record is None else record.get("death", "")
+
+
+def sweep() -> None:
+    """Remove what is left of servers whose keeper is gone: if it was killed, memory and folder, and what still runs."""
+    for file, record in _all():
+        if _lives(file.stem, record["keeper_started"]):
+            continue
+        keeper.end_processes(record["shm_prefix"])
+        keeper.remove_shared_memory(record["shm_prefix"])
+        shutil.rmtree(record["folder"], ignore_errors=True)
+        file.unlink(missing_ok=True)
+
+
+def _all() -> Iterator[tuple[Path, dict]]:
+    """The records of this machine; one that ends meanwhile is none."""
+    here = machine()
+    for file in sorted(folder().glob("*.json")):
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            record = json.loads(file.read_text())
+            if record["machine"] == here:
+                yield file, record
+
+
+def _lives(pid: int | str, started: int) -> bool:
+    """Whether this process runs, and not another that has got its number since."""
+    try:
+        return keeper.started(int(pid)) == started and not keeper.is_dead(int(pid))
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _is_at(record: dict, url: str) -> bool:
+    return any(_address(record[name]) == _address(url) for name in ADDRESSES)
+
+
+def _address(url: str) -> str:
+    """Host and port, or the path of a socket."""
+    if url.startswith("unix:"):
+        return url.removeprefix("unix:").replace("//", "", 1)
+    return url.rpartition("://")[2].partition("/")[0].replace("localhost", "127.0.0.1")
