@@ -25,11 +25,10 @@ from inflight.errors import CourseError
 from inflight.notebook import interrupts, progress
 from inflight.notebook.live_figure import LiveFigure
 from inflight.notebook.panel import Panel
-from inflight.notebook.session import Kept, Lifeline
+from inflight.notebook.session import Kept
 
 WRAP = {"flex_flow": "row wrap"}  # on a narrow page what stands side by side stands below each other
 DRAW_EVERY_S = 0.1  # faster than that only makes a browser stutter
-NOTICED_S = 0.5  # after a request has failed, until it is known that the server has ended
 
 
 class Frame(NamedTuple):
@@ -69,8 +68,6 @@ class Dashboard(Panel):
         The last frame's text, and what has happened.
     frame : Frame or None
         The last frame that was drawn.
-    lifeline : Lifeline or None
-        The offer to start the server again.
     """
 
     def __init__(
@@ -82,7 +79,7 @@ class Dashboard(Panel):
         label: str = "Dashboard",
         clock: Callable[[], float] = time.monotonic,
     ):
-        self.controls, self._work, self._clock = controls, work, clock
+        self.controls, self._work, self._kept, self._clock = controls, work, kept, clock
         self.frame: Frame | None = None
         self._stopping, self._thread, self._error, self._runs = threading.Event(), None, None, 0
         self._doing, self._seconds = "", 0.0
@@ -93,10 +90,8 @@ class Dashboard(Panel):
         self._hint = ipywidgets.HTML("Press Run.")
         self.run_button.on_click(lambda _: self._start())
         self.stop_button.on_click(lambda _: self.stop())
-        self.lifeline = None if kept is None else Lifeline(kept, [self.run_button, self.stop_button, self._hint])
         buttons = ipywidgets.HBox([self.run_button, self.stop_button, self._hint, self.status], layout=WRAP)
-        below = [] if self.lifeline is None else [self.lifeline]
-        super().__init__([*controls.values(), buttons, *below, self.picture, self.words], label)
+        super().__init__([*controls.values(), buttons, self.picture, self.words], label)
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name} = {control.value!r}" for name, control in self.controls.items())
@@ -116,8 +111,6 @@ class Dashboard(Panel):
         Exception
             What `work` raised; it is shown in the widget too. CourseError when the server is gone.
         """
-        if self.lifeline is not None:
-            self.lifeline.require()
         try:
             self._start()
             self.wait()
@@ -142,8 +135,6 @@ class Dashboard(Panel):
     def _start(self) -> None:
         if self.run_button.disabled:  # a second click that was on its way when the first arrived
             return
-        if self.lifeline is not None and not self.lifeline.holds(then=self._start):
-            return
         self._set_running(True)
         self._stopping.clear()
         self._runs += 1
@@ -162,11 +153,14 @@ class Dashboard(Panel):
     def _follow(self, values: dict) -> None:
         try:
             with interrupts.stopping(self.stop), progress.ticking(self._tick):
+                if self._kept is not None and not self._kept.is_alive():
+                    self._say("Starting the server")
+                    self._kept.start()
                 self._show(self._work(**values))
             ended = "Stopped" if self._stopping.is_set() else "Done"
             self.status.value = f"<b>{ended}.</b> {html.escape(self._result())}"
         except CourseError as error:
-            self._error, self.status.value = error, f"<b>Failed.</b> {html.escape(self._why(error))}"
+            self._error, self.status.value = error, f"<b>Failed.</b> {html.escape(str(error))}"
         except Exception as error:  # a thread's traceback would be seen by nobody
             self._error = error
             self.status.value = f"<b>Unexpected {type(error).__name__}.</b> {html.escape(str(error))}"
@@ -204,13 +198,6 @@ class Dashboard(Panel):
         self.picture.draw(frame.figure, view=self._runs)
         self.words.value = html.escape(frame.alt)
         self.frame = frame
-
-    def _why(self, error: CourseError) -> str:
-        """What to say of a run that failed: of a server that has gone, what the widget can do about it."""
-        if self.lifeline is not None and self.lifeline.kept.ends(within_s=NOTICED_S):
-            self.lifeline.look()
-            return "The server ended while this ran."
-        return str(error)
 
     def _result(self) -> str:
         """What a run that has ended has come to, in a sentence; it stands behind "Done."."""

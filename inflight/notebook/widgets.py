@@ -22,10 +22,9 @@ from inflight.notebook.dashboard import WRAP, Dashboard
 from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE_TEXT, as_text
 from inflight.notebook.panel import Panel
 from inflight.notebook.prediction import predict as predict  # the lessons take it from here
-from inflight.notebook.session import Kept, Lifeline
+from inflight.notebook.session import Kept
 from inflight.triton import repository
 from inflight.triton.client import Answer, Client
-from inflight.triton.repository import batchers
 from inflight.triton.server import Server
 
 WRAPPED = (
@@ -114,8 +113,7 @@ class ConfigEditor(Panel):
     """Changes values in one model's config.pbtxt: allowed ones only, one click to apply, one to undo.
 
     A value that the key does not take is refused before anything is written. When a server is given, the model is
-    loaded again; if it cannot be, the file is put back as it was. While the server is gone, the widget offers to start
-    it again in place of its buttons.
+    loaded again; if it cannot be, the file is put back as it was. A server that does not run is started for that.
 
     Parameters
     ----------
@@ -135,8 +133,6 @@ class ConfigEditor(Panel):
     apply_button, undo_button : Button
     status, diff : HTML
         What has happened, and what Apply would change.
-    lifeline : Lifeline or None
-        The offer to start the server again.
 
     Raises
     ------
@@ -162,7 +158,6 @@ class ConfigEditor(Panel):
         for field in self.fields.values():
             field.observe(self._preview, "value")
         buttons = [self.apply_button, self.undo_button]
-        self.lifeline = None if self._kept is None else Lifeline(self._kept, buttons)
         self.apply_button.on_click(lambda _: self._run(self._apply))
         self.undo_button.on_click(lambda _: self._run(self._undo))
         rows = [_parameter_row(name, spec, self.fields[name]) for name, spec in self._specs.items()]
@@ -172,7 +167,6 @@ class ConfigEditor(Panel):
                 *rows,
                 self.diff,
                 ipywidgets.HBox(buttons),
-                *([] if self.lifeline is None else [self.lifeline]),
                 self.status,
             ],
             f"Editor of {model}/{repository.CONFIG}",
@@ -192,13 +186,7 @@ class ConfigEditor(Panel):
         **values : str
             By the name of the field.
 
-        Raises
-        ------
-        CourseError
-            The server is gone.
         """
-        if self.lifeline is not None:
-            self.lifeline.require()
         self._refresh()
         for name, text in values.items():
             _set_text(self.fields[name], text)
@@ -213,8 +201,6 @@ class ConfigEditor(Panel):
 
     def undo(self) -> str:
         """Press Undo; what came of it, as the widget says it."""
-        if self.lifeline is not None:
-            self.lifeline.require()
         self.undo_button.click()
         return self.status.value
 
@@ -231,7 +217,6 @@ class ConfigEditor(Panel):
         try:
             for name, text in self._changes().items():
                 repository.set_value(changed, name, text)
-            batchers.check(changed)
         except CourseError as error:
             self.diff.value, self.apply_button.disabled = "", True
             self.status.value = f"<b>Not allowed.</b> {html.escape(str(error))}"
@@ -244,14 +229,10 @@ class ConfigEditor(Panel):
         """Do what a button says, with both buttons off meanwhile and every outcome told in the widget."""
         if self._is_busy:
             return
-        if self.lifeline is not None and not self.lifeline.holds(then=lambda: self._run(action)):
-            return
         self._is_busy = self.apply_button.disabled = self.undo_button.disabled = True
         self.status.value = "Writing, and loading the model …"
         try:
             outcome = action()
-            if self._kept is not None:
-                self._kept.note()
         except CourseError as error:  # the fields stay as they are, for the learner to correct
             reason = str(error).partition("\nLast lines of the log:")[0]
             outcome = f"<b>Refused; the file is as it was.</b> {html.escape(reason)}"
@@ -284,7 +265,7 @@ class ConfigEditor(Panel):
         if self._kept is None:
             return "The file is written."
         try:
-            self._kept.server.load(self._model)
+            self._kept.start().load(self._model)
         except CourseError:  # the server goes on with what it had loaded; file and server must agree
             repository.write_config(before, self._path)
             raise

@@ -11,8 +11,8 @@ failure at once. That API takes a key (`keys`). A server that dies stays down un
 
 from __future__ import annotations
 
-import functools
 import os
+import re
 import sys
 import threading
 import time
@@ -31,7 +31,6 @@ from inflight.triton import keys, repository, transport
 from inflight.triton.attached import Address, Attached
 from inflight.triton.by_hand import ByHand
 from inflight.triton.process import LOG_LINES, Options, Process
-from inflight.triton.repository import batchers
 
 PRIVATE = "INFLIGHT_PRIVATE"  # environment: 1 makes every server private that is not told otherwise
 LOAD_TIMEOUT_S = 300
@@ -114,8 +113,6 @@ class Server:
     ----------
     started_at : float
         When it was started last, in seconds since 1970; 0 before.
-    twin : callable
-        Makes another server of the same repository, in the same place, with the same options.
 
     Raises
     ------
@@ -144,10 +141,6 @@ class Server:
         self._on_state = on_state or (lambda state: None)
         self.started_at = 0.0
         self._overridden: set[str] = set()  # models that were loaded with other values than their files have
-        self.twin: Callable[[], Server] = functools.partial(
-            Server, self._way.repo, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port,
-            private=options.private, open_control=open_control, place=place,
-        )  # fmt: skip
 
     @classmethod
     def attach(cls, url: str, grpc_url: str | None = None, metrics_url: str | None = None) -> Server:
@@ -170,19 +163,18 @@ class Server:
         CourseError
             Nobody answers there.
         """
-        twin = functools.partial(Server.attach, url, grpc_url, metrics_url)
-        return cls._of(Attached(None, Address.at(url, grpc_url, metrics_url)), Options(), twin).start()
+        return cls._of(Attached(None, Address.at(url, grpc_url, metrics_url)), Options()).start()
 
     @classmethod
     def by_hand(cls, arguments: Sequence[str], show: Callable[[str], None] | None = None) -> Server:
         """A server from the wheel with arguments of its own, not yet started; see `tritonserver`."""
         way = ByHand(arguments, _is_private(None, open_control=False), show)
-        return cls._of(way, way.options, functools.partial(Server.by_hand, list(arguments)))
+        return cls._of(way, way.options)
 
     @classmethod
-    def _of(cls, way: Process | Attached, options: Options, twin: Callable[[], Server]) -> Server:
+    def _of(cls, way: Process | Attached, options: Options) -> Server:
         server = cls.__new__(cls)
-        server._way, server._options, server.twin = way, options, twin
+        server._way, server._options = way, options
         server._on_state = lambda state: None
         server.started_at = 0.0
         server._overridden = set()
@@ -394,7 +386,6 @@ class Server:
         config = repository.read_config(self.repo / model / repository.CONFIG)
         for name, value in values.items():
             repository.set_value(config, name, value)
-        batchers.check(config)
         for problem in repository.batch_library_problems(self.repo / model, config):
             raise CourseError(str(problem))
         repository.note_scheduler(config)
@@ -411,9 +402,14 @@ class Server:
             self._post(f"/v2/repository/models/{model}/load", body)
         except transport.Refused as error:
             raise CourseError(
-                f"The model {model!r} could not be loaded: {transport.sentence(str(error))}\n"
+                f"The model {model!r} could not be loaded: {self._reason(model, str(error))}\n"
                 f"Last lines of the log:\n{self.log_tail()}"
             ) from error
+
+    def _reason(self, model: str, error: str) -> str:
+        """Why Triton does not load a model: of a config that it refuses, the log alone says it."""
+        refused = re.findall(rf"Poll failed for model directory '{re.escape(model)}': (.+?)\"?$", self.log_tail(), re.M)
+        return refused[-1] if refused and "failed to poll" in error else transport.sentence(error)
 
     def unload(self, model: str) -> None:
         """Unload a model and wait until it is gone: its running requests end first, with their answers."""

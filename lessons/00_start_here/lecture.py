@@ -319,7 +319,7 @@ charts.table(checks[["name", "need", "have", "ok", "fix"]])
 #   then `make clean` and `make lab`.
 # - **Stop.** Close JupyterLab with *File → Shut Down*. Servers that notebooks started end with them. One notebook's: the
 #   button of the next cell.
-# - **A widget says that its server does not run.** Press *Start it again* in it.
+# - **A widget says that its server does not run.** Press *Run*: it is started again.
 # - **A widget reads *model not found*.** Its kernel has been restarted: run its section again.
 
 # %% tags=["nbval-ignore-output"]

@@ -749,7 +749,7 @@ assert 10 <= len(dying.answer.pieces) < ASKED
 #
 # ## What runs
 #
-# You have killed the server; the playground offers to start it again. What runs ends with the notebook's kernel.
+# You have killed the server; *Run* in the playground starts it again. What runs ends with the notebook's kernel.
 
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import session

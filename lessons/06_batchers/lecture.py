@@ -641,7 +641,7 @@ charts.table(report[columns].fillna(""))
 # %% [markdown]
 # ## What breaks
 #
-# A config that Triton would refuse: `repository.edit` finds it first.
+# A config that Triton refuses. What is no config at all `repository.edit` finds before that:
 
 # %%
 from inflight import CourseError
@@ -656,8 +656,10 @@ for fragment in (
 ):
     try:
         repository.edit(repo, "batch-cost", fragment)
+        server.load("batch-cost")
     except CourseError as error:
-        print(error)
+        print(str(error).partition("\nLast lines of the log:")[0])
+    config_path.write_text(as_it_was)
 
 # %% [markdown]
 # ## Recap

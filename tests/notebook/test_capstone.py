@@ -9,7 +9,6 @@ from inflight.bench import service
 from inflight.bench.service import BRIEF, Deployment, Progress
 from inflight.errors import CourseError
 from inflight.notebook import charts, grid, tuning_report
-from inflight.notebook.dashboard import Dashboard
 from inflight.notebook.tuning_board import TuningBoard
 from tests.notebook.chart_samples import POINTS
 
@@ -33,11 +32,9 @@ def board(monkeypatch, tmp_path):
         yield service.Served(chosen, POINTS[min(seed, 3)].run, brief)
 
     monkeypatch.setattr(service, "follow", follow)
-    monkeypatch.setattr(Dashboard, "_why", lambda self, error: str(error))
     scheduler = tmp_path / "scheduler.py"
     scheduler.write_text("")
     made = TuningBoard(NoServer(), BRIEF, {"mine": scheduler})
-    made.lifeline = None
     return made
 
 

@@ -294,7 +294,7 @@ def test_the_board_of_lesson_05_edits_loads_runs_and_keeps_the_run_before(served
 class Elsewhere:
     """As much of an attached server as a board asks for that sends it nothing."""
 
-    is_attached, repo, twin = True, None, None
+    is_attached, repo = True, None
     grpc_url, http_url = "127.0.0.1:1", "http://127.0.0.1:2"
 
     def is_alive(self):

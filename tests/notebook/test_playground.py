@@ -65,8 +65,10 @@ def test_a_refused_request_is_told_in_a_sentence(playground):
     assert ready_again(playground)
 
 
-def test_a_server_that_is_gone_is_told_in_a_sentence_with_a_way_on(tmp_path):
-    playground = Playground(Server(tmp_path))
+def test_a_server_that_does_not_start_is_told_in_a_sentence(tmp_path):
+    server = Server(tmp_path)
+    playground = Playground(server)
     playground.run_button.click()
-    assert playground.lifeline.is_shown and "does not run" in playground.lifeline.words.value
-    assert playground.run_button.layout.display == "none" and playground.frame is None
+    playground.wait()
+    assert "Failed." in playground.status.value and str(tmp_path) in playground.status.value
+    assert playground.frame is None and ready_again(playground)

@@ -4,6 +4,7 @@ import gc
 
 import pytest
 
+from inflight.errors import CourseError
 from inflight.notebook import session
 from inflight.notebook.widgets import ConfigEditor, Playground
 from inflight.triton import repository
@@ -21,6 +22,7 @@ def small_server(tmp_path):
 
 LAST_CELL = """
 import sys
+from inflight.errors import CourseError
 from inflight.notebook import session
 from inflight.triton.server import Server
 server = Server(sys.argv[1]).start()
@@ -40,19 +42,14 @@ def test_the_last_cell_says_what_runs_and_stops_it_when_told(small_server):
     assert "runs with batch-cost" in before and "No server" in after and repository.BATCH_COST not in after
 
 
-def test_a_server_that_the_notebook_has_forgotten_ends_and_its_widget_makes_another(small_server):
+def test_a_server_that_the_notebook_has_forgotten_ends_and_its_widget_says_what_to_do(small_server):
     server = small_server().start()
     editor = ConfigEditor(server.repo, repository.BATCH_COST, server)
     folder = server._way.folder
     del server  # as a notebook does that runs a second time
     gc.collect()
     wait_until(lambda: not folder.exists(), "the forgotten server has ended")
-    assert not editor.lifeline.look()
-    editor.lifeline.button.click()
-    assert "Applied" in editor.apply(item_ms="7")
-    again = editor.lifeline.kept.server
-    assert again.is_ready()
-    again.stop()
+    assert "Run the cell that starts it" in editor.apply(item_ms="7")
 
 
 def test_an_attached_server_is_neither_stopped_nor_started(small_server):
@@ -65,14 +62,12 @@ def test_an_attached_server_is_neither_stopped_nor_started(small_server):
         assert "not stopped from here" in repr(last)
         address = server.http_url
         server.stop()
-        assert not playground.lifeline.look()
-        assert playground.lifeline.button.description == "Attach it again"
-        assert "was started elsewhere" in playground.lifeline.words.value
-        playground.lifeline.button.click()
-        assert f"<b>Not attached.</b> No Triton answers at {address}" in playground.lifeline.words.value
+        with pytest.raises(CourseError, match=f"No Triton answers at {address}"):
+            playground.run()
         server.start()  # at the same address
-        playground.lifeline.button.click()
-        assert not playground.lifeline.is_shown and attached.is_alive()
+        with pytest.raises(CourseError, match="ensemble"):  # which it does not have
+            playground.run()
+        assert attached.is_alive()
     finally:
         attached.stop()
         server.stop()

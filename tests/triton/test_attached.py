@@ -1,6 +1,7 @@
 """A server that runs already: attached, used as far as it lets us, left as it was."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -130,7 +131,7 @@ def test_benchmarks_measure_a_server_of_somebody_else(fixed, roomy_engine, tmp_p
 
 def test_elsewhere_settings_are_ours_and_places_theirs(own, lesson, monkeypatch):
     address = Address(own.http_url, own.grpc_url, own.metrics_url)
-    monkeypatch.setattr("inflight.triton.attached.records.at", lambda url: None)
+    monkeypatch.setattr(attached, "records", SimpleNamespace(at=lambda url: None))  # so that files are not shared
     repository.edit(lesson, "tensorrt_llm", gpt_model_type="V1", gpt_model_path="/not/there")
     with Server(lesson, place=address) as server:
         config = transport.get_json(server.http_url, "/v2/models/tensorrt_llm/config")

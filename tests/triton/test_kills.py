@@ -108,6 +108,7 @@ def test_nothing_is_left(small_repo, moment, victims):
                 process.kill()
     with contextlib.suppress(BrokenPipeError, ValueError):
         kernel.communicate(timeout=120)  # closes its input: it stops the server if it lives
+    wait_until(lambda: not of_server(Path(workdir)), "no process is left")
     if "keeper" in victims:
         records.sweep()  # as the next start does
     wait_until(lambda: not left(Path(workdir), shm_prefix), "nothing is left")

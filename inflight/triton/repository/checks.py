@@ -8,7 +8,6 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from inflight.errors import CourseError
 from inflight.triton import batch_library
-from inflight.triton.repository import batchers
 from inflight.triton.repository.editing import get_parameter
 from inflight.triton.repository.ensembles import ensemble_problems
 from inflight.triton.repository.layout import CONFIG, VARIABLE, is_repository, models
@@ -20,8 +19,8 @@ from inflight.triton.repository.pbtxt import read_config
 def check(repo: str | Path) -> list[Problem]:
     """Everything that can be found wrong in a repository without starting a server.
 
-    Unfilled variables, unknown fields and keys, wrong types and values, missing files, batchers that Triton refuses,
-    and ensemble steps whose tensor names, types or shapes do not fit together.
+    Unfilled variables, unknown fields and keys, wrong types and values, missing files, and ensemble steps whose tensor
+    names, types or shapes do not fit together. The rest of a config Triton judges, at its load.
     """
     repo = Path(repo)
     if not repo.is_dir() or not is_repository(repo):
@@ -65,7 +64,6 @@ def _model_problems(repo: Path, name: str, config: ModelConfig) -> list[Problem]
                 problems.append(
                     Problem(file, f"{kind} {tensor.name}", "It has no data_type.", "Add one, such as TYPE_INT32.")
                 )
-    problems += [Problem(file, p.field, p.message, p.fix) for p in batchers.problems(config)]
     if name in PARAMETERS:
         texts = {key: value.string_value for key, value in config.parameters.items()}
         problems += [Problem(file, p.field, p.message, p.fix) for p in parameter_problems(name, texts)]

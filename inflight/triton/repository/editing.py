@@ -87,7 +87,7 @@ def edit(repo: str | Path, model: str, fragment: str = "", **values) -> str:
     Raises
     ------
     CourseError
-        A key, field or value that is not there or not allowed; a config that Triton would refuse.
+        A key, field or value that is not there or not allowed.
     """
     path = Path(repo) / model / CONFIG
     before = read_config(path)
@@ -99,6 +99,5 @@ def edit(repo: str | Path, model: str, fragment: str = "", **values) -> str:
     after.MergeFrom(part)
     for name, value in values.items():
         set_value(after, name, value)
-    batchers.check(after)
     write_config(after, path)
     return diff(before, after, f"{model}/{CONFIG}")
