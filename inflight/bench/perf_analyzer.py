@@ -24,8 +24,7 @@ from inflight.bench.load_generator import COLUMNS, Run, exactly
 from inflight.bench.workload import TimedRequest
 from inflight.errors import CourseError
 from inflight.files import temporary
-from inflight.triton import fitting
-from inflight.triton.client import Client
+from inflight.triton.client import Client, fit
 
 # Libraries that the binary wants, and the names under which another wheel carries them.
 LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
@@ -170,7 +169,7 @@ def _tensors(values: dict, config: ModelConfig) -> dict:
     }
     is_free = {tensor.name: -1 in tensor.dims for tensor in config.input}
     tensors = {}
-    for name, array in fitting.fit(arrays, config).items():
+    for name, array in fit(arrays, config).items():
         content = [value.decode() if isinstance(value, bytes) else value for value in array.reshape(-1).tolist()]
         tensors[name] = {"content": content, "shape": [1]} if is_free.get(name) else content
     return tensors

@@ -18,10 +18,12 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 
 import numpy as np
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from google.protobuf import json_format
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
+from tritonclient.utils import triton_to_np_dtype
 
 from inflight.errors import CourseError
-from inflight.triton import fitting, transport
+from inflight.triton import transport
 from inflight.triton.repository.layout import BASELINE
 from inflight.triton.transport import Connection, NoAnswer, Refused, Reply
 
@@ -284,7 +286,7 @@ class Client:
             timeout_s = timeout_s or self.timeout_s
             if self._http:
                 content = transport.get_json(self.url, f"/v2/models/{model}/config", timeout_s)
-                self._configs[model] = fitting.from_json(content)
+                self._configs[model] = from_json(content)
             else:
                 self._configs[model] = self._grpc.config(model, timeout_s)
         return self._configs[model]
@@ -313,7 +315,7 @@ class Client:
         Triton does not pass a cancellation on from an ensemble to its models, but it passes on the request's id.
         """
         with suppress(CourseError):  # a server or an engine that is gone has nothing left to stop
-            stop = fitting.fit(_stop_arrays(), self._config(ENGINE, STOP_TIMEOUT_S))
+            stop = fit(_stop_arrays(), self._config(ENGINE, STOP_TIMEOUT_S))
             with Connection(self.url) as connection:
                 connection.open_stream()
                 connection.send_on_stream(ENGINE, stop, request_id)
@@ -324,9 +326,12 @@ class Client:
         if self.is_decoupled(model):  # such a model answers only on a stream
             pieces = list(self._stream_grpc(model, arrays, read, request_id))
         else:
-            arrays = fitting.fit(arrays, self._config(model))
+            arrays = fit(arrays, self._config(model))
             try:
-                pieces = [read(connection.infer(model, arrays, self.timeout_s, request_id=request_id))]
+                reply = connection.infer(
+                    model, arrays, self.timeout_s, request_id=request_id, timeout=int(self.timeout_s * 1e6)
+                )
+                pieces = [read(reply)]
             except NoAnswer:  # nobody waits any longer: the time is up, or `close` was called meanwhile
                 if model not in (ENGINE, BASELINE):
                     self._stop_in_engine(request_id)
@@ -338,7 +343,7 @@ class Client:
     ) -> Generator:
         """Yield pieces until the server says that the last has been sent."""
         url, is_over = self._grpc.url, False
-        arrays = fitting.fit(arrays, self._config(model))
+        arrays = fit(arrays, self._config(model))
         num_unfinished = 1  # requests on this stream: the stop request gets a final response of its own
         stop_at = None if stop_after_s is None else time.perf_counter() + stop_after_s
         try:
@@ -353,7 +358,7 @@ class Client:
                         if stop_at is None:
                             raise
                         stop_at = None
-                        connection.send_on_stream(model, fitting.fit(_stop_arrays(), self._config(model)), request_id)
+                        connection.send_on_stream(model, fit(_stop_arrays(), self._config(model)), request_id)
                         num_unfinished += 1
                         continue
                     if reply.error is not None:
@@ -404,7 +409,7 @@ class Client:
 
     def _body(self, inputs: dict, request_id: str) -> dict:
         """Inputs of a text request as JSON's content; names and types are checked as they are for gRPC."""
-        fitted = fitting.fit(_arrays(inputs, TEXT_OPTIONS), self._config(self.model))
+        fitted = fit(_arrays(inputs, TEXT_OPTIONS), self._config(self.model))
         blanks = {name: "" for name in fitted if name not in inputs}
         return {**blanks, **inputs, "id": request_id}
 
@@ -508,3 +513,36 @@ def _text(reply: Reply) -> str:
 
 def _token_ids(reply: Reply) -> list[int]:
     return reply.tensor("output_ids").reshape(-1).tolist()
+
+
+# What the model takes  ------------------------------------------------------------------------------------------------
+# Its contract may be an older one, or the model a plainer one: its config says so.
+
+WORDS = ("bad_words", "stop_words")  # which TensorRT-LLM 0.5 requires
+
+
+def from_json(content: dict) -> ModelConfig:
+    """The config that a server tells over HTTP; of a newer server, without the fields that are unknown here."""
+    return json_format.ParseDict(content, ModelConfig(), ignore_unknown_fields=True)
+
+
+def fit(arrays: dict[str, np.ndarray], config: ModelConfig) -> dict[str, np.ndarray]:
+    """Arrays of a request, [1, n] each, as the model of `config` takes them.
+
+    Whole numbers get the model's own type, words that it requires are blank where none are given, and the batch
+    dimension goes where the model has none. What the model does not know is left as it is, for the server to refuse.
+    """
+    inputs = {tensor.name: tensor for tensor in config.input}
+    blanks = {name: np.array([[b""]], np.object_) for name in WORDS if name in inputs and not inputs[name].optional}
+    return {
+        name: _fit(array, inputs[name], config.max_batch_size > 0) if name in inputs else array
+        for name, array in {**blanks, **arrays}.items()
+    }
+
+
+def _fit(array: np.ndarray, tensor, is_batched: bool) -> np.ndarray:
+    if np.issubdtype(array.dtype, np.integer):
+        wanted = np.dtype(triton_to_np_dtype(DataType.Name(tensor.data_type).removeprefix("TYPE_")))
+        if np.issubdtype(wanted, np.integer):
+            array = array.astype(wanted)
+    return array[0] if not is_batched and array.ndim == len(tensor.dims) + 1 else array

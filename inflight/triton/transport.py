@@ -5,8 +5,8 @@
         reply.tensor("embedding")
     get_json("http://127.0.0.1:8000", "/v2/models/stats")["model_stats"]
 
-Whatever the libraries raise becomes a CourseError of one of three kinds: `ServerGone`, `NoAnswer` (in time), or
-`Refused` with Triton's reason. HTTP calls carry the server's key if it is this user's own (see `keys`).
+tritonclient speaks gRPC, httpx HTTP. Whatever they raise becomes a CourseError of one of three kinds: `ServerGone`,
+`NoAnswer` (in time), or `Refused` with Triton's reason. HTTP calls carry the key of a server of this user (`keys`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import queue
 import re
 import ssl
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ from inflight.triton import keys, records
 
 START_AGAIN = "in a notebook by the cell that did, in a terminal by `inflight serve`"
 SHORT_TIMEOUT_S = 10  # of what Triton answers at once: health, metadata, statistics
+UNIX = "unix:"  # in front of the path of a socket, in place of an address
 
 # In front of Triton's reasons; a connection that failed has no such thing to say.
 _PREFIX = re.compile(r"(\[request id: [^\]]*\] |in ensemble '[^']*', )+")
@@ -42,7 +43,6 @@ _TRITONS_OWN = re.compile(
     r"This protocol is restricted"
 )
 _RESTRICTED = re.compile(r"This (API|protocol) is restricted, expecting header ")
-UNIX = "unix:"  # in front of the path of a socket, in place of an address
 
 
 # What may go wrong ----------------------------------------------------------------------------------------------------
@@ -74,19 +74,7 @@ def errors(url: str, timeout_s: float | None = None) -> Iterator[None]:
 
 
 def course_error(error: Exception, url: str, timeout_s: float | None = None) -> CourseError:
-    """What an exception of tritonclient, gRPC or httpx means.
-
-    Parameters
-    ----------
-    url : str
-        The server that was called.
-    timeout_s : float, optional
-        The time limit, if the caller chose one.
-
-    Returns
-    -------
-    ServerGone, NoAnswer or Refused
-    """
+    """What an exception of tritonclient, gRPC or httpx means: ServerGone, NoAnswer (in `timeout_s`), or Refused."""
     status = error.status() or "" if isinstance(error, InferenceServerException) else ""
     if isinstance(error, httpx.TimeoutException) or "DEADLINE_EXCEEDED" in status:
         return _late(url, timeout_s)
@@ -101,8 +89,7 @@ def course_error(error: Exception, url: str, timeout_s: float | None = None) -> 
 
 def _gone(url: str) -> ServerGone:
     """Nobody answers at an address: how the server there died, if one of this user's has."""
-    death = records.death(url)
-    if death:
+    if death := records.death(url):
         return ServerGone(f"{death} The server at {url} does not answer any more. Start it again, {START_AGAIN}.")
     return ServerGone(
         f"The server at {url} does not answer, or went away in the middle of a request. Start it, {START_AGAIN}, and "
@@ -145,13 +132,13 @@ def is_http(url: str) -> bool:
 
 
 def is_local(url: str) -> bool:
-    """Whether the address is on this machine's loopback, which no proxy is ever asked for."""
+    """Whether the address is on this machine, which no proxy is ever asked for."""
     host = url.rpartition("://")[2].partition("/")[0].rpartition(":")[0]
     return url.startswith(UNIX) or host in ("127.0.0.1", "localhost", "[::1]")
 
 
 def check_address(url: str) -> None:
-    """Refuse what is neither "host:port" nor "http://host:port", with a CourseError that says what it lacks."""
+    """Refuse what is neither "host:port" nor "http://host:port", with a CourseError."""
     scheme, _, rest = url.rpartition("://")
     host, _, port = rest.partition("/")[0].rpartition(":")
     if not url.startswith(UNIX) and not (scheme in ("", "http", "https") and host and port.isdecimal()):
@@ -199,21 +186,16 @@ class Reply(NamedTuple):
     @property
     def is_final(self) -> bool:
         """Whether Triton says that nothing more comes for the request; asked for when it is sent."""
-        return self._result.get_response().parameters["triton_final_response"].bool_param
+        return self.result.get_response().parameters["triton_final_response"].bool_param
 
     @property
     def is_empty(self) -> bool:
         """Whether it has no tensors: a final response may be nothing but that."""
-        return not self._result.get_response().outputs
+        return not self.result.get_response().outputs
 
     def tensor(self, name: str) -> np.ndarray:
         """The array of an output that the reply has."""
-        return self._result.as_numpy(name)
-
-    @property
-    def _result(self) -> triton.InferResult:
-        assert self.result is not None, self.error  # whoever asks has looked for an error
-        return self.result
+        return self.result.as_numpy(name)
 
 
 class Connection:
@@ -233,10 +215,13 @@ class Connection:
         check_address(url)
         self.url = url
         self.arrived: queue.SimpleQueue[Reply] = queue.SimpleQueue() if arrived is None else arrived
-        self._client = triton.InferenceServerClient(url, channel_args=_channel_args(url))
+        options = [  # tritonclient's own, and for this machine no proxy, which would get what is sent
+            ("grpc.max_send_message_length", triton.MAX_GRPC_MESSAGE_SIZE),
+            ("grpc.max_receive_message_length", triton.MAX_GRPC_MESSAGE_SIZE),
+            ("grpc.enable_http_proxy", int(not is_local(url))),
+        ]
+        self._client = triton.InferenceServerClient(url, channel_args=options)
         self._has_stream = False
-
-    # One request, one reply -------------------------------------------------------------------------------------------
 
     def infer(self, model: str, arrays: dict[str, np.ndarray], timeout_s: float, **options) -> Reply:
         """Send a request and wait for its reply; `options` as tritonclient's: request_id, parameters, priority, ...
@@ -269,8 +254,6 @@ class Connection:
         with errors(self.url):
             self._client.async_infer(model, tensors(arrays), partial(self._arrive, number), **options)
 
-    # Requests on a stream ---------------------------------------------------------------------------------------------
-
     def open_stream(self, number: int = 0) -> None:
         """Open the connection's stream: requests on it reach the server in their order. Its replies have `number`."""
         with errors(self.url):
@@ -298,8 +281,6 @@ class Connection:
             trouble = _gone(self.url)
         self.arrived.put(Reply(number, arrived_s, result, trouble))
 
-    # The server -------------------------------------------------------------------------------------------------------
-
     def connect(self) -> None:
         """Make the connection now, so that it is no part of the first request. Raises ServerGone."""
         with errors(self.url):
@@ -307,20 +288,19 @@ class Connection:
 
     def is_live(self) -> bool:
         """Whether the server answers."""
-        with contextlib.suppress(CourseError), errors(self.url):
-            return self._client.is_server_live(client_timeout=SHORT_TIMEOUT_S)
-        return False
+        return self._says(self._client.is_server_live)
 
     def is_ready(self) -> bool:
         """Whether the server answers and every model it was told to load is ready."""
-        with contextlib.suppress(CourseError), errors(self.url):
-            return self._client.is_server_ready(client_timeout=SHORT_TIMEOUT_S)
-        return False
+        return self._says(self._client.is_server_ready)
 
     def is_model_ready(self, model: str) -> bool:
         """Whether the server answers, and takes requests for a model."""
+        return self._says(partial(self._client.is_model_ready, model))
+
+    def _says(self, ask: Callable[..., bool]) -> bool:
         with contextlib.suppress(CourseError), errors(self.url):
-            return self._client.is_model_ready(model, client_timeout=SHORT_TIMEOUT_S)
+            return ask(client_timeout=SHORT_TIMEOUT_S)
         return False
 
     def metadata(self, model: str, timeout_s: float) -> dict:
@@ -347,35 +327,11 @@ class Connection:
         self.close()
 
 
-def _channel_args(url: str) -> list[tuple[str, int]]:
-    """Those of tritonclient, and for this machine no proxy, which would get what is sent."""
-    return [
-        ("grpc.max_send_message_length", triton.MAX_GRPC_MESSAGE_SIZE),
-        ("grpc.max_receive_message_length", triton.MAX_GRPC_MESSAGE_SIZE),
-        ("grpc.enable_http_proxy", int(not is_local(url))),
-    ]
-
-
 # HTTP -----------------------------------------------------------------------------------------------------------------
 
 
 def get_json(url: str, path: str, timeout_s: float | None = None) -> Any:
-    """What an endpoint tells, as in `get_json(server.http_url, "/v2/models/stats")`.
-
-    Parameters
-    ----------
-    url : str
-        "http://host:port".
-    path : str
-        Of the endpoint, from "/" on.
-    timeout_s : float, optional
-        Longest time to wait; by default SHORT_TIMEOUT_S.
-
-    Raises
-    ------
-    CourseError
-        ServerGone, NoAnswer, or Refused.
-    """
+    """What an endpoint tells, as in `get_json(server.http_url, "/v2/models/stats")`. Raises a CourseError."""
     with _exchange("GET", url, path, None, timeout_s) as response:
         content = _content(response)
         if content is None:  # as the port of the metrics answers, whatever it is asked
@@ -384,7 +340,7 @@ def get_json(url: str, path: str, timeout_s: float | None = None) -> Any:
 
 
 def post_json(url: str, path: str, body: dict, timeout_s: float) -> Any:
-    """What an endpoint answers to `body`; None when it answers nothing. Parameters and errors as of `get_json`."""
+    """What an endpoint answers to `body`; None when it answers nothing. Raises a CourseError."""
     with _exchange("POST", url, path, body, timeout_s) as response:
         return _content(response)
 
@@ -400,35 +356,16 @@ def post_stream(url: str, path: str, body: dict, timeout_s: float) -> Generator[
 
 
 def get_text(url: str) -> str:
-    """A page, such as /metrics. Errors as of `get_json`."""
+    """A page, such as /metrics; of a private server the path of its socket, "unix:/…". Raises a CourseError."""
     with _exchange("GET", url, "/metrics" if url.startswith(UNIX) else "", None, None) as response:
         return response.read().decode("utf-8", "replace")
 
 
 def is_ok(url: str, path: str, timeout_s: float | None = None) -> bool:
-    """Whether an endpoint of health, which is open to everybody, answers, and answers yes."""
-    with (
-        contextlib.suppress(ServerGone, NoAnswer),
-        _exchange("GET", url, path, None, timeout_s, is_open=True) as response,
-    ):
+    """Whether an endpoint of health answers, and answers yes."""
+    with contextlib.suppress(ServerGone, NoAnswer), _exchange("GET", url, path, None, timeout_s) as response:
         return response.status_code == 200
     return False
-
-
-@contextlib.contextmanager
-def _exchange(
-    method: str, url: str, path: str, body: dict | None, timeout_s: float | None, is_open: bool = False
-) -> Iterator[httpx.Response]:
-    headers = {} if is_open else keys.headers(url)
-    address = f"http://localhost{path}" if url.startswith(UNIX) else url + path
-    content = None if body is None else _json(body)
-    limit_s = SHORT_TIMEOUT_S if timeout_s is None else timeout_s
-    with (
-        errors(url, timeout_s),
-        http_client(url, limit_s) as client,
-        client.stream(method, address, content=content, headers=headers) as response,
-    ):
-        yield response
 
 
 def http_client(url: str, timeout_s: float = SHORT_TIMEOUT_S) -> httpx.Client:
@@ -444,17 +381,26 @@ def http_client(url: str, timeout_s: float = SHORT_TIMEOUT_S) -> httpx.Client:
     )
 
 
+@contextlib.contextmanager
+def _exchange(method: str, url: str, path: str, body: dict | None, timeout_s: float | None) -> Iterator[httpx.Response]:
+    try:
+        content = None if body is None else json.dumps(body, allow_nan=False)
+    except (ValueError, TypeError) as error:
+        raise CourseError(f"The request cannot be written as JSON ({error}): give finite numbers and text.") from None
+    address = f"http://localhost{path}" if url.startswith(UNIX) else url + path
+    limit_s = SHORT_TIMEOUT_S if timeout_s is None else timeout_s
+    with (
+        errors(url, timeout_s),
+        http_client(url, limit_s) as client,
+        client.stream(method, address, content=content, headers=keys.headers(url)) as response,
+    ):
+        yield response
+
+
 @cache
 def _tls() -> ssl.SSLContext:
     """Made once: httpx makes one for every call otherwise, which takes longer than the call."""
     return httpx.create_ssl_context()
-
-
-def _json(body: dict) -> str:
-    try:
-        return json.dumps(body, allow_nan=False)
-    except (ValueError, TypeError) as error:
-        raise CourseError(f"The request cannot be written as JSON ({error}): give finite numbers and text.") from None
 
 
 def _content(response: httpx.Response) -> Any:
@@ -479,6 +425,6 @@ def _parsed(found: str, response: httpx.Response) -> Any:
 def _unexpected(found: str, response: httpx.Response) -> CourseError:
     """What Triton never answers over HTTP: the port may be its gRPC's, its metrics', or another program's."""
     return Refused(
-        f"What answers at {response.url} is not Triton's HTTP (status {response.status_code}, {found[:200]!r}). By "
+        f"What answers at {response.url} is not Triton's HTTP: status {response.status_code} and {found[:200]!r}. By "
         "default HTTP has port 8000, gRPC 8001 and the metrics 8002."
     )
