@@ -515,7 +515,7 @@ def _token_ids(reply: Reply) -> list[int]:
     return reply.tensor("output_ids").reshape(-1).tolist()
 
 
-# What the model takes  ------------------------------------------------------------------------------------------------
+# What the model takes ------------------------------------------------------------------------------------------------
 # Its contract may be an older one, or the model a plainer one: its config says so.
 
 WORDS = ("bad_words", "stop_words")  # which TensorRT-LLM 0.5 requires
