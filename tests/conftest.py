@@ -47,6 +47,15 @@ def started_servers(mark):
     return servers
 
 
+@pytest.fixture(scope="session")
+def browser():
+    """One for all tests of a worker: Playwright takes no second one in the same thread."""
+    from tests.browser import chromium  # here, as most workers need none
+
+    with chromium() as browser:
+        yield browser
+
+
 # Models and engines ---------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,6 @@ import pytest
 from playwright.sync_api import expect
 
 from inflight.paths import COURSE as ROOT
-from tests.browser import chromium
 from tests.page_fit import faults_of_pictures, scrolling_sideways
 
 LECTURES = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
@@ -89,12 +88,6 @@ def lab(tmp_path_factory):
         yield f"http://127.0.0.1:{port}/lab/tree/notebooks/{{name}}?token={token}&reset"
         process.terminate()
         process.wait(30)
-
-
-@pytest.fixture(scope="session")
-def browser():
-    with chromium() as browser:
-        yield browser
 
 
 def open_page(browser, url):

@@ -16,7 +16,6 @@ from tests.lab_in_browser import (
     ROOT,
     RUN_TIMEOUT_MS,
     assert_whole,
-    browser,
     lab,
     open_page,
     put,
@@ -40,7 +39,7 @@ ALL_IS_SHOWN = """([path, count]) => {
         && drawn.every(figure => figure.offsetHeight && figure.querySelector('.main-svg'));
 }"""
 
-__all__ = ["browser", "lab"]  # the fixtures
+__all__ = ["lab"]  # the fixtures
 pytestmark = [needs_chromium, pytest.mark.browser]
 
 NAME = "survivors.ipynb"

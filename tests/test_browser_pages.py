@@ -9,7 +9,7 @@ from plotly.offline import get_plotlyjs
 
 from inflight.notebook import execution
 from inflight.notebook.charts.display import PLOTLY_MIME, in_course_look
-from tests.browser import chromium, needs_chromium
+from tests.browser import needs_chromium
 from tests.notebook.chart_samples import FIGURES
 from tests.page_fit import faults_of_pictures, resized, scrolling_sideways
 
@@ -46,11 +46,11 @@ def site(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def page():
-    with chromium() as browser:
-        page = browser.new_page()
-        page.set_default_timeout(120_000)  # waits, for a machine that does much else
-        yield page
+def page(browser):
+    page = browser.new_page()
+    page.set_default_timeout(120_000)  # waits, for a machine that does much else
+    yield page
+    page.close()
 
 
 def open_at(page, url, size):

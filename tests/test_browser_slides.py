@@ -3,9 +3,10 @@
 import re
 
 import pytest
+from playwright.sync_api import expect
 
 from inflight.notebook import execution, slides
-from tests.browser import chromium, needs_chromium
+from tests.browser import needs_chromium
 
 LECTURES = sorted(path.stem for path in execution.NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
 LAPTOP, PROJECTOR, PHONE = (1280, 720), (1024, 768), (390, 844)
@@ -45,11 +46,11 @@ def decks(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def context():
-    with chromium() as browser:
-        context = browser.new_context()
-        context.set_default_timeout(120_000)  # waits, for a machine that does much else
-        yield context
+def context(browser):
+    context = browser.new_context()
+    context.set_default_timeout(120_000)  # waits, for a machine that does much else
+    yield context
+    context.close()
 
 
 def opened(context, deck, size=LAPTOP, place=""):
@@ -127,9 +128,9 @@ def test_a_second_window_has_the_notes_and_both_stay_together(decks, context):
         and "Draw eight chairs" in notes.locator(".notes:visible").inner_text()
     )
     notes.keyboard.press("ArrowRight")
-    page.wait_for_function("document.getElementById('place').textContent.startsWith('3 ')")
+    expect(page.locator("#place")).to_have_text(re.compile("^3 "))
     page.keyboard.press("End")
-    notes.wait_for_function("at === slides.length - 1")
+    expect(notes.locator("#place")).to_have_text(re.compile(r"^(\d+) / \1$"))
     notes.close()
     page.close()
 

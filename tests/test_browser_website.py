@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import expect
 
 from inflight.paths import COURSE
-from tests.browser import chromium, needs_chromium
+from tests.browser import needs_chromium
 from tests.page_fit import too_pale
 from tools import website, website_pages
 
@@ -53,15 +53,15 @@ def address():
 
 
 @pytest.fixture(scope="module")
-def page(address):
+def page(address, browser):
     """A page of a browser; in the end it has asked nobody else for anything, and no script has failed."""
     outside, errors = [], []
-    with chromium() as browser:
-        page = browser.new_context(viewport=LAPTOP, base_url=address).new_page()
-        page.set_default_timeout(120_000)  # for a machine that does other things, too
-        page.on("request", lambda request: outside.append(request.url) if address not in request.url else None)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        yield page
+    page = browser.new_context(viewport=LAPTOP, base_url=address).new_page()
+    page.set_default_timeout(120_000)  # for a machine that does other things, too
+    page.on("request", lambda request: outside.append(request.url) if address not in request.url else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    page.context.close()
     assert outside == [] and errors == []
 
 

@@ -11,7 +11,6 @@ from tests.lab_in_browser import (
     LECTURES,
     ROOT,
     assert_whole,
-    browser,
     lab,
     open_page,
     put,
@@ -64,7 +63,7 @@ WIDGETS = {
 }
 WIDGET_NOTEBOOK = "widgets.ipynb"
 
-__all__ = ["browser", "lab", "lectures"]  # the fixtures
+__all__ = ["lab", "lectures"]  # the fixtures
 pytestmark = [needs_chromium, pytest.mark.browser, pytest.mark.server, pytest.mark.slow]
 
 

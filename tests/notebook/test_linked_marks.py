@@ -7,7 +7,7 @@ from plotly.offline import get_plotlyjs
 
 from inflight.notebook import linked_marks
 from inflight.notebook.charts.display import in_course_look
-from tests.browser import chromium, needs_chromium
+from tests.browser import needs_chromium
 from tests.notebook.chart_samples import FIGURES
 
 pytestmark = [needs_chromium, pytest.mark.browser]
@@ -55,7 +55,7 @@ SEEN = """name => {
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory):
+def page(tmp_path_factory, browser):
     specs = {name: in_course_look(FIGURES[name]) for name in POINTED_AT}
     draws = "".join(
         f'<div id="{name}"></div><script>Plotly.newPlot("{name}", {json.dumps(spec)});</script>'
@@ -66,10 +66,10 @@ def page(tmp_path_factory):
         f"<!DOCTYPE html><head><meta charset='utf-8'><script>{get_plotlyjs()}</script>"
         f"<script>{linked_marks.SCRIPT}</script></head><body>{draws}</body>"
     )
-    with chromium() as browser:
-        page = browser.new_page(viewport={"width": 1000, "height": 900})
-        page.goto(file.as_uri(), timeout=120_000)
-        yield page
+    page = browser.new_page(viewport={"width": 1000, "height": 900})
+    page.goto(file.as_uri(), timeout=120_000)
+    yield page
+    page.close()
 
 
 @pytest.mark.parametrize("name", POINTED_AT)
