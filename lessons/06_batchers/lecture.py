@@ -641,7 +641,7 @@ charts.table(report[columns].fillna(""))
 # %% [markdown]
 # ## What breaks
 #
-# A config that Triton refuses. What is no config at all `repository.edit` finds before that:
+# Triton refuses two of these; the third is no config:
 
 # %%
 from inflight import CourseError
