@@ -54,7 +54,7 @@ def checks(learners: int) -> list[Check]:
             f"{need_memory / GIB:.1f} GiB: {own * MIB / GIB:.1f} a learner",
             f"{memory / GIB:.1f} GiB",
             memory >= need_memory,
-            f"take a larger machine, or several: this one has the memory for {int(max(0, memory / MIB - shared) / own)}",
+            f"take a larger machine, or several: its memory carries {int(max(0, memory / MIB - shared) / own)}",
         ),
         machine.check(
             "disk",

@@ -1,8 +1,10 @@
 """The doctor's table and the facts for benchmarks, on the machine that runs the tests."""
 
 import json
+import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 from typer.testing import CliRunner
 
@@ -14,7 +16,8 @@ def row(name: str) -> machine.Check:
     return next(check for check in machine.checks() if check.name == name)
 
 
-def test_the_table_covers_what_the_course_needs():
+def test_the_table_covers_what_the_course_needs(monkeypatch):
+    monkeypatch.setenv("INFLIGHT_PRIVATE", "1")
     names = [check.name for check in machine.checks()]
     assert names == [
         "operating system",
@@ -32,6 +35,16 @@ def test_the_table_covers_what_the_course_needs():
         "tier",
         "model",
     ]
+
+
+def test_who_shares_the_machine_is_told_how_to_have_servers_without_ports(monkeypatch):
+    people = [SimpleNamespace(pw_name="ada", pw_uid=os.getuid() + 1000, pw_shell="/bin/bash")]
+    monkeypatch.delenv("INFLIGHT_PRIVATE", raising=False)
+    monkeypatch.setattr(machine.pwd, "getpwall", lambda: people)
+    row = machine.checks()[-1]
+    assert row.name == "neighbours" and "ada" in row.have and "INFLIGHT_PRIVATE=1" in row.fix and not row.required
+    people[0].pw_shell = "/usr/sbin/nologin"
+    assert machine.checks()[-1].name != "neighbours"
 
 
 def test_a_row_that_is_not_ok_has_a_one_line_fix_and_no_other_has(monkeypatch, tmp_path):
