@@ -56,12 +56,23 @@ class _Runs:
         before = {f"before: {name}": run for name, run in self._before.items()}
         yield {**before, title: NOTHING_YET}
         server = self._kept.server
-        repository.edit(server.repo, "tensorrt_llm", **parameters)
-        server.load("tensorrt_llm")
+        _edit_and_load(server, "tensorrt_llm", **parameters)
         with Client(server.grpc_url) as client:
             for so_far in trace_run.follow(client, requests, self._log_path):
                 yield {**before, title: so_far}
         self._before = {title: so_far}
+
+
+def _edit_and_load(server: Server, model: str, **values) -> None:
+    """Change a model's config and load it; the file is as it was where Triton refuses it."""
+    path = server.repo / model / repository.CONFIG
+    before = repository.read_config(path)
+    repository.edit(server.repo, model, **values)
+    try:
+        server.load(model)
+    except CourseError:
+        repository.write_config(before, path)
+        raise
 
 
 # Lesson 04: who sits where --------------------------------------------------------------------------------------------
@@ -233,8 +244,7 @@ def batchers(server: Server, log_path: str | Path) -> Dashboard:
         server = kept.server
         now = _batch_cost(server)
         changed = {name: text for name, text in settings.items() if text != get_field(now, name)}
-        repository.edit(server.repo, repository.BATCH_COST, **changed)
-        server.load(repository.BATCH_COST)
+        _edit_and_load(server, repository.BATCH_COST, **changed)
         batch_run.run(server, repository.BATCH_COST, at([0.0]), log_path)  # the first after a load waits for its start
         title, earlier = _batcher(_batch_cost(server)), {f"before: {name}": run for name, run in before.items()}
         for outcome in batch_run.follow(server, repository.BATCH_COST, ARRIVALS[arrivals], log_path):

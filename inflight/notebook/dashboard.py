@@ -160,7 +160,7 @@ class Dashboard(Panel):
             ended = "Stopped" if self._stopping.is_set() else "Done"
             self.status.value = f"<b>{ended}.</b> {html.escape(self._result())}"
         except CourseError as error:
-            self._error, self.status.value = error, f"<b>Failed.</b> {html.escape(str(error))}"
+            self._error, self.status.value = error, f"<b>Failed.</b> {html.escape(_reason(error))}"
         except Exception as error:  # a thread's traceback would be seen by nobody
             self._error = error
             self.status.value = f"<b>Unexpected {type(error).__name__}.</b> {html.escape(str(error))}"
@@ -202,3 +202,8 @@ class Dashboard(Panel):
     def _result(self) -> str:
         """What a run that has ended has come to, in a sentence; it stands behind "Done."."""
         return ""
+
+
+def _reason(error: CourseError) -> str:
+    """What a widget has room for: not the log."""
+    return str(error).partition("\nLast lines of the log:")[0]

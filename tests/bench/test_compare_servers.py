@@ -42,7 +42,7 @@ def test_both_get_the_same_requests_in_turns_and_ratios_are_second_over_first(se
         (["127.0.0.1:1"] * 3, 1, "give it twice"),
         (["127.0.0.1:8001", "http://127.0.0.1:8000"], 1, "two different servers"),
         (["127.0.0.1:8001", "127.0.0.1:9001"], 0, "at least 1"),
-        (["127.0.0.1:8001", "lab"], 1, "has no port"),
+        (["127.0.0.1:8001", "lab"], 1, "is no address of a server"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(urls, rounds, said):

@@ -104,7 +104,7 @@ def test_a_server_with_chat_only_is_asked_there(other, tokenizer):
 
 def test_it_gets_a_key_from_the_environment_and_none_of_ours(other, tokenizer, monkeypatch):
     asked = []
-    monkeypatch.setattr(keys, "of", lambda url: asked.append(url) or "ours")
+    monkeypatch.setattr(keys, "headers", lambda url: asked.append(url) or {})
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")  # where nobody listens
     OpenAIServer(other.url, tokenizer).find(requests()[0], False)
