@@ -160,7 +160,7 @@ def _tells_times(own: SimpleNamespace, server: Server, log: _Log, case: tuple[st
         )
     apart = sum(after - before > 0.0005 for before, after in zip(times_s, times_s[1:]))
     return Measured(
-        "pieces with a time of their own", apart + 1, at_least=len(times_s) // 2, nothing=1,
+        "pieces with a time of their own", apart + 1, at_least=3, nothing=1,  # on a busy machine some come together
         advice="Note the time when a response arrives, not when the answer is complete.",
     )  # fmt: skip
 
