@@ -222,6 +222,12 @@ def _computed(
     return text, log.tokens_until_idle(start)
 
 
+def _is_idle(rows: pd.DataFrame) -> bool:
+    """Whether our request of one token was alone in the last iteration; rows are written a while after it."""
+    last = rows.iloc[-1]
+    return last["active"] == 1 and (last["finished"] == 1 or not telemetry.names_requests(rows))
+
+
 class _Log:
     """The iteration log of a running server, which nobody else asks anything meanwhile."""
 
@@ -252,7 +258,7 @@ class _Log:
                 return self.since(start)
 
             log = telemetry.wait_for(
-                look, lambda rows: rows["active"].iloc[-1] == 1,
+                look, _is_idle,
                 f"after {PATIENCE_S} s the engine still computed what your client had asked for", PATIENCE_S,
             )  # fmt: skip
         return int(log["scheduled"].sum()) - num_own
