@@ -510,9 +510,7 @@ from inflight.notebook import charts
 
 faster = in_flight.tokens_per_s / static.tokens_per_s
 here = pd.DataFrame({"ratio": ["throughput"], "median": [faster]})
-lab = recorded.table(
-    "compare-V1-inflight_fused_batching", "ratios", gpus_only=True
-)
+lab = recorded.table("compare-V1-inflight_fused_batching", "ratios", gpus_only=True)
 summary = charts.lab_results_summary(here, lab, "ratio", "median")
 charts.show(
     charts.lab_results(here, lab, "ratio", "median", "in-flight over static"), summary
