@@ -19,7 +19,7 @@ from inflight.errors import CourseError
 from inflight.triton import repository, telemetry
 from inflight.triton.client import Client
 from inflight.triton.server import Server
-from tests.engines import metric, wait_until
+from tests.engines import build_small, metric, wait_until
 
 pytestmark = pytest.mark.server
 
@@ -32,7 +32,19 @@ def requests(number: int, at_s=lambda index: 0.0, lengths=LENGTHS) -> list[Timed
 
 
 @pytest.fixture(scope="module")
-def served(small_engine, tmp_path_factory):
+def engine_dir(small_checkpoint, tmp_path_factory):
+    """The small model with room for a named trace."""
+    return build_small(
+        small_checkpoint,
+        tmp_path_factory.mktemp("load") / "engine",
+        max_input_len=128,
+        max_seq_len=300,
+        max_num_tokens=512,
+    )
+
+
+@pytest.fixture(scope="module")
+def served(engine_dir, tmp_path_factory):
     """By whether it is decoupled: a server of the small model, and the path of its iteration log."""
     folder, servers = tmp_path_factory.mktemp("served"), {}
     try:
@@ -40,7 +52,7 @@ def served(small_engine, tmp_path_factory):
             log = folder / f"{decoupled}.jsonl"
             repo = repository.assemble(
                 folder / str(decoupled),
-                small_engine,
+                engine_dir,
                 decoupled_mode=decoupled,
                 apply_chat_template=False,
                 iteration_log_path=log,
@@ -185,7 +197,7 @@ def test_warm_up_sends_as_many_as_it_is_told(served, whole):
 def test_a_failed_request_is_a_row_with_its_error(whole):
     mixed = requests(6)
     mixed[2] = TimedRequest("Hi", 0, 0.0, 3)
-    mixed[4] = TimedRequest("word " * 100, 4, 0.0, 100)
+    mixed[4] = TimedRequest("word " * 200, 4, 0.0, 100)
     run = load(whole, mixed)
     errors = run.requests["error"]
     assert "max_tokens) is 0" in errors[2]
@@ -268,10 +280,10 @@ def bench_load(*arguments):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_command_prints_figures_and_writes_every_file(served, small_engine, tmp_path, stream):
+def test_the_command_prints_figures_and_writes_every_file(served, engine_dir, tmp_path, stream):
     files = ["--csv", tmp_path / "run.csv", "--perfetto", tmp_path / "run.json"]
     what = ["--dataset", "mild", "--requests", 9, "--rate", 100, "--warm-up", 2, "--objective", "latency=60000"]
-    where = ["--url", served[stream][0].grpc_url, "--engine-dir", small_engine]
+    where = ["--url", served[stream][0].grpc_url, "--engine-dir", engine_dir]
     result = bench_load(*where, *what, *files, *(["--stream"] if stream else []), "--json")
     assert result.exit_code == 0, result.exception
     printed = json.loads(result.stdout)
@@ -285,13 +297,13 @@ def test_the_command_prints_figures_and_writes_every_file(served, small_engine, 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_command_with_what_it_has(served, small_engine, tmp_path, number):
+def test_a_signal_ends_the_command_with_what_it_has(served, engine_dir, tmp_path, number):
     server = served[False][0]
     before = num_answered_in_all(server)
     what = ["--dataset", "mild", "--rate", "4", "--warm-up", "0", "--csv", str(tmp_path / "run.csv"), "--json"]
     command = [sys.executable, "-m", "inflight", "bench", "load", "--url", server.grpc_url, *what]
     process = subprocess.Popen(
-        [*command, "--engine-dir", str(small_engine)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--engine-dir", str(engine_dir)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     wait_until(lambda: num_answered(server) >= before + 3, "three requests are answered")
     process.send_signal(number)
@@ -302,9 +314,9 @@ def test_a_signal_ends_the_command_with_what_it_has(served, small_engine, tmp_pa
     assert "The benchmark was interrupted after " in errors and "requests answered (" in errors
 
 
-def test_a_server_that_gives_whole_answers_is_not_asked_for_pieces(served, small_engine):
+def test_a_server_that_gives_whole_answers_is_not_asked_for_pieces(served, engine_dir):
     url = served[False][0].grpc_url
-    result = bench_load("--url", url, "--engine-dir", small_engine, "--dataset", "mild", "--stream")
+    result = bench_load("--url", url, "--engine-dir", engine_dir, "--dataset", "mild", "--stream")
     assert isinstance(result.exception, CourseError) and "leave out --stream" in str(result.exception)
 
 
@@ -320,6 +332,6 @@ def test_a_server_that_gives_whole_answers_is_not_asked_for_pieces(served, small
         (["--rate", "0"], "The rate is 0"),
     ],
 )
-def test_a_wrong_value_is_named_before_anything_starts(small_engine, arguments, fact):
-    result = bench_load("--engine-dir", small_engine, "--dataset", "mild", *arguments)
+def test_a_wrong_value_is_named_before_anything_starts(engine_dir, arguments, fact):
+    result = bench_load("--engine-dir", engine_dir, "--dataset", "mild", *arguments)
     assert isinstance(result.exception, CourseError) and fact in str(result.exception)
