@@ -41,8 +41,8 @@ def refuse_open(home: Path) -> None:
     else:
         return
     raise CourseError(
-        f"The cache folder {home} is not used, for others could change what runs from it: {problem}. To go on, {first}, "
-        "or set INFLIGHT_HOME to a folder of your own."
+        f"The cache folder {home} is not used, for others could change what runs from it: {problem}. To go on, "
+        f"{first}, or set INFLIGHT_HOME to a folder of your own."
     )
 
 

@@ -7,7 +7,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submodules=["q4_1", "tokenizer", "weights"],
     submod_attrs={
         "own_quantizer": ["quantized"],
-        "sources": ["DEFAULT", "Checkpoint", "fetch"],
+        "sources": ["DEFAULT", "Checkpoint", "cache_dir", "fetch"],
         "tokenizer": ["load_tokenizer"],
         "weights": ["GgufFile"],
     },

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-BLOCK, STEPS = 32, 15
+BLOCK, BLOCK_BYTES, STEPS = 32, 20, 15
 # Widths of the range of q that are tried, over that from the smallest weight to the largest.
 WIDTHS = (1.0, 0.94, 0.88, 0.82, 0.76, 0.7)
 AT_ONCE = 8192  # blocks: a megabyte, so that a search stays in the processor's cache

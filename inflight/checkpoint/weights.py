@@ -100,7 +100,9 @@ class GgufFile:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
             raise CourseError(f"The GGUF file {path} cannot be read ({reason}): download or copy it again.") from error
         array = gguf.GGUFValueType.ARRAY
-        self.kinds = {field.name: (field.types[0], field.types[-1] if field.types[0] == array else None) for field in fields}
+        self.kinds = {
+            field.name: (field.types[0], field.types[-1] if field.types[0] == array else None) for field in fields
+        }
         self.tensors = {tensor.name: tensor for tensor in reader.tensors}
 
     def shape(self) -> Shape:
@@ -116,7 +118,7 @@ class GgufFile:
         try:
             heads, hidden = values["attention.head_count"], values["embedding_length"]
             return Shape(
-                architecture=architecture,
+                architecture=values["general.architecture"],
                 layers=values["block_count"],
                 hidden=hidden,
                 feed_forward=values["feed_forward_length"],

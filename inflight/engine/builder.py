@@ -138,7 +138,7 @@ def _reading(checkpoint: Checkpoint) -> Iterator[None]:
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
         raise CourseError(
-            f"The checkpoint {checkpoint.path} cannot be read ({reason[:300]}). Fetch it again: `inflight fetch`."
+            f"The checkpoint {checkpoint.path} cannot be read ({reason[:300]}). Give another one, or get it again."
         ) from error
 
 
@@ -147,21 +147,20 @@ def _compile(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
     from inflight.engine.openvino import four_bits, slow_rotation, steps
 
     written = gguf_file = aside / "weights.gguf"
+    if checkpoint.format != "gguf":
+        raise CourseError(
+            f"{checkpoint.path} is a Hugging Face folder, and engines for a CPU are built from GGUF files: give the "
+            "model's .gguf file, or build for a GPU (--tier cuda)."
+        )
+    source = checkpoints.weights.GgufFile(checkpoint.path)
+    stored = source.precision()
+    as_stored = {"W4": "W4A8", "W8": "W8A16"}.get(stored or "")
+    quant_algo = as_stored if config.quant_algo == "auto" else config.quant_algo
     try:
-        if checkpoint.format == "hf":
-            quant_algo = None if config.quant_algo == "auto" else config.quant_algo
-            checkpoints.weights.from_huggingface(checkpoint.path, gguf_file, quant_algo)
-            source = checkpoints.weights.GgufFile(gguf_file)
+        if stored == checkpoints.weights.bits(quant_algo):
+            gguf_file = Path(checkpoint.path)
         else:
-            source = checkpoints.weights.GgufFile(checkpoint.path)
-            source.shape()  # before the compiler believes what the file says of itself
-            stored = source.precision()
-            as_stored = {"W4": "W4A8", "W8": "W8A16"}.get(stored or "")
-            quant_algo = as_stored if config.quant_algo == "auto" else config.quant_algo
-            if stored == checkpoints.weights.bits(quant_algo):
-                gguf_file = Path(checkpoint.path)
-            else:
-                checkpoints.weights.requantize(source, gguf_file, quant_algo)
+            checkpoints.weights.requantize(source, gguf_file, quant_algo)
         tokenizer.write_files(checkpoint, source.metadata, aside)
         graph, of_graph = steps.to_graph(gguf_file, aside), checkpoints.weights.GgufFile(gguf_file)
         is_slower = slow_rotation.slow_down(graph, of_graph)

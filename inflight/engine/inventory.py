@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from inflight import cache, manifest, trust
+from inflight import cache, manifest
 from inflight.engine.folder import CONFIG_FILE, engine_version
 from inflight.paths import cache_dir
 
@@ -34,17 +34,13 @@ def kept() -> list[KeptEngine]:
     place = cache_dir().absolute() / "engines"
     with cache.cache_errors():
         there = {path.name: path for path in place.iterdir()} if place.is_dir() else {}
-        locks = {name.removesuffix(".lock") for name in there if name.endswith(".lock")}
         names = {name for name in there if not name.startswith(".") and not name.endswith(".lock")}
-        makers = {name: maker for name in locks | names if (maker := cache.holder(place / f"{name}.lock"))}
-        return [_look_at(place / name, makers.get(name)) for name in sorted(names | set(makers))]
+        return [_look_at(place / name) for name in sorted(names)]
 
 
-def _look_at(folder: Path, maker: str | None) -> KeptEngine:
+def _look_at(folder: Path) -> KeptEngine:
     size = sum(path.lstat().st_size for path in folder.rglob("*")) if folder.is_dir() else 0
     state, fix = _state(folder, size)
-    if maker:
-        state, fix = f"being made: {maker}", "wait for it"
     return KeptEngine(folder.name, size, state, fix)
 
 
@@ -52,8 +48,6 @@ def _state(folder: Path, size: int) -> tuple[str, str]:
     """State and fix of an engine that nobody is making."""
     again = "nothing to do: it is built again when it is next used"
     old = f"nothing to do, for another is built when it is needed; to free the space: rm -r {folder}"
-    if found := trust.doubt(folder, holds_files=True) or trust.doubt_within(folder):
-        return f"not used: {found}", f"move it away: mv {folder} {folder}.old"
     if folder.is_symlink() or not folder.is_dir():
         return "damaged: not a folder", again
     by_content = size <= MOST_HASHED_BYTES

@@ -61,7 +61,7 @@ def test_the_folder_is_in_the_cache_and_made_once(small_checkpoint, small_folder
 def test_the_weights_are_the_checkpoints_in_bfloat16(small_checkpoint, small_folder):
     from safetensors import safe_open
 
-    source = {tensor.name: tensor.data for tensor in weights.GgufFile(small_checkpoint.path).reader.tensors}
+    source = {name: tensor.data for name, tensor in weights.GgufFile(small_checkpoint.path).tensors.items()}
     with safe_open(small_folder / "model.safetensors", framework="pt") as tensors:
         found = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118  no dict, and not iterable
     assert {str(tensor.dtype) for tensor in found.values()} == {"torch.bfloat16"}

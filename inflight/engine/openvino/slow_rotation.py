@@ -31,7 +31,7 @@ def slow_down(graph: ov.Model, source: GgufFile) -> bool:
     if factors is None:
         return False
     shape = source.shape()
-    plain = rotary.frequencies(shape.head_size, shape.rope_base or 10000.0)
+    plain = rotary.frequencies(shape.head_size, shape.rope_base)
     constant = _frequencies(graph)
     if constant is None or constant.data.size != plain.size or not np.allclose(constant.data.ravel(), plain, rtol=1e-3):
         raise CourseError(

@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from inflight import schemas
-from inflight.checkpoint import folder_files, meaningless, rotary, tokenizer
+from inflight.checkpoint import meaningless, rotary, sources, tokenizer
 from inflight.checkpoint.shapes import Gpt2Config, LlamaConfig, ModelConfig, read_llama, refuse_unless
 from inflight.checkpoint.sources import Checkpoint
 from inflight.checkpoint.weights import GgufFile
@@ -96,12 +96,7 @@ def _from_gguf(checkpoint: Checkpoint, config: BuildConfig, folder: Path) -> tup
     shape = source.shape()
     if shape.architecture != "llama":
         raise _not_computed(checkpoint.path, shape.architecture)
-    if shape.rotated not in (None, shape.head_size):
-        raise CourseError(
-            f"{checkpoint.path} rotates {shape.rotated} of the {shape.head_size} numbers of a head, and the course "
-            "computes models that rotate all: use another checkpoint."
-        )
-    tensors = {tensor.name: tensor for tensor in source.reader.tensors}
+    tensors = source.tensors
 
     def get(name: str) -> torch.Tensor:
         values = torch.tensor(gguf.dequantize(tensors[name].data, tensors[name].tensor_type))
@@ -112,8 +107,8 @@ def _from_gguf(checkpoint: Checkpoint, config: BuildConfig, folder: Path) -> tup
     model = {
         "architecture": LLAMA,
         **shape.sizes(),
-        "norm_epsilon": 1e-5 if shape.epsilon is None else shape.epsilon,
-        "rotary_base": shape.rope_base or 10000.0,
+        "norm_epsilon": source.metadata.get("llama.attention.layer_norm_rms_epsilon", 1e-5),
+        "rotary_base": shape.rope_base,
         "share_embedding_table": "output.weight" not in tensors,
     }
     weights = _llama(get, GGUF_LLAMA, model)
@@ -127,7 +122,7 @@ def _from_gguf(checkpoint: Checkpoint, config: BuildConfig, folder: Path) -> tup
 
 
 def _from_huggingface(checkpoint: Checkpoint, config: BuildConfig, folder: Path) -> tuple[dict, str | None]:
-    files = [file for file in folder_files.checked(checkpoint.path) if file.suffix == ".safetensors"]
+    files = [file for file in sources.folder_files(checkpoint.path) if file.suffix == ".safetensors"]
     read, model = described(checkpoint.path / "config.json")
     with ExitStack() as stack:
         opened = [stack.enter_context(safe_open(file, framework="pt")) for file in files]

@@ -1,16 +1,13 @@
 """Checkpoints whose rotation of positions is slowed, as that of Llama 3.1 and later: the engine for CPUs follows."""
 
-import json
-import shutil
-
+import gguf
 import numpy as np
 import pytest
 import torch
 import transformers
 
 from inflight import checkpoint as checkpoints
-from inflight.checkpoint import rotary, weights
-from inflight.checkpoint.shapes import RopeParameters
+from inflight.checkpoint import weights
 from inflight.checkpoint.weights import GgufFile
 from inflight.engine import model as engine_model
 from inflight.engine.config import Chunk
@@ -45,15 +42,64 @@ def prompts():
 
 
 @pytest.fixture(scope="module")
-def slowed(small_checkpoint, tmp_path_factory):
-    """A Hugging Face folder."""
-    return write_tiny("llama", small_checkpoint.path, tmp_path_factory.mktemp("slowed") / "hf", rope_parameters=LLAMA3)
+def folder(small_checkpoint, tmp_path_factory):
+    """A Hugging Face folder of a model with a slowed rotation."""
+    target = tmp_path_factory.mktemp("slowed") / "hf"
+    return write_tiny("llama", small_checkpoint.path, target, rope_parameters=LLAMA3).path
 
 
 @pytest.fixture(scope="module")
-def expected(slowed, prompts):
+def slowed(folder, small_checkpoint, tmp_path_factory):
+    """The same as a GGUF file, with the factors in a tensor of their own as llama.cpp's converter writes them."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    config, heads = (
+        model.config,
+        {"q_proj": model.config.num_attention_heads, "k_proj": model.config.num_key_value_heads},
+    )
+    path = tmp_path_factory.mktemp("slowed") / "slowed.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    source = GgufFile(small_checkpoint.path)
+    for key, (kind, item_kind) in source.kinds.items():
+        if key.startswith("tokenizer."):
+            writer.add_key_value(key, source.metadata[key], kind, sub_type=item_kind)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_rope_freq_base(LLAMA3["rope_theta"])
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
+    writer.add_tensor(weights.ROTARY_FACTORS, factors(config))
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for name, tensor in model.state_dict().items():
+        values = tensor.numpy()
+        if name.split(".")[-2] in heads:  # the halves of a head become neighbours
+            parts = values.reshape(heads[name.split(".")[-2]], 2, config.head_dim // 2, -1)
+            values = parts.swapaxes(1, 2).reshape(values.shape)
+        values = values if values.ndim == 1 else values.astype(np.float16)
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return checkpoints.fetch(path)
+
+
+def factors(config) -> np.ndarray:
+    """What each frequency is divided by, float32 [head_size / 2], as transformers computes it."""
+    plain = 1.0 / LLAMA3["rope_theta"] ** (np.arange(0, config.head_dim, 2) / config.head_dim)
+    slower, _ = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")
+    return (plain / slower.numpy()).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def expected(folder, prompts):
     """Hugging Face's logits of each prompt's next token."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(slowed.path, dtype=torch.float32).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.inference_mode():
         return [model(torch.tensor([prompt])).logits[0, -1].numpy() for prompt in prompts]
 
@@ -66,17 +112,14 @@ def difference(checkpoint, folder, prompts, expected) -> float:
     return max(np.abs(ours - theirs).max() for ours, theirs in zip(logits, expected, strict=True))
 
 
-def test_from_a_hugging_face_folder_logits_are_transformers(slowed, expected, prompts, tmp_path):
+def test_logits_are_transformers(slowed, expected, prompts, tmp_path):
     assert difference(slowed, tmp_path / "engine", prompts, expected) < TOLERANCE
 
 
-def test_from_a_gguf_file_too_with_its_precision_or_another(slowed, expected, prompts, tmp_path):
-    path = tmp_path / "slowed.gguf"
-    weights.from_huggingface(slowed.path, path, None)
-    assert difference(checkpoints.fetch(str(path)), tmp_path / "engine", prompts, expected) < TOLERANCE
-    weights.requantize(GgufFile(path), tmp_path / "again.gguf", "W8A16")
+def test_another_precision_keeps_the_factors(slowed, tmp_path):
+    weights.requantize(GgufFile(slowed.path), tmp_path / "again.gguf", "W8A16")
     again = GgufFile(tmp_path / "again.gguf").rotary_factors()
-    assert np.array_equal(again, rotary.factors(RopeParameters(**LLAMA3), 16, 10000.0))
+    assert np.array_equal(again, GgufFile(slowed.path).rotary_factors()) and again.max() > 1
 
 
 def test_without_the_factors_it_would_be_another_model(slowed, expected, prompts, tmp_path, monkeypatch):
@@ -84,26 +127,6 @@ def test_without_the_factors_it_would_be_another_model(slowed, expected, prompts
     assert difference(slowed, tmp_path / "engine", prompts, expected) > 5 * TOLERANCE
 
 
-def test_factors_are_those_of_transformers():
-    config = transformers.LlamaConfig(hidden_size=256, num_attention_heads=4, rope_parameters=LLAMA3)
-    frequencies, _ = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")
-    ours = rotary.frequencies(64, 10000.0) / rotary.factors(RopeParameters(**LLAMA3), 64, 10000.0)
-    np.testing.assert_allclose(ours, frequencies.numpy(), rtol=1e-5)
-    assert rotary.factors(RopeParameters(), 64, 10000.0) is None
-
-
-@pytest.mark.parametrize(
-    "changed, said",
-    [
-        ({"rope_type": "yarn"}, "has rope_type = 'yarn', and the course computes 'default' or 'llama3' only"),
-        ({"rope_type": "linear"}, "has rope_type = 'linear', and the course computes"),
-        ({"low_freq_factor": 4.0}, "has high_freq_factor 4.0 and low_freq_factor 4.0"),
-    ],
-    ids=str,
-)
-def test_another_rotation_is_refused_instead_of_computed_wrongly(slowed, tmp_path, changed, said):
-    folder = shutil.copytree(slowed.path, tmp_path / "other")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "rope_parameters": {**LLAMA3, **changed}}))
-    with pytest.raises(CourseError, match=said):
-        build_small(checkpoints.fetch(str(folder)), tmp_path / "engine", **EXACT)
+def test_a_hugging_face_folder_is_refused_on_a_cpu(folder, tmp_path):
+    with pytest.raises(CourseError, match="is a Hugging Face folder, and engines for a CPU are built from GGUF files"):
+        build_small(checkpoints.fetch(folder), tmp_path / "engine", **EXACT)
