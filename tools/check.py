@@ -24,7 +24,6 @@ STEPS = {
     "workflows": [f"{SCRIPTS}/zizmor", "--offline", "--quiet", "--strict-collection", ".github/workflows"],
     "scripts": [f"{SCRIPTS}/shellcheck", ".ci/run", "postBuild", *map(str, sorted((COURSE / "assets").rglob("*.sh")))],
     "notebooks": [*PYTHON, "tools.lessons", "check"],
-    "instructor": [*PYTHON, "tools.instructor", "check"],
     "advisories": [*PYTHON, "tools.audit"],
 }
 

@@ -384,7 +384,7 @@ def lab(
     lesson: Annotated[str | None, typer.Argument(help="Lesson to open, such as 03; by default the first.")] = None,
     fresh: Annotated[
         bool,
-        typer.Option("--fresh", help="Begin anew, this lesson or all; what was there is moved to a folder beside it."),
+        typer.Option("--fresh", help="Begin anew, this lesson or all; what was there is kept beside it."),
     ] = False,
     prepare_only: Annotated[bool, typer.Option("--prepare-only", help="Make the copies, and open nothing.")] = False,
 ) -> None:
@@ -404,16 +404,11 @@ def lab(
     numbered = lesson if lesson is None or lesson.isdigit() else lesson[:2]
     prepared = workspace.prepare(folder, fresh=(numbered or "all") if fresh else None)
     first = workspace.lecture(folder, lesson)
-    if prepared.aside:
-        console.print(f"What was there is in {escape(str(prepared.aside))}.", soft_wrap=True)
     if prepared.made:
         console.print(f"Copied {len(prepared.made)} notebooks to {escape(str(folder))}.", soft_wrap=True)
-    if prepared.newer:
-        console.print(
-            f"The course has a newer version of {', '.join(prepared.newer)}; yours stays as it is. "
-            "`inflight lab NN --fresh` gives you the new one, and keeps yours beside it.",
-            soft_wrap=True,
-        )
+    if prepared.before:
+        kept = ", ".join(str(path.relative_to(folder)) for path in prepared.before)
+        console.print(f"What you had there is kept beside them: {escape(kept)}.", soft_wrap=True)
     if not prepare_only:
         workspace.open_lab(folder, first, jupyters)
 

@@ -144,7 +144,7 @@ def _reading(checkpoint: Checkpoint) -> Iterator[None]:
 
 def _compile(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
     """Write graph, weights and tokenizer into `aside`; return the `pretrained_config`."""
-    from inflight.engine import four_bits, openvino_steps, slow_rotation
+    from inflight.engine.openvino import four_bits, slow_rotation, steps
 
     written = gguf_file = aside / "weights.gguf"
     try:
@@ -163,10 +163,10 @@ def _compile(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
             else:
                 checkpoints.weights.requantize(source, gguf_file, quant_algo)
         tokenizer.write_files(checkpoint, source.metadata, aside)
-        graph, of_graph = openvino_steps.to_graph(gguf_file, aside), checkpoints.weights.GgufFile(gguf_file)
+        graph, of_graph = steps.to_graph(gguf_file, aside), checkpoints.weights.GgufFile(gguf_file)
         is_slower = slow_rotation.slow_down(graph, of_graph)
         if four_bits.make_exact(graph, of_graph) or is_slower:
-            openvino_steps.save(graph, aside)
+            steps.save(graph, aside)
     finally:
         written.unlink(missing_ok=True)
     return _pretrained_config(checkpoint, config, quant_algo, source)
@@ -174,7 +174,7 @@ def _compile(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
 
 def _write(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
     """The same for a GPU."""
-    from inflight.engine import torch_builder
+    from inflight.engine.torch import builder as torch_builder
 
     return torch_builder.write_engine(checkpoint, config, aside)
 

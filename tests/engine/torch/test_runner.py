@@ -20,13 +20,13 @@ from inflight.checkpoint import sources as checkpoints
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine import builder as engine
 from inflight.engine import model as engine_model
-from inflight.engine import torch_attention
 from inflight.engine.config import Chunk, ExecutorConfig, Request
 from inflight.engine.executor import Executor
 from inflight.engine.folder import accept, read
-from inflight.engine.torch_attention import by_flash_attention, by_gathering
-from inflight.engine.torch_graphs import StepBuffers
-from inflight.engine.torch_runner import TorchModel
+from inflight.engine.torch import attention as torch_attention
+from inflight.engine.torch.attention import by_flash_attention, by_gathering
+from inflight.engine.torch.graphs import StepBuffers
+from inflight.engine.torch.runner import TorchModel
 from inflight.errors import CourseError
 from tests.engines import SMALL_BUILD, SMALL_VOCAB, build_small, build_tiny, write_tiny
 
@@ -360,7 +360,7 @@ def test_random_weights_are_made_from_a_seed_and_never_stored_and_say_that_they_
     assert info.pretrained_config["seed"] == 0
     answers = []
     for _ in range(2):
-        with caplog.at_level(logging.WARNING, "inflight.engine.torch_runner"), Executor.load(folder) as executor:
+        with caplog.at_level(logging.WARNING, "inflight.engine.torch.runner"), Executor.load(folder) as executor:
             answers.append(executor.generate(Request([1, 2, 3], 8)).token_ids)
         assert "are random: what it answers means nothing" in caplog.text
     assert answers[0] == answers[1]

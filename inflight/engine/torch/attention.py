@@ -22,7 +22,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from inflight import cache as cache_folder
 
-log = logging.getLogger("inflight.engine.torch_runner")
+log = logging.getLogger("inflight.engine.torch.runner")
 
 # Queries [tokens, heads, head size] and a layer's cache in, [tokens, heads, head size] out; the new tokens are in the
 # cache already.

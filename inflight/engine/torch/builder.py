@@ -2,7 +2,7 @@
 
 A checkpoint is a GGUF file of a Llama, a Hugging Face folder of a Llama or a GPT-2, or an architecture alone, whose
 weights are random and made when the engine is loaded. Whatever it calls its tensors and however it lays them out, the
-engine has them as `torch_weights` says.
+engine has them as `weights` says.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from inflight.checkpoint import folder_files, meaningless, rotary, tokenizer
 from inflight.checkpoint.shapes import Gpt2Config, LlamaConfig, ModelConfig, read_llama, refuse_unless
 from inflight.checkpoint.sources import Checkpoint
 from inflight.checkpoint.weights import GgufFile
-from inflight.engine import torch_weights
 from inflight.engine.config import BuildConfig
 from inflight.engine.folder import TORCH_WEIGHTS_FILE
-from inflight.engine.torch_weights import FREQUENCIES, GPT2, LLAMA
+from inflight.engine.torch import weights as torch_weights
+from inflight.engine.torch.weights import FREQUENCIES, GPT2, LLAMA
 from inflight.errors import CourseError
 
 Get = Callable[[str], torch.Tensor]  # a tensor of a checkpoint by its name there

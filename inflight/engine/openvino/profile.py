@@ -15,8 +15,8 @@ import openvino as ov
 
 from inflight.engine.config import Chunk
 from inflight.engine.folder import EngineInfo
-from inflight.engine.four_bits import SUMS
-from inflight.engine.openvino_runner import OpenVINOModel
+from inflight.engine.openvino.four_bits import SUMS
+from inflight.engine.openvino.runner import OpenVINOModel
 
 ATTENTION, FEED_FORWARD, OUTPUT = "attention, products", "feed-forward, products", "output, product"
 KERNEL, NORMS, ROTARY, REST = "attention, kernel", "norms", "rotary", "rest"

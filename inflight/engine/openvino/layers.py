@@ -1,4 +1,4 @@
-"""A layer of a Llama, told in its main operations: what `openvino_layers.read_layer` finds in a graph."""
+"""A layer of a Llama, told in its main operations: what `read_layer` finds in a graph."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ import functools
 import torch
 from torch.nn.functional import embedding, gelu, layer_norm, linear, rms_norm, silu
 
-from inflight.engine.torch_attention import Attend, Step
-from inflight.engine.torch_weights import FREQUENCIES, LLAMA
+from inflight.engine.torch.attention import Attend, Step
+from inflight.engine.torch.weights import FREQUENCIES, LLAMA
 
 Weights = dict[str, torch.Tensor]
 MOST_PACKED_ROWS = 32  # with more tokens, a matrix of whole numbers is better turned into floating point once
@@ -219,7 +219,7 @@ class LanguageModel:
     model : dict
         `pretrained_config` of the engine.
     weights : dict
-        By the names of `torch_weights.shapes`.
+        By the names of `weights.shapes`.
     positions : int
         Most tokens of a sequence.
     """

@@ -7,7 +7,7 @@
     keep_last_tokens(graph)
     program = compiled(graph, build_config, "W4A8")
 
-`builder.build` takes the first three steps, `openvino_runner.OpenVINOModel` the others. `operations` and `fused` say
+`builder.build` takes the first three steps, `runner.OpenVINOModel` the others. `operations` and `fused` say
 what a graph and a program consist of.
 """
 

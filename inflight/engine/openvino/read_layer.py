@@ -4,7 +4,7 @@ layer = read_layer(to_graph(checkpoint.path, folder), 1)
 layer.steps[1]              # Step(name="query", after=("norm 1",), matrix=(576, 576))
 layer.num_operations        # all of them: most unpack weights, reshape or turn
 
-The graph is as `openvino_steps.to_graph` gives it: there a layer ends with an addition that is called after its number.
+The graph is as `steps.to_graph` gives it: there a layer ends with an addition that is called after its number.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import openvino as ov
 
-from inflight.engine.layers import INPUT, Layer, Step
+from inflight.engine.openvino.layers import INPUT, Layer, Step
 
 END = "model.layers.self_attn.add1.layer{}"  # the name of the last operation of a layer
 MAIN = ("MatMul", "ReadValue", "ScaledDotProductAttention", "Swish")  # and some of Add and Multiply

@@ -5,8 +5,8 @@
     rows = model.forward([Chunk(token_ids=[1, 2, 3], num_past=0, blocks=[0])])
     rows[0].argmax()                                                 # the likeliest token; the logits stay on the GPU
 
-Read on: `torch_layers` is the model, `torch_attention` how it finds the keys of a sequence in the blocks of the cache,
-`torch_graphs` how the step of single tokens is recorded and replayed. The same code runs on a CPU, for tests.
+Read on: `layers` is the model, `attention` how it finds the keys of a sequence in the blocks of the cache,
+`graphs` how the step of single tokens is recorded and replayed. The same code runs on a CPU, for tests.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ import numpy as np
 import torch
 
 from inflight import schemas
-from inflight.engine import torch_attention, torch_device, torch_weights
 from inflight.engine.config import Chunk
 from inflight.engine.config_file import TorchConfig
 from inflight.engine.folder import DTYPE_BYTES, EngineInfo
-from inflight.engine.torch_attention import Step
-from inflight.engine.torch_graphs import DecodeGraphs, StepBuffers
-from inflight.engine.torch_layers import LanguageModel
+from inflight.engine.torch import attention as torch_attention
+from inflight.engine.torch import device as torch_device
+from inflight.engine.torch import weights as torch_weights
+from inflight.engine.torch.attention import Step
+from inflight.engine.torch.graphs import DecodeGraphs, StepBuffers
+from inflight.engine.torch.layers import LanguageModel
 
-log = logging.getLogger("inflight.engine.torch_runner")
+log = logging.getLogger("inflight.engine.torch.runner")
 
 
 class Row:
