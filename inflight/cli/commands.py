@@ -100,8 +100,7 @@ def _print_checks(rows: list, title: str) -> None:
 def _print_engines(engines: list) -> None:
     table = _plain_table("engines in the cache", "engine", "MB", "state")
     for row in engines:
-        state = escape(row.state) + (f"\n[bold]fix:[/] {escape(row.fix)}" if row.fix else "")
-        table.add_row(escape(row.name), f"{row.bytes / 1e6:.1f}", state)
+        table.add_row(escape(row.name), f"{row.bytes / 1e6:.1f}", escape(row.state))
     if engines:
         console.print(table)
 
@@ -114,16 +113,10 @@ def _plain_table(title: str, *columns: str) -> Table:
     return table
 
 
-@app.command()
-def accept(
-    engine_dir: Annotated[Path, typer.Argument(metavar="FOLDER", help="Engine folder that you changed on purpose.")],
-) -> None:
-    """Take the files of an engine that you changed by hand as they are now; otherwise it is refused as damaged.
-
-    Example: [bold]inflight accept engine[/]
-    """
-    engine.accept(engine_dir)
-    print(f"{engine_dir} is taken as it is now.")
+@app.command(hidden=True)
+def accept(engine_dir: Annotated[Path, typer.Argument(metavar="FOLDER")]) -> None:
+    """What became of it."""
+    raise CourseError(f"`inflight accept` is gone: {engine_dir} is loaded as it is now, there is nothing to accept.")
 
 
 @app.command()
