@@ -42,10 +42,7 @@ PTRACE_CONT, PTRACE_SEIZE = 7, 0x4206
 
 
 def write_small_gguf(source: weights.GgufFile, target: Path) -> Path:
-    """The first layers and tokens of `source` as a GGUF file of its own, in 16-bit floating point.
-
-    No weight has more digits than bfloat16 holds: the Hugging Face folder of the file has the same weights.
-    """
+    """The first layers and tokens of `source` as a GGUF file of its own, in 16-bit floating point."""
     changed = {
         "llama.block_count": SMALL_LAYERS,
         "llama.vocab_size": SMALL_VOCAB,
@@ -62,7 +59,6 @@ def write_small_gguf(source: weights.GgufFile, target: Path) -> Path:
         if part == "blk" and int(rest.partition(".")[0]) >= SMALL_LAYERS:
             continue
         values = gguf.dequantize(tensor.data, tensor.tensor_type)
-        values = (values.view("uint32") & 0xFFFF0000).view("float32")
         if tensor.name == "token_embd.weight":
             values = values[:SMALL_VOCAB]
         writer.add_tensor(tensor.name, values if values.ndim == 1 else values.astype("float16"))
