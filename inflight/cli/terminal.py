@@ -22,7 +22,6 @@ from inflight import checkpoint, engine, triton
 from inflight.errors import CourseError
 
 if TYPE_CHECKING:
-    from inflight.checkpoint import Checkpoint
     from inflight.triton import Server
 
 MOST_RESTARTS, RESTARTS_WITHIN_S = 3, 600  # of a server that dies
@@ -116,15 +115,9 @@ def values(pairs: list[str] | None) -> dict[str, str]:
     return found
 
 
-def fetch(source: str) -> Checkpoint:
-    """`checkpoint.fetch` with its progress."""
-    with progress("Getting the checkpoint") as show:
-        return checkpoint.fetch(source, lambda done, total: show("downloading", done, total))
-
-
 def cached_engine() -> Path:
-    """The engine of the course's model, fetched and built if it is not there yet."""
-    source = fetch(checkpoint.DEFAULT)
+    """The engine of the course's model, built if it is not there yet."""
+    source = checkpoint.fetch()
     with progress("Preparing the engine (built once, then kept)"):
         return engine.cached(source)
 

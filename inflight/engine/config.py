@@ -36,7 +36,7 @@ TIER_OPTIONS: dict[str, dict[str, tuple]] = {
     "cuda": {
         "dtype": ("bfloat16", "float16", "float32"),
         "tokens_per_block": (TOKENS_PER_BLOCK, 64, 128, 256),
-        "quant_algo": ("auto", None, "W8A16"),
+        "quant_algo": ("auto", None),
         "kv_cache_quant_algo": (None,),
     },
 }
@@ -87,7 +87,7 @@ class BuildConfig:
     quant_algo: str | None = setting(
         "auto",
         "Precision of a matrix product: W8A16, W4A16, W4A8, none, or auto: the checkpoint's weights, A8 at 4 bits. "
-        "On a GPU: W8A16, none, or auto, which takes 4-bit weights as floating point.",
+        "On a GPU: none, or auto, which is the same: 4-bit weights are taken as floating point.",
     )
     kv_cache_quant_algo: str | None = setting(
         None, "Precision of the KV cache: INT8 (on a CPU), or none for that of dtype."
@@ -343,20 +343,20 @@ class IterationStats:
 
     iteration: int
     timestamp: float
-    iteration_ms: float
-    active: int
-    scheduled: int
-    waiting: int
-    paused: int
-    context_tokens: int
-    generation_tokens: int
-    kv_blocks_used: int
-    kv_blocks_free: int
-    kv_blocks_max: int
-    kv_blocks_reused: int
-    tokens_per_block: int
-    finished: int
-    empty_seats: int
-    requests: list[list[int]]
-    paused_ids: list[int]
+    iteration_ms: float = 0.0
+    active: int = 0
+    scheduled: int = 0
+    waiting: int = 0
+    paused: int = 0
+    context_tokens: int = 0
+    generation_tokens: int = 0
+    kv_blocks_used: int = 0
+    kv_blocks_free: int = 0
+    kv_blocks_max: int = 0
+    kv_blocks_reused: int = 0
+    tokens_per_block: int = 0
+    finished: int = 0
+    empty_seats: int = 0
+    requests: list[list[int]] = field(default_factory=list)
+    paused_ids: list[int] = field(default_factory=list)
     longest_wait: list[int] | None = None

@@ -14,9 +14,8 @@ import numpy as np
 import openvino as ov
 
 from inflight.engine.config import Chunk
-from inflight.engine.folder import EngineInfo
+from inflight.engine.folder import EngineInfo, cannot_be_loaded
 from inflight.engine.openvino import steps
-from inflight.errors import CourseError
 
 
 class OpenVINOModel:
@@ -49,10 +48,7 @@ class OpenVINOModel:
             self._graph = graph if profiled else None
             self._compiled = steps.compiled(graph, self.info.build_config, quant_algo, profiled)
         except RuntimeError as error:
-            raise CourseError(
-                f"The engine in {self.info.folder} cannot be loaded "
-                f"({str(error).strip().splitlines()[-1]}). Build it again: `inflight build`."
-            ) from error
+            raise cannot_be_loaded(info, error) from error
         self._request = self._compiled.create_infer_request()
         self._cache_shapes = steps.cache_shapes(self._compiled)
         self.block_bytes = steps.block_bytes(self._compiled)

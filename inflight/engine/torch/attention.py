@@ -1,37 +1,37 @@
 """Attention over a paged KV cache: every new token looks at all before it, wherever their blocks lie.
 
 The cache of a layer is a tensor [blocks, tokens of a block, 2 × KV heads, head size]: a token's keys, then its values.
-A sequence finds its tokens through its row of `Step.tables`, the list of its blocks. There are three ways over the same
-cache; which one a machine has is found out when the engine is loaded, see `best`:
+A sequence finds its tokens through its row of `Step.tables`, the list of its blocks. There are two ways over the same
+cache, see `way`:
 
-- FlashAttention, built into PyTorch, reads the blocks where they lie, and takes prompts and single tokens together.
-- `flex_attention`, compiled for this GPU when the engine is loaded, reads them where they lie, for single tokens.
-- Gathering copies each sequence's blocks into one piece for PyTorch's own attention. It is right everywhere, and the
-  others are compared with it before they are used.
+- Gathering copies each sequence's blocks into one piece for PyTorch's own attention. It is right everywhere.
+- FlashAttention, built into PyTorch for GPUs, reads the blocks where they lie, and takes prompts and single tokens
+  together.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from torch.nn.functional import pad, scaled_dot_product_attention
-
-from inflight import cache as cache_folder
-
-log = logging.getLogger("inflight.engine.torch.runner")
+from torch.nn.functional import scaled_dot_product_attention
 
 # Queries [tokens, heads, head size] and a layer's cache in, [tokens, heads, head size] out; the new tokens are in the
 # cache already.
 Attend = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-Way = Callable[["Step"], Attend]
-# How far a way may be from gathering, for numbers of about 1: some of the last digits that a type has.
-TOLERANCE = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-SPLITS = 8  # parts of a long sequence that `flex_attention` reads side by side
-FLEX_ROWS = 128  # rows of queries that its mask is made for
+FLASH_BLOCK = 256  # tokens: FlashAttention takes blocks of a multiple of it
+
+
+def way(cache: torch.Tensor) -> Callable[[Step], Attend]:
+    """How attention goes over the cache of a layer: FlashAttention where the GPU, the blocks and the numbers allow."""
+    is_flash = (
+        cache.device.type == "cuda"
+        and torch.cuda.get_device_capability(cache.device) >= (8, 0)
+        and cache.shape[1] % FLASH_BLOCK == 0
+        and cache.dtype in (torch.float16, torch.bfloat16)
+    )
+    return by_flash_attention if is_flash else by_gathering
 
 
 @dataclass
@@ -72,12 +72,6 @@ class Step:
     def is_decode(self) -> bool:
         """Whether every sequence has one new token."""
         return len(self.counts) == len(self.ids)
-
-
-def split(cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values of a layer's cache, each [blocks, tokens of a block, KV heads, head size]; nothing is copied."""
-    keys, values = cache.chunk(2, dim=2)
-    return keys, values
 
 
 # Gathering ------------------------------------------------------------------------------------------------------------
@@ -138,13 +132,13 @@ def _one_prompt(queries: torch.Tensor, cache: torch.Tensor, table: torch.Tensor,
 
 
 def by_flash_attention(step: Step) -> Attend:
-    """FlashAttention over the blocks. Its version in PyTorch takes blocks of a multiple of 256 tokens."""
+    """FlashAttention over the blocks, by one call for sequences of any number of new tokens."""
     from torch.nn.attention.varlen import varlen_attn
 
     most_new = max(step.counts)
 
     def attend(queries: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
-        keys, values = split(cache)
+        keys, values = cache.chunk(2, dim=2)  # each [blocks, tokens of a block, KV heads, head size]; nothing is copied
         return varlen_attn(
             queries,
             keys,
@@ -161,156 +155,3 @@ def by_flash_attention(step: Step) -> Attend:
         )
 
     return attend
-
-
-# flex_attention -------------------------------------------------------------------------------------------------------
-
-
-class FlexAttention:
-    """`flex_attention` over the blocks for single tokens; an iteration with a prompt in it is gathered.
-
-    The cache is to it one long row of keys. A mask of blocks names those that a sequence holds, and all of them are
-    read as they are but the last, in which only so many tokens are the sequence's.
-
-    Parameters
-    ----------
-    most_sequences : int
-        Every call is made for so many, as each number would be compiled for; a sequence that is not there has no block.
-    """
-
-    def __init__(self, most_sequences: int):
-        # What is compiled is kept for the next time, and read as code: not in a folder that others can write. Compiled
-        # here, and not by processes of PyTorch's that outlive this one.
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder.folder("compiled"))
-        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-        from torch.nn.attention.flex_attention import flex_attention
-
-        self._most_sequences = most_sequences
-        self._compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True)
-
-    def __call__(self, step: Step) -> Attend:
-        if not step.is_decode:
-            return by_gathering(step)
-        number, missing = len(step.counts), self._most_sequences - len(step.counts)
-        lengths, tables = pad(step.lengths, (0, missing)), pad(step.tables, (0, 0, 0, missing))
-        masks: list = []
-
-        def attend(queries: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
-            if not masks:  # the same for every layer
-                masks.append(self._mask(lengths, tables, *cache.shape[:2]))
-            keys, values = (part.flatten(0, 1).transpose(0, 1)[None] for part in split(cache))
-            attended = self._compiled(
-                pad(queries, (0, 0, 0, 0, 0, missing)).contiguous()[:, :, None],
-                keys,
-                values,
-                block_mask=masks[0],
-                enable_gqa=queries.shape[1] != keys.shape[1],
-                kernel_options={"SPLIT_KV": SPLITS},
-            )
-            return attended[:number, :, 0]
-
-        return attend
-
-    def _mask(self, lengths: torch.Tensor, tables: torch.Tensor, num_blocks: int, width: int):
-        from torch.nn.attention.flex_attention import BlockMask
-
-        counts = (lengths + width - 1) // width
-        last = tables.gather(1, (counts - 1).clamp(min=0)[:, None].long())[:, 0]
-        rest = lengths - (counts - 1) * width
-
-        def belongs(sequence, head, query, place):
-            return (place // width != last[sequence]) | (place % width < rest[sequence])
-
-        return BlockMask.from_kv_blocks(
-            kv_num_blocks=counts[:, None, None],
-            kv_indices=tables[:, None, None],
-            BLOCK_SIZE=(FLEX_ROWS, width),
-            mask_mod=belongs,
-            seq_lengths=(1, num_blocks * width),
-            compute_q_blocks=False,
-        )
-
-
-# Which of them --------------------------------------------------------------------------------------------------------
-
-
-def best(cache: torch.Tensor, num_heads: int, most_sequences: int, most_tokens: int) -> Way:
-    """The best way over a cache that this device has, and that gives what gathering gives; the log says which.
-
-    Parameters
-    ----------
-    cache : tensor
-        That of one layer, not in use yet: what is compared is written into it, and removed again.
-    most_sequences, most_tokens : int
-        Most sequences in an iteration, and most tokens of one.
-    """
-    if cache.device.type == "cpu":
-        log.info("attention: gathered, in %s on the CPU", cache.dtype)
-        return by_gathering
-    ways: dict[str, Callable[[], Way]] = {
-        "FlashAttention": lambda: by_flash_attention,
-        "flex_attention": lambda: FlexAttention(most_sequences),
-    }
-    return first_right(ways, cache, num_heads, most_sequences, most_tokens)
-
-
-def first_right(
-    ways: Mapping[str, Callable[[], Way]], cache: torch.Tensor, num_heads: int, most_sequences: int, most_tokens: int
-) -> Way:
-    """The first of `ways` that can be taken and gives what gathering gives; gathering, if none does."""
-    reasons = []
-    for name, make in ways.items():
-        try:
-            way = make()
-            difference = distance(way, cache, num_heads, most_sequences, most_tokens)
-        except Exception as error:  # a kernel that is not there, does not take these blocks, or cannot be compiled
-            reasons.append(f"{name}: {(str(error).strip() or type(error).__name__).splitlines()[0][:200]}")
-            continue
-        finally:
-            cache.zero_()
-        if difference <= TOLERANCE[cache.dtype]:
-            log.info("attention: %s, at most %.2g from gathering%s", name, difference, _because(reasons))
-            return way
-        reasons.append(f"{name}: {difference:.2g} from gathering")
-    log.warning("attention: gathered, which copies the KV cache at every step%s", _because(reasons))
-    return by_gathering
-
-
-def _because(reasons: list[str]) -> str:
-    return f" (not {'; not '.join(reasons)})" if reasons else ""
-
-
-@torch.inference_mode()
-def distance(way: Way, cache: torch.Tensor, num_heads: int, most_sequences: int, most_tokens: int) -> float:
-    """Largest difference of a way from gathering, on random numbers: for single tokens, and for prompts beside them."""
-    random = torch.Generator(cache.device).manual_seed(0)
-    cache.normal_(generator=random)
-    found = 0.0
-    most = min(most_sequences, len(cache))
-    for counts in ([1] * min(most, 4), [min(5, most_tokens), 1, 2][:most]):
-        step = _example(cache, counts, most_tokens)
-        queries = torch.empty(sum(counts), num_heads, cache.shape[3], dtype=cache.dtype, device=cache.device).normal_(
-            generator=random
-        )
-        difference = (way(step)(queries, cache).float() - by_gathering(step)(queries, cache).float()).abs().max()
-        found = max(found, difference.nan_to_num(torch.inf).item())
-    return found
-
-
-def _example(cache: torch.Tensor, counts: list[int], most_tokens: int) -> Step:
-    """Sequences of several lengths, some of them in more than one block, that lie anywhere in the cache."""
-    num_blocks, width = cache.shape[:2]
-    most_blocks = -(-most_tokens // width)
-    longest = min(most_tokens, num_blocks // len(counts) * width)
-    lengths = [max(count, longest - index * (width // 2 + 1)) for index, count in enumerate(counts)]
-    scattered = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(0)).tolist()
-    tables = torch.zeros(len(counts), most_blocks, dtype=torch.int32)
-    for row, length in zip(tables, lengths):
-        for place in range(-(-length // width)):
-            row[place] = scattered.pop()
-    begins = torch.tensor([0, *counts]).cumsum(0).int()
-    nothing = torch.zeros(sum(counts), dtype=torch.int32)
-    step = Step(
-        nothing, nothing, nothing, begins, torch.tensor(lengths, dtype=torch.int32), tables, counts, most_tokens
-    )
-    return step.to(cache.device)
