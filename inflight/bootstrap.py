@@ -170,7 +170,7 @@ def run_pip(root, prefix, arguments):
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     environment.update(PIP_USER="0", PIP_NO_INPUT="1", PIP_DISABLE_PIP_VERSION_CHECK="1")
     if not sys.stdout.isatty():
-        environment.setdefault("PIP_QUIET", "1")
+        environment.setdefault("PIP_QUIET", "2")  # errors only
     if subprocess.run(command, cwd=root, env=environment).returncode:
         raise SetupError(
             "pip could not install the packages, and says why above: connect this machine to the network (or set "
