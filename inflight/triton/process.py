@@ -300,10 +300,8 @@ def installation() -> Path:
 def environment(*libraries: Path) -> dict[str, str]:
     """What `tritonserver` runs with: the libraries of the wheel and of this Python, and this Python first on the path.
 
-    The Python backend embeds an interpreter that takes its packages from where it finds `python3` on the path. Of the
-    GPUs it sees the one that was chosen.
+    The Python backend embeds an interpreter that takes its packages from where it finds `python3` on the path.
     """
-    tiers.device()  # names the GPU in the environment
     # Some containers have the driver's own library on this path alone.
     given = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
     drivers = [folder for folder in given if (Path(folder) / "libcuda.so.1").exists()]
