@@ -70,9 +70,9 @@ def doctor(
 
     Example: [bold]inflight doctor[/] or [bold]inflight doctor --class 30[/]
     """
-    from inflight import classroom, machine
+    from inflight import machine
 
-    rows = machine.checks() if learners is None else classroom.checks(learners)
+    rows = machine.checks() if learners is None else machine.class_checks(learners)
     engines = engine.kept() if learners is None else []
     if as_json:
         facts = {

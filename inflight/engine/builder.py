@@ -38,7 +38,7 @@ def cpu_has_bfloat16() -> bool:
 def _resolved(config: BuildConfig, tier: str) -> BuildConfig:
     """`config` as an engine of a tier is built with it; a GPU from before Ampere computes in float16, not bfloat16."""
     gpu = tiers.here().gpu
-    if tier == "cuda" and config.dtype == "auto" and gpu is not None and (gpu.capability or (8, 0)) < (8, 0):
+    if tier == "cuda" and config.dtype == "auto" and gpu is not None and gpu.capability < (8, 0):
         config = dataclasses.replace(config, dtype="float16")
     return config.on(tier)
 
