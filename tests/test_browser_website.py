@@ -1,13 +1,11 @@
 """The course's pages on the web in a real browser: readable for everybody, alive, and without a network.
 
-`make site` makes the pages. INFLIGHT_SITE names another folder that has them.
+`make site` makes the pages.
 """
 
 import functools
 import http.server
-import os
 import threading
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
@@ -16,7 +14,7 @@ from inflight.paths import COURSE
 from tests.browser import needs_chromium
 from tests.page_fit import too_pale
 
-SITE = Path(os.environ.get("INFLIGHT_SITE") or COURSE / "build" / "site").absolute()
+SITE = COURSE / "build" / "site"
 PAGES = sorted(
     path.relative_to(SITE).with_suffix("").as_posix()
     for path in SITE.rglob("*.html")
