@@ -106,7 +106,7 @@ def sweep(
         kept, or None; `goodput_at_objective`, requests a second there (median, min, max), or None; `capacity`, requests
         a second: `measured`, answered at the highest rate that was over the limit (median, min, max), and `predicted`,
         each None where it is not known; `ratios` with `capacity_measured_over_predicted`. An interrupt (Ctrl-C,
-        SIGTERM) or a server that goes away ends the sweep with the rates that were measured until then, and `stopped`
+        SIGTERM) or a server that goes away ends the sweep with the rounds that were whole until then, and `stopped`
         says so.
 
     Raises
@@ -119,19 +119,21 @@ def sweep(
     stopped = ""
 
     def measure(rate: float, requests: int = aim.requests) -> dict:
-        """Measure a rate, and put its row where it belongs."""
-        rounds = []
-        for number in range(1, aim.rounds + 1):
-            what = f"{rate:g} requests a second, round {number} of {aim.rounds}"
-            run = load(
-                send, make(rate, requests, number), progress=lambda done, total, what=what: progress(what, done, total)
-            )
-            keep(run, rate, number)
-            if run.stopped:
-                run.whole()
-            rounds.append(figures(run, aim.objective))
-        rows.append(_row(rate, rounds, aim))
-        rows.sort(key=lambda row: row["rate"])
+        """Measure a rate, and put its row where it belongs, also when not all of its rounds are whole."""
+        rounds: list[dict] = []
+        try:
+            for number in range(1, aim.rounds + 1):
+                what = f"{rate:g} requests a second, round {number} of {aim.rounds}"
+                tell = lambda done, total, what=what: progress(what, done, total)
+                run = load(send, make(rate, requests, number), progress=tell)
+                keep(run, rate, number)
+                if run.stopped:
+                    run.whole()
+                rounds.append(figures(run, aim.objective))
+        finally:
+            if rounds:
+                rows.append(_row(rate, rounds, aim))
+                rows.sort(key=lambda row: row["rate"])
         return next(row for row in rows if row["rate"] == rate)
 
     try:
