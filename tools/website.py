@@ -45,10 +45,9 @@ def environment(venv: Path = VENV) -> Path:
     print(f"Setting up {venv.relative_to(COURSE) if venv.is_relative_to(COURSE) else venv} (a minute, once) ...")
     shutil.rmtree(venv, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
-    pins = [line for line in REQUIREMENTS.read_text().splitlines() if "==" in line and not line.startswith("#")]
     hashed = ["--no-deps", "--require-hashes", "--only-binary=:all:", "-r", str(REQUIREMENTS)]
     try:
-        bootstrap.run_pip(str(COURSE), str(venv), ["install", *hashed], len(pins))
+        bootstrap.run_pip(str(COURSE), str(venv), ["install", *hashed])
     except bootstrap.SetupError as error:
         raise CourseError(str(error)) from None
     stamp.write_text(wanted)

@@ -34,7 +34,7 @@ def of_peer(url: str, named: str | None) -> str:
     """
     if named:
         return named
-    if not _is_here(url) or tiers.gpus():
+    if not _is_here(url) or tiers.here().gpu:
         raise CourseError(
             f"What the server at {url} computes on cannot be found out from here: name it, such as "
             f'--their-device "{machine.device_name()}".'
@@ -54,7 +54,7 @@ def check(devices: dict[str, str], mix_devices: bool = False) -> None:
         sides = " and ".join(f"{side} computes on {name}" for side, name in devices.items())
         raise CourseError(
             f"{sides}: a ratio would compare the devices. Put both on one (an engine by `--tier`, all else by "
-            f"{tiers.VISIBLE}), or ask for it with --mix-devices."
+            f"CUDA_VISIBLE_DEVICES), or ask for it with --mix-devices."
         )
 
 

@@ -19,10 +19,10 @@ import numpy as np
 from inflight import machine
 from inflight.bench import load_generator
 from inflight.errors import CourseError
-from inflight.triton import repository, telemetry, transport
+from inflight.triton import client, repository, telemetry
+from inflight.triton.client import Connection
 from inflight.triton.server import Server
 from inflight.triton.telemetry import Statistics
-from inflight.triton.transport import Connection
 
 MODEL = repository.EMBEDDING
 BATCHERS = {"none": False, "dynamic": True}
@@ -205,7 +205,7 @@ def _loaded(server: Server, connection: Connection, requests: int, in_flight: in
 def embed(connection: Connection, texts: list[str]) -> np.ndarray:
     """Embeddings of texts, float32 [texts, width], in one request; CourseError with the reason if there are none."""
     try:
-        return connection.infer(MODEL, {"text_input": transport.text(*texts)}, TIMEOUT_S).tensor("embedding")
+        return connection.infer(MODEL, {"text_input": client.text(*texts)}, TIMEOUT_S).tensor("embedding")
     except CourseError as error:
         raise CourseError(f"{MODEL} did not answer: {error}") from error
 

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -24,7 +23,7 @@ from inflight.bench.load_generator import COLUMNS, Run, exactly
 from inflight.bench.workload import TimedRequest
 from inflight.errors import CourseError
 from inflight.files import temporary
-from inflight.triton.client import Client, fit
+from inflight.triton.client import Client, arrays_for
 
 # Libraries that the binary wants, and the names under which another wheel carries them.
 LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
@@ -164,12 +163,9 @@ def input_data(requests: list[TimedRequest], config: ModelConfig) -> dict:
 
 def _tensors(values: dict, config: ModelConfig) -> dict:
     """Single values as the model takes them; of a tensor that may have any number of them, how many are said."""
-    arrays = {
-        name: np.array([[value]], np.object_ if isinstance(value, bytes) else None) for name, value in values.items()
-    }
     is_free = {tensor.name: -1 in tensor.dims for tensor in config.input}
     tensors = {}
-    for name, array in fit(arrays, config).items():
+    for name, array in arrays_for(config, values).items():
         content = [value.decode() if isinstance(value, bytes) else value for value in array.reshape(-1).tolist()]
         tensors[name] = {"content": content, "shape": [1]} if is_free.get(name) else content
     return tensors

@@ -25,8 +25,8 @@ from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import ChatTokenizer, load_tokenizer
 from inflight.engine.config import BuildConfig
 from inflight.errors import CourseError
-from inflight.triton import repository, transport
-from inflight.triton.client import Client
+from inflight.triton import repository
+from inflight.triton.client import Client, check_address, is_ok
 from inflight.triton.server import Server
 
 # Requests -------------------------------------------------------------------------------------------------------------
@@ -347,7 +347,7 @@ def check_target(url: str | None, model: str, api: str = "auto", values: dict[st
     if url is not None and values:
         raise CourseError("--set is for the server for the occasion: set what runs at --url where it was started.")
     if url is not None and api != "openai" and not url.startswith("https://"):  # which Triton does not speak
-        transport.check_address(url)
+        check_address(url)
     if url is None and model != "ensemble":
         raise CourseError(
             f"The server for the occasion has no {model}: name a running server with --url, or leave out --model."
@@ -426,7 +426,7 @@ def is_openai(url: str, api: str) -> bool:
     """Whether the server at `url` is asked by OpenAI's protocol: as `api` says, or, for "auto", as it turns out."""
     if api != "auto":
         return api == "openai"
-    return url.startswith(("http://", "https://")) and not transport.is_ok(url.rstrip("/"), "/v2/health/live")
+    return url.startswith(("http://", "https://")) and not is_ok(url.rstrip("/"), "/v2/health/live")
 
 
 def check_streaming(client: Client, stream: bool) -> None:

@@ -199,6 +199,39 @@ class ExecutorConfig:
                 bounds = [f"at least {low}"] * (low is not None) + [f"at most {high}"] * (high is not None)
                 raise CourseError(f"{option.name} is {value}; give a value of {' and '.join(bounds)}.")
 
+    def check_prompts_fit(self, build: BuildConfig) -> None:
+        """Raise CourseError where an engine could never compute its longest prompt."""
+        if build.max_num_tokens < build.max_input_len and not self.enable_chunked_context:
+            raise CourseError(
+                f"A prompt of max_input_len ({build.max_input_len}) tokens does not fit into an iteration of "
+                f"max_num_tokens ({build.max_num_tokens}): set enable_chunked_context, or build the engine with a "
+                "larger max_num_tokens."
+            )
+
+    def num_blocks(self, build: BuildConfig, by_memory: int | None = None) -> int:
+        """KV cache blocks: the least of what is allowed, what memory has, and what full slots could ever use.
+
+        Raises
+        ------
+        CourseError
+            They are too few for one longest request.
+        """
+        per_sequence = -(-build.max_seq_len // build.tokens_per_block)
+        found, limit = per_sequence * build.max_batch_size, ""
+        if by_memory is not None and by_memory < found:
+            found, limit = by_memory, f"kv_cache_free_gpu_mem_fraction ({self.kv_cache_free_gpu_mem_fraction})"
+        if self.max_tokens_in_paged_kv_cache is not None:
+            by_tokens = self.max_tokens_in_paged_kv_cache // build.tokens_per_block
+            if by_tokens < found:
+                found, limit = by_tokens, f"max_tokens_in_paged_kv_cache ({self.max_tokens_in_paged_kv_cache})"
+        if found < per_sequence:
+            raise CourseError(
+                f"{limit} gives {found * build.tokens_per_block} tokens of KV cache, too few for one request of "
+                f"max_seq_len: it needs {per_sequence * build.tokens_per_block}. Raise it, or build the engine with a "
+                "smaller max_seq_len."
+            )
+        return found
+
 
 @dataclass(frozen=True)
 class SamplingConfig:
@@ -343,20 +376,20 @@ class IterationStats:
 
     iteration: int
     timestamp: float
-    iteration_ms: float
-    active: int
-    scheduled: int
-    waiting: int
-    paused: int
-    context_tokens: int
-    generation_tokens: int
-    kv_blocks_used: int
-    kv_blocks_free: int
-    kv_blocks_max: int
-    kv_blocks_reused: int
-    tokens_per_block: int
-    finished: int
-    empty_seats: int
-    requests: list[list[int]]
-    paused_ids: list[int]
+    iteration_ms: float = 0.0
+    active: int = 0
+    scheduled: int = 0
+    waiting: int = 0
+    paused: int = 0
+    context_tokens: int = 0
+    generation_tokens: int = 0
+    kv_blocks_used: int = 0
+    kv_blocks_free: int = 0
+    kv_blocks_max: int = 0
+    kv_blocks_reused: int = 0
+    tokens_per_block: int = 0
+    finished: int = 0
+    empty_seats: int = 0
+    requests: list[list[int]] = field(default_factory=list)
+    paused_ids: list[int] = field(default_factory=list)
     longest_wait: list[int] | None = None

@@ -45,7 +45,6 @@ def test_what_starts_is_in_the_image_as_its_user():
         COURSE / SINGLE["cmd"].removeprefix("/opt/course/")
     ).stat().st_mode & 0o111 and "WORKDIR /opt/course" in text
     assert f"--uid {SINGLE['uid']} learner" in text and SINGLE["storage"]["homeMountPath"] == "/home/learner"
-    assert f"INFLIGHT_HOME={SINGLE['extraEnv']['INFLIGHT_HOME']} " in text
 
 
 def test_servers_are_private_and_idle_ones_end():

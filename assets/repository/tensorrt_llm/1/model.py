@@ -12,11 +12,12 @@ from inflight.engine.config import ExecutorConfig, Request, Response, SamplingCo
 from inflight.engine.executor import Executor
 from inflight.errors import CourseError
 from inflight.triton import python_model
-from inflight.triton.repository import foreign
+from inflight.triton.repository import contracts
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 MAX_ID_LENGTH = 1024  # characters of a request's id, which is kept as long as the request runs
 NO_TOKEN = (-1, 2**32 - 1)  # as end_id: answers end by their length alone; UINT32 has no -1
+STDERR = 2
 NUM_PRECEDING = 8  # tokens given before, for whoever turns the next ones into text
 
 REQUIRED = ("input_ids", "input_lengths", "request_output_len")
@@ -61,11 +62,12 @@ class TritonPythonModel:
     def initialize(self, args):
         self.parameters = python_model.parameters(args)
         self.decoupled = python_model.is_decoupled(args)
-        self.foreign = foreign.of("tensorrt_llm")
+        self.foreign = contracts.foreign("tensorrt_llm")
         settings = {
             name: self.parameters[name] for name in ExecutorConfig.__dataclass_fields__ if name in self.parameters
         }
-        self.executor = Executor.load(self.parameters["gpt_model_path"], ExecutorConfig(**settings))
+        # A scheduler of a learner's that hangs ends this process; its traceback goes into the server's log.
+        self.executor = Executor.load(self.parameters["gpt_model_path"], ExecutorConfig(**settings), STDERR)
         self.metrics = python_model.EngineMetrics(args, self.executor)
         self.running = {}  # executor's id of a prompt -> Running
         self.lock = threading.Lock()
