@@ -92,17 +92,6 @@ def test_iterations_come_from_the_metrics_and_seats_from_the_clients_clock(fixed
     assert telemetry.last_requests(first.log, 3)["iterations"].isna().tolist() == [True] * 3
 
 
-def test_a_copy_of_its_configs_can_be_looked_at(fixed):
-    server = Server.attach(fixed.http_url, fixed.grpc_url, fixed.metrics_url)
-    assert set(repository.models(server.repo)) == set(repository.PIPELINE)
-    config = repository.read_config(server.repo / "tensorrt_llm" / repository.CONFIG)
-    assert repository.get_parameter(config, "gpt_model_type") == "inflight_fused_batching"
-    folder = server.repo
-    server.stop()
-    server.stop()
-    assert not folder.exists()
-
-
 def test_one_whose_control_is_closed_by_another_is_used_without_it(small_engine, tmp_path, capsys):
     closed = [
         f"--{option}=model-repository:their-key=secret"
@@ -168,21 +157,22 @@ def test_what_is_no_address_is_refused(url):
         Address.at(url)
 
 
-def test_nobody_there_is_one_sentence():
-    [http, grpc] = foreign.free_ports(2)
+def test_nobody_there_is_one_sentence(lesson):
+    [http] = foreign.free_ports(1)
     with pytest.raises(CourseError, match=f"No Triton answers at http://127.0.0.1:{http}"):
-        Server.attach(f"http://127.0.0.1:{http}", f"127.0.0.1:{grpc}")
+        Server(lesson, place=Address.at(f"http://127.0.0.1:{http}")).start()
 
 
-def test_a_wrong_grpc_address_is_named(own):
+def test_a_wrong_grpc_address_is_named(own, lesson):
     [port] = foreign.free_ports(1)
     with pytest.raises(CourseError, match=f"gRPC not at 127.0.0.1:{port}"):
-        Server.attach(own.http_url, f"127.0.0.1:{port}")
+        Server(lesson, place=Address.at(own.http_url, f"127.0.0.1:{port}")).start()
 
 
 def test_one_that_goes_away_is_not_alive(small_engine, tmp_path):
-    with foreign.running(assembled(tmp_path, small_engine), tmp_path) as address:
-        server = Server.attach(address.http_url, address.grpc_url, address.metrics_url)
+    repo = assembled(tmp_path, small_engine)
+    with foreign.running(repo, tmp_path) as address:
+        server = Server(repo, place=address).start()
         assert server.is_alive()
     assert not server.is_alive() and not server.is_ready()
     with pytest.raises(CourseError, match="The server does not run"):

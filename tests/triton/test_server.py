@@ -17,6 +17,7 @@ from inflight.triton import records, repository
 from inflight.triton.client import Client, is_ok
 from inflight.triton.repository import PIPELINE
 from inflight.triton.server import ModelState, Server
+from inflight.triton.telemetry import metrics_with
 from tests.engines import add_silent_model, how_it_ends, metric, model_process, start_python, wait_until
 
 pytestmark = pytest.mark.server
@@ -115,8 +116,7 @@ def test_load_with_an_override(server):
     server.load("tensorrt_llm", gpt_model_type="V1")
     try:
         assert states(server)["tensorrt_llm"] == "READY"
-        empty = lambda: metric(server, "nv_trt_llm_v1_metrics", v1_specific_metric="empty_generation_slots")
-        wait_until(lambda: empty() == 4, "all slots are empty")
+        metrics_with(server.metrics_url, "empty_generation_slots", 4)
         assert len(Client(server.grpc_url).stream("Hello", max_tokens=3).read().pieces) == 1
         assert (server.repo / "tensorrt_llm" / "config.pbtxt").read_bytes() == before
     finally:
