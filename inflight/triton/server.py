@@ -407,7 +407,8 @@ class Server:
     def _index(self) -> list[dict]:
         """What the server tells of the models in its repository; of one that does not let us ask, which are ready."""
         try:
-            return self._control(lambda triton, **how: triton.get_model_repository_index(as_json=True, **how))["models"]
+            told = self._control(lambda triton, **how: triton.get_model_repository_index(as_json=True, **how))
+            return told.get("models", [])
         except client.Refused:
             if self._way.can_load:
                 raise
