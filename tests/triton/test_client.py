@@ -89,7 +89,7 @@ def test_max_tokens_is_kept(grpc, text):
 
 
 def test_unknown_option(client):
-    with pytest.raises(CourseError, match="There is no option 'temprature'. There are: "):
+    with pytest.raises(CourseError, match="There is no option 'temprature'. Did you mean 'temperature'"):
         client.ask(FRANCE, temprature=1.0)
 
 
