@@ -16,6 +16,7 @@ tritonclient speaks gRPC, httpx HTTP. Whatever they raise becomes a CourseError 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import queue
 import re
@@ -742,7 +743,9 @@ def arrays_for(config: ModelConfig, inputs: dict) -> dict[str, np.ndarray]:
     known = {tensor.name: tensor for tensor in config.input}
     blanks = {name: b"" for name in WORDS if name in known and not known[name].optional}
     if unknown := next((name for name in inputs if name not in known), None):
-        raise CourseError(f"There is no option {unknown!r}. There are: {', '.join(known)}.")
+        near = difflib.get_close_matches(unknown, known, 1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known)}."
+        raise CourseError(f"There is no option {unknown!r}. {hint}")
     return {
         name: _array(known[name], value, bool(config.max_batch_size)) for name, value in {**blanks, **inputs}.items()
     }
