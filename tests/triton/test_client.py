@@ -143,14 +143,6 @@ def test_stop_after_gives_fewer_tokens_and_frees_the_slot(client, streaming_serv
     slot_is_free(streaming_server)
 
 
-def test_stop_after_of_tokens_ends_the_engines_way(grpc, streaming_server, text):
-    ids = text.encode("Once upon a time")
-    answer = grpc.stream_tokens(ids, LONG, stop_after_s=1.0, **NO_END).read()
-    assert 0 < len(answer.token_ids) < LONG
-    assert grpc.ask_tokens(ids, len(answer.token_ids), **NO_END).token_ids == answer.token_ids  # none lost, none twice
-    slot_is_free(streaming_server)
-
-
 def test_leaving_the_loop_frees_the_slot(client, streaming_server):
     for _ in client.stream("Tell me a long story.", max_tokens=LONG, **NO_END):
         break
@@ -169,12 +161,13 @@ def test_cancel_from_the_loop_and_twice(client, streaming_server):
 
 
 @pytest.mark.parametrize("kind", ["streaming_server", "whole_server"])
-@pytest.mark.parametrize("protocol", [0, 1], ids=["grpc", "http"])
-def test_a_time_out_says_so_and_frees_the_slot(request, kind, protocol):
+@pytest.mark.parametrize("protocol, length", [(0, LONG), (1, 100)], ids=["grpc", "http"])
+def test_a_time_out_says_so_and_frees_the_slot(request, kind, protocol, length):
+    """Over HTTP it cannot be said how long one waits: the engine goes on to the end of the answer."""
     server = request.getfixturevalue(kind)
     url = (server.grpc_url, server.http_url)[protocol]
-    with pytest.raises(CourseError, match=r"No answer from .* within 0.3 s. Wait longer with timeout_s"):
-        Client(url, timeout_s=0.3).ask("Tell me a long story.", max_tokens=LONG, **NO_END)
+    with pytest.raises(CourseError, match=r"No answer from .* within 0.2 s. Wait longer with timeout_s"):
+        Client(url, timeout_s=0.2).ask("Tell me a long story.", max_tokens=length, **NO_END)
     slot_is_free(server)
     assert "Paris" in Client(url).ask(FRANCE).text
 

@@ -279,7 +279,7 @@ server = Server(sys.argv[1]).start()
 def ask():
     client = Client(server.grpc_url, timeout_s=3600)
     try:
-        client._ask_grpc("silent", {"text_input": "Hello"}, lambda reply: reply, "id", None)
+        client._ask_grpc("silent", {"text_input": "Hello"}, lambda reply: reply, "id")
     except ServerGone as error:
         print(error, flush=True)
 asking = threading.Thread(target=ask)
