@@ -129,7 +129,7 @@ def sweep(
                 keep(run, rate, number)
                 if run.stopped:
                     run.whole()
-                rounds.append(figures(run, aim.objective))
+                rounds.append(figures(run, aim.objective, slots))
         finally:
             if rounds:
                 rows.append(_row(rate, rounds, aim))
@@ -238,8 +238,8 @@ def predicted_per_s(cost: IterationCost, slots: int, input_len: float, output_le
 # What comes of it -----------------------------------------------------------------------------------------------------
 
 
-def figures(run: Run, objective: Objective) -> dict[str, float | None]:
-    """What one round comes to, from the end of its filling to its last arrival.
+def figures(run: Run, objective: Objective, slots: int) -> dict[str, float | None]:
+    """What one round comes to, from the end of its filling to its last arrival; what is `full_per_s` has its own end.
 
     Who came before it and is answered in it counts as served, who comes in it and is answered later does not: where the
     queue keeps its length, the two are as many.
@@ -248,8 +248,9 @@ def figures(run: Run, objective: Objective) -> dict[str, float | None]:
     -------
     dict
         `arrived_per_s`, `served_per_s`; `goodput_per_s` and `met_share`, requests that meet the objective, a second and
-        of all; `errors`; of TTFT, ITL and latency `_p50`, `_p99` in milliseconds; `input_len_mean`, `output_len_mean`.
-        None where there is nothing to count.
+        of all; `full_per_s`, answers a second while all slots are taken if more come than are answered: from the end of
+        the filling until fewer answers than slots are left; `errors`; of TTFT, ITL and latency `_p50`, `_p99` in
+        milliseconds; `input_len_mean`, `output_len_mean`. None where there is nothing to count.
 
     Raises
     ------
@@ -267,6 +268,7 @@ def figures(run: Run, objective: Objective) -> dict[str, float | None]:
     found: dict[str, float | None] = {
         "arrived_per_s": float(len(counted) / seconds),
         "served_per_s": float(served / seconds),
+        "full_per_s": _full_per_s(run, slots),
         "goodput_per_s": float(met * len(counted) / seconds),
         "met_share": met,
         "errors": len(counted) - len(answered),
@@ -277,6 +279,12 @@ def figures(run: Run, objective: Objective) -> dict[str, float | None]:
         values = answered[column].astype(float)
         found |= {f"{column}_{label}": _number(values.quantile(part)) for label, part in PERCENTILES.items()}
     return {**found, "late": report.lateness(run)}
+
+
+def _full_per_s(run: Run, slots: int) -> float | None:
+    ends = run.answered["last_s"].sort_values().tolist()
+    first, last = int(FILLING * len(ends)), len(ends) - 1 - slots
+    return (last - first) / (ends[last] - ends[first]) if last > first and ends[last] > ends[first] else None
 
 
 def _number(value: float) -> float | None:
@@ -305,7 +313,7 @@ def _result(rows: list[dict], costs: list[IterationCost], slots: int, aim: Aim, 
             break
         knee = row
     over = [row for row in rows if row["over_limit"]]
-    measured = _part(over[-1], "served_per_s") if over else None
+    measured = _part(over[-1], "full_per_s") if over and over[-1]["full_per_s_median"] else None
     predicted, ratios = None, {}
     if costs:
         lengths = [_mean(row[f"{name}_median"] for row in rows) for name in ("input_len_mean", "output_len_mean")]
