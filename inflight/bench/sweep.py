@@ -61,7 +61,7 @@ class Aim:
     objective: Objective
     share: float = 0.95
     rates: tuple[float, ...] | None = None
-    requests: int = 40
+    requests: int = 32
     rounds: int = 2
 
     def __post_init__(self):

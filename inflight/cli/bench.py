@@ -140,7 +140,7 @@ def sweep(
     rates: Annotated[
         str | None, typer.Option(help="Requests a second, as 1,2,4; by default found, up to the limit.")
     ] = None,
-    requests: Annotated[int, typer.Option(help="Of a round.")] = 40,
+    requests: Annotated[int, typer.Option(help="Of a round.")] = 32,
     rounds: Annotated[int, ROUNDS] = 2,
     stream: Annotated[bool, typer.Option("--stream/--whole", help="Answers in pieces, or whole.")] = True,
     seed: Annotated[int, SEED] = 0,

@@ -104,7 +104,7 @@ def test_rates_may_be_named_and_the_sweep_stops_at_the_first_over_the_limit(monk
     aim = Aim(AIM.objective, rates=(2.0, 14.0, 20.0), rounds=2)
     result = swept(monkeypatch, aim, keep=lambda run, rate, turn: kept.append((rate, turn, len(run.requests))))
     assert [row["rate"] for row in result["rows"]] == [2.0, 14.0]
-    assert kept == [(2.0, 1, 40), (2.0, 2, 40), (14.0, 1, 40), (14.0, 2, 40)]
+    assert kept == [(2.0, 1, 32), (2.0, 2, 32), (14.0, 1, 32), (14.0, 2, 32)]
 
 
 def test_a_rate_at_which_nothing_meets_the_objective_is_a_row(monkeypatch):
