@@ -6,9 +6,10 @@ PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 # Of the notebooks, those that are short: the others are in test-all until they are.
 SHORT := 00 02 07
+CHECKS := lint imports types workflows scripts sources advisories
 
 .DEFAULT_GOAL := help
-.PHONY: help setup course check quick test test-all lab notebooks site release clean
+.PHONY: help setup course check $(CHECKS) quick test test-all lab notebooks site release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/make \1	\2/p' Makefile | expand -t 18
@@ -16,8 +17,33 @@ help: ## list the targets
 course: setup ## run every lecture, 15 to 35 minutes on two cores; the pages are then in build/course
 	@.venv/bin/inflight run
 
-check: setup ## lint, types, imports between rooms, workflows, scripts, notebooks, advisories: under a minute
-	@$(PYTHON) -m tools.check
+check: setup ## all of the checks below, also after one that fails: a minute
+	@$(MAKE) --no-print-directory --keep-going $(CHECKS)
+
+lint: setup ## ruff: format and rules
+	@$(PYTHON) -m ruff format --check --quiet . && $(PYTHON) -m ruff check --quiet .
+
+imports: setup ## which room may import which
+	@.venv/bin/lint-imports
+
+types: setup ## mypy
+	@$(PYTHON) -m mypy
+
+workflows: setup ## zizmor; without --strict-collection it would only warn of what is no valid workflow
+	@.venv/bin/zizmor --offline --quiet --strict-collection .github/workflows
+
+scripts: setup ## shellcheck
+	@.venv/bin/shellcheck .ci/run postBuild $$(git ls-files 'assets/*.sh')
+
+sources: setup ## do notebooks, README.md and the instructor's pages agree with lessons/?
+	@$(PYTHON) -m tools.lessons check
+
+advisories: setup ## what is known of the packages; skipped where the package index cannot be asked
+	@mkdir -p build
+	@timeout 60 .venv/bin/pip-audit --local --skip-editable --progress-spinner off --timeout 10 >build/advisories 2>&1; \
+	if grep '^Found' build/advisories; then cat build/advisories; exit 1; fi; \
+	if grep -q '^No known' build/advisories && ! grep -q 'could not be audited: numpy' build/advisories; \
+	then echo "No advisory on any package."; else echo "Advisories skipped: the package index has none to give."; fi
 
 quick: setup ## the tests that start no server and no browser: a minute and a half
 	@$(PYTEST) -m "not server and not browser and not slow" tests
@@ -37,8 +63,12 @@ notebooks: setup ## make notebooks/, labs/ and solutions/ again from lessons/
 site: setup ## make the pages for the web in build/site from the stored notebooks; nothing is run
 	@$(PYTHON) -m tools.website
 
-release: setup ## check everything, and make the wheel and the source distribution in dist/
-	@$(PYTHON) -m tools.release
+release: check ## make wheel and source distribution of the last commit in dist/, and print their SHA-256
+	@rm -rf dist build/release && mkdir -p dist build/release
+	@git archive HEAD | tar -x -C build/release
+	@cd build/release && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(CURDIR)/$(PYTHON) -c "from setuptools import build_meta; \
+	build_meta.build_sdist('$(CURDIR)/dist'); build_meta.build_wheel('$(CURDIR)/dist')" >../release.log
+	@cd dist && sha256sum *
 
 clean: ## remove .venv and build/; downloaded models stay
 	rm -rf .venv build

@@ -84,12 +84,7 @@ def small_engine(small_checkpoint, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_llama(small_checkpoint, tmp_path_factory) -> checkpoints.Checkpoint:
-    return write_tiny("llama", small_checkpoint.path, tmp_path_factory.mktemp("tiny") / "llama")
-
-
-@pytest.fixture(scope="session")
-def tiny_gpt2(small_checkpoint, tmp_path_factory) -> checkpoints.Checkpoint:
-    return write_tiny("gpt2", small_checkpoint.path, tmp_path_factory.mktemp("tiny") / "gpt2")
+    return write_tiny(small_checkpoint.path, tmp_path_factory.mktemp("tiny") / "llama")
 
 
 # Servers, for tests that ask and neither load nor kill, for as long as a worker runs ----------------------------------

@@ -42,7 +42,10 @@ PTRACE_CONT, PTRACE_SEIZE = 7, 0x4206
 
 
 def write_small_gguf(source: weights.GgufFile, target: Path) -> Path:
-    """The first layers and tokens of `source` as a GGUF file of its own, in 16-bit floating point."""
+    """The first layers and tokens of `source` as a GGUF file of its own, in 16-bit floating point.
+
+    No weight has more digits than bfloat16 holds: the Hugging Face folder of the file has the same weights.
+    """
     changed = {
         "llama.block_count": SMALL_LAYERS,
         "llama.vocab_size": SMALL_VOCAB,
@@ -62,6 +65,7 @@ def write_small_gguf(source: weights.GgufFile, target: Path) -> Path:
         if part == "blk" and int(rest.partition(".")[0]) >= SMALL_LAYERS:
             continue
         values = gguf.dequantize(tensor.data, tensor.tensor_type)
+        values = (values.view("uint32") & 0xFFFF0000).view("float32")
         if tensor.name == "token_embd.weight":
             values = values[:SMALL_VOCAB]
         writer.add_tensor(tensor.name, values if values.ndim == 1 else values.astype("float16"))
@@ -72,17 +76,19 @@ def write_small_gguf(source: weights.GgufFile, target: Path) -> Path:
     return target
 
 
-def write_quantized(small: Path, target: Path, stored: str, without: str | None = None) -> Path:
+def write_quantized(small: Path, target: Path, stored: str, without: str | None = None, factors=None) -> Path:
     """The small model with its layers' matrices in a format of GGUF, by its name, or in a mixture of them.
 
     The vocabulary's matrix is in 8 bits beside 4 bits, as in the files that people share. `without` is a key of the
-    metadata that is left out.
+    metadata that is left out; `factors` are those of a slowed rotation, as in files of Llama 3.1 and later.
     """
     source = weights.GgufFile(small)
     writer = gguf.GGUFWriter(target, "llama")
     for key, (kind, item_kind) in source.index.kinds.items():
         if key not in ("general.architecture", without):
             writer.add_key_value(key, source.metadata[key], kind, sub_type=item_kind)
+    if factors is not None:
+        writer.add_tensor("rope_freqs.weight", factors)
     for number, tensor in enumerate(source.reader.tensors):
         values = gguf.dequantize(tensor.data, tensor.tensor_type)
         name = stored if stored != "mixed" else ("Q4_0", "Q4_1", "Q8_0", "Q4_1")[number % 4]
@@ -105,7 +111,7 @@ def build_small(checkpoint: checkpoints.Checkpoint, folder: Path, **options) -> 
     return engine.build(checkpoint, dataclasses.replace(SMALL_BUILD, **options), folder)
 
 
-# Tiny models for PyTorch: random weights, large enough that an answer does not repeat its last token for ever.
+# A tiny model for PyTorch: random weights, large enough that an answer does not repeat its last token for ever.
 TINY_LLAMA = {
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -117,26 +123,17 @@ TINY_LLAMA = {
     "tie_word_embeddings": False,
     "initializer_range": 0.4,
 }
-TINY_GPT2 = {
-    "n_embd": 64,
-    "n_layer": 2,
-    "n_head": 4,
-    "n_positions": 128,
-    "vocab_size": SMALL_VOCAB,
-    "initializer_range": 0.4,
-}
 
 
-def write_tiny(kind: str, small: Path, folder: Path, **changed) -> checkpoints.Checkpoint:
-    """A Hugging Face folder of a tiny "llama" or "gpt2", with the small model's tokenizer and seeded random weights."""
+def write_tiny(small: Path, folder: Path, **changed) -> checkpoints.Checkpoint:
+    """A Hugging Face folder of a tiny Llama, with the small model's tokenizer and seeded random weights."""
     import torch
     import transformers
 
-    sizes = {"llama": TINY_LLAMA, "gpt2": TINY_GPT2}[kind]
-    config = transformers.AutoConfig.for_model(kind, **(sizes | changed))
+    config = transformers.LlamaConfig(**(TINY_LLAMA | changed))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = transformers.AutoModelForCausalLM.from_config(config)
+        model = transformers.LlamaForCausalLM(config)
     with as_huggingface.quiet():
         model.save_pretrained(folder)
     source = weights.GgufFile(small)

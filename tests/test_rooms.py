@@ -17,7 +17,7 @@ from tests import backend_stand_ins
 ROOMS = ("checkpoint", "engine", "models", "triton", "bench", "notebook")
 LESSONS = sorted((COURSE / "lessons").glob("*/l*.py"))
 MODELS = sorted((COURSE / "assets" / "repository").glob("*/1/model.py"))
-RUNTIME = ("inflight.engine.openvino_runner", "inflight.engine.torch_runner", "openvino", "openvino_genai")
+RUNTIME = ("inflight.engine.openvino.runner", "inflight.engine.torch.runner", "openvino", "openvino_genai")
 
 
 def tree(path):

@@ -1,1 +1,1 @@
-"""What only an author of the course runs: the maker of notebooks, of datasets and of checkpoints."""
+"""What only an author of the course runs: the maker of notebooks, and what holds them to their sources."""

@@ -8,10 +8,8 @@ import asyncio
 import html
 import re
 from collections.abc import Iterable
-from pathlib import Path
 
 import kaleido
-import nbformat
 from choreographer.errors import ChromeNotFoundError
 from nbformat import NotebookNode
 
@@ -19,9 +17,6 @@ from inflight.errors import CourseError
 from inflight.notebook.charts.display import PLOTLY_MIME
 
 PICTURE_MIME = "image/svg+xml"
-# README.md shows a picture of lesson 04, found by how it is told in words.
-README_PICTURE = "assets/images/static_above_in_flight.svg"
-_SHOWN = "notebooks/04_batching.ipynb", "Which of 8 slots was taken by which request in which iteration. static (V1)"
 WIDTH = 880  # pixels, about what a page of GitHub gives an output
 
 
@@ -30,24 +25,6 @@ def without_picture(notebook: NotebookNode) -> list[NotebookNode]:
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     bundles = [output.data for output in outputs if "data" in output]
     return [data for data in bundles if PLOTLY_MIME in data and PICTURE_MIME not in data]
-
-
-def of_readme(root: Path) -> str | None:
-    """The picture that README.md shows, as the lecture has it; None where there is no such lecture.
-
-    Raises
-    ------
-    CourseError
-        The lecture does not have it.
-    """
-    name, words = _SHOWN
-    if not (root / name).exists():
-        return None
-    notebook = nbformat.read(root / name, as_version=4)
-    for output in (output for cell in notebook.cells for output in cell.get("outputs", [])):
-        if output.get("data", {}).get("text/plain", "").startswith(words):
-            return output.data[PICTURE_MIME] + "\n"
-    raise CourseError(f"{name} has no picture {words!r}, which README.md shows; name another in tools/pictures.py.")
 
 
 def draw(bundles: Iterable[NotebookNode]) -> None:

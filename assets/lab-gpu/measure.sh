@@ -38,13 +38,9 @@ measure batchers --rounds "$rounds" "${batches[@]}"
 measure gpt2 --checkpoint "$gpt2" --rounds "$rounds" "${gpt2_size[@]}"
 measure quality "${text[@]}"
 if [[ $tier == cuda ]]; then
-    for model in random:llama-3.2-1b random:llama-3-8b; do
-        measure floor --checkpoint "$model" --rounds "$rounds"
-        measure compare V1 inflight_fused_batching --in-process --checkpoint "$model" --rounds "$rounds"
-    done
     measure gpt2 --checkpoint gpt2-1.5b-random --rounds "$rounds"
 else
-    echo "The tier is $tier: the models of 1, 1.5 and 8 billion parameters, which take hours on a CPU, are left out." >&2
+    echo "The tier is $tier: GPT-2 with 1.5 billion parameters, which takes hours on a CPU, is left out." >&2
 fi
 
 echo "All in $((SECONDS / 60)) min $((SECONDS % 60)) s."

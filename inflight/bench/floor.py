@@ -26,10 +26,11 @@ from inflight import engine, machine, tiers
 from inflight.bench import devices, load_generator
 from inflight.bench.bandwidth import read_bandwidth
 from inflight.checkpoint import Checkpoint, GgufFile
-from inflight.engine import openvino_profile, sizing
+from inflight.engine import sizing
 from inflight.engine.config import BuildConfig, Chunk, Request
 from inflight.engine.executor import Executor
 from inflight.engine.folder import DTYPE_BYTES
+from inflight.engine.openvino import profile as openvino_profile
 from inflight.errors import CourseError
 
 BATCHES = (1, 8, 32)

@@ -100,8 +100,7 @@ def _print_checks(rows: list, title: str) -> None:
 def _print_engines(engines: list) -> None:
     table = _plain_table("engines in the cache", "engine", "MB", "state")
     for row in engines:
-        state = escape(row.state) + (f"\n[bold]fix:[/] {escape(row.fix)}" if row.fix else "")
-        table.add_row(escape(row.name), f"{row.bytes / 1e6:.1f}", state)
+        table.add_row(escape(row.name), f"{row.bytes / 1e6:.1f}", escape(row.state))
     if engines:
         console.print(table)
 
@@ -114,16 +113,10 @@ def _plain_table(title: str, *columns: str) -> Table:
     return table
 
 
-@app.command()
-def accept(
-    engine_dir: Annotated[Path, typer.Argument(metavar="FOLDER", help="Engine folder that you changed on purpose.")],
-) -> None:
-    """Take the files of an engine that you changed by hand as they are now; otherwise it is refused as damaged.
-
-    Example: [bold]inflight accept engine[/]
-    """
-    engine.accept(engine_dir)
-    print(f"{engine_dir} is taken as it is now.")
+@app.command(hidden=True)
+def accept(engine_dir: Annotated[Path, typer.Argument(metavar="FOLDER")]) -> None:
+    """What became of it."""
+    raise CourseError(f"`inflight accept` is gone: {engine_dir} is loaded as it is now, there is nothing to accept.")
 
 
 @app.command()
@@ -384,7 +377,7 @@ def lab(
     lesson: Annotated[str | None, typer.Argument(help="Lesson to open, such as 03; by default the first.")] = None,
     fresh: Annotated[
         bool,
-        typer.Option("--fresh", help="Begin anew, this lesson or all; what was there is moved to a folder beside it."),
+        typer.Option("--fresh", help="Begin anew, this lesson or all; what was there is kept beside it."),
     ] = False,
     prepare_only: Annotated[bool, typer.Option("--prepare-only", help="Make the copies, and open nothing.")] = False,
 ) -> None:
@@ -404,16 +397,11 @@ def lab(
     numbered = lesson if lesson is None or lesson.isdigit() else lesson[:2]
     prepared = workspace.prepare(folder, fresh=(numbered or "all") if fresh else None)
     first = workspace.lecture(folder, lesson)
-    if prepared.aside:
-        console.print(f"What was there is in {escape(str(prepared.aside))}.", soft_wrap=True)
     if prepared.made:
         console.print(f"Copied {len(prepared.made)} notebooks to {escape(str(folder))}.", soft_wrap=True)
-    if prepared.newer:
-        console.print(
-            f"The course has a newer version of {', '.join(prepared.newer)}; yours stays as it is. "
-            "`inflight lab NN --fresh` gives you the new one, and keeps yours beside it.",
-            soft_wrap=True,
-        )
+    if prepared.before:
+        kept = ", ".join(str(path.relative_to(folder)) for path in prepared.before)
+        console.print(f"What you had there is kept beside them: {escape(kept)}.", soft_wrap=True)
     if not prepare_only:
         workspace.open_lab(folder, first, jupyters)
 

@@ -17,7 +17,6 @@ from inflight.errors import CourseError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from inflight.notebook.handed_in import Class
 
 MARKS = {"": "", "tried": "·"}  # of an exercise, where the terminal has little room; one that passed is a tick
 
@@ -48,16 +47,17 @@ def progress(
         )
     if of_class is not None:
         return _show_class(of_class, as_json, as_csv)
-    from inflight.notebook import achieved, handed_in, workspace
+    from inflight.notebook import record, workspace
 
     folder = workspace.around(Path.cwd()) or workspace.home()
     if hand_in is not None:
-        path, made = handed_in.write(folder, hand_in, save)
+        path = record.hand_in(folder, hand_in, save)
         terminal.tell(
-            f"{path} is a text file, and you may read it before you hand it in. It holds, and nothing else: {made}."
+            f"{path} is a text file, and you may read it before you hand it in: your name, and the record of "
+            f"{folder / record.FILE}, with every checked answer and prediction, and what was said of it."
         )
         return
-    done = achieved.read(folder)
+    done = record.summary(folder)
     if as_json:
         print(json.dumps({name: table.to_dict("records") for name, table in done.items()}, indent=2))
         return
@@ -66,29 +66,29 @@ def progress(
 
 
 def _show_class(folder: Path, as_json: bool, as_csv: bool) -> None:
-    from inflight.notebook import handed_in
+    from inflight.notebook import record
 
-    found = handed_in.read_class(folder)
-    marks, exercises = handed_in.marks(found), handed_in.exercises(found)
+    found, problems = record.read_class(folder)
+    marks, hints = record.marks(found), record.hints(found)
     if as_csv:
         print(marks.to_csv(index=False), end="")
     elif as_json:
-        print(json.dumps(_facts(found, exercises), indent=2))
+        print(
+            json.dumps(
+                {"learners": marks.to_dict("records"), "exercises": hints.to_dict("records"), "problems": problems},
+                indent=2,
+            )
+        )
     else:
         _print_marks(marks)
-        _print("exercises", exercises[(exercises["passed"] > 0) | (exercises["tried"] > 0)])
-    for problem in found.problems:
+        _print("exercises", hints)
+    for problem in problems:
         terminal.tell(problem)
-
-
-def _facts(found: Class, exercises: pd.DataFrame) -> dict:
-    learners = [{"learner": name, **handed.model_dump(mode="json")} for name, handed in found.learners]
-    return {"learners": learners, "exercises": exercises.to_dict("records"), "problems": found.problems}
 
 
 def _print_marks(marks: pd.DataFrame) -> None:
     """A row a learner, a column an exercise that anybody tried; in as many tables as the terminal's width makes it."""
-    ends = ["passed", "predictions", "parts"]
+    ends = ["passed", "predictions"]
     names = [name for name in marks.columns if name not in ("learner", *ends) and marks[name].any()]
     shown = marks.assign(**{name: [MARKS.get(mark, "✓") for mark in marks[name]] for name in names})
     widest = min(30, max(map(len, marks["learner"])))

@@ -1,15 +1,14 @@
 """The engine: built from a checkpoint; requests in, tokens out, and a line of statistics an iteration.
 
 Reading order: `config` (the vocabulary), `scheduler` (who runs next), `kv_cache`, `sampling`, `executor` (the loop).
-How one is made on a CPU: `openvino_steps`, `four_bits`, `builder`. Behind the `model` protocol: `openvino_runner` on a
-CPU, `torch_runner` on a GPU, and the tests' `fake_model`.
+How one is made and run on a CPU: `builder`, `openvino/`; on a GPU: `torch/`. The tests have a `fake_model`.
 """
 
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules=["four_bits", "openvino_steps", "trtllm_commands"],
+    submodules=["trtllm_commands"],
     submod_attrs={
         "config": [
             "BATCHING_TYPES",
@@ -23,11 +22,11 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "SamplingConfig",
         ],
         "scheduler": ["Now", "Plan", "RequestView", "tokens_to_compute"],
-        "folder": ["WEIGHTS_FILE", "EngineInfo", "accept", "engine_version", "read"],
-        "builder": ["build", "cached", "check_machine", "cpu_has_bfloat16"],
-        "inventory": ["KeptEngine", "kept"],
-        "openvino_layers": ["read_layer"],
-        "openvino_profile": ["profile"],
+        "folder": ["WEIGHTS_FILE", "EngineInfo", "KeptEngine", "engine_version", "kept", "read"],
+        "builder": ["build", "cached", "cpu_has_bfloat16"],
+        "openvino": ["four_bits", "steps"],
+        "openvino.layers": ["read_layer"],
+        "openvino.profile": ["profile"],
         "executor": ["Executor"],
         "sizing": ["Sizing"],
         "prediction": ["IterationCost", "iteration_cost", "schedule"],

@@ -4,8 +4,9 @@
 
 The folder holds what TensorRT-LLM's does: the model prepared for one kind of machine, the tokenizer, and a
 `config.json` with `version`, `pretrained_config` and `build_config`; beside it, the commands that build it with
-TensorRT-LLM. The model is an OpenVINO graph with packed weights; the machine code for this very CPU is made from it
-when the engine is loaded, in about a second.
+TensorRT-LLM. On a CPU the model is an OpenVINO graph with packed weights, made from a GGUF file; the machine code for
+this very CPU is made from it when the engine is loaded, in about a second. On a GPU it is the weights of a Hugging Face
+folder as `torch.runner` takes them.
 """
 
 from __future__ import annotations
@@ -13,21 +14,18 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from inflight import cache, files, machine, manifest, tiers
-from inflight import checkpoint as checkpoints
+from inflight import cache, files, machine, tiers
 from inflight.cache import made_once
-from inflight.checkpoint import tokenizer
+from inflight.checkpoint import tokenizer, weights
 from inflight.checkpoint.sources import Checkpoint
 from inflight.engine import trtllm_commands
 from inflight.engine.config import BuildConfig
-from inflight.engine.folder import CONFIG_FILE, engine_version, flaw
+from inflight.engine.folder import CONFIG_FILE, engine_version, read
 from inflight.errors import CourseError
 
-FOLDER_FORMAT = 4  # of the engines in the cache: 2 has checksums, 3 exact 4-bit products, 4 slowed rotations
+FOLDER_FORMAT = 5  # of the engines in the cache: a change of what a build writes gives them another name
 COMMANDS_FILE = "BUILD_WITH_TENSORRT_LLM.md"
 
 
@@ -35,18 +33,6 @@ def cpu_has_bfloat16() -> bool:
     import openvino
 
     return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-
-
-def check_machine(config: BuildConfig, tier: str | None = None) -> None:
-    """Raise CourseError for options that a tier has not (by default this machine's), or that this CPU cannot compute.
-
-    An engine for a GPU may be built on a machine that has none, and is not run there.
-    """
-    tier = tier or _tier_for(config)
-    if tier == "cpu" and config.on(tier).dtype == "bfloat16" and not cpu_has_bfloat16():
-        raise CourseError(
-            "Build option dtype 'bfloat16' needs a CPU with bfloat16 arithmetic, which this one lacks; use 'float32'."
-        )
 
 
 def _resolved(config: BuildConfig, tier: str) -> BuildConfig:
@@ -81,8 +67,9 @@ def build(
     Parameters
     ----------
     tier : str, optional
-        What it is for: "cpu" (OpenVINO on the CPU) or "cuda" (PyTorch on a GPU); by default this machine's, or the CPU
-        for options that only an engine there has.
+        What it is for: "cpu" (OpenVINO on the CPU, from a GGUF file) or "cuda" (PyTorch on a GPU, from a Hugging Face
+        folder, which is made of a GGUF file); by default this machine's, or the CPU for options that only an engine
+        there has. An engine for a GPU may be built on a machine that has none.
     device : str, optional
         Where an engine of the tier cuda computes: "cuda", or "cpu" to try it without a GPU; by default the GPU.
 
@@ -98,12 +85,10 @@ def build(
         machine cannot compute what `config` asks for.
     """
     tier = tier or _tier_for(config)
-    check_machine(config, tier)
     config = _resolved(config, tier)
-    if checkpoint.format == "random" and tier == "cpu":
+    if tier == "cpu" and config.dtype == "bfloat16" and not cpu_has_bfloat16():
         raise CourseError(
-            f"{checkpoint.name} has no weights but random ones, which an engine of the tier cuda makes when it is "
-            "loaded, and one of the tier cpu cannot: build it for a GPU, or take another checkpoint."
+            "Build option dtype 'bfloat16' needs a CPU with bfloat16 arithmetic, which this one lacks; use 'float32'."
         )
     folder = Path(folder).absolute()
     if folder.exists() and not folder.is_dir():
@@ -111,11 +96,17 @@ def build(
     if folder.exists() and any(folder.iterdir()) and not (folder / CONFIG_FILE).exists():
         raise CourseError(f"{folder} holds files that are not an engine. Name an empty or new folder for the engine.")
     with files.written_aside(folder.resolve(), "engine") as aside:
-        with _reading(checkpoint):
-            pretrained = _compile(checkpoint, config, aside) if tier == "cpu" else _write(checkpoint, config, aside)
+        try:
+            pretrained = _from_gguf(checkpoint, config, aside) if tier == "cpu" else _for_gpu(checkpoint, config, aside)
+        except (CourseError, OSError):
+            raise
+        except Exception as error:  # libraries that take a file apart raise whatever they trip over
+            reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
+            raise CourseError(
+                f"The checkpoint {checkpoint.path} cannot be read ({reason[:300]}). Fetch it again: `inflight fetch`."
+            ) from error
         resolved = dataclasses.replace(config, quant_algo=pretrained["quantization"]["quant_algo"])
-        family = "gpt" if pretrained["architecture"].startswith("GPT") else "llama"
-        (aside / COMMANDS_FILE).write_text(trtllm_commands.as_markdown(resolved, family), encoding="utf-8")
+        (aside / COMMANDS_FILE).write_text(trtllm_commands.as_markdown(resolved, "llama"), encoding="utf-8")
         content = {
             "version": engine_version(tier),
             "tier": tier,
@@ -124,71 +115,58 @@ def build(
             "build_config": dataclasses.asdict(config),
         }
         (aside / CONFIG_FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        manifest.write(aside)
     return folder
 
 
-@contextmanager
-def _reading(checkpoint: Checkpoint) -> Iterator[None]:
-    """Turn what libraries that take a file apart raise, which is whatever they trip over, into a CourseError."""
-    try:
-        yield
-    except (CourseError, OSError):
-        raise
-    except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
-        raise CourseError(
-            f"The checkpoint {checkpoint.path} cannot be read ({reason[:300]}). Fetch it again: `inflight fetch`."
-        ) from error
-
-
-def _compile(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
+def _from_gguf(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
     """Write graph, weights and tokenizer into `aside`; return the `pretrained_config`."""
-    from inflight.engine import four_bits, openvino_steps, slow_rotation
+    from inflight.engine.openvino import four_bits, steps
 
-    written = gguf_file = aside / "weights.gguf"
+    if checkpoint.format != "gguf":
+        raise CourseError(
+            f"{checkpoint.path} is a Hugging Face folder, and engines for a CPU are built from GGUF files: give the "
+            "model's .gguf file, or build for a GPU (--tier cuda)."
+        )
+    source = weights.GgufFile(checkpoint.path)
+    shape, stored = source.shape(), source.precision()
+    as_stored = {"W4": "W4A8", "W8": "W8A16"}.get(stored or "")
+    quant_algo = as_stored if config.quant_algo == "auto" else config.quant_algo
+    gguf_file, again = Path(checkpoint.path), aside / "weights.gguf"
     try:
-        if checkpoint.format == "hf":
-            quant_algo = None if config.quant_algo == "auto" else config.quant_algo
-            checkpoints.weights.from_huggingface(checkpoint.path, gguf_file, quant_algo)
-            source = checkpoints.weights.GgufFile(gguf_file)
-        else:
-            source = checkpoints.weights.GgufFile(checkpoint.path)
-            source.shape()  # before the compiler believes what the file says of itself
-            stored = source.precision()
-            as_stored = {"W4": "W4A8", "W8": "W8A16"}.get(stored or "")
-            quant_algo = as_stored if config.quant_algo == "auto" else config.quant_algo
-            if stored == checkpoints.weights.bits(quant_algo):
-                gguf_file = Path(checkpoint.path)
-            else:
-                checkpoints.weights.requantize(source, gguf_file, quant_algo)
+        if stored != weights.bits(quant_algo):
+            gguf_file = again
+            weights.requantize(source, gguf_file, quant_algo)
         tokenizer.write_files(checkpoint, source.metadata, aside)
-        graph, of_graph = openvino_steps.to_graph(gguf_file, aside), checkpoints.weights.GgufFile(gguf_file)
-        is_slower = slow_rotation.slow_down(graph, of_graph)
+        graph, of_graph = steps.to_graph(gguf_file, aside), weights.GgufFile(gguf_file)
+        is_slower = steps.slow_down(graph, of_graph)
         if four_bits.make_exact(graph, of_graph) or is_slower:
-            openvino_steps.save(graph, aside)
+            steps.save(graph, aside)
     finally:
-        written.unlink(missing_ok=True)
-    return _pretrained_config(checkpoint, config, quant_algo, source)
+        again.unlink(missing_ok=True)
+    num_parameters = sum(row["parameters"] for row in source.tensor_table())
+    return _pretrained_config(checkpoint, config, quant_algo, num_parameters, shape.sizes())
 
 
-def _write(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
-    """The same for a GPU."""
-    from inflight.engine import torch_builder
+def _for_gpu(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
+    """The same for PyTorch."""
+    from inflight.checkpoint import as_huggingface
+    from inflight.engine.torch import builder
 
-    return torch_builder.write_engine(checkpoint, config, aside)
+    source = dataclasses.replace(checkpoint, path=as_huggingface.folder(checkpoint), format="hf")
+    sizes, num_parameters = builder.write_weights(source.path, config.dtype, aside)
+    tokenizer.write_files(source, {}, aside)
+    return _pretrained_config(checkpoint, config, None, num_parameters, sizes)
 
 
 def _pretrained_config(
-    checkpoint: Checkpoint, config: BuildConfig, quant_algo: str | None, source: checkpoints.weights.GgufFile
+    checkpoint: Checkpoint, config: BuildConfig, quant_algo: str | None, num_parameters: int, sizes: dict
 ) -> dict:
-    shape = source.shape()
     return {
-        "architecture": {"llama": "LlamaForCausalLM"}.get(shape.architecture, shape.architecture),
+        "architecture": "LlamaForCausalLM",
         "checkpoint": {"name": checkpoint.name, "sha256": checkpoint.sha256},
-        "num_parameters": sum(row["parameters"] for row in source.tensor_table()),
+        "num_parameters": num_parameters,
         "dtype": config.dtype,
-        **shape.sizes(),
+        **sizes,
         "quantization": {"quant_algo": quant_algo, "kv_cache_quant_algo": config.kv_cache_quant_algo},
         "mapping": {"world_size": 1, "tp_size": 1, "pp_size": 1},
     }
@@ -197,7 +175,7 @@ def _pretrained_config(
 def cached(
     checkpoint: Checkpoint, config: BuildConfig | None = None, tier: str | None = None, device: str | None = None
 ) -> Path:
-    """The engine of `checkpoint` with `config` in the course's cache folder, built unless it is there and whole.
+    """The engine of `checkpoint` with `config` in the course's cache folder, built unless it is there.
 
     `tier` and `device` are as `build` takes them.
     """
@@ -207,6 +185,12 @@ def cached(
     parts = [checkpoint.sha256, engine_version(tier), FOLDER_FORMAT, dataclasses.asdict(config)]
     key = json.dumps(parts + [device] * (device is not None))
     folder = cache.place("engines", f"{checkpoint.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}")
-    return made_once(
-        folder, lambda: flaw(folder, checkpoint, config), lambda: build(checkpoint, config, folder, tier, device)
-    )
+
+    def flaw() -> str | None:
+        try:
+            read(folder, checkpoint)
+        except CourseError as error:
+            return f"is not the engine that is wanted ({str(error).partition(' Build ')[0].rstrip('.')})"
+        return None
+
+    return made_once(folder, flaw, lambda: build(checkpoint, config, folder, tier, device))

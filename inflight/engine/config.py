@@ -36,7 +36,7 @@ TIER_OPTIONS: dict[str, dict[str, tuple]] = {
     "cuda": {
         "dtype": ("bfloat16", "float16", "float32"),
         "tokens_per_block": (TOKENS_PER_BLOCK, 64, 128, 256),
-        "quant_algo": ("auto", None, "W8A16"),
+        "quant_algo": ("auto", None),
         "kv_cache_quant_algo": (None,),
     },
 }
@@ -87,7 +87,7 @@ class BuildConfig:
     quant_algo: str | None = setting(
         "auto",
         "Precision of a matrix product: W8A16, W4A16, W4A8, none, or auto: the checkpoint's weights, A8 at 4 bits. "
-        "On a GPU: W8A16, none, or auto, which takes 4-bit weights as floating point.",
+        "On a GPU: none, or auto, which is the same: 4-bit weights are taken as floating point.",
     )
     kv_cache_quant_algo: str | None = setting(
         None, "Precision of the KV cache: INT8 (on a CPU), or none for that of dtype."

@@ -1,19 +1,21 @@
-"""An engine's folder, read and checked; nothing is loaded.
+"""An engine's folder: what its `config.json` says. Nothing is loaded.
 
 info = read("engine")       # version, pretrained_config, build_config
 """
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 from dataclasses import dataclass
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
-from inflight import manifest, schemas
 from inflight.checkpoint.sources import Checkpoint
 from inflight.engine.config import BuildConfig
-from inflight.engine.config_file import BuiltBy, EngineConfig
 from inflight.errors import CourseError
+from inflight.paths import cache_dir
 
 MODEL_FILE = "openvino_model.xml"
 WEIGHTS_FILE = "openvino_model.bin"
@@ -46,10 +48,7 @@ class EngineInfo:
     @property
     def weight_bytes(self) -> int:
         """Bytes that the weights take in memory."""
-        file = self.folder / {"cpu": WEIGHTS_FILE, "cuda": TORCH_WEIGHTS_FILE}[self.tier]
-        if self.tier == "cuda" and not file.exists():  # random weights are made when the engine is loaded
-            return self.pretrained_config["num_parameters"] * DTYPE_BYTES[self.build_config.dtype]
-        return file.stat().st_size
+        return (self.folder / {"cpu": WEIGHTS_FILE, "cuda": TORCH_WEIGHTS_FILE}[self.tier]).stat().st_size
 
     @property
     def kv_cache_bytes_per_token(self) -> int:
@@ -61,7 +60,7 @@ class EngineInfo:
 
 
 def read(folder: str | Path, checkpoint: Checkpoint | None = None) -> EngineInfo:
-    """Read and check an engine folder.
+    """Read an engine's folder.
 
     Parameters
     ----------
@@ -71,77 +70,65 @@ def read(folder: str | Path, checkpoint: Checkpoint | None = None) -> EngineInfo
     Raises
     ------
     CourseError
-        No engine there; one built by another version, or for another checkpoint; one that is not as it was built: every
-        file is compared with the SHA-256 that the build noted (0.07 s for the course's).
+        No engine there; one built by another version, or for another checkpoint; a config that cannot be read.
     """
     folder = Path(folder)
+    again = f"Build it again: `inflight build --output-dir {folder}`."
     if not folder.is_dir():
         raise CourseError(f"There is no engine at {folder}. Build one: `inflight build --output-dir {folder}`.")
-    again = f"Build it again: `inflight build --output-dir {folder}`."
-    file, what = folder / CONFIG_FILE, "engine's config"
-    if not file.exists():
+    if not (folder / CONFIG_FILE).exists():
         raise CourseError(f"{folder} is not an engine: it has no {CONFIG_FILE}. {again}")
-    built = schemas.read(BuiltBy, file, what, again)
-    version, here = built.version, engine_version(built.tier)
+    try:
+        content = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        version, tier, device = content["version"], content["tier"], content["device"]
+        pretrained, options = content["pretrained_config"], content["build_config"]
+        built_from, here = pretrained["checkpoint"], engine_version(tier)
+        if version == here:
+            build_config = BuildConfig(**options).on(tier)
+    except (CourseError, OSError, ValueError, KeyError, TypeError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise CourseError(f"The engine's config {folder / CONFIG_FILE} cannot be used ({reason}). {again}") from None
     if version != here:
         raise CourseError(f"The engine in {folder} was built by {version}; this is {here}. {again}")
-    content = schemas.read(EngineConfig, file, what, again)
-    pretrained, options = content.pretrained_config.model_dump(), content.build_config.model_dump()
-    built_from = pretrained["checkpoint"]
     if checkpoint is not None and built_from["sha256"] != checkpoint.sha256:
         raise CourseError(
             f"The engine in {folder} was built from {built_from['name']} (sha256 {built_from['sha256'][:12]}…), not "
             f"from {checkpoint.name} (sha256 {checkpoint.sha256[:12]}…). Build one for it in another folder."
         )
+    return EngineInfo(folder, version, pretrained, build_config, tier, device)
+
+
+def cannot_be_loaded(info: EngineInfo, error: Exception) -> CourseError:
+    """What to raise for an engine whose files are not what the build wrote; one in the cache is removed."""
+    reason = (str(error).strip() or type(error).__name__).splitlines()[-1].rstrip(".")
+    way_on = f"Build it again: `inflight build --output-dir {info.folder}`."
+    kept = cache_dir().absolute() / "engines"
+    if info.folder.absolute().parent == kept and os.access(kept, os.W_OK):
+        shutil.rmtree(info.folder)
+        way_on = "It was removed from the cache: run this again, and it is built again."
+    return CourseError(f"The engine in {info.folder} cannot be loaded ({reason}). {way_on}")
+
+
+@dataclass(frozen=True)
+class KeptEngine:
+    """An engine in the cache; `bytes` on disk, `state` in a few words."""
+
+    name: str
+    bytes: int
+    state: str
+
+
+def kept() -> list[KeptEngine]:
+    """Every engine in the cache, by name."""
+    folders = sorted(path for path in (cache_dir() / "engines").glob("[!.]*") if path.is_dir())
+    return [
+        KeptEngine(folder.name, sum(file.stat().st_size for file in folder.iterdir()), _state(folder))
+        for folder in folders
+    ]
+
+
+def _state(folder: Path) -> str:
     try:
-        build_config = BuildConfig(**options).on(built.tier)
+        return f"built by {read(folder).version}"
     except CourseError as error:
-        raise CourseError(f"The engine's config {file} does not fit: {error} {again}") from None
-    if found := manifest.differences(folder):
-        raise CourseError(
-            f"The engine in {folder} is damaged: {manifest.in_words(found)}. {again}{_accept(folder, found)}"
-        )
-    return EngineInfo(folder, version, pretrained, build_config, content.tier, content.device)
-
-
-def _accept(folder: Path, found: dict[str, str]) -> str:
-    """The way on for whoever changed an engine's text on purpose; nobody edits weights or removes files on purpose."""
-    by_machine = {MODEL_FILE, WEIGHTS_FILE, TORCH_WEIGHTS_FILE, manifest.MANIFEST}
-    by_hand = not by_machine & set(found) and "is missing" not in found.values()
-    return f" Or, if you changed it yourself, accept it: `inflight accept {folder}`." if by_hand else ""
-
-
-def flaw(folder: Path, checkpoint: Checkpoint, build_config: BuildConfig) -> str | None:
-    """Why an engine is not the whole one of this checkpoint and these options, in a few words; None if it is.
-
-    `build_config` is as it is `on` the engine's tier.
-    """
-    try:
-        info = read(folder, checkpoint)
-    except CourseError as error:
-        if found := manifest.differences(folder):
-            return f"is damaged ({manifest.in_words(found)})"
-        return f"is not the engine that is wanted ({str(error).partition(' Build ')[0].rstrip('.')})"
-    return None if info.build_config == build_config else "was built with other options"
-
-
-def accept(folder: str | Path) -> None:
-    """Take the files of an engine that somebody changed on purpose as they are now.
-
-    Raises
-    ------
-    CourseError
-        The folder is not an engine, or cannot be written.
-    """
-    folder = Path(folder)
-    if not (folder / manifest.MANIFEST).is_file() or not (folder / CONFIG_FILE).is_file():
-        raise CourseError(
-            f"{folder} is not an engine: it lacks {CONFIG_FILE} or {manifest.MANIFEST}. Build it again: "
-            f"`inflight build --output-dir {folder}`."
-        )
-    try:
-        manifest.write(folder)
-    except OSError as error:
-        raise CourseError(
-            f"{folder} cannot be written ({error.strerror}): copy the engine to a folder that can."
-        ) from None
+        return str(error).partition(" Build it again")[0]

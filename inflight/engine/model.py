@@ -16,8 +16,8 @@ from inflight.errors import CourseError
 # What an engine was built by, the first word of its version -> the class that runs it. By name: a runner brings its
 # libraries along, and only the one that is needed is imported.
 RUNNERS = {
-    "openvino": "inflight.engine.openvino_runner:OpenVINOModel",
-    "torch": "inflight.engine.torch_runner:TorchModel",
+    "openvino": "inflight.engine.openvino.runner:OpenVINOModel",
+    "torch": "inflight.engine.torch.runner:TorchModel",
 }
 
 
@@ -77,4 +77,4 @@ def free_bytes(info: EngineInfo) -> int:
     """
     if info.device == "cpu":
         return psutil.virtual_memory().available
-    return import_module("inflight.engine.torch_device").free_bytes(info)
+    return import_module("inflight.engine.torch.device").free_bytes(info)

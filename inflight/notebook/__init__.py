@@ -5,14 +5,13 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submodules=[
-        "achieved",
         "boards",
         "charts",
         "explorables",
         "grid",
-        "journal",
         "mine",
         "progress",
+        "record",
         "session",
         "syllabus",
         "tuning_board",

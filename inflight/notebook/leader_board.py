@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 from IPython.display import HTML
 
-from inflight.notebook import charts, journal, workspace
+from inflight.notebook import charts, record, workspace
 
 NO_WORKSPACE = "Your tries are kept in the folder that `inflight lab` opens; this notebook is in none."
 NO_TRIES = "No try of exercise {} was measured yet."
@@ -36,7 +36,7 @@ def leader_board(exercise: str, by: str, folder: Path | None = None) -> HTML | s
     folder = folder or workspace.around(Path.cwd())
     if folder is None:
         return NO_WORKSPACE
-    tries = journal.tries(folder, exercise)
+    tries = record.tries(folder, exercise)
     if by not in tries or tries[by].isna().all():
         return NO_TRIES.format(exercise)
     tries = tries.assign(number=range(1, len(tries) + 1)).dropna(subset=[by])

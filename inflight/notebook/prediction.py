@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import ipywidgets
 
 from inflight.errors import CourseError
-from inflight.notebook import journal
+from inflight.notebook import record
 from inflight.notebook.panel import Panel
 
 NOT_MADE = "You made no prediction."
@@ -95,7 +95,7 @@ class Prediction(Panel):
         self._right = self._right_one(measured)
         if self.value is not None and not self._is_late:
             is_right = self.value == self._right
-            journal.note("prediction", question=self.question, said=self.value, measured=self._right, right=is_right)
+            record.note("prediction", question=self.question, said=self.value, measured=self._right, right=is_right)
         return self._tell()
 
     def _right_one(self, measured: str | float) -> str | float:

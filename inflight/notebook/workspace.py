@@ -1,10 +1,10 @@
 """A learner's own copies of lectures and labs, in a folder laid out as the course is, so that links hold.
 
     prepared = prepare(home())
-    prepared.made, prepared.newer        # what was copied now; what the course has a newer version of
+    prepared.made, prepared.before        # what was copied now; copies of yours that now stand beside a newer one
 
-What lies there is never written over: neither by another call nor by an update of the course. Lectures come without
-outputs, so that nothing gives a measurement away. Solutions and assets are the course's own, for reading.
+Lectures come without outputs, so that nothing gives a measurement away. A copy in which nothing was written follows the
+course; one that was changed is kept beside the new one. Solutions and assets are the course's own, for reading.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -33,7 +31,6 @@ nbformat = lazy_loader.load("nbformat")  # one to two seconds, and a notebook ne
 COPIED = ("notebooks", "labs")  # a learner's
 SHOWN = ("solutions", "assets")  # the course's
 VERSIONS = ".versions.json"  # what each copy was made from
-ASIDE = "aside"
 MINE = "mine"  # what a learner has written in the labs
 TRANSPORT = "--KernelManager.transport"
 MOST_RUNTIME_DIR = 50  # characters: a kernel's sockets in it have 50 more, and Linux takes 107 in all
@@ -46,16 +43,15 @@ class Prepared:
     Attributes
     ----------
     folder : Path
-    made, newer : list of str
-        Copies made now, such as "labs/01_engine_lab.ipynb"; and older ones, of which the course has a newer version.
-    aside : Path or None
-        Where the old copies are.
+    made : list of str
+        Copies made now, such as "labs/01_engine_lab.ipynb".
+    before : list of Path
+        What the learner had there until now and has changed: it is kept under this name.
     """
 
     folder: Path
     made: list[str]
-    newer: list[str]
-    aside: Path | None
+    before: list[Path]
 
 
 def home(course: Path = COURSE) -> Path:
@@ -75,14 +71,13 @@ def around(folder: Path) -> Path | None:
 
 
 def prepare(folder: Path, fresh: str | None = None, course: Path = COURSE) -> Prepared:
-    """Copy what is not in the workspace `folder` yet; what is there stays as it is.
+    """Copy the course's notebooks to the workspace `folder`; what the learner has written there is kept.
 
     Parameters
     ----------
     folder : Path
     fresh : str, optional
-        Set these old copies aside first: of the lesson with this number, or "all", with all that the learner has
-        written.
+        Begin this lesson anew, by its number; or "all", with the parts that the learner has written.
     course : Path
         Where the course is.
 
@@ -100,20 +95,30 @@ def prepare(folder: Path, fresh: str | None = None, course: Path = COURSE) -> Pr
     }
     if not sources:
         raise CourseError(f"There are no notebooks in {course}: run `make notebooks` there, or get the course anew.")
-    if fresh not in (None, "all") and not any(Path(name).name.startswith(f"{fresh}_") for name in sources):
-        numbers = sorted({Path(name).name[:2] for name in sources})
+    numbers = sorted({path.name[:2] for path in sources.values()})
+    if fresh not in (None, "all", *numbers):
         raise CourseError(f"No lesson {fresh!r} to begin afresh; the lessons are {', '.join(numbers)}.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        aside = _set_aside(folder, fresh) if fresh else None
-        made, newer = _copy(sources, folder)
+        prepared = _copy(sources, folder, fresh)
+        if fresh == "all" and (folder / MINE).exists():
+            prepared.before.append(set_aside(folder / MINE))
         for name in SHOWN:
             _link(folder / name, course / name)
     except OSError as error:
         raise CourseError(
             f"The workspace {folder} cannot be made ({error.strerror or error}): give another, by INFLIGHT_WORK."
         ) from error
-    return Prepared(folder, made, newer, aside)
+    return prepared
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a file or a folder to the first free one of `NAME.before.EXT`, `NAME.before-2.EXT`, …; returns it."""
+    number, place = 1, path.with_name(f"{path.stem}.before{path.suffix}")
+    while place.exists():
+        number += 1
+        place = path.with_name(f"{path.stem}.before-{number}{path.suffix}")
+    return path.rename(place)
 
 
 def lecture(folder: Path, number: str | None) -> Path:
@@ -151,22 +156,23 @@ def _before(variable: str, folder: Path) -> dict[str, str]:
     return {variable: os.pathsep.join(filter(None, [str(folder), os.environ.get(variable)]))}
 
 
-def _copy(sources: dict[str, Path], folder: Path) -> tuple[list[str], list[str]]:
-    versions = _versions(folder)
-    made, newer = [], []
+def _copy(sources: dict[str, Path], folder: Path, fresh: str | None) -> Prepared:
+    versions, prepared = _versions(folder), Prepared(folder, [], [])
     for name, source in sources.items():
         notebook = _without_outputs(nbformat.read(source, as_version=4))
         version, copy = _version(notebook), folder / name
         if copy.exists():
-            if versions.get(name, version) != version:
-                newer.append(name)
-            continue
+            is_new = versions.get(name, version) != version
+            if not is_new and fresh not in ("all", source.name[:2]):
+                continue
+            if _version(nbformat.read(copy, as_version=4)) not in (versions.get(name), version):
+                prepared.before.append(set_aside(copy))
         copy.parent.mkdir(exist_ok=True)
         replace_text(copy, nbformat.writes(notebook) + "\n")
+        prepared.made.append(name)
         versions[name] = version
-        made.append(name)
         replace_text(folder / VERSIONS, json.dumps(versions, indent=1) + "\n")
-    return made, newer
+    return prepared
 
 
 def _version(notebook: NotebookNode) -> str:
@@ -187,27 +193,6 @@ def _without_outputs(notebook: NotebookNode) -> NotebookNode:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
     return notebook
-
-
-def _set_aside(folder: Path, fresh: str) -> Path | None:
-    """Move old copies to a folder of their own; None when there are none."""
-    pattern = "*" if fresh == "all" else f"{fresh}_*"
-    old = [path for kind in COPIED for path in sorted((folder / kind).glob(pattern)) if path.suffix == ".ipynb"]
-    if fresh == "all" and (folder / MINE).exists():
-        old.append(folder / MINE)
-    if not old:
-        return None
-    stamp = time.strftime("%Y-%m-%d-%H%M%S")
-    aside = folder / ASIDE / stamp
-    for number in range(2, 100):
-        if not aside.exists():
-            break
-        aside = folder / ASIDE / f"{stamp}-{number}"
-    for path in old:
-        place = aside / path.relative_to(folder)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(path, place)
-    return aside
 
 
 def _link(link: Path, target: Path) -> None:

@@ -8,8 +8,8 @@
 # - **find** your way: the lessons, the check of your machine, help, and how to start over.
 #
 # You need nothing but this notebook: no GPU, no container, no account. Work in your own copy, which lies in `work/`: `make
-# lab` or `inflight lab` made it, and opens JupyterLab there. What you write in it stays yours: an update of the course does
-# not touch it.
+# lab` or `inflight lab` made it, and opens JupyterLab there. What you write in it stays yours: where an update of the course
+# brings a newer lesson, yours is kept beside it.
 #
 # **Run a section at a time.** Shift+Enter runs a cell and goes to the next; read what it shows before you go on. *Run All
 # Cells* runs everything at once: the measurements are made before you have predicted anything, and a prediction made after
@@ -280,12 +280,12 @@ charts.course_map(syllabus.table())
 # as text, for those who do not see it: lessons 00 to 03 serve a model, 04 to 07 share it among many users, 08 and 09
 # look underneath.
 #
-# How far you are: in your own copy this board fills with every exercise and prediction.
+# How far you are: in your own copy this table counts the exercises that you have done. Run the cell again to see it grow.
 
 # %%
-from inflight.notebook import achieved
+from inflight.notebook import charts, record
 
-achieved.board()
+charts.table(record.exercises())
 
 # %% [markdown]
 # ## Your machine
@@ -312,8 +312,8 @@ charts.table(checks[["name", "need", "have", "ok", "fix"]])
 #   Cells*.
 # - **A cell hangs.** Press the square in the toolbar. An interrupted notebook leaves nothing running.
 # - **What does this function do?** Write its name and a question mark into a cell: `repository.assemble?`
-# - **You broke a notebook.** `inflight lab 03 --fresh` puts your copies of lesson 03 aside and makes new ones.
-# - **How far you are.** The board above, or `inflight progress`. `inflight progress --hand-in NAME` writes a file that you
+# - **You broke a notebook.** `inflight lab 03 --fresh` makes new copies of lesson 03, and keeps yours beside them.
+# - **How far you are.** The table above, or `inflight progress`. `inflight progress --hand-in NAME` writes a file that you
 #   may give to whoever teaches.
 # - **Everything from the start.** Remove the folder that `inflight doctor` names as the cache (model and engines),
 #   then `make clean` and `make lab`.

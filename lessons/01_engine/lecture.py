@@ -111,7 +111,7 @@ from inflight.notebook import catch_up
 
 catch_up("01", "Step 1: a graph")
 
-from inflight.engine import openvino_steps as steps
+from inflight.engine import steps
 
 by_hand = Path(workdir.name) / "by_hand"
 by_hand.mkdir(exist_ok=True)

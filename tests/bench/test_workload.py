@@ -16,7 +16,6 @@ from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.cli import commands
 from inflight.errors import CourseError
 from tests.engines import start_python
-from tools import mini_dataset
 
 README = workload.MINI_CNN_EVAL.with_name("README.md")
 RECORD = {"input": "The bridge is open.", "instruction": "Summarize:", "output": "A bridge opened today."}
@@ -331,9 +330,7 @@ def test_the_shipped_dataset_has_mlperfs_layout_and_varied_lengths():
     assert {record.instruction for record in records} == {"Summarize the following news article:"}
     words = [len(record.output.split()) for record in records]
     assert min(words) >= 15 and max(words) <= 170 and statistics.stdev(words) > 15
-    assert all(mini_dataset.distinct_4_grams(record.input) > 0.95 for record in records)
     assert all(record.input.isascii() and record.input.endswith(".") for record in records)
-    assert not any(mini_dataset.UNWANTED.search(record.input + record.output) for record in records)
 
 
 def test_the_readme_states_the_lengths_of_the_shipped_dataset(text):

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from inflight.bench.batch_run import Outcome
 from inflight.bench.load_generator import Run
 from inflight.bench.service import BRIEF, Deployment, Served
-from inflight.engine.layers import Layer, Step
+from inflight.engine.openvino.layers import Layer, Step
 from inflight.notebook import charts
 from inflight.triton import telemetry
 from inflight.triton.telemetry import Statistics

@@ -8,7 +8,7 @@ import nbformat
 import pytest
 
 from inflight.errors import CourseError
-from inflight.notebook import journal, workspace
+from inflight.notebook import record, workspace
 from inflight.notebook.grading import NOT_YET, Measured, check, checker, grades
 from inflight.paths import COURSE
 
@@ -95,7 +95,7 @@ def test_an_unknown_exercise_names_those_of_all_lessons(course):
         for cell in nbformat.read(path, as_version=4).cells
         if cell.cell_type == "code"
     ]
-    assert known == sorted(set(journal.CHECKED.findall("\n".join(labs))))
+    assert known == sorted(set(record.CHECKED.findall("\n".join(labs))))
 
 
 # What is measured -----------------------------------------------------------------------------------------------------

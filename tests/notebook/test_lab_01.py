@@ -253,7 +253,6 @@ def variant(folder, to, quant_algo=None, **options):
         content["build_config"]["quant_algo"] = quant_algo
         content["pretrained_config"]["quantization"]["quant_algo"] = quant_algo
     (to / "config.json").write_text(json.dumps(content))
-    engine.accept(to)
     return to
 
 

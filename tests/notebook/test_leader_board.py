@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from inflight.notebook import journal, workspace
+from inflight.notebook import record, workspace
 from inflight.notebook.leader_board import NO_WORKSPACE, leader_board
 
 POINTS = "points, fewer is better"
@@ -18,7 +18,7 @@ def work(tmp_path, monkeypatch):
 
 def note(status, iterations=None, points=None):
     figures = [] if points is None else [{"what": "iterations", "value": iterations}, {"what": POINTS, "value": points}]
-    journal.note("exercise", exercise="5.4", status=status, seed=1, figures=figures)
+    record.note("exercise", exercise="5.4", status=status, seed=1, figures=figures)
 
 
 def test_right_ones_come_first_and_the_best_of_them_before_the_others(work):

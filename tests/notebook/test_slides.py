@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import bs4
 import nbformat
 import pytest
 
@@ -10,36 +11,24 @@ from inflight.errors import CourseError
 from inflight.notebook import execution, guide, slides
 
 LECTURES = sorted(execution.NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
-SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="880" height="{}"></svg>'
-PAGE = """# 04 · A lesson
-
-## What it must leave behind
-
-One idea.
-
-## Talking points
-
-- **See**: say
-  this.
-
-## What to expect
-
-| Section | Figure | As the lesson says it | Normal |
-|---|---|---|---|
-| See | tokens/s | `makes {} tokens/s` | 5 to 1,000 |
-"""
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="880" height="400"></svg>'
+PAGE = {
+    guide.LEAVES: "One idea.",
+    guide.POINTS: "- **See**: say\n  this.",
+    guide.EXPECTED: "| Section | Figure | As the lesson says it | Normal |\n|---|---|---|---|\n"
+    "| See | tokens/s | `makes {} tokens/s` | 5 to 1,000 |",
+}
 
 
-def lecture(*cells):
-    """A lecture with a title and these cells: markdown, or a pair of code and its outputs."""
-    made = [nbformat.v4.new_markdown_cell("# 04 · A lesson\n\n40 min.")]
+def deck(*cells, page=PAGE):
+    """The slides, parsed, of a lecture with a title and these cells: markdown, or a pair of code and its outputs."""
+    lecture = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# 04 · A lesson\n\n40 min.")])
     for cell in cells:
         if isinstance(cell, str):
-            made.append(nbformat.v4.new_markdown_cell(cell))
+            lecture.cells.append(nbformat.v4.new_markdown_cell(cell))
         else:
-            code, *outputs = cell
-            made.append(nbformat.v4.new_code_cell(code, outputs=outputs))
-    return nbformat.v4.new_notebook(cells=made)
+            lecture.cells.append(nbformat.v4.new_code_cell(cell[0], outputs=list(cell[1:])))
+    return bs4.BeautifulSoup(slides.deck(lecture, page), "html.parser").find_all("article")
 
 
 def printed(text):
@@ -47,95 +36,77 @@ def printed(text):
 
 
 def shown(**data):
-    kinds = {"svg": "image/svg+xml", "html": "text/html", "markdown": "text/markdown", "plain": "text/plain"}
+    kinds = {"svg": "image/svg+xml", "html": "text/html", "plain": "text/plain"}
     return nbformat.v4.new_output("display_data", {kinds[kind]: value for kind, value in data.items()})
 
 
-def bodies(made):
-    return ["".join(block.html for block in slide.body) for slide in made]
-
-
 @pytest.mark.parametrize("path", LECTURES, ids=lambda path: path.stem)
-def test_every_lecture_has_slides_that_load_nothing(path):
-    page = guide.path(path.stem).read_text(encoding="utf-8")
-    notebook = nbformat.read(path, as_version=4)
-    deck = slides.deck(notebook, page)
-    assert not re.search(r"<(?:script|link|iframe|object)\b[^>]*(?:src|href)=", deck)
-    assert set(re.findall(r'\bsrc="([^:"]*):', deck)) <= {"data"}
-    assert not re.search(r"url\(|@import|fetch\(|XMLHttpRequest", deck)
-    assert "default-src 'none'" in deck
-    links = re.findall(r'<a [^>]*href="([^"]*)"', deck)
-    assert all(link.startswith("https://") for link in links)
-    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
-    headings = re.findall(r"^##? (.+)", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
-    assert list(dict.fromkeys(slide.heading for slide in slides.slides(notebook, page))) == headings
+def test_every_lecture_has_slides_that_load_nothing_and_notes_with_the_instructors_points(path):
+    page, notebook = guide.parts(path.stem), nbformat.read(path, as_version=4)
+    made = slides.deck(notebook, page)
+    assert not re.search(r"<(?:script|link|iframe|object)\b[^>]*(?:src|href)=", made)
+    assert set(re.findall(r'\bsrc="([^:"]*):', made)) <= {"data"}
+    assert not re.search(r"url\(|@import|fetch\(|XMLHttpRequest", made) and "default-src 'none'" in made
+    assert all(link.startswith("https://") for link in re.findall(r'<a [^>]*href="([^"]*)"', made))
     pictures = sum("image/svg+xml" in o.get("data", {}) for c in notebook.cells for o in c.get("outputs", []))
-    assert deck.count("<figure>") == pictures
+    assert made.count("<figure>") == pictures
+    articles = bs4.BeautifulSoup(made, "html.parser").find_all("article")
+    with_points = [article.h2.text for article in articles if article.select(".say")]
+    for heading, _ in guide.points(page[guide.POINTS]):
+        assert re.sub("[`*]", "", heading) in with_points
 
 
-@pytest.mark.parametrize("path", LECTURES, ids=lambda path: path.stem)
-def test_every_talking_point_is_in_the_notes_of_its_heading(path):
-    page = guide.path(path.stem).read_text(encoding="utf-8")
-    made = slides.slides(nbformat.read(path, as_version=4), page)
-    for heading, _ in guide.points(guide.parts(page)[guide.POINTS]):
-        first = next(slide for slide in made if slide.heading == heading)
-        assert 'class="say"' in "".join(first.notes)
-
-
-def test_of_a_paragraph_the_slide_has_two_lines_and_the_notes_have_all():
-    long = "It begins with this. " + "Then it goes on and on. " * 12
-    [_, slide] = slides.slides(lecture(f"## See\n\n{long}\n\nShort. And sweet."))
-    assert "It begins with this." in bodies([slide])[0] and bodies([slide])[0].count("on and on") < 8
-    assert "".join(slide.notes).count("on and on") == 12
-    assert "Short. And sweet." in bodies([slide])[0]
+def test_of_a_paragraph_the_slide_has_two_sentences_and_the_notes_have_all():
+    _, slide = deck("## See\n\nIt `begins. With` this. It goes on. " + "And on and on. " * 12 + "\n\nAs short as this")
+    assert slide.section.get_text() == "SeeIt begins. With this. It goes on.As short as this"
+    assert slide.aside.get_text().count("on and on") == 12
 
 
 def test_short_code_stays_with_what_it_prints_and_long_code_goes_to_the_notes():
-    short, long = "x = 1\nprint(x)", "\n".join(f"print({n})" for n in range(40))
-    made = slides.slides(lecture("## See", (short, printed("1\n")), (long, printed("0\n1\n"))))
-    assert "print" in bodies(made)[1] and '<pre class="output">1</pre>' in bodies(made)[1]
-    assert "40 lines" in bodies(made)[1] and "39" not in bodies(made)[1] and "39" in "".join(made[1].notes)
+    short, long = "import os\nx = 1\nprint(x)", "\n".join(f"print({n})" for n in range(40))
+    _, slide = deck("## See", (short, printed("1\n")), (long, printed("\n".join(map(str, range(40))))))
+    assert [code.get_text().strip() for code in slide.section.select(".highlight")] == ["x = 1\nprint(x)"]
+    assert slide.section.find_all("pre")[1].text == "1" and slide.section.find_all("pre")[-1].text.endswith("12\n…")
+    assert "40 lines of code" in slide.section.text and "print(39)" in slide.aside.text and "\n39" in slide.aside.text
 
 
-def test_a_picture_is_shown_without_its_code_and_a_high_one_has_prose_beside_it():
-    flat, high = (shown(svg=SVG.format(pixels), plain="What it shows") for pixels in (400, 800))
-    made = slides.slides(lecture("## Flat", ("draw()", flat), "## High\n\nLook.", ("draw()", high)))
-    assert "draw" not in "".join(bodies(made)) and "draw" in "".join(made[1].notes)
-    assert 'alt="What it shows"' in bodies(made)[1] and "<p>What it shows</p>" in made[1].notes
-    assert len(made) == 3 and 'class="body beside"' in slides.deck(lecture("## High\n\nLook.", ("draw()", high)))
+def test_a_picture_and_a_table_are_shown_without_their_code():
+    table = shown(html="<table>" + "".join(f"<tr><td>row {n}</td></tr>" for n in range(20)) + "</table>", plain="rows")
+    _, slide = deck("## See", ("draw()", shown(svg=SVG, plain="What it shows")), ("rows", table))
+    assert slide.section.img["alt"] == "What it shows" and "draw" not in slide.section.text
+    assert "draw()" in slide.aside.text and "What it shows" in slide.aside.text
+    assert "row 9" in slide.section.text and "10 more rows" in slide.section.text and "row 19" in slide.aside.text
 
 
 def test_a_question_is_shown_and_its_answer_only_in_the_notes():
-    asked = "<details><summary>1. How many?</summary>\n\nEight, and `x`.\n</details>"
-    [_, slide] = slides.slides(lecture(f"## Recap\n\n{asked}"))
-    assert "How many?" in bodies([slide])[0] and "Eight" not in bodies([slide])[0]
-    assert "Eight, and <code>x</code>" in "".join(slide.notes)
+    _, slide = deck(
+        "## Recap\n\n<details><summary>1. How many?</summary>\n\nEight, and `x`.\n\nNine.\n</details>\n\nEnd."
+    )
+    assert "How many?" in slide.section.text and "Eight" not in slide.section.text and "End." in slide.section.text
+    assert slide.aside.code.text == "x" and "Nine." in slide.aside.text
 
 
 def test_a_prediction_is_asked_and_a_dashboard_is_named():
     question = shown(html='<div role="group" aria-label="How many?">How many? ○ one ○ two</div>')
     board = shown(html='<div role="group" aria-label="Batching: who sits where">Run Stop</div>')
-    [_, slide] = slides.slides(lecture("## See", ("ask()", question), ("board", board)))
-    assert "○ two" in bodies([slide])[0] and "ask" not in re.sub("<[^>]+>", "", bodies([slide])[0]).replace("asks", "")
-    assert "Live in the notebook: Batching: who sits where" in bodies([slide])[0]
+    _, slide = deck("## See", ("ask()", question), ("board", board))
+    assert "○ two" in slide.section.text and "ask()" not in slide.section.text
+    assert "Live in the notebook: Batching: who sits where" in slide.section.text
 
 
 def test_the_instructors_page_stands_in_the_notes_of_its_heading():
-    made = slides.slides(lecture("## See\n\nWhat.", "## Else\n\nThat."), PAGE)
-    assert "One idea." in made[0].notes[0]
-    assert "Say this." in made[1].notes[0] and "tokens/s: 5 to 1,000" in made[1].notes[1]
-    assert made[2].notes == []
+    title, see, other = deck("## See\n\nWhat.", "## Else\n\nThat.")
+    assert "One idea." in title.aside.text
+    assert "Say this." in see.aside.text and see.aside.li.text == "tokens/s: 5 to 1,000"
+    assert "No notes" in other.aside.text
 
 
-def test_a_link_to_a_file_is_words_and_one_to_the_web_opens_beside_the_slides():
-    deck = slides.deck(lecture("## See\n\nAs in [lesson 00](00_start_here.ipynb) and [there](https://example.org/a)."))
-    assert "lesson 00" in deck and "00_start_here.ipynb" not in deck
-    assert '<a target="_blank" rel="noopener" href="https://example.org/a">there</a>' in deck
-
-
-def test_what_the_notebook_prints_is_text_and_no_page():
-    deck = slides.deck(lecture("## See", ("x", printed("</pre><script>alert(1)</script>"))))
-    assert "<script>alert" not in deck
+def test_a_link_to_a_file_is_words_and_what_is_printed_is_text():
+    _, slide = deck(
+        "## See\n\n[lesson 00](00_start_here.ipynb), [there](https://example.org/a).", ("x", printed("<b>a"))
+    )
+    assert [link["href"] for link in slide.find_all("a")] == ["https://example.org/a"] and "lesson 00" in slide.text
+    assert "<b>a" in slide.section.text
 
 
 def test_slides_are_written_where_one_says(tmp_path, monkeypatch):

@@ -64,25 +64,31 @@ def test_every_link_of_a_copy_leads_somewhere(tmp_path):
     assert links > 20
 
 
+def second_cell(path):
+    return nbformat.read(path, as_version=4).cells[1].source
+
+
 def test_what_is_there_is_kept(course, tmp_path):
     folder = workspace.prepare(tmp_path / "work", course=course).folder
     edit(folder / "labs" / "01_engine_lab.ipynb", "mine")
     written = (folder / "labs" / "01_engine_lab.ipynb").read_bytes()
     again = workspace.prepare(folder, course=course)
-    assert (again.made, again.newer, again.aside) == ([], [], None)
+    assert (again.made, again.before) == ([], [])
     assert (folder / "labs" / "01_engine_lab.ipynb").read_bytes() == written
 
 
-def test_a_newer_course_is_told_of_and_touches_nothing(course, tmp_path):
+def test_a_newer_lesson_takes_the_place_of_an_untouched_copy_and_stands_beside_a_changed_one(course, tmp_path):
     folder = workspace.prepare(tmp_path / "work", course=course).folder
-    written = (folder / "notebooks" / "01_engine.ipynb").read_bytes()
-    edit(course / "notebooks" / "01_engine.ipynb", "better")
+    edit(folder / "labs" / "01_engine_lab.ipynb", "mine")
+    for name in ("notebooks/01_engine.ipynb", "labs/01_engine_lab.ipynb"):
+        edit(course / name, "better")
     shutil.copy(COURSE / "notebooks" / "02_repository.ipynb", course / "notebooks")
-    for _ in range(2):  # it is told of each time
-        again = workspace.prepare(folder, course=course)
-        assert again.newer == ["notebooks/01_engine.ipynb"]
-    assert (folder / "notebooks" / "01_engine.ipynb").read_bytes() == written
-    assert (folder / "notebooks" / "02_repository.ipynb").exists()
+    again = workspace.prepare(folder, course=course)
+    assert again.made == ["notebooks/01_engine.ipynb", "notebooks/02_repository.ipynb", "labs/01_engine_lab.ipynb"]
+    assert again.before == [folder / "labs" / "01_engine_lab.before.ipynb"]
+    assert second_cell(again.before[0]) == "mine"
+    assert second_cell(folder / "notebooks" / "01_engine.ipynb") == "better"
+    assert second_cell(folder / "labs" / "01_engine_lab.ipynb") == "better"
 
 
 def test_new_outputs_are_no_newer_version(course, tmp_path):
@@ -91,34 +97,28 @@ def test_new_outputs_are_no_newer_version(course, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     next(cell for cell in notebook.cells if cell.cell_type == "code").outputs = []
     nbformat.write(notebook, path)
-    assert workspace.prepare(folder, course=course).newer == []
+    assert workspace.prepare(folder, course=course).made == []
 
 
-def test_one_lesson_begins_afresh_and_the_old_one_is_set_aside(course, tmp_path):
+def test_one_lesson_begins_afresh_and_twice_loses_nothing(course, tmp_path):
     folder = workspace.prepare(tmp_path / "work", course=course).folder
-    for name in ("labs/01_engine_lab.ipynb", "notebooks/00_start_here.ipynb"):
-        edit(folder / name, "mine")
-    again = workspace.prepare(folder, fresh="01", course=course)
-    assert again.made == ["notebooks/01_engine.ipynb", "labs/01_engine_lab.ipynb"]
-    assert nbformat.read(again.aside / "labs" / "01_engine_lab.ipynb", as_version=4).cells[1].source == "mine"
-    assert nbformat.read(folder / "notebooks" / "00_start_here.ipynb", as_version=4).cells[1].source == "mine"
+    for text in ("mine", "mine again"):
+        for name in ("labs/01_engine_lab.ipynb", "notebooks/00_start_here.ipynb"):
+            edit(folder / name, text)
+        again = workspace.prepare(folder, fresh="01", course=course)
+        assert again.made == ["notebooks/01_engine.ipynb", "labs/01_engine_lab.ipynb"]
+    assert second_cell(folder / "labs" / "01_engine_lab.before.ipynb") == "mine"
+    assert second_cell(folder / "labs" / "01_engine_lab.before-2.ipynb") == "mine again"
+    assert second_cell(folder / "notebooks" / "00_start_here.ipynb") == "mine again"
 
 
-def test_all_begins_afresh_and_twice_in_a_second_loses_nothing(course, tmp_path):
+@pytest.mark.parametrize("text", ["", "[1]", "{"])
+def test_a_version_file_that_is_lost_or_broken_loses_nothing(course, tmp_path, text):
     folder = workspace.prepare(tmp_path / "work", course=course).folder
-    (folder / "mine").mkdir()
-    (folder / "mine" / "scheduler.py").write_text("first")
-    asides = {workspace.prepare(folder, fresh="all", course=course).aside for _ in range(3)}
-    assert len(asides) == 3
-    assert [path.read_text() for path in folder.glob("aside/*/mine/scheduler.py")] == ["first"]
-    assert len(list(folder.glob("aside/*/*/*.ipynb"))) == 9
-
-
-def test_a_version_file_that_is_lost_or_broken_harms_nothing(course, tmp_path):
-    folder = workspace.prepare(tmp_path / "work", course=course).folder
-    for text in ("", "[1]", "{"):
-        (folder / ".versions.json").write_text(text)
-        assert workspace.prepare(folder, course=course).newer == []
+    edit(folder / "labs" / "01_engine_lab.ipynb", "mine")
+    (folder / ".versions.json").write_text(text)
+    assert workspace.prepare(folder, course=course).made == []
+    assert second_cell(folder / "labs" / "01_engine_lab.ipynb") == "mine"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 from inflight.notebook import syllabus
 from inflight.paths import COURSE
 from tools import website, website_pages
-from tools.pictures import of_readme
 
 README = """# A meal
 
@@ -101,15 +100,6 @@ def test_what_makes_the_site_is_pinned_with_hashes_and_is_no_part_of_a_learner_s
     assert [pin for pin in wanted if pin not in pins] == []
     names = {pin.partition("==")[0] for pin in wanted}
     assert not names & {pin.partition("==")[0] for pin in PROJECT["project"]["dependencies"]}
-
-
-def test_the_readme_s_picture_is_the_lecture_s_and_its_words_have_the_same_figures():
-    readme = (COURSE / "README.md").read_text(encoding="utf-8")
-    alt, path = re.search(r"^!\[(.+)\]\((assets/images/.+)\)$", readme, re.M).groups()
-    picture = of_readme(COURSE)
-    assert (COURSE / path).read_text(encoding="utf-8") == picture
-    title = re.search("<title>(.+?)</title>", picture)[1]
-    assert set(re.findall(r"\d[\d,]*", alt)) <= set(re.findall(r"\d[\d,]*", title))
 
 
 def test_the_readme_s_hours_are_those_of_the_lessons():

@@ -6,7 +6,7 @@ from itertools import cycle
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.engine.layers import INPUT, Layer, Step
+from inflight.engine.openvino.layers import INPUT, Layer, Step
 from inflight.notebook.charts.marks import counted, line_saying, once_in_legend, saying
 from inflight.notebook.charts.panels import stack
 from inflight.notebook.palette import DECODE, INK, REQUEST, SYMBOLS, WASTE, as_text, text_on

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from inflight.errors import CourseError
-from inflight.notebook import journal, mine, progress
+from inflight.notebook import mine, progress, record
 from inflight.notebook.grading.finding import NOT_YET, Finding, Measured, hint, measured
 
 SEED = "INFLIGHT_SEED"  # the environment's: the same hidden cases again
@@ -186,7 +186,7 @@ def check(exercise: str, answer: object) -> Result:
             for figure in result.figures
         ]
         what = {"status": result.status, "seed": result.seed, "said": result.hint[:MOST_KEPT]}
-        journal.note("exercise", exercise=exercise, figures=figures, **what)
+        record.note("exercise", exercise=exercise, figures=figures, **what)
     if result.status != "done" and os.environ.get("COURSE_STRICT") == "1":
         raise CourseError(f"{result!r} Correct the answer in the lesson's lab.py, or the exercise's grader.")
     return result

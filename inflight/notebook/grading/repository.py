@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from tritonclient.grpc.model_config_pb2 import TYPE_STRING, DataType, ModelConfig
 
-from inflight import manifest
 from inflight.checkpoint import load_tokenizer
 from inflight.engine import BuildConfig, engine_version
 from inflight.errors import CourseError
@@ -325,7 +324,6 @@ class _Case:
         build = BuildConfig(max_input_len=self.longest // 2, max_seq_len=self.longest)
         config = {**_ENGINE, "version": engine_version(), "build_config": dataclasses.asdict(build)}
         (self.engine / "config.json").write_text(json.dumps(config), encoding="utf-8")
-        manifest.write(self.engine)  # so that `engine.read` takes it for whole
 
     @property
     def arguments(self) -> tuple[Path, Path, Path, int, bool]:

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import openvino as ov
 
 from inflight.engine.config import Chunk
 from inflight.engine.folder import EngineInfo
-from inflight.engine.four_bits import SUMS
-from inflight.engine.openvino_runner import OpenVINOModel
+from inflight.engine.openvino.layers import END
+from inflight.engine.openvino.runner import OpenVINOModel
 
 ATTENTION, FEED_FORWARD, OUTPUT = "attention, products", "feed-forward, products", "output, product"
 KERNEL, NORMS, ROTARY, REST = "attention, kernel", "norms", "rotary", "rest"
 KINDS = (ATTENTION, KERNEL, FEED_FORWARD, OUTPUT, NORMS, ROTARY, REST)
 NODE_KINDS = {"PagedAttentionExtension": KERNEL, "RMS": NORMS, "RoPE": ROTARY, "Cos": ROTARY, "Sin": ROTARY}
 WARM_UP = 3  # calls; the first makes what depends on the lengths
-WHERE_A_PRODUCT_ENDS = ("MatMul", "PagedAttentionExtension", "Cos", "Sin", "Result")
+END_OF_ATTENTION = "model.layers.self_attn.add0.layer"
 
 
 @dataclass(frozen=True)
@@ -98,37 +97,18 @@ class _ProfiledModel(OpenVINOModel):
 
 
 def product_kinds(graph: ov.Model) -> dict[str, str]:
-    """Name of each matrix product of a graph -> what it is for, told by where its input comes from and its output goes.
+    """Name of each matrix product of a graph -> what it is for, told by where it stands in the order of computation.
 
-    Between one product and the next: what leads to or comes from the attention kernel is its own, what leads to the
-    logits is the output's, what leads to sines the rotary embedding's. All others are the feed-forward layers'. What
-    adds up the input of an exact 4-bit product is of that product's kind.
+    A layer ends with `layers.END`, its attention before that with `END_OF_ATTENTION`. What multiplies by no weights
+    gives the angles of rotation. What adds up the input of an exact 4-bit product is of that product's kind.
     """
-    products = {node.get_friendly_name(): node for node in graph.get_ordered_ops() if node.get_type_name() == "MatMul"}
-    kinds = {}
-    for name in products:
-        node = products[name.removesuffix(SUMS)]
-        after = _reached(node, lambda one: (use.get_node() for out in one.outputs() for use in out.get_target_inputs()))
-        before = _reached(node, lambda one: (source.get_source_output().get_node() for source in one.inputs()))
-        if after & {"Cos", "Sin"}:
-            kind = ROTARY
-        elif "PagedAttentionExtension" in after | before:
+    kinds, kind = {}, ATTENTION
+    for node in graph.get_ordered_ops():
+        name = node.get_friendly_name()
+        if node.get_type_name() == "MatMul":
+            kinds[name] = ROTARY if node.input_value(1).get_partial_shape().is_dynamic else kind
+        elif name.startswith(END_OF_ATTENTION):
+            kind = FEED_FORWARD
+        elif name.startswith(END.partition("{")[0]):
             kind = ATTENTION
-        else:
-            kind = OUTPUT if "Result" in after else FEED_FORWARD
-        kinds[name] = kind
-    return kinds
-
-
-def _reached(start: ov.Node, neighbours: Callable[[ov.Node], Iterable[ov.Node]]) -> set[str]:
-    """The types at which every way from `start` ends, of `WHERE_A_PRODUCT_ENDS`."""
-    found, seen, ahead = set(), set(), list(neighbours(start))
-    while ahead:
-        node = ahead.pop()
-        name, kind = node.get_friendly_name(), node.get_type_name()
-        if kind in WHERE_A_PRODUCT_ENDS:
-            found.add(kind)
-        elif name not in seen:
-            seen.add(name)
-            ahead += neighbours(node)
-    return found
+    return kinds | dict.fromkeys(list(kinds)[-1:], OUTPUT)

@@ -13,10 +13,9 @@ from __future__ import annotations
 import numpy as np
 import openvino as ov
 
-from inflight.engine import openvino_steps
 from inflight.engine.config import Chunk
-from inflight.engine.folder import EngineInfo
-from inflight.errors import CourseError
+from inflight.engine.folder import EngineInfo, cannot_be_loaded
+from inflight.engine.openvino import steps
 
 
 class OpenVINOModel:
@@ -31,7 +30,7 @@ class OpenVINOModel:
     Parameters
     ----------
     profiled : bool
-        Have the runtime take the time of each of its kernels, and keep the graph: see `openvino_profile`.
+        Have the runtime take the time of each of its kernels, and keep the graph: see `profile`.
 
     Raises
     ------
@@ -43,19 +42,16 @@ class OpenVINOModel:
         self.info = info
         quant_algo = self.info.pretrained_config["quantization"]["quant_algo"]
         try:
-            graph = openvino_steps.read(self.info.folder)
-            openvino_steps.with_pages(graph)
-            openvino_steps.keep_last_tokens(graph)
+            graph = steps.read(self.info.folder)
+            steps.with_pages(graph)
+            steps.keep_last_tokens(graph)
             self._graph = graph if profiled else None
-            self._compiled = openvino_steps.compiled(graph, self.info.build_config, quant_algo, profiled)
+            self._compiled = steps.compiled(graph, self.info.build_config, quant_algo, profiled)
         except RuntimeError as error:
-            raise CourseError(
-                f"The engine in {self.info.folder} cannot be loaded "
-                f"({str(error).strip().splitlines()[-1]}). Build it again: `inflight build`."
-            ) from error
+            raise cannot_be_loaded(info, error) from error
         self._request = self._compiled.create_infer_request()
-        self._cache_shapes = openvino_steps.cache_shapes(self._compiled)
-        self.block_bytes = openvino_steps.block_bytes(self._compiled)
+        self._cache_shapes = steps.cache_shapes(self._compiled)
+        self.block_bytes = steps.block_bytes(self._compiled)
 
     def allocate_kv_cache(self, num_blocks: int) -> None:
         """Give the model a cache of `num_blocks` blocks; memory is taken as blocks are first written."""

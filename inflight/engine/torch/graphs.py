@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 
-from inflight.engine.torch_attention import Step
+from inflight.engine.torch.attention import Step
 
 FIRST_SIZES, THEN_EVERY = (1, 2, 4, 8), 8
 WARM_UPS = 2  # before a recording: libraries take their workspace, and what is compiled is

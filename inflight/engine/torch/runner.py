@@ -5,28 +5,25 @@
     rows = model.forward([Chunk(token_ids=[1, 2, 3], num_past=0, blocks=[0])])
     rows[0].argmax()                                                 # the likeliest token; the logits stay on the GPU
 
-Read on: `torch_layers` is the model, `torch_attention` how it finds the keys of a sequence in the blocks of the cache,
-`torch_graphs` how the step of single tokens is recorded and replayed. The same code runs on a CPU, for tests.
+Read on: `llama` is the model, `attention` how it finds the keys of a sequence in the blocks of the cache,
+`graphs` how the step of single tokens is recorded and replayed. The same code runs on a CPU, for tests.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
-from inflight import schemas
-from inflight.engine import torch_attention, torch_device, torch_weights
 from inflight.engine.config import Chunk
-from inflight.engine.config_file import TorchConfig
-from inflight.engine.folder import DTYPE_BYTES, EngineInfo
-from inflight.engine.torch_attention import Step
-from inflight.engine.torch_graphs import DecodeGraphs, StepBuffers
-from inflight.engine.torch_layers import LanguageModel
-
-log = logging.getLogger("inflight.engine.torch_runner")
+from inflight.engine.folder import DTYPE_BYTES, TORCH_WEIGHTS_FILE, EngineInfo, cannot_be_loaded
+from inflight.engine.torch import attention, device
+from inflight.engine.torch.attention import Step
+from inflight.engine.torch.graphs import DecodeGraphs, StepBuffers
+from inflight.engine.torch.llama import Llama
 
 
 class Row:
@@ -84,37 +81,25 @@ class TorchModel:
     block_bytes : int
         Bytes of one KV cache block: keys and values of `tokens_per_block` tokens in every layer.
 
-    Parameters
-    ----------
-    device : str, optional
-        "cuda" or "cpu"; by default what the engine was built for.
-
     Raises
     ------
     CourseError
-        There is no GPU, or none that has room for the weights; the engine is of an architecture that is not computed
-        here; its weights are not those of its config.json.
+        There is no GPU, or none that has room for the weights; the weights cannot be read.
     """
 
-    def __init__(self, info: EngineInfo, device: str | None = None):
+    def __init__(self, info: EngineInfo):
         self.info = info
-        self._device = device or info.device
-        again = "Build it again: `inflight build`."
-        schemas.check(TorchConfig, info.pretrained_config, f"The model in the engine {info.folder}", again)
-        if self._device == "cuda":
-            torch_device.refuse_without_gpu(info)
-            torch_device.refuse_without_arithmetic(info)
+        if info.device == "cuda":
+            device.refuse_without_gpu(info)
         build, model = info.build_config, info.pretrained_config
-        self._dtype = getattr(torch, build.dtype)
-        if "seed" in model:
-            log.warning("the weights of %s are random: what it answers means nothing", info.folder)
-        with torch.inference_mode(), torch_device.memory_errors(f"the weights of {info.folder}"):
-            weights = torch_weights.load(info, self._device)
-            self._model = LanguageModel(model, weights, build.max_seq_len, self._dtype)
-        self._most_blocks = -(-build.max_seq_len // build.tokens_per_block)
+        try:
+            with torch.inference_mode(), device.memory_errors(f"the weights of {info.folder}"):
+                weights = load_file(info.folder / TORCH_WEIGHTS_FILE, info.device)
+                self._model = Llama(model, weights, build.max_seq_len)
+        except (SafetensorError, OSError, KeyError) as error:
+            raise cannot_be_loaded(info, error) from error
         numbers = 2 * model["num_hidden_layers"] * model["num_key_value_heads"] * model["head_size"]
         self.block_bytes = numbers * build.tokens_per_block * DTYPE_BYTES[build.dtype]
-        self._graphs: DecodeGraphs | None = None
 
     @torch.inference_mode()
     def allocate_kv_cache(self, num_blocks: int) -> None:
@@ -129,7 +114,6 @@ class TorchModel:
             The GPU has no room for it.
         """
         build, model = self.info.build_config, self.info.pretrained_config
-        self._graphs = None
         shape = (
             model["num_hidden_layers"],
             num_blocks + 1,
@@ -137,31 +121,18 @@ class TorchModel:
             2 * model["num_key_value_heads"],
             model["head_size"],
         )
-        with torch_device.memory_errors(f"a KV cache of {num_blocks} blocks"):
-            self._caches = torch.zeros(shape, dtype=self._dtype, device=self._device)
-            self._way = torch_attention.best(
-                self._caches[0], model["num_attention_heads"], build.max_batch_size, build.max_seq_len
-            )
-            if self._device == "cuda":
-                self._record(spare_block=num_blocks)
+        with device.memory_errors(f"a KV cache of {num_blocks} blocks"):
+            self._caches = torch.zeros(shape, dtype=getattr(torch, build.dtype), device=self.info.device)
+            self._way = attention.way(self._caches[0])
+            self._graphs = self._recorded(spare_block=num_blocks) if self.info.device == "cuda" else None
 
-    def _record(self, spare_block: int) -> None:
-        """Record the graphs of decoding; without them the engine goes on, and says that it is slow."""
+    def _recorded(self, spare_block: int) -> DecodeGraphs:
         build = self.info.build_config
+        most_blocks = -(-build.max_seq_len // build.tokens_per_block)
         buffers = StepBuffers(
-            build.max_batch_size,
-            self._most_blocks,
-            spare_block,
-            build.tokens_per_block,
-            build.max_seq_len,
-            self._device,
+            build.max_batch_size, most_blocks, spare_block, build.tokens_per_block, build.max_seq_len, self.info.device
         )
-        try:
-            self._graphs = DecodeGraphs(self._compute, buffers, build.max_batch_size)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            log.warning("decoding is not recorded as a CUDA graph, and slow for it (%s)", str(error).splitlines()[0])
+        return DecodeGraphs(self._compute, buffers, build.max_batch_size)
 
     @torch.inference_mode()
     def forward(self, chunks: list[Chunk]) -> Rows:
@@ -181,7 +152,7 @@ class TorchModel:
         if self._graphs is not None and step.is_decode:
             logits, best = self._graphs.run(step)
         else:
-            logits, best = self._compute(step.to(self._device))
+            logits, best = self._compute(step.to(self.info.device))
         return Rows(logits, best.tolist())
 
     def _compute(self, step: Step) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,13 +1,14 @@
 """The steps from a checkpoint's file to a program for this CPU, one function each, by OpenVINO.
 
     graph = to_graph(checkpoint.path, folder)       # every operation of the model, and its weights, on disk
+    slow_down(graph, source)                        # rotations, as Llama 3.1 and later have them
     make_exact(graph, source)                       # four_bits: what the reader rounds away in 4-bit weights
     save(graph, folder)                             # so far when an engine is built
     with_pages(graph)                               # from here on when it is loaded
     keep_last_tokens(graph)
     program = compiled(graph, build_config, "W4A8")
 
-`builder.build` takes the first three steps, `openvino_runner.OpenVINOModel` the others. `operations` and `fused` say
+`builder.build` takes the first four steps, `runner.OpenVINOModel` the others. `operations` and `fused` say
 what a graph and a program consist of.
 """
 
@@ -25,8 +26,10 @@ import openvino as ov
 from openvino import opset13 as ops
 from openvino._offline_transformations import paged_attention_transformation
 
+from inflight.checkpoint import GgufFile
 from inflight.engine.config import BuildConfig
 from inflight.engine.folder import MODEL_FILE, WEIGHTS_FILE
+from inflight.errors import CourseError
 
 # With quant_algo W…A8, activations are rounded to 8 bits in groups of this many values before a product. Half a block
 # of weights: with 32 the most likely token is another in 4 of 100 places, with 16 in 3, for some 5 % more time.
@@ -70,6 +73,39 @@ def to_graph(gguf_file: str | Path, folder: str | Path) -> ov.Model:
 def read(folder: str | Path) -> ov.Model:
     """The graph in an engine's folder."""
     return ov.Core().read_model(Path(folder) / MODEL_FILE)
+
+
+def slow_down(graph: ov.Model, source: GgufFile) -> bool:
+    """Divide the frequencies of rotation in `graph`, which was made from `source`, by what the checkpoint says.
+
+    A checkpoint of Llama 3.1 or later says so in `rope_freqs.weight`, which the reader of GGUF files leaves aside.
+
+    Returns
+    -------
+    bool
+        Whether the graph was changed; a checkpoint without slowed rotations needs no change.
+
+    Raises
+    ------
+    CourseError
+        The frequencies are not found in the graph.
+    """
+    factors = source.rotary_factors()
+    if factors is None:
+        return False
+    node = next(node for node in graph.get_ordered_ops() if node.get_type_name() == "Sin")
+    while node.get_input_size():  # angles are frequencies times positions: the constant that the sine comes from
+        node = node.input_value(0).get_node()
+    if node.get_type_name() != "Constant" or node.data.size != factors.size:
+        raise CourseError(
+            f"{source.path} asks for slowed rotations, and OpenVINO {ov.__version__} made a graph in which their "
+            "frequencies are not found: install the course's requirements."
+        )
+    slowed = ops.constant((node.data.astype(np.float32) / factors.reshape(node.data.shape)).astype(node.data.dtype))
+    for user in node.output(0).get_target_inputs():
+        user.replace_source_output(slowed.output(0))
+    graph.validate_nodes_and_infer_types()
+    return True
 
 
 def save(graph: ov.Model, folder: str | Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 from inflight.checkpoint.sources import fetch
 from inflight.checkpoint.weights import GgufFile
 from inflight.engine import builder as engine
-from inflight.engine import four_bits
 from inflight.engine.folder import MODEL_FILE, WEIGHTS_FILE
+from inflight.engine.openvino import four_bits
 from tests.engines import SMALL_BUILD, SMALL_LAYERS, write_quantized
 
 PRODUCTS = 7 * SMALL_LAYERS

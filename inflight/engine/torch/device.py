@@ -1,4 +1,4 @@
-"""The GPU as PyTorch sees it: whether there is one, and what it can do."""
+"""The GPU as PyTorch sees it: whether there is one, and how much of its memory is free."""
 
 from __future__ import annotations
 
@@ -17,18 +17,13 @@ def refuse_without_gpu(info: EngineInfo) -> None:
 
     From then on PyTorch sees the GPU that the tier has chosen, and no other.
     """
-    tiers.device()
-    try:
-        torch.cuda.init()
-        torch.cuda.current_device()
-    except (RuntimeError, AssertionError) as error:  # no build for GPUs, no GPU, or a driver that is too old
-        found, told = tiers.here(), (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-        reason = f"{told}; {found.why}" if found.gpu is None else told
+    if tiers.device() != tiers.CUDA:
+        found = tiers.here()
         way_on = f"To use it here, {found.fix}" if found.fix else "Load it on a machine with one"
         raise CourseError(
-            f"The engine in {info.folder} is for an NVIDIA GPU (tier cuda), and PyTorch can use none here ({reason}). "
-            f"{way_on}, or build one for this machine: `inflight build --tier cpu`."
-        ) from error
+            f"The engine in {info.folder} is for an NVIDIA GPU (tier cuda), and PyTorch can use none here "
+            f"({found.why}). {way_on}, or build one for this machine: `inflight build --tier cpu`."
+        )
 
 
 @contextmanager
@@ -59,13 +54,3 @@ def _free() -> int:
     """Memory that nobody has taken; what PyTorch holds and does not use counts as free."""
     free, _ = torch.cuda.mem_get_info()
     return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-
-
-def refuse_without_arithmetic(info: EngineInfo) -> None:
-    """Raise CourseError for bfloat16 on a GPU from before Ampere, which computes it many times slower."""
-    if info.build_config.dtype == "bfloat16" and torch.cuda.get_device_capability() < (8, 0):
-        name = torch.cuda.get_device_name()
-        raise CourseError(
-            f"The engine in {info.folder} computes in bfloat16, which this GPU ({name}) has not: build it with dtype "
-            "float16."
-        )
