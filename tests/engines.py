@@ -42,10 +42,7 @@ PTRACE_CONT, PTRACE_SEIZE = 7, 0x4206
 
 
 def write_small_gguf(source: weights.GgufFile, target: Path) -> Path:
-    """The first layers and tokens of `source` as a GGUF file of its own, in 16-bit floating point.
-
-    No weight has more digits than bfloat16 holds: the Hugging Face folder of the file has the same weights.
-    """
+    """The first layers and tokens of `source` as a GGUF file of its own, in 16-bit floating point."""
     changed = {
         "llama.block_count": SMALL_LAYERS,
         "llama.vocab_size": SMALL_VOCAB,
@@ -54,18 +51,14 @@ def write_small_gguf(source: weights.GgufFile, target: Path) -> Path:
         "tokenizer.ggml.merges": source.metadata["tokenizer.ggml.merges"][: SMALL_VOCAB - SPECIAL_AND_BYTES],
     }
     writer = gguf.GGUFWriter(target, "llama")
-    for field in source.reader.fields.values():
-        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
-            kind = field.types[0]
-            item_kind = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
-            value = changed.get(field.name, source.metadata[field.name])
-            writer.add_key_value(field.name, value, kind, sub_type=item_kind)
-    for tensor in source.reader.tensors:
+    for key, (kind, item_kind) in source.kinds.items():
+        if key != "general.architecture":
+            writer.add_key_value(key, changed.get(key, source.metadata[key]), kind, sub_type=item_kind)
+    for tensor in source.tensors.values():
         part, _, rest = tensor.name.partition(".")
         if part == "blk" and int(rest.partition(".")[0]) >= SMALL_LAYERS:
             continue
         values = gguf.dequantize(tensor.data, tensor.tensor_type)
-        values = (values.view("uint32") & 0xFFFF0000).view("float32")
         if tensor.name == "token_embd.weight":
             values = values[:SMALL_VOCAB]
         writer.add_tensor(tensor.name, values if values.ndim == 1 else values.astype("float16"))
@@ -84,12 +77,12 @@ def write_quantized(small: Path, target: Path, stored: str, without: str | None 
     """
     source = weights.GgufFile(small)
     writer = gguf.GGUFWriter(target, "llama")
-    for key, (kind, item_kind) in source.index.kinds.items():
+    for key, (kind, item_kind) in source.kinds.items():
         if key not in ("general.architecture", without):
             writer.add_key_value(key, source.metadata[key], kind, sub_type=item_kind)
     if factors is not None:
         writer.add_tensor("rope_freqs.weight", factors)
-    for number, tensor in enumerate(source.reader.tensors):
+    for number, tensor in enumerate(source.tensors.values()):
         values = gguf.dequantize(tensor.data, tensor.tensor_type)
         name = stored if stored != "mixed" else ("Q4_0", "Q4_1", "Q8_0", "Q4_1")[number % 4]
         if tensor.name == "token_embd.weight" and name.startswith("Q"):

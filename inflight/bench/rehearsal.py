@@ -20,14 +20,11 @@ import pandas as pd
 from inflight.bench.load_generator import COLUMNS, Run
 from inflight.engine.config import BuildConfig, Chunk, ExecutorConfig, Request
 from inflight.engine.kv_cache import BlockManager
-from inflight.engine.plan_rules import plan_of
-from inflight.engine.scheduler import EMPTY_PLANS, Scheduler, built_in
-from inflight.engine.scheduler_process import SchedulerError, tried
+from inflight.engine.own_scheduler import accepted
+from inflight.engine.play import play
+from inflight.engine.scheduler import Scheduler, built_in
 from inflight.engine.sequences import Sequence, Sequences
 from inflight.errors import CourseError
-
-TOKEN = 1  # of every answer: which one it is makes no difference to its time
-MOST_ITERATIONS = 100_000
 
 
 @dataclass(frozen=True)
@@ -90,13 +87,8 @@ def rehearse(
             f"max_num_tokens ({build.max_num_tokens}): set enable_chunked_context, or raise max_num_tokens."
         )
     sequences = Sequences(blocks, build, config.enable_chunked_context, config.enable_kv_cache_reuse)
-    if not config.scheduler_path:
-        return _play(asked, sequences, built_in(config), config.max_queue_size, prices, allotted_ms)
-    scheduler = tried(config, build)
-    try:
-        return _play(asked, sequences, scheduler, config.max_queue_size, prices, allotted_ms)
-    finally:
-        scheduler.close()
+    scheduler = accepted(config, build) if config.scheduler_path else built_in(config)
+    return _play(asked, sequences, scheduler, config.max_queue_size, prices, allotted_ms)
 
 
 def _num_blocks(build: BuildConfig, config: ExecutorConfig) -> int:
@@ -122,42 +114,35 @@ def _play(
 ) -> Run:
     rows = [_Row(number, request) for number, request in enumerate(asked)]
     coming = deque(sorted(range(len(asked)), key=lambda number: asked[number].at_s))
-    now_s, num_empty = 0.0, 0
-    for _ in range(MOST_ITERATIONS):
+
+    def come_and_go(now_s: float) -> None:
+        """Who is due by now waits, or finds the queue full; whose time is over leaves."""
         while coming and asked[coming[0]].at_s <= now_s:
             row = rows[coming.popleft()]
             if max_queue_size and len(sequences.waiting) >= max_queue_size:
                 row.fail("The queue is full.", now_s)
             else:
-                request = Request(row.asked.input_ids, row.asked.max_tokens)
-                sequences.waiting.append(Sequence(row.number, request))
+                sequences.add(Sequence(row.number, Request(row.asked.input_ids, row.asked.max_tokens)))
         if allotted_ms:
-            for sequence in [*sequences.waiting, *sequences.running, *sequences.paused]:
+            for sequence in sequences:
                 if 1000 * (now_s - asked[sequence.id].at_s) > allotted_ms:
                     sequences.remove(sequence)
                     rows[sequence.id].fail("Its time is over.", now_s)
-        if not (sequences.waiting or sequences.running or sequences.paused):
-            if not coming:
-                break
-            now_s = asked[coming[0]].at_s
-            continue
-        chunks = sequences.carry_out(plan_of(scheduler, sequences.now()))
-        if not chunks:
-            num_empty += 1
-            if num_empty == EMPTY_PLANS or not coming:
-                raise SchedulerError("The scheduler computes nothing although requests wait: it would wait for ever.")
-            now_s = max(now_s, asked[coming[0]].at_s)
-            continue
-        num_empty = 0
-        now_s += prices.of(list(chunks.values())) / 1000
-        for sequence, chunk in chunks.items():
-            sequences.computed(sequence, chunk)
-            if not sequence.num_pending:
-                rows[sequence.id].answers_at_s.append(now_s)
-                if sequence.add(TOKEN):
-                    sequences.remove(sequence)
-    else:
-        raise SchedulerError(f"The run did not end within {MOST_ITERATIONS:,} iterations.")
+
+    now_s = 0.0
+    while coming:
+        now_s = max(now_s, asked[coming[0]].at_s)  # until then the engine is idle
+        come_and_go(now_s)
+        for iteration in play(scheduler, sequences):
+            if iteration.chunks:
+                now_s += prices.of(list(iteration.chunks.values())) / 1000
+            elif coming:  # the scheduler waits for more
+                now_s = max(now_s, asked[coming[0]].at_s)
+            for sequence in iteration.chunks:
+                times = rows[sequence.id].answers_at_s
+                if len(sequence.answer) > len(times):
+                    times.append(now_s)
+            come_and_go(now_s)
     return Run(pd.DataFrame([row.as_dict() for row in rows], columns=COLUMNS), 0.0)
 
 

@@ -28,7 +28,6 @@ from inflight import cache, files, schemas
 # Arrivals are part of a workload's public face.
 from inflight.bench.arrivals import all_at_once, check_number, constant, poisson  # noqa: F401
 from inflight.bench.names import TRACES
-from inflight.checkpoint.download import reason
 from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.errors import CourseError
 from inflight.paths import ASSETS
@@ -221,9 +220,8 @@ def _dataset_from_hub(name: str) -> Path:
         ) from error
     except (LocalEntryNotFoundError, HfHubHTTPError, httpx.TransportError) as error:
         raise CourseError(
-            f"The dataset {name} cannot be fetched from the Hugging Face hub "
-            f"({reason(error).splitlines()[0]}): connect to the network, or download its JSON file "
-            "elsewhere and give its path."
+            f"The dataset {name} cannot be fetched from the Hugging Face hub ({str(error).partition(chr(10))[0]}): "
+            "connect to the network, or download its JSON file elsewhere and give its path."
         ) from error
 
 

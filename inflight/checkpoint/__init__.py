@@ -1,4 +1,4 @@
-"""Checkpoints: weights and tokenizer on disk, verified by SHA-256."""
+"""Checkpoints: weights and tokenizer on disk."""
 
 import lazy_loader
 
@@ -6,9 +6,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submodules=["q4_1", "tokenizer", "weights"],
     submod_attrs={
-        "names": ["DEFAULT"],
         "own_quantizer": ["quantized"],
-        "sources": ["Checkpoint", "cache_dir", "cached_path", "fetch"],
+        "sources": ["DEFAULT", "Checkpoint", "cache_dir", "fetch"],
         "tokenizer": ["load_tokenizer"],
         "weights": ["GgufFile"],
     },

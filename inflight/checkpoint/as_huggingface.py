@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inflight import cache, files, manifest
-from inflight.cache import made_once
+from inflight import cache, files
 from inflight.checkpoint import tokenizer
 from inflight.checkpoint.sources import Checkpoint
 from inflight.errors import CourseError
@@ -39,22 +37,7 @@ def folder(checkpoint: Checkpoint) -> Path:
     if checkpoint.format == "hf":
         return Path(checkpoint.path).absolute()
     target = cache.place("huggingface", f"{checkpoint.name}-{checkpoint.sha256[:12]}")
-    return made_once(target, lambda: flaw(target), lambda: _convert(checkpoint, target))
-
-
-def flaw(folder: Path) -> str | None:
-    """What is wrong with a folder that was made here, in a few words; None if it is as it was made."""
-    found = manifest.differences(folder)
-    return f"is damaged ({manifest.in_words(found)})" if found else None
-
-
-def refuse_damaged(folder: Path) -> None:
-    """Raise CourseError for a folder that was made here and is not as it was made; others have no note of it."""
-    if os.path.lexists(folder / manifest.MANIFEST) and (problem := flaw(folder)):
-        raise CourseError(
-            f"The checkpoint in {folder} {problem}. Assemble the model again, which makes a damaged one again, as "
-            "`inflight assemble --with-llama-python` does."
-        )
+    return cache.made_once(target, lambda: None, lambda: _convert(checkpoint, target))
 
 
 def _convert(checkpoint: Checkpoint, target: Path) -> None:
@@ -63,20 +46,23 @@ def _convert(checkpoint: Checkpoint, target: Path) -> None:
 
     path = Path(checkpoint.path).absolute()
     source = GgufFile(path)
-    source.shape()  # before transformers believes what the file says of itself
+    if source.rotary_factors() is not None:  # transformers would leave them aside
+        raise CourseError(
+            f"{path} rotates positions as Llama 3.1 and later do, of which the Hugging Face folder that is made from a "
+            "GGUF file knows nothing: give the folder that the model's makers published."
+        )
     text, settings = tokenizer.from_gguf(source.metadata)
     try:
         model = dequantized(path, "bfloat16")
     except Exception as error:  # transformers raises whatever it trips over
         raise CourseError(
             f"The checkpoint {path} cannot be made a Hugging Face folder ({last_line(error)}). Give one "
-            "of a Llama-family model, or fetch this one again: `inflight fetch`."
+            "of a Llama-family model."
         ) from error
     with files.written_aside(target, "Hugging Face folder") as aside:
         save(model, aside)
         (aside / "tokenizer.json").write_text(text.to_str(), encoding="utf-8")
         (aside / "tokenizer_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
-        manifest.write(aside)
         for file in aside.iterdir():  # safetensors lets only its owner read the file, but a class may share the cache
             file.chmod(0o644)
 

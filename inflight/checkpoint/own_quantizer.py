@@ -14,11 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from inflight.checkpoint import weights
-from inflight.checkpoint.q4_1 import BLOCK
+from inflight.checkpoint.q4_1 import BLOCK, BLOCK_BYTES
 from inflight.checkpoint.sources import Checkpoint, fetch
 from inflight.errors import CourseError
 
-BLOCK_BYTES = 20
 Quantizer = Callable[[np.ndarray], np.ndarray]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-BLOCK, STEPS = 32, 15
+BLOCK, BLOCK_BYTES, STEPS = 32, 20, 15
 # Widths of the range of q that are tried, over that from the smallest weight to the largest.
 WIDTHS = (1.0, 0.94, 0.88, 0.82, 0.76, 0.7)
 AT_ONCE = 8192  # blocks: a megabyte, so that a search stays in the processor's cache
@@ -31,10 +31,17 @@ def quantize(values: np.ndarray) -> np.ndarray:
     return np.concatenate(parts).reshape(rows, -1)
 
 
+def unpacked(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What blocks of Q4_1, uint8 [..., 20], hold: d and m float32 [...], and q uint8 [..., 32]."""
+    scales = np.ascontiguousarray(blocks[..., :4]).view(np.float16).astype(np.float32)
+    q = np.concatenate([blocks[..., 4:] & 15, blocks[..., 4:] >> 4], axis=-1)
+    return scales[..., 0], scales[..., 1], q
+
+
 def dequantize(blocks: np.ndarray) -> np.ndarray:
     """What blocks of Q4_1, uint8 [blocks, 20], say: float32 [blocks, 32]."""
-    d, m = np.ascontiguousarray(blocks[:, :4]).view(np.float16).astype(np.float32).T[..., None]
-    return d * np.concatenate([blocks[:, 4:] & 15, blocks[:, 4:] >> 4], axis=1) + m
+    d, m, q = unpacked(blocks)
+    return d[..., None] * q + m[..., None]
 
 
 def share_lost(values: np.ndarray, blocks: np.ndarray) -> float:

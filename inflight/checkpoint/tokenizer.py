@@ -11,7 +11,6 @@ Hugging Face's AutoTokenizer opens.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,17 +18,16 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from inflight import manifest, schemas
-from inflight.checkpoint import tokenizer_files
 from inflight.checkpoint.chat_template import ChatTemplate
 from inflight.checkpoint.sources import Checkpoint
-from inflight.checkpoint.tokenizer_files import GgufTokenizer, TokenizerConfig
 from inflight.errors import CourseError
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 # token_type values of the GGUF format: control tokens (<|im_start|>) and tokens a user added.
 GGUF_CONTROL, GGUF_USER_DEFINED = 3, 4
+GGUF_SPECIAL = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 MOST_IDS = 1 << 32  # the tokenizers library counts with 32 bits
+AGAIN = "Build the engine again: `inflight build`."
 
 # How text is cut before byte-pair merging, by the name that GGUF gives the rule.
 LLAMA3_SPLIT = (
@@ -77,14 +75,11 @@ def from_gguf(metadata: dict) -> tuple[Tokenizer, dict]:
             f"The checkpoint's tokenizer is of the kind {kind!r}; the course reads byte-pair ones ('gpt2') from GGUF. "
             "Use a Hugging Face folder of the same model instead: its tokenizer.json is taken as it is."
         )
-    fix = "Download or convert it again."
-    values = {key.removeprefix("tokenizer.ggml."): value for key, value in metadata.items()}
-    found = schemas.check(GgufTokenizer, values, "The checkpoint's tokenizer", fix)
-    tokens, types = found.tokens, found.token_type
-    pre_tokenizer = _pre_tokenizer(found.pre)
-    vocabulary = {token: index for index, token in enumerate(tokens)}
-    merges = [(left, right) for left, right in (merge.split(" ") for merge in found.merges)]
-    with _library_errors("The checkpoint's tokenizer cannot be made", fix):
+    with _library_errors("The checkpoint's tokenizer cannot be made", "Download or convert it again."):
+        tokens, types = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
+        pre_tokenizer = _pre_tokenizer(metadata.get("tokenizer.ggml.pre", "default"))
+        vocabulary = {token: index for index, token in enumerate(tokens)}
+        merges = [(left, right) for left, right in (merge.split(" ") for merge in metadata["tokenizer.ggml.merges"])]
         tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=False))
         tokenizer.pre_tokenizer = pre_tokenizer
         tokenizer.decoder = decoders.ByteLevel()
@@ -94,10 +89,11 @@ def from_gguf(metadata: dict) -> tuple[Tokenizer, dict]:
         tokenizer.add_tokens(
             [AddedToken(t, normalized=False) for t, kind in zip(tokens, types) if kind == GGUF_USER_DEFINED]
         )
-    special = {name: tokens[index] for name, index in found.special_ids().items()}
+        ids = {name: metadata.get(f"tokenizer.ggml.{key}_token_id") for name, key in GGUF_SPECIAL.items()}
+        special = {name: tokens[index] for name, index in ids.items() if index is not None}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **special}
-    if found.chat_template is not None:
-        config["chat_template"] = found.chat_template
+    if "tokenizer.chat_template" in metadata:
+        config["chat_template"] = metadata["tokenizer.chat_template"]
     return tokenizer, config
 
 
@@ -122,13 +118,14 @@ def write_files(checkpoint: Checkpoint, metadata: dict, folder: Path) -> None:
 
 @contextmanager
 def _library_errors(what: str, fix: str) -> Iterator[None]:
-    """Turn what the tokenizers library raises into a CourseError: bare exceptions, and what a panic in Rust becomes."""
+    """Turn what the tokenizers library trips over, in bare exceptions, into a CourseError."""
     try:
         yield
-    except BaseException as error:
-        if isinstance(error, Exception) or type(error).__name__ == "PanicException":  # no subclass of Exception
-            raise CourseError(f"{what} ({str(error).strip().partition(chr(10))[0][:300]}). {fix}") from error
+    except CourseError:
         raise
+    except Exception as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error).strip().partition("\n")[0]
+        raise CourseError(f"{what} ({reason or type(error).__name__}). {fix}") from error
 
 
 class ChatTokenizer:
@@ -142,12 +139,12 @@ class ChatTokenizer:
     vocab_size : int
     """
 
-    def __init__(self, tokenizer: Tokenizer, config: TokenizerConfig):
-        tokenizer.no_padding()  # a length that the file asks for may be any number
+    def __init__(self, tokenizer: Tokenizer, config: dict):
+        tokenizer.no_padding()  # of which a file may ask for
         tokenizer.no_truncation()
         self._tokenizer = tokenizer
         self.vocab_size = tokenizer.get_vocab_size()
-        special, template = config.special_tokens(), config.template()
+        special, template = _special_tokens(config), _template(config)
         self.end_id = tokenizer.token_to_id(special.get("eos_token", ""))
         self.pad_id = tokenizer.token_to_id(special.get("pad_token", special.get("eos_token", "")))
         self.has_template = bool(template)
@@ -159,12 +156,12 @@ class ChatTokenizer:
         Raises
         ------
         CourseError
-            The template has a fault, or takes more than its share of time or memory.
+            The template has a fault.
         """
         return text if self._template is None else self._template.render([{"role": "user", "content": text}])
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        with _library_errors("The text cannot be cut into tokens", tokenizer_files.AGAIN):
+        with _library_errors("The text cannot be cut into tokens", AGAIN):
             return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids, skip_special_tokens: bool = True) -> str:
@@ -178,14 +175,14 @@ class ChatTokenizer:
             An id is negative, or larger than any vocabulary.
         """
         ids = list(ids)
-        wrong = next((number for number in ids if not 0 <= number < MOST_IDS), None)
-        if wrong is not None:
+        try:
+            return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+        except OverflowError:
+            wrong = next(number for number in ids if not 0 <= number < MOST_IDS)
             raise CourseError(
                 f"{wrong} is not the id of a token: give ids of at least 0, and less than the vocabulary's "
                 f"{self.vocab_size}."
-            )
-        with _library_errors("The tokens cannot be made text", tokenizer_files.AGAIN):
-            return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+            ) from None
 
     def decode_increment(self, preceding_ids, ids, is_final: bool, skip_special_tokens: bool = True) -> str:
         """The text that `ids` add after `preceding_ids`, in whole characters.
@@ -207,32 +204,41 @@ def _whole_characters(text: str) -> str:
     return text.removesuffix("\ufffd")
 
 
+def _special_tokens(config: dict) -> dict[str, str]:
+    """Text of each special token of a `tokenizer_config.json` by its name, such as `eos_token`."""
+    given = {name: token for name, token in config.items() if name.endswith("_token") and token}
+    return {
+        name: token["content"] if isinstance(token, dict) else token
+        for name, token in given.items()
+        if isinstance(token, (str, dict))
+    }
+
+
+def _template(config: dict) -> str | None:
+    """The chat template of a `tokenizer_config.json`; of several, the one that is named "default"."""
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        return {each["name"]: each["template"] for each in template}.get("default")
+    return template
+
+
 def load_tokenizer(folder: str | Path) -> ChatTokenizer:
     """Open `tokenizer.json` and `tokenizer_config.json` of an engine or Hugging Face folder.
+
+    As in Hugging Face's libraries, a template in a file of its own comes before one in the config.
 
     Raises
     ------
     CourseError
-        A file is missing, cannot be read, is not one that a tokenizer can have, or is not as it was when the folder
-        was made.
+        A file is missing, cannot be read, or is not one that a tokenizer can have.
     """
     folder = Path(folder)
-    _refuse_changed(folder)
+    config_file, template_file = folder / "tokenizer_config.json", folder / "chat_template.jinja"
     if not (folder / "tokenizer.json").exists():
-        raise CourseError(f"{folder} has no tokenizer.json. {tokenizer_files.AGAIN}")
-    content = tokenizer_files.read_vocabulary(folder)
-    with _library_errors(f"The tokenizer in {folder} cannot be read", tokenizer_files.AGAIN):
-        tokenizer = Tokenizer.from_buffer(content)
-    return ChatTokenizer(tokenizer, tokenizer_files.read_config(folder))
-
-
-def _refuse_changed(folder: Path) -> None:
-    """Raise CourseError when the tokenizer is not as the course made it; of what others made there is no note."""
-    if not os.path.lexists(folder / manifest.MANIFEST):
-        return
-    if found := manifest.differences(folder, only=TOKENIZER_FILES):
-        raise CourseError(
-            f"The tokenizer in {folder} is damaged: {manifest.in_words(found)}. Make that folder again (an engine: "
-            f"`inflight build --output-dir {folder}`). Or, if you changed it yourself, accept it: "
-            f"`inflight accept {folder}`."
-        )
+        raise CourseError(f"{folder} has no tokenizer.json. {AGAIN}")
+    with _library_errors(f"The tokenizer in {folder} cannot be read", AGAIN):
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        config = json.loads(config_file.read_text(encoding="utf-8")) if config_file.exists() else {}
+        if template_file.exists():
+            config["chat_template"] = template_file.read_text(encoding="utf-8")
+        return ChatTokenizer(tokenizer, config)

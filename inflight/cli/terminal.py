@@ -14,15 +14,7 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from inflight import checkpoint, engine, triton
@@ -70,17 +62,8 @@ def values(pairs: list[str] | None) -> dict[str, str]:
 
 
 def fetch(source: str) -> Checkpoint:
-    """`checkpoint.fetch` with a progress bar."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=progress_console, transient=True, disable=not progress_console.is_terminal) as bar:
-        task = bar.add_task("downloading", total=None, visible=False)
-        return checkpoint.fetch(source, lambda done, total: bar.update(task, completed=done, total=total, visible=True))
+    """`checkpoint.fetch`."""
+    return checkpoint.fetch(source)
 
 
 @contextlib.contextmanager
@@ -93,8 +76,8 @@ def progress(first: str) -> Iterator[Callable[[str, int, int], None]]:
 
 
 def cached_engine() -> Path:
-    """The engine of the course's model, fetched and built if it is not there yet."""
-    source = fetch(checkpoint.DEFAULT)
+    """The engine of the course's model, built if it is not there yet."""
+    source = checkpoint.fetch()
     with progress_console.status("Preparing the engine (built once, then kept)"):
         return engine.cached(source)
 

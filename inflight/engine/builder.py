@@ -103,7 +103,7 @@ def build(
         except Exception as error:  # libraries that take a file apart raise whatever they trip over
             reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
             raise CourseError(
-                f"The checkpoint {checkpoint.path} cannot be read ({reason[:300]}). Fetch it again: `inflight fetch`."
+                f"The checkpoint {checkpoint.path} cannot be read ({reason[:300]}). Give another one, or get it again."
             ) from error
         resolved = dataclasses.replace(config, quant_algo=pretrained["quantization"]["quant_algo"])
         (aside / COMMANDS_FILE).write_text(trtllm_commands.as_markdown(resolved, "llama"), encoding="utf-8")
@@ -131,13 +131,13 @@ def _from_gguf(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict
     shape, stored = source.shape(), source.precision()
     as_stored = {"W4": "W4A8", "W8": "W8A16"}.get(stored or "")
     quant_algo = as_stored if config.quant_algo == "auto" else config.quant_algo
-    gguf_file, again = Path(checkpoint.path), aside / "weights.gguf"
+    of_graph, again = source, aside / "weights.gguf"
     try:
         if stored != weights.bits(quant_algo):
-            gguf_file = again
-            weights.requantize(source, gguf_file, quant_algo)
+            weights.requantize(source, again, quant_algo)
+            of_graph = weights.GgufFile(again)
         tokenizer.write_files(checkpoint, source.metadata, aside)
-        graph, of_graph = steps.to_graph(gguf_file, aside), weights.GgufFile(gguf_file)
+        graph = steps.to_graph(of_graph.path, aside)
         is_slower = steps.slow_down(graph, of_graph)
         if four_bits.make_exact(graph, of_graph) or is_slower:
             steps.save(graph, aside)

@@ -343,20 +343,20 @@ class IterationStats:
 
     iteration: int
     timestamp: float
-    iteration_ms: float
-    active: int
-    scheduled: int
-    waiting: int
-    paused: int
-    context_tokens: int
-    generation_tokens: int
-    kv_blocks_used: int
-    kv_blocks_free: int
-    kv_blocks_max: int
-    kv_blocks_reused: int
-    tokens_per_block: int
-    finished: int
-    empty_seats: int
-    requests: list[list[int]]
-    paused_ids: list[int]
+    iteration_ms: float = 0.0
+    active: int = 0
+    scheduled: int = 0
+    waiting: int = 0
+    paused: int = 0
+    context_tokens: int = 0
+    generation_tokens: int = 0
+    kv_blocks_used: int = 0
+    kv_blocks_free: int = 0
+    kv_blocks_max: int = 0
+    kv_blocks_reused: int = 0
+    tokens_per_block: int = 0
+    finished: int = 0
+    empty_seats: int = 0
+    requests: list[list[int]] = field(default_factory=list)
+    paused_ids: list[int] = field(default_factory=list)
     longest_wait: list[int] | None = None

@@ -18,30 +18,27 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
-from itertools import islice
+from itertools import chain, islice
 from numbers import Integral
 from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 
-from inflight import tiers
 from inflight.engine.config import Chunk, ExecutorConfig, IterationStats, Request, Response
 from inflight.engine.folder import EngineInfo, read
 from inflight.engine.kv_cache import BlockManager
 from inflight.engine.model import Model, free_bytes
 from inflight.engine.model import load as load_model
-from inflight.engine.plan_rules import SchedulerError, plan_of
+from inflight.engine.own_scheduler import accepted
+from inflight.engine.plan_rules import SchedulerError, check
 from inflight.engine.sampling import log_probability
-from inflight.engine.scheduler import EMPTY_PLANS, Plan, Scheduler, StaticBatching, built_in
-from inflight.engine.scheduler_process import SchedulerProcess, tried
+from inflight.engine.scheduler import EMPTY_PLANS, Plan, Scheduler, built_in
 from inflight.engine.sequences import Sequence, Sequences
 from inflight.errors import CourseError
 
 log = logging.getLogger("inflight.engine.executor")
 
-# Stop or bad words of a request, and their tokens together: each is looked for after every token of everybody.
-MAX_WORDS, MAX_WORD_IDS = 1024, 8192
 EMPTY_PLAN_S = 0.01  # after a plan that computes nothing, how long to wait for news before the scheduler is asked again
 
 
@@ -63,31 +60,9 @@ def check_memory(info: EngineInfo) -> None:
     if weights + kv_cache > available:
         raise CourseError(
             f"The engine in {info.folder} needs {(weights + kv_cache) / 1e6:.1f} MB ({weights / 1e6:.1f} MB of weights "
-            f"and {kv_cache / 1e6:.1f} MB of KV cache for one request), and {available / 1e6:.1f} MB of "
-            f"{_whose_memory(info)} are available. Unload or stop something, or build a smaller engine: "
-            f"{_what_fits(info, kv_cache, available)}."
+            f"and {kv_cache / 1e6:.1f} MB of KV cache for one request), and {available / 1e6:.1f} MB of memory are "
+            "available. Unload or stop something, or build an engine with a smaller max_seq_len or of a smaller model."
         )
-
-
-def _whose_memory(info: EngineInfo) -> str:
-    gpu = tiers.here().gpu
-    if info.device == "cpu" or gpu is None:
-        return "memory"
-    return f"the memory of {gpu.name}" + ("" if gpu.total_bytes is None else f" ({gpu.total_bytes / 1e6:.0f} MB)")
-
-
-def _what_fits(info: EngineInfo, kv_cache: int, available: int) -> str:
-    """What there is room for: a shorter request, fewer bits of the same weights, or a smaller model."""
-    build, parameters = info.build_config, info.pretrained_config["num_parameters"]
-    tokens = (available - info.weight_bytes) // info.kv_cache_bytes_per_token
-    tokens -= tokens % build.tokens_per_block
-    if tokens >= 2 * build.tokens_per_block:
-        return f"a max_seq_len of {tokens} would fit"
-    if build.on(info.tier).quant_algo != "W8A16" and info.weight_bytes > 1.5 * parameters:
-        if parameters + kv_cache < available:
-            return f"quant_algo W8A16 would fit, about {(parameters + kv_cache) / 1e6:.0f} MB"
-    most = max(0, available - kv_cache) / (info.weight_bytes / parameters)
-    return f"a model of {most / 1e6:.0f} million parameters would fit, and this one has {parameters / 1e6:.0f}"
 
 
 class Executor:
@@ -123,13 +98,14 @@ class Executor:
         self.blocks = BlockManager(self._num_blocks(), self.build_config.tokens_per_block)
         self.model.allocate_kv_cache(self.blocks.num_blocks)
         self.scheduler = scheduler or built_in(self.config)
+        self._answers_together = getattr(self.scheduler, "answers_together", False)
         self.iteration_stats: deque[IterationStats] = deque(maxlen=1000)
 
         # The loop's alone.
         self._sequences = Sequences(
             self.blocks, self.build_config, self.config.enable_chunked_context, self.config.enable_kv_cache_reuse
         )
-        self._held: list[Sequence] = []  # answered when their static batch is complete
+        self._held: list[Sequence] = []  # answered when nobody runs any more
         self._outbox: list[tuple[Sequence, Response]] = []
         self._iteration = 0
         self._num_empty_plans = 0
@@ -140,7 +116,6 @@ class Executor:
         self._unfinished: dict[int, Sequence] = {}
         self._receivers: dict[int, Callable[[Response], None]] = {}
         self._asked_to_end: dict[int, str] = {}  # id -> "stopped" or "cancelled"
-        self._next_end_s = math.inf  # nobody's time is over before
         self._next_id = 1
         self._closing = False
 
@@ -148,27 +123,27 @@ class Executor:
         self._thread.start()
 
     @classmethod
-    def load(cls, engine_dir: str | Path, config: ExecutorConfig | None = None) -> Executor:
+    def load(
+        cls, engine_dir: str | Path, config: ExecutorConfig | None = None, traceback_to: int | None = None
+    ) -> Executor:
         """An executor of the engine in a folder, with the scheduler that `config` names.
+
+        Parameters
+        ----------
+        traceback_to : int, optional
+            As `own_scheduler.OwnScheduler` takes it: for a process that may be ended by a scheduler that hangs.
 
         Raises
         ------
         CourseError
             The engine cannot be loaded; memory has no room for it; its KV cache would be too small for one longest
-            request; a `scheduler_path` whose scheduler does not pass its dry run.
+            request; a `scheduler_path` whose scheduler does not pass its trial.
         """
         config = config or ExecutorConfig()
         info = read(engine_dir)
         check_memory(info)
-        scheduler = None
-        if config.scheduler_path:
-            scheduler = tried(config, info.build_config)
-        try:
-            return cls(load_model(info), config, scheduler)
-        except BaseException:
-            if scheduler is not None:
-                scheduler.close()
-            raise
+        scheduler = accepted(config, info.build_config, traceback_to) if config.scheduler_path else None
+        return cls(load_model(info), config, scheduler)
 
     # The loop ---------------------------------------------------------------------------------------------------------
 
@@ -203,30 +178,23 @@ class Executor:
         with self._work:
             for sequence in self._inbox:
                 sequence.last_computed = self._iteration
-                self._sequences.waiting.append(sequence)
+                self._sequences.add(sequence)
             self._inbox.clear()
-            asked = self._asked_to_end.items()
-            ending = dict.fromkeys(self._timed_out(), "timed_out")
-            ending |= {self._unfinished[number]: reason for number, reason in asked if number in self._unfinished}
+            now_s = time.monotonic()
+            ending = {number: "timed_out" for number, other in self._unfinished.items() if other.ends_by_s <= now_s}
+            ending |= self._asked_to_end
             self._asked_to_end.clear()
-        for sequence, reason in ending.items():
+            leaving = [(self._unfinished[number], why) for number, why in ending.items() if number in self._unfinished]
+        for sequence, reason in leaving:
             self._finish(sequence, reason)
-
-    def _timed_out(self) -> list[Sequence]:
-        """Those whose time is over. Looked for only when the first may be, for many may wait."""
-        now_s = time.monotonic()
-        if now_s < self._next_end_s:
-            return []
-        sequences = self._unfinished.values()
-        self._next_end_s = min((other.ends_by_s for other in sequences if other.ends_by_s > now_s), default=math.inf)
-        return [sequence for sequence in sequences if sequence.ends_by_s <= now_s]
 
     def _plan(self) -> Plan:
         """Ask the scheduler, and see that what it wants can be done."""
-        now = self._sequences.now()
-        if not (now.waiting or now.running or now.paused):
+        if not self._sequences:
             return Plan()
-        plan = plan_of(self.scheduler, now)
+        now = self._sequences.now()
+        plan = self.scheduler.schedule(now)
+        check(plan, now, self.scheduler)
         if plan.compute:
             self._num_empty_plans = 0
         else:
@@ -275,9 +243,7 @@ class Executor:
         sequence.finish_reason = reason
         if reason == "timed_out":
             sequence.error = _out_of_time(sequence.request)
-        is_held = (
-            isinstance(self.scheduler, StaticBatching) and sequence in self._sequences.running and reason != "timed_out"
-        )
+        is_held = self._answers_together and sequence.id in self._sequences.running and reason != "timed_out"
         self._sequences.remove(sequence)
         with self._work:
             del self._unfinished[sequence.id]
@@ -322,8 +288,9 @@ class Executor:
     def _fail_all(self, message: str) -> None:
         """End every request with an error, also those that only wait for the rest of their batch."""
         with self._work:
-            self._sequences.remove_all()
             failed = [*self._unfinished.values(), *self._held]
+            for sequence in failed:
+                self._sequences.remove(sequence)
             self._unfinished.clear()
             self._inbox.clear()
             self._asked_to_end.clear()
@@ -357,7 +324,6 @@ class Executor:
                 raise CourseError(f"The queue is full: {num_waiting} requests wait (max_queue_size). Try later.")
             allotted_ms = math.inf if request.allotted_time_ms is None else request.allotted_time_ms
             sequence = Sequence(self._next_id, request, time.monotonic() + allotted_ms / 1000)
-            self._next_end_s = min(self._next_end_s, sequence.ends_by_s)
             self._next_id += 1
             self._unfinished[sequence.id] = sequence
             self._receivers[sequence.id] = on_response
@@ -423,8 +389,6 @@ class Executor:
             already, self._closing = self._closing, True
             self._work.notify()
         if not already:
-            if isinstance(self.scheduler, SchedulerProcess):
-                self.scheduler.close()  # it may be in a call that does not end
             self._thread.join()
             self._fail_all("the engine was shut down")
             if self._log_file:
@@ -452,16 +416,19 @@ class Executor:
                 f"Prompt length ({length}) exceeds maximum input length ({limits.max_input_len}): shorten "
                 "the prompt, or build the engine with a larger max_input_len."
             )
-        ids = {"input_ids": request.input_ids, "end_id": [] if request.end_id is None else [request.end_id]}
-        for name, words in (("stop_words_list", request.stop_words), ("bad_words_list", request.bad_words)):
-            ids[name] = _checked_words(name, words)
+        words = {"stop_words_list": request.stop_words, "bad_words_list": request.bad_words}
+        for name in words:
+            if not all(words[name]):
+                raise CourseError(f"{name} has an empty word: leave it out.")
+        ids = {name: list(chain(*words[name])) for name in words} | {"input_ids": request.input_ids}
+        ids["end_id"] = [] if request.end_id is None else [request.end_id]
         for name, tokens in ids.items():
             wrong = [token for token in tokens if not isinstance(token, Integral) or not 0 <= token < vocab_size]
             if wrong:
                 raise CourseError(
                     f"{name} has the token id {wrong[0]}; this model's ids go from 0 to {vocab_size - 1}."
                 )
-        if request.streaming and self.config.gpt_model_type == "V1":  # as TensorRT-LLM's executor does
+        if request.streaming and self._answers_together:  # as TensorRT-LLM's executor does
             log.warning("static batching (gpt_model_type V1) cannot stream: the request gets its whole answer at once")
             request = replace(request, streaming=False)
         room = limits.max_seq_len - length
@@ -503,10 +470,10 @@ class Executor:
             num_blocks = self.blocks.blocks_for(chunk.num_past + num_new)  # the sequence's own are gone if it finished
             rows.append([sequence.id, num_new if is_context else 0, 0 if is_context else num_new, num_blocks])
         lines = self._sequences
-        unscheduled = [sequence for sequence in lines.running if sequence not in chunks]
+        num_unscheduled = sum(other not in chunks for other in lines.running.values())
         with self._work:
             active = len(self._unfinished) + num_finished
-            num_waiting = len(self._inbox) + len(lines.waiting) + len(unscheduled)
+            num_waiting = len(self._inbox) + len(lines.waiting) + num_unscheduled
         self._iteration += 1
         stats = IterationStats(
             iteration=self._iteration,
@@ -526,7 +493,7 @@ class Executor:
             finished=num_finished,
             empty_seats=self.build_config.max_batch_size - len(chunks),
             requests=rows,
-            paused_ids=[sequence.id for sequence in lines.paused],
+            paused_ids=list(lines.paused)[::-1],
             longest_wait=self._longest_wait(),
         )
         self.iteration_stats.append(stats)
@@ -540,9 +507,8 @@ class Executor:
     def _longest_wait(self) -> list[int] | None:
         """The request that was left out for longest: [its id, iterations since it was computed or came]."""
         lines = self._sequences
-        oldest = min(
-            (*lines.running, *lines.paused, *islice(lines.waiting, 1)), key=attrgetter("last_computed"), default=None
-        )
+        left_out = chain(lines.running.values(), lines.paused.values(), islice(lines.waiting.values(), 1))
+        oldest = min(left_out, key=attrgetter("last_computed"), default=None)
         return None if oldest is None else [oldest.id, self._iteration - oldest.last_computed]
 
     def snapshot(self) -> IterationStats:
@@ -552,25 +518,13 @@ class Executor:
                 return self.iteration_stats[-1]
             timestamp = self.iteration_stats[-1].timestamp if self.iteration_stats else time.time()
             return IterationStats(
-                iteration=self._iteration,
-                timestamp=timestamp,
-                iteration_ms=0.0,
-                active=0,
-                scheduled=0,
-                waiting=0,
-                paused=0,
-                context_tokens=0,
-                generation_tokens=0,
-                kv_blocks_used=0,
+                self._iteration,
+                timestamp,
                 kv_blocks_free=self.blocks.num_blocks,
                 kv_blocks_max=self.blocks.num_blocks,
                 kv_blocks_reused=self.blocks.num_reused,
                 tokens_per_block=self.blocks.tokens_per_block,
-                finished=0,
                 empty_seats=self.build_config.max_batch_size,
-                requests=[],
-                paused_ids=[],
-                longest_wait=None,
             )
 
     def _open_log(self):
@@ -601,19 +555,6 @@ def _take_token(sequence: Sequence, logits: np.ndarray) -> str | None:
     if log_prob is not None and reason != "end_id":
         sequence.log_probs.append(log_prob)
     return reason
-
-
-def _checked_words(name: str, words: list[list[int]]) -> list[int]:
-    """The token ids of all `words`; CourseError when they are more than can be looked for after every token."""
-    num_ids = sum(map(len, words))
-    if not all(words):
-        raise CourseError(f"{name} has an empty word: leave it out.")
-    if len(words) > MAX_WORDS or num_ids > MAX_WORD_IDS:
-        raise CourseError(
-            f"{name} has {len(words):,} words of {num_ids:,} tokens together: give at most {MAX_WORDS:,} words and "
-            f"{MAX_WORD_IDS:,} tokens."
-        )
-    return [token for word in words for token in word]
 
 
 def _joined(responses: list[Response]) -> Response:

@@ -47,11 +47,8 @@ class BlockManager:
         """Blocks that `num_tokens` tokens of one sequence fill."""
         return -(-num_tokens // self.tokens_per_block)
 
-    def can_grow(self, blocks: list[int], num_tokens: int) -> bool:
-        return self.blocks_for(num_tokens) - len(blocks) <= self.num_free
-
     def grow(self, blocks: list[int], num_tokens: int) -> None:
-        """Append free blocks to `blocks` until they hold `num_tokens` tokens; ask `can_grow` first."""
+        """Append free blocks to `blocks` until they hold `num_tokens` tokens; there must be as many."""
         while len(blocks) < self.blocks_for(num_tokens):
             block = self._blank.pop() if self._blank else self._forget_least_recent()
             self._num_holders[block] = 1

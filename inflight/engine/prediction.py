@@ -11,11 +11,14 @@ so many prompt tokens in it, which `iteration_cost` reads from an iteration log.
 
 from __future__ import annotations
 
+from bisect import insort
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
+from inflight.engine.config import BuildConfig, ExecutorConfig
+from inflight.engine.play import Asked, Trial
+from inflight.engine.scheduler import built_in
 from inflight.errors import CourseError
 
 
@@ -58,34 +61,25 @@ def schedule(lengths: list[int], slots: int, gpt_model_type: str, at_the_start: 
         Requests that are there when the idle engine begins: it does not wait for more. The others come during the first
         iteration.
     """
-    is_static = gpt_model_type == "V1"
-    waiting, free_from = list(enumerate(lengths)), [1] * slots
-    stays: list[tuple] = []
-    while waiting:
-        if is_static:
-            start, group = max(free_from), waiting[:slots] if stays else waiting[:at_the_start]
-            stays += [(request, slot, start, start + length - 1) for slot, (request, length) in enumerate(group, 1)]
-            free_from = [start + max(length for _, length in group)] * slots
-            waiting = waiting[len(group) :]
-        else:
-            request, length = waiting.pop(0)
-            start = max(min(free_from), 1 if len(stays) < at_the_start else 2)
-            slot = next(index for index, free in enumerate(free_from) if free <= start)
-            stays.append((request, slot + 1, start, start + length - 1))
-            free_from[slot] = start + length
-    table = pd.DataFrame(stays, columns=["request", "slot", "first", "last"]).set_index("request")
+    limits = BuildConfig(max_batch_size=slots, max_num_tokens=max(slots, BuildConfig.max_num_tokens))
+    asked = [Asked(1, int(tokens), int(tokens), number >= at_the_start) for number, tokens in enumerate(lengths)]
+    enough = sum(-(-one.answer_tokens // limits.tokens_per_block) + 1 for one in asked)  # blocks
+    scheduler = built_in(ExecutorConfig(gpt_model_type=gpt_model_type))
+    free, stays = list(range(1, slots + 1)), {}
+    for iteration in Trial(asked, enough, limits).play(scheduler, leaps=True):
+        for number in iteration.plan.admit:
+            stays[number - 1] = [free.pop(0), iteration.number, 0]
+        for number in iteration.finished:
+            stays[number - 1][2] = iteration.number + iteration.repeats - 1
+            insort(free, stays[number - 1][0])
+    table = pd.DataFrame.from_dict(stays, orient="index", columns=["slot", "first", "last"]).rename_axis("request")
+    is_static = getattr(scheduler, "answers_together", False)
     table["answered"] = table.groupby("first")["last"].transform("max") if is_static else table["last"]
-    return Schedule(_iterations(table), table)
-
-
-def _iterations(stays: pd.DataFrame) -> pd.DataFrame:
-    first, last = stays["first"].to_numpy(), stays["last"].to_numpy()
-    end = last.max()
-    prompts = np.bincount(first, minlength=end + 2)
-    leaving = np.bincount(last + 1, minlength=end + 2)
-    answers = np.cumsum(prompts - leaving) - prompts  # who came at a prompt's iteration answers from the next one on
-    number = pd.RangeIndex(1, end + 1, name="iteration")
-    return pd.DataFrame({"answers": answers[1:-1], "prompts": prompts[1:-1]}, index=number)
+    first, last = table["first"].to_numpy(), table["last"].to_numpy()
+    number = pd.RangeIndex(1, last.max() + 1, name="iteration")
+    at = number.to_numpy()[:, None]
+    counted = {"answers": ((first < at) & (at <= last)).sum(axis=1), "prompts": (first == at).sum(axis=1)}
+    return Schedule(pd.DataFrame(counted, index=number), table)
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,13 @@ class Plan:
 
 
 class Scheduler(Protocol):
-    def schedule(self, now: Now) -> Plan: ...
+    """Who decides. Where it has an attribute `answers_together` that is True, nobody is answered before the last of
+    those who run has finished: static batching. Without one, each is answered as it finishes.
+    """
+
+    def schedule(self, now: Now) -> Plan:
+        """What to do in the next iteration; there is at least one request."""
+        ...
 
 
 def tokens_to_compute(now: Now, running: Iterable[RequestView]) -> dict[int, int]:
@@ -159,6 +165,8 @@ def with_promised_blocks(now: Now) -> Iterator[RequestView]:
 
 class StaticBatching:
     """Forms a batch when nobody runs, and lets nobody join until the last of it has its answer: V1."""
+
+    answers_together = True
 
     def schedule(self, now: Now) -> Plan:
         batch = [] if now.running else list(with_promised_blocks(now))

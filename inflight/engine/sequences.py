@@ -6,8 +6,8 @@ The scheduler decides over numbers; here its plan is carried out, block by block
 from __future__ import annotations
 
 import math
-from collections import abc, deque
-from collections.abc import Callable
+from collections import abc
+from collections.abc import Callable, Iterable, Iterator
 
 from inflight.engine.config import BuildConfig, Chunk, Request
 from inflight.engine.kv_cache import BlockManager
@@ -23,6 +23,7 @@ class Sequence:
         self.ends_by_s = ends_by_s
         self.request = request
         self.sampler = Sampler(request.sampling, request.end_id, request.bad_words)
+        self.tokens = list(request.input_ids)  # prompt and answer so far
         self.answer: list[int] = []
         self.log_probs: list[float] = []
         self.num_sent = 0  # tokens of the answer that were handed over
@@ -33,22 +34,15 @@ class Sequence:
         self.error: str | None = None
 
     @property
-    def tokens(self) -> list[int]:
-        return self.request.input_ids + self.answer
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.request.input_ids) + len(self.answer)
-
-    @property
     def num_pending(self) -> int:
         """Tokens that are known and not in the cache: the whole prompt at first, then one."""
-        return self.num_tokens - self.num_cached
+        return len(self.tokens) - self.num_cached
 
     def add(self, token: int) -> str | None:
         """Make `token` part of the answer, unless it is the end token; return why the answer ends now, or None."""
         if token == self.request.end_id:
             return "end_id"
+        self.tokens.append(token)
         self.answer.append(token)
         if any(self.answer[-len(word) :] == word for word in self.request.stop_words):
             return "stop_words"
@@ -56,7 +50,7 @@ class Sequence:
 
 
 class Sequences:
-    """The requests that wait, run, and are paused.
+    """The requests that wait, run, and are paused, each by its id.
 
     Parameters
     ----------
@@ -73,16 +67,26 @@ class Sequences:
         self.limits = limits
         self.chunked_context = chunked_context
         self.reuse = reuse
-        self.waiting: deque[Sequence] = deque()
-        self.running: list[Sequence] = []
-        self.paused: deque[Sequence] = deque()
+        self.waiting: dict[int, Sequence] = {}
+        self.running: dict[int, Sequence] = {}
+        self.paused: dict[int, Sequence] = {}  # who was paused last is last
+
+    def __len__(self) -> int:
+        return len(self.waiting) + len(self.running) + len(self.paused)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter([*self.running.values(), *self.paused.values(), *self.waiting.values()])
+
+    def add(self, sequence: Sequence) -> None:
+        """Let a new request wait."""
+        self.waiting[sequence.id] = sequence
 
     def now(self) -> Now:
         """What a scheduler is shown."""
         return Now(
-            waiting=_Views(self.waiting, self._view),
-            running=[self._view(sequence) for sequence in self.running],
-            paused=_Views(self.paused, self._view),
+            waiting=_Views(self.waiting.values(), self._view),
+            running=[self._view(sequence) for sequence in self.running.values()],
+            paused=_Views(reversed(self.paused.values()), self._view),
             free_blocks=self.blocks.num_free,
             num_blocks=self.blocks.num_blocks,
             tokens_per_block=self.blocks.tokens_per_block,
@@ -110,37 +114,24 @@ class Sequences:
 
         The plan must keep the rules of `plan_rules`.
         """
-        for sequence in [self._running(number) for number in plan.pause]:
-            self.running.remove(sequence)
+        for number in plan.pause:
+            sequence = self.paused[number] = self.running.pop(number)
             self.blocks.release(sequence.blocks)
             sequence.num_cached = 0
-            self.paused.appendleft(sequence)
-        admitted = [self._take(number) for number in plan.admit]
+        admitted = [(self.paused if number in self.paused else self.waiting).pop(number) for number in plan.admit]
         if self.reuse:  # all of them first: a kept block that nobody holds may be given up when another one grows
             for sequence in admitted:
                 sequence.num_cached = self.blocks.find(sequence.blocks, sequence.tokens)
         for sequence in admitted:
-            self.blocks.grow(sequence.blocks, sequence.num_tokens)
-        self.running += admitted
+            self.blocks.grow(sequence.blocks, len(sequence.tokens))
+            self.running[sequence.id] = sequence
         chunks = {}
         for number, tokens in plan.compute.items():
-            sequence = self._running(number)
-            self.blocks.grow(sequence.blocks, sequence.num_tokens)
+            sequence = self.running[number]
+            self.blocks.grow(sequence.blocks, len(sequence.tokens))
             past = sequence.num_cached
             chunks[sequence] = Chunk(sequence.tokens[past : past + tokens], past, sequence.blocks)
         return chunks
-
-    def _running(self, number: int) -> Sequence:
-        return next(sequence for sequence in self.running if sequence.id == number)
-
-    def _take(self, number: int) -> Sequence:
-        """Take a request out of the line in which it stands."""
-        for line in (self.paused, self.waiting):
-            for sequence in line:
-                if sequence.id == number:
-                    line.remove(sequence)
-                    return sequence
-        raise KeyError(number)
 
     def computed(self, sequence: Sequence, chunk: Chunk) -> None:
         """Note that the model has computed a chunk."""
@@ -152,29 +143,21 @@ class Sequences:
         """Take a request out, wherever it stands, and its blocks back."""
         self.blocks.release(sequence.blocks)
         for line in (self.running, self.waiting, self.paused):
-            if sequence in line:
-                line.remove(sequence)
-
-    def remove_all(self) -> list[Sequence]:
-        removed = [*self.running, *self.paused, *self.waiting]
-        for sequence in removed:
-            self.remove(sequence)
-        return removed
+            line.pop(sequence.id, None)
 
 
 class _Views(abc.Sequence):
     """A line of requests as a scheduler sees them; each view is made when it is looked at, for the line may be long."""
 
-    def __init__(self, line: deque[Sequence], view: Callable[[Sequence], RequestView]):
-        self._line, self._view = line, view
+    def __init__(self, line: Iterable[Sequence], view: Callable[[Sequence], RequestView]):
+        self._line, self._view = list(line), view
 
     def __len__(self) -> int:
         return len(self._line)
 
     def __getitem__(self, index):
-        if isinstance(index, slice):
-            return [self._view(sequence) for sequence in list(self._line)[index]]
-        return self._view(self._line[index])
+        picked = self._line[index]
+        return [self._view(sequence) for sequence in picked] if isinstance(index, slice) else self._view(picked)
 
     def __iter__(self):
         return map(self._view, self._line)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from inflight.checkpoint import as_huggingface, folder_files
+from inflight.checkpoint import as_huggingface, sources
 from inflight.errors import CourseError
 from inflight.models import huggingface
 
@@ -136,7 +136,7 @@ def pretrained(folder: str | Path, dtype: str, device: str):
             f"dtype is {dtype}, which this computer's {DEVICE_NAMES[kind]} does not compute GPT-2 in: use "
             f"{' or '.join(DTYPES[kind])}."
         )
-    folder_files.checked(Path(folder))
+    sources.folder_files(Path(folder))
     try:
         config = transformers.AutoConfig.from_pretrained(folder, **as_huggingface.LOCAL)
         if config.model_type != "gpt2":

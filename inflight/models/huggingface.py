@@ -12,10 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inflight import checkpoint as checkpoints
 from inflight import engine, tiers
-from inflight.checkpoint import folder_files, tokenizer
-from inflight.checkpoint.as_huggingface import LOCAL, dequantized, folder, last_line, quiet, refuse_damaged
+from inflight.checkpoint import sources, tokenizer
+from inflight.checkpoint.as_huggingface import LOCAL, dequantized, folder, last_line, quiet
 from inflight.checkpoint.sources import Checkpoint
 from inflight.errors import CourseError
 
@@ -56,15 +55,14 @@ def pipeline(
     Raises
     ------
     CourseError
-        A folder is not what it should be, or damaged; a GPU where the tier has none, or without room for the model.
+        A folder is not what it should be; a GPU where the tier has none, or without room for the model.
     """
     device = tiers.checked(device)
     import torch
     import transformers
 
-    refuse_damaged(Path(checkpoint_dir))
     try:
-        folder_files.checked(Path(checkpoint_dir))
+        sources.folder_files(Path(checkpoint_dir))
         tokenizer.load_tokenizer(tokenizer_dir or checkpoint_dir)
         with quiet():
             model = transformers.AutoModelForCausalLM.from_pretrained(
@@ -136,20 +134,16 @@ def reference(checkpoint: Checkpoint) -> PreTrainedModel:
     Raises
     ------
     CourseError
-        The checkpoint is not what it should be, or damaged.
+        The checkpoint is not what it should be.
     """
     import torch
     import transformers
 
     path = Path(checkpoint.path).absolute()
-    if checkpoint.format == "hf":
-        refuse_damaged(path)
-    else:
-        checkpoints.GgufFile(path).shape()  # before transformers believes what the file says of itself
     try:
         if checkpoint.format == "gguf":
             return dequantized(path, "float32").eval()
-        folder_files.checked(path)
+        sources.folder_files(path)
         with quiet():
             return transformers.AutoModelForCausalLM.from_pretrained(
                 path, dtype=torch.float32, use_safetensors=True, **LOCAL
@@ -158,5 +152,5 @@ def reference(checkpoint: Checkpoint) -> PreTrainedModel:
         raise
     except Exception as error:  # transformers raises whatever it trips over
         raise CourseError(
-            f"The checkpoint {path} cannot be loaded ({last_line(error)}). Fetch it again: `inflight fetch`."
+            f"The checkpoint {path} cannot be loaded ({last_line(error)}). Give another one, or get it again."
         ) from error

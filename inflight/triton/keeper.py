@@ -7,6 +7,7 @@ A process of its own between a notebook's kernel and `tritonserver`. It asks Tri
 - at a line "stop SECONDS" on its standard input: requests that run have so many seconds to end;
 - when its standard input is closed, which also happens when the kernel ends, in whatever way;
 - when the process of a model is dead: Triton 2.51 goes on to call such a model READY, and answers its requests no more.
+  The engine's ends itself when a learner's scheduler does not return, after a traceback that says where it was.
 
 As long as the server lives, RECORDS has a file of it, which `records` reads. A server that died has its death in there,
 until the next one starts. Standard library only, so that it is up in no time.
@@ -18,6 +19,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -34,6 +36,9 @@ LOOK_S = 0.5
 GRACE_S = 4  # for the requests of a server whose starter is gone
 LOG, RECORD = "triton.log", "record.json"  # in the server's folder
 LOG_LINES = 20  # of a server that died
+TRACEBACK_LINES = 500  # of all threads of a model
+# File and line of a learner's scheduler that did not return, in what Python's `faulthandler` writes before it ends it.
+HUNG = re.compile(r'^Timeout \(.*?File "([^"]+)", line (\d+) in \S+\n +File "[^"]*own_scheduler.py"', re.M | re.S)
 SHM = Path("/dev/shm")
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # only its input ends it: cleaning up is never cut short
 PR_SET_PDEATHSIG = 1
@@ -67,6 +72,9 @@ def main(folder: Path, records: Path, command: list[str]) -> None:
     server.wait()
     remove_shared_memory(record["shm_prefix"])
     if death:
+        hung = HUNG.search("\n".join(last_lines(folder / LOG, TRACEBACK_LINES)))
+        if hung:
+            death = f"{Path(hung[1]).name}, line {hung[2]}: schedule() did not return. {death}"
         _write(file, record | {"death": death, "log": last_lines(folder / LOG, LOG_LINES)})
     else:
         file.unlink()

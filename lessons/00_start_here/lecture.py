@@ -88,7 +88,7 @@ workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
 
 # %% tags=["setup"]
-with progress.wait("Model and engine, which the first time are fetched and built"):
+with progress.wait("The engine, which the first time is built"):
     engine_dir = engine.cached(fetch())
 repo = repository.assemble(
     Path(workdir.name) / "repository",
@@ -315,7 +315,7 @@ charts.table(checks[["name", "need", "have", "ok", "fix"]])
 # - **You broke a notebook.** `inflight lab 03 --fresh` makes new copies of lesson 03, and keeps yours beside them.
 # - **How far you are.** The table above, or `inflight progress`. `inflight progress --hand-in NAME` writes a file that you
 #   may give to whoever teaches.
-# - **Everything from the start.** Remove the folder that `inflight doctor` names as the cache (model and engines),
+# - **Everything from the start.** Remove the folder that `inflight doctor` names as the cache (engines),
 #   then `make clean` and `make lab`.
 # - **Stop.** Close JupyterLab with *File → Shut Down*. Servers that notebooks started end with them. One notebook's: the
 #   button of the next cell.

@@ -7,8 +7,6 @@
 # - **calculate** the bytes of weights and KV cache before you build, and how many users fit into a machine;
 # - **choose** between builds by quality, size and speed.
 #
-# You need the model that lesson 00 fetches. If it is not on this machine yet, it is fetched here; that takes a minute.
-#
 # {navigation}
 
 # %% [markdown]
@@ -83,10 +81,9 @@ charts.table(tensors.groupby("format")[["parameters", "bytes"]].sum().reset_inde
 # %% tags=["setup"]
 import gguf
 
-[query] = [row for row in source.index.tensors if row.name == "blk.0.attn_q.weight"]
-with open(checkpoint.path, "rb") as file:
-    file.seek(query.start)
-    block = np.frombuffer(file.read(20), np.uint8)
+block = source.tensors["blk.0.attn_q.weight"].data[
+    0, :20
+]  # bytes, as they stand in the file
 d, m = block[:4].view(np.float16).astype(float)
 q = np.concatenate([block[4:] & 15, block[4:] >> 4])  # low halves first, then high
 weights = d * q + m

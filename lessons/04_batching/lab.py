@@ -185,8 +185,8 @@ print(f"{own.tokens_per_s / static.tokens_per_s:.2f} times the tokens a second")
 # The counts may differ by a batch: who is there already when the first one begins is chance.
 #
 # There is one more thing that `V1` does: the engine holds all answers back until the last of the batch is complete.
-# That is the loop around the scheduler, and not the scheduler. Your client of lab 03 sees the difference (the course's
-# stands in where yours has not passed):
+# The loop around the scheduler does that for a class that says `answers_together = True`, as the built-in one does. Your
+# client of lab 03 sees the difference (the course's stands in where yours has not passed):
 
 # %%
 print(repr(mine.part("client")))

@@ -7,7 +7,8 @@ import pytest
 
 from inflight.bench.rehearsal import Asked, Prices, rehearse
 from inflight.engine.config import BuildConfig, ExecutorConfig
-from inflight.engine.dry_run import dry_run
+from inflight.engine.play import Asked as Lengths
+from inflight.engine.play import Trial
 from inflight.engine.scheduler import built_in
 from inflight.errors import CourseError
 
@@ -21,13 +22,13 @@ def burst(lengths, at_s=0.0):
 
 @pytest.mark.parametrize("policy", ["guaranteed_no_evict", "max_utilization"])
 @pytest.mark.parametrize("seed", range(5))
-def test_as_many_iterations_as_the_dry_run_of_the_same_burst(policy, seed):
+def test_as_many_iterations_as_the_engine_takes_for_the_same_burst(policy, seed):
     choose = random.Random(seed)
     lengths = [(choose.randint(2, 90), choose.randint(1, 60)) for _ in range(12)]
     config = ExecutorConfig(batch_scheduler_policy=policy, max_tokens_in_paged_kv_cache=320)
     run = rehearse(burst(lengths), BUILD, config, ONE_EACH)
-    on_paper = dry_run(lengths, built_in(config), 10, 4, max_num_tokens=256, at_the_start=len(lengths))
-    assert run.requests["last_s"].max() == on_paper.iterations
+    trial = Trial([Lengths(prompt, answer, answer) for prompt, answer in lengths], 10, BUILD)
+    assert run.requests["last_s"].max() == trial.counts(trial.play(built_in(config))).iterations
     assert run.requests["output_len"].tolist() == [answer for _, answer in lengths]
 
 

@@ -1,4 +1,4 @@
-"""Chat templates as Hugging Face's libraries render them, and those that would never end or fill the memory."""
+"""Chat templates as Hugging Face's libraries render them, and those that cannot be used."""
 
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -32,8 +32,6 @@ def test_a_template_is_rendered_as_hugging_faces_libraries_do(source):
 @pytest.mark.parametrize(
     "source, words",
     [
-        ("{{ [0] * 10**10 }}", "memory"),
-        ("{{ 7 ** (10 ** 8) }}", "computes for more than"),
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
         ("{{ messages.append(1) }}", "unsafe"),
         ("{% include '/etc/passwd' %}", "no loader"),
@@ -46,14 +44,4 @@ def test_a_template_is_rendered_as_hugging_faces_libraries_do(source):
 def test_a_template_that_cannot_be_used_is_refused_in_a_sentence(source, words):
     with pytest.raises(CourseError, match=words) as caught:
         ChatTemplate(source).render(HELLO)
-    assert "apply_chat_template" in str(caught.value) or "makers" in str(caught.value)
-
-
-def test_a_bad_message_leaves_the_next_one_well():
-    template = ChatTemplate(
-        "{% if messages[0].content == 'loop' %}{{ (7 + messages | length) ** (10 ** 8) }}{% endif %}well"
-    )
-    assert template.render(HELLO) == "well"
-    with pytest.raises(CourseError, match="computes for more than"):
-        template.render([{"role": "user", "content": "loop"}])
-    assert template.render(HELLO) == "well"
+    assert "apply_chat_template: false" in str(caught.value)

@@ -1,33 +1,13 @@
-"""Weights on their way into an engine: other precisions, and from Hugging Face's layout."""
-
-import json
-import shutil
+"""Weights on their way into an engine: read, and written again in other precisions."""
 
 import gguf
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
-from safetensors.torch import load_file
-from safetensors.torch import save_file as save_torch_file
 
-from inflight.checkpoint import q4_1, weights
+from inflight.checkpoint import as_huggingface, q4_1, weights
 from inflight.checkpoint.weights import GgufFile
 from inflight.errors import CourseError
 from tests.engines import SMALL_LAYERS, SMALL_VOCAB
-
-HUGGINGFACE_NAMES = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-    "attn_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +16,7 @@ def source(small_checkpoint) -> GgufFile:
 
 
 def values(file: GgufFile) -> dict[str, np.ndarray]:
-    return {tensor.name: gguf.dequantize(tensor.data, tensor.tensor_type) for tensor in file.reader.tensors}
+    return {tensor.name: gguf.dequantize(tensor.data, tensor.tensor_type) for tensor in file.tensors.values()}
 
 
 @pytest.mark.parametrize("quant_algo, half", [(None, None), ("W8A16", "W8"), ("W4A8", "W4"), ("W4A16", "W4")])
@@ -105,80 +85,23 @@ def test_tensor_table(source):
     assert len(rows) == 2 + 9 * SMALL_LAYERS
 
 
-# Hugging Face ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("damage", [lambda data: data[:30], lambda data: data[:-40], lambda data: b"GGUF"])
+def test_a_file_that_is_cut_short_is_one_sentence(small_checkpoint, tmp_path, damage):
+    path = tmp_path / "short.gguf"
+    path.write_bytes(damage(small_checkpoint.path.read_bytes()))
+    with pytest.raises(CourseError, match=f"The GGUF file {path} cannot be read .*: download or copy it again"):
+        GgufFile(path)
 
 
-def halves_from_pairs(matrix: np.ndarray, heads: int) -> np.ndarray:
-    """GGUF's rotary pairs back to Hugging Face's halves: even rows of a head first, then its odd ones."""
-    return np.concatenate([np.concatenate([head[0::2], head[1::2]]) for head in np.split(matrix, heads)])
+def test_a_block_of_four_bits_is_read_as_the_library_reads_it():
+    blocks = q4_1.quantize(np.random.default_rng(3).normal(size=(8, 64)).astype(np.float32)).reshape(-1, 20)
+    expected = gguf.dequantize(blocks, gguf.GGMLQuantizationType.Q4_1)
+    assert np.array_equal(q4_1.dequantize(blocks), expected)
 
 
-def huggingface_name(name: str) -> str:
-    *layer, part, _ = name.split(".")
-    prefix = f"model.layers.{layer[1]}." if layer else ""
-    return f"{prefix}{HUGGINGFACE_NAMES[part]}.weight"
-
-
-@pytest.fixture(scope="module")
-def huggingface_folder(source, small_engine, tmp_path_factory):
-    """The small model as a Hugging Face folder."""
-    folder = tmp_path_factory.mktemp("hf") / "small-llama"
-    folder.mkdir()
-    heads = {"attn_q": 9, "attn_k": 3}
-    tensors = {}
-    for name, matrix in values(source).items():
-        part = name.split(".")[-2]
-        ordered = halves_from_pairs(matrix, heads[part]) if part in heads else matrix
-        tensors[huggingface_name(name)] = ordered.astype(np.float32)
-    save_file(tensors, folder / "model.safetensors")
-    config = {
-        "model_type": "llama",
-        "architectures": ["LlamaForCausalLM"],
-        "num_hidden_layers": SMALL_LAYERS,
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-        "hidden_size": 576,
-        "intermediate_size": 1536,
-        "max_position_embeddings": 8192,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 100000.0,
-        "vocab_size": SMALL_VOCAB,
-        "tie_word_embeddings": True,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copyfile(small_engine / name, folder / name)
-    return folder
-
-
-def test_rotary_order_there_and_back():
-    matrix = np.arange(2 * 8 * 3).reshape(16, 3)
-    assert np.array_equal(weights._interleave_rotary(halves_from_pairs(matrix, 2), 2), matrix)
-    assert weights._interleave_rotary(np.arange(8).reshape(8, 1), 1)[:, 0].tolist() == [0, 4, 1, 5, 2, 6, 3, 7]
-
-
-def test_huggingface_weights_are_those_of_the_gguf(source, huggingface_folder, tmp_path):
-    weights.from_huggingface(huggingface_folder, tmp_path / "out.gguf", None)
-    before, after = values(source), values(GgufFile(tmp_path / "out.gguf"))
-    assert before.keys() == after.keys()
-    for name, matrix in before.items():
-        assert np.array_equal(after[name], matrix), name
-
-
-def test_bfloat16_weights_are_read_as_their_values(huggingface_folder, tmp_path):
-    folder = shutil.copytree(huggingface_folder, tmp_path / "bfloat16")
-    tensors = {name: tensor.bfloat16() for name, tensor in load_file(folder / "model.safetensors").items()}
-    save_torch_file(tensors, folder / "model.safetensors")
-    weights.from_huggingface(folder, tmp_path / "out.gguf", None)
-    after = values(GgufFile(tmp_path / "out.gguf"))
-    assert np.array_equal(after["token_embd.weight"], tensors["model.embed_tokens.weight"].float().numpy())
-
-
-def test_a_model_that_is_not_a_llama(huggingface_folder, tmp_path):
-    folder = tmp_path / "gpt2"
-    shutil.copytree(huggingface_folder, folder)
-    (folder / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
-    with pytest.raises(CourseError, match="holds a 'gpt2' model; on this machine the course builds engines from Llama"):
-        weights.from_huggingface(folder, tmp_path / "out.gguf", None)
+def test_a_folder_that_is_made_of_a_file_with_slowed_rotation_is_refused(small_checkpoint, tmp_path, monkeypatch):
+    """Transformers leaves the factors aside, so the model would be another one."""
+    monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path))
+    monkeypatch.setattr(GgufFile, "rotary_factors", lambda self: np.ones(32, np.float32))
+    with pytest.raises(CourseError, match="rotates positions as Llama 3.1 and later do"):
+        as_huggingface.folder(small_checkpoint)

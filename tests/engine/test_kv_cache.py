@@ -30,7 +30,7 @@ def test_a_sequence_always_reads_its_own_tokens(steps):
     manager, contents, running = BlockManager(8, TOKENS_PER_BLOCK), {}, []
     for tokens, num_leaving in steps:
         sequence = Sequence(tokens)
-        if manager.can_grow(sequence.blocks, len(tokens)):
+        if manager.blocks_for(len(tokens)) <= manager.num_free:
             start = manager.find(sequence.blocks, tokens)
             assert start < len(tokens)
             manager.grow(sequence.blocks, len(tokens))

@@ -8,7 +8,7 @@ import pytest
 from inflight.engine.config import BuildConfig, ExecutorConfig, Request
 from inflight.engine.fake_model import FakeModel, next_token
 from inflight.engine.kv_cache import BlockManager
-from inflight.engine.plan_rules import SchedulerError, broken_rule, plan_of
+from inflight.engine.plan_rules import SchedulerError, broken_rule, check
 from inflight.engine.scheduler import (
     GuaranteedNoEvict,
     MaxUtilization,
@@ -66,7 +66,7 @@ def play(scheduler, trace: list[Arrival], num_blocks: int, limits=LIMITS, chunke
     played = Played({sequence.id: sequence.answer for sequence in everyone}, [], sequences)
     for iteration in range(MOST_ITERATIONS):
         while coming and coming[0][0].before <= iteration:
-            sequences.waiting.append(coming.pop(0)[1])
+            sequences.add(coming.pop(0)[1])
         for row, sequence in zip(trace, everyone):
             if row.leaves_before is not None and row.leaves_before <= iteration and sequence in left:
                 sequences.remove(sequence)
@@ -75,7 +75,8 @@ def play(scheduler, trace: list[Arrival], num_blocks: int, limits=LIMITS, chunke
         if not left:
             return played
         now = sequences.now()
-        plan = plan_of(scheduler, now)
+        plan = scheduler.schedule(now)
+        check(plan, now, scheduler)
         played.plans.append((replace(now, waiting=list(now.waiting), paused=list(now.paused)), plan))
         chunks = sequences.carry_out(plan)
         for (sequence, chunk), row in zip(chunks.items(), model.forward(list(chunks.values()))):
@@ -229,14 +230,10 @@ def test_rules_of_a_plan(plan, rule):
 
 
 def test_who_breaks_a_rule_is_named():
-    class Greedy:
-        def schedule(self, now):
-            return Plan(compute={99: 1})
-
     with pytest.raises(
-        SchedulerError, match=r"^Greedy: schedule\(\) computes tokens of request 99, which would not run\.$"
+        SchedulerError, match=r"^StaticBatching: schedule\(\) computes tokens of request 99, which would not run\.$"
     ):
-        plan_of(Greedy(), NOW)
+        check(Plan(compute={99: 1}), NOW, StaticBatching())
 
 
 def test_a_view_cannot_be_changed():

@@ -143,7 +143,7 @@ def test_a_right_way_is_done(checked, exercise, answer):
         ("4.2", "class Scheduler:\n    x = (\n", "my_scheduler.py, line 2"),
         ("4.2", COURSE / "no_such_file.py", "no such Python file"),
         ("4.3", STATIC, ""),
-        ("4.3", NO_LIMIT_OF_TOKENS, "my_scheduler.py, line 16"),
+        ("4.3", NO_LIMIT_OF_TOKENS, "my_scheduler.py, line 5"),
         ("4.3", OVERTAKES, "short prompts ✓, long prompts not right yet"),
         ("4.3", LAST_FIRST, "now.waiting"),
         ("4.3", TAKEN, "GuaranteedNoEvict"),

@@ -3,15 +3,12 @@
 It runs on the small model, as no word of it matters here: the solutions run the same cells on the course's model.
 """
 
-import dataclasses
-
 import nbformat
 import papermill
 import pytest
 from ipykernel.kernelspec import get_kernel_dict
 from jupyter_client.kernelspec import KernelSpec
 
-from inflight.checkpoint import sources
 from inflight.notebook.execution import KernelOfThisPython
 from inflight.paths import COURSE, cache_dir
 
@@ -20,10 +17,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.server]  # each lab from top to bott
 LABS = sorted((COURSE / "labs").glob("*.ipynb"))
 # What a kernel runs before its first cell.
 TAKE_THE_SMALL_MODEL = """
+from pathlib import Path
 from inflight.checkpoint import sources
-from inflight.checkpoint.download import PackagedModel
 
-sources.KNOWN[sources.DEFAULT] = {model!r}
+sources.course_model, sources.SHA256 = lambda: Path({path!r}), {sha256!r}
 """
 
 
@@ -33,14 +30,7 @@ def environment(small_checkpoint, tmp_path_factory):
     home, profile = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("ipython")
     startup = profile / "profile_default" / "startup" / "00_small_model.py"
     startup.parent.mkdir(parents=True)
-    size = small_checkpoint.path.stat().st_size
-    model = dataclasses.replace(sources.KNOWN[sources.DEFAULT], gguf_bytes=size, gguf_sha256=small_checkpoint.sha256)
-    startup.write_text(TAKE_THE_SMALL_MODEL.format(model=model))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("INFLIGHT_HOME", str(home))
-        place = sources.cached_path()
-    place.parent.mkdir(parents=True)
-    place.symlink_to(small_checkpoint.path)
+    startup.write_text(TAKE_THE_SMALL_MODEL.format(path=str(small_checkpoint.path), sha256=small_checkpoint.sha256))
     # Programs that a lab installs at their first use stay installed.
     programs = cache_dir().absolute() / "model-analyzer"
     programs.mkdir(parents=True, exist_ok=True)

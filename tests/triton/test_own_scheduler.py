@@ -1,17 +1,15 @@
 """A scheduler of one's own in the running server: it takes effect at a load, and a bad one hurts nobody."""
 
-import contextlib
 import json
 import threading
 
-import psutil
 import pytest
 
 from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.client import Client
 from inflight.triton.server import Server
-from tests.engines import model_process, wait_until
+from tests.engines import model_process
 
 pytestmark = pytest.mark.server
 
@@ -42,7 +40,10 @@ class Scheduler:
         plan.compute = {request.id: request.pending_tokens for request in running}
         return plan
 """
-LINE = 1 + next(number for number, line in enumerate(OLDEST_ALONE.splitlines(), 1) if "# HERE" in line)
+HERE, DEFINED = (
+    next(number for number, line in enumerate(OLDEST_ALONE.splitlines(), 1) if text in line)
+    for text in ("# HERE", "def schedule")
+)
 PROMPT = [5] * 12
 
 
@@ -115,7 +116,7 @@ def test_the_log_tells_who_is_left_out(server, files):
     [
         ("import no_such_module\n", 1),
         ("class Scheduler: ...\n", 1),
-        (OLDEST_ALONE.replace("# HERE", "admit = [99]"), LINE),
+        (OLDEST_ALONE.replace("# HERE", "admit = [99]"), DEFINED),
     ],
 )
 def test_a_bad_one_is_refused_with_its_line_and_the_one_before_serves_on(server, files, load, text, line):
@@ -140,35 +141,17 @@ def test_one_that_fails_in_a_run_ends_its_requests_and_the_next_are_answered(ser
     assert len(ask(server)) == 5
 
 
-def test_a_model_whose_scheduler_hangs_can_be_unloaded(small_engine, tmp_path):
-    """On a single core Triton 2.51 does not end the unload."""
+def test_one_that_does_not_return_ends_its_server_which_says_where(small_engine, tmp_path):
     path = tmp_path / "my_scheduler.py"
     path.write_text(OLDEST_ALONE.replace("        # HERE", FAILS_LATER.replace("FAULT", "while True: pass")))
     repo = repository.assemble(tmp_path / "repo", small_engine, decoupled_mode=True, scheduler_path=path)
-    said = []
-
-    def wait_for_an_answer(server):
-        try:
-            with Client(server.grpc_url) as client:
-                client.ask_tokens([5] * 13, 5)
-        except CourseError as error:
-            said.append(str(error))
-
-    with Server(repo) as server:
-        asking = threading.Thread(target=wait_for_an_answer, args=(server,))
-        asking.start()
-        process = model_process(server, "tensorrt_llm")
-
-        def loops():
-            with contextlib.suppress(psutil.NoSuchProcess):  # on a busy machine its time may be over before that
-                return any(child.cpu_times().user > 0.5 for child in process.children())
-
-        wait_until(lambda: said or loops(), "the call loops")
-        server.unload("ensemble")
-        server.unload("tensorrt_llm")
-        asking.join(60)
-        assert said, "who waited is told"
+    with Server(repo) as server, Client(server.grpc_url) as client:
+        assert len(ask(server)) == 5
+        said = (
+            rf"my_scheduler\.py, line {HERE + 2}: schedule\(\) did not return\. The process of the model 'tensorrt_llm'"
+        )
+        with pytest.raises(CourseError, match=rf"^{said} ended with exit status 1"):
+            client.ask_tokens([5] * 13, 5)
         path.write_text(OLDEST_ALONE)
-        server.load("tensorrt_llm")
-        server.load("ensemble")
+        server.start()
         assert len(ask(server)) == 5

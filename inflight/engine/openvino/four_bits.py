@@ -23,6 +23,7 @@ import openvino as ov
 from openvino import opset13 as ops
 
 from inflight import checkpoint
+from inflight.checkpoint import q4_1
 
 BLOCK = 32  # weights that share a scale
 STEPS = 15  # the largest q
@@ -64,23 +65,15 @@ def make_exact(graph: ov.Model, source: checkpoint.GgufFile) -> int:
 
 def _offsets(source: checkpoint.GgufFile) -> dict[bytes, np.ndarray]:
     """The smallest values m, float32 [rows, blocks], of each Q4_1 matrix, by the content of its q."""
-    shape, content = source.shape(), np.memmap(source.path, np.uint8, "r")
-    found = {}
-    for tensor in source.index.tensors:
-        if tensor.kind == gguf.GGMLQuantizationType.Q4_1 and len(tensor.shape) == 2:
-            q, m = _read_q4_1(content[tensor.start : tensor.start + tensor.size], rows=tensor.shape[0])
+    shape, found = source.shape(), {}
+    for tensor in source.tensors.values():
+        if tensor.tensor_type == gguf.GGMLQuantizationType.Q4_1 and len(tensor.shape) == 2:
+            _, m, q = q4_1.unpacked(tensor.data.reshape(len(tensor.data), -1, q4_1.BLOCK_BYTES))
             rotary = {"attn_q": shape.heads, "attn_k": shape.kv_heads}.get(tensor.name.split(".")[-2])
             if rotary:  # the graph has the halves of a head where GGUF has neighbours
                 q, m = _halves(q, rotary), _halves(m, rotary)
             found[_content(q)] = m
     return found
-
-
-def _read_q4_1(content: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """`q` uint8 [rows, blocks, 32] and m float32 [rows, blocks]: a block is d and m in float16, then 16 bytes of q."""
-    blocks = content.reshape(rows, -1, 20)
-    m = np.ascontiguousarray(blocks[..., 2:4]).view(np.float16)[..., 0].astype(np.float32)
-    return np.concatenate([blocks[..., 4:] & 15, blocks[..., 4:] >> 4], axis=-1), m
 
 
 def _halves(rows: np.ndarray, heads: int) -> np.ndarray:

@@ -1,12 +1,13 @@
 """Lesson 05: both policies on paper, from lengths and the size of the cache; and a run of each, played again."""
 
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.engine.config import POLICIES, BuildConfig, ExecutorConfig
-from inflight.engine.dry_run import DryRun, dry_run
+from inflight.engine.play import Asked, Counts, Iteration, Trial
 from inflight.engine.scheduler import built_in
 from inflight.notebook import charts
 from inflight.notebook.charts.kv_cache import POLICY
@@ -14,7 +15,15 @@ from inflight.notebook.dashboard import Frame
 from inflight.notebook.explorables.explorable import MEASURED, Explorable, float_slider, int_slider
 from inflight.notebook.palette import INK
 
-SIZES = 7  # caches on the axis, of which each is a dry run of each policy
+SIZES = 7  # caches on the axis, at each of which each policy is played
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A policy, played: iterations, those that are alike as one, and what they come to."""
+
+    iterations: list[Iteration]
+    counts: Counts
 
 
 def replay(
@@ -53,12 +62,17 @@ def policies_on_paper(lengths: list[tuple[int, int]], build: BuildConfig, most_t
     block, least = build.tokens_per_block, build.max_seq_len
 
     @lru_cache(maxsize=1000)
-    def play_with(policy: str, num_blocks: int, slots: int, used: float) -> DryRun:
+    def play_with(policy: str, num_blocks: int, slots: int, used: float) -> _Run:
         scheduler = built_in(ExecutorConfig(batch_scheduler_policy=policy))
-        ends = [max(1, round(used * longest)) for _, longest in lengths]
-        return dry_run(lengths, scheduler, num_blocks, slots, block, build.max_num_tokens, ends=ends)
+        asked = [
+            Asked(prompt, longest, max(1, round(used * longest)), arrives=number > 0)  # the idle engine does not wait
+            for number, (prompt, longest) in enumerate(lengths)
+        ]
+        trial = Trial(asked, num_blocks, replace(build, max_batch_size=slots))
+        iterations = list(trial.play(scheduler, leaps=True))
+        return _Run(iterations, trial.counts(iterations))
 
-    def play(policy: str, cache_tokens: int, slots: int, used: float) -> DryRun:
+    def play(policy: str, cache_tokens: int, slots: int, used: float) -> _Run:
         whole = sorted(-(-(prompt + longest) // block) for prompt, longest in lengths)
         enough = sum(whole[-slots:])  # with more blocks than that nothing changes
         return play_with(policy, min(cache_tokens // block, max(enough, least // block)), slots, used)
@@ -99,46 +113,54 @@ def policies_on_paper(lengths: list[tuple[int, int]], build: BuildConfig, most_t
     )
 
 
-def _draw_sizes(fig: go.Figure, policy: str, sizes: list[int], runs: list[DryRun]) -> None:
+def _draw_sizes(fig: go.Figure, policy: str, sizes: list[int], runs: list[_Run]) -> None:
     fig.add_scatter(
         x=sizes,
-        y=[run.iterations for run in runs],
+        y=[run.counts.iterations for run in runs],
         mode="lines+markers",
         line={"color": POLICY[policy]["color"], "width": 3, "dash": POLICY[policy]["dash"]},
         marker={"size": 6},
         name=policy,
         legendgroup=policy,
         hovertext=[
-            f"{policy} · {size:,} tokens of cache · {run.iterations:,} iterations · {run.pauses} pauses"
+            f"{policy} · {size:,} tokens of cache · {run.counts.iterations:,} iterations · {run.counts.pauses} pauses"
             for size, run in zip(sizes, runs)
         ],
         hoverinfo="text",
     )
 
 
-def _draw_blocks(fig: go.Figure, policy: str, run: DryRun, num_blocks: int) -> None:
-    stretches = run.stretches
+def _draw_blocks(fig: go.Figure, policy: str, run: _Run, num_blocks: int) -> None:
+    last = run.counts.iterations
     fig.add_scatter(
-        x=[stretch.first - 1 for stretch in stretches] + [run.iterations],
-        y=[stretch.blocks_used for stretch in stretches] + [0],
+        x=[iteration.number - 1 for iteration in run.iterations] + [last],
+        y=[iteration.blocks_used for iteration in run.iterations] + [0],
         mode="lines",
         line={"color": POLICY[policy]["color"], "width": 2, "dash": POLICY[policy]["dash"], "shape": "hv"},
         legendgroup=policy,
         showlegend=False,
         hovertext=[
-            f"{policy} · from iteration {stretch.first:,} on · {stretch.blocks_used} of {num_blocks} blocks in use · "
-            f"{stretch.running} run, {stretch.waiting} wait, {stretch.paused} paused"
-            for stretch in stretches
+            f"{policy} · from iteration {iteration.number:,} on · {iteration.blocks_used} of {num_blocks} blocks in "
+            f"use · {_in_words(iteration)}"
+            for iteration in run.iterations
         ]
-        + [f"{policy} · all answers are complete after {run.iterations:,} iterations"],
+        + [f"{policy} · all answers are complete after {last:,} iterations"],
         hoverinfo="text",
         xaxis="x2",
         yaxis="y2",
     )
 
 
-def _lay_out(fig: go.Figure, now: dict[str, DryRun], cache_tokens: int, ends: tuple[int, int], num_blocks: int) -> None:
-    margin, last = 0.03 * (ends[1] - ends[0]), max(run.iterations for run in now.values())
+def _in_words(iteration: Iteration) -> str:
+    """Requests in it."""
+    admitted, pausing = set(iteration.plan.admit), set(iteration.plan.pause)
+    running = {*iteration.running, *admitted} - pausing
+    waiting, paused = set(iteration.waiting) - admitted, {*iteration.paused, *pausing} - admitted
+    return f"{len(running)} run, {len(waiting)} wait, {len(paused)} paused"
+
+
+def _lay_out(fig: go.Figure, now: dict[str, _Run], cache_tokens: int, ends: tuple[int, int], num_blocks: int) -> None:
+    margin, last = 0.03 * (ends[1] - ends[0]), max(run.counts.iterations for run in now.values())
     most = max(max(trace.y) for trace in fig.data if trace.yaxis != "y2") * 1.12
     for place, (x, y), said, name in (
         ("", ([cache_tokens] * 2, [0, most]), f"here · {cache_tokens:,} tokens of cache", "cache, as set"),
@@ -165,10 +187,10 @@ def _lay_out(fig: go.Figure, now: dict[str, DryRun], cache_tokens: int, ends: tu
     )
 
 
-def _policies_in_words(now: dict[str, DryRun], cache_tokens: int, slots: int) -> str:
+def _policies_in_words(now: dict[str, _Run], cache_tokens: int, slots: int) -> str:
     parts = [
-        f"{policy} takes {run.iterations:,} iterations"
-        + (f", with {run.pauses} pauses and {run.tokens_twice:,} tokens computed twice" if run.pauses else "")
-        for policy, run in now.items()
+        f"{policy} takes {counts.iterations:,} iterations"
+        + (f", with {counts.pauses} pauses and {counts.twice:,} tokens computed twice" if counts.pauses else "")
+        for policy, counts in ((policy, run.counts) for policy, run in now.items())
     ]
     return f"On paper, with {cache_tokens:,} tokens of cache and {slots} slots: {'; '.join(parts)}."

@@ -1,7 +1,7 @@
 """Lab 04: static against in-flight batching.
 
-A learner's scheduler plays hidden requests in a process of its own, on an engine without a model: what it lets run is
-counted, and beside it what the built-in rule and one request at a time come to.
+A learner's scheduler plays hidden requests in a process of its own, on an engine without a model. Its plans are played
+again here: what it lets run is counted, and beside it what the built-in rule and one request at a time come to.
 """
 
 import contextlib
@@ -15,11 +15,10 @@ from pathlib import Path
 import pandas as pd
 
 from inflight.engine.config import BuildConfig
-from inflight.engine.plan_rules import SchedulerError
+from inflight.engine.own_scheduler import Recorded, tried
+from inflight.engine.play import Asked, Trial
 from inflight.engine.prediction import schedule
-from inflight.engine.scheduler import GuaranteedNoEvict, Now, Plan, Scheduler, StaticBatching
-from inflight.engine.scheduler_process import SchedulerProcess
-from inflight.engine.trial import TrialRequest, trial
+from inflight.engine.scheduler import GuaranteedNoEvict, Scheduler, StaticBatching
 from inflight.notebook.grading.checker import grades
 from inflight.notebook.grading.finding import NOT_YET, Beside, Finding, Measured
 from inflight.notebook.grading.schedulers import OneAtATime, taken_from_package
@@ -75,8 +74,7 @@ def _log(slots: int, choose: random.Random) -> pd.DataFrame:
 
 @grades("4.2", "Static batching is one condition: nobody starts while anybody runs.")
 def _static(path: str | Path, choose: random.Random) -> Finding:
-    requests, limits = _short_prompts(choose)
-    return _compared(path, requests, limits, StaticBatching(), _as_static)
+    return _compared(path, _short_prompts(choose), StaticBatching(), _as_static)
 
 
 def _as_static(beside: Beside) -> list[Measured]:
@@ -111,8 +109,8 @@ def _as_static(beside: Beside) -> list[Measured]:
 def _in_flight(path: str | Path, choose: random.Random) -> dict[str, Callable[[], Finding]]:
     short, long = _short_prompts(choose), _long_prompts(choose)
     return {
-        case: lambda case=case, trace=trace: _compared(path, *trace, GuaranteedNoEvict(), partial(_as_in_flight, case))
-        for case, trace in (("short prompts", short), ("long prompts", long))
+        case: lambda case=case, trial=trial: _compared(path, trial, GuaranteedNoEvict(), partial(_as_in_flight, case))
+        for case, trial in (("short prompts", short), ("long prompts", long))
     }
 
 
@@ -143,60 +141,50 @@ def _overtaken(beside: Beside, case: str = "") -> Measured:
     )
 
 
-def _short_prompts(choose: random.Random) -> tuple[list[TrialRequest], BuildConfig]:
+def _short_prompts(choose: random.Random) -> Trial:
     """Answers of very different lengths; half of them wait from the start, the others come while these run."""
     slots = choose.randint(4, 8)
     number = 4 * slots + choose.randint(1, slots - 1)  # the last batch is not full
     lengths = [64, 64, 16, 8, *choose.choices((4, 8, 16, 64), (6, 3, 2, 2), k=number - 4)]
     choose.shuffle(lengths)
     arrivals = [0] * (number // 2) + sorted(choose.randint(1, 80) for _ in range(number - number // 2))
-    requests = [TrialRequest(choose.randint(5, 40), length, length, at) for length, at in zip(lengths, arrivals)]
-    return requests, BuildConfig(max_batch_size=slots)
+    requests = [Asked(choose.randint(5, 40), length, length, at) for length, at in zip(lengths, arrivals)]
+    return _trial(requests, BuildConfig(max_batch_size=slots))
 
 
-def _long_prompts(choose: random.Random) -> tuple[list[TrialRequest], BuildConfig]:
+def _long_prompts(choose: random.Random) -> Trial:
     """All wait from the start, and the prompts of all slots together are more than an iteration takes."""
     limits = BuildConfig(max_batch_size=choose.randint(5, 8), max_num_tokens=256, max_input_len=256, max_seq_len=512)
     # The first fits alone, the second not beside it, and the third would: here it shows who overtakes.
     prompts = [180, 190, 60, *(choose.choice((60, 90, 180, 200)) for _ in range(17))]
     lengths = [choose.randint(4, 40) for _ in prompts]
-    return [TrialRequest(prompt, length, length) for prompt, length in zip(prompts, lengths)], limits
+    return _trial([Asked(prompt, length, length) for prompt, length in zip(prompts, lengths)], limits)
+
+
+def _trial(requests: list[Asked], limits: BuildConfig) -> Trial:
+    """These requests, and blocks for as many of the longest as run at once: memory is no question here."""
+    return Trial(requests, limits.max_batch_size * -(-limits.max_seq_len // limits.tokens_per_block), limits)
 
 
 def _compared(
-    path: str | Path,
-    requests: list[TrialRequest],
-    limits: BuildConfig,
-    built_in: Scheduler,
-    figures: Callable[[Beside], list[Measured]],
+    path: str | Path, trial: Trial, built_in: Scheduler, figures: Callable[[Beside], list[Measured]]
 ) -> Finding:
     """What a learner's scheduler came to, beside the built-in rule and one request at a time."""
     with contextlib.suppress(OSError, ValueError, SyntaxError):  # what is wrong there is told when it runs
         if taken := taken_from_package(Path(path)):
             return f"Your file leaves the decision to the package's own {taken}. Write the rule yourself."
-    try:
-        process = SchedulerProcess(path)
-        try:
-            own = _played(process, requests, limits)
-        finally:
-            process.close()
-    except SchedulerError as error:
-        return NOT_YET if "returned a NoneType" in str(error) else str(error)
-    if own.most_at_once == 1:
+    own = tried(path, [trial], TRIAL_S)
+    if own.error:
+        return NOT_YET if "returned a NoneType" in own.error else own.error
+    counts = _counts(Recorded(own.plans[0]), trial)
+    if counts.most_at_once == 1:
         return NOT_YET  # as it was given
-    return figures(Beside(own, _played(built_in, requests, limits), _played(OneAtATime(), requests, limits)))
-
-
-def _played(scheduler: Scheduler, requests: list[TrialRequest], limits: BuildConfig) -> "_Watched":
-    watched = _Watched(scheduler)
-    blocks = limits.max_batch_size * -(-limits.max_seq_len // limits.tokens_per_block)  # memory is no question here
-    watched.iterations = trial(watched, requests, blocks, limits, TRIAL_S).iterations
-    return watched
+    return figures(Beside(counts, _counts(built_in, trial), _counts(OneAtATime(), trial)))
 
 
 @dataclass
-class _Watched:
-    """A scheduler, and what its plans come to.
+class _Counts:
+    """What the plans of a scheduler come to.
 
     Attributes
     ----------
@@ -212,7 +200,6 @@ class _Watched:
         Requests in the fullest iteration.
     """
 
-    scheduler: Scheduler
     iterations: int = 0
     joined: int = 0
     overtaken: int = 0
@@ -220,24 +207,22 @@ class _Watched:
     empty_slots: int = 0
     most_at_once: int = 0
 
-    def schedule(self, now: Now) -> Plan:
-        plan = self.scheduler.schedule(now)
-        waiting, admitted = [request.id for request in now.waiting], set(plan.admit)
-        started = [place for place, number in enumerate(waiting) if number in admitted]
-        if started:
-            self.overtaken += started[-1] + 1 - len(started)
-        if now.running:
-            self.joined += len(started)
-        empty = now.max_batch_size - len(plan.compute) if len(started) < len(waiting) else 0
-        self.empty_slots += empty
-        self.empty_at_start += 0 if now.running else empty
-        self.most_at_once = max(self.most_at_once, len(plan.compute))
-        return plan
 
-    @property
-    def place(self) -> str:
-        """File and line of the last plan, as a message names it."""
-        return getattr(self.scheduler, "place", type(self.scheduler).__name__)
+def _counts(scheduler: Scheduler, trial: Trial) -> _Counts:
+    counts = _Counts()
+    for iteration in trial.play(scheduler):
+        plan, waiting = iteration.plan, iteration.waiting
+        started = [place for place, number in enumerate(waiting) if number in plan.admit]
+        if started:
+            counts.overtaken += started[-1] + 1 - len(started)
+        if iteration.running:
+            counts.joined += len(started)
+        empty = trial.limits.max_batch_size - len(plan.compute) if len(started) < len(waiting) else 0
+        counts.empty_slots += empty
+        counts.empty_at_start += 0 if iteration.running else empty
+        counts.most_at_once = max(counts.most_at_once, len(plan.compute))
+        counts.iterations = iteration.number
+    return counts
 
 
 # 4.4 ------------------------------------------------------------------------------------------------------------------

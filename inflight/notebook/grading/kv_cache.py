@@ -3,18 +3,17 @@
 import contextlib
 import random
 import runpy
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
 
 from inflight.engine.config import BuildConfig
-from inflight.engine.plan_rules import SchedulerError
-from inflight.engine.scheduler import GuaranteedNoEvict, MaxUtilization, Now, Plan, Scheduler
-from inflight.engine.scheduler_process import SchedulerProcess
-from inflight.engine.trial import Trial, TrialRequest, trial
+from inflight.engine.own_scheduler import Recorded, tried
+from inflight.engine.play import Asked, Iteration, Trial
+from inflight.engine.scheduler import GuaranteedNoEvict, MaxUtilization, Scheduler
 from inflight.notebook.grading.checker import grades
 from inflight.notebook.grading.finding import NOT_YET, Beside, Finding, Measured
 from inflight.notebook.grading.schedulers import OneAtATime, taken_from_package
@@ -23,7 +22,7 @@ from inflight.notebook.mine import COURSES_OWN
 NUM_BLOCKS = 32
 LIMITS = BuildConfig(max_input_len=512, max_seq_len=1024)
 SHORT_ITERATIONS = BuildConfig(max_input_len=256, max_seq_len=1024, max_num_tokens=256)  # in which few prompts fit
-MOST_S = 60  # of a learner's scheduler, over all traces: it takes two or three; whoever waits in every call is ended
+MOST_S = 60  # of a learner's scheduler, over all trials: it takes two or three; whoever waits in every call is ended
 MOST_ITERATIONS, MOST_TWICE = 1.25, 0.65  # of max_utilization's: guaranteed_no_evict needs 1.3 times as many at least
 
 
@@ -90,42 +89,26 @@ def _smallest_cache(smallest_cache: Callable, choose: random.Random) -> Finding:
 
 @dataclass(frozen=True)
 class _Played:
-    """What came of all hidden traces together."""
+    """What came of all hidden trials together.
+
+    Attributes
+    ----------
+    iterations, twice, pauses : int
+        As `play.Counts` has them.
+    p99 : int
+        Of the latencies of all requests, in iterations.
+    too_soon : int
+        Requests let in although their prompts could not be computed in that iteration.
+    overtaking : int
+        Let in for the first time while somebody who was paused waited on.
+    """
 
     iterations: int
     twice: int
     pauses: int
     p99: int
-    too_soon: int = 0
-    overtaking: int = 0
-
-
-class _Watched:
-    """A scheduler of which is known how many it let in before their turn, and whether it let anybody in at all.
-
-    Attributes
-    ----------
-    too_soon : int
-        Let in although their prompts could not be computed in that iteration.
-    overtaking : int
-        Let in for the first time while somebody who was paused waited on.
-    """
-
-    def __init__(self, scheduler: SchedulerProcess):
-        self._scheduler, self.has_admitted = scheduler, False
-        self.too_soon = self.overtaking = 0
-
-    @property
-    def place(self) -> str:
-        return self._scheduler.place
-
-    def schedule(self, now: Now) -> Plan:
-        plan = self._scheduler.schedule(now)
-        self.has_admitted |= bool(plan.admit)
-        admitted, paused = set(plan.admit), {one.id for one in now.paused}
-        self.too_soon += len(admitted - set(plan.compute))
-        self.overtaking += len(admitted - paused) if paused - admitted else 0
-        return plan
+    too_soon: int
+    overtaking: int
 
 
 @grades(
@@ -135,11 +118,11 @@ def _admission(path: str | Path, choose: random.Random) -> Finding:
     with contextlib.suppress(OSError, TypeError, ValueError, SyntaxError):  # what is wrong there is told when it runs
         if taken := taken_from_package(Path(path)):
             return f"Your file leaves the decision to the package's own {taken}: write the rule yourself."
-    traces = _traces(choose)
-    mine = _played_from(path, traces, SHORT_ITERATIONS)
+    trials = _trials(choose, SHORT_ITERATIONS)
+    mine = _played_from(path, trials)
     if not isinstance(mine, _Played):
         return mine
-    beside = Beside(mine, *(_played(each, traces, SHORT_ITERATIONS) for each in (GuaranteedNoEvict(), OneAtATime())))
+    beside = Beside(mine, *(_played(repeat(each), trials) for each in (GuaranteedNoEvict(), OneAtATime())))
     return [
         beside.measured(
             "pauses",
@@ -175,12 +158,12 @@ def _admission(path: str | Path, choose: random.Random) -> Finding:
     keeps="scheduler",
 )
 def _eviction(path: str | Path, choose: random.Random) -> Finding:
-    traces = _traces(choose)
-    mine = _played_from(path, traces, LIMITS)
+    trials = _trials(choose, LIMITS)
+    mine = _played_from(path, trials)
     if not isinstance(mine, _Played):
         return mine
     own = runpy.run_path(str(COURSES_OWN / "scheduler.py"))["Scheduler"]()
-    promises, tight, courses = (_played(each, traces, LIMITS) for each in (GuaranteedNoEvict(), MaxUtilization(), own))
+    promises, tight, courses = (_played(repeat(each), trials) for each in (GuaranteedNoEvict(), MaxUtilization(), own))
 
     def points(played: _Played) -> float:
         return played.iterations / tight.iterations + played.twice / tight.twice
@@ -217,50 +200,50 @@ def _eviction(path: str | Path, choose: random.Random) -> Finding:
     ]
 
 
-def _traces(choose: random.Random) -> list[list[TrialRequest]]:
+def _trials(choose: random.Random, limits: BuildConfig) -> list[Trial]:
     """Answers as long as they may be, answers that end early, requests that come one after the other: each twice."""
     lengths, number = (45, 70, 130, 190), 20
 
-    def whole() -> TrialRequest:
+    def whole() -> Asked:
         answer = choose.choice((40, 70, 110, 170))
-        return TrialRequest(choose.choice(lengths), answer, answer)
+        return Asked(choose.choice(lengths), answer, answer)
 
-    def early() -> TrialRequest:
-        return TrialRequest(choose.choice((36, 45, 70)), 256, choose.choice((5, 8, 8, 12, 20, 40, 130)))
+    def early() -> Asked:
+        return Asked(choose.choice((36, 45, 70)), 256, choose.choice((5, 8, 8, 12, 20, 40, 130)))
 
-    def spread() -> TrialRequest:
-        return TrialRequest(choose.choice(lengths), 170, choose.choice((20, 40, 110, 170)), choose.randrange(300))
+    def spread() -> Asked:
+        return Asked(choose.choice(lengths), 170, choose.choice((20, 40, 110, 170)), choose.randrange(300))
 
-    return [[make() for _ in range(number)] for make in (whole, early, spread) * 2]
+    return [Trial([make() for _ in range(number)], NUM_BLOCKS, limits) for make in (whole, early, spread) * 2]
 
 
-def _played_from(path: object, traces: list[list[TrialRequest]], limits: BuildConfig) -> _Played | str:
-    """What the scheduler in a file makes of the traces; NOT_YET, or a hint when it does not get through them."""
+def _played_from(path: object, trials: list[Trial]) -> _Played | str:
+    """What the scheduler in a file makes of the trials; NOT_YET, or a hint when it does not get through them."""
     if not isinstance(path, str | Path):
         return f"This is a {type(path).__name__}: give the path of the file that defines your class Scheduler."
-    try:
-        scheduler = SchedulerProcess(path)
-    except SchedulerError as error:
-        return str(error)
-    watched = _Watched(scheduler)
-    try:
-        played = _played(watched, traces, limits, MOST_S)
-        return replace(played, too_soon=watched.too_soon, overtaking=watched.overtaking)
-    except SchedulerError as error:
-        return str(error) if watched.has_admitted or "computed nothing" not in str(error) else NOT_YET
-    finally:
-        scheduler.close()
+    mine = tried(path, trials, MOST_S)
+    if mine.error:
+        has_admitted = any(plan.admit for plans in mine.plans for plan in plans)
+        return mine.error if has_admitted or "computed nothing" not in mine.error else NOT_YET
+    return _played(map(Recorded, mine.plans), trials)
 
 
-def _played(
-    scheduler: Scheduler, traces: list[list[TrialRequest]], limits: BuildConfig, within_s: float = float("inf")
-) -> _Played:
-    deadline = time.monotonic() + within_s
-    trials: list[Trial] = [trial(scheduler, trace, NUM_BLOCKS, limits, deadline - time.monotonic()) for trace in traces]
-    latencies = [iterations for one in trials for iterations in one.latencies]
+def _played(schedulers: Iterable[Scheduler], trials: list[Trial]) -> _Played:
+    """What each scheduler makes of its trial, together."""
+    played = [(trial, list(trial.play(each))) for each, trial in zip(schedulers, trials)]
+    counts = [trial.counts(iterations) for trial, iterations in played]
+    latencies = [iterations for one in counts for iterations in one.latencies]
+    all_iterations = [iteration for _, iterations in played for iteration in iterations]
     return _Played(
-        sum(one.iterations for one in trials),
-        sum(one.twice for one in trials),
-        sum(one.pauses for one in trials),
+        sum(one.iterations for one in counts),
+        sum(one.twice for one in counts),
+        sum(one.pauses for one in counts),
         int(np.quantile(latencies, 0.99, method="higher")),
+        sum(len(set(one.plan.admit) - set(one.plan.compute)) for one in all_iterations),
+        sum(map(_num_overtaking, all_iterations)),
     )
+
+
+def _num_overtaking(iteration: Iteration) -> int:
+    admitted, paused = set(iteration.plan.admit), set(iteration.paused)
+    return len(admitted - paused) if paused - admitted else 0

@@ -32,7 +32,7 @@ def weights_of(product: ov.Node, num_blocks: int) -> np.ndarray:
 def stored(source: GgufFile, kind: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Weights and scales of each matrix in a 4-bit format, rows in the graph's order."""
     found, shape = {}, source.shape()
-    for tensor in source.reader.tensors:
+    for tensor in source.tensors.values():
         if tensor.tensor_type.name == kind:
             values = gguf.dequantize(tensor.data, tensor.tensor_type)
             block = {"Q4_0": 18, "Q4_1": 20}[kind]

@@ -35,10 +35,11 @@ def prompts():
 @pytest.fixture(scope="module")
 def slowed(small_checkpoint):
     """The small model in transformers, its rotations slowed."""
-    folder = as_huggingface.folder(small_checkpoint)
-    config = transformers.AutoConfig.from_pretrained(folder)
-    config.rope_parameters |= LLAMA3
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=torch.float32).eval()
+    plain = as_huggingface.dequantized(small_checkpoint.path, "float32")
+    plain.config.rope_parameters |= LLAMA3
+    slowed = transformers.LlamaForCausalLM(plain.config).eval()
+    slowed.load_state_dict(plain.state_dict())
+    return slowed
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ import pytest
 import torch
 import transformers
 
+from inflight.checkpoint import GgufFile, as_huggingface, tokenizer
 from inflight.checkpoint import sources as checkpoints
 from inflight.engine import builder as engine
 from inflight.engine import model as engine_model
@@ -122,9 +123,14 @@ def test_a_llama_with_slowed_rotations_gets_them_too(small_checkpoint, tmp_path)
 
 
 def test_logits_are_openvinos_and_so_are_tokens_while_the_two_best_differ_by_more(small_checkpoint, tmp_path):
-    """The same weights, unquantized, from the same GGUF file, tied and with heads that share keys."""
-    options = {"dtype": "float32", "quant_algo": None}
-    folders = build_small(small_checkpoint, tmp_path / "a", **options), build_tiny(small_checkpoint, tmp_path / "b")
+    """The same weights, with all of their digits, in the GGUF file and in a Hugging Face folder."""
+    (tmp_path / "hf").mkdir()
+    as_huggingface.save(as_huggingface.dequantized(small_checkpoint.path, "float32"), tmp_path / "hf")
+    tokenizer.write_files(small_checkpoint, GgufFile(small_checkpoint.path).metadata, tmp_path / "hf")
+    folders = (
+        build_small(small_checkpoint, tmp_path / "a", quant_algo=None),
+        build_tiny(checkpoints.fetch(tmp_path / "hf"), tmp_path / "b"),
+    )
     models = [engine_model.load(folder) for folder in folders]
     for model in models:
         model.allocate_kv_cache(12)

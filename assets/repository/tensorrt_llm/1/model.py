@@ -17,6 +17,7 @@ from inflight.triton.repository import foreign
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 MAX_ID_LENGTH = 1024  # characters of a request's id, which is kept as long as the request runs
 NO_TOKEN = (-1, 2**32 - 1)  # as end_id: answers end by their length alone; UINT32 has no -1
+STDERR = 2
 NUM_PRECEDING = 8  # tokens given before, for whoever turns the next ones into text
 
 REQUIRED = ("input_ids", "input_lengths", "request_output_len")
@@ -65,7 +66,8 @@ class TritonPythonModel:
         settings = {
             name: self.parameters[name] for name in ExecutorConfig.__dataclass_fields__ if name in self.parameters
         }
-        self.executor = Executor.load(self.parameters["gpt_model_path"], ExecutorConfig(**settings))
+        # A scheduler of a learner's that hangs ends this process; its traceback goes into the server's log.
+        self.executor = Executor.load(self.parameters["gpt_model_path"], ExecutorConfig(**settings), STDERR)
         self.metrics = python_model.EngineMetrics(args, self.executor)
         self.running = {}  # executor's id of a prompt -> Running
         self.lock = threading.Lock()

@@ -1,17 +1,16 @@
-"""A scheduler from a file: whatever it does, a sentence tells it with file, line and rule, and the engine goes on."""
+"""A scheduler from a file: whatever it does, a sentence tells it with file, line and rule, before it serves."""
 
 import threading
 
 import psutil
 import pytest
 
-from inflight.engine import scheduler_process
+from inflight.engine import own_scheduler
 from inflight.engine.config import BuildConfig, ExecutorConfig, Request
 from inflight.engine.executor import Executor
 from inflight.engine.fake_model import FakeModel, next_token
+from inflight.engine.own_scheduler import OwnScheduler, accepted
 from inflight.engine.plan_rules import SchedulerError
-from inflight.engine.scheduler import GuaranteedNoEvict
-from inflight.engine.scheduler_process import SchedulerProcess, dry_run, tried
 from inflight.errors import CourseError
 
 LIMITS = BuildConfig(max_batch_size=4, max_input_len=48, max_seq_len=96, max_num_tokens=64)
@@ -60,14 +59,13 @@ def config(path, **settings) -> ExecutorConfig:
 
 
 def children() -> set[int]:
-    return {process.pid for process in psutil.Process().children() if process.status() != psutil.STATUS_ZOMBIE}
+    return {process.pid for process in psutil.Process().children()}
 
 
-def test_a_scheduler_of_ones_own_passes_its_dry_run_and_schedules(write):
-    path, model = write(GOOD), FakeModel(LIMITS)
-    before = children()
-    with Executor(model, config(path), tried(config(path), LIMITS)) as executor:
-        [pid] = children() - before
+def test_a_scheduler_of_ones_own_passes_its_trial_and_schedules(write):
+    path, model, before = write(GOOD), FakeModel(LIMITS), children()
+    with Executor(model, config(path), accepted(config(path), LIMITS)) as executor:
+        assert children() == before
         requests = [Request([number] * 20, 12) for number in range(9)]
         answers = [response.token_ids for response in executor.generate_all(requests)]
         assert max(row.scheduled for row in executor.iteration_stats) > 1
@@ -78,13 +76,9 @@ def test_a_scheduler_of_ones_own_passes_its_dry_run_and_schedules(write):
             tokens.append(next_token(tokens, 1024))
         expected.append(tokens[20:])
     assert answers == expected
-    assert not psutil.pid_exists(pid)
 
 
-def test_the_built_in_ones_pass_the_dry_run():
-    assert dry_run(GuaranteedNoEvict(), ExecutorConfig(), LIMITS) > 40
-
-
+DEFINED = 1 + next(number for number, line in enumerate(GOOD.splitlines()) if "def schedule" in line)
 RETURNS = 1 + next(number for number, line in enumerate(GOOD.splitlines(), 1) if "# HERE" in line)
 # What a file has in place of a good scheduler -> what is said of it.
 FAULTS = {
@@ -94,24 +88,22 @@ FAULTS = {
     "lacks a method": ("\nclass Scheduler:\n    def plan(self): ...\n", r"line 2: its class Scheduler has no method schedule\(self, now\)"),
     "wants more": ("class Scheduler:\n    def __init__(self, slots): ...\n    def schedule(self, now): ...\n", r": TypeError: .*missing 1 required positional argument"),
     "exits at once": ("import sys\n\nsys.exit(3)\n", r"line 3: it ends the process"),
-    "ends its process": ("import os\nos._exit(3)\n", r": the file ended its process \(exit status 3\)"),
+    "ends its process": ("import os\nos._exit(3)\n", r": it ended the process of its trial \(exit status 3\)"),
     "raises": (good_but("1 / 0"), rf"line {RETURNS - 1}: ZeroDivisionError: division by zero"),
     "raises in the middle": (good_but("if self.calls > 20: raise ValueError('no more.')"), rf"line {RETURNS - 1}: ValueError: no more"),
     "exits in a call": (good_but("raise SystemExit"), rf"line {RETURNS - 1}: it ends the process"),
-    "ends its process in a call": (good_but("import os; os._exit(4)"), r"line \d+: schedule\(\) ended its process \(exit status 4\)"),
-    "returns nothing": (GOOD.replace("return plan", "return None"), rf"line {RETURNS}: schedule\(\) returned a NoneType; it must return a Plan"),
-    "returns what is no plan": (GOOD.replace("return plan", "return plan.compute"), rf"line {RETURNS}: schedule\(\) returned a dict"),
-    "returns objects": (good_but("plan.admit = [object()]"), rf"line {RETURNS}: schedule\(\) gave a plan that is not made of request ids"),
-    "returns texts": (good_but("plan.admit = ['1']"), rf"line {RETURNS}: schedule\(\) gave a plan whose admit is not a list of request ids"),
-    "returns other things": (good_but("plan.compute = 7"), rf"line {RETURNS}: schedule\(\) gave a plan that is not made of request ids"),
-    "admits whom nobody knows": (good_but("plan.admit.append(99)"), rf"line {RETURNS}: schedule\(\) admits request 99, which is neither"),
-    "admits too many": (good_but("plan.admit = [r.id for r in now.waiting]"), rf"line {RETURNS}: schedule\(\) lets \d+ requests run at once; max_batch_size is 4"),
-    "computes too much": (good_but("plan.compute = {r.id: 60 for r in running}"), rf"line {RETURNS}: schedule\(\) computes 60 tokens of request \d+, of which"),
-    "starves": (good_but("plan.compute = {}; plan.admit = []"), rf"line {RETURNS}: schedule\(\) computed nothing 100 times in a row; requests 1, 2, .* wait"),
+    "ends its process in a call": (good_but("import os; os._exit(4)"), r": it ended the process of its trial \(exit status 4\)"),
+    "returns nothing": (GOOD.replace("return plan", "return None"), rf"line {DEFINED}: schedule\(\) returned a NoneType; it must return a Plan"),
+    "returns what is no plan": (GOOD.replace("return plan", "return plan.compute"), rf"line {DEFINED}: schedule\(\) returned a dict"),
+    "returns objects": (good_but("plan.admit = [object()]"), rf"line {DEFINED}: schedule\(\) gave a plan whose admit is not a list of request ids"),
+    "returns texts": (good_but("plan.admit = ['1']"), rf"line {DEFINED}: schedule\(\) gave a plan whose admit is not a list of request ids"),
+    "returns other things": (good_but("plan.compute = 7"), rf"line {DEFINED}: schedule\(\) gave a plan that is not made of request ids"),
+    "admits whom nobody knows": (good_but("plan.admit.append(99)"), rf"line {DEFINED}: schedule\(\) admits request 99, which is neither"),
+    "admits too many": (good_but("plan.admit = [r.id for r in now.waiting]"), rf"line {DEFINED}: schedule\(\) lets \d+ requests run at once; max_batch_size is 4"),
+    "computes too much": (good_but("plan.compute = {r.id: 60 for r in running}"), rf"line {DEFINED}: schedule\(\) computes 60 tokens of request \d+, of which"),
+    "starves": (good_but("plan.compute = {}; plan.admit = []"), rf"line {DEFINED}: schedule\(\) computed nothing 100 times in a row, and request 1 waits"),
     "takes all memory": (good_but("x = 'a' * (1 << 34)"), rf"line {RETURNS - 1}: MemoryError"),
-    "returns a row that cannot be": (good_but("plan.compute = {(1, 2): 3}"), rf"line {RETURNS}: schedule\(\) gave a plan that is not made of request ids"),
-    "returns a huge number": (good_but("plan.compute = {1: 10**4200}"), rf"line {RETURNS}: schedule\(\) gave a plan whose compute is not a dict"),
-    "returns a huge plan": (good_but("plan.admit = range(10**6)"), rf"line {RETURNS}: schedule\(\) gave a plan of \d+ characters, more than any plan needs"),
+    "returns a row that cannot be": (good_but("plan.compute = {(1, 2): 3}"), rf"line {DEFINED}: schedule\(\) gave a plan whose compute is not a dict"),
     "says very much": (good_but("raise ValueError('x' * 10**7)"), rf"line {RETURNS - 1}: ValueError: x{{300,600}} …"),
     "asks for input": (good_but("input()"), rf"line {RETURNS - 1}: EOFError"),
     "imports the protocol alone": ("from inflight.engine.scheduler import Scheduler\n", r": it defines no class Scheduler"),
@@ -125,25 +117,25 @@ def test_a_fault_is_told_with_file_line_and_rule_before_it_serves(write, fault):
     text, sentence = FAULTS[fault]
     path, before = write(text), children()
     with pytest.raises(SchedulerError, match=rf"^my_scheduler\.py.*{sentence}.*\.$"):
-        tried(config(path), LIMITS)
+        accepted(config(path), LIMITS)
     assert children() == before
 
 
-def test_what_has_been_tried_serves_on_when_the_file_is_changed(write):
-    """Also after a fault: what the file holds by then has passed no dry run and comes with the next load."""
-    path = write(good_but("if any(r.prompt_tokens == 7 for r in running): 1 / 0"))
-    with Executor(FakeModel(LIMITS), config(path), SchedulerProcess(path)) as executor:
-        path.write_text("import no_such_module\n")
-        with pytest.raises(CourseError, match="ZeroDivisionError"):
-            executor.generate(Request([1] * 7, 5))
-        assert len(executor.generate(Request([1] * 6, 5)).token_ids) == 5
-
-
-def test_a_call_that_does_not_end_is_ended_and_its_line_told(write, monkeypatch):
-    monkeypatch.setattr(scheduler_process, "CALL_S", 2)  # for the calls before it, too
-    said = rf"^my_scheduler\.py, line {RETURNS - 1}: schedule\(\) took longer than 2 s"
-    with pytest.raises(SchedulerError, match=said):
-        tried(config(write(good_but("while True: pass"))), LIMITS)
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (good_but("while True: pass"), rf"line {RETURNS - 1}: schedule\(\) took longer than 2 s and was ended"),
+        ("import threading\n\nthreading.Event().wait()\n", r"line 3: the file took longer than 2 s and was ended"),
+        (good_but("import time; time.sleep(1)"), r": schedule\(\) takes too long: its trial did not end within 8 s"),
+    ],
+    ids=["in a call", "in the file", "slow in every call"],
+)
+def test_one_that_does_not_end_is_ended_and_told(write, monkeypatch, text, sentence):
+    monkeypatch.setattr(own_scheduler, "LONGEST_S", 2)
+    if "sleep" in text:
+        monkeypatch.setattr(own_scheduler, "TRIAL_S", 8)
+    with pytest.raises(SchedulerError, match=rf"^my_scheduler\.py.*{sentence}\.$"):
+        accepted(config(write(text)), LIMITS)
 
 
 @pytest.fixture
@@ -153,7 +145,7 @@ def serving(write):
 
     def serve(fault: str) -> Executor:
         path.write_text(path.read_text().replace("FAULT", fault))
-        return Executor(FakeModel(LIMITS), config(path), SchedulerProcess(path))
+        return Executor(FakeModel(LIMITS), config(path), OwnScheduler(path))
 
     return serve
 
@@ -162,7 +154,7 @@ def serving(write):
     ("fault", "sentence"),
     [
         ("raise ValueError('seven')", r"line \d+: ValueError: seven\."),
-        ("import os; os.kill(os.getpid(), 9)", r"line \d+: schedule\(\) ended its process \(exit status -9\)\."),
+        ("raise SystemExit", r"line \d+: it ends the process\."),
         ("plan.pause.append(99)", r"line \d+: schedule\(\) pauses request 99, which does not run\."),
         ("plan = None", r"line \d+: schedule\(\) returned a NoneType; it must return a Plan\."),
     ],
@@ -170,19 +162,20 @@ def serving(write):
 def test_a_fault_in_a_run_ends_its_requests_and_the_engine_goes_on(serving, fault, sentence):
     with serving(fault) as executor:
         assert len(executor.generate(Request([1] * 6, 5)).token_ids) == 5
-        with pytest.raises(SchedulerError.__mro__[1], match=rf"^my_scheduler\.py, {sentence}$"):
+        with pytest.raises(CourseError, match=rf"^my_scheduler\.py, {sentence}$"):
             executor.generate_all([Request([1] * 6, 40), Request([1] * 7, 5)])
         assert len(executor.generate(Request([1] * 6, 5)).token_ids) == 5
         assert executor.blocks.num_used == 0
 
 
-def test_only_the_built_in_static_batching_holds_answers_back():
-    """With a scheduler of one's own that lets requests join, a batch might never be complete."""
-    with Executor(FakeModel(LIMITS), ExecutorConfig(gpt_model_type="V1"), GuaranteedNoEvict()) as executor:
+@pytest.mark.parametrize("says_so", [True, False])
+def test_answers_are_held_back_for_a_scheduler_that_says_so(write, says_so):
+    text = GOOD.replace("calls = 0", f"calls = 0\n    answers_together = {says_so}")
+    with Executor(FakeModel(LIMITS), None, OwnScheduler(write(text))) as executor:
         order, both = [], threading.Semaphore(0)
         for length in (40, 2):
             executor.enqueue_request(
                 Request([1] * 6, length), lambda response: (order.append(len(response.token_ids)), both.release())
             )
         assert both.acquire(timeout=60) and both.acquire(timeout=60)
-    assert order == [2, 40]
+    assert order == ([40, 2] if says_so else [2, 40])

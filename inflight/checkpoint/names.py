@@ -1,3 +1,0 @@
-"""Names of checkpoints, for whoever offers them: nothing else is needed to know them."""
-
-DEFAULT = "smollm2-135m-instruct"  # the course's model

@@ -1,0 +1,227 @@
+"""An engine without a model, a thread or a clock: its own scheduler, blocks and bookkeeping, iteration by iteration.
+
+    requests = [Asked(prompt_tokens=45, max_answer_tokens=110, answer_tokens=20)] * 12
+    trial = Trial(requests, num_blocks=32, limits=BuildConfig())
+    for iteration in trial.play(GuaranteedNoEvict()):
+        print(iteration.number, iteration.plan)
+
+Everything is counted in iterations and tokens, so the same requests give the same figures on every machine. Whoever
+wants a time, a picture or a grade makes it from the iterations.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from inflight.engine.config import BuildConfig, Chunk, Request
+from inflight.engine.kv_cache import BlockManager
+from inflight.engine.plan_rules import SchedulerError, check, place
+from inflight.engine.scheduler import EMPTY_PLANS, Plan, Scheduler
+from inflight.engine.sequences import Sequence, Sequences
+
+TOKEN = 1  # what every answer is made of
+MOST_ITERATIONS = 100_000
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What happened in an iteration, or in several that are alike.
+
+    Attributes
+    ----------
+    number : int
+        The first of them, from 1.
+    repeats : int
+        How many they are; more than one only where `play` may leap.
+    waiting, running, paused : tuple of int
+        Who waited, ran and was paused before the plan; who came or was admitted first is first, as is who was paused
+        first.
+    plan : Plan
+    chunks : dict of Sequence to Chunk
+        What was computed.
+    finished : list of int
+        Whose answer was complete after it.
+    blocks_used : int
+        KV cache blocks that those who ran in it held.
+    """
+
+    number: int
+    repeats: int
+    waiting: tuple[int, ...]
+    running: tuple[int, ...]
+    paused: tuple[int, ...]
+    plan: Plan
+    chunks: dict[Sequence, Chunk]
+    finished: list[int]
+    blocks_used: int
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that were computed."""
+        return self.repeats * sum(len(chunk.token_ids) for chunk in self.chunks.values())
+
+
+def play(
+    scheduler: Scheduler,
+    sequences: Sequences,
+    coming: Iterable[tuple[int, Sequence]] = (),
+    ends: Mapping[int, int] | None = None,
+    leaps: bool = False,
+) -> Iterator[Iteration]:
+    """Let `scheduler` serve until nobody waits, runs or is paused. Who is added between two iterations comes then.
+
+    Parameters
+    ----------
+    sequences : Sequences
+        Who is there from the start.
+    coming : iterable of (int, Sequence)
+        Who comes later, and after how many iterations; in this order.
+    ends : mapping of int to int, optional
+        By id, tokens after which an answer ends, where that is sooner than the longest that was asked for. No scheduler
+        knows it.
+    leaps : bool
+        Take iterations in which nobody comes, ends, or needs a block as one, which is many times as fast: for
+        schedulers that decide the same as long as nothing of this happens, as the built-in ones do.
+
+    Raises
+    ------
+    SchedulerError
+        It broke a rule, failed, left requests waiting for ever, or is not done after `MOST_ITERATIONS` plans.
+    """
+    line, ends = deque(coming), ends or {}
+    num_done = num_empty = 0
+    for _ in range(MOST_ITERATIONS):
+        if not sequences and line:
+            num_done = max(num_done, line[0][0])  # an idle engine makes no iterations
+        while line and line[0][0] <= num_done:
+            sequences.add(line.popleft()[1])
+        if not sequences:
+            return
+        now = sequences.now()
+        plan = scheduler.schedule(now)
+        check(plan, now, scheduler)
+        before = tuple(sequences.waiting), tuple(sequences.running), tuple(sequences.paused)
+        chunks = sequences.carry_out(plan)
+        blocks_used, repeats = sequences.blocks.num_used, 1
+        if leaps and chunks and not (plan.admit or plan.pause):
+            until_next = line[0][0] - num_done if line else MOST_ITERATIONS
+            repeats = min(until_next, _until_something_changes(chunks, ends, now.tokens_per_block))
+        finished = _give_tokens(sequences, chunks, ends, repeats)
+        yield Iteration(num_done + 1, repeats, *before, plan, chunks, finished, blocks_used)
+        num_done += repeats
+        num_empty = 0 if chunks else num_empty + 1
+        if num_empty == EMPTY_PLANS:
+            left = next(iter(sequences)).id
+            raise SchedulerError(
+                f"{place(scheduler)}: schedule() computed nothing {EMPTY_PLANS} times in a row, and request {left} "
+                "waits."
+            )
+    raise SchedulerError(f"{place(scheduler)}: after {MOST_ITERATIONS:,} plans not every answer is complete.")
+
+
+def _until_something_changes(chunks: dict[Sequence, Chunk], ends: Mapping[int, int], tokens_per_block: int) -> int:
+    """Iterations until an answer ends or needs a block; 1 where a prompt is computed."""
+    if any(sequence.num_pending > 1 for sequence in chunks):
+        return 1
+    return min(
+        min(
+            ends.get(sequence.id, sequence.request.request_output_len) - len(sequence.answer),
+            len(sequence.blocks) * tokens_per_block - len(sequence.tokens) + 1,
+        )
+        for sequence in chunks
+    )
+
+
+def _give_tokens(
+    sequences: Sequences, chunks: dict[Sequence, Chunk], ends: Mapping[int, int], repeats: int
+) -> list[int]:
+    """A token for each request whose known tokens are all computed, in each of the iterations; who finished."""
+    finished = []
+    for sequence, chunk in chunks.items():
+        sequences.computed(sequence, chunk)
+        if sequence.num_pending:
+            continue
+        reasons = [sequence.add(TOKEN) for _ in range(repeats)]
+        sequence.num_cached += repeats - 1
+        if reasons[-1] or len(sequence.answer) == ends.get(sequence.id):
+            sequences.remove(sequence)
+            finished.append(sequence.id)
+    return finished
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request of which the lengths are known.
+
+    Attributes
+    ----------
+    prompt_tokens, max_answer_tokens : int
+        What a scheduler sees.
+    answer_tokens : int
+        Where the answer ends, at most `max_answer_tokens`: known to us, and to no scheduler.
+    arrives : int
+        Iterations before it comes.
+    """
+
+    prompt_tokens: int
+    max_answer_tokens: int
+    answer_tokens: int
+    arrives: int = 0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Requests, numbered from 1, and the engine that they come to."""
+
+    requests: list[Asked]
+    num_blocks: int
+    limits: BuildConfig
+    chunked_context: bool = False
+    reuse: bool = False
+
+    def play(self, scheduler: Scheduler, leaps: bool = False) -> Iterator[Iteration]:
+        """Every iteration until the last answer is complete; see `play`."""
+        blocks = BlockManager(self.num_blocks, self.limits.tokens_per_block)
+        sequences = Sequences(blocks, self.limits, self.chunked_context, self.reuse)
+        numbered = sorted(enumerate(self.requests, 1), key=lambda each: each[1].arrives)
+        coming = (
+            (asked.arrives, Sequence(number, Request([number] * asked.prompt_tokens, asked.max_answer_tokens)))
+            for number, asked in numbered
+        )
+        return play(scheduler, sequences, coming, {number: asked.answer_tokens for number, asked in numbered}, leaps)
+
+    def counts(self, iterations: Iterable[Iteration]) -> Counts:
+        """What its iterations come to."""
+        number = num_tokens = pauses = 0
+        latencies: dict[int, int] = {}
+        for iteration in iterations:
+            number = iteration.number + iteration.repeats - 1
+            num_tokens += iteration.num_tokens
+            pauses += len(iteration.plan.pause)
+            latencies |= {each: number - self.requests[each - 1].arrives for each in iteration.finished}
+        once = sum(asked.prompt_tokens + asked.answer_tokens - 1 for asked in self.requests)
+        return Counts(number, num_tokens - once, pauses, [latencies[each] for each in sorted(latencies)])
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a scheduler made of a trial.
+
+    Attributes
+    ----------
+    iterations : int
+        Until the last answer was complete.
+    twice : int
+        Tokens computed that had been computed before.
+    pauses : int
+        How often a request was paused.
+    latencies : list of int
+        Of each request, iterations from its arrival to its last token.
+    """
+
+    iterations: int
+    twice: int
+    pauses: int
+    latencies: list[int]
