@@ -60,8 +60,15 @@ lab: setup ## copy the lessons to work/, which is yours, and open JupyterLab the
 notebooks: setup ## make notebooks/, labs/ and solutions/ again from lessons/
 	@$(PYTHON) -m tools.lessons build
 
-site: setup ## make the pages for the web in build/site from the stored notebooks; nothing is run
-	@$(PYTHON) -m tools.website
+site: build/site-venv/stamp ## make the pages for the web in build/site from the stored notebooks; nothing is run
+	@build/site-venv/bin/sphinx-build --fail-on-warning --keep-going --quiet --jobs auto -c assets/site -d build/site-doctrees . build/site
+	@echo "Open build/site/index.html in a browser."
+
+# Sphinx is no part of a learner's set-up.
+build/site-venv/stamp: assets/site/requirements.txt | setup
+	@$(PYTHON) -m venv --clear build/site-venv
+	@build/site-venv/bin/pip install --quiet --require-hashes --only-binary=:all: --no-deps -r assets/site/requirements.txt
+	@touch $@
 
 release: check ## make wheel and source distribution of the last commit in dist/, and print their SHA-256
 	@rm -rf dist build/release && mkdir -p dist build/release
@@ -70,7 +77,7 @@ release: check ## make wheel and source distribution of the last commit in dist/
 	build_meta.build_sdist('$(CURDIR)/dist'); build_meta.build_wheel('$(CURDIR)/dist')" >../release.log
 	@cd dist && sha256sum *
 
-clean: ## remove .venv and build/; downloaded models stay
+clean: ## remove .venv and build/; engines in the cache stay
 	rm -rf .venv build
 
 setup:

@@ -6,8 +6,6 @@ import os
 import platform
 import pwd
 import shutil
-import socket
-import subprocess
 import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -24,8 +22,14 @@ MIB, GIB = 2**20, 2**30
 MIN_MEMORY_GIB = 3
 MIN_DISK_GIB = 2
 MIN_SHM_MIB = 32  # Triton's Python backend takes about 1 MiB for each model, and more for long inputs
-PORTS = (8000, 8001, 8002)
 TRITON_VERSION = "2.51.0"  # the server inside the nvidia-pytriton wheel
+
+# One learner, measured while lecture and lab 03 ran on a machine of two cores (Intel Xeon, November 2026): 1.9 cores
+# while a cell computes, though 0.04 on average over a lesson's minutes; 0.9 GiB of memory of their own and 0.2 GiB of
+# files that all share; 98 MiB of disk for an engine and copies of their own, beside 450 MiB of engines that all share.
+LEARNER_CORES, LEARNER_MIB, LEARNER_DISK_MIB = 1.9, 878.3, 98.4
+SHARED_MIB, SHARED_DISK_MIB = 214.5 + 1024, 449.4  # of memory with the system itself, a hub and its proxy
+SLOWER = 3  # how many times as long a cell may take while everybody runs one: a class bears that for a moment
 
 
 @dataclass(frozen=True)
@@ -40,34 +44,60 @@ class Check:
     required: bool = True
 
 
+def check(name: str, need: str, have: str, ok: bool, fix: str, required: bool = True) -> Check:
+    """A row, with its fix only where it is not ok."""
+    return Check(name, need, have, ok, "" if ok else fix, required)
+
+
 def checks() -> list[Check]:
     """Everything the course needs or can use, in the order of the table."""
     return [
         *_platform_checks(),
         *_resource_checks(),
-        *_port_checks(),
-        *_accelerator_checks(),
+        _tier_check(),
         _model_check(),
         *_telemetry_checks(),
         *_neighbour_checks(),
     ]
 
 
-def _neighbour_checks() -> list[Check]:
-    """Other people who can log in here can reach the ports of a server, unless it has none."""
-    if os.environ.get("INFLIGHT_PRIVATE") == "1":
-        return []
-    people = sorted(
-        user.pw_name
-        for user in pwd.getpwall()
-        if 1000 <= user.pw_uid < 65534
-        and user.pw_uid != os.getuid()
-        and not user.pw_shell.endswith(("nologin", "false"))
-    )
-    if not people:
-        return []
-    have = f"{', '.join(people[:3])}{' …' if len(people) > 3 else ''} can log in"
-    return [Check("neighbours", "nobody else", have, False, "INFLIGHT_PRIVATE=1 gives your servers no ports", False)]
+def class_checks(learners: int) -> list[Check]:
+    """What a class of so many needs and what is here: cores, memory and disk.
+
+    Raises
+    ------
+    CourseError
+        There is no learner.
+    """
+    if learners < 1:
+        raise CourseError(f"A class of {learners} needs nothing: give the number of learners, --class 30.")
+    memory, free = memory_bytes() / MIB, shutil.disk_usage(_existing(cache_dir())).free / MIB
+    need_cores, need_memory = learners * LEARNER_CORES / SLOWER, learners * LEARNER_MIB + SHARED_MIB
+    need_disk = learners * LEARNER_DISK_MIB + SHARED_DISK_MIB
+    return [
+        check(
+            "cores",
+            f"{need_cores:.0f}, for a cell to take {SLOWER} times as long at most when all run one at once",
+            f"{cores()}: {max(1.0, learners * LEARNER_CORES / cores()):.1f} times as long",
+            cores() >= need_cores,
+            f"take a larger machine, or several: this one has the cores for {int(cores() * SLOWER / LEARNER_CORES)}",
+            required=False,  # with fewer, a class is slow
+        ),
+        check(
+            "memory",
+            f"{need_memory / 1024:.1f} GiB: {LEARNER_MIB / 1024:.1f} a learner",
+            f"{memory / 1024:.1f} GiB",
+            memory >= need_memory,
+            f"take a larger machine, or several: its memory carries {int(max(0, memory - SHARED_MIB) / LEARNER_MIB)}",
+        ),
+        check(
+            "disk",
+            f"{need_disk / 1024:.1f} GiB: {LEARNER_DISK_MIB:.0f} MiB a learner",
+            f"{free / 1024:.1f} GiB free",
+            free >= need_disk,
+            "free some, or take a larger disk",
+        ),
+    ]
 
 
 def tier() -> str:
@@ -84,12 +114,13 @@ def device_name(tier: str | None = None) -> str:
 def describe() -> dict:
     """Facts of this machine for a benchmark's JSON: CPU, cores, memory, GPU, OS, Python and versions of the parts."""
     found = tiers.here()
+    driver = Path("/sys/module/nvidia/version")
     return {
         "cpu": _cpu_model(),
         "cores": cores(),
         "memory_gib": round(memory_bytes() / GIB, 1),
-        "gpu": gpu(),
-        "driver": found.gpu.driver if found.gpu is not None else None,
+        "gpu": f"{found.gpu.name}, {found.gpu.total_bytes / GIB:.1f} GiB" if found.gpu else None,
+        "driver": driver.read_text().strip() if found.gpu and driver.exists() else None,
         "tier": found.name,
         "os": _os_name(),
         "python": platform.python_version(),
@@ -103,49 +134,20 @@ def describe() -> dict:
     }
 
 
-def gpu() -> str | None:
-    """The NVIDIA GPU that the course computes on, with its memory; where it uses none, every one there is; or None."""
-    found = tiers.here().gpu
-    every = [found] if found is not None else tiers.gpus() or []
-    return "; ".join(f"{one.name}, {_gib(one.total_bytes)}" for one in every) or None
-
-
-def _gib(size: int | None) -> str:
-    return "memory unknown" if size is None else f"{size / GIB:.1f} GiB"
-
-
-def container_runtime() -> str | None:
-    """ "docker" or "podman" when its engine answers; a client without an engine cannot run a container."""
-    for command in ("docker", "podman"):
-        if shutil.which(command) and _output([command, "info"], seconds=2) is not None:
-            return command
-    return None
-
-
-def check(name: str, need: str, have: str, ok: bool, fix: str, required: bool = True) -> Check:
-    """A row, with its fix only where it is not ok."""
-    return Check(name, need, have, ok, "" if ok else fix, required)
+# Rows -----------------------------------------------------------------------------------------------------------------
 
 
 def _platform_checks() -> list[Check]:
     facts = bootstrap.machine_facts()
-    glibc = facts["glibc"]
-    instead = bootstrap.CONTAINER
+    glibc = "glibc {}.{}".format(*facts["glibc"]) if facts["glibc"] else "another C library"
+    problem = bootstrap.unsupported(facts)
     return [
-        check("operating system", "Linux", _os_name(), facts["system"] == "Linux", instead),
-        check(
-            "CPU",
-            " or ".join(bootstrap.MACHINES),
-            f"{facts['machine']}, {_cpu_model()}",
-            facts["machine"] in bootstrap.MACHINES,
-            instead,
-        ),
-        check(
-            "glibc",
-            "{}.{} or newer".format(*bootstrap.GLIBC),
-            "{}.{}".format(*glibc) if glibc else "another C library",
-            glibc is not None and glibc >= bootstrap.GLIBC,
-            instead,
+        Check(
+            "machine",
+            "Linux on {}, glibc {}.{} or newer".format(" or ".join(bootstrap.MACHINES), *bootstrap.GLIBC),
+            f"{_os_name()}, {glibc}, {facts['machine']}, {_cpu_model()}",
+            problem is None,
+            problem or "",
         ),
         check(
             "Python",
@@ -160,7 +162,7 @@ def _platform_checks() -> list[Check]:
 def _resource_checks() -> list[Check]:
     here = cores()
     memory = memory_bytes() / GIB
-    disk = shutil.disk_usage(existing(cache_dir())).free / GIB
+    disk = shutil.disk_usage(_existing(cache_dir())).free / GIB
     shm = shutil.disk_usage("/dev/shm").free / MIB if Path("/dev/shm").is_dir() else 0
     return [
         check(
@@ -206,28 +208,9 @@ def _cache_check() -> Check:
     return Check("cache", "written by nobody else", _short(cache_dir()), True)
 
 
-def _port_checks() -> list[Check]:
-    taken = [str(port) for port in PORTS if not _port_is_free(port)]
-    have = f"taken: {', '.join(taken)}" if taken else "free"
-    return [
-        check(
-            "ports",
-            "8000 to 8002 free, or any others",
-            have,
-            not taken,
-            "nothing to do: the course takes free ports unless you name one",
-            required=False,
-        )
-    ]
-
-
-def _accelerator_checks() -> list[Check]:
+def _tier_check() -> Check:
     found = tiers.here()
-    return [
-        Check("GPU", "none needed", gpu() or "none", ok=True, required=False),
-        Check("container runtime", "none needed", container_runtime() or "none", ok=True, required=False),
-        check("tier", "cpu, cuda or trtllm", f"{found.name}: {found.why}", not found.fix, found.fix, required=False),
-    ]
+    return check("tier", "cpu or cuda", f"{found.name}: {found.why}", not found.fix, found.fix, required=False)
 
 
 def _model_check() -> Check:
@@ -245,6 +228,23 @@ def _telemetry_checks() -> list[Check]:
         return []
     have, fix = "installed; the course does not let it load", "pip uninstall openvino-telemetry"
     return [check("OpenVINO's telemetry", "left out", have, False, fix, required=False)]
+
+
+def _neighbour_checks() -> list[Check]:
+    """Other people who can log in here can reach the ports of a server, unless it has none."""
+    if os.environ.get("INFLIGHT_PRIVATE") == "1":
+        return []
+    people = sorted(
+        user.pw_name
+        for user in pwd.getpwall()
+        if 1000 <= user.pw_uid < 65534
+        and user.pw_uid != os.getuid()
+        and not user.pw_shell.endswith(("nologin", "false"))
+    )
+    if not people:
+        return []
+    have = f"{', '.join(people[:3])}{' …' if len(people) > 3 else ''} can log in"
+    return [Check("neighbours", "nobody else", have, False, "INFLIGHT_PRIVATE=1 gives your servers no ports", False)]
 
 
 def _short(path: Path) -> str:
@@ -279,28 +279,9 @@ def memory_bytes() -> int:
     return total if text == "max" else min(total, int(text))
 
 
-def existing(folder: Path) -> Path:
+def _existing(folder: Path) -> Path:
     """The folder, or the nearest one above it that exists."""
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-
-
-def _port_is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
-def _output(command: list[str], seconds: float) -> str | None:
-    """What a command prints; None when it fails, or has not answered in time."""
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return result.stdout.strip() if result.returncode == 0 else None
 
 
 def _version(distribution: str) -> str | None:

@@ -149,9 +149,14 @@ def clients(server: Server, model: str = "ensemble") -> list[Client]:
 
 
 def metric(server: Server, family: str, **labels) -> float:
-    """One value of /metrics."""
+    """One value of /metrics, which has those of the engine a moment after it was loaded."""
     wanted = [f'{name}="{value}"' for name, value in labels.items()]
-    for line in telemetry.page(server.metrics_url).splitlines():
+    page = telemetry.wait_for(
+        lambda: telemetry.page(server.metrics_url),
+        lambda text: not family.startswith("nv_trt_llm") or "nv_trt_llm_general_metrics{" in text,
+        "The engine shows no figures.",
+    )
+    for line in page.splitlines():
         if line.startswith(family + "{") and all(label in line for label in wanted):
             return float(line.rpartition(" ")[2])
     raise LookupError(f"{family} {labels} is not among the metrics")

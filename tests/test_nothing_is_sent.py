@@ -17,8 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from inflight import bootstrap
-from inflight.paths import COURSE, cache_dir
+from inflight.paths import ASSETS, COURSE, cache_dir
 
 NAMESPACE = ["unshare", "--user", "--map-root-user", "--net", "--mount", "--uts"]
 WATCHED = Path(__file__).with_name("watched_network.py")
@@ -175,13 +174,12 @@ def watched(tmp_path):
     (path / "openvino_telemetry" / "__init__.py").write_text(REPORTS)
     (path / "openvino_telemetry" / "backend" / "__init__.py").write_text("")
     (path / "openvino_telemetry" / "backend" / "backend_ga4.py").write_text("")
-    bootstrap.quiet_jupyter(str(tmp_path))
     environment = {name: value for name, value in os.environ.items() if name in KEPT}
     environment |= {
         "HOME": str(home),
         "INFLIGHT_HOME": str(cache_dir()),
         "PYTHONPATH": f"{path}:{COURSE}",
-        "JUPYTER_CONFIG_PATH": str(tmp_path / "etc" / "jupyter"),  # where set-up's settings are for this test
+        "JUPYTER_CONFIG_PATH": str(ASSETS / "jupyterlab"),  # the settings that set-up copies
     }
 
     def run(code, *arguments):

@@ -29,7 +29,8 @@ LOCK.append(Requirement(TORCH))
 LINUX = {"system": "Linux", "machine": "x86_64", "glibc": (2, 36)}
 
 
-DIRECT = PROJECT["project"]["dependencies"] + PROJECT["project"]["optional-dependencies"]["dev"]
+MODEL = PROJECT["dependency-groups"]["model"]
+DIRECT = [*PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"]["dev"], *MODEL]
 
 
 def locked(python: str) -> dict[str, str]:
@@ -84,7 +85,7 @@ def test_every_file_that_set_up_installs_has_its_hash():
     assert all(any(pin == need for pin in HASHES) for need in build), "set-up fetches nothing more to build the project"
 
 
-def test_a_file_with_another_hash_is_not_installed(project, monkeypatch, tmp_path, capsys):
+def test_a_file_with_another_hash_is_not_installed(project, monkeypatch, tmp_path, capfd):
     wheel = tmp_path / "index" / "bait-1-py3-none-any.whl"
     wheel.parent.mkdir()
     with zipfile.ZipFile(wheel, "w") as archive:
@@ -98,25 +99,17 @@ def test_a_file_with_another_hash_is_not_installed(project, monkeypatch, tmp_pat
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(bootstrap, "ROOT", str(project))
     assert bootstrap.main() == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: bait==1 from file:///") and error.count("\n") == 1
-    assert "is not the file whose hash is in requirements.txt, and nothing was installed" in error
+    error = capfd.readouterr().err
+    assert (
+        "DO NOT MATCH THE HASHES" in error and "error: pip could not install the packages, and says why above" in error
+    )
     assert not list((project / ".venv").rglob("bait*")) and not bootstrap.is_ready(str(project))
-
-
-def python_that_says(prefix: Path, sentence: str) -> None:
-    """A stand-in for the Python of an environment."""
-    (prefix / "bin").mkdir()
-    python = prefix / "bin" / "python"
-    python.write_text(f"#!/bin/sh\necho '{sentence}'\n")
-    python.chmod(0o755)
 
 
 def test_set_up_here_installs_into_this_python_and_takes_the_telemetry_out(monkeypatch, tmp_path):
     ran = []
     monkeypatch.delenv("INFLIGHT_TORCH", raising=False)
-    python_that_says(tmp_path, "")
-    monkeypatch.setattr(bootstrap, "run_pip", lambda root, prefix, arguments, total: ran.append((prefix, arguments)))
+    monkeypatch.setattr(bootstrap, "run_pip", lambda root, prefix, arguments: ran.append((prefix, arguments)))
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     bootstrap.setup(str(ROOT), here=True)
     assert {prefix for prefix, _ in ran} == {str(tmp_path)}
@@ -128,21 +121,13 @@ def test_set_up_here_installs_into_this_python_and_takes_the_telemetry_out(monke
     assert settings["LabApp"]["news_url"] is None
 
 
-def test_jupyterlab_is_as_quiet_where_no_set_up_ran():
-    """In an environment that pip made alone: `inflight lab` brings the settings."""
-    settings = json.loads((ROOT / "assets" / "jupyterlab" / "jupyter_lab_config.json").read_text())
-    assert settings == bootstrap.JUPYTER
-
-
 @pytest.mark.parametrize("wish, wanted", [("cpu", f"{TORCH}+cpu"), ("any", TORCH), ("", TORCH)])
 def test_pytorch_for_cpus_is_taken_or_none(monkeypatch, tmp_path, wish, wanted):
     ran = []
     monkeypatch.setenv("INFLIGHT_TORCH", wish)
-    monkeypatch.setattr(bootstrap, "run_pip", lambda root, prefix, arguments, total: ran.append(arguments))
+    monkeypatch.setattr(bootstrap, "run_pip", lambda root, prefix, arguments: ran.append(arguments))
     bootstrap.install(str(ROOT), str(tmp_path))
     assert ran[-1] == ["install", wanted]
-    said = bootstrap.why_pip_failed(f"ERROR: No matching distribution found for {TORCH}+cpu", "setup.log")
-    assert "no PyTorch for CPUs" in said and "PIP_EXTRA_INDEX_URL" in said
 
 
 def test_committed_files_name_no_package_index():
@@ -193,7 +178,7 @@ def test_this_machine_is_supported():
         ({"system": "FreeBSD"}, "FreeBSD"),
         ({"machine": "riscv64"}, "riscv64"),
         ({"machine": "32-bit x86_64"}, "64-bit"),
-        ({"glibc": None}, "musl"),
+        ({"glibc": None}, "no glibc"),
         ({"glibc": (2, 31)}, "glibc 2.31"),
     ],
 )
@@ -248,7 +233,7 @@ def stamped(project: Path) -> Path:
     venv = project / ".venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
     stamp = venv / "stamp"
-    stamp.write_text(bootstrap.fingerprint(str(project), bootstrap.venv_python_version(str(venv))))
+    stamp.write_text(bootstrap.fingerprint(str(project), str(venv / "bin" / "python")))
     return stamp
 
 
@@ -276,14 +261,13 @@ def test_a_half_made_outdated_or_moved_venv_is_not_ready(project, change):
     assert not bootstrap.is_ready(str(project))
 
 
-def test_a_venv_that_set_up_cannot_finish_has_no_stamp_and_one_sentence(project, monkeypatch, capsys):
+def test_a_venv_that_set_up_cannot_finish_has_no_stamp(project, monkeypatch, capfd):
     (project / "requirements.txt").write_text("no-such-package-here==1\n")
     for name, value in {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(bootstrap, "ROOT", str(project))
     assert bootstrap.main() == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: pip could not install") and error.count("\n") == 1
+    assert capfd.readouterr().err.splitlines()[-1].startswith("error: pip could not install the packages")
     assert (project / ".venv").exists() and not bootstrap.is_ready(str(project))
 
 

@@ -1,28 +1,57 @@
-"""Sphinx's settings for the course's pages on the web. What they are made from prepares tools/website_pages.py."""
+"""Sphinx's settings for the course's pages on the web: `make site`.
 
-import json
+The clone itself is the source: notebooks as they are stored, and its own Markdown files. Nothing is executed, and the
+finished pages fetch nothing from another host.
+"""
+
+import os
 import re
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+from docutils import nodes
+from sphinx.transforms.post_transforms import SphinxPostTransform
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 project = "Serving LLMs with Triton, hands on"
 author = "The authors of the course"
 language = "en"
 extensions = ["myst_nb", "glossary_links"]
-exclude_patterns = ["pages.json"]
+root_doc = "README"
+include_patterns = [
+    "*.md",
+    "notebooks/*.ipynb",
+    "labs/*.ipynb",
+    "solutions/*.ipynb",
+    "lessons/glossary.md",
+    "assets/instructor/**.md",
+    "assets/lab-gpu/README.md",
+]
+exclude_patterns = [".*", "build", "dist", "inflight", "tests", "tools", "work"]
+# Besides the lessons: a heading, and the pages under it.
+CONTENTS = {
+    "Lectures": ["notebooks/*"],
+    "Labs": ["labs/*"],
+    "Solutions": ["solutions/*"],
+    "Look it up": ["lessons/glossary", "REFERENCE", "assets/lab-gpu/README", "CHANGELOG"],
+    "Teach it": ["assets/instructor/README", "assets/instructor/[0-9]*", "assets/instructor/hub/**"],
+    "Work on it": ["CONTRIBUTING", "SECURITY"],
+}
+REPOSITORY = os.environ.get("GITHUB_REPOSITORY", "")  # "owner/name", where GitHub Actions makes the pages
 suppress_warnings = [
     "misc.highlighting_failure",  # cells with magics, and outputs in a fence: shown as they are
-    "mystnb.unknown_mime_type",
+    "mystnb.unknown_mime_type",  # a figure's data for plotly.js
 ]
 
-# Notebooks are shown with the outputs that are stored in them. Nothing is executed here.
 nb_execution_mode = "off"
 nb_merge_streams = True
+# A figure is shown as its picture, and a widget as what stands in its place: no kernel runs behind these pages.
+nb_mime_priority_overrides = [
+    ("html", "application/vnd.jupyter.widget-view+json", None),
+    ("html", "image/svg+xml", 1),
+]
 myst_heading_anchors = 4
-myst_links_external_new_tab = False
 myst_heading_slug_func = "glossary_links.anchor"
 
 html_theme = "pydata_sphinx_theme"
@@ -30,10 +59,11 @@ html_title = project
 html_static_path = ["_static"]
 templates_path = ["_templates"]
 html_css_files = ["site.css"]
-html_js_files = [("pictures.js", {"defer": "defer"}), ("site.js", {"defer": "defer"})]
+html_js_files = [("site.js", {"defer": "defer"})]
 html_sidebars = {"**": ["course-contents"]}
 html_show_sourcelink = False
 html_copy_source = False
+html_context = {"repository": REPOSITORY}
 html_theme_options = {
     "logo": {"text": "Serving LLMs with Triton"},
     "navbar_center": [],
@@ -50,20 +80,47 @@ html_theme_options = {
 }
 
 
-def _complete(app, pagename: str, _template: str, context: dict, _doctree) -> None:
-    """Give the templates what `pages.json` says of a page: its source, and where it can be run.
+def _read(app, docname: str, source: list[str]) -> None:
+    """README.md, which is the first page, without its badges, with links to its repository, and with all contents."""
+    if docname != root_doc:
+        return
+    text = re.sub(r"^\[!\[.*\n+", "", source[0], flags=re.M)
+    address = f"https://github.com/{REPOSITORY}" if REPOSITORY else ""
+    text = re.sub(r"\[([^\]]*)\]\(\.\./\.\./(\S+)\)", rf"[\1]({address}/\2)" if address else r"\1", text)
+    text = text.replace("URL-OF-THIS-REPOSITORY", address or "URL-OF-THIS-REPOSITORY")
+    for caption, pages in CONTENTS.items():
+        text += "\n".join(["\n\n```{toctree}", ":hidden:", ":glob:", f":caption: {caption}", "", *pages, "```"])
+    source[0] = text
 
-    And a corner of a table in which nothing stands is no heading, also to a screen reader.
-    """
-    context["page_facts"] = app.config.course_pages.get(pagename, {})
-    context["body"] = re.sub(r"<th\b[^>]*>(?:<p></p>|\s*)</th>", "<td></td>", context.get("body", ""))
+
+class PicturesInWords(SphinxPostTransform):
+    """Gives a picture of a cell the words that its output has for those who do not see it."""
+
+    default_priority = 2  # before myst-nb takes one of an output's forms
+
+    def run(self, **_kwargs) -> None:
+        for picture in list(self.document.findall(nodes.image)):
+            forms = picture.parent.parent if picture.parent else None
+            words = [node.astext() for node in (forms or []) if node.get("mime_type") == "text/plain"]
+            if words:
+                picture["alt"] = words[0]
 
 
-def _read_pages(app, config) -> None:
-    config.course_pages = json.loads((Path(app.srcdir) / "pages.json").read_text(encoding="utf-8"))
+def _complete(app, pagename: str, template: str, context: dict, doctree) -> None:
+    """Tables of notebooks link to pages; a corner in which nothing stands is no heading, also to a screen reader."""
+    body = re.sub(r'(href="(?!https?:)[^"]+)\.ipynb', r"\1.html", context.get("body", ""))
+    context["body"] = re.sub(r"<th\b[^>]*>(?:<p></p>|\s*)</th>", "<td></td>", body)
+
+
+def _finish(app, exception) -> None:
+    """The address of the site leads to README.html; GitHub's pages leave out no folder for its underscore."""
+    out = Path(app.outdir)
+    (out / "index.html").write_text('<meta http-equiv="refresh" content="0; url=README.html">', encoding="utf-8")
+    (out / ".nojekyll").touch()
 
 
 def setup(app) -> None:
-    app.add_config_value("course_pages", {}, "html")
-    app.connect("config-inited", _read_pages)
+    app.connect("source-read", _read)
     app.connect("html-page-context", _complete)
+    app.connect("build-finished", _finish)
+    app.add_post_transform(PicturesInWords)

@@ -36,8 +36,8 @@ class Term:
 
 
 def anchor(heading: str) -> str:
-    """The anchor of a heading; `tools.website_pages` writes those of links alike."""
-    return re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-")
+    """The anchor of a heading, as Jupyter makes it."""
+    return heading.replace(" ", "-")
 
 
 def read(text: str) -> list[Term]:

@@ -23,9 +23,9 @@ import pandas as pd
 from inflight import files
 from inflight.errors import CourseError
 from inflight.triton import telemetry
+from inflight.triton.client import Connection, NoAnswer, ServerGone
 from inflight.triton.server import Server
 from inflight.triton.telemetry import Statistics
-from inflight.triton.transport import Connection, NoAnswer, ServerGone
 
 SILENCE_S = 60  # longest wait for the next answer
 # What Triton says of a request that a queue policy keeps from the model.

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import pandas as pd
 
 from inflight.errors import CourseError
-from inflight.triton import transport
-from inflight.triton.transport import Connection, Reply
+from inflight.triton import client
+from inflight.triton.client import Connection, Reply
 
 LOOK_EVERY_S = 0.1  # the longest that a race keeps quiet
 
@@ -91,7 +91,7 @@ def race(
                 _, stream, prompt = waiting.pop()
                 stream.send_on_stream(
                     model,
-                    {"text_input": transport.text(prompt)},
+                    {"text_input": client.text(prompt)},
                     enable_empty_final_response=True,
                     parameters=parameters,
                 )

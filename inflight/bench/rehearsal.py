@@ -17,14 +17,13 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from inflight.bench.load_generator import COLUMNS, Run
+from inflight.bench.load import COLUMNS, Run
 from inflight.engine.config import BuildConfig, Chunk, ExecutorConfig, Request
 from inflight.engine.kv_cache import BlockManager
 from inflight.engine.own_scheduler import accepted
 from inflight.engine.play import play
 from inflight.engine.scheduler import Scheduler, built_in
 from inflight.engine.sequences import Sequence, Sequences
-from inflight.errors import CourseError
 
 
 @dataclass(frozen=True)
@@ -80,28 +79,11 @@ def rehearse(
         The cache is too small for one longest request; a prompt fits into no iteration; the scheduler breaks a rule or
         leaves requests waiting for ever.
     """
-    blocks = BlockManager(_num_blocks(build, config), build.tokens_per_block)
-    if build.max_num_tokens < build.max_input_len and not config.enable_chunked_context:
-        raise CourseError(
-            f"A prompt of max_input_len ({build.max_input_len}) tokens does not fit into an iteration of "
-            f"max_num_tokens ({build.max_num_tokens}): set enable_chunked_context, or raise max_num_tokens."
-        )
+    config.check_prompts_fit(build)
+    blocks = BlockManager(config.num_blocks(build), build.tokens_per_block)
     sequences = Sequences(blocks, build, config.enable_chunked_context, config.enable_kv_cache_reuse)
     scheduler = accepted(config, build) if config.scheduler_path else built_in(config)
     return _play(asked, sequences, scheduler, config.max_queue_size, prices, allotted_ms)
-
-
-def _num_blocks(build: BuildConfig, config: ExecutorConfig) -> int:
-    per_sequence = -(-build.max_seq_len // build.tokens_per_block)
-    allowed = config.max_tokens_in_paged_kv_cache
-    found = per_sequence * build.max_batch_size
-    found = found if allowed is None else min(found, allowed // build.tokens_per_block)
-    if found < per_sequence:
-        raise CourseError(
-            f"The KV cache has {found * build.tokens_per_block} tokens, too few for one request of max_seq_len: it "
-            f"needs {per_sequence * build.tokens_per_block}."
-        )
-    return found
 
 
 def _play(

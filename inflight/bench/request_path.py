@@ -15,8 +15,8 @@ from pathlib import Path
 import pandas as pd
 
 from inflight.errors import CourseError
-from inflight.triton import telemetry, transport
-from inflight.triton.client import Answer, Client
+from inflight.triton import telemetry
+from inflight.triton.client import Answer, Client, get_json
 from inflight.triton.server import Server
 
 PARTS = ("preprocessing", "tensorrt_llm", "postprocessing")
@@ -79,7 +79,7 @@ def first_word(path: pd.DataFrame) -> pd.DataFrame:
 
 def _statistics(server: Server) -> dict[str, tuple[int, float]]:
     """Model -> requests it has finished, and milliseconds they took in all, waiting in its queue included."""
-    rows = transport.get_json(server.http_url, "/v2/models/stats")["model_stats"]
+    rows = get_json(server.http_url, "/v2/models/stats")["model_stats"]
     return {
         row["name"]: (row["inference_stats"]["success"]["count"], row["inference_stats"]["success"]["ns"] / 1e6)
         for row in rows

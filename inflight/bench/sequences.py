@@ -17,9 +17,9 @@ import numpy as np
 import pandas as pd
 
 from inflight.errors import CourseError
-from inflight.triton import repository, telemetry, transport
+from inflight.triton import client, repository, telemetry
+from inflight.triton.client import Connection, Reply
 from inflight.triton.server import Server
-from inflight.triton.transport import Connection, Reply
 
 SILENCE_S = 60  # longest wait for the next answer
 OUTPUTS = ("sum", "memory", "controls", "execution", "place")
@@ -127,11 +127,11 @@ def executions(log_path: str | Path, start: int = 0) -> pd.DataFrame:
 def _arrays(step: Step) -> dict[str, np.ndarray]:
     if abs(step.value) > np.iinfo(np.int32).max:
         raise CourseError(f"The value {step.value} of sequence {step.sequence} has more than 32 bits. Give less.")
-    return {"value": np.array([[step.value]], np.int32), "text": transport.text(step.text)}
+    return {"value": np.array([[step.value]], np.int32), "text": client.text(step.text)}
 
 
 def _outcome(server: Server, reply: Reply) -> dict:
-    if isinstance(reply.error, transport.Refused):
+    if isinstance(reply.error, client.Refused):
         return {"outcome": "refused", "message": str(reply.error)}
     if reply.error is not None:
         raise CourseError(

@@ -38,7 +38,7 @@ def cpu_has_bfloat16() -> bool:
 def _resolved(config: BuildConfig, tier: str) -> BuildConfig:
     """`config` as an engine of a tier is built with it; a GPU from before Ampere computes in float16, not bfloat16."""
     gpu = tiers.here().gpu
-    if tier == "cuda" and config.dtype == "auto" and gpu is not None and (gpu.capability or (8, 0)) < (8, 0):
+    if tier == "cuda" and config.dtype == "auto" and gpu is not None and gpu.capability < (8, 0):
         config = dataclasses.replace(config, dtype="float16")
     return config.on(tier)
 
@@ -193,4 +193,4 @@ def cached(
             return f"is not the engine that is wanted ({str(error).partition(' Build ')[0].rstrip('.')})"
         return None
 
-    return made_once(folder, flaw, lambda: build(checkpoint, config, folder, tier, device))
+    return made_once(folder, lambda: build(checkpoint, config, folder, tier, device), flaw)

@@ -199,6 +199,39 @@ class ExecutorConfig:
                 bounds = [f"at least {low}"] * (low is not None) + [f"at most {high}"] * (high is not None)
                 raise CourseError(f"{option.name} is {value}; give a value of {' and '.join(bounds)}.")
 
+    def check_prompts_fit(self, build: BuildConfig) -> None:
+        """Raise CourseError where an engine could never compute its longest prompt."""
+        if build.max_num_tokens < build.max_input_len and not self.enable_chunked_context:
+            raise CourseError(
+                f"A prompt of max_input_len ({build.max_input_len}) tokens does not fit into an iteration of "
+                f"max_num_tokens ({build.max_num_tokens}): set enable_chunked_context, or build the engine with a "
+                "larger max_num_tokens."
+            )
+
+    def num_blocks(self, build: BuildConfig, by_memory: int | None = None) -> int:
+        """KV cache blocks: the least of what is allowed, what memory has, and what full slots could ever use.
+
+        Raises
+        ------
+        CourseError
+            They are too few for one longest request.
+        """
+        per_sequence = -(-build.max_seq_len // build.tokens_per_block)
+        found, limit = per_sequence * build.max_batch_size, ""
+        if by_memory is not None and by_memory < found:
+            found, limit = by_memory, f"kv_cache_free_gpu_mem_fraction ({self.kv_cache_free_gpu_mem_fraction})"
+        if self.max_tokens_in_paged_kv_cache is not None:
+            by_tokens = self.max_tokens_in_paged_kv_cache // build.tokens_per_block
+            if by_tokens < found:
+                found, limit = by_tokens, f"max_tokens_in_paged_kv_cache ({self.max_tokens_in_paged_kv_cache})"
+        if found < per_sequence:
+            raise CourseError(
+                f"{limit} gives {found * build.tokens_per_block} tokens of KV cache, too few for one request of "
+                f"max_seq_len: it needs {per_sequence * build.tokens_per_block}. Raise it, or build the engine with a "
+                "smaller max_seq_len."
+            )
+        return found
+
 
 @dataclass(frozen=True)
 class SamplingConfig:

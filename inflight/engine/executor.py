@@ -22,6 +22,7 @@ from itertools import chain, islice
 from numbers import Integral
 from operator import attrgetter
 from pathlib import Path
+from queue import SimpleQueue
 
 import numpy as np
 
@@ -86,16 +87,10 @@ class Executor:
         self.config = config or ExecutorConfig()
         self.model = model
         self.build_config = model.info.build_config
-        if (
-            self.build_config.max_num_tokens < self.build_config.max_input_len
-            and not self.config.enable_chunked_context
-        ):
-            raise CourseError(
-                f"A prompt of max_input_len ({self.build_config.max_input_len}) tokens does not fit into an "
-                f"iteration of max_num_tokens ({self.build_config.max_num_tokens}): set "
-                "enable_chunked_context, or build the engine with a larger max_num_tokens."
-            )
-        self.blocks = BlockManager(self._num_blocks(), self.build_config.tokens_per_block)
+        self.config.check_prompts_fit(self.build_config)
+        by_memory = free_bytes(model.info) * self.config.kv_cache_free_gpu_mem_fraction // model.block_bytes
+        num_blocks = self.config.num_blocks(self.build_config, int(by_memory))
+        self.blocks = BlockManager(num_blocks, self.build_config.tokens_per_block)
         self.model.allocate_kv_cache(self.blocks.num_blocks)
         self.scheduler = scheduler or built_in(self.config)
         self._answers_together = getattr(self.scheduler, "answers_together", False)
@@ -114,7 +109,6 @@ class Executor:
         self._work = threading.Condition()
         self._inbox: list[Sequence] = []
         self._unfinished: dict[int, Sequence] = {}
-        self._receivers: dict[int, Callable[[Response], None]] = {}
         self._asked_to_end: dict[int, str] = {}  # id -> "stopped" or "cancelled"
         self._next_id = 1
         self._closing = False
@@ -275,12 +269,8 @@ class Executor:
         """Hand over what is in the outbox."""
         outbox, self._outbox = self._outbox, []
         for sequence, response in outbox:
-            with self._work:
-                receive = self._receivers[sequence.id]
-                if response.is_final:
-                    del self._receivers[sequence.id]
             try:
-                receive(response)
+                sequence.receive(response)
             except Exception:  # the receiver's trouble must not stop the others
                 log.exception("response of request %d could not be delivered", sequence.id)
                 self._ask_to_end(sequence.id, "cancelled")
@@ -323,10 +313,9 @@ class Executor:
             if self.config.max_queue_size and num_waiting >= self.config.max_queue_size:
                 raise CourseError(f"The queue is full: {num_waiting} requests wait (max_queue_size). Try later.")
             allotted_ms = math.inf if request.allotted_time_ms is None else request.allotted_time_ms
-            sequence = Sequence(self._next_id, request, time.monotonic() + allotted_ms / 1000)
+            sequence = Sequence(self._next_id, request, on_response, time.monotonic() + allotted_ms / 1000)
             self._next_id += 1
             self._unfinished[sequence.id] = sequence
-            self._receivers[sequence.id] = on_response
             self._inbox.append(sequence)
             self._work.notify()
             return sequence.id
@@ -357,31 +346,20 @@ class Executor:
 
     def generate_all(self, requests: list[Request]) -> list[Response]:
         """Run requests side by side to their end; responses in the order of the requests."""
-        parts: list[list[Response]] = [[] for _ in requests]
-        done = threading.Semaphore(0)
-
-        def collect(index: int) -> Callable[[Response], None]:
-            def on_response(response: Response) -> None:
-                parts[index].append(response)
-                if response.is_final:
-                    done.release()
-
-            return on_response
-
-        ids = []
+        answers: SimpleQueue[Response] = SimpleQueue()
+        ids: list[int] = []
         try:
-            for index, request in enumerate(requests):
-                ids.append(self.enqueue_request(request, collect(index)))
-            for _ in requests:
-                done.acquire()
+            for request in requests:
+                ids.append(self.enqueue_request(replace(request, streaming=False), answers.put))
+            responses = {response.request_id: response for response in (answers.get() for _ in requests)}
         except BaseException:  # an interrupt or a refused request: leave nothing running
             for request_id in ids:
                 self.cancel_request(request_id)
             raise
-        for responses in parts:
-            if responses[-1].error:
-                raise CourseError(responses[-1].error)
-        return [_joined(responses) for responses in parts]
+        for request_id in ids:
+            if responses[request_id].error:
+                raise CourseError(responses[request_id].error)
+        return [responses[request_id] for request_id in ids]
 
     def shutdown(self) -> None:
         """Stop after the running iteration; unfinished requests get an error. May be called twice."""
@@ -442,25 +420,6 @@ class Executor:
             )
             request = replace(request, request_output_len=room)
         return request
-
-    def _num_blocks(self) -> int:
-        """KV cache blocks: the least of what is allowed, what memory has, and what full slots could ever use."""
-        config, build = self.config, self.build_config
-        per_sequence = -(-build.max_seq_len // build.tokens_per_block)
-        by_memory = int(free_bytes(self.model.info) * config.kv_cache_free_gpu_mem_fraction // self.model.block_bytes)
-        num_blocks = min(per_sequence * build.max_batch_size, by_memory)
-        limit = f"kv_cache_free_gpu_mem_fraction ({config.kv_cache_free_gpu_mem_fraction})"
-        if config.max_tokens_in_paged_kv_cache is not None:
-            by_tokens = config.max_tokens_in_paged_kv_cache // build.tokens_per_block
-            if by_tokens < num_blocks:
-                num_blocks, limit = by_tokens, f"max_tokens_in_paged_kv_cache ({config.max_tokens_in_paged_kv_cache})"
-        if num_blocks < per_sequence:
-            raise CourseError(
-                f"{limit} gives {max(num_blocks, 0) * build.tokens_per_block} tokens of KV cache, too few for one "
-                f"request of max_seq_len: it needs {per_sequence * build.tokens_per_block}. Raise it, or build the "
-                "engine with a smaller max_seq_len."
-            )
-        return num_blocks
 
     def _record(self, started: tuple[float, float], chunks: dict[Sequence, Chunk], num_finished: int) -> None:
         rows = []
@@ -555,17 +514,3 @@ def _take_token(sequence: Sequence, logits: np.ndarray) -> str | None:
     if log_prob is not None and reason != "end_id":
         sequence.log_probs.append(log_prob)
     return reason
-
-
-def _joined(responses: list[Response]) -> Response:
-    """The responses of one request as one."""
-    last = responses[-1]
-    return Response(
-        last.request_id,
-        sum((r.token_ids for r in responses), []),
-        True,
-        last.finish_reason,
-        None,
-        sum((r.log_probs for r in responses), []),
-        last.cum_log_prob,
-    )

@@ -222,13 +222,9 @@ def _first_trial(config: ExecutorConfig, limits: BuildConfig) -> Trial:
         prompt = draw.randint(1, min(limits.max_input_len, 4 * limits.tokens_per_block))
         answer = min(draw.randint(1, 40), limits.max_seq_len - prompt)
         requests.append(Asked(prompt, answer, answer, max(0, 2 * (place - number // 2) + 1)))
-    per_sequence = -(-limits.max_seq_len // limits.tokens_per_block)
-    num_blocks = limits.max_batch_size * per_sequence
-    if config.max_tokens_in_paged_kv_cache is not None:
-        # Too few for one request are a fault of the setting, which the executor tells, and not of the scheduler.
-        by_tokens = config.max_tokens_in_paged_kv_cache // limits.tokens_per_block
-        num_blocks = min(num_blocks, max(by_tokens, per_sequence))
-    return Trial(requests, num_blocks, limits, config.enable_chunked_context, config.enable_kv_cache_reuse)
+    return Trial(
+        requests, config.num_blocks(limits), limits, config.enable_chunked_context, config.enable_kv_cache_reuse
+    )
 
 
 def main(path: str, longest_s: float) -> None:

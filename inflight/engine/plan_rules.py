@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
+
 from inflight.engine.scheduler import Now, Plan, RequestView, Scheduler
 from inflight.errors import CourseError
 
@@ -25,73 +28,50 @@ def broken_rule(now: Now, plan: object) -> str | None:
     """The first rule that `plan` breaks, as a sentence goes on after "schedule()"; None for a good plan."""
     if not isinstance(plan, Plan):
         return f"returned a {type(plan).__name__}; it must return a Plan"
-    if rule := _wrong_types(plan):
-        return rule
-    requests = _named(now, plan)
-    return (
-        _wrong_requests(now, plan, requests)
-        or _too_many_tokens(now, plan, requests)
-        or _too_few_blocks(now, plan, requests)
-    )
+    return next(chain(_wrong_types(plan), _wrong_requests(now, plan)), None)
+
+
+def _wrong_types(plan: Plan) -> Iterator[str]:
+    for name, ids in (("admit", plan.admit), ("pause", plan.pause)):
+        if not isinstance(ids, list) or not all(map(_is_count, ids)):
+            yield f"gave a plan whose {name} is not a list of request ids"
+        elif len(set(ids)) < len(ids):
+            yield f"names a request twice in {name}"
+    if not isinstance(plan.compute, dict) or not all(map(_is_count, chain(*plan.compute.items()))):
+        yield "gave a plan whose compute is not a dict from request ids to numbers of tokens"
 
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _wrong_types(plan: Plan) -> str | None:
-    for name in ("admit", "pause"):
-        ids = getattr(plan, name)
-        if not isinstance(ids, list) or not all(map(_is_count, ids)):
-            return f"gave a plan whose {name} is not a list of request ids"
-        if len(set(ids)) < len(ids):
-            return f"names a request twice in {name}"
-    rows = plan.compute
-    if not isinstance(rows, dict) or not all(_is_count(value) for row in rows.items() for value in row):
-        return "gave a plan whose compute is not a dict from request ids to numbers of tokens"
-    return None
-
-
-def _wrong_requests(now: Now, plan: Plan, requests: dict[int, RequestView]) -> str | None:
-    running = {request.id for request in now.running}
+def _wrong_requests(now: Now, plan: Plan) -> Iterator[str]:
+    running, requests = {request.id for request in now.running}, _named(now, plan)
     for number in plan.admit:
         if number not in requests or number in running:
-            return f"admits request {number}, which is neither waiting nor paused"
+            yield f"admits request {number}, which is neither waiting nor paused"
     for number in plan.pause:
         if number not in running:
-            return f"pauses request {number}, which does not run"
+            yield f"pauses request {number}, which does not run"
     after = (running - set(plan.pause)) | set(plan.admit)
     if len(after) > now.max_batch_size:
-        return f"lets {len(after)} requests run at once; max_batch_size is {now.max_batch_size}"
+        yield f"lets {len(after)} requests run at once; max_batch_size is {now.max_batch_size}"
     for number in plan.compute:
         if number not in after:
-            return f"computes tokens of request {number}, which would not run"
-    return None
-
-
-def _too_many_tokens(now: Now, plan: Plan, requests: dict[int, RequestView]) -> str | None:
+            yield f"computes tokens of request {number}, which would not run"
     for number, tokens in plan.compute.items():
         pending = requests[number].pending_tokens
         if not 1 <= tokens <= pending:
-            return f"computes {tokens} tokens of request {number}, of which {pending} are pending; give 1 to {pending}"
+            yield f"computes {tokens} tokens of request {number}, of which {pending} are pending; give 1 to {pending}"
         if tokens < pending <= now.max_num_tokens and not now.chunked_context:
-            return (
-                f"computes {tokens} of {pending} tokens of request {number}; without enable_chunked_context, give all"
-            )
+            yield f"computes {tokens} of {pending} tokens of request {number}; without enable_chunked_context, give all"
     total = sum(plan.compute.values())
     if total > now.max_num_tokens:
-        return f"computes {total} tokens in an iteration; max_num_tokens is {now.max_num_tokens}"
-    return None
-
-
-def _too_few_blocks(now: Now, plan: Plan, requests: dict[int, RequestView]) -> str | None:
+        yield f"computes {total} tokens in an iteration; max_num_tokens is {now.max_num_tokens}"
     free = now.free_blocks + sum(requests[number].own_blocks for number in plan.pause)
     needed = sum(now.blocks_needed(requests[number]) for number in {*plan.admit, *plan.compute})
     if needed > free:
-        return (
-            f"needs {needed} KV cache blocks, of which {free} are free; admit or compute fewer requests, or pause one"
-        )
-    return None
+        yield f"needs {needed} KV cache blocks, of which {free} are free; admit or compute fewer requests, or pause one"
 
 
 def _named(now: Now, plan: Plan) -> dict[int, RequestView]:

@@ -9,19 +9,36 @@ import math
 from collections import abc
 from collections.abc import Callable, Iterable, Iterator
 
-from inflight.engine.config import BuildConfig, Chunk, Request
+from inflight.engine.config import BuildConfig, Chunk, Request, Response
 from inflight.engine.kv_cache import BlockManager
 from inflight.engine.sampling import Sampler
 from inflight.engine.scheduler import Now, Plan, RequestView
 
 
 class Sequence:
-    """A request on its way through the engine; `ends_by_s`, on the executor's clock, is when its time is over."""
+    """A request on its way through the engine.
 
-    def __init__(self, request_id: int, request: Request, ends_by_s: float = math.inf):
+    Parameters
+    ----------
+    request_id : int
+    request : Request
+    receive : callable
+        Is given each of its responses.
+    ends_by_s : float
+        When its time is over, on the executor's clock.
+    """
+
+    def __init__(
+        self,
+        request_id: int,
+        request: Request,
+        receive: Callable[[Response], None] = lambda response: None,
+        ends_by_s: float = math.inf,
+    ):
         self.id = request_id
-        self.ends_by_s = ends_by_s
         self.request = request
+        self.receive = receive
+        self.ends_by_s = ends_by_s
         self.sampler = Sampler(request.sampling, request.end_id, request.bad_words)
         self.tokens = list(request.input_ids)  # prompt and answer so far
         self.answer: list[int] = []

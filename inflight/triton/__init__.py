@@ -7,8 +7,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submodules=["attached", "custom_batching", "keys", "repository", "telemetry"],
     submod_attrs={
         "server": ["ModelState", "Server", "tritonserver"],
-        "client": ["Answer", "Client", "Stream"],
+        "client": ["Answer", "Client", "Connection", "Stream"],
         "repository": ["GPT2", "batchers"],
-        "transport": ["Connection"],
     },
 )

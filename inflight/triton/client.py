@@ -5,55 +5,358 @@
     for piece in client.stream("Tell me a story.", max_tokens=100):
         print(piece, end="")
 
-Every trouble of a request, from whichever library, arrives as one `CourseError`.
+    with Connection("127.0.0.1:8001") as connection:    # any model, by its tensors' names
+        reply = connection.infer("text-embedding", {"text_input": text("a black hole")}, timeout_s=60)
+        reply.tensor("embedding")
+
+tritonclient speaks gRPC, httpx HTTP. Whatever they raise becomes a CourseError of one of three kinds: `ServerGone`,
+`NoAnswer` (in time), or `Refused` with Triton's reason.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import queue
+import re
+import ssl
 import threading
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any, NamedTuple
 
+import grpc
+import httpx
 import numpy as np
+import tritonclient.grpc as triton
 from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
-from tritonclient.utils import triton_to_np_dtype
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype, triton_to_np_dtype
 
 from inflight.errors import CourseError
-from inflight.triton import transport
+from inflight.triton import records
 from inflight.triton.repository.layout import BASELINE
-from inflight.triton.transport import Connection, NoAnswer, Refused, Reply
 
 ENGINE = "tensorrt_llm"
-STOP_TIMEOUT_S = 5
+START_AGAIN = "in a notebook by the cell that did, in a terminal by `inflight serve`"
+SHORT_TIMEOUT_S = 10  # of what Triton answers at once: health, metadata, statistics
 STOP_AGAIN_S = 0.1
+GIVE_UP_S = 1  # after its client has stopped waiting, the server ends a whole answer
+MOST_REASON_BYTES = (
+    1 << 20
+)  # why a model cannot be loaded, with its traceback: more than the 8,192 that gRPC lets through
+UNIX = "unix:"  # in front of the path of a socket, in place of an address
 
-OPTIONS = {
-    "temperature": np.float32,
-    "repetition_penalty": np.float32,
-    "presence_penalty": np.float32,
-    "frequency_penalty": np.float32,
-    "min_length": np.int32,
-    "random_seed": np.uint64,
-    "end_id": np.int32,
-    "num_return_sequences": np.int32,
-    "return_log_probs": np.bool_,
-    "exclude_input_in_output": np.bool_,
-}
-# Options of a text request: the ensemble's optional inputs and their types.
-TEXT_OPTIONS = {
-    **OPTIONS,
-    "top_k": np.int32,
-    "top_p": np.float32,
-    "stop_words": np.object_,
-    "bad_words": np.object_,
-    "beam_width": np.int32,
-}
-# The same for a token request: the engine's optional inputs.
-TOKEN_OPTIONS = {**OPTIONS, "runtime_top_k": np.int32, "runtime_top_p": np.float32}
+# In front of Triton's reasons; a connection that failed has no such thing to say.
+_PREFIX = re.compile(r"(\[request id: [^\]]*\] |in ensemble '[^']*', )+")
+# What Triton says itself under the status UNAVAILABLE, which is else that of a server that cannot be reached.
+_TRITONS_OWN = re.compile(
+    r"\[request id: |in ensemble |Request for unknown |Exceeds maximum queue size|Request timeout|"
+    r"This protocol is restricted|explicit model load "
+)
+_RESTRICTED = re.compile(r"This (API|protocol) is restricted, expecting header ")
+
+
+# What may go wrong ----------------------------------------------------------------------------------------------------
+
+
+class ServerGone(CourseError):
+    """Nobody answers at the address, or the connection broke."""
+
+
+class NoAnswer(CourseError):
+    """Nothing came within the time, or the client stopped waiting."""
+
+
+class Refused(CourseError):
+    """The server answered that it will not or cannot do it; the message is Triton's reason, without its prefixes."""
+
+
+@contextlib.contextmanager
+def errors(url: str, timeout_s: float | None = None) -> Iterator[None]:
+    """Whatever tritonclient, gRPC or httpx raise in the block, as a CourseError; see `course_error`."""
+    try:
+        yield
+    except (InferenceServerException, grpc.RpcError, httpx.RequestError, httpx.InvalidURL) as error:
+        raise course_error(error, url, timeout_s) from error
+    except ValueError as error:
+        if "closed" not in str(error):  # what gRPC says of a channel that this process has closed
+            raise
+        raise NoAnswer(f"The connection to {url} was closed before the answer was there.") from error
+
+
+def course_error(error: Exception, url: str, timeout_s: float | None = None) -> CourseError:
+    """What an exception of tritonclient, gRPC or httpx means: ServerGone, NoAnswer (in `timeout_s`), or Refused."""
+    status = error.status() or "" if isinstance(error, InferenceServerException) else ""
+    if isinstance(error, httpx.TimeoutException) or "DEADLINE_EXCEEDED" in status:
+        return _late(url, timeout_s)
+    if "CANCELLED" in status:
+        return NoAnswer(f"The request to {url} was ended before its answer was there.")
+    if isinstance(error, InferenceServerException):
+        message = error.message() or ""
+        if "UNAVAILABLE" not in status or _TRITONS_OWN.match(message):
+            return Refused(_reason(message))
+    return _gone(url)
+
+
+def _gone(url: str) -> ServerGone:
+    """Nobody answers at an address: how the server there died, if one of this user's has."""
+    if death := records.death(url):
+        return ServerGone(f"{death} The server at {url} does not answer any more. Start it again, {START_AGAIN}.")
+    return ServerGone(
+        f"The server at {url} does not answer, or went away in the middle of a request. Start it, {START_AGAIN}, and "
+        "check the port."
+    )
+
+
+def _late(url: str, timeout_s: float | None) -> NoAnswer:
+    if timeout_s is None:
+        return NoAnswer(f"No answer from {url} within {SHORT_TIMEOUT_S} s. Look at the server's log.")
+    return NoAnswer(
+        f"No answer from {url} within {timeout_s:g} s. Wait longer with timeout_s, or look at the server's log."
+    )
+
+
+def _reason(message: str) -> str:
+    if _RESTRICTED.match(message):
+        return (
+            "The server does this only for the user who started it, and the request had no key of theirs. Ask as that "
+            "user, on the same machine, and with the address that it said at its start"
+        )
+    prefix = _PREFIX.match(message)
+    return message[prefix.end() if prefix else 0 :].strip()
+
+
+def check_address(url: str) -> None:
+    """Refuse what is neither "host:port" nor "http://host:port", with a CourseError."""
+    scheme, _, rest = url.rpartition("://")
+    host, _, port = rest.partition("/")[0].rpartition(":")
+    if not url.startswith(UNIX) and not (scheme in ("", "http", "https") and host and port.isdecimal()):
+        raise CourseError(
+            f"{url!r} is no address of a server. Write host:port for gRPC, such as 127.0.0.1:8001, or http://host:port "
+            "for HTTP, such as http://127.0.0.1:8000."
+        )
+
+
+def is_http(url: str) -> bool:
+    """Whether an address is one of HTTP, "http://…" or "unix:/…", and not of gRPC, "host:port" or "unix:///…"."""
+    return url.startswith(("http://", "https://")) or (url.startswith(UNIX) and not url.startswith(f"{UNIX}//"))
+
+
+def _is_local(url: str) -> bool:
+    """Whether the address is on this machine, which no proxy is ever asked for."""
+    host = url.rpartition("://")[2].partition("/")[0].rpartition(":")[0]
+    return url.startswith(UNIX) or host in ("127.0.0.1", "localhost", "[::1]")
+
+
+# gRPC -----------------------------------------------------------------------------------------------------------------
+
+
+def text(*rows: str) -> np.ndarray:
+    """Texts as the array of a BYTES tensor, [rows, 1]."""
+    return np.array([[row.encode("utf-8")] for row in rows], np.object_)
+
+
+def tensors(arrays: dict[str, np.ndarray]) -> list[triton.InferInput]:
+    """Arrays by name as inputs of a request; the datatype is that of the array, BYTES for objects."""
+    return [
+        triton.InferInput(name, array.shape, np_to_triton_dtype(array.dtype)).set_data_from_numpy(array)
+        for name, array in arrays.items()
+    ]
+
+
+class Reply(NamedTuple):
+    """What came back for a request: tensors, or the reason why there are none.
+
+    Attributes
+    ----------
+    number : int
+        The number that the sender gave to the request, or to the stream.
+    arrived_s : float
+        When it arrived, in seconds of `time.perf_counter`.
+    result : InferResult
+        tritonclient's; None when there is an error.
+    error : ServerGone, NoAnswer, Refused or None
+    """
+
+    number: int
+    arrived_s: float
+    result: Any
+    error: CourseError | None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether Triton says that nothing more comes for the request; asked for when it is sent."""
+        return self.result.get_response().parameters["triton_final_response"].bool_param
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no tensors: a final response may be nothing but that."""
+        return not self.result.get_response().outputs
+
+    def tensor(self, name: str) -> np.ndarray:
+        """The array of an output that the reply has."""
+        return self.result.as_numpy(name)
+
+
+class Connection:
+    """A gRPC connection to one server, over which any number of threads may send.
+
+    Parameters
+    ----------
+    url : str
+        "host:port".
+    arrived : SimpleQueue, optional
+        Where the replies to `send` and `send_on_stream` are put; several connections may share one.
+
+    Attributes
+    ----------
+    triton : tritonclient.grpc.InferenceServerClient
+        For all else that a server does; what it raises, `errors` turns into sentences.
+    """
+
+    def __init__(self, url: str, arrived: queue.SimpleQueue[Reply] | None = None):
+        if is_http(url):
+            raise CourseError(f"{url} is an address for HTTP, and here gRPC is needed: write host:port of its gRPC.")
+        check_address(url)
+        self.url = url
+        self.arrived: queue.SimpleQueue[Reply] = queue.SimpleQueue() if arrived is None else arrived
+        options = [  # tritonclient's own, and for this machine no proxy, which would get what is sent
+            ("grpc.max_send_message_length", triton.MAX_GRPC_MESSAGE_SIZE),
+            ("grpc.max_receive_message_length", triton.MAX_GRPC_MESSAGE_SIZE),
+            ("grpc.enable_http_proxy", int(not _is_local(url))),
+            ("grpc.max_metadata_size", MOST_REASON_BYTES),
+        ]
+        self.triton = triton.InferenceServerClient(url, channel_args=options)
+        self._has_stream = False
+
+    def infer(self, model: str, arrays: dict[str, np.ndarray], timeout_s: float, **options) -> Reply:
+        """Send a request and wait for its reply; `options` as tritonclient's: request_id, parameters, priority, ...
+
+        Raises
+        ------
+        CourseError
+            ServerGone, NoAnswer within `timeout_s`, or Refused.
+        """
+        with errors(self.url, timeout_s):
+            result = self.triton.infer(model, tensors(arrays), client_timeout=timeout_s, **options)
+        return Reply(0, time.perf_counter(), result, None)
+
+    def send(self, number: int, model: str, arrays: dict[str, np.ndarray], **options) -> None:
+        """Send a request; its reply, with `number`, is put into `arrived`. Options as for `infer`."""
+        with errors(self.url):
+            self.triton.async_infer(model, tensors(arrays), partial(self._arrive, number), **options)
+
+    def open_stream(self, number: int = 0) -> None:
+        """Open the connection's stream: requests on it reach the server in their order. Its replies have `number`."""
+        with errors(self.url):
+            self.triton.start_stream(partial(self._arrive, number))
+        self._has_stream = True
+
+    def send_on_stream(self, model: str, arrays: dict[str, np.ndarray], request_id: str = "", **options) -> None:
+        """Send a request on the stream; options as tritonclient's: enable_empty_final_response, sequence_id, ..."""
+        # A stream that is broken refuses; by then its callback has got the error that broke it, which says more.
+        with contextlib.suppress(InferenceServerException):
+            self.triton.async_stream_infer(model, tensors(arrays), request_id=request_id, **options)
+
+    def next_reply(self, timeout_s: float) -> Reply:
+        """The next that arrives; its `error` is not raised. NoAnswer when nothing does within `timeout_s`."""
+        try:
+            return self.arrived.get(timeout=timeout_s)
+        except queue.Empty:
+            raise _late(self.url, timeout_s) from None
+
+    def _arrive(self, number: int, result: triton.InferResult | None, error: InferenceServerException | None) -> None:
+        arrived_s = time.perf_counter()
+        trouble = None if error is None else course_error(error, self.url)
+        # The error of a request on a stream has no status; one that has a status has ended the stream.
+        if self._has_stream and error is not None and error.status() and isinstance(trouble, Refused):
+            trouble = _gone(self.url)
+        self.arrived.put(Reply(number, arrived_s, result, trouble))
+
+    def connect(self) -> None:
+        """Make the connection now, so that it is no part of the first request. Raises ServerGone."""
+        with errors(self.url):
+            self.triton.is_server_live(client_timeout=SHORT_TIMEOUT_S)
+
+    def close(self) -> None:
+        """End the stream with all that is under way on it, and the connection."""
+        if self._has_stream:
+            self.triton.stop_stream(cancel_requests=True)
+            self._has_stream = False
+        self.triton.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
+# HTTP -----------------------------------------------------------------------------------------------------------------
+
+
+def http_client(url: str, timeout_s: float = SHORT_TIMEOUT_S) -> httpx.Client:
+    """A client of httpx for "http://host:port", or for the socket at "unix:/…"."""
+    path = url.removeprefix(UNIX) if url.startswith(UNIX) else None
+    return httpx.Client(
+        base_url="http://localhost" if path else url,
+        transport=httpx.HTTPTransport(uds=path) if path else None,
+        timeout=timeout_s,
+        verify=_tls(),
+        trust_env=not _is_local(url),  # a proxy would get what is sent
+        follow_redirects=False,  # another address would
+    )
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """Made once: httpx makes one for every call otherwise, which takes longer than the call."""
+    return httpx.create_ssl_context()
+
+
+def get_json(url: str, path: str, timeout_s: float | None = None) -> Any:
+    """What an endpoint tells, as in `get_json(server.http_url, "/v2/models/stats")`. Raises a CourseError."""
+    with errors(url, timeout_s), http_client(url, timeout_s or SHORT_TIMEOUT_S) as http:
+        return _content(http.get(path))
+
+
+def get_text(url: str) -> str:
+    """A page, such as /metrics; of a private server the path of its socket, "unix:/…". Raises a CourseError."""
+    with errors(url), http_client(url) as http:
+        return http.get("/metrics" if url.startswith(UNIX) else url).text
+
+
+def is_ok(url: str, path: str, timeout_s: float = SHORT_TIMEOUT_S) -> bool:
+    """Whether an endpoint of health answers, and answers yes."""
+    try:
+        with http_client(url, timeout_s) as http:
+            return http.get(path).status_code == 200
+    except (httpx.RequestError, httpx.InvalidURL):
+        return False
+
+
+def _content(response: httpx.Response, piece: str | None = None) -> Any:
+    """The JSON of an answer, or of one of its pieces; `Refused` with the reason where it says no."""
+    found = response.text if piece is None else piece
+    try:
+        content = json.loads(found)
+    except json.JSONDecodeError:
+        content = None
+    if isinstance(content, dict) and isinstance(content.get("error"), str):
+        raise Refused(_reason(content["error"]))
+    if content is None or response.is_error:  # Triton gives a reason with each of these
+        raise Refused(
+            f"What answers at {response.url} is not Triton's HTTP: status {response.status_code} and {found[:200]!r}. "
+            "By default HTTP has port 8000, gRPC 8001 and the metrics 8002."
+        )
+    return content
+
+
+# Answers --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -144,7 +447,7 @@ class Client:
     model : str
         The text model; `ask_tokens` and `stream_tokens` always go to `tensorrt_llm`.
     timeout_s : float
-        Longest time to wait for the next piece of an answer.
+        Longest time to wait for a whole answer, or for the next piece of one. The server gives a whole answer up then.
 
     Raises
     ------
@@ -153,12 +456,12 @@ class Client:
     """
 
     def __init__(self, url: str, model: str = "ensemble", timeout_s: float = 120):
-        transport.check_address(url)
+        check_address(url)
         self.url = url.rstrip("/")
         self.model = model
         self.timeout_s = timeout_s
         self._configs: dict[str, ModelConfig] = {}
-        self._http = transport.is_http(self.url)
+        self._http = is_http(self.url)
         self._connection = None if self._http else Connection(self.url)
 
     # Text -------------------------------------------------------------------------------------------------------------
@@ -180,27 +483,25 @@ class Client:
             Most tokens of the answer.
         stop_after_s : float, optional
             Have the engine end the answer this many seconds after the request was sent: it has the tokens so far.
+            Of a model that an engine is behind.
         request_id : str, optional
             What the request is called in the server's log, and what a stop request names; by default a new name. Two
             requests with one name are stopped together.
         **options
-            See `TEXT_OPTIONS`: temperature, top_k, stop_words, ...
+            The model's other inputs by name: temperature, top_k, stop_words, ...
 
         Raises
         ------
         CourseError
-            The server refused the request, did not answer in time, or died; or `stop_after_s` for a model that no
-            engine is behind.
+            The server refused the request, did not answer in time, or died; the model has no such input.
         """
         inputs = {"text_input": text, "max_tokens": max_tokens, **options}
         request_id = request_id or uuid.uuid4().hex
         if stop_after_s is not None and self.model == BASELINE:
             raise CourseError(f"{BASELINE} cannot end a whole answer early: ask for it in pieces, or for fewer tokens.")
         if self._http:
-            with _after(stop_after_s, lambda: self._stop_in_engine_http(request_id)):
-                return self._ask_http(inputs, request_id)
-        with _after(stop_after_s, lambda: self._stop_in_engine(request_id)):
-            return self._ask_grpc(self.model, _arrays(inputs, TEXT_OPTIONS), _text, request_id)
+            return self._ask_http(inputs, request_id, stop_after_s)
+        return self._ask_grpc(self.model, inputs, _text, request_id, stop_after_s)
 
     def stream(
         self,
@@ -213,12 +514,9 @@ class Client:
         """Ask for an answer in pieces, as they are made. The model must be decoupled. Parameters as `ask`."""
         inputs = {"text_input": text, "max_tokens": max_tokens, **options, "stream": True}
         request_id = request_id or uuid.uuid4().hex
-        pieces = (
-            self._stream_http(inputs, request_id)
-            if self._http
-            else self._stream_grpc(self.model, _arrays(inputs, TEXT_OPTIONS), _text, request_id)
-        )
-        return Stream(pieces, stop_after_s)
+        if self._http:
+            return Stream(self._stream_http(inputs, request_id), stop_after_s)
+        return Stream(self._stream_grpc(self.model, inputs, _text, request_id), stop_after_s)
 
     # Tokens -----------------------------------------------------------------------------------------------------------
 
@@ -230,11 +528,9 @@ class Client:
         request_id: str | None = None,
         **options,
     ) -> Answer:
-        """Ask the engine itself for the whole answer to `input_ids`; options as in `TOKEN_OPTIONS`. gRPC only."""
-        arrays = _token_inputs(input_ids, request_output_len, options)
-        request_id = request_id or uuid.uuid4().hex
-        with _after(stop_after_s, lambda: self._stop_in_engine(request_id)):
-            return self._ask_grpc(ENGINE, arrays, _token_ids, request_id)
+        """Ask the engine itself for the whole answer to `input_ids`; options are its other inputs. gRPC only."""
+        inputs = _token_inputs(input_ids, request_output_len, options)
+        return self._ask_grpc(ENGINE, inputs, _token_ids, request_id or uuid.uuid4().hex, stop_after_s)
 
     def stream_tokens(
         self,
@@ -250,45 +546,52 @@ class Client:
         stop early.
         """
         inputs = _token_inputs(input_ids, request_output_len, {**options, "streaming": True})
-        request_id = request_id or uuid.uuid4().hex
-        return Stream(self._stream_grpc(ENGINE, inputs, _token_ids, request_id, stop_after_s))
+        return Stream(self._stream_grpc(ENGINE, inputs, _token_ids, request_id or uuid.uuid4().hex, stop_after_s))
 
     # The server -------------------------------------------------------------------------------------------------------
 
     def is_live(self) -> bool:
         """Whether the server answers, whatever its models do."""
-        return transport.is_ok(self.url, "/v2/health/live") if self._http else self._grpc.is_live()
+        if self._http:
+            return is_ok(self.url, "/v2/health/live")
+        return self._says(self._grpc.triton.is_server_live)
 
     def is_ready(self) -> bool:
         """Whether the server answers, every model it was told to load is ready, and this client's is among them."""
         if self._http:
-            paths = "/v2/health/ready", f"/v2/models/{self.model}/ready"
-            return all(transport.is_ok(self.url, path) for path in paths)
-        return self._grpc.is_ready() and self._grpc.is_model_ready(self.model)
+            return all(is_ok(self.url, path) for path in ("/v2/health/ready", f"/v2/models/{self.model}/ready"))
+        ask = self._grpc.triton
+        return self._says(ask.is_server_ready) and self._says(partial(ask.is_model_ready, self.model))
+
+    def _says(self, ask: Callable[..., bool]) -> bool:
+        with contextlib.suppress(CourseError), errors(self.url):
+            return ask(client_timeout=SHORT_TIMEOUT_S)
+        return False
 
     def metadata(self, model: str | None = None) -> dict:
         """A model's inputs and outputs, as the server tells them: name, datatype, shape."""
         model = model or self.model
         if self._http:
-            return transport.get_json(self.url, f"/v2/models/{model}", self.timeout_s)
-        return self._grpc.metadata(model, self.timeout_s)
+            return get_json(self.url, f"/v2/models/{model}", self.timeout_s)
+        with errors(self.url, self.timeout_s):
+            return self._grpc.triton.get_model_metadata(model, as_json=True, client_timeout=self.timeout_s)
 
     def is_decoupled(self, model: str | None = None) -> bool:
         """Whether a model may answer a request several times: over gRPC it answers on a stream only then."""
         return self.config(model).model_transaction_policy.decoupled
 
     def config(self, model: str | None = None) -> ModelConfig:
-        """A model's config, as the server has it: what it takes, and how it answers."""
-        return self._config(model or self.model)
-
-    def _config(self, model: str, timeout_s: float | None = None) -> ModelConfig:
+        """A model's config, as the server has it: what it takes, and how it answers. It is asked for once."""
+        model = model or self.model
         if model not in self._configs:
-            timeout_s = timeout_s or self.timeout_s
             if self._http:
-                content = transport.get_json(self.url, f"/v2/models/{model}/config", timeout_s)
-                self._configs[model] = from_json(content)
+                told = get_json(self.url, f"/v2/models/{model}/config", self.timeout_s)
+                # Of a newer server, without the fields that are unknown here.
+                self._configs[model] = json_format.ParseDict(told, ModelConfig(), ignore_unknown_fields=True)
             else:
-                self._configs[model] = self._grpc.config(model, timeout_s)
+                with errors(self.url, self.timeout_s):
+                    answer = self._grpc.triton.get_model_config(model, client_timeout=self.timeout_s)
+                self._configs[model] = answer.config
         return self._configs[model]
 
     def close(self) -> None:
@@ -309,80 +612,82 @@ class Client:
             raise CourseError(f"Tokens go over gRPC: make the client with the host:port of gRPC, not with {self.url}.")
         return self._connection
 
-    def _stop_in_engine(self, request_id: str) -> None:
-        """End the engine's part of an ensemble request that nobody waits for any more.
-
-        Triton does not pass a cancellation on from an ensemble to its models, but it passes on the request's id.
-        """
-        with suppress(CourseError):  # a server or an engine that is gone has nothing left to stop
-            stop = fit(_stop_arrays(), self._config(ENGINE, STOP_TIMEOUT_S))
-            with Connection(self.url) as connection:
-                connection.open_stream()
-                connection.send_on_stream(ENGINE, stop, request_id)
-                connection.next_reply(STOP_TIMEOUT_S)
-
-    def _ask_grpc(self, model: str, arrays: dict[str, np.ndarray], read, request_id: str) -> Answer:
+    def _ask_grpc(self, model: str, inputs: dict, read, request_id: str, stop_after_s: float | None) -> Answer:
         started, connection = time.perf_counter(), self._grpc
-        if self.is_decoupled(model):  # such a model answers only on a stream
-            pieces = list(self._stream_grpc(model, arrays, read, request_id))
-        else:
-            arrays = fit(arrays, self._config(model))
-            try:
-                reply = connection.infer(
-                    model, arrays, self.timeout_s, request_id=request_id, timeout=int(self.timeout_s * 1e6)
-                )
+        timeout_us = int((self.timeout_s + GIVE_UP_S) * 1e6)
+        with _after(stop_after_s, lambda: self._stop(request_id)):
+            if self.is_decoupled(model):  # such a model answers only on a stream
+                pieces = list(self._stream_grpc(model, inputs, read, request_id, timeout=timeout_us))
+            else:
+                arrays = arrays_for(self.config(model), inputs)
+                reply = connection.infer(model, arrays, self.timeout_s, request_id=request_id, timeout=timeout_us)
                 pieces = [read(reply)]
-            except NoAnswer:  # nobody waits any longer: the time is up, or `close` was called meanwhile
-                if model not in (ENGINE, BASELINE):
-                    self._stop_in_engine(request_id)
-                raise
         return Answer(pieces, [time.perf_counter() - started] * len(pieces))
 
     def _stream_grpc(
-        self, model: str, arrays: dict[str, np.ndarray], read, request_id: str, stop_after_s: float | None = None
+        self, model: str, inputs: dict, read, request_id: str, stop_after_s: float | None = None, **options
     ) -> Generator:
-        """Yield pieces until the server says that the last has been sent."""
-        url, is_over = self._grpc.url, False
-        arrays = fit(arrays, self._config(model))
+        """Yield pieces until the server says that the last has been sent; closing the connection ends the request."""
+        url, arrays = self._grpc.url, arrays_for(self.config(model), inputs)
         num_unfinished = 1  # requests on this stream: the stop request gets a final response of its own
         stop_at = None if stop_after_s is None else time.perf_counter() + stop_after_s
-        try:
-            with Connection(url) as connection:
-                connection.open_stream()
-                connection.send_on_stream(model, arrays, request_id, enable_empty_final_response=True)
-                while not is_over:
-                    wait_s = self.timeout_s if stop_at is None else max(0.0, stop_at - time.perf_counter())
-                    try:
-                        reply = connection.next_reply(wait_s)
-                    except NoAnswer:
-                        if stop_at is None:
-                            raise
-                        stop_at = None
-                        connection.send_on_stream(model, fit(_stop_arrays(), self._config(model)), request_id)
-                        num_unfinished += 1
-                        continue
-                    if reply.error is not None:
-                        is_over = True
-                        raise reply.error
-                    num_unfinished -= reply.is_final
-                    is_over = num_unfinished == 0
-                    if not reply.is_empty:
-                        yield read(reply)
-        finally:
-            if not is_over and model not in (ENGINE, BASELINE):
-                self._stop_in_engine(request_id)
+        with Connection(url) as connection:
+            connection.open_stream()
+            connection.send_on_stream(model, arrays, request_id, enable_empty_final_response=True, **options)
+            while num_unfinished:
+                wait_s = self.timeout_s if stop_at is None else max(0.0, stop_at - time.perf_counter())
+                try:
+                    reply = connection.next_reply(wait_s)
+                except NoAnswer:
+                    if stop_at is None:
+                        raise
+                    stop_at = None
+                    connection.send_on_stream(model, arrays_for(self.config(model), STOP), request_id)
+                    num_unfinished += 1
+                    continue
+                if reply.error is not None:
+                    raise reply.error
+                num_unfinished -= reply.is_final
+                if not reply.is_empty:
+                    yield read(reply)
 
     # HTTP -------------------------------------------------------------------------------------------------------------
 
-    def _ask_http(self, inputs: dict, request_id: str) -> Answer:
-        content = self._body(inputs, request_id)
+    def _ask_http(self, inputs: dict, request_id: str, stop_after_s: float | None) -> Answer:
+        body = self._body(inputs, request_id)
         started, path = time.perf_counter(), f"/v2/models/{self.model}/generate"
         try:
-            reply = transport.post_json(self.url, path, content, self.timeout_s)
+            with (
+                _after(stop_after_s, lambda: self._stop(request_id)),
+                errors(self.url, self.timeout_s),
+                http_client(self.url, self.timeout_s) as http,
+            ):
+                reply = _content(http.post(path, content=body))
         except NoAnswer:
-            self._stop_in_engine_http(request_id)
+            self._stop(request_id)  # HTTP has no way to say how long one waits
             raise
         return Answer([self._text_of(reply)], [time.perf_counter() - started])
+
+    def _stream_http(self, inputs: dict, request_id: str) -> Generator[str, None, None]:
+        body, path = self._body(inputs, request_id), f"/v2/models/{self.model}/generate_stream"
+        with (
+            errors(self.url, self.timeout_s),
+            http_client(self.url, self.timeout_s) as http,
+            http.stream("POST", path, content=body) as response,
+        ):
+            if response.is_error:
+                _content(response, response.read().decode("utf-8", "replace"))
+            for line in response.iter_lines():
+                if line.startswith("data:"):
+                    yield self._text_of(_content(response, line.removeprefix("data:")))
+
+    def _body(self, inputs: dict, request_id: str) -> str:
+        """Inputs of a text request as JSON; names and types are checked as they are for gRPC."""
+        blanks = {name: "" for name in arrays_for(self.config(), inputs) if name not in inputs}
+        try:
+            return json.dumps({**blanks, **inputs, "id": request_id}, allow_nan=False)
+        except ValueError as error:
+            raise CourseError(f"The request cannot be written as JSON ({error}): give finite numbers.") from None
 
     def _text_of(self, reply: object) -> str:
         """The text in what HTTP brought; CourseError where there is none, as from another kind of server."""
@@ -392,90 +697,81 @@ class Client:
             f"{self.model} at {self.url} answered without a text_output: name a model that answers with text."
         )
 
-    def _stream_http(self, inputs: dict, request_id: str) -> Generator[str, None, None]:
-        is_over, path = False, f"/v2/models/{self.model}/generate_stream"
-        content = self._body(inputs, request_id)
-        try:
-            with closing(transport.post_stream(self.url, path, content, self.timeout_s)) as pieces:
-                for piece in pieces:
-                    yield self._text_of(piece)
-            is_over = True
-        except Refused:
-            is_over = True
-            raise
-        finally:
-            if not is_over:
-                self._stop_in_engine_http(request_id)
+    # A stop -----------------------------------------------------------------------------------------------------------
 
-    def _body(self, inputs: dict, request_id: str) -> dict:
-        """Inputs of a text request as JSON's content; names and types are checked as they are for gRPC."""
-        fitted = fit(_arrays(inputs, TEXT_OPTIONS), self._config(self.model))
-        blanks = {name: "" for name in fitted if name not in inputs}
-        return {**blanks, **inputs, "id": request_id}
-
-    def _stop_in_engine_http(self, request_id: str) -> None:
-        """As `_stop_in_engine`. A server that is gone has nothing left to stop."""
-        stop = {name: array.item() for name, array in _stop_arrays().items()}
-        path = f"/v2/models/{ENGINE}/generate_stream"
-        with (
-            suppress(CourseError),
-            closing(transport.post_stream(self.url, path, {**stop, "id": request_id}, STOP_TIMEOUT_S)) as pieces,
-        ):
-            for _ in pieces:  # until the engine has ended it
-                pass
+    def _stop(self, request_id: str) -> None:
+        """Have the engine end a request, of whatever model: an ensemble passes the id on."""
+        with contextlib.suppress(CourseError):
+            if self._http:
+                body, path = json.dumps({**STOP, "id": request_id}), f"/v2/models/{ENGINE}/generate_stream"
+                with errors(self.url), http_client(self.url) as http:
+                    http.post(path, content=body)
+                return
+            with Connection(self.url) as connection:
+                connection.open_stream()
+                connection.send_on_stream(ENGINE, arrays_for(self.config(ENGINE), STOP), request_id)
+                connection.next_reply(SHORT_TIMEOUT_S)
 
 
-# Tensors --------------------------------------------------------------------------------------------------------------
+# A request's tensors --------------------------------------------------------------------------------------------------
+
+WORDS = ("bad_words", "stop_words")  # which TensorRT-LLM 0.5 requires
+STOP = {"input_ids": 0, "input_lengths": 0, "request_output_len": 0, "stop": True}  # what is required, and `stop`
 
 
-def _arrays(inputs: dict, options: dict) -> dict[str, np.ndarray]:
-    """Inputs of a text request as arrays with a batch dimension: [1, n]."""
-    types = {"text_input": np.object_, "max_tokens": np.int32, "stream": np.bool_, **options}
-    return {name: _array(name, value, types) for name, value in inputs.items()}
-
-
-def _token_inputs(input_ids: list[int], request_output_len: int, options: dict) -> dict[str, np.ndarray]:
-    inputs = {
+def _token_inputs(input_ids: list[int], request_output_len: int, options: dict) -> dict:
+    return {
         "input_ids": input_ids,
         "input_lengths": len(input_ids),
         "request_output_len": request_output_len,
         **options,
     }
-    types = {
-        "input_ids": np.int32,
-        "input_lengths": np.int32,
-        "request_output_len": np.int32,
-        "streaming": np.bool_,
-        **TOKEN_OPTIONS,
+
+
+def arrays_for(config: ModelConfig, inputs: dict) -> dict[str, np.ndarray]:
+    """Inputs of a request, by name a value or a list of values, as arrays of the model's own types.
+
+    Each has the shape [1, n], or [n] where the model has no batch dimension, with more dimensions of 1 in front where
+    the model has them. Words that it requires are blank where none are given.
+
+    Raises
+    ------
+    CourseError
+        The model has no such input, or the input does not take such a value.
+    """
+    known = {tensor.name: tensor for tensor in config.input}
+    blanks = {name: b"" for name in WORDS if name in known and not known[name].optional}
+    if unknown := next((name for name in inputs if name not in known), None):
+        raise CourseError(f"There is no option {unknown!r}. There are: {', '.join(known)}.")
+    return {
+        name: _array(known[name], value, bool(config.max_batch_size)) for name, value in {**blanks, **inputs}.items()
     }
-    return {name: _array(name, value, types) for name, value in inputs.items()}
 
 
-def _array(name: str, value, types: dict) -> np.ndarray:
-    if name not in types:
-        raise CourseError(f"There is no option {name!r}. There are: {', '.join(types)}.")
-    values = value if isinstance(value, (list, tuple)) else [value]
+def _array(tensor: Any, value: Any, is_batched: bool) -> np.ndarray:
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    kind = DataType.Name(tensor.data_type).removeprefix("TYPE_")
+    wanted = np.dtype(np.object_ if kind == "STRING" else triton_to_np_dtype(kind))
     try:
-        if types[name] is np.object_:
-            return np.array(
-                [[item if isinstance(item, bytes) else item.encode("utf-8") for item in values]], np.object_
-            )
-        if issubclass(types[name], np.integer):
-            _check_whole(values, np.iinfo(types[name]))
-        return np.array([values], types[name])
+        if wanted == np.object_:
+            values = [item if isinstance(item, bytes) else item.encode("utf-8") for item in values]
+        elif np.issubdtype(wanted, np.integer):
+            values = [_whole(item, np.iinfo(wanted)) for item in values]
+        return np.array(values, wanted).reshape([1] * (is_batched + len(tensor.dims) - 1) + [-1])
     except (ValueError, OverflowError, AttributeError, TypeError) as error:
-        raise CourseError(
-            f"{name} is {value!r}, which cannot be sent as {np.dtype(types[name]).name} ({error})."
-        ) from None
+        raise CourseError(f"{tensor.name} is {value!r}, which cannot be sent as {kind} ({error}).") from None
 
 
-def _check_whole(values: Sequence, limits: np.iinfo) -> None:
-    """Refuse what numpy would cut to fit."""
-    if not all(isinstance(value, (int, np.integer)) and limits.min <= value <= limits.max for value in values):
+def _whole(value: Any, limits: np.iinfo) -> int:
+    """Refuse what numpy would cut to fit. -1 says "none"; where there are no negative numbers, the largest does."""
+    if value == -1 and limits.min == 0:
+        return limits.max
+    if not isinstance(value, (int, np.integer)) or not limits.min <= value <= limits.max:
         raise ValueError(f"it takes whole numbers from {limits.min} to {limits.max}")
+    return int(value)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _after(seconds: float | None, stop: Callable[[], None]) -> Iterator[None]:
     """Have `stop` called after so many seconds, and again until the block has ended; None: never.
 
@@ -501,48 +797,9 @@ def _after(seconds: float | None, stop: Callable[[], None]) -> Iterator[None]:
         thread.join()
 
 
-def _stop_arrays() -> dict[str, np.ndarray]:
-    """A stop request: what is required, with any content, and `stop`."""
-    zero = np.zeros((1, 1), np.int32)
-    return {"input_ids": zero, "input_lengths": zero, "request_output_len": zero, "stop": np.array([[True]])}
-
-
 def _text(reply: Reply) -> str:
     return reply.tensor("text_output").reshape(-1)[0].decode("utf-8")
 
 
 def _token_ids(reply: Reply) -> list[int]:
     return reply.tensor("output_ids").reshape(-1).tolist()
-
-
-# What the model takes ------------------------------------------------------------------------------------------------
-# Its contract may be an older one, or the model a plainer one: its config says so.
-
-WORDS = ("bad_words", "stop_words")  # which TensorRT-LLM 0.5 requires
-
-
-def from_json(content: dict) -> ModelConfig:
-    """The config that a server tells over HTTP; of a newer server, without the fields that are unknown here."""
-    return json_format.ParseDict(content, ModelConfig(), ignore_unknown_fields=True)
-
-
-def fit(arrays: dict[str, np.ndarray], config: ModelConfig) -> dict[str, np.ndarray]:
-    """Arrays of a request, [1, n] each, as the model of `config` takes them.
-
-    Whole numbers get the model's own type, words that it requires are blank where none are given, and the batch
-    dimension goes where the model has none. What the model does not know is left as it is, for the server to refuse.
-    """
-    inputs = {tensor.name: tensor for tensor in config.input}
-    blanks = {name: np.array([[b""]], np.object_) for name in WORDS if name in inputs and not inputs[name].optional}
-    return {
-        name: _fit(array, inputs[name], config.max_batch_size > 0) if name in inputs else array
-        for name, array in {**blanks, **arrays}.items()
-    }
-
-
-def _fit(array: np.ndarray, tensor, is_batched: bool) -> np.ndarray:
-    if np.issubdtype(array.dtype, np.integer):
-        wanted = np.dtype(triton_to_np_dtype(DataType.Name(tensor.data_type).removeprefix("TYPE_")))
-        if np.issubdtype(wanted, np.integer):
-            array = array.astype(wanted)
-    return array[0] if not is_batched and array.ndim == len(tensor.dims) + 1 else array

@@ -10,24 +10,33 @@ Triton takes the first library that it finds: the one that the model's parameter
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 from inflight import files
 from inflight.errors import CourseError
 from inflight.paths import ASSETS
-from inflight.triton import batch_library
 
 SOURCES = ASSETS / "batching"
 COMPILERS = ("cc", "gcc", "clang")
-OPTIONS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror=implicit-function-declaration", "-shared", "-fPIC")
+FUNCTIONS = (
+    "TRITONBACKEND_ModelBatcherInitialize",
+    "TRITONBACKEND_ModelBatcherFinalize",
+    "TRITONBACKEND_ModelBatchInitialize",
+    "TRITONBACKEND_ModelBatchIncludeRequest",
+    "TRITONBACKEND_ModelBatchFinalize",
+)
+OPTIONS = (
+    *("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror=implicit-function-declaration", "-shared", "-fPIC"),
+    *(
+        f"-Wl,--require-defined={name}" for name in FUNCTIONS
+    ),  # Triton never comes back from loading one that lacks some
+)
 
 
 def build(source: str | Path, target: str | Path) -> Path:
@@ -54,12 +63,19 @@ def build(source: str | Path, target: str | Path) -> Path:
     source, target = Path(source), Path(target).absolute()
     if not source.is_file():
         raise CourseError(f"There is no source {source}. Name a C file, such as {SOURCES / 'volume.c'}.")
-    with _replaced(target) as aside:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        aside = files.new_file_beside(target)
+    except OSError as error:
+        raise CourseError(f"{target} cannot be written ({error.strerror}). Name another place.") from error
+    try:
         command = [*compiler(), *OPTIONS, f"-I{SOURCES}", "-o", str(aside), str(source)]
         done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")
         if done.returncode != 0:
-            raise CourseError(_compiler_reason(source, done.stderr))
-        _refuse_if_not_one(aside, target)
+            raise CourseError(_reason(source, done.stderr))
+        os.replace(aside, target)
+    finally:
+        aside.unlink(missing_ok=True)
     return target
 
 
@@ -82,32 +98,16 @@ def compiler() -> list[str]:
     )
 
 
-def _compiler_reason(source: Path, output: str) -> str:
-    """The first error that a compiler reports, in a sentence."""
+def _reason(source: Path, output: str) -> str:
+    """The first error that a compiler reports, in a sentence; of a linker, the functions that it misses."""
     place = re.search(r"^(.+?):(\d+):\d+: (?:fatal )?error: (.+)$", output, re.MULTILINE)
     if place:
         where = f"{Path(place[1]).name}, line {place[2]}"
         return f"{source} does not compile: {where}: {place[3].rstrip('?.')}. Correct it and build again."
+    if missing := [name for name in FUNCTIONS if re.search(rf"\b{name}\b", output)]:
+        return (
+            f"{source} does not define all functions of a batching library: {', '.join(missing)}. Write what is "
+            "missing and build it again."
+        )
     lines = [line for line in output.splitlines() if line.strip()] or ["the compiler gives no reason"]
     return f"{source} does not become a library: {lines[0].strip()}. Correct it and build again."
-
-
-def _refuse_if_not_one(library: Path, called: Path) -> None:
-    problem = batch_library.check(library)
-    if problem:
-        raise CourseError(f"{problem.message} {problem.fix}".replace(str(library), str(called)))
-
-
-@contextlib.contextmanager
-def _replaced(target: Path) -> Iterator[Path]:
-    """A file beside `target` that takes its place when the block ends well; who has the old one open keeps it."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        aside = files.new_file_beside(target)
-        try:
-            yield aside
-            os.replace(aside, target)
-        finally:
-            aside.unlink(missing_ok=True)
-    except OSError as error:
-        raise CourseError(f"{target} cannot be written ({error.strerror}). Name another place.") from error

@@ -102,7 +102,7 @@ def _watch(server: subprocess.Popen) -> str:
         if 0 in ready:
             return ""
         if ended in ready:
-            return f"tritonserver {_how(os.waitid(os.P_PIDFD, ended, os.WEXITED | os.WNOWAIT))}."
+            return f"tritonserver {_ended(server.wait())}."
         before, dead = dead, set()
         for pid in _children(server.pid):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -110,20 +110,15 @@ def _watch(server: subprocess.Popen) -> str:
                     models[pid] = _model(pid) or models.get(pid, "")
                 elif pid in before:  # of one that is unloaded Triton takes leave at once
                     name = f"the model {models[pid]!r}" if models.get(pid) else "a model"
-                    return f"The process of {name} {_ended(int(_stat(pid)[-1]))}, and Triton was ended with it."
+                    code = os.waitstatus_to_exitcode(int(_stat(pid)[-1]))
+                    return f"The process of {name} {_ended(code)}, and Triton was ended with it."
                 else:
                     dead.add(pid)
 
 
-def _how(result) -> str:
-    return _ended(result.si_status if result.si_code != os.CLD_EXITED else result.si_status << 8)
-
-
-def _ended(status: int) -> str:
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        return f"was ended by signal {number} ({signal.strsignal(number)})"
-    return f"ended with exit status {os.WEXITSTATUS(status)}"
+def _ended(code: int) -> str:
+    """What became of a process; its code is minus the signal that ended it."""
+    return f"was ended by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"ended with exit status {code}"
 
 
 def _stop(server: subprocess.Popen) -> None:
@@ -138,11 +133,14 @@ def _stop(server: subprocess.Popen) -> None:
 
 
 def end_processes(prefix: str) -> None:
-    """End a server and its models' processes, whoever their parent is by now: the prefix is in their arguments."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if int(folder.name) != os.getpid() and prefix.encode() in (folder / "cmdline").read_bytes():
-                os.kill(int(folder.name), signal.SIGKILL)
+    """End a server and its models' processes, whoever their parent is by now: the prefix is in their arguments.
+
+    Until none is found: one may have been started since the last look.
+    """
+    while found := [pid for pid in _processes() if prefix.encode() in _arguments(pid)]:
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def remove_shared_memory(prefix: str) -> None:
@@ -195,9 +193,22 @@ def _children(pid: int) -> list[int]:
     return found
 
 
+def _processes() -> list[int]:
+    """All but this one."""
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) != os.getpid()]
+
+
+def _arguments(pid: int) -> bytes:
+    """What a process was started with; blank when it has ended, or is another user's."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def _model(pid: int) -> str:
     """The model that a process runs: the second argument of Triton's stub is the path of its model.py."""
-    arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "surrogateescape").split("\0")
+    arguments = _arguments(pid).decode("utf-8", "surrogateescape").split("\0")
     return Path(arguments[1]).parent.parent.name if len(arguments) > 1 else ""
 
 

@@ -19,6 +19,7 @@ import tempfile
 import time
 import uuid
 import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,7 +28,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight import tiers
 from inflight.errors import CourseError
-from inflight.triton import keeper, keys, records, repository, transport
+from inflight.triton import keeper, keys, records, repository
+from inflight.triton.client import is_ok
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60
@@ -92,14 +94,12 @@ class Process:
     def start(self) -> None:
         """Start `tritonserver` until its API answers; with free ports, try others if somebody was faster.
 
-        Started once more, it has the ports that it had, where they are free: its clients find it again.
+        Started once more, it has the ports that it had: its clients find it again.
         """
         self.stop(drain_s=0)  # what is left of one that has died
         records.sweep()
         for _ in range(PORT_ATTEMPTS):
-            named = {name: getattr(self.options, f"{name}_port") for name in PORTS}
-            kept = {name: port for name, port in self._ports.items() if port and _is_free(port)}
-            self._ports = _free_ports({name: named[name] or kept.get(name) for name in PORTS})
+            self._ports = _free_ports(self._ports)
             self._launch()
             if self._answers():
                 return
@@ -107,7 +107,7 @@ class Process:
             self.stop(drain_s=0)
             if "already in use" not in log:
                 raise CourseError(f"tritonserver ended while starting. Its last lines:\n{log}")
-            self._ports = named
+            self._ports = {name: getattr(self.options, f"{name}_port") for name in PORTS}
         raise CourseError(
             "No free ports could be had for tritonserver. Name three with http_port, grpc_port and metrics_port."
         )
@@ -217,7 +217,7 @@ class Process:
         """True when the API answers, False when the process has ended."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self.ends(within_s=0.05):
-            if transport.is_ok(self.http_url, "/v2/health/live", timeout_s=1):
+            if is_ok(self.http_url, "/v2/health/live", timeout_s=1):
                 record = records.at(self.http_url)  # not another's, who took the port first
                 return record is not None and record["pid"] == self._pid and not self.ends(within_s=0)
             if time.monotonic() > deadline:
@@ -300,10 +300,8 @@ def installation() -> Path:
 def environment(*libraries: Path) -> dict[str, str]:
     """What `tritonserver` runs with: the libraries of the wheel and of this Python, and this Python first on the path.
 
-    The Python backend embeds an interpreter that takes its packages from where it finds `python3` on the path. Of the
-    GPUs it sees the one that was chosen.
+    The Python backend embeds an interpreter that takes its packages from where it finds `python3` on the path.
     """
-    tiers.device()  # names the GPU in the environment
     # Some containers have the driver's own library on this path alone.
     given = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
     drivers = [folder for folder in given if (Path(folder) / "libcuda.so.1").exists()]
@@ -341,20 +339,11 @@ def _is_gpu_note(line: str) -> bool:
 # Ports ----------------------------------------------------------------------------------------------------------------
 
 
-def _free_ports(named: dict[str, int | None]) -> dict[str, int]:
+def _free_ports(named: Mapping[str, int | None]) -> dict[str, int | None]:
     """A free port for each name: the one that is named, or any; all different, as each is held until all are found."""
     with contextlib.ExitStack() as held:
         probes = {name: held.enter_context(socket.socket()) for name in named}
         return {name: _bound_port(probes[name], name, port) for name, port in named.items()}
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            _bound_port(probe, "", port)
-        except CourseError:
-            return False
-        return True
 
 
 def _bound_port(probe: socket.socket, name: str, named: int | None) -> int:

@@ -7,6 +7,7 @@ there.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import gc
 import json
@@ -26,7 +27,7 @@ from inflight.triton import repository
 
 if TYPE_CHECKING:
     from inflight.engine.executor import Executor
-    from inflight.triton.repository.foreign import Foreign
+    from inflight.triton.repository.contracts import Tensor
 
 log = logging.getLogger("inflight.triton.python_model")
 
@@ -36,18 +37,35 @@ MAX_TEXT_BYTES = 256 * 1024
 MAX_TEXTS = 1024
 MAX_VALUES = 256 * 1024  # of a tensor
 MAX_SENTENCE = 500  # characters
+LOOK_S = 0.02
+PR_SET_PDEATHSIG = 1
 
 # At a model's end its memory goes with the process. To look through PyTorch's objects first takes a second of CPU time,
 # which is that of the model that was loaded in its place.
 atexit.register(gc.freeze)
 
 
+_ends_with_server = threading.Event()  # until then, no message may be sent that holds Python's lock
+
+
 def _end_with_server() -> None:
-    """End this process when Triton does: its own way out may wait for requests that nobody will answer."""
-    server = os.pidfd_open(os.getppid())
+    """Have the kernel end this process with Triton, whatever it does then, and whatever it waits for.
+
+    Left to itself it may wait for ever: the message of a gauge holds Python's lock until it is answered, so that no
+    thread of ours runs any more, and it holds a lock that the stub's own way out needs. The kernel sends its signal
+    when the parent *thread* ends. At first that is one which ends with the load; then it is Triton's main one.
+    """
+    own, server = str(os.getpid()), os.getppid()
+    alive = os.pidfd_open(server)
+    of_main_thread = Path(f"/proc/{server}/task/{server}/children")
 
     def wait() -> None:
-        select.select([server], [], [])
+        with contextlib.suppress(OSError):  # it ends at this moment
+            while not select.select([alive], [], [], LOOK_S)[0] and own not in of_main_thread.read_text().split():
+                pass
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        _ends_with_server.set()
+        select.select([alive], [], [])  # what was asked of the kernel holds as long as this thread
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=wait, name="end with server", daemon=True).start()
@@ -55,6 +73,8 @@ def _end_with_server() -> None:
 
 if Path("/proc/self/comm").read_text().startswith("triton_python_b"):  # in no other process that imports this
     _end_with_server()
+else:
+    _ends_with_server.set()
 
 
 def parameters(args: dict) -> dict:
@@ -111,7 +131,7 @@ def _values(tensor) -> np.ndarray:
     return values
 
 
-def refuse_foreign(request, inputs: dict[str, Foreign]) -> None:
+def refuse_foreign(request, inputs: dict[str, Tensor]) -> None:
     """Refuse a request that asks for something by an input that is there for outside clients alone.
 
     Raises
@@ -266,20 +286,27 @@ class Gauges:
 
     def __init__(self, args: dict, families: dict[str, tuple[str, str]]):
         self._model = {"model": args["model_name"], "version": args["model_version"]}
-        self._labels = {name: label for name, (_, label) in families.items()}
-        self._families = {
-            name: _never_destroyed(pb_utils.MetricFamily(name=name, description=text, kind=pb_utils.MetricFamily.GAUGE))
-            for name, (text, _) in families.items()
-        }
+        self._told = families
+        self._families: dict[str, Any] = {}
         self._gauges: dict[tuple[str, str], Any] = {}
 
-    def show(self, family: str, values: dict[str, float]) -> None:
-        """Set the gauge of each label to its value; each takes a message to the server."""
+    def show(self, family: str, values: dict[str, float]) -> bool:
+        """Set the gauge of each label to its value; each takes a message to the server.
+
+        Nothing is shown, which is False, before this process is sure to end with Triton: a moment after the load.
+        """
+        if not _ends_with_server.is_set():
+            return False
+        text, name = self._told[family]
+        if family not in self._families:
+            made = pb_utils.MetricFamily(name=family, description=text, kind=pb_utils.MetricFamily.GAUGE)
+            self._families[family] = _never_destroyed(made)
         for label, value in values.items():
             if (family, label) not in self._gauges:
-                labels = {**self._model, self._labels[family]: label}
-                self._gauges[family, label] = _never_destroyed(self._families[family].Metric(labels=labels))
+                gauge = self._families[family].Metric(labels={**self._model, name: label})
+                self._gauges[family, label] = _never_destroyed(gauge)
             self._gauges[family, label].set(value)
+        return True
 
 
 def _never_destroyed(metric):
@@ -314,7 +341,6 @@ class EngineMetrics:
         self._executor = executor
         families = {name: family for name, family in self.FAMILIES.items() if name != self._other_batching}
         self._gauges = Gauges(args, families)
-        self.update()
 
     @property
     def _other_batching(self) -> str:

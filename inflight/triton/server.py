@@ -27,7 +27,7 @@ import httpx
 from google.protobuf import json_format
 
 from inflight.errors import CourseError
-from inflight.triton import keys, repository, transport
+from inflight.triton import client, keys, repository
 from inflight.triton.attached import Address, Attached
 from inflight.triton.by_hand import ByHand
 from inflight.triton.process import LOG_LINES, Options, Process
@@ -229,7 +229,7 @@ class Server:
     @property
     def http(self) -> httpx.Client:
         """A client of httpx for the server's HTTP, whether that is a port or a socket: `server.http.get("/v2")`."""
-        return transport.http_client(self.http_url)
+        return client.http_client(self.http_url)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -279,7 +279,7 @@ class Server:
 
     def is_ready(self) -> bool:
         """Whether the server runs and all its models are loaded."""
-        if not self.is_alive() or not transport.is_ok(self.http_url, "/v2/health/ready"):
+        if not self.is_alive() or not client.is_ok(self.http_url, "/v2/health/ready"):
             return False
         try:
             ours = set(repository.models(self.repo))
@@ -336,7 +336,7 @@ class Server:
         configs = {name: repository.read_config(self.repo / name / repository.CONFIG) for name in names}
         parts = {step.model_name for config in configs.values() for step in config.ensemble_scheduling.step}
         with ThreadPoolExecutor(max_workers=len(names)) as pool:
-            loads = [pool.submit(self._load, name, {}) for name in names if name not in parts]
+            loads = [pool.submit(self._load, name) for name in names if name not in parts]
             try:
                 self._report_until_done(loads)
             except BaseException:  # an interrupt: without a server the loads end, which this block waits for
@@ -386,21 +386,18 @@ class Server:
         config = repository.read_config(self.repo / model / repository.CONFIG)
         for name, value in values.items():
             repository.set_value(config, name, value)
-        for problem in repository.batch_library_problems(self.repo / model, config):
-            raise CourseError(str(problem))
         repository.note_scheduler(config)
         if not self._way.may_load(model):
             return
         config = self._way.fitted(config)
         # Always with a config: told to load files that have not changed, Triton keeps an earlier override.
-        told = json_format.MessageToJson(config, preserving_proto_field_name=True)
-        self._load(model, {"parameters": {"config": told}})
+        self._load(model, json_format.MessageToJson(config, preserving_proto_field_name=True))
         (self._overridden.add if values else self._overridden.discard)(model)
 
-    def _load(self, model: str, body: dict) -> None:
+    def _load(self, model: str, config: str | None = None) -> None:
         try:
-            self._post(f"/v2/repository/models/{model}/load", body)
-        except transport.Refused as error:
+            self._control(lambda triton, **how: triton.load_model(model, config=config, **how))
+        except client.Refused as error:
             raise CourseError(
                 f"The model {model!r} could not be loaded: {self._reason(model, str(error))}\n"
                 f"Last lines of the log:\n{self.log_tail()}"
@@ -409,15 +406,15 @@ class Server:
     def _reason(self, model: str, error: str) -> str:
         """Why Triton does not load a model: of a config that it refuses, the log alone says it."""
         refused = re.findall(rf"Poll failed for model directory '{re.escape(model)}': (.+?)\"?$", self.log_tail(), re.M)
-        return refused[-1] if refused and "failed to poll" in error else transport.sentence(error)
+        return refused[-1] if refused and "failed to poll" in error else _sentence(error)
 
     def unload(self, model: str) -> None:
         """Unload a model and wait until it is gone: its running requests end first, with their answers."""
         if not self._way.may_load(model):
             return
         try:
-            self._post(f"/v2/repository/models/{model}/unload", {})
-        except transport.Refused as error:
+            self._control(lambda triton, **how: triton.unload_model(model, **how))
+        except client.Refused as error:
             raise CourseError(f"The model {model!r} could not be unloaded: {error}") from error
         deadline = time.monotonic() + LOAD_TIMEOUT_S
         while any(row.name == model and row.state in ("READY", "UNLOADING") for row in self.models()):
@@ -428,9 +425,7 @@ class Server:
     def models(self) -> list[ModelState]:
         """State of each model of the repository, as in the table that Triton logs."""
         rows = [
-            ModelState(
-                row["name"], row.get("version", "1"), row.get("state", ""), transport.sentence(row.get("reason", ""))
-            )
+            ModelState(row["name"], row.get("version", "1"), row.get("state", ""), _sentence(row.get("reason", "")))
             for row in self._index()
         ]
         known = repository.models(self.repo)
@@ -439,26 +434,35 @@ class Server:
     def _index(self) -> list[dict]:
         """What the server tells of the models in its repository; of one that does not let us ask, which are ready."""
         try:
-            return self._post("/v2/repository/index", {})
-        except transport.Refused:
+            return self._control(lambda triton, **how: triton.get_model_repository_index(as_json=True, **how))["models"]
+        except client.Refused:
             if self._way.can_load:
                 raise
             return [{"name": name, "state": "READY"} for name in self._way.names()]
 
-    def _post(self, path: str, body: dict) -> Any:
-        """What an endpoint of the model repository answers; CourseError with the log's end when nothing comes."""
+    def _control(self, ask: Callable[..., Any]) -> Any:
+        """What `ask` has tritonclient's client do, with the key; CourseError with the log's end when nobody answers."""
         if not self.is_alive():
             raise CourseError(
                 f"The server does not run. {self._way.death()} Start it with start(). "
                 f"Last lines of its log:\n{self.log_tail()}"
             )
         try:
-            return transport.post_json(self.http_url, path, body, LOAD_TIMEOUT_S)
-        except (transport.ServerGone, transport.NoAnswer) as error:
+            with client.Connection(self.grpc_url) as connection, client.errors(self.grpc_url, LOAD_TIMEOUT_S):
+                return ask(connection.triton, headers=self.headers, client_timeout=LOAD_TIMEOUT_S)
+        except (client.ServerGone, client.NoAnswer) as error:
             raise CourseError(
-                f"The server at {self.http_url} does not answer. {self._way.death()} "
+                f"The server at {self.grpc_url} does not answer. {self._way.death()} "
                 f"Last lines of its log:\n{self.log_tail()}"
             ) from error
+
+
+def _sentence(reason: str) -> str:
+    """Triton's reason without the traceback that Python models add: the sentence of a CourseError if there is one."""
+    for line in reason.splitlines():
+        if told := re.search(r"(?:CourseError|SchedulerError): (.*)", line):
+            return told[1].strip()
+    return " ".join(reason.partition("\n\nAt:")[0].split())
 
 
 def _is_private(private: bool | None, open_control: bool) -> bool:

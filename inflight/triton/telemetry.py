@@ -8,8 +8,10 @@ stays = slots(log)                                      # one row a request's st
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -21,13 +23,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from inflight.engine.config import IterationStats
 from inflight.errors import CourseError
-from inflight.triton import transport
+from inflight.triton.client import Refused, get_json, get_text
 
 STAY = ["request", "slot", "first", "last", "prompt_until"]
 COLUMNS = ["name", "model", "label", "value", "type"]
 METRICS_LAG_S = 20  # the longest that figures come after what they tell of, where a machine has much else to do
 SETTLED_S, SETTLED_LOOKS = 0.3, 5
-LOOK_EVERY_S = 0.02
+LOOK_EVERY_S, FEED_EVERY_S = 0.02, 0.05
 
 Figures = TypeVar("Figures")
 
@@ -108,7 +110,7 @@ def page(url: str) -> str:
     CourseError
         Nobody answers there.
     """
-    return transport.get_text(url)
+    return get_text(url)
 
 
 def metrics_with(url: str, label: str, value: float) -> pd.DataFrame:
@@ -186,8 +188,8 @@ def statistics(http_url: str, model: str) -> Statistics:
         The server does not know the model, or does not answer.
     """
     try:
-        [row] = transport.get_json(http_url, f"/v2/models/{model}/stats")["model_stats"]
-    except transport.Refused as error:
+        [row] = get_json(http_url, f"/v2/models/{model}/stats")["model_stats"]
+    except Refused as error:
         raise CourseError(f"There are no statistics of {model!r}: {error}.") from error
     kinds = row["inference_stats"]
     batches = {batch["batch_size"]: batch["compute_infer"]["count"] for batch in row["batch_stats"]}
@@ -212,10 +214,6 @@ def statistics_when(http_url: str, model: str, is_enough: Callable[[Statistics],
     )
 
 
-# What waits until a log is written that another than the engine writes (`iteration_feed`), by its path.
-LATE: dict[Path, Callable[[], None]] = {}
-
-
 def iterations(path: str | Path, start: int = 0, whole: bool = True) -> pd.DataFrame:
     """The iteration log that an engine writes when `iteration_log_path` is set.
 
@@ -225,7 +223,7 @@ def iterations(path: str | Path, start: int = 0, whole: bool = True) -> pd.DataF
     start : int
         Read from this byte on: the size that the file had when what is wanted began.
     whole : bool
-        Wait for what may come late, where another than the engine writes the log.
+        Wait for what comes late, where a `MetricsFeed` writes the log.
 
     Returns
     -------
@@ -239,8 +237,8 @@ def iterations(path: str | Path, start: int = 0, whole: bool = True) -> pd.DataF
     CourseError
         There is no such file, or a line of it is not one of an iteration log.
     """
-    if whole and Path(path) in LATE:
-        LATE[Path(path)]()
+    if whole and Path(path) in _fed:
+        settled(lambda: Path(path).stat().st_size)
     return read_log(path, "iteration", [field.name for field in fields(IterationStats)], start)
 
 
@@ -400,3 +398,80 @@ def slots(log: pd.DataFrame) -> pd.DataFrame:
             if context:
                 staying[request]["prompt_until"] = row.iteration
     return pd.DataFrame(stays, columns=STAY)
+
+
+# An engine that writes no iteration log -------------------------------------------------------------------------------
+
+_fed: set[Path] = set()  # logs that a feed writes
+
+
+def latest_iteration(page: str) -> dict | None:
+    """The latest iteration as a page of metrics tells of it, as a line of an iteration log; None without an engine.
+
+    What the engine does not tell is left blank: how long it took, who was in it, how many it completed. Two columns
+    mean something else: `paused` counts the requests paused in that iteration, and `waiting` those that have a seat and
+    cannot run, not those in the queue before the seats.
+    """
+    found = metrics(page)
+    told = {(row.name.removeprefix("nv_trt_llm_"), row.label): row.value for row in found.itertuples(index=False)}
+    if ("general_metrics", "iteration_counter") not in told:
+        return None
+
+    def number(family: str, label: str) -> int:
+        value = told.get((family, label), 0)
+        return int(value) if math.isfinite(value) else 0
+
+    in_flight = ("inflight_batcher_metrics", "generation_requests") in told
+    family = "inflight_batcher_metrics" if in_flight else "v1_metrics"
+    active, scheduled = number("request_metrics", "active"), number("request_metrics", "scheduled")
+    return {
+        "iteration": number("general_metrics", "iteration_counter"),
+        "timestamp": number("general_metrics", "timestamp") / 1e6,
+        "iteration_ms": 0.0,
+        "active": active,
+        "scheduled": scheduled,
+        "waiting": max(0, active - scheduled),
+        "paused": number(family, "paused_requests"),
+        "context_tokens": number(family, "total_context_tokens"),
+        "generation_tokens": number(family, "generation_requests" if in_flight else "total_generation_tokens"),
+        **{f"kv_blocks_{kind}": number("kv_cache_block_metrics", kind) for kind in ("used", "free", "max", "reused")},
+        "tokens_per_block": number("kv_cache_block_metrics", "tokens_per"),
+        "finished": 0,
+        "empty_seats": max(0, number("request_metrics", "max") - scheduled),
+        "requests": [],
+        "paused_ids": [],
+        "longest_wait": None,
+    }
+
+
+class MetricsFeed(threading.Thread):
+    """Appends a line to an iteration log for each look at the metrics that shows another iteration than the last.
+
+    A context manager. There is no line for an iteration between two looks.
+    """
+
+    def __init__(self, metrics_url: str, log_path: Path):
+        super().__init__(name="metrics feed", daemon=True)
+        self._url, self._path = metrics_url, log_path
+        self._is_over = threading.Event()
+
+    def run(self) -> None:
+        last = None  # what was there before is not told
+        while not self._is_over.wait(FEED_EVERY_S):
+            with contextlib.suppress(CourseError):  # the server does not answer: there is nothing to tell
+                row = latest_iteration(page(self._url))
+                if row is not None and last not in (None, row["iteration"]):
+                    with open(self._path, "a", encoding="utf-8") as log:
+                        log.write(json.dumps(row) + "\n")
+                last = last if row is None else row["iteration"]
+
+    def __enter__(self) -> MetricsFeed:
+        self._path.touch()
+        _fed.add(self._path)
+        self.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        _fed.discard(self._path)
+        self._is_over.set()
+        self.join()

@@ -9,9 +9,9 @@ from inflight.bench import dynamic_batching, model_analyzer, perf_analyzer
 from inflight.errors import CourseError
 from inflight.models import huggingface
 from inflight.triton import repository, telemetry
+from inflight.triton.client import Connection
 from inflight.triton.repository import EMBEDDING
 from inflight.triton.server import Server
-from inflight.triton.transport import Connection
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 

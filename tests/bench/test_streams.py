@@ -11,7 +11,7 @@ from tritonclient.grpc import service_pb2
 from tritonclient.utils import serialize_byte_tensor
 
 from inflight.bench import streams
-from inflight.triton.transport import NoAnswer, Refused, Reply, ServerGone
+from inflight.triton.client import NoAnswer, Refused, Reply, ServerGone
 
 SERVER = SimpleNamespace(grpc_url="127.0.0.1:8001")
 

@@ -36,17 +36,30 @@ PROMPTS = [
 TIGHT_CACHE = SMALL_BUILD.max_seq_len  # tokens: room for one longest request
 
 
-@pytest.fixture(scope="session", params=["fake", "openvino", "torch"])  # session: one after the other
-def load(request, tmp_path_factory):
-    """Makes executors over one of the runners: `load(config, **build_options)`, each of a small model of its own."""
-    build_engine = {"fake": None, "openvino": build_small, "torch": build_tiny}[request.param]
-    checkpoint = {"fake": "", "openvino": "small_checkpoint", "torch": "tiny_llama"}[request.param]
-    checkpoint, folders = checkpoint and request.getfixturevalue(checkpoint), {}
+def load(config=None, **options) -> Executor:
+    """An executor over a model without weights."""
+    return Executor(FakeModel(replace(SMALL_BUILD, **options), SMALL_VOCAB), config)
+
+
+def answer_alone(prompt: list[int]) -> list[int]:
+    tokens = list(prompt)
+    while len(tokens) < len(prompt) + MAX_OUTPUT:
+        tokens.append(next_token(tokens, SMALL_VOCAB))
+    return tokens[len(prompt) :]
+
+
+ALONE = [answer_alone(prompt) for prompt in PROMPTS]
+
+
+@pytest.fixture(scope="session", params=["openvino", "torch"])  # session: one after the other
+def load_real(request, tmp_path_factory):
+    """Makes executors over one of the runners that compute: `load_real(config, **build_options)`."""
+    build_engine = {"openvino": build_small, "torch": build_tiny}[request.param]
+    checkpoint = request.getfixturevalue({"openvino": "small_checkpoint", "torch": "tiny_llama"}[request.param])
+    folders = {}
 
     def load(config=None, **options):
         build = replace(SMALL_BUILD, **options)
-        if build_engine is None:
-            return Executor(FakeModel(build, SMALL_VOCAB), config)
         if build not in folders:
             folders[build] = build_engine(checkpoint, tmp_path_factory.mktemp("runner") / "engine", **options)
         return Executor.load(folders[build], config)
@@ -55,14 +68,19 @@ def load(request, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def alone(load):
-    """Greedy tokens of each prompt when nothing else runs."""
-    with load() as executor:
-        return [executor.generate(Request(prompt, MAX_OUTPUT)).token_ids for prompt in PROMPTS]
+def real_executor(load_real):
+    with load_real() as executor:
+        yield executor
 
 
 @pytest.fixture(scope="module")
-def executor(load):
+def alone(real_executor):
+    """Greedy tokens of each prompt, of a runner that computes, when nothing else runs."""
+    return [real_executor.generate(Request(prompt, MAX_OUTPUT)).token_ids for prompt in PROMPTS]
+
+
+@pytest.fixture(scope="module")
+def executor():
     with load() as executor:
         yield executor
 
@@ -210,8 +228,8 @@ TELLING = (
 
 
 @pytest.fixture(scope="module", params=TELLING)
-def any_executor(request, load):
-    with load(SETTINGS[request.param]) as executor:
+def any_executor(request, load_real):
+    with load_real(SETTINGS[request.param]) as executor:
         yield executor
 
 
@@ -225,26 +243,19 @@ def test_any_trace_gets_the_tokens_it_would_get_alone(any_executor, alone, trace
 
 @pytest.fixture(scope="module", params=SETTINGS)
 def fake_executor(request):
-    with Executor(FakeModel(SMALL_BUILD, SMALL_VOCAB), SETTINGS[request.param]) as executor:
+    with load(SETTINGS[request.param]) as executor:
         yield executor
-
-
-def fake_answer(prompt: list[int]) -> list[int]:
-    tokens = list(prompt)
-    while len(tokens) < len(prompt) + MAX_OUTPUT:
-        tokens.append(next_token(tokens, SMALL_VOCAB))
-    return tokens[len(prompt) :]
 
 
 @settings(derandomize=True, max_examples=30, deadline=None, database=None)
 @given(trace=st.lists(arrivals, min_size=1, max_size=10))
 def test_any_trace_gets_its_tokens_from_a_model_without_weights(fake_executor, trace):
-    check_trace(fake_executor, trace, [fake_answer(prompt) for prompt in PROMPTS])
+    check_trace(fake_executor, trace, ALONE)
 
 
-def test_a_prompt_that_begins_like_an_earlier_one_starts_from_its_blocks(load, alone):
+def test_a_prompt_that_begins_like_an_earlier_one_starts_from_its_blocks(load_real, alone):
     longest = PROMPTS.index(max(PROMPTS, key=len))
-    with load(ExecutorConfig(enable_kv_cache_reuse=True)) as executor:
+    with load_real(ExecutorConfig(enable_kv_cache_reuse=True)) as executor:
         answers = [executor.generate(Request(PROMPTS[longest], 4)).token_ids for _ in range(2)]
         rows = [row for row in executor.iteration_stats if row.context_tokens]
     assert answers == [alone[longest][:4]] * 2
@@ -280,7 +291,7 @@ def test_in_flight_a_short_request_overtakes_the_long_one_it_sat_beside(executor
     assert order == [1, 2, 0]
 
 
-def test_static_a_batch_is_answered_together_and_nobody_joins_it(load, monkeypatch):
+def test_static_a_batch_is_answered_together_and_nobody_joins_it(monkeypatch):
     with load(ExecutorConfig(gpt_model_type="V1")) as executor:
         requests = [Request(PROMPTS[0], length) for length in (20, 2, 9)]
         assert finish_order(executor, requests) == [0, 1, 2]
@@ -299,7 +310,7 @@ def test_static_a_batch_is_answered_together_and_nobody_joins_it(load, monkeypat
         assert batches[:20] == [[first]] * 20
 
 
-def test_max_utilization_pauses_and_no_evict_does_not(load):
+def test_max_utilization_pauses_and_no_evict_does_not():
     paused = {}
     for policy in POLICIES:
         config = ExecutorConfig(batch_scheduler_policy=policy, max_tokens_in_paged_kv_cache=TIGHT_CACHE)
@@ -309,7 +320,7 @@ def test_max_utilization_pauses_and_no_evict_does_not(load):
     assert paused["max_utilization"] > 0 == paused["guaranteed_no_evict"]
 
 
-def test_a_waiting_request_does_not_overtake_a_paused_one(load):
+def test_a_waiting_request_does_not_overtake_a_paused_one():
     config = ExecutorConfig(batch_scheduler_policy="max_utilization", max_tokens_in_paged_kv_cache=TIGHT_CACHE)
     with load(config) as executor:
         held = hold(executor)
@@ -324,10 +335,10 @@ def test_a_waiting_request_does_not_overtake_a_paused_one(load):
     assert max(row.paused for row in rows) > 0 == first.paused
 
 
-def test_a_long_prompt_is_computed_in_parts(load, alone):
+def test_a_long_prompt_is_computed_in_parts(load_real, alone):
     with pytest.raises(CourseError, match=r"\(48\) tokens does not fit into an iteration of max_num_tokens \(16\)"):
-        load(max_num_tokens=16)
-    with load(ExecutorConfig(enable_chunked_context=True), max_num_tokens=16) as executor:
+        load_real(max_num_tokens=16)
+    with load_real(ExecutorConfig(enable_chunked_context=True), max_num_tokens=16) as executor:
         answers = executor.generate_all([Request(prompt, MAX_OUTPUT) for prompt in PROMPTS])
         check_iterations(executor)
     assert [answer.token_ids for answer in answers] == alone
@@ -368,7 +379,7 @@ def test_an_answer_ends_at_max_seq_len(executor, caplog):
     assert "exceed max_seq_len (96): at most 48 tokens are made" in caplog.text
 
 
-def test_static_batching_gives_a_streamed_request_one_whole_answer_and_says_so(load, caplog):
+def test_static_batching_gives_a_streamed_request_one_whole_answer_and_says_so(caplog):
     with (
         load(ExecutorConfig(gpt_model_type="V1")) as executor,
         caplog.at_level(logging.WARNING, "inflight.engine.executor"),
@@ -381,7 +392,7 @@ def test_static_batching_gives_a_streamed_request_one_whole_answer_and_says_so(l
     assert "static batching (gpt_model_type V1) cannot stream" in caplog.text
 
 
-def test_a_full_queue_refuses_and_goes_on(load):
+def test_a_full_queue_refuses_and_goes_on():
     with load(ExecutorConfig(max_queue_size=2)) as executor:
         held = hold(executor)
         running = [send(executor, Request([1], 4)) for _ in range(2)]
@@ -436,7 +447,7 @@ def test_a_wrong_setting_is_refused(options, message):
         ({"kv_cache_free_gpu_mem_fraction": 1e-9}, r"kv_cache_free_gpu_mem_fraction \(1e-09\) gives 0 tokens"),
     ],
 )
-def test_a_cache_too_small_for_one_request_is_refused(load, options, limit):
+def test_a_cache_too_small_for_one_request_is_refused(options, limit):
     with pytest.raises(CourseError, match=f"{limit} of KV cache, too few for one request of max_seq_len: it needs 96"):
         load(ExecutorConfig(**options))
 
@@ -451,10 +462,10 @@ def test_older_spelling_of_the_policy_is_taken_and_said(caplog):
 # What a request can ask for -------------------------------------------------------------------------------------------
 
 
-def test_a_stream_is_one_token_a_response_and_joins_to_the_whole(executor, alone):
+def test_a_stream_is_one_token_a_response_and_joins_to_the_whole(executor):
     receiver = send(executor, Request(PROMPTS[3], MAX_OUTPUT, streaming=True)).wait()
     assert [len(response.token_ids) for response in receiver.responses] == [1] * MAX_OUTPUT
-    assert receiver.tokens == alone[3]
+    assert receiver.tokens == ALONE[3]
 
 
 def test_streamed_text_joins_to_the_whole(executor, small_engine):
@@ -472,12 +483,11 @@ def first_time(tokens: list[int], position: int) -> int:
     return next(i for i in range(position, len(tokens)) if tokens[i] not in tokens[:i])
 
 
-@pytest.fixture(scope="module")
-def varied(alone):
+@pytest.fixture
+def varied():
     """A prompt and its greedy answer in which tokens differ, so that there is something to end at."""
-    index = max(range(len(PROMPTS)), key=lambda i: len(set(alone[i])))
-    assert len(set(alone[index])) >= 4
-    return PROMPTS[index], alone[index]
+    index = max(range(len(PROMPTS)), key=lambda i: len(set(ALONE[i])))
+    return PROMPTS[index], ALONE[index]
 
 
 def test_the_end_token_ends_the_answer_and_is_not_in_it(executor, varied):
@@ -511,31 +521,31 @@ def test_a_bad_word_does_not_appear(executor, varied):
     assert tuple(word) not in pairs
 
 
-def test_sampling_is_repeatable_by_its_seed(executor):
+def test_sampling_is_repeatable_by_its_seed(real_executor):
     def sampled(seed):
         config = SamplingConfig(top_p=1.0, temperature=1.5, random_seed=seed)
         return Request(PROMPTS[2], MAX_OUTPUT, sampling=config)
 
-    together = executor.generate_all([sampled(1), sampled(1), sampled(2)])
+    together = real_executor.generate_all([sampled(1), sampled(1), sampled(2)])
     assert together[0].token_ids == together[1].token_ids != together[2].token_ids
-    assert executor.generate(sampled(1)).token_ids == together[0].token_ids
+    assert real_executor.generate(sampled(1)).token_ids == together[0].token_ids
 
 
-def test_log_probs(executor, alone):
-    response = executor.generate(Request(PROMPTS[3], MAX_OUTPUT, return_log_probs=True))
+def test_log_probs(real_executor, alone):
+    response = real_executor.generate(Request(PROMPTS[3], MAX_OUTPUT, return_log_probs=True))
     assert response.token_ids == alone[3]
     assert len(response.log_probs) == MAX_OUTPUT and max(response.log_probs) < 0
     assert response.cum_log_prob == pytest.approx(sum(response.log_probs))
-    streamed = executor.generate(Request(PROMPTS[3], MAX_OUTPUT, return_log_probs=True, streaming=True))
-    assert streamed.log_probs == pytest.approx(response.log_probs)
-    assert executor.generate(Request(PROMPTS[3], 4)).log_probs == []
+    streamed = send(real_executor, Request(PROMPTS[3], MAX_OUTPUT, return_log_probs=True, streaming=True)).wait()
+    assert sum((piece.log_probs for piece in streamed.responses), []) == pytest.approx(response.log_probs)
+    assert real_executor.generate(Request(PROMPTS[3], 4)).log_probs == []
 
 
-def test_stop_gives_the_tokens_so_far(executor, alone):
+def test_stop_gives_the_tokens_so_far(executor):
     receiver = Receiver(on_token=lambda r: executor.stop_request(r.last.request_id) if len(r.tokens) == 3 else None)
     executor.enqueue_request(Request(PROMPTS[3], MAX_OUTPUT, streaming=True), receiver)
     receiver.wait()
-    assert (receiver.tokens, receiver.last.finish_reason) == (alone[3][:3], "stopped")
+    assert (receiver.tokens, receiver.last.finish_reason) == (ALONE[3][:3], "stopped")
 
 
 def test_a_waiting_request_can_be_stopped_and_cancelled(executor):
@@ -569,7 +579,7 @@ def run_out(executor, request):
 
 
 @pytest.mark.parametrize("batching", ["V1", "inflight_fused_batching"])
-def test_a_request_whose_time_is_over_while_it_waits_is_told_so_and_never_computed(load, batching):
+def test_a_request_whose_time_is_over_while_it_waits_is_told_so_and_never_computed(batching):
     with load(ExecutorConfig(gpt_model_type=batching)) as executor:
         receiver = run_out(executor, Request(PROMPTS[3], MAX_OUTPUT, allotted_time_ms=20))
         assert len(receiver.responses) == 1 and receiver.last.finish_reason == "timed_out"
@@ -590,19 +600,19 @@ def clock(monkeypatch):
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-def test_a_request_whose_time_is_over_while_it_runs_gives_back_its_slot(executor, alone, clock, streaming):
+def test_a_request_whose_time_is_over_while_it_runs_gives_back_its_slot(executor, clock, streaming):
     other = Receiver(on_token=lambda receiver: setattr(clock, "now_s", 20.0 * len(receiver.tokens)))
     held = hold(executor)
     late = send(executor, Request(PROMPTS[3], MAX_OUTPUT, streaming=streaming, allotted_time_ms=59_000))
     executor.enqueue_request(Request(PROMPTS[4], MAX_OUTPUT, streaming=True), other)
     held.set()
     assert late.wait().last.finish_reason == "timed_out"
-    assert "within 59,000 ms" in late.last.error and late.tokens == alone[3][:3]
-    assert other.wait().tokens == alone[4]  # whose time has no end is not disturbed
+    assert "within 59,000 ms" in late.last.error and late.tokens == ALONE[3][:3]
+    assert other.wait().tokens == ALONE[4]  # whose time has no end is not disturbed
     wait_until(lambda: is_idle(executor), "slots and blocks are free")
 
 
-def test_in_a_static_batch_who_is_late_does_not_wait_for_the_others(load, alone, clock, monkeypatch):
+def test_in_a_static_batch_who_is_late_does_not_wait_for_the_others(clock, monkeypatch):
     with load(ExecutorConfig(gpt_model_type="V1")) as executor:
         forward, order = executor.model.forward, []
 
@@ -616,22 +626,22 @@ def test_in_a_static_batch_who_is_late_does_not_wait_for_the_others(load, alone,
             request = Request(PROMPTS[4], MAX_OUTPUT, allotted_time_ms=allotted_time_ms)
             executor.enqueue_request(request, lambda response, to=receiver: (order.append(to), to(response)))
         held.set()
-        assert patient.wait().tokens == alone[4]
+        assert patient.wait().tokens == ALONE[4]
         assert order == [late, patient] and late.last.finish_reason == "timed_out"
         wait_until(lambda: is_idle(executor), "slots and blocks are free")
 
 
-def test_who_has_time_enough_or_no_limit_is_not_ended(executor, alone):
+def test_who_has_time_enough_or_no_limit_is_not_ended(executor):
     for allotted_time_ms in (None, 3_600_000):
         request = Request(PROMPTS[3], MAX_OUTPUT, allotted_time_ms=allotted_time_ms)
-        assert executor.generate(request).token_ids == alone[3]
+        assert executor.generate(request).token_ids == ALONE[3]
 
 
 # Trouble --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("batching", ["V1", "inflight_fused_batching"])
-def test_a_failing_iteration_fails_those_in_flight_and_no_later_one(load, alone, monkeypatch, batching):
+def test_a_failing_iteration_fails_those_in_flight_and_no_later_one(monkeypatch, batching):
     with load(ExecutorConfig(gpt_model_type=batching)) as executor:
         forward = executor.model.forward
         held = hold(executor)
@@ -647,7 +657,7 @@ def test_a_failing_iteration_fails_those_in_flight_and_no_later_one(load, alone,
             assert len(receiver.wait().responses) == 1
             assert receiver.last.finish_reason == "error"
             assert "failed (RuntimeError): the engine's log says where" in receiver.last.error
-        assert executor.generate(Request(PROMPTS[3], MAX_OUTPUT)).token_ids == alone[3]
+        assert executor.generate(Request(PROMPTS[3], MAX_OUTPUT)).token_ids == ALONE[3]
         wait_until(lambda: is_idle(executor), "slots and blocks are free")
 
 
@@ -703,7 +713,7 @@ def test_a_fault_while_sampling_ends_that_request_alone(batching, bad, monkeypat
         assert [executor.generate(request).token_ids for request in good] == expected
 
 
-def test_generate_raises_what_the_engine_failed_with(load, monkeypatch):
+def test_generate_raises_what_the_engine_failed_with(monkeypatch):
     with load() as executor:
 
         def fail(chunks):
@@ -715,16 +725,16 @@ def test_generate_raises_what_the_engine_failed_with(load, monkeypatch):
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-def test_a_callback_that_raises_harms_nobody_else(executor, alone, streaming):
+def test_a_callback_that_raises_harms_nobody_else(executor, streaming):
     def explode(response):
         raise ValueError("receiver is gone")
 
     executor.enqueue_request(Request(PROMPTS[3], MAX_OUTPUT, streaming=streaming), explode)
-    assert executor.generate(Request(PROMPTS[4], MAX_OUTPUT)).token_ids == alone[4]
+    assert executor.generate(Request(PROMPTS[4], MAX_OUTPUT)).token_ids == ALONE[4]
     wait_until(lambda: is_idle(executor), "the request without a receiver has ended")
 
 
-def test_shutdown_ends_requests_in_flight_and_may_be_repeated(load):
+def test_shutdown_ends_requests_in_flight_and_may_be_repeated():
     executor = load()
     held = hold(executor)
     receivers = [send(executor, Request(PROMPTS[3], MAX_OUTPUT)) for _ in range(6)]
@@ -746,14 +756,14 @@ def test_an_interrupted_or_refused_generate_all_leaves_nothing_running(executor)
     wait_until(lambda: is_idle(executor), "the first request was cancelled")
 
 
-def test_many_threads_may_enqueue(executor, alone):
+def test_many_threads_may_enqueue(executor):
     answers: dict[int, bool] = {}
 
     def ask(number):
         for turn in range(3):
             index = (number + turn) % len(PROMPTS)
             response = executor.generate(Request(PROMPTS[index], MAX_OUTPUT))
-            answers[3 * number + turn] = response.token_ids == alone[index]
+            answers[3 * number + turn] = response.token_ids == ALONE[index]
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(12)]
     for thread in threads:
@@ -766,7 +776,7 @@ def test_many_threads_may_enqueue(executor, alone):
 # Statistics -----------------------------------------------------------------------------------------------------------
 
 
-def test_iteration_log_is_one_json_object_a_line(load, tmp_path):
+def test_iteration_log_is_one_json_object_a_line(tmp_path):
     path = tmp_path / "iterations.jsonl"
     with load(ExecutorConfig(iteration_log_path=path)) as executor:
         executor.generate_all([Request(PROMPTS[3], 6), Request(PROMPTS[6], 3)])

@@ -58,18 +58,17 @@ def write_two(folder):
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """The output folder, the table and what was printed."""
+    """The output folder, the seconds and what was printed."""
     folder, printed = tmp_path_factory.mktemp("ran"), io.StringIO()
     out = folder / "build" / "course"
     with contextlib.redirect_stdout(printed):
-        table = execution.run(None, out, write_two(folder / "notebooks"))
-    return out, table, printed.getvalue()
+        seconds = execution.run(None, out, write_two(folder / "notebooks"))
+    return out, seconds, printed.getvalue()
 
 
-def test_every_notebook_gets_a_copy_a_page_and_a_row(ran):
-    out, table, printed = ran
-    assert list(table["notebook"]) == ["00_start", "01_engine"] and list(table["cells"]) == [3, 2]
-    assert (table["seconds"] > 0).all()
+def test_every_notebook_gets_a_copy_a_page_and_a_line(ran):
+    out, seconds, printed = ran
+    assert list(seconds) == ["00_start", "01_engine"] and all(took > 0 for took in seconds.values())
     copy = nbformat.read(out / "00_start.ipynb", as_version=4)
     assert copy.cells[3].outputs[0].data["text/plain"] == "True"  # it ran where its relative paths lead
     pages = {f"{name}.{kind}" for name in ("00_start", "01_engine") for kind in ("ipynb", "html")}
@@ -81,7 +80,7 @@ def test_pages_fetch_nothing_and_draw_with_the_plotly_beside_them(ran):
     out, _, _ = ran
     page = (out / "00_start.html").read_text()
     assert '<script src="plotly.min.js"></script>' in page
-    assert 'drawChart("chart-' in page and 'aria-label="two &lt;bars&gt;"' in page
+    assert "Plotly.newPlot(" in page and 'aria-label="two &lt;bars&gt;"' in page
     assert '"name": "<\\/script>"' in page and SVG not in page
     assert page.count(linked_marks.SCRIPT) == 1
     for name in ("00_start.html", "01_engine.html", "index.html"):
@@ -90,8 +89,7 @@ def test_pages_fetch_nothing_and_draw_with_the_plotly_beside_them(ran):
 
 def test_widgets_become_text(ran):
     page = (ran[0] / "01_engine.html").read_text()
-    assert "open this lesson in JupyterLab" in page and "IntSlider(value=3)" in page
-    assert "vnd.jupyter.widget" not in page
+    assert "IntSlider(value=3)" in page and "vnd.jupyter.widget" not in page
 
 
 def test_links_lead_to_pages_and_to_the_clone(ran):
@@ -112,16 +110,14 @@ def test_a_picture_is_found_in_the_clone(ran):
     assert 'src="../../assets/images/map.png"' in (ran[0] / "00_start.html").read_text()
 
 
-def test_the_index_is_a_table_of_contents(ran):
+def test_the_index_leads_to_the_pages(ran):
     index = (ran[0] / "index.html").read_text()
-    assert '<a href="00_start.html"><strong>Start here &amp; now</strong></a>' in index
-    assert "Afterwards you will be able to: ask a model; draw a request" in index
-    assert "10 min" in index
+    assert '<a href="00_start.html">00_start</a>' in index and '<a href="01_engine.html">01_engine</a>' in index
 
 
 def test_lessons_are_chosen_by_number_or_name(tmp_path):
     notebooks = write_two(tmp_path / "notebooks")
-    assert list(execution.run(["01"], tmp_path / "out", notebooks)["notebook"]) == ["01_engine"]
+    assert list(execution.run(["01"], tmp_path / "out", notebooks)) == ["01_engine"]
     found = sorted(notebooks.glob("*.ipynb"))
     assert execution.select(found, ["01_engine", "00"]) == found
     with pytest.raises(CourseError, match="No lesson '12'; the lessons are 00_start, 01_engine"):
@@ -152,13 +148,6 @@ def test_a_dead_kernel_is_named(tmp_path):
         execution.run(None, tmp_path / "out", tmp_path / "notebooks")
 
 
-def test_a_page_that_would_need_a_network_is_refused(tmp_path):
-    source = "from IPython.display import HTML\nHTML('<script src=\"https://example.org/a.js\"></script>')"
-    write(tmp_path / "notebooks", "00_start", source)
-    with pytest.raises(CourseError, match="needs a network: <script"):
-        execution.run(None, tmp_path / "out", tmp_path / "notebooks")
-
-
 def test_interrupted_it_leaves_no_kernel(tmp_path):
     started = tmp_path / "started"
     source = f"import os, threading, pathlib\npathlib.Path({str(started)!r}).write_text(str(os.getpid()))\n"
@@ -180,18 +169,3 @@ def wait_for_kernel(started, process):
             return psutil.Process(int(started.read_text()))
         psutil.wait_procs([psutil.Process(process.pid)], timeout=0.1)
     raise AssertionError("the runner ended before its cell ran")
-
-
-def test_a_page_leads_back_on_and_to_its_sections_and_says_when_and_where_it_ran(ran):
-    first, second = ((ran[0] / f"{name}.html").read_text() for name in ("00_start", "01_engine"))
-    for page in (first, second):
-        assert page.count('<a href="index.html">All lessons</a>') == 2
-        assert re.search(
-            r'<header class="course">.*Run on \d+ \w+ \d{4} in [\d,]+ s on .+\..*</header><main>', page, re.S
-        )
-    assert (
-        first.count('<a href="01_engine.html">Start here &amp; now →</a>') == 2 and "←" not in first.split("<main>")[0]
-    )
-    assert second.count('<a href="00_start.html">← Start here &amp; now</a>') == 2
-    assert '<li><a href="#A-section">A section</a></li>' in first
-    assert "Run on" in (ran[0] / "index.html").read_text()

@@ -52,7 +52,7 @@ def test_nothing_of_it_is_stored(executed, tmp_path):
     done, _ = executed
     page = tmp_path / "a.ipynb"
     assert any(progress.is_progress(output) for output in done.cells[1].outputs)
-    assert "1 of 3" not in to_html(done, page, tmp_path, [page])
+    assert "1 of 3" not in to_html(done, page, tmp_path)
     stored = _cleaned(nbformat.from_dict(done))
     assert [output.output_type for output in stored.cells[1].outputs] == ["stream"]
     assert stored.cells[1].outputs[0].text == "told 3\n"

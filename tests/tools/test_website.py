@@ -1,82 +1,17 @@
-"""What the course's pages on the web are made from: pages, links, pictures, the glossary; and the files around them."""
+"""Around the course's pages on the web: the glossary, what makes them, and README.md with its neighbours."""
 
 import re
 import tomllib
 
-import nbformat
-import pytest
-
 from inflight.notebook import syllabus
 from inflight.paths import COURSE
-from tools import website, website_pages
 
-README = """# A meal
-
-[![tests](../../x.svg)](../../x)
-
-[Menu](notebooks/01_slots.ipynb), [kitchen](kitchen/).
-
-    git clone URL-OF-THIS-REPOSITORY
-"""
-SYLLABUS = """[[lesson]]
-name = "01_slots"
-part = "Eat"
-title = "Slots"
-question = "?"
-minutes = 5
-"""
 PROJECT = tomllib.loads((COURSE / "pyproject.toml").read_text())
-
-
-@pytest.fixture
-def clone(tmp_path):
-    """A course of one lesson with its lab, and a README.md."""
-    root = tmp_path / "clone"
-    for name, text in {
-        "README.md": README,
-        "pyproject.toml": "[project]\n",
-        "kitchen/pot.py": "",
-        "lessons/syllabus.toml": SYLLABUS,
-        "lessons/01_slots/lecture.py": "",
-        "lessons/01_slots/lab.py": "",
-        "lessons/glossary.md": "# Glossary\n\n## 01 · Slots\n\n### KV cache\nPlates.\n",
-    }.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    for path in ("notebooks/00_start_here.ipynb", "notebooks/01_slots.ipynb", "labs/01_slots_lab.ipynb"):
-        write(root / path, "# Slots")
-    return root
-
-
-def write(path, *cells):
-    """A notebook of Markdown cells, or of code cells with one output, where a cell is a dict of MIME types."""
-    notebook = nbformat.v4.new_notebook()
-    for cell in cells:
-        if isinstance(cell, str):
-            notebook.cells.append(nbformat.v4.new_markdown_cell(cell))
-        else:
-            outputs = [nbformat.v4.new_output("display_data", cell)]
-            notebook.cells.append(nbformat.v4.new_code_cell("show()", outputs=outputs))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(nbformat.writes(notebook))
-
-
-def test_every_lesson_lab_and_solution_has_a_page():
-    paths = {page.path for listed in website_pages.pages(COURSE).values() for page in listed}
-    stored = {path.relative_to(COURSE).as_posix() for kind in ("notebooks", "labs", "solutions")
-              for path in (COURSE / kind).glob("*.ipynb")}  # fmt: skip
-    assert stored <= paths
-    sources = [page.source for listed in website_pages.pages(COURSE).values() for page in listed]
-    assert [source for source in sources if not (COURSE / source).is_file()] == []
-
-
-# The glossary ---------------------------------------------------------------------------------------------------------
 
 
 def glossary():
     """Term -> its text, as in lessons/glossary.md."""
-    text = (COURSE / website_pages.GLOSSARY).read_text(encoding="utf-8")
+    text = (COURSE / "lessons/glossary.md").read_text(encoding="utf-8")
     return {head.strip("`"): " ".join(body.split()) for head, body in re.findall(r"^### (.+)\n([^#]+)", text, re.M)}
 
 
@@ -93,7 +28,7 @@ def test_lesson_00_s_glossary_says_the_same():
 
 
 def test_what_makes_the_site_is_pinned_with_hashes_and_is_no_part_of_a_learner_s_set_up():
-    lines = website.REQUIREMENTS.read_text().replace("\\\n", "").splitlines()
+    lines = (COURSE / "assets/site/requirements.txt").read_text().replace("\\\n", "").splitlines()
     pins = {line.split()[0]: re.findall(r"--hash=sha256:[0-9a-f]{64}", line) for line in lines if "==" in line[:60]}
     assert [pin for pin, hashes in pins.items() if not hashes] == []
     wanted = PROJECT["dependency-groups"]["site"]

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from inflight.triton import process, transport
+from inflight.triton import client, process
 from inflight.triton.attached import Address
 from tests.engines import wait_until
 
@@ -45,7 +45,7 @@ def running(repo: Path, folder: Path, *options: str) -> Iterator[Address]:
                 f"http://127.0.0.1:{ports['metrics']}/metrics",
             )
             wait_until(
-                lambda: it.poll() is not None or transport.is_ok(address.http_url, "/v2/health/ready"),
+                lambda: it.poll() is not None or client.is_ok(address.http_url, "/v2/health/ready"),
                 "Triton is ready",
                 deadline_s=180,
             )

@@ -11,9 +11,9 @@ from inflight.bench.workload import TimedRequest
 from inflight.cli.commands import app
 from inflight.errors import CourseError
 from inflight.notebook import charts
-from inflight.triton import attached, repository, telemetry, transport
+from inflight.triton import attached, repository, telemetry
 from inflight.triton.attached import Address
-from inflight.triton.client import Client
+from inflight.triton.client import Client, get_json, is_ok
 from inflight.triton.server import Server
 from tests.engines import build_small
 from tests.triton import foreign
@@ -71,7 +71,7 @@ def test_what_a_fixed_server_cannot_do_is_one_sentence_and_all_goes_on(fixed, le
             assert client.ask("Hi", 4).text
         with pytest.raises(CourseError, match="was started elsewhere"):
             server.pid  # noqa: B018
-    assert not server.is_alive() and transport.is_ok(fixed.http_url, "/v2/health/ready")
+    assert not server.is_alive() and is_ok(fixed.http_url, "/v2/health/ready")
 
 
 def test_iterations_come_from_the_metrics_and_seats_from_the_clients_clock(fixed, lesson, tmp_path):
@@ -104,9 +104,12 @@ def test_a_copy_of_its_configs_can_be_looked_at(fixed):
 
 
 def test_one_whose_control_is_closed_by_another_is_used_without_it(small_engine, tmp_path, capsys):
-    closed = "--http-restricted-api=model-repository:their-key=secret"
+    closed = [
+        f"--{option}=model-repository:their-key=secret"
+        for option in ("http-restricted-api", "grpc-restricted-protocol")
+    ]
     repo = assembled(tmp_path, small_engine)
-    with foreign.running(repo, tmp_path, "--model-control-mode=explicit", "--load-model=*", closed) as address:
+    with foreign.running(repo, tmp_path, "--model-control-mode=explicit", "--load-model=*", *closed) as address:
         with Server(repo, place=address) as server:
             assert "loads no model on request" in capsys.readouterr().err
             assert {row.name: row.state for row in server.models()} == dict.fromkeys(repository.PIPELINE, "READY")
@@ -134,7 +137,7 @@ def test_elsewhere_settings_are_ours_and_places_theirs(own, lesson, monkeypatch)
     monkeypatch.setattr(attached, "records", SimpleNamespace(at=lambda url: None))  # so that files are not shared
     repository.edit(lesson, "tensorrt_llm", gpt_model_type="V1", gpt_model_path="/not/there")
     with Server(lesson, place=address) as server:
-        config = transport.get_json(server.http_url, "/v2/models/tensorrt_llm/config")
+        config = get_json(server.http_url, "/v2/models/tensorrt_llm/config")
         assert config["parameters"]["gpt_model_type"]["string_value"] == "V1"
         assert config["parameters"]["gpt_model_path"]["string_value"] != "/not/there"
         assert config["model_transaction_policy"]["decoupled"]

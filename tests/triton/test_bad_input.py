@@ -10,9 +10,8 @@ import tritonclient.grpc as triton
 
 from inflight.errors import CourseError
 from inflight.triton import repository
-from inflight.triton.client import Client
+from inflight.triton.client import Client, Connection, errors, tensors
 from inflight.triton.server import Server
-from inflight.triton.transport import Connection, errors, tensors
 from tests import outside_clients as outside
 
 pytestmark = pytest.mark.server

@@ -12,8 +12,8 @@ import tritonclient.http as http_client
 
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
-from inflight.triton import telemetry, transport
-from inflight.triton.client import Client
+from inflight.triton import telemetry
+from inflight.triton.client import Client, tensors
 from tests.engines import active_requests, clients, wait_until
 
 pytestmark = pytest.mark.server
@@ -284,12 +284,10 @@ def test_stop_by_a_second_request_of_the_same_id(streaming_server, text):
     }
     with grpc_client.InferenceServerClient(streaming_server.grpc_url) as plain:
         plain.start_stream(lambda result, error: arrived.put((result, error)))
-        plain.async_stream_infer("tensorrt_llm", transport.tensors(arrays), request_id="story")
+        plain.async_stream_infer("tensorrt_llm", tensors(arrays), request_id="story")
         first, error = arrived.get(timeout=60)
         assert error is None and first.as_numpy("output_ids").shape == (1, 1, 1)
-        plain.async_stream_infer(
-            "tensorrt_llm", transport.tensors({**arrays, "stop": np.array([[True]])}), request_id="story"
-        )
+        plain.async_stream_infer("tensorrt_llm", tensors({**arrays, "stop": np.array([[True]])}), request_id="story")
         slot_is_free(streaming_server)
         plain.stop_stream()
     assert arrived.qsize() < LONG

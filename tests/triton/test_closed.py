@@ -14,11 +14,10 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from inflight.errors import CourseError
-from inflight.triton import keys, records, repository, telemetry, transport
-from inflight.triton.client import Client
+from inflight.triton import keys, records, repository, telemetry
+from inflight.triton.client import Client, Connection, Refused
 from inflight.triton.repository import RUNNING_SUM
 from inflight.triton.server import PRIVATE, Server
-from inflight.triton.transport import Connection, Refused
 from tests.engines import start_python
 
 pytestmark = pytest.mark.server
@@ -176,7 +175,7 @@ def test_a_program_of_the_user_finds_it_by_the_address_alone(server):
 def test_a_request_without_the_key_is_told_why_it_is_refused(server, monkeypatch):
     monkeypatch.setattr(keys, "headers", lambda url: {})
     with pytest.raises(Refused, match="only for the user who started it"):
-        transport.post_json(server.http_url, "/v2/repository/index", {}, 60)
+        server.models()
 
 
 # Private --------------------------------------------------------------------------------------------------------------
@@ -210,7 +209,7 @@ def test_a_private_server_does_all_that_others_do(private_server):
     assert telemetry.metrics(telemetry.page(private_server.metrics_url)).name.str.startswith("nv_inference").any()
     private_server.load(MODEL)
     with Connection(private_server.grpc_url) as connection:
-        assert connection.metadata(MODEL, timeout_s=60)["name"] == MODEL
+        assert connection.triton.get_model_metadata(MODEL).name == MODEL
     for url in (private_server.grpc_url, private_server.http_url):
         assert Client(url, MODEL).is_ready() and Client(url, MODEL).metadata()["name"] == MODEL
     attached = Server.attach(private_server.http_url)

@@ -12,7 +12,7 @@ from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.client import Client
-from inflight.triton.repository.foreign import FOREIGN, FOREIGN_OUTPUTS
+from inflight.triton.repository import contracts
 from inflight.triton.server import Server
 from tests import outside_clients as outside
 from tests.engines import active_requests, build_small, wait_until
@@ -212,20 +212,21 @@ def test_a_benchmark_finds_the_lengths_where_it_looks(whole, ids, release):
 
 ASKS_FOR_NOTHING = {"1": 1, "0 or 1": 1}
 ASKS_FOR_SOMETHING = {"1": 2, "false": True, "left out": 1, "at most 1": 2}
-OF_ENGINE = [tensor for tensor in FOREIGN if tensor.model == "tensorrt_llm"]
-OF_ENSEMBLE = [tensor for tensor in FOREIGN if tensor.ensemble]
+OF_ENGINE = list(contracts.foreign("tensorrt_llm").values())
+OF_ENSEMBLE = [tensor for tensor in contracts.table() if tensor.ensemble and tensor.must_be]
 
 
 def values(tensor, asks: bool) -> np.ndarray:
     """Values of a foreign input that ask for something, or for nothing."""
+    data_type, dims, _ = contracts.parsed(tensor.forms["0.19"])
     if tensor.must_be in ("empty", "of one token at most"):
-        shape = [2 if asks else 0] * len(tensor.dims)
+        shape = [2 if asks else 0] * len(dims)
     else:
-        shape = [2 if length == -1 else length for length in tensor.dims]
-    if tensor.data_type == "STRING":
+        shape = [2 if length == -1 else length for length in dims]
+    if data_type == "STRING":
         return np.full([1, *shape], b"something" if asks else b"", object)
     value = (ASKS_FOR_SOMETHING if asks else ASKS_FOR_NOTHING).get(tensor.must_be, 0)
-    return np.full([1, *shape], value, triton_to_np_dtype(tensor.data_type))
+    return np.full([1, *shape], value, triton_to_np_dtype(data_type))
 
 
 def ask_with(server, model: str, name: str, array: np.ndarray, ids: list[int]):
@@ -262,7 +263,7 @@ def test_who_asks_for_something_is_told_why_there_is_none(whole, ids, model, nam
 def test_a_client_that_names_what_is_never_given_is_told_why(streaming, option):
     """Such an option asks for outputs by name too, which Triton would else call unexpected."""
     arrays = {**outside.text_request("0.19", PROMPT, 2, streaming=True), option: outside.one(True, bool)}
-    named = ["text_output", *(name for name, _, _ in FOREIGN_OUTPUTS)]
+    named = ["text_output", *(row.name for row in contracts.table() if row.kind == "output" and row.ensemble)]
     with pytest.raises(InferenceServerException, match=option):
         outside.infer_on_stream(streaming, "ensemble", arrays, named)
 

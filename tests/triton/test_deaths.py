@@ -12,9 +12,8 @@ from inflight.engine import executor
 from inflight.engine.folder import WEIGHTS_FILE, read
 from inflight.errors import CourseError
 from inflight.triton import repository
-from inflight.triton.client import Client
+from inflight.triton.client import Client, ServerGone
 from inflight.triton.server import Server
-from inflight.triton.transport import ServerGone
 from tests.engines import model_process
 
 pytestmark = pytest.mark.server

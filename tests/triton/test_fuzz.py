@@ -33,8 +33,7 @@ from inflight.models import huggingface
 from inflight.models.gpt2_checkpoint import random_checkpoint
 from inflight.triton import repository
 from inflight.triton.client import Client
-from inflight.triton.repository import BASELINE, BATCH_COST, EMBEDDING, GPT2, PIPELINE, RUNNING_SUM
-from inflight.triton.repository.foreign import FOREIGN
+from inflight.triton.repository import BASELINE, BATCH_COST, EMBEDDING, GPT2, PIPELINE, RUNNING_SUM, contracts
 from inflight.triton.server import Server
 from tests.engines import active_requests, metric, wait_until
 
@@ -104,7 +103,12 @@ WRONG_DATATYPE = {
 WAYS = ("raw", "typed", "json", "binary")
 IN_BYTES = ("raw", "binary")
 # There are many of them, and most of their values are refused.
-RARE = {name for tensor in FOREIGN if tensor.model != BASELINE for name in (tensor.name, tensor.ensemble)}
+RARE = {
+    name
+    for tensor in contracts.table()
+    if tensor.must_be and tensor.model != BASELINE
+    for name in (tensor.name, tensor.ensemble)
+}
 
 INT32 = st.one_of(
     st.integers(-2, 12),

@@ -8,8 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from inflight.triton import records
+from inflight.triton import records, repository
 from tests.engines import start_python, wait_until
+from tests.triton import foreign
 
 pytestmark = pytest.mark.server
 
@@ -112,3 +113,11 @@ def test_nothing_is_left(small_repo, moment, victims):
     if "keeper" in victims:
         records.sweep()  # as the next start does
     wait_until(lambda: not left(Path(workdir), shm_prefix), "nothing is left")
+
+
+def test_a_model_ends_with_its_triton_in_the_middle_of_telling_its_figures(small_repo, tmp_path):
+    """Without a keeper: it waits for the answer to a gauge nearly all the time, and none comes any more."""
+    repository.edit(small_repo, "tensorrt_llm", stats_check_period_ms=1)
+    with foreign.running(small_repo, tmp_path):
+        assert len(of_server(tmp_path)) == 1 + len(repository.PIPELINE[:-1])
+    wait_until(lambda: not of_server(tmp_path), "no process is left")

@@ -13,9 +13,9 @@ from tritonclient.utils import np_to_triton_dtype
 
 from inflight.engine.config import Request
 from inflight.engine.executor import Executor
-from inflight.triton import repository, transport
+from inflight.triton import client, repository
+from inflight.triton.client import Connection
 from inflight.triton.server import Server
-from inflight.triton.transport import Connection
 from tests.engines import SMALL_VOCAB, active_requests, metric, wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -86,12 +86,12 @@ LONG, SHORT = 80, 24  # tokens of an answer: of those who vanish, of those who s
 VANISHING_CLIENTS = """
 import sys, queue
 import numpy as np
-from inflight.triton import transport
+from inflight.triton import client
 url, num_connections, each, length = sys.argv[1], *map(int, sys.argv[2:])
 arrived, begun = queue.SimpleQueue(), set()
-arrays = {"text_input": transport.text("One two three"), "max_tokens": np.array([[length]], np.int32)}
+arrays = {"text_input": client.text("One two three"), "max_tokens": np.array([[length]], np.int32)}
 arrays |= {"min_length": arrays["max_tokens"], "stream": np.array([[True]])}
-connections = [transport.Connection(url, arrived) for _ in range(num_connections)]
+connections = [client.Connection(url, arrived) for _ in range(num_connections)]
 for number, connection in enumerate(connections):
     connection.open_stream(number)
     for turn in range(each):
@@ -156,5 +156,5 @@ def test_of_500_requests_half_vanish_and_the_others_lose_nothing(streaming):
 
 def streams(length: int) -> dict[str, np.ndarray]:
     """A request for so many tokens, one by one."""
-    whole = {"text_input": transport.text("One two three"), "max_tokens": np.array([[length]], np.int32)}
+    whole = {"text_input": client.text("One two three"), "max_tokens": np.array([[length]], np.int32)}
     return {**whole, "min_length": whole["max_tokens"], "stream": np.array([[True]])}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from inflight.errors import CourseError
+from inflight.triton.client import Connection
 from inflight.triton.server import Server
-from inflight.triton.transport import Connection
 from tests.engines import wait_until
 
 pytestmark = pytest.mark.server

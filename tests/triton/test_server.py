@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from inflight.errors import CourseError
-from inflight.triton import records, repository, transport
-from inflight.triton.client import Client
+from inflight.triton import records, repository
+from inflight.triton.client import Client, is_ok
 from inflight.triton.repository import PIPELINE
 from inflight.triton.server import ModelState, Server
 from tests.engines import add_silent_model, how_it_ends, metric, model_process, start_python, wait_until
@@ -286,12 +286,12 @@ STOP_SCRIPT = """
 import sys, threading
 from inflight.triton.client import Client
 from inflight.triton.server import Server
-from inflight.triton.transport import ServerGone, text
+from inflight.triton.client import ServerGone
 server = Server(sys.argv[1]).start()
 def ask():
     client = Client(server.grpc_url, timeout_s=3600)
     try:
-        client._ask_grpc("silent", {"text_input": text("Hello")}, lambda reply: reply, "id")
+        client._ask_grpc("silent", {"text_input": "Hello"}, lambda reply: reply, "id", None)
     except ServerGone as error:
         print(error, flush=True)
 asking = threading.Thread(target=ask)
@@ -317,7 +317,7 @@ def test_what_runs_longer_than_it_may_is_told_and_an_interrupt_ends_the_waiting(
     owner.stdin.write("stop\n")
     owner.stdin.flush()
     if is_interrupted:
-        wait_until(lambda: not transport.is_ok(url, "/v2/health/ready"), "the server is ending")
+        wait_until(lambda: not is_ok(url, "/v2/health/ready"), "the server is ending")
         owner.send_signal(signal.SIGINT)
     said, _ = owner.communicate(timeout=300)
     assert "went away in the middle of a request" in said

@@ -17,10 +17,9 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from inflight.triton import repository, transport
-from inflight.triton.client import Client
+from inflight.triton import repository
+from inflight.triton.client import Client, Connection, text
 from inflight.triton.server import Server
-from inflight.triton.transport import Connection
 from tests.engines import active_requests, metric, wait_until
 
 pytestmark = pytest.mark.server
@@ -53,7 +52,7 @@ while True:
 GRPC_CLIENTS = """
 import json, sys
 import numpy as np
-from inflight.triton.transport import Connection
+from inflight.triton.client import Connection
 url, model, bodies, num_begun = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), int(sys.argv[4])
 types = {"text_input": np.object_, "stream": np.bool_, "streaming": np.bool_}
 connection, begun = Connection(url), 0
@@ -155,7 +154,7 @@ def test_who_comes_after_16_that_are_gone_does_not_wait_for_them(place):
     wait_until(lambda: active_requests(place.server) == 16, "all are in the engine")
     with Connection(place.server.grpc_url) as connection:
         connection.open_stream()
-        arrays = {"text_input": transport.text("Hello"), "max_tokens": np.array([[3]], np.int32)}
+        arrays = {"text_input": text("Hello"), "max_tokens": np.array([[3]], np.int32)}
         connection.send_on_stream("ensemble", arrays)
         wait_until(lambda: active_requests(place.server) == 17, "the live one waits behind them")
         killed_s = place.kill(process)
@@ -256,7 +255,7 @@ def test_a_whole_answer_for_nobody_ends_with_the_time_that_its_client_allowed(pl
 def test_who_waits_longer_than_he_allowed_is_told_so(place):
     with Connection(place.server.grpc_url) as connection:
         connection.open_stream()
-        arrays = {"text_input": transport.text(STORY), "max_tokens": np.array([[LONG]], np.int32)}
+        arrays = {"text_input": text(STORY), "max_tokens": np.array([[LONG]], np.int32)}
         connection.send_on_stream("ensemble", {**arrays, "min_length": arrays["max_tokens"]}, timeout=1_500_000)
         error = connection.next_reply(60).error
     assert str(error).startswith("The request was not finished within 1,500 ms, its wait included, and was ended: ask ")

@@ -13,12 +13,9 @@ from inflight.errors import CourseError
 
 
 def refuse_without_gpu(info: EngineInfo) -> None:
-    """Raise CourseError where PyTorch has no GPU for an engine to compute on, with the reason.
-
-    From then on PyTorch sees the GPU that the tier has chosen, and no other.
-    """
-    if tiers.device() != tiers.CUDA:
-        found = tiers.here()
+    """Raise CourseError where PyTorch has no GPU for an engine to compute on, with the reason."""
+    found = tiers.here()
+    if found.name != tiers.CUDA:
         way_on = f"To use it here, {found.fix}" if found.fix else "Load it on a machine with one"
         raise CourseError(
             f"The engine in {info.folder} is for an NVIDIA GPU (tier cuda), and PyTorch can use none here "

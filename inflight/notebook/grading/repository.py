@@ -18,7 +18,7 @@ from inflight.errors import CourseError
 from inflight.notebook.grading.checker import grades
 from inflight.notebook.grading.finding import NOT_YET, Finding, Measured
 from inflight.notebook.grading.served import ANSWER_S, PIPELINE, served, stand_ins
-from inflight.triton import repository, transport
+from inflight.triton import client, repository
 
 MASK, MASKED = "mask", "[e-mail]"
 WORDS = ("black", "hole", "where", "light", "old", "stars", "does", "not", "come", "back", "however", "long")
@@ -57,8 +57,8 @@ def _changed_code(repo: Path, but: Collection[str] = ()) -> str:
     return ""
 
 
-def _ask(connection: transport.Connection, prompt: str, most: int) -> transport.Reply:
-    arrays = {"text_input": transport.text(prompt), "max_tokens": np.array([[most]], np.int32)}
+def _ask(connection: client.Connection, prompt: str, most: int) -> client.Reply:
+    arrays = {"text_input": client.text(prompt), "max_tokens": np.array([[most]], np.int32)}
     return connection.infer("ensemble", arrays, ANSWER_S)
 
 
@@ -124,7 +124,7 @@ def _hidden_addresses(choose: random.Random) -> list[tuple[str, str, int]]:
     return made
 
 
-def _answered_masked(connection: transport.Connection, prompts: list[tuple[str, str, int]]) -> Finding:
+def _answered_masked(connection: client.Connection, prompts: list[tuple[str, str, int]]) -> Finding:
     advice, right = "", 0
     for prompt, masked, most in prompts:
         said, wanted = _text(_ask(connection, prompt, most)), _right(masked, most)
@@ -139,16 +139,16 @@ def _answered_masked(connection: transport.Connection, prompts: list[tuple[str, 
     )
 
 
-def _text(reply: transport.Reply) -> str:
+def _text(reply: client.Reply) -> str:
     return reply.tensor("text_output").reshape(-1)[0].decode("utf-8", "replace")
 
 
-def _rows_masked(connection: transport.Connection, choose: random.Random) -> Finding:
+def _rows_masked(connection: client.Connection, choose: random.Random) -> Finding:
     """A request of several rows, as a batch has: each is masked for itself."""
     texts = [f"{choose.choice(WORDS)} {number} a@b.org" for number in range(3)]
     wanted = [[text.replace("a@b.org", MASKED)] for text in texts]
     try:
-        reply = connection.infer(MASK, {"TEXT": transport.text(*texts)}, ANSWER_S)
+        reply = connection.infer(MASK, {"TEXT": client.text(*texts)}, ANSWER_S)
     except CourseError as error:
         return f"Asked for {len(texts)} rows in one request, mask says: {error}"
     said = [[text.decode("utf-8", "replace") for text in row] for row in reply.tensor("MASKED").tolist()]

@@ -13,8 +13,8 @@ from inflight.errors import CourseError
 from inflight.notebook import progress
 from inflight.notebook.grading.checker import grades
 from inflight.notebook.grading.finding import NOT_YET, Finding, Measured
+from inflight.triton.client import NoAnswer, ServerGone
 from inflight.triton.server import Server
-from inflight.triton.transport import NoAnswer, ServerGone
 
 
 @grades("7.1", "From START to END a sequence keeps its place, so a forgotten END keeps everybody else waiting.")

@@ -22,7 +22,7 @@ from types import ModuleType
 from inflight.errors import CourseError
 from inflight.notebook import progress
 from inflight.paths import ASSETS
-from inflight.triton import repository, transport
+from inflight.triton import client, repository
 from inflight.triton.server import Server
 
 ENGINE = "tensorrt_llm"
@@ -33,7 +33,7 @@ ANSWER_S = 20
 
 
 @contextlib.contextmanager
-def served(repo: Path, replaced: Collection[str] = PIPELINE) -> Iterator[transport.Connection]:
+def served(repo: Path, replaced: Collection[str] = PIPELINE) -> Iterator[client.Connection]:
     """Serve a copy of a repository as long as the block lasts, some of its models replaced by `assets/stand-ins`.
 
     The ensemble answers with one response, also where the repository's own would stream.
@@ -64,7 +64,7 @@ def served(repo: Path, replaced: Collection[str] = PIPELINE) -> Iterator[transpo
             server.start()
             _load(server)
             progress.say("it is asked")
-            with transport.Connection(server.grpc_url) as connection:
+            with client.Connection(server.grpc_url) as connection:
                 yield connection
         except CourseError as error:
             raise CourseError(str(error).partition("\nLast lines")[0].replace(f"{copy}/", "")) from error

@@ -9,8 +9,8 @@ run, `1/model.py` is the model's version 1. The templates in `assets/repository/
 TensorRT-LLM.
 
 Reading order: `layout` (names), `parameter` and `parameters` (what a model's settings may be), `pbtxt` (the file),
-`batchers` (Triton's own fields), `editing`, `foreign` and `contracts` (what outside clients send), `ensembles`,
-`checks`, `templates` (their variables), `assembly`.
+`batchers` (Triton's own fields), `editing`, `contracts` (what outside clients send), `ensembles`, `checks`, `templates`
+(their variables), `assembly`.
 """
 
 import lazy_loader
@@ -39,7 +39,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "editing": ["edit", "get_parameter", "get_value", "note_scheduler", "set_parameter", "set_value", "spec"],
         "contracts": ["contract_differences"],
         "ensembles": ["Edge", "ensemble_edges"],
-        "checks": ["batch_library_problems", "check"],
+        "checks": ["check"],
         "templates": ["DEFAULTS"],
         "assembly": ["assemble", "refit"],
     },

@@ -7,10 +7,8 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from inflight.errors import CourseError
-from inflight.triton import batch_library
-from inflight.triton.repository.editing import get_parameter
 from inflight.triton.repository.ensembles import ensemble_problems
-from inflight.triton.repository.layout import CONFIG, VARIABLE, is_repository, models
+from inflight.triton.repository.layout import CONFIG, is_repository, models
 from inflight.triton.repository.parameter import Problem
 from inflight.triton.repository.parameters import PARAMETERS, parameter_problems
 from inflight.triton.repository.pbtxt import read_config
@@ -67,23 +65,4 @@ def _model_problems(repo: Path, name: str, config: ModelConfig) -> list[Problem]
     if name in PARAMETERS:
         texts = {key: value.string_value for key, value in config.parameters.items()}
         problems += [Problem(file, p.field, p.message, p.fix) for p in parameter_problems(name, texts)]
-    return problems + batch_library_problems(repo / name, config)
-
-
-def batch_library_problems(folder: Path, config: ModelConfig) -> list[Problem]:
-    """What is wrong with the batching library that Triton would take, if there is one.
-
-    Triton takes the one that the config names, else one in the model's folders. It does not come back from loading one
-    that has only some of the functions.
-    """
-    file, field = str(folder / CONFIG), f"parameters.{batch_library.PARAMETER}"
-    named = get_parameter(config, batch_library.PARAMETER)
-    if named and config.HasField("sequence_batching"):
-        return [Problem(file, field, "It cannot be specified with the sequence batcher.", "Leave it out.")]
-    if named and not VARIABLE.search(named):
-        found = [(file, field, Path(named))]
-    else:
-        paths = [*folder.glob(f"*/{batch_library.FILE_NAME}"), folder / batch_library.FILE_NAME]
-        found = [(str(path), batch_library.FILE_NAME, path) for path in paths if path.exists()]
-    checked = [(where, what, batch_library.check(path)) for where, what, path in found]
-    return [Problem(where, what, problem.message, problem.fix) for where, what, problem in checked if problem]
+    return problems

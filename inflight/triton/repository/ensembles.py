@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
-from inflight.triton.repository.foreign import FOREIGN, FOREIGN_OUTPUTS
+from inflight.triton.repository import contracts
 from inflight.triton.repository.layout import CONFIG, models
 from inflight.triton.repository.parameter import Problem
 from inflight.triton.repository.pbtxt import read_config
@@ -47,8 +47,8 @@ def ensemble_edges(repo: str | Path, ensemble: str = "ensemble") -> list[Edge]:
     for tensor in config.output:
         source, produced = producers[tensor.name]
         edges.append(_edge(source, "client", tensor.name, produced, tensor.name, False))
-    foreign = {tensor.ensemble for tensor in FOREIGN} | {name for name, _, _ in FOREIGN_OUTPUTS}
-    return [edge for edge in edges if edge.tensor not in foreign]
+    for_others = {row.ensemble for row in contracts.table() if row.ensemble}
+    return [edge for edge in edges if edge.tensor not in for_others]
 
 
 def _edge(source: str, target: str, shared: str, tensor, own: str, optional: bool) -> Edge:

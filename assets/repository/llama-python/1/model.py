@@ -7,7 +7,7 @@ from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.models import huggingface
 from inflight.triton import python_model
-from inflight.triton.repository import foreign
+from inflight.triton.repository import contracts
 
 NUM_PRECEDING = 8  # tokens before the next ones, by which these become text: a character has at most four
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -24,7 +24,7 @@ class TritonPythonModel:
     def initialize(self, args):
         self.parameters = python_model.parameters(args)
         self.decoupled = python_model.is_decoupled(args)
-        self.foreign = foreign.of("llama-python")
+        self.foreign = contracts.foreign("llama-python")
         self.pipeline = huggingface.pipeline(
             self.parameters["checkpoint_dir"],
             self.parameters["tokenizer_dir"],

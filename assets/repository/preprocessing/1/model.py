@@ -5,7 +5,7 @@ import triton_python_backend_utils as pb_utils
 
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.triton import python_model
-from inflight.triton.repository import foreign
+from inflight.triton.repository import contracts
 
 
 class TritonPythonModel:
@@ -14,7 +14,7 @@ class TritonPythonModel:
     def initialize(self, args):
         self.parameters = python_model.parameters(args)
         self.output_types = python_model.output_types(args)
-        self.foreign = foreign.of("preprocessing")
+        self.foreign = contracts.foreign("preprocessing")
         python_model.note_tokenizer_type(self.parameters)
         self.tokenizer = load_tokenizer(self.parameters["tokenizer_dir"])
         if self.parameters["apply_chat_template"]:

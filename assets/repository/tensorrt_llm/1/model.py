@@ -12,7 +12,7 @@ from inflight.engine.config import ExecutorConfig, Request, Response, SamplingCo
 from inflight.engine.executor import Executor
 from inflight.errors import CourseError
 from inflight.triton import python_model
-from inflight.triton.repository import foreign
+from inflight.triton.repository import contracts
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 MAX_ID_LENGTH = 1024  # characters of a request's id, which is kept as long as the request runs
@@ -62,7 +62,7 @@ class TritonPythonModel:
     def initialize(self, args):
         self.parameters = python_model.parameters(args)
         self.decoupled = python_model.is_decoupled(args)
-        self.foreign = foreign.of("tensorrt_llm")
+        self.foreign = contracts.foreign("tensorrt_llm")
         settings = {
             name: self.parameters[name] for name in ExecutorConfig.__dataclass_fields__ if name in self.parameters
         }

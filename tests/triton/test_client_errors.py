@@ -10,8 +10,19 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from inflight.errors import CourseError
-from inflight.triton import telemetry, transport
-from inflight.triton.transport import Connection, NoAnswer, Refused, ServerGone, course_error
+from inflight.triton import telemetry
+from inflight.triton.client import (
+    Client,
+    Connection,
+    NoAnswer,
+    Refused,
+    ServerGone,
+    course_error,
+    get_json,
+    get_text,
+    is_ok,
+    text,
+)
 
 URL = "127.0.0.1:8001"
 
@@ -55,10 +66,10 @@ def test_each_error_of_the_libraries_is_one_of_three_kinds(error, kind, message)
 def test_nobody_there_is_told_by_every_call():
     url = "http://127.0.0.1:1"
     for call in (
-        lambda: transport.get_json(url, "/v2"),
-        lambda: transport.get_text(f"{url}/metrics"),
-        lambda: transport.post_json(url, "/v2", {}, 1),
-        lambda: list(transport.post_stream(url, "/v2", {}, 1)),
+        lambda: get_json(url, "/v2"),
+        lambda: get_text(f"{url}/metrics"),
+        lambda: Client(url).ask("Hello"),
+        lambda: Client("127.0.0.1:1").stream("Hello").read(),
         lambda: telemetry.statistics(url, "model"),
         lambda: telemetry.metrics_with(f"{url}/metrics", "active", 1),
         lambda: Connection("127.0.0.1:1").connect(),
@@ -66,14 +77,14 @@ def test_nobody_there_is_told_by_every_call():
     ):
         with pytest.raises(ServerGone, match="does not answer.* Start it"):
             call()
-    assert not transport.is_ok(url, "/v2/health/live")
+    assert not is_ok(url, "/v2/health/live")
 
 
 def test_a_stream_to_nobody_has_one_reply_and_it_says_so():
     with Connection("127.0.0.1:1") as connection:
         connection.open_stream(number=5)
         reply = connection.next_reply(timeout_s=60)
-        connection.send_on_stream("model", {"text": transport.text("to a broken stream")})
+        connection.send_on_stream("model", {"text": text("to a broken stream")})
         assert reply.number == 5 and isinstance(reply.error, ServerGone)
         with pytest.raises(NoAnswer, match="within 0.01 s"):
             connection.next_reply(timeout_s=0.01)
@@ -85,16 +96,27 @@ def test_a_server_that_keeps_quiet_is_given_up():
         quiet.listen()
         url = f"http://127.0.0.1:{quiet.getsockname()[1]}"
         with pytest.raises(NoAnswer, match=f"No answer from {url} within 0.1 s"):
-            transport.get_json(url, "/v2", timeout_s=0.1)
-        assert not transport.is_ok(url, "/v2/health/live", timeout_s=0.1)
+            get_json(url, "/v2", timeout_s=0.1)
+        assert not is_ok(url, "/v2/health/live", timeout_s=0.1)
 
 
+CONFIG = (
+    '{"input": [{"name": "text_input", "data_type": "TYPE_STRING"}, {"name": "max_tokens", "data_type": "TYPE_INT32"}, \
+{"name": "stream", "data_type": "TYPE_BOOL"}, {"name": "temperature", "data_type": "TYPE_FP32"}]}'
+)
 ANSWERS = {
     "/number": (200, "3"),
-    "/nothing": (200, ""),
     "/error": (400, '{"error": "[request id: 1] no such thing "}'),
     "/page": (404, "<html>"),
-    "/pieces": (200, 'data: {"n": 1}\n\ndata: {"n": 2}\n\ndata: {"error": "in ensemble \'e\', no third"}\n\n'),
+    "/v2/models/m/config": (200, CONFIG),
+    "/v2/models/m/generate": (404, "<html>"),
+    "/v2/models/m/generate_stream": (
+        200,
+        'data: {"text_output": "1"}\n\ndata: {"text_output": "2"}\n\n'
+        'data: {"error": "in ensemble \'e\', no third"}\n\n',
+    ),
+    "/v2/models/refused/config": (200, CONFIG),
+    "/v2/models/refused/generate_stream": (400, '{"error": "no such thing"}'),
 }
 
 
@@ -124,20 +146,20 @@ def http_url():
 
 
 def test_what_an_endpoint_answers(http_url):
-    assert transport.get_json(http_url, "/number") == 3 and transport.post_json(http_url, "/nothing", {}, 9) is None
-    assert transport.is_ok(http_url, "/nothing") and not transport.is_ok(http_url, "/page")
+    assert get_json(http_url, "/number") == 3
+    assert is_ok(http_url, "/number") and not is_ok(http_url, "/page")
     with pytest.raises(Refused, match=r"^no such thing$"):
-        transport.get_json(http_url, "/error")
+        get_json(http_url, "/error")
     with pytest.raises(Refused, match="status 404 and '<html>'"):
-        transport.post_json(http_url, "/page", {}, 9)
+        Client(http_url, "m").ask("Hello")
     with pytest.raises(CourseError, match="cannot be written as JSON"):
-        transport.post_json(http_url, "/number", {"n": float("nan")}, 9)
+        Client(http_url, "m").ask("Hello", temperature=float("nan"))
 
 
 def test_pieces_of_an_answer_come_one_by_one(http_url):
-    pieces = transport.post_stream(http_url, "/pieces", {}, 9)
-    assert [next(pieces), next(pieces)] == [{"n": 1}, {"n": 2}]
+    pieces = iter(Client(http_url, "m").stream("Hello"))
+    assert [next(pieces), next(pieces)] == ["1", "2"]
     with pytest.raises(Refused, match=r"^no third$"):
         next(pieces)
     with pytest.raises(Refused, match="no such thing"):
-        list(transport.post_stream(http_url, "/error", {}, 9))
+        Client(http_url, "refused").stream("Hello").read()
