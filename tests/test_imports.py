@@ -27,7 +27,7 @@ from inflight.notebook.grading import batchers, batching, engine, iterative_gpt2
     "the engine's vocabulary": "import inflight.engine.config, inflight.engine.folder",
     "Triton's face": "from inflight.triton import *",
     "the repository's face": "from inflight.triton.repository import *",
-    "planning a load": "import inflight.bench.plan, inflight.bench.result_files",
+    "planning a load": "import inflight.bench.workload, inflight.bench.report",
     "the command line": "import inflight.cli.commands",
     "inflight --help": """
 from inflight.cli.commands import app

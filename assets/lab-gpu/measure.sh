@@ -9,36 +9,35 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 python=${PYTHON:-.venv/bin/python}
-tier=$("$python" -c "from inflight import machine; print(machine.tier())") || exit
-rounds=${ROUNDS:-3} gpt2="gpt2-124m-random" gpt2_size=() tax=() trace=() pair=(--requests 16) batches=()
-text=(--tokens 5120)
+read -r tier device < <("$python" -c "from inflight import machine; print(machine.tier(), '-'.join(machine.device_name().lower().split()))") || exit
+results=assets/results rounds=${ROUNDS:-3} gpt2="gpt2-124m-random" gpt2_size=() trace=() pair=(--requests 16) batches=()
+text=(--tokens 5120) default=smollm2-135m-instruct
 if [[ -n ${SMALL:-} ]]; then
-    export INFLIGHT_RESULTS=${INFLIGHT_RESULTS:-$PWD/build/results}
-    mkdir -p "$INFLIGHT_RESULTS"
+    results=build/results
+    mkdir -p "$results"
     rounds=1 gpt2="gpt2-tiny-random" gpt2_size=(--streams 2 --tokens 8)
-    tax=(--requests 8) trace=(--dataset mild --requests 4 --max-batch-size 2) pair=(--requests 2) batches=(--requests 16) text=(--tokens 512)
+    trace=(--dataset mild --requests 4 --max-batch-size 2) pair=(--requests 2) batches=(--requests 16) text=(--tokens 512)
 fi
 failed=()
 
+# measure NAME_MODEL COMMAND...
 measure() {
+    local file="$results/${1}_$device.json"
+    shift
     echo "== inflight bench $* =="
     local started=$SECONDS
-    "$python" -m inflight bench "$@" --save || failed+=("bench $*")
-    echo "== $((SECONDS - started)) s =="
+    "$python" -m inflight bench "$@" --json > "$file.part" && mv "$file.part" "$file" || failed+=("bench $*")
+    echo "== $((SECONDS - started)) s, $file =="
 }
 
-# What the models do on this device, from the inside out: an iteration, a batch of iterations, a server around them.
-measure floor --rounds "$rounds"
-measure compare V1 inflight_fused_batching --in-process --rounds "$rounds" "${trace[@]}"
-measure compare guaranteed_no_evict max_utilization --in-process --kv-cache-tokens 1024 --rounds "$rounds" "${trace[@]}"
-measure serving-tax --rounds "$rounds" "${tax[@]}"
-measure compare V1 inflight_fused_batching --rounds "$rounds" "${trace[@]}"
-measure compare llama-python ensemble --dataset dataset --rounds "$rounds" "${pair[@]}"
-measure batchers --rounds "$rounds" "${batches[@]}"
-measure gpt2 --checkpoint "$gpt2" --rounds "$rounds" "${gpt2_size[@]}"
-measure quality "${text[@]}"
+measure "compare-in-process-ensemble_$default" compare in-process ensemble --concurrency 8 --rounds "$rounds" "${trace[@]}"
+measure "compare-V1-inflight_fused_batching_$default" compare V1 inflight_fused_batching --rounds "$rounds" "${trace[@]}"
+measure "compare-llama-python-ensemble_$default" compare llama-python ensemble --dataset dataset --rounds "$rounds" "${pair[@]}"
+measure "batchers_$default" batchers --rounds "$rounds" "${batches[@]}"
+measure "gpt2_$gpt2" gpt2 --checkpoint "$gpt2" --rounds "$rounds" "${gpt2_size[@]}"
+measure "quality_$default" quality "${text[@]}"
 if [[ $tier == cuda ]]; then
-    measure gpt2 --checkpoint gpt2-1.5b-random --rounds "$rounds"
+    measure gpt2_gpt2-1.5b-random gpt2 --checkpoint gpt2-1.5b-random --rounds "$rounds"
 else
     echo "The tier is $tier: GPT-2 with 1.5 billion parameters, which takes hours on a CPU, is left out." >&2
 fi

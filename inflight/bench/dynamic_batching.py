@@ -11,13 +11,16 @@ ones.
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
 from inflight import machine
-from inflight.bench import load_generator
+from inflight.bench.targets import serving
+from inflight.bench.turns import Progress, ratio, result, silent, take_turns
 from inflight.errors import CourseError
 from inflight.triton import client, repository, telemetry
 from inflight.triton.client import Connection
@@ -41,8 +44,6 @@ WARM_UP_REQUESTS = 4
 REPEATS, BATCHES = 3, 6  # measurements of a batch size, of which the median counts, and batches of each
 TIMEOUT_S = 120
 
-Progress = Callable[[str, int, int], None]
-
 
 def bench(
     checkpoint_dir: str | Path,
@@ -51,7 +52,7 @@ def bench(
     requests: int = 96,
     max_batch_size: int = 8,
     dtype: str = "auto",
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = silent,
 ) -> dict:
     """Throughput of text-embedding without and with dynamic batching, in turns, with a live reload before each.
 
@@ -78,7 +79,7 @@ def bench(
     Returns
     -------
     dict
-        `machine`, `devices`, `settings`; `rows`, one a batcher with medians over the rounds: texts_per_s, mean_batch,
+        `machine`, `settings`; `rows`, one a batcher with medians over the rounds: texts_per_s, mean_batch,
         expected_batch; `cost`, medians of `fixed_ms` a batch and `item_ms` a text, and `batch_ms` by batch size;
         `ratios` (median, min and max over the rounds): `dynamic_over_none`, of throughput, and
         `measured_over_predicted`; `predicted`: the same `dynamic_over_none` from the costs.
@@ -96,35 +97,26 @@ def bench(
         embedding_max_batch_size=max_batch_size,
         embedding_dtype=dtype,
     )
-    turns: list[dict] = []
-    with Server(repo) as server, Connection(server.grpc_url) as connection:
-        for number in range(rounds + 1):
+    with serving(repo) as server, Connection(server.grpc_url) as connection:
 
-            def step(what: str, done: int, number: int = number) -> None:
-                progress(
-                    f"round {number} of {rounds}: {what}" if number else f"warm-up: {what}",
-                    2 * number + done,
-                    2 * rounds + 2,
-                )
+        def turn(batcher: str) -> dict:
+            """One batcher under load and, where there is none, the cost of a batch."""
+            server.load(MODEL, dynamic_batching=BATCHERS[batcher])
+            figures: dict = _loaded(server, connection, requests, 2 * max_batch_size)
+            if not BATCHERS[batcher]:
+                figures["batch_ms"] = batch_costs(connection, max_batch_size)
+            return figures
 
-            turn = _round(
-                server, connection, requests, max_batch_size, list(BATCHERS)[:: 1 if number % 2 else -1], step
-            )
-            turns += [turn] if number else []  # the first warms up
+        turns = take_turns({batcher: lambda batcher=batcher: turn(batcher) for batcher in BATCHERS}, rounds, progress)
     settings = {
+        "device": machine.device_name(),
         "requests": requests,
         "in_flight": 2 * max_batch_size,
         "max_batch_size": max_batch_size,
         "dtype": dtype,
-        "rounds": rounds,
-        "warm_up_rounds": 1,
+        "rounds": len(turns["none"]),
     }
-    return {
-        "machine": machine.describe(),
-        "devices": dict.fromkeys(BATCHERS, machine.device_name()),
-        "settings": settings,
-        **_result(turns, requests, max_batch_size),
-    }
+    return _result(settings, turns, requests, max_batch_size)
 
 
 def check(rounds: int, requests: int, max_batch_size: int) -> None:
@@ -174,30 +166,23 @@ def predicted_gain(fixed_ms: float, item_ms: float, requests: int, max_batch_siz
 # Measuring ------------------------------------------------------------------------------------------------------------
 
 
-def _round(
-    server: Server,
-    connection: Connection,
-    requests: int,
-    max_batch_size: int,
-    batchers: list[str],
-    step: Callable[[str, int], None],
-) -> dict:
-    """Both batchers under load, and the cost of a batch while the model has none."""
-    turn = {}
-    for done, batcher in enumerate(batchers):
-        step(f"{batcher} under load", done)
-        server.load(MODEL, dynamic_batching=BATCHERS[batcher])
-        turn[batcher] = _loaded(server, connection, requests, 2 * max_batch_size)
-        if not BATCHERS[batcher]:
-            turn["batch_ms"] = batch_costs(connection, max_batch_size)
-    return turn
+def closed_loop(send: Callable[[int], object], number: int, in_flight: int) -> float:
+    """Seconds for requests 0 … number − 1, `in_flight` of them at any time; an answer makes room for the next."""
+    with ThreadPoolExecutor(in_flight) as pool:
+        started = time.perf_counter()
+        try:
+            list(pool.map(send, range(number)))
+        except BaseException:  # an interrupt, too: those that are under way end, and no other is sent
+            pool.shutdown(cancel_futures=True)
+            raise
+        return time.perf_counter() - started
 
 
 def _loaded(server: Server, connection: Connection, requests: int, in_flight: int) -> dict[str, float]:
     """One turn under load: what the clients saw and what Triton counted of it."""
-    load_generator.closed_loop(lambda number: embed(connection, _texts(number, 1)), WARM_UP_REQUESTS, 1)
+    closed_loop(lambda number: embed(connection, _texts(number, 1)), WARM_UP_REQUESTS, 1)
     before = _counted(server, WARM_UP_REQUESTS)
-    seconds = load_generator.closed_loop(lambda number: embed(connection, _texts(number, 1)), requests, in_flight)
+    seconds = closed_loop(lambda number: embed(connection, _texts(number, 1)), requests, in_flight)
     done = _counted(server, WARM_UP_REQUESTS + requests) - before
     return {"texts_per_s": requests / seconds, "mean_batch": done.mean_batch}
 
@@ -211,7 +196,7 @@ def embed(connection: Connection, texts: list[str]) -> np.ndarray:
 
 
 def _batch_ms(connection: Connection, size: int) -> float:
-    seconds = load_generator.closed_loop(lambda number: embed(connection, _texts(number * size, size)), BATCHES, 2)
+    seconds = closed_loop(lambda number: embed(connection, _texts(number * size, size)), BATCHES, 2)
     return seconds / BATCHES * 1000
 
 
@@ -227,35 +212,28 @@ def _counted(server: Server, inferences: int) -> Statistics:
 # Results --------------------------------------------------------------------------------------------------------------
 
 
-def _result(turns: list[dict], requests: int, max_batch_size: int) -> dict:
+def _result(settings: dict, turns: dict[str, list[dict]], requests: int, max_batch_size: int) -> dict:
     """Rows, costs and ratios of all rounds; each round is compared with the prediction of its own cost."""
-    none, dynamic = ([turn[batcher]["texts_per_s"] for turn in turns] for batcher in BATCHERS)
-    lines = [line(turn["batch_ms"]) for turn in turns]
+    none, dynamic = ([turn["texts_per_s"] for turn in turns[batcher]] for batcher in BATCHERS)
+    costs = [turn["batch_ms"] for turn in turns["none"]]
+    lines = [line(batch_ms) for batch_ms in costs]
     gains = [predicted_gain(*cost, requests, max_batch_size) for cost in lines]
     measured = [one / other for one, other in zip(dynamic, none)]
     expected = len(expected_batches(requests, max_batch_size))
-    return {
-        "rows": [
-            {
-                "batcher": batcher,
-                **{
-                    name: statistics.median(turn[batcher][name] for turn in turns)
-                    for name in ("texts_per_s", "mean_batch")
-                },
-                "expected_batch": requests / expected if BATCHERS[batcher] else 1.0,
-            }
-            for batcher in BATCHERS
-        ],
-        "cost": {
-            "fixed_ms": statistics.median(fixed for fixed, _ in lines),
-            "item_ms": statistics.median(item for _, item in lines),
-            "batch_ms": {
-                size: statistics.median(turn["batch_ms"][size] for turn in turns) for size in turns[0]["batch_ms"]
+    rows = [
+        {
+            "batcher": batcher,
+            **{
+                name: statistics.median(turn[name] for turn in turns[batcher]) for name in ("texts_per_s", "mean_batch")
             },
-        },
-        "ratios": {
-            "dynamic_over_none": load_generator.ratio(dynamic, none),
-            "measured_over_predicted": load_generator.ratio(measured, gains),
-        },
-        "predicted": {"dynamic_over_none": statistics.median(gains)},
+            "expected_batch": requests / expected if BATCHERS[batcher] else 1.0,
+        }
+        for batcher in BATCHERS
+    ]
+    cost = {
+        "fixed_ms": statistics.median(fixed for fixed, _ in lines),
+        "item_ms": statistics.median(item for _, item in lines),
+        "batch_ms": {size: statistics.median(batch_ms[size] for batch_ms in costs) for size in costs[0]},
     }
+    ratios = {"dynamic_over_none": ratio(dynamic, none), "measured_over_predicted": ratio(measured, gains)}
+    return result(settings, rows, ratios, cost=cost, predicted={"dynamic_over_none": statistics.median(gains)})

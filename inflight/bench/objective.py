@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from inflight.bench.load_generator import Run
+from inflight.bench.load import Run
 from inflight.errors import CourseError
 
 # Name on the command line -> column of `Run.requests`, and what it is called in a sentence.

@@ -1,7 +1,6 @@
-"""Triton's own Performance Analyzer against the same server, its measurements in the same columns.
+"""Triton's own Performance Analyzer: throughput and latency of a model by the number of requests under way.
 
-    run = perf_analyzer.run("127.0.0.1:8001", requests, concurrency=8)
-    report.summary(run)["tokens_per_s"]
+    perf_analyzer.sweep(server.grpc_url, "text-embedding", perf_analyzer.text_data(texts), concurrency=(1, 4, 16))
 
 The binary is the one inside the tritonclient wheel.
 """
@@ -17,107 +16,14 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 import pandas as pd
-from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from inflight.bench.load_generator import COLUMNS, Run, exactly
-from inflight.bench.workload import TimedRequest
 from inflight.errors import CourseError
 from inflight.files import temporary
-from inflight.triton.client import Client, arrays_for
 
 # Libraries that the binary wants, and the names under which another wheel carries them.
 LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
 TIMEOUT_S = 1800
-ATTEMPTS = (
-    3  # on a busy machine requests may be over before it begins to note them; then it even ends well without a file
-)
 WINDOWS = 3  # that the Performance Analyzer measures, each of as many requests, before it compares them
-
-
-def run(
-    url: str, requests: list[TimedRequest], concurrency: int = 8, model: str = "ensemble", timeout_s: float = TIMEOUT_S
-) -> Run:
-    """Let the Performance Analyzer send `requests`, so many at any time, in an order of its own.
-
-    A closed loop over gRPC: the requests' times play no part. It streams if the model is decoupled, which gives TTFT
-    and ITL. As with `benchmark.load`, every answer is exactly as long as asked for.
-
-    Parameters
-    ----------
-    url : str
-        host:port of the server's gRPC.
-    requests : list of TimedRequest
-    concurrency : int
-        Requests under way at any time.
-    model : str
-        A text model: `ensemble` or `llama-python`.
-    timeout_s : float
-        Longest time for all of it; begun again where it did not note every request.
-
-    Returns
-    -------
-    Run
-        As of `benchmark.load`; seconds since the first request was sent.
-
-    Raises
-    ------
-    CourseError
-        This machine cannot run it, the server refused, or it failed, with its own reason.
-    """
-    check(requests, concurrency, url)
-    binary = find()
-    with Client(url, model) as client:
-        config = client.config()
-    streams = config.model_transaction_policy.decoupled
-    with temporary("inflight-perf-analyzer-") as scratch:
-        folder = Path(scratch)
-        (folder / "input.json").write_text(json.dumps(input_data(requests, config)))
-        command = [
-            *_command(binary, model, url, folder, concurrency),
-            "--request-count",
-            str(len(requests)),
-            "--profile-export-file",
-            str(folder / "profile.json"),
-        ]
-        variables = environment(folder)
-        for _ in range(ATTEMPTS):
-            (folder / "profile.json").unlink(missing_ok=True)  # it refuses to write over an export
-            _execute([*command, "--streaming"] if streams else command, url, variables, timeout_s)
-            noted = _noted(folder / "profile.json")
-            if noted == len(requests):
-                return read(folder / "profile.json", requests, streams)
-    raise CourseError(
-        f"The Performance Analyzer noted {noted} of {len(requests)} requests, and no more when it tried again: run it "
-        "again when the machine is less busy, or measure with `inflight bench load`."
-    )
-
-
-def _command(binary: Path, model: str, url: str, folder: Path, concurrency: int) -> list[str]:
-    """What its runs share; the requests are in the folder's input.json."""
-    return [
-        *(str(binary), "-m", model, "-i", "grpc", "-u", url),
-        *("--input-data", str(folder / "input.json"), "--concurrency-range", str(concurrency)),
-    ]
-
-
-def _noted(profile: Path) -> int:
-    """How many requests an export holds; 0 where there is none."""
-    try:
-        return len(json.loads(profile.read_text())["experiments"][0]["requests"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return 0
-
-
-def check(requests: list[TimedRequest], concurrency: int, url: str | None = None) -> None:
-    """Refuse what the Performance Analyzer cannot do: no requests, fewer of them than `concurrency`, HTTP."""
-    if not requests:
-        raise CourseError("There is no request to send: give at least one.")
-    if not 1 <= concurrency <= len(requests):
-        raise CourseError(
-            f"The concurrency is {concurrency}; with {len(requests)} requests it must be from 1 to {len(requests)}."
-        )
-    if url is not None and url.startswith(("http://", "https://")):
-        raise CourseError(f"{url} is an HTTP address: name the server's gRPC port as host:port.")
 
 
 def find() -> Path:
@@ -140,35 +46,6 @@ def find() -> Path:
             "(`make course` does it), or measure with `inflight bench load`."
         )
     return path.resolve()
-
-
-def input_data(requests: list[TimedRequest], config: ModelConfig) -> dict:
-    """The requests in the format of `--input-data`: each a set of input tensors as the model of `config` has them."""
-    stream = {"stream": True} if config.model_transaction_policy.decoupled else {}
-    return {
-        "data": [
-            _tensors(
-                {
-                    "text_input": request.text.encode(),
-                    "max_tokens": request.max_tokens,
-                    **stream,
-                    **exactly(request, config.name),
-                },
-                config,
-            )
-            for request in requests
-        ]
-    }
-
-
-def _tensors(values: dict, config: ModelConfig) -> dict:
-    """Single values as the model takes them; of a tensor that may have any number of them, how many are said."""
-    is_free = {tensor.name: -1 in tensor.dims for tensor in config.input}
-    tensors = {}
-    for name, array in arrays_for(config, values).items():
-        content = [value.decode() if isinstance(value, bytes) else value for value in array.reshape(-1).tolist()]
-        tensors[name] = {"content": content, "shape": [1]} if is_free.get(name) else content
-    return tensors
 
 
 def text_data(texts: list[str]) -> dict:
@@ -217,8 +94,10 @@ def sweep(
     Raises
     ------
     CourseError
-        As `run`.
+        This machine cannot run it, the server refused, or it failed, with its own reason.
     """
+    if url.startswith(("http://", "https://")):
+        raise CourseError(f"{url} is an HTTP address: name the server's gRPC port as host:port.")
     if not concurrency or not 1 <= min(concurrency) <= max(concurrency) <= requests:
         raise CourseError(
             f"The concurrency is {list(concurrency)}; with {requests} requests each must be from 1 to {requests}."
@@ -231,7 +110,8 @@ def sweep(
         rows = []
         for number in concurrency:
             command = [
-                *_command(binary, model, url, folder, number),
+                *(str(binary), "-m", model, "-i", "grpc", "-u", url),
+                *("--input-data", str(folder / "input.json"), "--concurrency-range", str(number)),
                 *(f"--{flag}={value}" for flag, value in windows(requests).items()),
                 "-f",
                 str(folder / "report.csv"),
@@ -265,53 +145,6 @@ def read_report(path: Path) -> dict[str, float]:
             f"The Performance Analyzer left no report that can be read ({type(error).__name__}: {error}). "
             "Measure with `inflight bench load`."
         ) from None
-
-
-def read(profile: Path, requests: list[TimedRequest], streams: bool) -> Run:
-    """The rows of a `--profile-export-file`: one request each, with the nanoseconds at which it was sent and answered.
-
-    Raises
-    ------
-    CourseError
-        The file is not there or is not such an export.
-    """
-    lengths = {(request.text, request.max_tokens): request.input_len for request in requests}
-    try:
-        measured = json.loads(profile.read_text())["experiments"][0]["requests"]
-        zero = min(one["timestamp"] for one in measured)
-        rows = [
-            _row(number, one, zero, lengths, streams)
-            for number, one in enumerate(sorted(measured, key=lambda one: one["timestamp"]))
-        ]
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise CourseError(
-            f"The Performance Analyzer left no measurements that can be read ({type(error).__name__}: {error}). "
-            "Measure with `inflight bench load`."
-        ) from None
-    return Run(pd.DataFrame(rows, columns=COLUMNS), started_at=zero / 1e9)
-
-
-def _row(number: int, measured: dict, zero: int, lengths: dict, streams: bool) -> dict:
-    given, arrived = measured["request_inputs"], measured["response_timestamps"]
-    length, input_len = given["max_tokens"], lengths[given["text_input"], given["max_tokens"]]
-    sent = measured["timestamp"]
-    row = {
-        "request": number,
-        "due_s": (sent - zero) / 1e9,  # a closed loop: due when it could be sent
-        "sent_s": (sent - zero) / 1e9,
-        "input_len": input_len,
-        "max_tokens": length,
-        "output_len": 0,
-    }
-    if not arrived:
-        return {**row, "last_s": row["sent_s"], "error": "The Performance Analyzer got no response."}
-    first_ms, latency_ms = (arrived[0] - sent) / 1e6, (arrived[-1] - sent) / 1e6
-    row |= {"last_s": (arrived[-1] - zero) / 1e9, "latency_ms": latency_ms, "output_len": length, "error": ""}
-    if streams:
-        row |= {"first_s": (arrived[0] - zero) / 1e9, "ttft_ms": first_ms}
-        if length > 1:
-            row["itl_ms"] = (latency_ms - first_ms) / (length - 1)
-    return row
 
 
 def _execute(command: list[str], url: str, variables: dict[str, str], timeout_s: float) -> None:

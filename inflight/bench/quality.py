@@ -29,7 +29,7 @@ import numpy as np
 
 from inflight import checkpoint as checkpoints
 from inflight import engine, machine, models
-from inflight.bench import devices
+from inflight.bench.turns import Progress, result, silent
 from inflight.checkpoint.sources import Checkpoint
 from inflight.checkpoint.tokenizer import Tokenizer
 from inflight.engine.config import BuildConfig, Chunk
@@ -52,12 +52,7 @@ BUILDS = {
     "float": BuildConfig(quant_algo=None),
 }
 
-Progress = Callable[[str, int, int], None]
 Step = Callable[[str], None]
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    pass
 
 
 # What is compared -----------------------------------------------------------------------------------------------------
@@ -67,7 +62,7 @@ def engines(
     source: Checkpoint,
     workdir: str | Path,
     tokens: int = TOKENS,
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> dict[str, Path]:
     """Engines of `source` by the name of their build: the default one, the other precisions, and an 8-bit KV cache.
 
@@ -154,7 +149,7 @@ def bench(
     source: Checkpoint,
     folders: dict[str, Path],
     tokens: int = TOKENS,
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> dict:
     """Quality, size and speed of engines, beside the checkpoint that they were built from.
 
@@ -177,7 +172,7 @@ def bench(
     Returns
     -------
     dict
-        `machine`, `devices`, `settings`; `rows`: the checkpoint first, then one an engine: `build`, `device`,
+        `machine`, `settings`; `rows`: the checkpoint first, then one an engine: `build`, `device`,
         `weight_bytes`, `tokens_per_s_1` and `tokens_per_s_8` (of 1 and 8 sequences side by side; medians, each build
         taking turns with the default one), and with `value`, `low`, `high` each `perplexity`, `over_checkpoint` (ratio
         of perplexities), `same_top` (share of tokens where the most likely one is the checkpoint's) and `kl` (mean
@@ -215,7 +210,7 @@ def bench(
             step(f"speed of {default}")
             _take_times(runners, text, times)
     speeds = _speeds(folders, times)
-    on = {name: devices.of_engine(folder) for name, folder in folders.items()}
+    on = {name: machine.device_name(engine.read(folder).device) for name, folder in folders.items()}
     rows: list[dict] = [dict.fromkeys(("build", "device", "weight_bytes", "tokens_per_s_1", "tokens_per_s_8"))]
     rows[0] |= {"build": "checkpoint", "perplexity": _exp(_interval(np.array(own)))}
     rows[0] |= dict.fromkeys(("over_checkpoint", "same_top", "kl"))
@@ -223,18 +218,17 @@ def bench(
         size = engine.read(folder).weight_bytes
         figures = _figures(scores[name], own)
         rows.append({"build": name, "device": on[name], "weight_bytes": size, **speeds[name], **figures})
-    ratio = rows[1]["over_checkpoint"]
+    over = rows[1]["over_checkpoint"]
     settings = {
         "checkpoint": source.name,
+        "device": on[default],
         "default_build": next(iter(folders)),
         "tokens": text.size,
         "windows": len(text),
         "interval": 0.95,
     }
-    ratios = {
-        "perplexity_over_checkpoint": {"median": ratio["value"], "min": ratio["low"], "max": ratio["high"]},
-    }
-    return {"machine": machine.describe(), "devices": on, "settings": settings, "rows": rows, "ratios": ratios}
+    ratios = {"perplexity_over_checkpoint": {"median": over["value"], "min": over["low"], "max": over["high"]}}
+    return result(settings, rows, ratios)
 
 
 def in_words(rows: list[dict]) -> list[dict]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from inflight.bench.load_generator import COLUMNS, Run
+from inflight.bench.load import COLUMNS, Run
 from inflight.engine.config import BuildConfig, Chunk, ExecutorConfig, Request
 from inflight.engine.kv_cache import BlockManager
 from inflight.engine.own_scheduler import accepted

@@ -7,17 +7,16 @@ write(Path("run.json"), json.dumps(timeline(run)))     # open it at ui.perfetto.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import math
+import os
 from pathlib import Path
 
 import pandas as pd
 
-from inflight import files, machine
-from inflight.bench.load_generator import Run
-from inflight.bench.objective import Objective, goodput
+from inflight import files
+from inflight.bench.load import Run
 from inflight.errors import CourseError
 
 TIMES = {"ttft_ms": "TTFT", "itl_ms": "ITL", "latency_ms": "end-to-end latency"}
@@ -87,11 +86,6 @@ def _late_ms(run: Run) -> pd.Series:
     return ((run.requests["sent_s"] - run.requests["due_s"]).astype(float) * 1000).dropna().clip(lower=0)
 
 
-def late_limit_ms(latency_ms: float | None) -> float:
-    """How late a request may be sent by a client that keeps up, where the median latency is this; None: not known."""
-    return LATE_MS if latency_ms is None else max(LATE_MS, LATE_SHARE * latency_ms)
-
-
 def lateness(run: Run) -> str:
     """A sentence when the client could not keep up with its own plan; blank if it did.
 
@@ -99,7 +93,7 @@ def lateness(run: Run) -> str:
     latency.
     """
     late_ms, latency_ms = _late_ms(run), run.answered["latency_ms"].astype(float)
-    least_ms = late_limit_ms(latency_ms.median() if len(latency_ms) else None)
+    least_ms = max(LATE_MS, LATE_SHARE * latency_ms.median()) if len(latency_ms) else LATE_MS
     late = late_ms[late_ms > least_ms]
     if len(late) <= 0.01 * len(late_ms):
         return ""
@@ -117,71 +111,16 @@ def _number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def labelled(figures: dict) -> dict[str, str]:
-    """`summary`'s figures as a table shows them: what it is and its unit → the number as text, "-" if there is none."""
-    plain = {
-        "requests": "requests answered",
-        "errors": "errors",
-        "requests_per_s": "requests/s",
-        "tokens_per_s": "output tokens/s",
-        "input_len_mean": "input tokens, mean",
-        "output_len_mean": "output tokens, mean",
-        "in_flight_mean": "in flight, average",
-        "total_latency_ms": "total latency (ms)",
-    }
-    times = {
-        f"{name}_{key}": f"{title}, {key if key == 'mean' else key.upper()} (ms)"
-        for name, title in TIMES.items()
-        for key in ("mean", *PERCENTILES)
-    }
-    rest = {
-        "late_ms_p99": "sent after it was due, P99 (ms)",
-        "goodput_per_s": "goodput (requests/s that meet the objective)",
-        "met_percent": "requests that meet the objective (%)",
-    }
-    if "met_share" in figures:
-        figures = {**figures, "met_percent": 100 * figures["met_share"]}
-    return {title: _text(figures.get(name)) for name, title in {**plain, **times, **rest}.items()}
-
-
-def _text(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return str(value) if isinstance(value, int) else f"{value:.1f}"
-
-
-def result(runs: dict[str, Run], settings: dict, device: str, objective: Objective | None = None) -> dict:
-    """What `--json` prints: the machine, the device of all ways, `settings`, and a row of figures for each in `runs`.
-
-    A run that ended early says why in its row's `stopped`, one whose client could not keep up says so in `late`.
-    With an objective each has its goodput, requests a second that meet it, and their share of all.
-    """
-    rows = [{"way": name, **summary(run), **_kept(run, objective), **_notes(run)} for name, run in runs.items()]
-    devices = dict.fromkeys(runs, device)
-    return {"machine": machine.describe(), "devices": devices, "settings": settings, "rows": rows, "ratios": {}}
-
-
-def _kept(run: Run, objective: Objective | None) -> dict[str, float]:
-    if objective is None:
-        return {}
-    return {"goodput_per_s": goodput(run, objective), "met_share": float(objective.met(run.requests).mean())}
-
-
-def _notes(run: Run) -> dict[str, str]:
-    """What a reader must know of a run besides its figures, where there is something to say."""
-    return {name: text for name, text in (("stopped", run.stopped), ("late", lateness(run))) if text}
-
-
 # Tables ---------------------------------------------------------------------------------------------------------------
 
 
 def requests_csv(run: Run) -> str:
-    """`requests_table` as CSV, one line a request."""
+    """A copy of `Run.requests` as CSV, one line a request; times in seconds and ms rounded to the microsecond."""
     return requests_table(run).to_csv(index=False, lineterminator="\n")
 
 
 def requests_table(run: Run) -> pd.DataFrame:
-    """A copy of `Run.requests`, its times in seconds and durations in ms rounded to the microsecond."""
+    """A copy of `Run.requests`, its times rounded to the microsecond."""
     table = run.requests.copy()
     for column in table.columns:
         if column.endswith(("_s", "_ms")):
@@ -202,7 +141,7 @@ def with_op_stats(path: Path, run: Run) -> str:
     lines = csv.writer(text, lineterminator="\n")
     if not before:
         lines.writerow(OP_STATS)
-    lines.writerow([_text(figures[key]) if key == "requests" else _precise(figures[key]) for key in OP_STATS.values()])
+    lines.writerow([figures[key] if key == "requests" else _precise(figures[key]) for key in OP_STATS.values()])
     return before + text.getvalue()
 
 
@@ -345,23 +284,18 @@ def _us(seconds: float) -> int:
 # Files ----------------------------------------------------------------------------------------------------------------
 
 
-def check_writable(*paths: Path) -> None:
+def check_writable(*paths: Path | None) -> None:
     """Refuse now what could not be written after the benchmark.
 
     Raises
     ------
     CourseError
-        A path is a folder, two of them are the same, or a file cannot be made beside it.
+        A path is a folder, or its folder is not there or cannot be written.
     """
-    for path in paths:
-        if path.is_dir():
-            raise CourseError(f"{path} is a folder: name a file.")
-        with _writing(path):
-            files.new_file_beside(path).unlink()
-    if len({path.absolute() for path in paths}) < len(paths):
-        raise CourseError(
-            f"One file is named for two of the results ({', '.join(map(str, paths))}): name one for each."
-        )
+    for path in filter(None, paths):
+        folder = path.absolute().parent
+        if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise CourseError(f"{path} cannot be written: name a file in a folder that exists and is yours to write.")
 
 
 def write(path: Path, text: str) -> None:
@@ -372,14 +306,8 @@ def write(path: Path, text: str) -> None:
     CourseError
         The file cannot be written, or the disk is full; what was at `path` is still there.
     """
-    with _writing(path):
-        files.replace_text(path, text)
-
-
-@contextlib.contextmanager
-def _writing(path: Path):
     try:
-        yield
+        files.replace_text(path, text)
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         reason = getattr(error, "strerror", None) or error
         raise CourseError(

@@ -22,11 +22,12 @@ import numpy as np
 import pandas as pd
 
 from inflight import engine
-from inflight.bench import load_generator, rehearsal
-from inflight.bench.arrivals import bursts
-from inflight.bench.load_generator import Run
+from inflight.bench import load as loads
+from inflight.bench import rehearsal
+from inflight.bench.dataset import input_len, read_dataset
+from inflight.bench.load import Run
 from inflight.bench.objective import Objective, goodput
-from inflight.bench.workload import TimedRequest, input_len, read_dataset
+from inflight.bench.workload import TimedRequest, gamma
 from inflight.checkpoint import fetch
 from inflight.checkpoint.tokenizer import ChatTokenizer, load_tokenizer
 from inflight.engine.config import BuildConfig, ExecutorConfig
@@ -64,7 +65,7 @@ class Brief:
     rate : float
         Requests a second, on average.
     cv : float
-        How bursty they come; see `arrivals.bursts`.
+        How bursty they come; see `workload.gamma`.
     objective : Objective
         The limits of each answer; the service keeps them at P99.
     memory_mib : float
@@ -112,7 +113,7 @@ def requests(tokenizer: ChatTokenizer, brief: Brief, seed: int, number: int | No
     number, choose = number or brief.number, random.Random(seed)
     articles = [record for record in read_dataset() if len(record.input.split()) <= LONGEST_ARTICLE]
     found = []
-    for place, at_s in enumerate(bursts(number, brief.rate, brief.cv, seed)):
+    for place, at_s in enumerate(gamma(number, brief.rate, brief.cv, seed)):
         record = choose.choice(articles)
         text, tokens = _prompt(f"(report {seed}-{place}) {record.input}", tokenizer)  # no two users send the same
         found.append(TimedRequest(text, max(8, min(record.output_len // 2, LONGEST_ANSWER)), at_s, tokens))
@@ -379,8 +380,8 @@ def load(server: Server, chosen: Deployment, brief: Brief) -> None:
     values["allotted_time_ms"] = chosen.allotted_time_ms
     server.load("tensorrt_llm", gpt_model_path=engine_dir, **values)
     tokenizer = load_tokenizer(engine_dir)
-    with Client(server.grpc_url) as client, load_generator.sender(client, stream=True) as send:
-        load_generator.warm_up(send, requests(tokenizer, brief, seed=0, number=2), 2)
+    with Client(server.grpc_url) as client, loads.sender(client, stream=True) as send:
+        loads.warm_up(send, requests(tokenizer, brief, seed=0, number=2), 2)
 
 
 @dataclass(frozen=True)
@@ -414,10 +415,10 @@ def follow(
 
     with (
         Client(server.grpc_url) as client,
-        load_generator.sender(client, stream=True) as send,
+        loads.sender(client, stream=True) as send,
         ThreadPoolExecutor(1) as pool,
     ):
-        running = pool.submit(load_generator.load, send, asked, progress=count)
+        running = pool.submit(loads.load, send, asked, progress=count)
         try:
             while not wait([running], timeout=LOOK_EVERY_S).done:
                 yield Progress(done[0], total)
@@ -477,9 +478,9 @@ def pace(server: Server, tokenizer: ChatTokenizer, rounds: int = 3) -> float:
     expected_s = rehearsed.requests["last_s"].max()
     load(server, Deployment(), BRIEF)
     took_s = []
-    with Client(server.grpc_url) as client, load_generator.sender(client, stream=True) as send:
+    with Client(server.grpc_url) as client, loads.sender(client, stream=True) as send:
         for _ in range(rounds):
-            run = load_generator.load(send, burst, timed=False)
+            run = loads.load(send, burst, timed=False)
             if len(run.answered) < len(burst):
                 raise CourseError(f"The pace cannot be found: {run.requests['error'].max()}")
             took_s.append(run.requests["last_s"].max() - run.requests["sent_s"].min())
@@ -511,7 +512,7 @@ def from_json(text: str) -> Served:
     try:
         content = json.loads(text)
         limits = Objective(**content["brief"].pop("objective"))
-        table = pd.DataFrame(content["requests"], columns=load_generator.COLUMNS)
+        table = pd.DataFrame(content["requests"], columns=loads.COLUMNS)
         run = Run(table.astype(dict.fromkeys(("ttft_ms", "itl_ms", "latency_ms"), float)), content["started_at"])
         return Served(Deployment(**content["deployment"]), run, Brief(**content["brief"], objective=limits))
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -12,11 +12,10 @@ from pathlib import Path
 import pandas as pd
 
 from inflight import files
-from inflight.bench import life_lines, load_generator, report
-from inflight.bench.load_generator import Run
+from inflight.bench import report
+from inflight.bench.load import COLUMNS, Run, load, sender
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import ChatTokenizer
-from inflight.errors import CourseError
 from inflight.triton import telemetry
 from inflight.triton.client import Client
 
@@ -29,7 +28,7 @@ class TraceRun:
 
     Attributes
     ----------
-    run : load_generator.Run
+    run : load.Run
         What the clients saw.
     log : DataFrame
         One row an iteration: see `telemetry.iterations`; `iteration` counts from 1 on.
@@ -41,7 +40,7 @@ class TraceRun:
 
     @property
     def requests(self) -> pd.DataFrame:
-        """One row a request: see `load_generator.Run`."""
+        """One row a request: see `load.Run`."""
         return self.run.requests
 
     @property
@@ -65,10 +64,8 @@ class TraceRun:
 
     @property
     def stays(self) -> pd.DataFrame:
-        """Who ran where: see `telemetry.slots`; from the clients' clock where the log does not tell."""
-        if self.log.empty or telemetry.names_requests(self.log):
-            return telemetry.slots(self.log)
-        return life_lines.stays(self.run, self.log)
+        """Who ran where: see `telemetry.slots`; empty where the log does not tell."""
+        return telemetry.slots(self.log)
 
 
 def run(
@@ -78,6 +75,7 @@ def run(
     model: str = "ensemble",
     stream: bool = False,
     tokenizer: ChatTokenizer | None = None,
+    concurrency: int | None = None,
 ) -> TraceRun:
     """Send a trace and wait for all answers, each exactly as long as asked for.
 
@@ -86,9 +84,11 @@ def run(
     log_path : path
         The engine's iteration log; the part of it that this run adds is read.
     stream : bool
-        Ask for answers in pieces; see `load_generator.Sender`.
+        Ask for answers in pieces; see `load.Sender`.
     tokenizer : ChatTokenizer, optional
         The model's: answers end by themselves then, and what is asked for is the most that they may have.
+    concurrency : int, optional
+        So many users, each with one request under way; by default each request is sent at its time.
 
     Raises
     ------
@@ -96,9 +96,9 @@ def run(
         A request failed, with the first reason.
     """
     start = files.size(log_path)
-    with load_generator.sender(client, model, stream, tokenizer) as send:
-        whole = load_generator.load(send, requests)
-    return _whole(whole, model, _log(log_path, start))
+    with sender(client, model, stream, tokenizer) as send:
+        whole = load(send, requests, concurrency, closed=concurrency is not None).whole()
+    return TraceRun(whole, _log(log_path, start))
 
 
 def follow(
@@ -110,28 +110,17 @@ def follow(
     is left, it ends the requests that are under way.
     """
     start, started_at = files.size(log_path), time.time()
-    with load_generator.sender(client, model, stream) as send, ThreadPoolExecutor(1) as pool:
-        running = pool.submit(load_generator.load, send, requests)
+    with sender(client, model, stream) as send, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(load, send, requests)
         try:
             while not wait([running], timeout=LOOK_EVERY_S).done:
                 if files.size(log_path) > start:
                     so_far = _log(log_path, start, whole=False)
-                    yield TraceRun(Run(pd.DataFrame(columns=load_generator.COLUMNS), started_at), so_far)
+                    yield TraceRun(Run(pd.DataFrame(columns=COLUMNS), started_at), so_far)
         finally:
             if not running.done():
                 send.abort()
-    yield _whole(running.result(), model, _log(log_path, start))
-
-
-def _whole(run: Run, model: str, log: pd.DataFrame) -> TraceRun:
-    if run.stopped:
-        raise CourseError(f"{run.stopped} See that the server runs, and send the trace again.")
-    errors = run.requests["error"][run.requests["error"] != ""]
-    if len(errors):
-        raise CourseError(
-            f"{len(errors)} of {len(run.requests)} requests to {model} failed, the first with: {errors.iloc[0]}"
-        )
-    return TraceRun(run, log)
+    yield TraceRun(running.result().whole(), _log(log_path, start))
 
 
 def _log(log_path: str | Path, start: int, whole: bool = True) -> pd.DataFrame:

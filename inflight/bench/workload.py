@@ -1,46 +1,32 @@
-"""What to ask, how long an answer to ask for, and when: a dataset and an arrival process in, a list of requests out.
+"""What is sent, how long an answer is asked for, and when: a list of requests.
 
-    requests = from_dataset(read_dataset(), load_tokenizer(engine_dir), limit=50)
+    requests = trace("mild", tokenizer)                                         # a named set, in one burst
+    requests = from_dataset(read_dataset(), tokenizer, limit=50)                # articles to be summarized
     requests = with_times(requests, poisson(len(requests), rate=4.0, seed=0))
 
-A dataset has MLPerf's layout: a JSON list of objects with `input` (an article), `instruction` and `output` (a summary).
-The prompt is the article and the instruction; the summary is used for its length only, as tokens to ask for.
+`Traffic` is the same as the options of `inflight bench load` and `inflight bench sweep` name it.
 """
 
 from __future__ import annotations
 
 import io
 import itertools
-import json
 import math
 import random
-import re
-import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 
-import httpx
 import pandas as pd
 
-from inflight import cache, files, schemas
-
-# Arrivals are part of a workload's public face.
-from inflight.bench.arrivals import all_at_once, check_number, constant, poisson  # noqa: F401
-from inflight.bench.names import TRACES
+from inflight import files
+from inflight.bench.dataset import MINI_CNN_EVAL, Record, fitting, input_len, read_dataset
+from inflight.bench.names import TRACE_FILES, TRACES
 from inflight.checkpoint.tokenizer import ChatTokenizer
+from inflight.engine.config import BuildConfig
 from inflight.errors import CourseError
-from inflight.paths import ASSETS
-
-MINI_CNN_EVAL = ASSETS / "datasets" / "mini_cnn_eval.json"
-TOKENS_PER_WORD = 1.3  # what the classic client takes for English (--op-tokens-per-word)
-
-MOST_DATASET_BYTES = 1 << 28  # the real CNN/DailyMail evaluation file has some 70 MB
-# Of a recorded run: a million tokens are more than any model's positions, 31 days longer than any load.
-MOST_RECORDED_BYTES = 1 << 26
-MOST_RECORDED_VALUES = 4_000_000
-MOST_TOKENS = 1 << 20
-MOST_SECONDS = 31 * 24 * 3600
+from inflight.paths import ASSETS, cache_dir
 
 TOPICS = ("rivers", "bridges", "clouds", "chess", "bread", "maps", "bees", "trains")
 TRACE_GAP_S = 0.005  # threads that all send at the same moment overtake each other
@@ -51,6 +37,12 @@ PASSAGE = (
     "stops at a market where people sell bread, apples and flowers. Children look out of the window and count the "
     "bridges, while their parents read a book or talk about the weather."
 )
+SYSTEM_PROMPT = "You answer for a railway company, politely and in a few words. What you know of it:"
+
+# Columns of a trace file: those of the public Azure LLM inference traces, and of a run's own CSV.
+AZURE, RECORDED = ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), ("sent_s", "input_len", "output_len")
+MOST_TRACE_BYTES, MOST_TRACE_ROWS = 1 << 30, 200_000  # the public week of 2024 has some 700 MB a file
+MOST_TOKENS = 1 << 20  # more than any model's positions
 
 
 @dataclass(frozen=True)
@@ -64,261 +56,58 @@ class TimedRequest:
     max_tokens : int
         Tokens of the answer.
     at_s : float
-        When to send it, in seconds after the start of the run, or after the answer that it waits for.
+        When to send it, in seconds after the start of the run.
     input_len : int
         Tokens of the prompt as the engine gets it, chat template included.
-    after : int or None
-        Place in the list of the request whose answer must be there first, as in a conversation; it comes earlier.
     """
 
     text: str
     max_tokens: int
     at_s: float
     input_len: int
-    after: int | None = None
-
-
-class Selection(list[TimedRequest]):
-    """Requests made from a dataset; `num_dropped` records had a prompt that is too long."""
-
-    num_dropped: int = 0
-
-
-# Datasets -------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Record:
-    """One object of a dataset in MLPerf's layout."""
-
-    input: str
-    instruction: str
-    output: str
-
-    @property
-    def prompt(self) -> str:
-        return f"{self.input} {self.instruction}"
-
-    @property
-    def output_len(self) -> int:
-        """Tokens to ask for: words of `output` × 1.3, rounded down, at least 1."""
-        return max(1, int(len(self.output.split()) * TOKENS_PER_WORD))
-
-
-def read_dataset(path: str | Path = MINI_CNN_EVAL) -> list[Record]:
-    """The records of a dataset file, in its order.
-
-    Raises
-    ------
-    CourseError
-        There is no such file, it is not a JSON list, the list is empty, or a record is broken: the message says which.
-    """
-    path = Path(path).expanduser()
-    text = files.read_text(path, "dataset", MOST_DATASET_BYTES, "Give the path of a JSON file in UTF-8.")
-    schemas.check_size(text.encode(), f"The dataset {path}", "Give a smaller one.")
-    try:
-        objects = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise CourseError(
-            f"The dataset {path} is not JSON ({error.msg} in line {error.lineno}): download or copy it again."
-        ) from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists in lists without end
-        raise CourseError(
-            f"The dataset {path} is not JSON that can be read ({error}): download or copy it again."
-        ) from None
-    if not isinstance(objects, list):
-        raise CourseError(
-            f"The dataset {path} is not a JSON list of records: give a file in the layout of cnn_eval.json."
-        )
-    if not objects:
-        raise CourseError(f"The dataset {path} has no records: give a file that has some.")
-    for number, thing in enumerate(objects, start=1):
-        if problem := _problem(thing):
-            raise CourseError(f"Record {number} of the dataset {path} {problem}: correct or remove it.")
-    return [Record(*(thing[field.name] for field in fields(Record))) for thing in objects]
-
-
-def _problem(thing: object) -> str | None:
-    """What is wrong with one element of a dataset's list."""
-    if not isinstance(thing, dict):
-        return "is not an object with input, instruction and output"
-    for field in fields(Record):
-        if field.name not in thing:
-            return f"has no {field.name}"
-        if not isinstance(thing[field.name], str):
-            return f"has an {field.name} that is not text ({type(thing[field.name]).__name__})"
-        if not thing[field.name].strip():
-            return f"has an empty {field.name}"
-    return None
-
-
-def write_dataset(records: list[Record], path: str | Path) -> Path:
-    """Write `records` in the same layout: aside, then renamed, so that a file is whole or not there at all.
-
-    Raises
-    ------
-    CourseError
-        The file cannot be written.
-    """
-    path = Path(path).expanduser()
-    text = json.dumps([asdict(record) for record in records], indent=1, ensure_ascii=False) + "\n"
-    try:
-        files.replace_text(path, text)
-    except OSError as error:
-        raise CourseError(
-            f"The dataset cannot be written to {path} ({error.strerror}): name a file in a folder that "
-            "exists and can be written."
-        ) from error
-    return path
-
-
-def find_dataset(source: str) -> Path:
-    """The dataset file that `source` names: a path, or "owner/name" of a dataset on the Hugging Face hub.
-
-    From the hub only JSON files come; one of them must be called cnn_eval.json, or be the only one.
-
-    Raises
-    ------
-    CourseError
-        Neither a file nor an id, no such dataset, no network, no JSON file or several.
-    """
-    path = Path(source).expanduser()
-    if path.exists():
-        return path
-    if not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", source) or path.suffix == ".json":
-        raise CourseError(
-            f"There is no dataset {source}: give the path of a JSON file, or the id of a dataset on the "
-            "Hugging Face hub such as owner/name."
-        )
-    folder = _dataset_from_hub(source)
-    found = sorted(folder.rglob("*.json"))
-    chosen = [file for file in found if file.name == "cnn_eval.json"] or found
-    if len(chosen) != 1:
-        names = ", ".join(str(file.relative_to(folder)) for file in chosen) or "none"
-        raise CourseError(
-            f"The dataset {source} should have one JSON file, or one called cnn_eval.json, and has "
-            f"{names}: download the right one and give its path."
-        )
-    return chosen[0]
-
-
-def _dataset_from_hub(name: str) -> Path:
-    """The JSON files of a dataset repository, in the cache folder."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
-
-    try:
-        return Path(
-            snapshot_download(
-                name, repo_type="dataset", allow_patterns=["*.json"], cache_dir=cache.folder("huggingface")
-            )
-        )
-    except RepositoryNotFoundError as error:
-        raise CourseError(
-            f"The Hugging Face hub has no dataset {name}, or only for those logged in: check the id, or "
-            "run hf auth login."
-        ) from error
-    except (LocalEntryNotFoundError, HfHubHTTPError, httpx.TransportError) as error:
-        raise CourseError(
-            f"The dataset {name} cannot be fetched from the Hugging Face hub ({str(error).partition(chr(10))[0]}): "
-            "connect to the network, or download its JSON file elsewhere and give its path."
-        ) from error
-
-
-def fitting(
-    records: list[Record], tokenizer: ChatTokenizer, max_input_len: int | None = None, limit: int | None = None
-) -> list[Record]:
-    """The first `limit` records, without those whose prompt has more than `max_input_len` tokens for the engine.
-
-    Raises
-    ------
-    CourseError
-        None is left, or the limit is below 1.
-    """
-    if limit is not None and limit < 1:
-        raise CourseError(f"The limit is {limit} records; it must be at least 1.")
-    first = records[:limit]
-    if max_input_len is None:
-        return first
-    lengths = [input_len(record.prompt, tokenizer) for record in first]
-    if min(lengths) > max_input_len:
-        raise CourseError(
-            f"Every prompt of the dataset is longer than max_input_len ({max_input_len} tokens); the "
-            f"shortest has {min(lengths)}. Allow longer ones, or take another dataset."
-        )
-    return [record for record, length in zip(first, lengths) if length <= max_input_len]
 
 
 def from_dataset(
     records: list[Record], tokenizer: ChatTokenizer, max_input_len: int | None = None, limit: int | None = None
-) -> Selection:
-    """Requests for the records that `fitting` leaves, all at the start; `num_dropped` says how many it dropped.
+) -> list[TimedRequest]:
+    """Requests for the records that `dataset.fitting` leaves, all at the start; CourseError as there."""
+    return [
+        TimedRequest(record.prompt, record.output_len, 0.0, input_len(record.prompt, tokenizer))
+        for record in fitting(records, tokenizer, max_input_len, limit)
+    ]
+
+
+def trace(name: str, tokenizer: ChatTokenizer, seed: int = 0, num_requests: int | None = None) -> list[TimedRequest]:
+    """A named set of requests in one burst: short prompts of about equal length, answers of very different lengths.
+
+    Each comes TRACE_GAP_S after the one before, so that they reach the engine in their order. "mild" has 32 requests,
+    "skewed" 48, where one answer in nine is 32 times as long as most; `num_requests` asks for more of the same, or
+    fewer.
 
     Raises
     ------
     CourseError
-        As in `fitting`.
+        The name is not in TRACES.
     """
-    kept = fitting(records, tokenizer, max_input_len, limit)
-    requests = Selection(
-        TimedRequest(record.prompt, record.output_len, 0.0, input_len(record.prompt, tokenizer)) for record in kept
-    )
-    requests.num_dropped = len(records[:limit]) - len(kept)
-    return requests
+    if name not in TRACES:
+        raise CourseError(f"There is no trace {name}: give {' or '.join(TRACES)}.")
+    default_number, lengths = TRACES[name]
+    number = default_number if num_requests is None else num_requests
+    check_number(number)
+    choose = random.Random(seed)
+    prompts = [f"Tell me {index + 2} facts about {TOPICS[index % len(TOPICS)]}." for index in range(number)]
+    return [
+        TimedRequest(prompt, choose.choice(lengths), index * TRACE_GAP_S, input_len(prompt, tokenizer))
+        for index, prompt in enumerate(prompts)
+    ]
 
 
-def length_table(records: list[Record], tokenizer: ChatTokenizer) -> pd.DataFrame:
-    """How long the texts are: a row a measure, with its mean and the percentiles P10, P50 and P90."""
-    measures = {
-        "article, words": [len(record.input.split()) for record in records],
-        "article, tokens": [len(tokenizer.encode(record.input)) for record in records],
-        "prompt, tokens": [input_len(record.prompt, tokenizer) for record in records],
-        "summary, words": [len(record.output.split()) for record in records],
-        "summary, tokens": [len(tokenizer.encode(record.output)) for record in records],
-        "answer asked for, tokens": [record.output_len for record in records],
-    }
-    table = pd.DataFrame(measures).T
-    percentiles = table.quantile([0.1, 0.5, 0.9], axis=1).T.set_axis(["P10", "P50", "P90"], axis=1)
-    return pd.concat([table.mean(axis=1).rename("mean"), percentiles], axis=1).round().astype(int)
-
-
-def input_len(text: str, tokenizer: ChatTokenizer) -> int:
-    """Tokens of a prompt as the engine gets it, chat template included."""
-    return len(tokenizer.encode(tokenizer.chat(text)))
+# Texts ----------------------------------------------------------------------------------------------------------------
 
 
 def count_tokens(tokenizer: ChatTokenizer, text: str) -> int:
     """Tokens into which the tokenizer cuts a text, without any that it would put before or after it."""
     return len(tokenizer.encode(text, add_special_tokens=False))
-
-
-# Lengths and prompts without a dataset --------------------------------------------------------------------------------
-
-
-def normal_lengths(number: int, mean: float, stdev: float, seed: int) -> list[int]:
-    """`number` output lengths in tokens, normally distributed, rounded; what falls below 1 becomes 1."""
-    check_number(number)
-    if not (math.isfinite(mean) and mean >= 1 and math.isfinite(stdev) and stdev >= 0):
-        raise CourseError(
-            f"Output lengths of mean {mean} and standard deviation {stdev} cannot be drawn: the mean "
-            "must be at least 1, the deviation at least 0."
-        )
-    draw = random.Random(seed)
-    return [max(1, round(draw.gauss(mean, stdev))) for _ in range(number)]
-
-
-def histogram_lengths(weights: dict[int, float], number: int, seed: int) -> list[int]:
-    """`number` output lengths in tokens, each drawn from the keys of `weights` as often as its weight says."""
-    check_number(number)
-    for length, weight in weights.items():
-        if length < 1 or not (math.isfinite(weight) and weight >= 0):
-            raise CourseError(
-                f"The histogram of output lengths has {length}: {weight}; a length must be at least 1, "
-                "its weight at least 0."
-            )
-    if not any(weights.values()):
-        raise CourseError("The histogram of output lengths has no weight above 0: give at least one length.")
-    return random.Random(seed).choices(list(weights), list(weights.values()), k=number)
 
 
 def prompts_of(input_lens: Sequence[int], tokenizer: ChatTokenizer) -> list[str]:
@@ -354,34 +143,16 @@ def _prompt_of(length: int, opening: str, tokenizer: ChatTokenizer) -> str:
     return " ".join(words)
 
 
-def with_lengths(requests: Sequence[TimedRequest], output_lens: Sequence[int]) -> list[TimedRequest]:
-    """The same requests, asking for answers of other lengths."""
-    return [replace(request, max_tokens=length) for request, length in zip(requests, output_lens, strict=True)]
+def with_system_prompt(requests: Sequence[TimedRequest], tokens: int, tokenizer: ChatTokenizer) -> list[TimedRequest]:
+    """The same requests, each with one and the same text of `tokens` tokens, or one less, before its own.
 
-
-def trace(name: str, tokenizer: ChatTokenizer, seed: int = 0, num_requests: int | None = None) -> list[TimedRequest]:
-    """A named set of requests in one burst: short prompts of about equal length, answers of very different lengths.
-
-    Each comes TRACE_GAP_S after the one before, so that they reach the engine in their order. "mild" has 32 requests,
-    "skewed" 48, where one answer in nine is 32 times as long as most; `num_requests` asks for more of the same, or
-    fewer.
-
-    Raises
-    ------
-    CourseError
-        The name is not in TRACES.
+    An engine that keeps the KV cache blocks of earlier prompts (`enable_kv_cache_reuse`) computes that text once.
     """
-    if name not in TRACES:
-        raise CourseError(f"There is no trace {name}: give {' or '.join(TRACES)}.")
-    default_number, lengths = TRACES[name]
-    number = default_number if num_requests is None else num_requests
-    check_number(number)
-    choose = random.Random(seed)
-    prompts = [f"Tell me {index + 2} facts about {TOPICS[index % len(TOPICS)]}." for index in range(number)]
-    return [
-        TimedRequest(prompt, choose.choice(lengths), index * TRACE_GAP_S, input_len(prompt, tokenizer))
-        for index, prompt in enumerate(prompts)
-    ]
+    words = [*SYSTEM_PROMPT.split(), *itertools.islice(itertools.cycle(PASSAGE.split()), tokens)]
+    ids = tokenizer.encode(" ".join(words), add_special_tokens=False)
+    shared = tokenizer.decode(ids[:tokens])
+    texts = [f"{shared}\n\n{request.text}" for request in requests]
+    return [replace(request, text=text, input_len=input_len(text, tokenizer)) for request, text in zip(requests, texts)]
 
 
 def alike_until(texts: Iterable[str]) -> int:
@@ -408,85 +179,285 @@ def opening(text: str, number: int, shared: int = 0) -> str:
     return f"{text[:shared]}{number}: {rest}"
 
 
-# Arrivals -------------------------------------------------------------------------------------------------------------
+def repeated(requests: list[TimedRequest], number: int, tokenizer: ChatTokenizer) -> list[TimedRequest]:
+    """`number` requests: the given ones again and again, each time with another opening, after what all begin with.
+
+    So no prompt comes twice, in this list or in another, and an engine that keeps what it computed of prompts finds
+    none again but for what they share.
+    """
+    shared = alike_until(request.text for request in requests)
+    found: list[TimedRequest] = []
+    while len(found) < number:
+        turn = next(NUMBERS)
+        for request in requests[: number - len(found)]:
+            text = opening(request.text, turn, shared)
+            found.append(replace(request, text=text, input_len=input_len(text, tokenizer)))
+    return found
+
+
+# Arrivals: seconds after the start of the run, the first at 0 ---------------------------------------------------------
+
+
+def constant(number: int, rate: float) -> list[float]:
+    """`rate` requests a second at equal distances."""
+    check_number(number)
+    check_rate(rate)
+    return [index / rate for index in range(number)]
+
+
+def poisson(number: int, rate: float, seed: int) -> list[float]:
+    """`rate` requests a second on average, independent of one another: exponential gaps."""
+    check_number(number)
+    check_rate(rate)
+    draw = random.Random(seed)
+    return list(accumulate((draw.expovariate(rate) for _ in range(number - 1)), initial=0.0))
+
+
+def gamma(number: int, rate: float, cv: float, seed: int = 0) -> list[float]:
+    """`rate` requests a second on average, in bursts or more evenly: gaps from a gamma distribution.
+
+    Parameters
+    ----------
+    cv : float
+        Coefficient of variation of the gaps, their standard deviation over their mean: 1 is a Poisson process, above 1
+        requests come in bursts with long pauses between, below 1 they come more evenly.
+    """
+    check_number(number)
+    check_rate(rate)
+    if not 0.1 <= cv <= 20:
+        raise CourseError(
+            f"The coefficient of variation is {cv:g}; it must be from 0.1 (nearly even) to 20, where 1 is a Poisson "
+            "process."
+        )
+    shape, draw = cv**-2, random.Random(seed)
+    gaps = (draw.gammavariate(shape, 1 / (shape * rate)) for _ in range(number - 1))
+    return list(accumulate(gaps, initial=0.0))
 
 
 def with_times(requests: Sequence[TimedRequest], times: Sequence[float]) -> list[TimedRequest]:
-    """The same requests, sent at `times`, in seconds after the start of the run.
-
-    Those that wait for another's answer keep their own: `times` has as many as there are others.
-    """
-    openings = [place for place, request in enumerate(requests) if request.after is None]
-    at_s = dict(zip(openings, times, strict=True))
-    return [replace(request, at_s=at_s.get(place, request.at_s)) for place, request in enumerate(requests)]
+    """The same requests, sent at `times`, in seconds after the start of the run."""
+    return [replace(request, at_s=at_s) for request, at_s in zip(requests, times, strict=True)]
 
 
-@dataclass(frozen=True)
-class Recording:
-    """Requests of an earlier run: when each was sent (s), tokens of its prompt and of its answer."""
-
-    times: list[float]
-    input_lens: list[int]
-    output_lens: list[int]
-
-    def requests(self, tokenizer: ChatTokenizer) -> list[TimedRequest]:
-        """Requests of the same lengths at the same times; the words are others. CourseError as `prompts_of`."""
-        prompts = prompts_of(self.input_lens, tokenizer)
-        return [TimedRequest(*values) for values in zip(prompts, self.output_lens, self.times, self.input_lens)]
+def check_number(number: int) -> None:
+    """CourseError for less than one request."""
+    if number < 1:
+        raise CourseError(f"The number of requests is {number}; it must be at least 1.")
 
 
-def recorded(path: str | Path) -> Recording:
-    """Times and lengths from a per-request CSV with the columns `sent_s`, `input_len` and `output_len`.
+def check_rate(rate: float) -> None:
+    """CourseError for a rate that is none."""
+    if not (math.isfinite(rate) and rate > 0):
+        raise CourseError(f"The rate is {rate} requests a second; it must be above 0.")
 
-    Rows are taken in the order in which they were sent. A request without an answer (`output_len` 0: it failed, or was
-    not sent any more) is left out.
+
+# Trace files ----------------------------------------------------------------------------------------------------------
+
+
+def find_trace(name: str) -> Path:
+    """The file that `name` names: a path, or a name of `TRACE_FILES` (the small one ships with the course).
 
     Raises
     ------
     CourseError
-        There is no such file, it is no CSV, a column is missing, or a value is not a number in its range.
+        There is no such file; for one of the public ones the message says where it is to be had.
+    """
+    path = Path(name).expanduser()
+    if name not in TRACE_FILES:
+        if path.exists():
+            return path
+        raise CourseError(f"There is no trace file {name}: give the path of a CSV file, or {' or '.join(TRACE_FILES)}.")
+    places = [folder / TRACE_FILES[name] for folder in (ASSETS / "datasets", cache_dir() / "traces")]
+    found = next((place for place in places if place.exists()), None)
+    if found is None:
+        raise CourseError(
+            f"The trace {name} is not on this machine: download {TRACE_FILES[name]} from "
+            f"https://github.com/Azure/AzurePublicDataset, folder data, to {places[-1].parent}, or give its path."
+        )
+    return found
+
+
+def read_trace(path: str | Path) -> pd.DataFrame:
+    """Arrivals and lengths: `at_s` (seconds after the first), `input_len`, `output_len`, in the order of arrival.
+
+    The file's columns are those of the public Azure LLM inference traces (TIMESTAMP, a date with its time or a plain
+    number of seconds; ContextTokens; GeneratedTokens), or those of a run's own CSV (sent_s, input_len, output_len).
+    Requests without an answer are left out.
+
+    Raises
+    ------
+    CourseError
+        It cannot be read, is no CSV, lacks a column, or a value is not in its range: the message names the line.
     """
     path = Path(path).expanduser()
-    give = "Give the per-request CSV of an earlier run."
-    content = files.read_bytes(path, "recorded run", MOST_RECORDED_BYTES, give)
-    if content.count(b",") > MOST_RECORDED_VALUES:
-        raise CourseError(f"The recorded run {path} has more than {MOST_RECORDED_VALUES:,} values. {give}")
+    fix = f"Give a CSV file with the columns {', '.join(AZURE)}."
+    content = files.read_bytes(path, "trace", MOST_TRACE_BYTES, fix)
     try:
-        with warnings.catch_warnings(action="error", category=pd.errors.ParserWarning):  # a line that is too long
-            table = pd.read_csv(io.BytesIO(content), index_col=False)
-    except (ValueError, pd.errors.ParserWarning) as error:  # the parser's own and the decoder's are ValueErrors
-        raise CourseError(
-            f"The recorded run {path} is not a CSV file ({str(error).splitlines()[0]}): give the "
-            "per-request CSV of an earlier run."
-        ) from error
-    for column in ("output_len", "sent_s", "input_len"):
-        if column not in table:
-            raise CourseError(
-                f"The recorded run {path} has no column {column}: give the per-request CSV of an earlier run."
-            )
-    table["output_len"] = _numbers(table["output_len"], 0, MOST_TOKENS, path)
-    answered = table[table["output_len"] > 0]
-    answered = answered.assign(
-        sent_s=_numbers(answered["sent_s"], 0, MOST_SECONDS, path),
-        input_len=_numbers(answered["input_len"], 1, MOST_TOKENS, path),
-    ).sort_values("sent_s", kind="stable")
-    if answered.empty:
-        raise CourseError(
-            f"The recorded run {path} has no request that was answered: give one of a run that went well."
-        )
-    return Recording(
-        answered["sent_s"].tolist(),
-        answered["input_len"].astype(int).tolist(),
-        answered["output_len"].astype(int).tolist(),
-    )
+        table = pd.read_csv(io.BytesIO(content), index_col=False, nrows=MOST_TRACE_ROWS)
+    except ValueError as error:  # the parser's own and the decoder's are ValueErrors
+        raise CourseError(f"The trace {path} is not a CSV file ({str(error).splitlines()[0]}). {fix}") from error
+    names = RECORDED if set(RECORDED) <= set(table) else AZURE
+    if missing := [name for name in names if name not in table]:
+        raise CourseError(f"The trace {path} has no column {missing[0]}. {fix}")
+    rows = table[list(names)].set_axis(["at_s", "input_len", "output_len"], axis=1)
+    rows = rows.assign(output_len=_numbers(rows["output_len"], 0, path))
+    rows = rows[rows["output_len"] > 0]
+    if rows.empty:
+        raise CourseError(f"The trace {path} has no request with an answer: give one that has some.")
+    rows = rows.assign(input_len=_numbers(rows["input_len"], 1, path), at_s=_seconds(rows["at_s"], path))
+    rows = rows.sort_values("at_s", kind="stable", ignore_index=True)
+    return rows.assign(at_s=rows["at_s"] - rows["at_s"].iloc[0])
 
 
-def _numbers(texts: pd.Series, least: float, most: float, path: Path) -> pd.Series:
-    """A column of a recorded run as numbers from `least` to `most`."""
+def _numbers(texts: pd.Series, least: int, path: Path) -> pd.Series:
     numbers = pd.to_numeric(texts, errors="coerce")
-    if bad := [row for row, value in numbers.items() if not least <= value <= most]:  # what is none is NaN now
+    bad = ~(numbers.between(least, MOST_TOKENS) & (numbers % 1 == 0))
+    if bad.any():
+        line = int(bad.idxmax())  # the header is line 1
         raise CourseError(
-            f"In line {bad[0] + 2} of the recorded run {path}, {texts.name} is not a number of at least "
-            f"{least} and at most {most:,}: correct or remove it."
+            f"In line {line + 2} of the trace {path}, the {texts.name} is {str(texts[line])[:40]}, which is not a "
+            f"whole number from {least} to {MOST_TOKENS:,}: correct or remove it."
         )
-    return numbers
+    return numbers.astype(int)
+
+
+def _seconds(texts: pd.Series, path: Path) -> pd.Series:
+    seconds = pd.to_numeric(texts, errors="coerce")
+    if seconds.isna().any():
+        moments = pd.to_datetime(texts.astype(str), format="ISO8601", utc=True, errors="coerce")
+        seconds = (moments - moments.min()).dt.total_seconds()
+    bad = ~seconds.map(math.isfinite)
+    if bad.any():
+        line = int(bad.idxmax())
+        raise CourseError(
+            f"In line {line + 2} of the trace {path}, the time is {str(texts[line])[:40]!r}, which is neither a date "
+            "with a time of day nor a number of seconds: correct or remove it."
+        )
+    return seconds
+
+
+def from_trace(
+    name: str, tokenizer: ChatTokenizer, build: BuildConfig, tell: Callable[[str], None] = lambda sentence: None
+) -> list[TimedRequest]:
+    """Requests at the times and of the lengths of a trace file; what is asked is plain words.
+
+    Those that are longer than the engine takes are left out, and those shorter than the chat template with a word are
+    lengthened to it: `tell` is called with a sentence then.
+
+    Raises
+    ------
+    CourseError
+        As `find_trace` and `read_trace`; or no request fits into the engine.
+    """
+    path = find_trace(name)
+    rows, shortest = read_trace(path), input_len("a b", tokenizer)
+    if short := int((rows["input_len"] < shortest).sum()):
+        tell(f"{short} prompts of {path} are shorter than the chat template with a word and get {shortest} tokens.")
+    rows["input_len"] = rows["input_len"].clip(lower=shortest)
+    fits = (rows["input_len"] <= build.max_input_len) & (rows["input_len"] + rows["output_len"] <= build.max_seq_len)
+    limits = f"max_input_len ({build.max_input_len}) or max_seq_len ({build.max_seq_len})"
+    if not fits.any():
+        raise CourseError(
+            f"Every request of the trace {path} is longer than the engine's {limits}: build a larger one."
+        )
+    if long := int((~fits).sum()):
+        tell(f"{long} of {len(rows)} requests of {path} are longer than the engine's {limits} and are left out.")
+    rows = rows[fits]
+    prompts = prompts_of(rows["input_len"].tolist(), tokenizer)
+    start = rows["at_s"].iloc[0]
+    return [
+        TimedRequest(text, int(row.output_len), float(row.at_s - start), int(row.input_len))
+        for text, row in zip(prompts, rows.itertuples())
+    ]
+
+
+# Traffic --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What is sent and when.
+
+    Attributes
+    ----------
+    dataset : str
+        A name of `TRACES`, "dataset" for the course's own, or the path of a file in MLPerf's layout.
+    trace : str or None
+        In place of it a file of arrivals with lengths: a path, or a name of `TRACE_FILES`.
+    rate : float or None
+        Requests a second on average; a trace file's times are stretched to it. None: all at once, or as the file says.
+    cv : float
+        How uneven the gaps of `rate` are: see `gamma`; 1 is a Poisson process.
+    system_prompt : int
+        Tokens of a text that all prompts begin with.
+    seed : int
+        Of all that is drawn.
+    """
+
+    dataset: str = "dataset"
+    trace: str | None = None
+    rate: float | None = None
+    cv: float = 1.0
+    system_prompt: int = 0
+    seed: int = 0
+
+    def requests(
+        self,
+        tokenizer: ChatTokenizer,
+        build: BuildConfig,
+        number: int | None = None,
+        tell: Callable[[str], None] = lambda sentence: None,
+    ) -> list[TimedRequest]:
+        """The first `number` requests, or all, at their times.
+
+        Raises
+        ------
+        CourseError
+            A value is out of its range, a file is not right or has fewer requests, or one does not fit into the engine.
+        """
+        if self.trace is not None:
+            found = from_trace(self.trace, tokenizer, build, tell)
+        elif self.dataset in TRACES:
+            found = trace(self.dataset, tokenizer, self.seed, number)
+        else:
+            path = MINI_CNN_EVAL if self.dataset == "dataset" else Path(self.dataset)
+            records = read_dataset(path)
+            found = from_dataset(records, tokenizer, build.max_input_len)
+            if len(found) < len(records):
+                tell(f"{len(records) - len(found)} prompts of {path} are longer than the engine takes and left out.")
+        if number is not None and not 1 <= number <= len(found):
+            raise CourseError(f"There are {len(found)} requests: ask for 1 to {len(found)} with --requests.")
+        found = found[:number]
+        if self.system_prompt:
+            found = with_system_prompt(found, self.system_prompt, tokenizer)
+        check_fit(found, build)
+        return self.timed(found, self.rate, self.seed)
+
+    def timed(self, requests: Sequence[TimedRequest], rate: float | None, seed: int) -> list[TimedRequest]:
+        """The same requests as they arrive at `rate` a second; without a rate as they are."""
+        if rate is None:
+            return list(requests)
+        check_rate(rate)
+        if self.trace is None:
+            draw = poisson(len(requests), rate, seed) if self.cv == 1 else gamma(len(requests), rate, self.cv, seed)
+            return with_times(requests, draw)
+        lasts_s = requests[-1].at_s
+        if not lasts_s:
+            raise CourseError("All requests of the trace come at one moment, which no rate can be made of.")
+        factor = (len(requests) - 1) / rate / lasts_s
+        return with_times(requests, [request.at_s * factor for request in requests])
+
+    def settings(self) -> dict:
+        """What a result states of it."""
+        return asdict(self)
+
+
+def check_fit(requests: Sequence[TimedRequest], build: BuildConfig) -> None:
+    """Refuse a prompt that is longer than the engine takes, and an answer that would end at its `max_seq_len`."""
+    for number, request in enumerate(requests):
+        if request.input_len > build.max_input_len or request.input_len + request.max_tokens > build.max_seq_len:
+            raise CourseError(
+                f"Request {number} has {request.input_len} tokens and asks for {request.max_tokens} more, but the "
+                f"engine's max_input_len is {build.max_input_len} and its max_seq_len {build.max_seq_len}: ask for "
+                "less, or build an engine with larger ones."
+            )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -21,8 +20,8 @@ from rich.tree import Tree
 from inflight import checkpoint as checkpoints
 from inflight import engine, files, models, triton
 from inflight.checkpoint.sources import DEFAULT
-from inflight.cli import bench, bench_sweep, datasets, gpt2, progress, terminal
-from inflight.cli.terminal import ENGINE_DIR, console, progress_console
+from inflight.cli import bench, datasets, gpt2, progress, terminal
+from inflight.cli.terminal import ENGINE_DIR, SET, console
 from inflight.engine.config import BuildConfig
 from inflight.errors import CourseError
 from inflight.triton.repository.layout import BASELINE, BLS, NEWEST_CONTRACT, OLDEST_CONTRACT, PIPELINE
@@ -39,9 +38,6 @@ app = typer.Typer(
 
 WITH_BASELINE = typer.Option("--with-llama-python", help="Add the baseline without an engine: Hugging Face's pipeline.")
 WITH_BLS = typer.Option("--with-bls", help=f"Add {BLS}, a second name of the ensemble, for clients that ask for it.")
-SET = typer.Option(
-    "--set", metavar="NAME=VALUE", help="Value of a variable of the templates; may be given several times."
-)
 CONTRACT = typer.Option(
     help=f"Whose clients the tensors are for: {NEWEST_CONTRACT}, of TensorRT-LLM 0.9 to 0.19, or {OLDEST_CONTRACT}, of "
     "the first workshops."
@@ -170,7 +166,7 @@ def build(
         kv_cache_quant_algo=_none(kv_cache_quant_algo),
     )
     source = checkpoints.fetch(checkpoint)
-    with progress_console.status(f"Building an engine from {source.name}"):
+    with terminal.progress(f"Building an engine from {source.name}"):
         started = time.perf_counter()
         folder = engine.build(source, config, output_dir, tier)
         seconds = time.perf_counter() - started
@@ -292,7 +288,6 @@ def ask(
     request_id: Annotated[
         str | None, typer.Option(help="Name of the request, by which it can be stopped; by default a new one.")
     ] = None,
-    tokenizer_type: Annotated[str | None, terminal.TOKENIZER_TYPE] = None,
     url: Annotated[
         str | None, typer.Option(help="host:port (gRPC) or http://host:port; by default a server for the occasion.")
     ] = None,
@@ -301,7 +296,6 @@ def ask(
 
     Example: [bold]inflight ask "Name the capital of France."[/]
     """
-    terminal.note_tokenizer_type(tokenizer_type)
     how = {"stop_after_s": None if stop_after_ms is None else stop_after_ms / 1000, "request_id": request_id}
     if url is not None:
         return _ask(url, model, text, max_tokens, stream, how)
@@ -396,8 +390,6 @@ def lab(
 
 
 app.command()(progress.progress)
-bench.app.command("sweep")(bench_sweep.sweep)
-bench.app.command("honesty")(bench_sweep.honesty)
 app.add_typer(bench.app, name="bench")
 app.add_typer(gpt2.app, name="gpt2")
 app.add_typer(datasets.app, name="dataset")
@@ -426,7 +418,7 @@ def _assemble(
 def _cached_huggingface_folder() -> Path:
     """The course's model as a Hugging Face folder, converted if it is not there yet."""
     source = checkpoints.fetch()
-    with progress_console.status("Preparing the Hugging Face folder (converted once, then kept)"):
+    with terminal.progress("Preparing the Hugging Face folder (converted once, then kept)"):
         return models.huggingface.folder(source)
 
 
@@ -434,23 +426,14 @@ def _none(text: str) -> str | None:
     return None if text == NONE else text
 
 
-class Terminated(SystemExit):
-    """SIGTERM has come."""
-
-
-def _terminate(number: int, _) -> None:
-    raise Terminated(128 + number)
-
-
 def main() -> None:
-    """Run the command; a CourseError is one sentence and exit code 1. SIGTERM cleans up like Ctrl-C."""
-    signal.signal(signal.SIGTERM, _terminate)
-    errors = Console(stderr=True, soft_wrap=True, highlight=False)
+    """Run the command; a CourseError is one sentence and exit code 1. Ctrl-C and SIGTERM put away what was started."""
+    terminal.end_on_signals()
     try:
         app()
     except CourseError as error:
-        errors.print(f"[red]error:[/] {escape(str(error))}")
+        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]error:[/] {escape(str(error))}")
         sys.exit(1)
-    except Terminated:
-        errors.print("Ended by SIGTERM; nothing that was started is left running.")
+    except terminal.Ended:
+        terminal.tell("Ended; nothing that was started is left running.")
         raise

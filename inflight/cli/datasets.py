@@ -32,13 +32,13 @@ def dataset_cnn(
 
     Example: [bold]inflight dataset cnn cnn_eval.json --output mini.json --max-input-len 1024[/]
     """
-    path = bench.workload.find_dataset(source)
+    path = bench.dataset.find_dataset(source)
     if output.exists() and output.samefile(path):
         raise CourseError(f"{output} is the dataset itself: name another file with --output, so that nothing is lost.")
     tokenizer = checkpoint.load_tokenizer(terminal.cached_engine())
-    records = bench.workload.read_dataset(path)
-    kept = bench.workload.fitting(records, tokenizer, max_input_len, limit)
-    _print_lengths(bench.workload.write_dataset(kept, output), bench.workload.length_table(kept, tokenizer), len(kept))
+    records = bench.dataset.read_dataset(path)
+    kept = bench.dataset.fitting(records, tokenizer, max_input_len, limit)
+    _print_lengths(bench.dataset.write_dataset(kept, output), bench.dataset.length_table(kept, tokenizer), len(kept))
     if num_dropped := len(records[:limit]) - len(kept):
         console.print(
             f"{num_dropped} more had a prompt of over {max_input_len} tokens and were left out.", highlight=False
@@ -53,10 +53,10 @@ def dataset_show(
 
     Example: [bold]inflight dataset show[/]
     """
-    path = path or bench.workload.MINI_CNN_EVAL
-    records = bench.workload.read_dataset(path)
+    path = path or bench.dataset.MINI_CNN_EVAL
+    records = bench.dataset.read_dataset(path)
     _print_lengths(
-        path, bench.workload.length_table(records, checkpoint.load_tokenizer(terminal.cached_engine())), len(records)
+        path, bench.dataset.length_table(records, checkpoint.load_tokenizer(terminal.cached_engine())), len(records)
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn
 
 from inflight import bench, files, models, triton
 from inflight.cli import terminal
@@ -45,10 +46,29 @@ def gpt2_race_command(
     with contextlib.ExitStack() as stack:
         url = url or stack.enter_context(_gpt2_server(models, checkpoint)).grpc_url
         for model in models:
-            raced, interrupted = bench.gpt2_race.with_bars(url, model, prompts, tokens, offset_s)
+            raced = _race(url, model, prompts, tokens, offset_s)
             _print_race(model, prompts, raced)
-            if interrupted:
-                raise CourseError(f"The race was interrupted after {len(raced)} of {streams * tokens} tokens.")
+            if len(raced) < streams * tokens:
+                terminal.finish(f"The race was interrupted after {len(raced)} of {streams * tokens} tokens.")
+
+
+def _race(url: str, model: str, prompts: list[str], tokens: int, offset_s: float) -> DataFrame:
+    """A race with a bar for each stream, where there is a terminal; at Ctrl-C or SIGTERM what has come until then."""
+    came = []
+    racing = bench.gpt2_client.race(url, model, prompts, tokens, bench.gpt2_race.offsets(len(prompts), offset_s))
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total} tokens"))
+    terminal.tell(f"{model}: {len(prompts)} streams race")
+    with (
+        contextlib.closing(racing),
+        Progress(*columns, console=progress_console, disable=not progress_console.is_terminal) as shown,
+    ):
+        bars = [shown.add_task(f"{model}, stream {number}", total=tokens) for number in range(1, len(prompts) + 1)]
+        with contextlib.suppress(KeyboardInterrupt, SystemExit):
+            for arrived in racing:
+                came += arrived
+                for token in arrived:
+                    shown.update(bars[token.stream - 1], completed=token.token)
+    return bench.gpt2_client.table(came)
 
 
 @contextlib.contextmanager
@@ -60,7 +80,7 @@ def _gpt2_server(names: list[str], checkpoint: str) -> Iterator[Server]:
                 f"The server for the occasion has no {name!r}: name {' or '.join(GPT2)}, or a "
                 "running server with --url."
             )
-    with progress_console.status(f"Preparing the checkpoint {checkpoint}"):
+    with terminal.progress(f"Preparing the checkpoint {checkpoint}"):
         folder = models.gpt2_checkpoint.find(checkpoint)
     with files.temporary("inflight-gpt2-") as scratch:
         repo = triton.repository.assemble(

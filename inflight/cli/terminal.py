@@ -1,4 +1,4 @@
-"""What every subcommand of `inflight` shares: two consoles, and what takes time with its progress shown.
+"""What every subcommand of `inflight` shares: two consoles, what takes time with its progress shown, and how it ends.
 
 The command line names rooms and takes from them when a command runs: `inflight --help` waits for none of them.
 """
@@ -6,6 +6,7 @@ The command line names rooms and takes from them when a command runs: `inflight 
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -21,33 +22,86 @@ from inflight import checkpoint, engine, triton
 from inflight.errors import CourseError
 
 if TYPE_CHECKING:
-    from inflight.checkpoint import Checkpoint
     from inflight.triton import Server
 
 MOST_RESTARTS, RESTARTS_WITHIN_S = 3, 600  # of a server that dies
+LINE_EVERY_S = 5.0  # where there is no terminal to draw a bar in
 
 console = Console()
 progress_console = Console(stderr=True)  # so that what a command prints can be piped
 
 ENGINE_DIR = typer.Option(help="Engine folder; by default one of the course's model, built once and kept in the cache.")
-# The clients of the first workshops need it.
-TOKENIZER_TYPE = typer.Option(help="auto, t5 or llama: of no effect, for tokenizer.json says what kind it is.")
+SET = typer.Option(
+    "--set", metavar="NAME=VALUE", help="Value of a variable of the templates; may be given several times."
+)
 
 
-def note_tokenizer_type(name: str | None) -> None:
-    """Say that the option is of no effect, if it is given."""
-    if name is not None:
-        progress_console.print(
-            f"--tokenizer-type {name} is of no effect: tokenizer.json says what kind it is.",
-            highlight=False,
-            soft_wrap=True,
-            markup=False,
-        )
+# How a command ends ---------------------------------------------------------------------------------------------------
+
+
+class Ended(SystemExit):
+    """Ctrl-C or SIGTERM has come; the exit status is 130 or 143."""
+
+
+_ended: list[Ended] = []
+
+
+def end_on_signals() -> None:
+    """Have Ctrl-C and SIGTERM end the command as an exception does, so that whatever it began is put away."""
+
+    def end(number: int, _) -> None:
+        _ended.append(Ended(128 + number))
+        raise _ended[-1]
+
+    signal.signal(signal.SIGINT, end)
+    signal.signal(signal.SIGTERM, end)
+
+
+def finish(stopped: str = "") -> None:
+    """After the results: end as a signal asked to, or with a CourseError when there is something that stopped them."""
+    if _ended:
+        if stopped:
+            tell(stopped)
+        raise _ended[0]
+    if stopped:
+        raise CourseError(stopped)
+
+
+# What a command tells -------------------------------------------------------------------------------------------------
 
 
 def tell(sentence: str) -> None:
     """Say a sentence beside what a command prints."""
     progress_console.print(sentence, highlight=False, soft_wrap=True, markup=False)
+
+
+@contextlib.contextmanager
+def progress(first: str) -> Iterator[Callable[[str, int, int], None]]:
+    """A function that shows what runs, and how much of all is done; until it is called, `first`.
+
+    In a terminal as a bar; elsewhere as a line for each step, and one every few seconds of a step.
+    """
+    if not progress_console.is_terminal:
+        lines = _Lines()
+        lines(first, 0, 1)
+        yield lines
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=progress_console, transient=True) as bar:
+        task = bar.add_task(first, total=None)
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+
+
+class _Lines:
+    """Progress as lines."""
+
+    def __init__(self) -> None:
+        self._what, self._told_at = "", 0.0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if what != self._what or time.monotonic() - self._told_at >= LINE_EVERY_S:
+            self._what, self._told_at = what, time.monotonic()
+            tell(f"{what} ({done} of {total})" if done else what)
 
 
 def values(pairs: list[str] | None) -> dict[str, str]:
@@ -61,33 +115,22 @@ def values(pairs: list[str] | None) -> dict[str, str]:
     return found
 
 
-def fetch(source: str) -> Checkpoint:
-    """`checkpoint.fetch`."""
-    return checkpoint.fetch(source)
-
-
-@contextlib.contextmanager
-def progress(first: str) -> Iterator[Callable[[str, int, int], None]]:
-    """A function that shows what runs, and how much of all is done, as a bar; until it is called, `first`."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=progress_console, transient=True, disable=not progress_console.is_terminal) as bar:
-        task = bar.add_task(first, total=None)
-        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
-
-
 def cached_engine() -> Path:
     """The engine of the course's model, built if it is not there yet."""
     source = checkpoint.fetch()
-    with progress_console.status("Preparing the engine (built once, then kept)"):
+    with progress("Preparing the engine (built once, then kept)"):
         return engine.cached(source)
+
+
+# Servers --------------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def server(repo: Path, **options) -> Iterator[Server]:
     """A server of `repo`, its models' states shown while it starts; options as of `Server`."""
-    with progress_console.status("Starting Triton") as status:
+    with progress("Starting Triton") as show:
         running = triton.Server(
-            repo, **options, on_state=lambda row: status.update(f"Starting Triton: {row.name} {row.state}")
+            repo, **options, on_state=lambda row: show(f"Starting Triton: {row.name} {row.state}", 0, 1)
         ).start()
     try:
         yield running

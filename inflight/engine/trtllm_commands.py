@@ -328,7 +328,7 @@ def serve(places: Places = NAMES) -> Command:
 
 
 def serve_openai(model: str = "MODEL_FOLDER", port: int = 8080, slots: int = 8) -> Command:
-    """TensorRT-LLM's own server with OpenAI's endpoints, without Triton: the other side of `inflight bench peer`."""
+    """TensorRT-LLM's own server with OpenAI's endpoints, without Triton: a target of `inflight bench compare`."""
     return _command("trtllm-serve", model, ("--host", "127.0.0.1"), ("--port", port), ("--max_batch_size", slots))
 
 

@@ -16,9 +16,9 @@ import plotly.graph_objects as go
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight import engine
-from inflight.bench import batch_run, gpt2_client, gpt2_race, load_generator, promised_blocks, trace_run, workload
+from inflight.bench import batch_run, gpt2_client, gpt2_race, promised_blocks, trace_run, workload
 from inflight.bench.batch_run import Arrival, Outcome, at
-from inflight.bench.load_generator import Run
+from inflight.bench.load import COLUMNS, Run
 from inflight.bench.trace_run import TraceRun
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import load_tokenizer
@@ -36,7 +36,7 @@ STYLE = {"description_width": "10em"}
 MAX_LANES = 8
 
 NO_ITERATION = pd.DataFrame(columns=[field.name for field in dataclasses.fields(IterationStats)])
-NOTHING_YET = TraceRun(Run(pd.DataFrame(columns=load_generator.COLUMNS), started_at=0.0), NO_ITERATION)
+NOTHING_YET = TraceRun(Run(pd.DataFrame(columns=COLUMNS), started_at=0.0), NO_ITERATION)
 
 
 def _wide(width: str) -> dict[str, str]:

@@ -382,8 +382,7 @@ from inflight.notebook import catch_up
 catch_up("04", "Summaries, with an engine and without")
 from dataclasses import replace
 
-from inflight import machine
-from inflight.bench import devices
+from inflight import engine, machine
 from inflight.models import huggingface
 
 server.stop()
@@ -401,21 +400,18 @@ client = Client(server.grpc_url, timeout_s=600)
 articles = workload.from_dataset(workload.read_dataset(), tokenizer)
 shortest = sorted(articles, key=lambda article: article.input_len)[:4]
 four = [replace(one, max_tokens=32) for one in shortest]  # llama-python is slow
-in_turn = [
-    replace(one, after=place - 1 if place else None) for place, one in enumerate(four)
-]
 computes_on = {
     "llama-python": machine.device_name(),
-    "ensemble": devices.of_engine(engine_dir),
+    "ensemble": machine.device_name(engine.read(engine_dir).device),
 }
 rows = []
-for way, model, sent in (
-    ("llama-python, one after the other", "llama-python", four),
-    ("engine, one after the other", "ensemble", in_turn),
-    ("engine, all at once", "ensemble", four),
+for way, model, users in (
+    ("llama-python, one after the other", "llama-python", 1),
+    ("engine, one after the other", "ensemble", 1),
+    ("engine, all at once", "ensemble", 4),
 ):
     trace_run.run(client, [replace(four[0], max_tokens=2)], log_path, model)
-    run = trace_run.run(client, sent, log_path, model)
+    run = trace_run.run(client, four, log_path, model, concurrency=users)
     rows.append((way, run.tokens_per_s, computes_on[model]))
     print(f"{way}: {run.tokens_per_s:.0f} tokens/s, on {computes_on[model]}")
     assert run.requests["output_len"].tolist() == [32] * 4
@@ -501,7 +497,7 @@ assert "before: V1, mild" in board.frame.alt
 #   all of them get an error.
 # - A line of `lab.sh iterations` is one iteration in flight, but one whole batch with `V1`.
 #
-# The course's own engine on a GPU, without a server around it, as it was recorded, beside the gain that you measured:
+# The course's own engine on a GPU, as it was recorded, beside the gain that you measured:
 
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import catch_up
@@ -514,9 +510,7 @@ from inflight.notebook import charts
 
 faster = in_flight.tokens_per_s / static.tokens_per_s
 here = pd.DataFrame({"ratio": ["throughput"], "median": [faster]})
-lab = recorded.table(
-    "compare-in-process-V1-inflight_fused_batching", "ratios", gpus_only=True
-)
+lab = recorded.table("compare-V1-inflight_fused_batching", "ratios", gpus_only=True)
 summary = charts.lab_results_summary(here, lab, "ratio", "median")
 charts.show(
     charts.lab_results(here, lab, "ratio", "median", "in-flight over static"), summary

@@ -1,18 +1,15 @@
-"""Two ways of serving in turns: what comes out, what arithmetic says, and what is refused before anything starts."""
+"""Two ways to serve the same requests in turns: what comes out, and what is refused before anything starts."""
 
-from dataclasses import replace
-
-import pandas as pd
 import pytest
 
-from inflight.bench import compare as compare_module
-from inflight.bench import trace_run, workload
-from inflight.bench.compare import compare, predicted
+from inflight.bench import workload
+from inflight.bench.compare import RATIOS, compare
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import load_tokenizer
-from inflight.engine.prediction import IterationCost
 from inflight.errors import CourseError
-from inflight.triton.client import Client
+from inflight.triton import repository
+from inflight.triton.server import Server
+from tests.bench.openai_stand_in import StandIn
 from tests.engines import build_small
 
 
@@ -29,79 +26,66 @@ def engine_dir(small_checkpoint, tmp_path_factory):
     )
 
 
-def test_a_prediction_takes_lengths_and_costs_only():
-    requests = [TimedRequest("", length, 0.0, 20) for length in (1, 4, 2, 3)]
-    cost = IterationCost(pd.Series({0: 0.0, 1: 10.0, 2: 12.0}), prompt_token_ms=0.5)
-    result = predicted(requests, 2, ("V1", "inflight_fused_batching"), cost)
-    # Static: the first alone (one prompt, 10 ms), two together (20 + 12 + 10 + 10), the last alone (30): 92 ms.
-    # In flight: the first 10; the next two sit down, 20 + 12; the last joins one, 20 + 12; and ends, 10: 84 ms.
-    assert result["iterations"] == {"V1": 8, "inflight_fused_batching": 6}
-    assert result["throughput"] == pytest.approx(92 / 84)
-    assert result["mean_latency"] == pytest.approx((10 + 74 + 42 + 84) / (10 + 62 + 62 + 92))
+@pytest.fixture(scope="module")
+def mild(engine_dir):
+    return workload.trace("mild", load_tokenizer(engine_dir), num_requests=10)
 
 
-def test_no_two_prompts_that_measure_a_cost_begin_alike_but_for_what_the_traffic_shares(monkeypatch):
-    """Found in the KV cache, they would cost next to nothing."""
-    sent = []
+def check(result, first, second):
+    assert list(result) == ["machine", "settings", "rows", "ratios"]
+    assert [row["way"] for row in result["rows"]] == [first, second]
+    assert all(row["tokens_per_s"] > 0 and row["device"] for row in result["rows"])
+    assert set(result["ratios"]) == set(RATIOS)
+    for name, key in (("throughput", "tokens_per_s"), ("mean_latency", "mean_latency_ms")):
+        one, other = (row[key] for row in result["rows"])
+        assert result["ratios"][name]["median"] == pytest.approx(other / one)  # there is but one round
+    assert result["settings"]["rounds"] == 1
 
-    def run(client, requests, *_, **__):
-        sent.append(requests)
-        return trace_run.TraceRun(None, pd.DataFrame())
 
-    monkeypatch.setattr(compare_module.trace_run, "run", run)
-    rules = "Be brief, name the place. "
-    articles = ["A train left the station of the town too late.", "The bridge over the river is closed until noon."]
-    traffic = [
-        TimedRequest(rules + article, length, 3.0, 20, after=None) for article, length in zip(articles, (10, 30))
+@pytest.mark.server
+def test_the_engine_alone_and_behind_triton(engine_dir, mild, tmp_path):
+    told = []
+    result = compare(
+        "in-process", "ensemble", engine_dir, mild, tmp_path, 4, 1, progress=lambda *step: told.append(step[0])
+    )
+    check(result, "in-process", "ensemble")
+    assert result["settings"] | {"requests": 10, "concurrency": 4, "max_batch_size": 8} == result["settings"]
+    assert told == [
+        "starting",
+        "warm-up: ensemble",
+        "warm-up: in-process",
+        "round 1 of 1: in-process",
+        "round 1 of 1: ensemble",
     ]
-    for _ in range(2):  # before and after what is measured
-        compare_module.calibrate(None, traffic, 3, "log")
-    assert [len(requests) for requests in sent] == [1, 1, 2, 3] * 2
-    everything = [request for requests in sent for request in requests]
-    assert {request.max_tokens for requests in sent[1:4] for request in requests} == {25}  # (100 + 900) / 40
-    assert all(request.text.startswith(rules) and request.at_s == 0.0 for request in everything)
-    beginnings = {request.text.removeprefix(rules).partition(":")[0] for request in everything}
-    assert len(beginnings) == len(everything)
 
 
 @pytest.mark.server
 @pytest.mark.slow
-def test_both_types_serve_the_trace_and_no_iteration_holds_more_than_the_slots(engine_dir, tmp_path):
-    # All at once: the small model is through with most answers before a next request 5 ms later.
-    steps, mild = [], [replace(one, at_s=0.0) for one in workload.trace("mild", load_tokenizer(engine_dir))[:16]]
-    result = compare("V1", "inflight_fused_batching", engine_dir, mild, tmp_path, rounds=1, progress=steps.append)
-    static, in_flight, alone = result["rows"]
-    assert [static["way"], in_flight["way"], alone["way"]] == [
-        "V1",
-        "inflight_fused_batching",
-        "inflight_fused_batching, in process",
-    ]
-    assert static["most_in_an_iteration"] == in_flight["most_in_an_iteration"] == 8
-    assert static["iterations"] >= in_flight["iterations"] >= sum(request.max_tokens for request in mild) / 8
-    assert result["predicted"]["iterations"]["V1"] > result["predicted"]["iterations"]["inflight_fused_batching"]
-    assert set(result["ratios"]) == {
-        "throughput",
-        "mean_latency",
-        "p99_latency",
-        "served_over_in_process",
-        "throughput_measured_over_predicted",
-        "mean_latency_measured_over_predicted",
-    }
-    assert result["settings"]["requests"] == 16 and result["machine"]["cores"] >= 1
-    assert "round 1 of 1: engine in process" in steps
+def test_both_batching_types_behind_one_server(engine_dir, mild, tmp_path):
+    check(
+        compare("V1", "inflight_fused_batching", engine_dir, mild, tmp_path, rounds=1), "V1", "inflight_fused_batching"
+    )
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_a_triton_and_a_server_with_openais_endpoints(engine_dir, mild, tmp_path):
+    repo = repository.assemble(tmp_path / "running", engine_dir)
+    with StandIn(" a") as stand_in, Server(repo) as server:
+        theirs = f"openai:{stand_in.url}"
+        check(compare(server.grpc_url, theirs, engine_dir, mild, tmp_path, rounds=1), server.grpc_url, theirs)
+        stand_in.tokens = lambda asked: max(1, asked // 2)
+        with pytest.raises(CourseError, match=r"was asked for \d+ tokens and its text has \d+: .* heeds ignore_eos"):
+            compare(server.grpc_url, theirs, engine_dir, mild, tmp_path, rounds=1)
 
 
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (
-            ("V1", "V2"),
-            "no way of serving called 'V2' to compare. There are: V1, inflight_batching, inflight_fused_batch",
-        ),
+        (("V1", "V2"), "no way of serving called 'V2' to compare. There are: in-process, V1, inflight_batching"),
         (("V1", "V1"), "Both sides are V1: name two different ones"),
-        (("V1", "inflight_batching", {"policy": "fair"}), "must be guaranteed_no_evict or max_utilization"),
         (("V1", "inflight_batching", {"rounds": 0}), "The number of rounds is 0; it must be at least 1."),
-        (("llama-python", "ensemble", {}), "checkpoint_dir"),
+        (("openai:http://127.0.0.1:9", "ensemble", {}), "The server at http://127.0.0.1:9 does not answer .*Start it"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_starts(engine_dir, tmp_path, arguments, message):
@@ -109,9 +93,3 @@ def test_what_cannot_be_compared_is_refused_before_anything_starts(engine_dir, t
     with pytest.raises(CourseError, match=message):
         compare(first, second, engine_dir, [TimedRequest("Hello", 4, 0.0, 1)], tmp_path, **dict(*options))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_trial_says_that_the_server_is_gone(tmp_path):
-    message = "The server at 127.0.0.1:1 went away after 0 of 1 answers"
-    with Client("127.0.0.1:1") as client, pytest.raises(CourseError, match=message):
-        trace_run.run(client, [TimedRequest("Hello", 4, 0.0, 1)], tmp_path / "log")

@@ -195,9 +195,9 @@ def test_ctrl_c_ends_the_race_and_frees_what_it_held(slow_server):
     wait_until(lambda: not is_idle(slow_server), "the race has begun")
     process.send_signal(signal.SIGINT)
     shown, errors = process.communicate(timeout=300)
-    assert process.returncode == 1 and "Traceback" not in errors
+    assert process.returncode == 128 + signal.SIGINT and "Traceback" not in errors
     assert ITERATIVE in shown
-    assert errors.startswith("error: The race was interrupted after ") and errors.endswith(f" of {8 * LONG} tokens.\n")
+    assert "The race was interrupted after " in errors and f" of {8 * LONG} tokens.\n" in errors
     wait_until(lambda: is_idle(slow_server), "every sequence has ended")
     assert len(run(slow_server, ITERATIVE, max_tokens=4)) == 8
 

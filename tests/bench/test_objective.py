@@ -5,8 +5,8 @@ import math
 import pandas as pd
 import pytest
 
-from inflight.bench import objective, report
-from inflight.bench.load_generator import COLUMNS, Run
+from inflight.bench import objective
+from inflight.bench.load import COLUMNS, Run
 from inflight.bench.objective import Objective
 from inflight.errors import CourseError
 
@@ -42,14 +42,6 @@ def test_a_request_meets_it_when_it_keeps_every_limit(text, met):
 
 def test_without_limits_an_answer_meets_it():
     assert Objective().met(ROWS).tolist() == [True, True, True, True, False]
-
-
-def test_a_result_with_an_objective_has_its_goodput():
-    row = report.result({"bench load": RUN}, {}, "here", objective.parse("ttft=100"))["rows"][0]
-    assert (row["goodput_per_s"], row["met_share"]) == pytest.approx((0.75, 0.6))
-    shown = report.labelled(row)
-    assert shown["goodput (requests/s that meet the objective)"] == "0.8"
-    assert shown["requests that meet the objective (%)"] == "60.0"
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_the_pace_is_that_of_the_fastest_round(tokenizer, monkeypatch, delays_s,
         return replace(run, requests=run.requests.assign(last_s=run.requests["last_s"] + next(delays)))
 
     monkeypatch.setattr(service, "load", lambda *_: None)
-    monkeypatch.setattr(service.load_generator, "load", as_rehearsed)
+    monkeypatch.setattr(service.loads, "load", as_rehearsed)
     pace = service.pace(SimpleNamespace(grpc_url="127.0.0.1:1"), tokenizer, rounds=len(delays_s))
     assert pace == pytest.approx(slower) if slower else pace > 1.1
 

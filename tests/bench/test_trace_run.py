@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from inflight.bench.load_generator import Run
+from inflight.bench.load import Run
 from inflight.bench.trace_run import TraceRun
 
 

@@ -6,13 +6,13 @@ import heapq
 import itertools
 import threading
 
-from inflight.bench.load_generator import Timing
+from inflight.bench.load import Clock, Timing
 from inflight.bench.workload import TimedRequest
 from inflight.errors import CourseError
 
 
-class VirtualClock:
-    """A `load_generator.Clock` for one load of `requests` requests by `workers` threads.
+class VirtualClock(Clock):
+    """A `load.Clock` for one load of `requests` requests by `workers` threads.
 
     When all threads wait, it is at once the earliest moment that one of them waits for, and that one alone goes on.
     """

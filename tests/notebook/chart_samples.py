@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.bench.batch_run import Outcome
-from inflight.bench.load_generator import Run
+from inflight.bench.load import Run
 from inflight.bench.service import BRIEF, Deployment, Served
 from inflight.engine.openvino.layers import Layer, Step
 from inflight.notebook import charts
@@ -243,24 +243,6 @@ RECORDED = pd.DataFrame({
 })  # fmt: skip
 
 
-def rate_row(rate, served, goodput, over=False):
-    made = {"rate": rate, "rounds": 3, "over_limit": over, "met_share_median": goodput / rate}
-    for name, value in (("served_per_s", served), ("goodput_per_s", goodput)):
-        made |= {f"{name}_median": value, f"{name}_min": 0.9 * value, f"{name}_max": 1.1 * value}
-    for column, value in (("ttft_ms", 80.0 * rate), ("latency_ms", 900.0 * rate), ("itl_ms", None)):
-        for label in ("p50", "p90", "p99"):
-            made |= {f"{column}_{label}_{key}": value for key in ("median", "min", "max")}
-    return made
-
-
-SWEEP_RESULT = {
-    "rows": [rate_row(2.0, 2.0, 2.0), rate_row(4.0, 3.9, 3.8), rate_row(6.0, 5.0, 1.0, over=True)],
-    "settings": {"objective": "ttft=400,latency=4000"},
-    "devices": {"bench sweep": "AMD EPYC"},
-    "knee": 4.0,
-    "capacity": {"measured": {"median": 5.0, "min": 4.8, "max": 5.2}, "predicted": 5.5},
-}
-
 # Lesson 09: settings as points
 
 
@@ -303,7 +285,6 @@ FIGURES: dict[str, go.Figure] = {
     "lab_results": charts.lab_results(HERE, RECORDED, "ratio", "median", "in-flight over static"),
     "lab_results.none yet": charts.lab_results(HERE, RECORDED.iloc[:0], "ratio", "median", "in-flight over static"),
     "layer": charts.layer(LAYER),
-    "load_sweep": charts.load_sweep(SWEEP_RESULT),
     "policy_gains": charts.policy_gains(GAINS),
     "pareto": charts.pareto(POINTS, BRIEF),
     "pareto.no run yet": charts.pareto([], BRIEF),

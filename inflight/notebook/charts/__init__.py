@@ -41,7 +41,6 @@ from inflight.notebook.charts.iterative_gpt2 import (
 )
 from inflight.notebook.charts.kv_cache import first_tokens, kv_blocks, kv_blocks_summary, policy_gains, token_gaps
 from inflight.notebook.charts.lab_gpu import lab_results, lab_results_summary
-from inflight.notebook.charts.load_sweep import load_sweep, load_sweep_summary
 from inflight.notebook.charts.replay import replay, replay_summary
 from inflight.notebook.charts.repository import repository_map
 from inflight.notebook.charts.serve import token_timeline
@@ -69,8 +68,6 @@ __all__ = [
     "lab_results_summary",
     "layer",
     "layer_summary",
-    "load_sweep",
-    "load_sweep_summary",
     "pareto",
     "pareto_summary",
     "policy_gains",

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from inflight.bench import service
-from inflight.bench.load_generator import COLUMNS
+from inflight.bench.load import COLUMNS
 from inflight.bench.service import BRIEF, Brief, Deployment, Served
 from inflight.checkpoint.tokenizer import ChatTokenizer, load_tokenizer
 from inflight.errors import CourseError

@@ -1,28 +1,28 @@
 """GPT-2 behind Triton, way by way in one run: batch after batch, recomputed at every token, with a KV cache.
 
-    result = bench(find("gpt2-124m-random"), workdir)
+    result = bench(gpt2_checkpoint.find("gpt2-124m-random"), workdir)
     result["ratios"]["kv_cache_over_recompute"]["median"]
 
-Times belong to the machine they were taken on; ratios of ways that took turns in one run are what can be compared.
+The ways take turns in one run; beside them stands what reading the weights from memory takes, which no way can beat.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from inflight import machine, tiers
-from inflight.bench import gpt2_client, gpt2_race, load_generator
-from inflight.bench.bandwidth import read_bandwidth
+from inflight.bench import gpt2_client, gpt2_race
 from inflight.bench.gpt2_client import Token
+from inflight.bench.targets import serving
+from inflight.bench.turns import Progress, ratio, result, silent, take_turns
 from inflight.errors import CourseError
 from inflight.models import gpt2, huggingface
 from inflight.triton import repository
-from inflight.triton.server import Server
 
 SIMPLE, ITERATIVE = repository.GPT2
 IN_PROCESS = "in process, KV cache"
@@ -47,8 +47,9 @@ TIMEOUT_S = 600  # for a token: a large checkpoint that recomputes everything ta
 LENGTHS = (16, 256, 900)  # of the text that a token follows
 NUM_TOKEN_IDS = 200  # fewer than any tokenizer has
 REPEATS = 9  # tokens of which a cost is the median
-
-Progress = Callable[[str, int, int], None]
+BANDWIDTH, FORWARD = "reading memory", "forward pass"  # what takes turns with the ways, too
+CPU_BUFFER_BYTES, GPU_BUFFER_BYTES = 2**30, 2**32  # much more than any cache holds
+READS = 5
 
 
 # Ways in turns --------------------------------------------------------------------------------------------------------
@@ -61,13 +62,13 @@ def bench(
     tokens: int = 64,
     rounds: int = 3,
     dtype: str = "auto",
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = silent,
 ) -> dict:
-    """Every way of `SERVED`, and the same KV cache in a plain loop without a server, `rounds` times in one run.
+    """Every way of `SERVED`, and the same KV cache in a plain loop without a server, in turns.
 
     All streams start at once, each with a prompt of a few words. Before its turn each way makes tokens that are not
     counted: those with the KV cache all of them once, as a model just loaded is slower for a second; the slow ones
-    `WARM_UP_TOKENS` a stream. The order of the ways turns around from round to round.
+    `WARM_UP_TOKENS` a stream.
 
     Parameters
     ----------
@@ -77,13 +78,11 @@ def bench(
         Folder for the model repository.
     dtype : str
         Precision of all ways but the tutorial's, which is float32; "auto" is the faster one here.
-    progress : callable, optional
-        Called with what runs, and how much of all tokens is there.
 
     Returns
     -------
     dict
-        `machine`, `devices`, `settings`; `rows`, one a way, with medians over the rounds of what `figures` gives;
+        `machine`, `settings`; `rows`, one a way, with medians over the rounds of what `figures` gives;
         `rows_by_length`, see `cost_by_length`; `floor`, what reading the weights takes: `weight_mb`, `read_gb_per_s`,
         `ms`; `triton_overhead_ms`, what a token takes longer through Triton than its forward pass; `ratios`, each with
         median, min and max over the rounds. Three are of tokens/s, the served KV cache over another way;
@@ -111,32 +110,44 @@ def bench(
         gpt2_max_batch_size=max(8, streams),
         gpt2_kv_cache_slots=streams,
     )
-    turns, bandwidths, steps = [], [], []
-    progress("Starting Triton", 0, 1)
-    with Server(repo) as server:
-        for number in range(rounds):
-            bandwidths.append(read_bandwidth())
-            turns += _round(number, rounds, server, model, prompts, tokens, progress)
-            steps.append(step_ms(model, prompts, tokens))
+    progress("starting Triton", 0, 1)
+    with serving(repo) as server:
+
+        def turn(way: str) -> dict[str, float]:
+            name, kv_cache = SERVED.get(way, (None, None))
+            if name == ITERATIVE:
+                server.load(ITERATIVE, kv_cache=kv_cache)
+            for number in (tokens if way in (KV_CACHE, IN_PROCESS) else WARM_UP_TOKENS, tokens):
+                if way == IN_PROCESS:
+                    tokens_of = _loop(model, prompts, number)
+                else:
+                    tokens_of = gpt2_client.race(server.grpc_url, name, prompts, number, timeout_s=TIMEOUT_S)
+                raced = gpt2_client.table(token for arrived in tokens_of for token in arrived)
+            return figures(raced)
+
+        turns = take_turns(
+            {
+                **{way: lambda way=way: turn(way) for way in (*SERVED, IN_PROCESS)},
+                BANDWIDTH: lambda: {"bytes_per_s": read_bandwidth()},
+                FORWARD: lambda: {"ms": step_ms(model, prompts, tokens)},
+            },
+            rounds,
+            progress,
+            warm_up=False,
+        )
     lengths = [length for length in LENGTHS if length + REPEATS <= model.positions]
-    del model
-    progress("Cost of a token by length", 1, 1)
+    progress("cost of a token by length", 1, 1)
     costs = cost_by_length(folder, lengths, dtype=dtype)
     settings = {
+        "device": machine.device_name(),
         "dtype": dtype,
         "streams": streams,
         "tokens": tokens,
-        "rounds": rounds,
+        "rounds": len(turns[KV_CACHE]),
         "warm_up_tokens": WARM_UP_TOKENS,
         "prompts": prompts,
     }
-    return {
-        "machine": machine.describe(),
-        "devices": dict.fromkeys([*SERVED, IN_PROCESS], machine.device_name()),
-        "settings": settings,
-        **_result(pd.DataFrame(turns), weight_bytes(folder, dtype), bandwidths, steps),
-        "rows_by_length": costs.to_dict("records"),
-    }
+    return _result(settings, turns, weight_bytes(folder, dtype), costs)
 
 
 def figures(raced: pd.DataFrame) -> dict[str, float]:
@@ -165,30 +176,6 @@ def figures(raced: pd.DataFrame) -> dict[str, float]:
         "last_ms": last_ms.median(),
         "last_ms_max": last_ms.max(),
     }
-
-
-def _round(
-    number: int, rounds: int, server: Server, model: gpt2.Gpt2, prompts: list[str], tokens: int, progress: Progress
-) -> Iterator[dict]:
-    """Each way once: its name and its figures."""
-    ways, each = [*SERVED, IN_PROCESS], len(prompts) * tokens
-    for turn, way in enumerate(ways[:: -1 if number % 2 else 1]):
-        what, before = f"Round {number + 1} of {rounds}: {way}", (number * len(ways) + turn) * each
-        progress(what, before, rounds * len(ways) * each)
-        if SERVED.get(way, (SIMPLE,))[0] == ITERATIVE:
-            server.load(ITERATIVE, kv_cache=SERVED[way][1])
-        list(_followed(way, server, model, prompts, tokens if way in (KV_CACHE, IN_PROCESS) else WARM_UP_TOKENS))
-        came: list[Token] = []
-        for arrived in _followed(way, server, model, prompts, tokens):
-            came += arrived
-            progress(what, before + len(came), rounds * len(ways) * each)
-        yield {"way": way, **figures(gpt2_client.table(came))}
-
-
-def _followed(way: str, server: Server, model: gpt2.Gpt2, prompts: list[str], tokens: int) -> Iterator[list[Token]]:
-    if way == IN_PROCESS:
-        return _loop(model, prompts, tokens)
-    return gpt2_client.race(server.grpc_url, SERVED[way][0], prompts, tokens, timeout_s=TIMEOUT_S)
 
 
 def _loop(model: gpt2.Gpt2, prompts: list[str], tokens: int) -> Iterator[list[Token]]:
@@ -225,24 +212,26 @@ def step_ms(model: gpt2.Gpt2, prompts: list[str], tokens: int) -> float:
     return statistics.median(times[1:]) * 1000  # the first computes the prompts
 
 
-def _result(turns: pd.DataFrame, num_bytes: int, bandwidths: list[float], steps: list[float]) -> dict:
+def _result(settings: dict, turns: dict[str, list[dict]], num_bytes: int, costs: pd.DataFrame) -> dict:
     """Rows, floor and ratios of all rounds."""
-    medians = turns.groupby("way").median().loc[[*SERVED, IN_PROCESS]].reset_index()
+    bandwidths = [one["bytes_per_s"] for one in turns[BANDWIDTH]]
     floors_ms = [num_bytes / bandwidth * 1000 for bandwidth in bandwidths]
-    measured = dict(iter(turns.groupby("way")))
-    speeds = {way: rows["tokens_per_s"].tolist() for way, rows in measured.items()}
-    ratios = {name: load_generator.ratio(speeds[KV_CACHE], speeds[way]) for name, way in RATIOS.items()}
-    served = measured[KV_CACHE]["ms_per_token"].tolist()
-    ratios["kv_cache_over_bandwidth_floor"] = load_generator.ratio(served, floors_ms)
-    ratios["step_over_bandwidth_floor"] = load_generator.ratio(steps, floors_ms)
+    steps = [one["ms"] for one in turns[FORWARD]]
+    rows = [{"way": way, **pd.DataFrame(turns[way]).median().to_dict()} for way in (*SERVED, IN_PROCESS)]
+    speeds = {way: [one["tokens_per_s"] for one in turns[way]] for way in (*SERVED, IN_PROCESS)}
+    ratios = {name: ratio(speeds[KV_CACHE], speeds[way]) for name, way in RATIOS.items()}
+    served = [one["ms_per_token"] for one in turns[KV_CACHE]]
+    ratios["kv_cache_over_bandwidth_floor"] = ratio(served, floors_ms)
+    ratios["step_over_bandwidth_floor"] = ratio(steps, floors_ms)
     bandwidth = statistics.median(bandwidths)
-    floor = {"weight_mb": num_bytes / 1e6, "read_gb_per_s": bandwidth / 1e9, "ms": num_bytes / bandwidth * 1000}
-    return {
-        "rows": medians.to_dict("records"),
-        "floor": floor,
-        "triton_overhead_ms": statistics.median(one - step for one, step in zip(served, steps)),
-        "ratios": ratios,
-    }
+    return result(
+        settings,
+        rows,
+        ratios,
+        floor={"weight_mb": num_bytes / 1e6, "read_gb_per_s": bandwidth / 1e9, "ms": num_bytes / bandwidth * 1000},
+        triton_overhead_ms=statistics.median(one - step for one, step in zip(served, steps)),
+        rows_by_length=costs.to_dict("records"),
+    )
 
 
 # The floor ------------------------------------------------------------------------------------------------------------
@@ -263,6 +252,27 @@ def weight_bytes(folder: str | Path, dtype: str = "bfloat16") -> int:
     inner = config.n_inner or 4 * width
     block = 4 * width**2 + 9 * width + 2 * width * inner + inner
     return (config.n_layer * block + 2 * width + config.vocab_size * width) * getattr(torch, dtype).itemsize
+
+
+def read_bandwidth() -> float:
+    """Bytes a second that PyTorch reads from the memory of this machine's tier.
+
+    The sum of a buffer of float32 that is much larger than the caches, as in the STREAM benchmark but reading alone:
+    the fastest of `READS` times.
+    """
+    import torch
+
+    device, size = tiers.checked(None), CPU_BUFFER_BYTES
+    if device != "cpu":
+        size = min(GPU_BUFFER_BYTES, torch.cuda.mem_get_info()[0] // 2)
+    buffer = torch.ones(size // 4, dtype=torch.float32, device=device)
+    buffer.sum().item()
+    times = []
+    for _ in range(READS):
+        started = time.perf_counter()
+        buffer.sum().item()  # the item waits for the GPU
+        times.append(time.perf_counter() - started)
+    return size / min(times)
 
 
 # The cost of a token as the text grows --------------------------------------------------------------------------------

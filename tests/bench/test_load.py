@@ -11,15 +11,15 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from inflight.bench import load_generator
-from inflight.bench.load_generator import COLUMNS, Sender, Stop
+from inflight.bench import load as loads
+from inflight.bench.load import COLUMNS, Sender, load
 from inflight.bench.workload import TimedRequest
 from inflight.cli.commands import app
 from inflight.errors import CourseError
 from inflight.triton import repository, telemetry
-from inflight.triton.client import Answer, Client
+from inflight.triton.client import Client
 from inflight.triton.server import Server
-from tests.engines import metric, wait_until
+from tests.engines import build_small, metric, wait_until
 
 pytestmark = pytest.mark.server
 
@@ -32,7 +32,19 @@ def requests(number: int, at_s=lambda index: 0.0, lengths=LENGTHS) -> list[Timed
 
 
 @pytest.fixture(scope="module")
-def served(small_engine, tmp_path_factory):
+def engine_dir(small_checkpoint, tmp_path_factory):
+    """The small model with room for a named trace."""
+    return build_small(
+        small_checkpoint,
+        tmp_path_factory.mktemp("load") / "engine",
+        max_input_len=128,
+        max_seq_len=300,
+        max_num_tokens=512,
+    )
+
+
+@pytest.fixture(scope="module")
+def served(engine_dir, tmp_path_factory):
     """By whether it is decoupled: a server of the small model, and the path of its iteration log."""
     folder, servers = tmp_path_factory.mktemp("served"), {}
     try:
@@ -40,7 +52,7 @@ def served(small_engine, tmp_path_factory):
             log = folder / f"{decoupled}.jsonl"
             repo = repository.assemble(
                 folder / str(decoupled),
-                small_engine,
+                engine_dir,
                 decoupled_mode=decoupled,
                 apply_chat_template=False,
                 iteration_log_path=log,
@@ -73,11 +85,11 @@ def mortal_server(small_repo):
 
 
 @pytest.fixture(autouse=True)
-def no_thread_left():
+def no_thread_left(request):
     before = set(threading.enumerate())
     yield
-    left = [thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("ThreadPool")]
-    assert not left
+    left = {thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("load ")}
+    assert not left or request.node.name.startswith("test_an_interrupt")
 
 
 def most_under_way(table: pd.DataFrame) -> int:
@@ -104,7 +116,7 @@ def num_answered_since(server: Server, before: float, at_least: int) -> float:
 
 def test_every_request_has_its_row(whole):
     done = []
-    run = load_generator.load(whole, requests(20), progress=lambda *numbers: done.append(numbers))
+    run = load(whole, requests(20), progress=lambda *numbers: done.append(numbers))
     table = run.requests
     assert list(table) == COLUMNS
     assert table["request"].tolist() == list(range(20))
@@ -117,7 +129,7 @@ def test_every_request_has_its_row(whole):
 
 
 def test_a_streamed_answer_has_ttft_and_itl(streaming):
-    table = load_generator.load(streaming, requests(12)).requests
+    table = load(streaming, requests(12)).requests
     assert (table["error"] == "").all()
     assert (table["ttft_ms"] <= table["latency_ms"]).all()
     assert (table["ttft_ms"] / 1000).tolist() == pytest.approx((table["first_s"] - table["due_s"]).tolist(), abs=1e-6)
@@ -132,7 +144,7 @@ def test_the_tokens_counted_are_those_that_the_engine_made(served, decoupled):
     server, log = served[decoupled]
     known = len(telemetry.iterations(log)) if log.exists() else 0
     with Sender(Client(server.grpc_url), stream=decoupled) as send:
-        table = load_generator.load(send, requests(15)).requests
+        table = load(send, requests(15)).requests
     rows = telemetry.iterations(log)[known:]
     assert rows["finished"].sum() == 15
     # A request's first token comes with the iteration that computes its prompt, in one piece as it is this short.
@@ -141,16 +153,16 @@ def test_the_tokens_counted_are_those_that_the_engine_made(served, decoupled):
 
 def test_a_request_is_not_sent_before_it_is_due(whole):
     times = [0.2, 0.0, 0.1]
-    table = load_generator.load(whole, requests(3, at_s=times.__getitem__)).requests
+    table = load(whole, requests(3, at_s=times.__getitem__)).requests
     assert (table["sent_s"] >= times).all()
     assert table["sent_s"].rank().tolist() == [3, 1, 2]
-    untimed = load_generator.load(whole, requests(2, at_s=lambda index: NEVER_DUE), timed=False)
+    untimed = load(whole, requests(2, at_s=lambda index: NEVER_DUE), timed=False)
     assert (untimed.requests["error"] == "").all()
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_concurrency_is_the_most_under_way(whole, concurrency):
-    assert most_under_way(load_generator.load(whole, requests(12), concurrency).requests) == concurrency
+    assert most_under_way(load(whole, requests(12), concurrency).requests) == concurrency
 
 
 @pytest.mark.parametrize("decoupled", [False, True])
@@ -159,7 +171,7 @@ def test_500_requests_50_under_way_are_all_answered(served, decoupled):
     server = served[decoupled][0]
     with Sender(Client(server.grpc_url), stream=decoupled) as send:  # a stream is a connection of its own
         before = num_answered_in_all(server)
-        run = load_generator.load(send, requests(500, lengths=(4,)), 50)
+        run = load(send, requests(500, lengths=(4,)), 50)
     assert (run.requests["error"] == "").all()
     assert run.requests["request"].tolist() == list(range(500))
     assert 1 < most_under_way(run.requests) <= 50
@@ -168,47 +180,15 @@ def test_500_requests_50_under_way_are_all_answered(served, decoupled):
 
 def test_a_load_over_http(served):
     with Sender(Client(served[False][0].http_url)) as send:
-        run = load_generator.load(send, requests(12), 4)
+        run = load(send, requests(12), 4)
     assert (run.requests["error"] == "").all()
 
 
 def test_warm_up_sends_as_many_as_it_is_told(served, whole):
     server = served[False][0]
     before = num_answered_in_all(server)
-    load_generator.warm_up(whole, requests(3), 7)
+    loads.warm_up(whole, requests(3), 7)
     assert num_answered_since(server, before, 7) == 7
-
-
-def test_ratio_is_taken_round_by_round():
-    assert load_generator.ratio([2.0, 9.0, 4.0], [1.0, 3.0, 1.0]) == {"median": 3.0, "min": 2.0, "max": 4.0}
-
-
-class Noting:
-    """In place of a client: notes how it is asked, and repeats the prompt."""
-
-    model, url = "ensemble", "nowhere"
-
-    def __init__(self):
-        self.asked = []
-
-    def ask(self, text, max_tokens, **how):
-        self.asked.append(how)
-        return Answer([text + " and so on"], [0.1])
-
-    def stream(self, text, max_tokens, **how):
-        self.asked.append(how)
-        return iter(["and ", "so ", "on"])
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_answers_are_ended_early_and_their_tokens_counted(stream):
-    client = Noting()
-    send = Sender(client, stream, Stop(0.25, lambda text: len(text.split())), "mine")
-    timings = [send(request) for request in requests(2)]
-    assert [timing.output_len for timing in timings] == [3, 3]
-    assert [timing.first_ns is None for timing in timings] == [not stream] * 2
-    ended = {"end_id": -1, "stop_after_s": 0.25}
-    assert client.asked == [{**ended, "request_id": "mine-1"}, {**ended, "request_id": "mine-2"}]
 
 
 # Trouble --------------------------------------------------------------------------------------------------------------
@@ -217,8 +197,8 @@ def test_answers_are_ended_early_and_their_tokens_counted(stream):
 def test_a_failed_request_is_a_row_with_its_error(whole):
     mixed = requests(6)
     mixed[2] = TimedRequest("Hi", 0, 0.0, 3)
-    mixed[4] = TimedRequest("word " * 100, 4, 0.0, 100)
-    run = load_generator.load(whole, mixed)
+    mixed[4] = TimedRequest("word " * 200, 4, 0.0, 100)
+    run = load(whole, mixed)
     errors = run.requests["error"]
     assert "max_tokens) is 0" in errors[2]
     assert "exceeds maximum input length" in errors[4]
@@ -229,9 +209,9 @@ def test_a_failed_request_is_a_row_with_its_error(whole):
 
 def test_nothing_to_send_and_no_concurrency_are_refused(whole):
     with pytest.raises(CourseError, match="no request to send"):
-        load_generator.load(whole, [])
+        load(whole, [])
     with pytest.raises(CourseError, match="concurrency is 0"):
-        load_generator.load(whole, requests(1), 0)
+        load(whole, requests(1), 0)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -240,14 +220,14 @@ def test_a_server_that_goes_away_ends_the_run_and_what_came_is_kept(mortal_serve
         if done == 10:
             os.kill(mortal_server.pid, signal.SIGKILL)
 
-    load = [*requests(60), *requests(2, at_s=lambda index: NEVER_DUE)]
+    asked = [*requests(60), *requests(2, at_s=lambda index: NEVER_DUE)]
     with Sender(Client(mortal_server.grpc_url), stream=stream) as send:
-        run = load_generator.load(send, load, 4, kill_after_ten)
+        run = load(send, asked, 4, kill_after_ten)
     assert len(run.requests) == 62
     assert 10 <= len(run.answered) < 60
     assert run.stopped == f"The server at {mortal_server.grpc_url} went away after {len(run.answered)} of 62 answers."
     errors = set(run.requests["error"][60:])
-    assert errors == {f"Not sent: The server at {mortal_server.grpc_url} went away."}
+    assert errors == {f"No answer: The server at {mortal_server.grpc_url} went away."}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -256,22 +236,43 @@ def test_an_interrupt_ends_the_run_and_what_came_is_kept(served, stream):
         if done == 5:
             os.kill(os.getpid(), signal.SIGINT)
 
-    load = [*requests(5), *requests(30, lengths=(80,)), *requests(1, at_s=lambda index: NEVER_DUE)]
+    asked = [*requests(5), *requests(30, lengths=(80,)), *requests(1, at_s=lambda index: NEVER_DUE)]
     with Sender(Client(served[stream][0].grpc_url), stream=stream) as send:
-        run = load_generator.load(send, load, progress=interrupt_after_five)
-    assert 5 <= len(run.answered) < 36
+        run = load(send, asked, progress=interrupt_after_five)
+    assert 5 <= len(run.answered) < 36 and run.requests["error"].iloc[-1]
     assert run.stopped == f"The benchmark was interrupted after {len(run.answered)} of 36 answers."
-    assert set(run.requests["error"]) <= {
-        "",
-        "The request was ended before its answer was there.",
-        "Not sent: The benchmark was interrupted.",
-    }
+    with pytest.raises(KeyboardInterrupt):
+        run.whole()
+
+
+class Silent:
+    """Takes a request, and never answers it."""
+
+    url = "nowhere"
+
+    def __init__(self):
+        self.asked = threading.Event()
+
+    def __call__(self, request):
+        self.asked.set()
+        threading.Event().wait()
+
+    def is_alive(self):
+        return True
+
+    def abort(self):
+        """Nothing that could be ended."""
+
+
+def test_an_interrupt_waits_for_no_server_that_does_not_answer():
+    send = Silent()
+    interrupt = threading.Thread(target=lambda: send.asked.wait() and os.kill(os.getpid(), signal.SIGINT))
+    interrupt.start()
+    run = load(send, requests(3))
+    assert run.interrupt is not None and run.answered.empty and len(run.requests) == 3
 
 
 # The command ----------------------------------------------------------------------------------------------------------
-
-
-SHORT = ["--output-lengths", "histogram:8=3,4=1", "--dataset", "mild", "--warm-up", "2"]
 
 
 def bench_load(*arguments):
@@ -279,90 +280,58 @@ def bench_load(*arguments):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_command_prints_figures_and_writes_every_file(served, small_engine, tmp_path, stream):
-    files = [
-        "--csv",
-        tmp_path / "run.csv",
-        "--op-stats-csv",
-        tmp_path / "stats.csv",
-        "--perfetto",
-        tmp_path / "run.json",
-    ]
-    result = bench_load(
-        "--url",
-        served[stream][0].grpc_url,
-        "--engine-dir",
-        small_engine,
-        *SHORT,
-        *files,
-        "--requests",
-        9,
-        "--arrivals",
-        "poisson",
-        "--rate",
-        100,
-        *(["--stream"] if stream else []),
-        "--json",
-    )
+def test_the_command_prints_figures_and_writes_every_file(served, engine_dir, tmp_path, stream):
+    files = ["--csv", tmp_path / "run.csv", "--perfetto", tmp_path / "run.json"]
+    what = ["--dataset", "mild", "--requests", 9, "--rate", 100, "--warm-up", 2, "--objective", "latency=60000"]
+    where = ["--url", served[stream][0].grpc_url, "--engine-dir", engine_dir]
+    result = bench_load(*where, *what, *files, *(["--stream"] if stream else []), "--json")
     assert result.exit_code == 0, result.exception
     printed = json.loads(result.stdout)
-    assert printed["rows"][0]["requests"] == 9
-    assert (printed["rows"][0]["ttft_ms_mean"] is not None) == stream
-    assert printed["settings"]["warm_up_requests"] == 2
-    table = pd.read_csv(tmp_path / "run.csv")
-    assert len(table) == 9 and set(table["output_len"]) <= {4, 8}
-    assert len((tmp_path / "stats.csv").read_text().splitlines()) == 2
+    assert set(printed) == {"machine", "settings", "rows", "ratios"}
+    [row] = printed["rows"]
+    assert (row["requests"], row["met_share"], row["stopped"]) == (9, 1.0, "")
+    assert (row["ttft_ms_mean"] is not None) == stream
+    assert (printed["settings"]["warm_up_requests"], printed["settings"]["loop"]) == (2, "open")
+    assert len(pd.read_csv(tmp_path / "run.csv")) == 9
     assert json.loads((tmp_path / "run.json").read_text())["traceEvents"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_command_with_what_it_has(served, small_engine, tmp_path, number):
+def test_a_signal_ends_the_command_with_what_it_has(served, engine_dir, tmp_path, number):
     server = served[False][0]
     before = num_answered_in_all(server)
-    command = [
-        sys.executable,
-        "-m",
-        "inflight",
-        "bench",
-        "load",
-        "--url",
-        server.grpc_url,
-        "--engine-dir",
-        str(small_engine),
-        *SHORT,
-        "--warm-up",
-        "0",
-        "--arrivals",
-        "constant",
-        "--rate",
-        "4",
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    what = ["--dataset", "mild", "--rate", "4", "--warm-up", "0", "--csv", str(tmp_path / "run.csv"), "--json"]
+    command = [sys.executable, "-m", "inflight", "bench", "load", "--url", server.grpc_url, *what]
+    process = subprocess.Popen(
+        [*command, "--engine-dir", str(engine_dir)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     wait_until(lambda: num_answered(server) >= before + 3, "three requests are answered")
     process.send_signal(number)
     shown, errors = process.communicate(timeout=300)
-    assert process.returncode == 1
-    assert "requests answered" in shown
-    assert errors.startswith("error: The benchmark was interrupted after ")
-    assert errors.strip().endswith("of 32 answers. They are above; --csv keeps them in a file.")
+    assert process.returncode == 128 + number, errors
+    assert 3 <= json.loads(shown)["rows"][0]["requests"] < 32
+    assert (pd.read_csv(tmp_path / "run.csv")["output_len"] > 0).sum() == json.loads(shown)["rows"][0]["requests"]
+    assert "The benchmark was interrupted after " in errors and "requests answered (" in errors
+
+
+def test_a_server_that_gives_whole_answers_is_not_asked_for_pieces(served, engine_dir):
+    url = served[False][0].grpc_url
+    result = bench_load("--url", url, "--engine-dir", engine_dir, "--dataset", "mild", "--stream")
+    assert isinstance(result.exception, CourseError) and "leave out --stream" in str(result.exception)
 
 
 @pytest.mark.parametrize(
     "arguments, fact",
     [
-        (["--op-stats-csv", __file__], "other columns"),
-        (["--csv", "a.csv", "--perfetto", "./a.csv"], "a.csv"),
-        (["--arrivals", "poisson"], "--rate"),
+        (["--csv", "/nowhere/a.csv"], "/nowhere/a.csv"),
         (["--trace", "/nowhere.csv"], "/nowhere.csv"),
         (["--objective", "ttft"], "'ttft'"),
         (["--objective", "ttft=100"], "--stream"),
         (["--system-prompt", "900"], "max_input_len"),
-        (["--output-lengths", "normal:60"], "normal:60"),
         (["--requests", "0"], "0"),
+        (["--rate", "0"], "The rate is 0"),
     ],
 )
-def test_a_wrong_value_is_named_before_anything_starts(small_engine, arguments, fact):
-    if "--dataset" not in arguments:
-        arguments = [*arguments, "--dataset", "mild"]
-    result = bench_load("--engine-dir", small_engine, *arguments)
+def test_a_wrong_value_is_named_before_anything_starts(engine_dir, arguments, fact):
+    result = bench_load("--engine-dir", engine_dir, "--dataset", "mild", *arguments)
     assert isinstance(result.exception, CourseError) and fact in str(result.exception)

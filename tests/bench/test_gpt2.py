@@ -8,9 +8,10 @@ import transformers
 from typer.testing import CliRunner
 
 from inflight import machine
-from inflight.bench import gpt2_serving, recorded
+from inflight.bench import gpt2 as gpt2_bench
+from inflight.bench import recorded
+from inflight.bench.gpt2 import cost_by_length, figures, weight_bytes
 from inflight.bench.gpt2_client import Token, table
-from inflight.bench.gpt2_serving import cost_by_length, figures, weight_bytes
 from inflight.cli.commands import app
 from inflight.errors import CourseError
 from inflight.models import gpt2
@@ -25,16 +26,8 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory):
-    """An empty folder of results."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorded, "RESULTS", tmp_path_factory.mktemp("results"))
-        yield recorded.RESULTS
-
-
-@pytest.fixture(scope="module")
-def result(folder, kept):
-    """What the command prints; it is kept too."""
+def result(folder):
+    """What the command prints."""
     ran = CliRunner().invoke(
         app,
         [
@@ -48,7 +41,6 @@ def result(folder, kept):
             str(TOKENS),
             "--rounds",
             "1",
-            "--save",
             "--json",
         ],
     )
@@ -95,10 +87,9 @@ def test_ratios_have_their_names_and_spread(result):
 
 @pytest.mark.server
 @pytest.mark.slow
-def test_what_is_kept_is_found_again(result, kept):
-    [path] = kept.iterdir()
-    assert path == recorded.path("gpt2", "tiny", machine.device_name()) and json.loads(path.read_text()) == result
-    assert path.name.startswith("gpt2_tiny_") and path.name.lower() == path.name and " " not in path.name
+def test_what_is_kept_is_found_again(result, tmp_path, monkeypatch):
+    monkeypatch.setattr(recorded, "RESULTS", tmp_path)
+    (tmp_path / "gpt2_tiny.json").write_text(json.dumps(result))
     rows, lengths, ratios = (recorded.table("gpt2", part) for part in ("rows", "rows_by_length", "ratios"))
     assert rows["way"].tolist() == [row["way"] for row in result["rows"]]
     assert lengths.columns.tolist() == ["device", "cores", "checkpoint", "way", "length", "ms"]
@@ -160,5 +151,5 @@ def test_a_cost_is_that_of_the_tokens_after_the_length(folder, monkeypatch):
     seen = []
     step = model.step
     monkeypatch.setattr(model, "step", lambda sequences: (seen.append(len(sequences[0].token_ids)), step(sequences)))
-    gpt2_serving._cost_ms(model, 20, 4)
+    gpt2_bench._cost_ms(model, 20, 4)
     assert seen == [19, 20, 21, 22, 23] and model.num_used_slots == 0

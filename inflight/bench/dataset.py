@@ -1,0 +1,192 @@
+"""Datasets in MLPerf's layout: a JSON list of objects with `input` (an article), `instruction`, `output` (a summary).
+
+records = read_dataset()
+records[0].prompt, records[0].output_len
+
+The prompt is the article and the instruction; the summary is used for its length only, as tokens to ask for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import pandas as pd
+
+from inflight import cache, files
+from inflight.checkpoint.tokenizer import ChatTokenizer
+from inflight.errors import CourseError
+from inflight.paths import ASSETS
+
+MINI_CNN_EVAL = ASSETS / "datasets" / "mini_cnn_eval.json"
+TOKENS_PER_WORD = 1.3  # what the classic client takes for English (--op-tokens-per-word)
+MOST_BYTES = 1 << 28  # the real CNN/DailyMail evaluation file has some 70 MB
+
+
+@dataclass(frozen=True)
+class Record:
+    """One object of a dataset."""
+
+    input: str
+    instruction: str
+    output: str
+
+    @property
+    def prompt(self) -> str:
+        return f"{self.input} {self.instruction}"
+
+    @property
+    def output_len(self) -> int:
+        """Tokens to ask for: words of `output` × 1.3, rounded down, at least 1."""
+        return max(1, int(len(self.output.split()) * TOKENS_PER_WORD))
+
+
+def read_dataset(path: str | Path = MINI_CNN_EVAL) -> list[Record]:
+    """The records of a dataset file, in its order.
+
+    Raises
+    ------
+    CourseError
+        There is no such file, it is not a JSON list, the list is empty, or a record is broken: the message says which.
+    """
+    path = Path(path).expanduser()
+    text = files.read_text(path, "dataset", MOST_BYTES, "Give the path of a JSON file in UTF-8.")
+    try:
+        objects = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CourseError(f"The dataset {path} is not JSON ({error}): download or copy it again.") from None
+    if not isinstance(objects, list):
+        raise CourseError(
+            f"The dataset {path} is not a JSON list of records: give a file in the layout of cnn_eval.json."
+        )
+    if not objects:
+        raise CourseError(f"The dataset {path} has no records: give a file that has some.")
+    for number, thing in enumerate(objects, start=1):
+        if problem := _problem(thing):
+            raise CourseError(f"Record {number} of the dataset {path} {problem}: correct or remove it.")
+    return [Record(*(thing[field.name] for field in fields(Record))) for thing in objects]
+
+
+def _problem(thing: object) -> str | None:
+    """What is wrong with one element of a dataset's list."""
+    if not isinstance(thing, dict):
+        return "is not an object with input, instruction and output"
+    for field in fields(Record):
+        if not isinstance(thing.get(field.name), str) or not thing[field.name].strip():
+            return f"has no {field.name}, or one that is not text"
+    return None
+
+
+def write_dataset(records: list[Record], path: str | Path) -> Path:
+    """Write `records` in the same layout: aside, then renamed, so that a file is whole or not there at all.
+
+    Raises
+    ------
+    CourseError
+        The file cannot be written.
+    """
+    path = Path(path).expanduser()
+    text = json.dumps([asdict(record) for record in records], indent=1, ensure_ascii=False) + "\n"
+    try:
+        files.replace_text(path, text)
+    except OSError as error:
+        raise CourseError(
+            f"The dataset cannot be written to {path} ({error.strerror}): name a file in a folder that "
+            "exists and can be written."
+        ) from error
+    return path
+
+
+def find_dataset(source: str) -> Path:
+    """The dataset file that `source` names: a path, or "owner/name" of a dataset on the Hugging Face hub.
+
+    From the hub only JSON files come; one of them must be called cnn_eval.json, or be the only one.
+
+    Raises
+    ------
+    CourseError
+        Neither a file nor an id, no such dataset, no network, no JSON file or several.
+    """
+    path = Path(source).expanduser()
+    if path.exists():
+        return path
+    if not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", source) or path.suffix == ".json":
+        raise CourseError(
+            f"There is no dataset {source}: give the path of a JSON file, or the id of a dataset on the "
+            "Hugging Face hub such as owner/name."
+        )
+    folder = _from_hub(source)
+    found = sorted(folder.rglob("*.json"))
+    chosen = [file for file in found if file.name == "cnn_eval.json"] or found
+    if len(chosen) != 1:
+        names = ", ".join(str(file.relative_to(folder)) for file in chosen) or "none"
+        raise CourseError(
+            f"The dataset {source} should have one JSON file, or one called cnn_eval.json, and has "
+            f"{names}: download the right one and give its path."
+        )
+    return chosen[0]
+
+
+def _from_hub(name: str) -> Path:
+    """The JSON files of a dataset repository, in the cache folder."""
+    import httpx
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(
+            snapshot_download(
+                name, repo_type="dataset", allow_patterns=["*.json"], cache_dir=cache.folder("huggingface")
+            )
+        )
+    except (LocalEntryNotFoundError, HfHubHTTPError, httpx.TransportError) as error:
+        raise CourseError(
+            f"The dataset {name} cannot be fetched from the Hugging Face hub ({str(error).splitlines()[0]}): check the "
+            "id, connect to the network, or download its JSON file elsewhere and give its path."
+        ) from error
+
+
+def input_len(text: str, tokenizer: ChatTokenizer) -> int:
+    """Tokens of a prompt as the engine gets it, chat template included."""
+    return len(tokenizer.encode(tokenizer.chat(text)))
+
+
+def fitting(
+    records: list[Record], tokenizer: ChatTokenizer, max_input_len: int | None = None, limit: int | None = None
+) -> list[Record]:
+    """The first `limit` records, without those whose prompt has more than `max_input_len` tokens for the engine.
+
+    Raises
+    ------
+    CourseError
+        None is left, or the limit is below 1.
+    """
+    if limit is not None and limit < 1:
+        raise CourseError(f"The limit is {limit} records; it must be at least 1.")
+    first = records[:limit]
+    if max_input_len is None:
+        return first
+    lengths = [input_len(record.prompt, tokenizer) for record in first]
+    if min(lengths) > max_input_len:
+        raise CourseError(
+            f"Every prompt of the dataset is longer than max_input_len ({max_input_len} tokens); the "
+            f"shortest has {min(lengths)}. Allow longer ones, or take another dataset."
+        )
+    return [record for record, length in zip(first, lengths) if length <= max_input_len]
+
+
+def length_table(records: list[Record], tokenizer: ChatTokenizer) -> pd.DataFrame:
+    """How long the texts are: a row a measure, with its mean and the percentiles P10, P50 and P90."""
+    measures = {
+        "article, words": [len(record.input.split()) for record in records],
+        "article, tokens": [len(tokenizer.encode(record.input)) for record in records],
+        "prompt, tokens": [input_len(record.prompt, tokenizer) for record in records],
+        "summary, words": [len(record.output.split()) for record in records],
+        "summary, tokens": [len(tokenizer.encode(record.output)) for record in records],
+        "answer asked for, tokens": [record.output_len for record in records],
+    }
+    table = pd.DataFrame(measures).T
+    percentiles = table.quantile([0.1, 0.5, 0.9], axis=1).T.set_axis(["P10", "P50", "P90"], axis=1)
+    return pd.concat([table.mean(axis=1).rename("mean"), percentiles], axis=1).round().astype(int)

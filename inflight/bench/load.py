@@ -1,0 +1,441 @@
+"""A load of requests: each is sent when it is due, and becomes one row.
+
+    with Sender(Client("127.0.0.1:8001")) as send:
+        run = load(send, requests)                  # requests from inflight.bench.workload
+    run.requests["latency_ms"].mean()
+
+Times are shown, never judged: they belong to the machine they were taken on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import cycle, islice
+from typing import Protocol
+
+import pandas as pd
+
+from inflight.bench.workload import TimedRequest, count_tokens
+from inflight.checkpoint.tokenizer import ChatTokenizer
+from inflight.errors import CourseError
+from inflight.triton.client import Client
+from inflight.triton.repository.layout import BASELINE
+
+NEVER = -1  # an end id that no token has: answers are exactly as long as asked for
+MOST_UNDER_WAY = 512  # threads of a load without a limit of its own
+ENDING_S = 1.0  # that requests under way have to end when the run is over early
+
+COLUMNS = [
+    "request",
+    "due_s",
+    "sent_s",
+    "first_s",
+    "last_s",
+    "input_len",
+    "output_len",
+    "max_tokens",
+    "ttft_ms",
+    "itl_ms",
+    "latency_ms",
+    "error",
+]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """When one request was sent and answered, in nanoseconds of `time.perf_counter_ns`.
+
+    `first_ns` is the arrival of the first piece of a streamed answer, None for a whole one; `output_len` counts tokens.
+    """
+
+    sent_ns: int
+    first_ns: int | None
+    last_ns: int
+    output_len: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of a load.
+
+    Attributes
+    ----------
+    requests : DataFrame
+        One row a request, in the order of the list that was sent: `request` (its number in that list, from 0);
+        `due_s`, `sent_s`, `first_s`, `last_s` (seconds since the run's start: when it was to be sent, and when it was);
+        `input_len`, `output_len`, `max_tokens` (tokens); `ttft_ms`, `itl_ms`, `latency_ms` (milliseconds, TTFT and
+        latency since it was due); `error` (why there is no answer; blank if there is one). What is not known is NaN:
+        TTFT and ITL of a whole answer, ITL of a single token, times of a request that was not sent.
+    started_at : float
+        The run's start in seconds since 1970, as the timestamps of the iteration log.
+    stopped : str
+        Why the run ended before its last request, as a sentence; blank if it did not.
+    interrupt : KeyboardInterrupt, SystemExit or None
+        What ended it, where that was Ctrl-C or SIGTERM.
+    """
+
+    requests: pd.DataFrame
+    started_at: float
+    stopped: str = ""
+    interrupt: BaseException | None = None
+
+    @property
+    def answered(self) -> pd.DataFrame:
+        """The rows without an error."""
+        return self.requests[self.requests["error"] == ""]
+
+    @property
+    def trouble(self) -> str:
+        """Why not every request was answered, as a sentence; blank if every one was."""
+        if self.stopped:
+            return self.stopped
+        failed = self.requests[self.requests["error"] != ""].sort_values("last_s")  # the first is why the others did
+        if failed.empty:
+            return ""
+        return f"{len(failed)} of {len(self.requests)} requests failed, the first with: {failed['error'].iloc[0]}"
+
+    def whole(self) -> Run:
+        """The run itself, if every request was answered.
+
+        Raises
+        ------
+        CourseError
+            One was not, with the first reason (`trouble`).
+        KeyboardInterrupt, SystemExit
+            The run was interrupted.
+        """
+        if self.interrupt is not None:
+            raise self.interrupt
+        if self.trouble:
+            raise CourseError(self.trouble)
+        return self
+
+
+# Who sends ------------------------------------------------------------------------------------------------------------
+
+
+class Sends(Protocol):
+    """What a load asks of whoever sends its requests, from several threads.
+
+    Attributes
+    ----------
+    url : str
+        Where they go, for messages.
+    """
+
+    @property
+    def url(self) -> str: ...
+
+    def __call__(self, request: TimedRequest) -> Timing:
+        """Send `request` now and wait for the end of its answer; CourseError when there is none."""
+        ...
+
+    def is_alive(self) -> bool:
+        """Whether sending another request makes sense."""
+        ...
+
+    def abort(self) -> None:
+        """End what is under way."""
+        ...
+
+
+def exactly(request: TimedRequest, model: str) -> dict[str, int]:
+    """The option by which `model` makes an answer of `max_tokens` tokens and no fewer."""
+    return {"min_length": request.max_tokens} if model == BASELINE else {"end_id": NEVER}
+
+
+class Sender:
+    """Sends requests to one text model of a Triton and takes the times of each. May be called from several threads.
+
+    Every answer is made exactly as long as asked for: no token ends it early. So the tokens received are the request's
+    `max_tokens`, however many pieces a stream brings them in: a piece may hold two tokens, or back half a character.
+    Keep prompt and answer within the engine's `max_seq_len`, where every answer ends. With a `tokenizer`, answers end
+    by themselves instead, `max_tokens` is the most, and the tokens are those that their text is cut into.
+
+    Parameters
+    ----------
+    client : Client
+        Owned by the sender from now on.
+    stream : bool
+        Ask for the answer in pieces, which gives TTFT and ITL. The model must be decoupled. Over gRPC every stream is a
+        connection of its own, and making it is part of TTFT; whole answers share the client's connection.
+    tokenizer : ChatTokenizer, optional
+        The model's; answers end by themselves then.
+    """
+
+    def __init__(self, client: Client, stream: bool = False, tokenizer: ChatTokenizer | None = None):
+        self.client, self.stream = client, stream
+        self._tokenizer = tokenizer
+        self._aborted = False
+
+    @property
+    def url(self) -> str:
+        return self.client.url
+
+    def __call__(self, request: TimedRequest) -> Timing:
+        """Send `request` now and wait for the end of its answer; CourseError when there is none."""
+        options = {} if self._tokenizer else exactly(request, self.client.model)
+        sent = time.perf_counter_ns()
+        if not self.stream:
+            answer = self.client.ask(request.text, request.max_tokens, **options)
+            return Timing(sent, None, time.perf_counter_ns(), self._tokens(request, answer.pieces))
+        first = last = None
+        pieces = []
+        for piece in self.client.stream(request.text, request.max_tokens, **options):
+            last = time.perf_counter_ns()
+            first = first or last
+            pieces.append(piece)
+            if self._aborted:
+                raise CourseError("The request was ended before its answer was there.")
+        if last is None:
+            if self._tokenizer is None:
+                raise CourseError(f"{self.client.model} at {self.client.url} ended the stream without an answer.")
+            first = last = time.perf_counter_ns()  # its first token was the one that ends it
+        return Timing(sent, first, last, self._tokens(request, pieces))
+
+    def _tokens(self, request: TimedRequest, pieces: list[str]) -> int:
+        if self._tokenizer is None:
+            return request.max_tokens
+        text = "".join(pieces).removeprefix(request.text)  # some servers repeat the prompt
+        return min(request.max_tokens, count_tokens(self._tokenizer, text))
+
+    def is_alive(self) -> bool:
+        """Whether the server still answers, and `abort` has not been called."""
+        return not self._aborted and self.client.is_live()
+
+    def abort(self) -> None:
+        """End what is under way: whole answers over gRPC at once, streams at their next piece, HTTP with its answer."""
+        self._aborted = True
+        self.client.close()
+
+    def __enter__(self) -> Sender:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.client.close()
+
+
+def sender(
+    client: Client, model: str = "ensemble", stream: bool = False, tokenizer: ChatTokenizer | None = None
+) -> Sender:
+    """A `Sender` to `model` on the server of `client`, which stays as it is."""
+    return Sender(Client(client.url, model, client.timeout_s), stream, tokenizer)
+
+
+# A load ---------------------------------------------------------------------------------------------------------------
+
+
+def warm_up(send: Sends, requests: list[TimedRequest], number: int) -> None:
+    """Send `number` of `requests` at once, and again from the first if there are fewer; nothing is kept of them.
+
+    What an engine does once, at its first requests, is not part of a measurement then. Raises as `Run.whole`.
+    """
+    if number:
+        load(send, list(islice(cycle(requests), number)), timed=False).whole()
+
+
+class Clock:
+    """The machine's own clock, from which a load takes its times; a test may have another."""
+
+    def now_ns(self) -> int:
+        """Nanoseconds since a moment that stays the same."""
+        return time.perf_counter_ns()
+
+    def wait_until(self, ns: int, ended: threading.Event) -> bool:
+        """Wait until that moment, or until `ended` is set; return whether it is."""
+        return ended.wait(max(0.0, (ns - self.now_ns()) / 1e9))
+
+
+def load(
+    send: Sends,
+    requests: list[TimedRequest],
+    concurrency: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    timed: bool = True,
+    closed: bool = False,
+    clock: Clock | None = None,
+) -> Run:
+    """Send every request when it is due, and wait for all answers.
+
+    Latency and TTFT count from the moment a request was due, not from when it could be sent at last: a server that
+    stalls, or a client that cannot keep up, makes later requests wait, and their users with them. (To count from the
+    sending leaves those waits out, just where they are longest: "coordinated omission".)
+
+    In an open loop (`closed` false) a request is due at its time, whatever has become of others; one that finds
+    `concurrency` others under way is sent late. In a closed loop there are `concurrency` users, and a request is due as
+    soon as one of them has the answer to the one before.
+
+    Parameters
+    ----------
+    send : Sends
+        A `Sender`, or another.
+    requests : list of TimedRequest
+    concurrency : int, optional
+        Most requests under way at any time; by default `MOST_UNDER_WAY`.
+    progress : callable, optional
+        Called with the number of requests that are done, and of all, whenever one is.
+    timed : bool
+        Whether a request waits for its `at_s`; if not, all are due at the start.
+    closed : bool
+        Whether the loop is closed; no request waits for its `at_s` then.
+    clock : Clock, optional
+        That of the times that `send` gives; by default the machine's own.
+
+    Returns
+    -------
+    Run
+        Every request has its row: a failed one with its error and no tokens. When the server goes away, at Ctrl-C or
+        SIGTERM, the run ends at once; it says so in `stopped`, and keeps what came until then. What the server has not
+        ended a second later is left to itself.
+
+    Raises
+    ------
+    CourseError
+        There is no request, or `concurrency` is below 1.
+    """
+    if not requests:
+        raise CourseError("There is no request to send: give at least one.")
+    if concurrency is not None and concurrency < 1:
+        raise CourseError(f"The concurrency is {concurrency}; it must be at least 1.")
+    run = _Load(send, requests, progress, timed, closed, clock or Clock())
+    number = min(len(requests), concurrency or MOST_UNDER_WAY)
+    users = [threading.Thread(target=run.work, name=f"load {user}", daemon=True) for user in range(number)]
+    interrupt = None
+    try:
+        for user in users:
+            user.start()
+        for user in users:
+            user.join()
+    except (KeyboardInterrupt, SystemExit) as error:  # Ctrl-C, or SIGTERM to a command
+        interrupt = error
+        run.stop("The benchmark was interrupted")
+        until = time.monotonic() + ENDING_S
+        for user in users:
+            if user.ident is not None:
+                user.join(max(0.0, until - time.monotonic()))
+    return run.result(interrupt)
+
+
+class _Load:
+    """What the threads of one run share. Each takes the next request, waits until it is due, and sends it."""
+
+    def __init__(
+        self,
+        send: Sends,
+        requests: list[TimedRequest],
+        progress: Callable[[int, int], None],
+        timed: bool,
+        closed: bool,
+        clock: Clock,
+    ):
+        self._send, self._requests, self._progress, self._clock = send, requests, progress, clock
+        self._closed = closed
+        self._due_s = [request.at_s if timed and not closed else 0.0 for request in requests]
+        self._next = iter(sorted(range(len(requests)), key=self._due_s.__getitem__))
+        self._rows: dict[int, dict] = {}
+        self._lock, self._looking = threading.Lock(), threading.Lock()
+        self._stopping = threading.Event()
+        self._reason = ""
+        self._trouble: BaseException | None = None
+        self._started_at, self._zero_ns = time.time(), clock.now_ns()
+
+    def work(self) -> None:
+        """Take requests until none is left."""
+        try:
+            while (index := self._take()) is not None:
+                due_ns = self._clock.now_ns() if self._closed else self._zero_ns + round(self._due_s[index] * 1e9)
+                if self._clock.wait_until(due_ns, self._stopping):
+                    return
+                row = self._row(index, due_ns)
+                with self._lock:
+                    self._rows[index] = row
+                    self._progress(len(self._rows), len(self._requests))
+        except BaseException as error:  # of `send` or `progress`: told where the load was called
+            self._trouble = error
+            self.stop("The benchmark failed")
+
+    def _take(self) -> int | None:
+        with self._lock:
+            return next(self._next, None)
+
+    def stop(self, reason: str) -> None:
+        """Send nothing more, and end what is under way."""
+        with self._lock:
+            if self._stopping.is_set():
+                return
+            self._reason = reason
+            self._stopping.set()
+        self._send.abort()
+
+    def result(self, interrupt: BaseException | None) -> Run:
+        """Rows of all requests, also of those that were not sent or not answered in time."""
+        if self._trouble is not None:
+            raise self._trouble
+        with self._lock:
+            rows = dict(self._rows)
+        not_sent = f"No answer: {self._reason}."
+        table = pd.DataFrame(
+            [rows.get(index) or self._without_answer(index, not_sent) for index in range(len(self._requests))],
+            columns=COLUMNS,
+        )
+        answered = (table["error"] == "").sum()
+        stopped = f"{self._reason} after {answered} of {len(table)} answers." if self._reason else ""
+        return Run(table, self._started_at, stopped, interrupt)
+
+    def _row(self, index: int, due_ns: int) -> dict:
+        request, sent_ns = self._requests[index], self._clock.now_ns()
+        try:
+            timing = self._send(request)
+        except CourseError as error:
+            ended_ns = self._clock.now_ns()
+            self._stop_if_gone()
+            times = {"due_s": due_ns, "sent_s": sent_ns, "last_s": ended_ns}
+            seconds = {name: self._seconds(moment_ns) for name, moment_ns in times.items()}
+            return {**self._without_answer(index, str(error)), **seconds}
+        return {
+            "request": index,
+            "input_len": request.input_len,
+            "max_tokens": request.max_tokens,
+            **self._times(timing, due_ns),
+            "output_len": timing.output_len,
+            "error": "",
+        }
+
+    def _stop_if_gone(self) -> None:
+        """End the run if the server is gone; one thread looks at a time."""
+        with self._looking:
+            if not self._stopping.is_set() and not self._send.is_alive():
+                self.stop(f"The server at {self._send.url} went away")
+
+    def _times(self, timing: Timing, due_ns: int) -> dict[str, float]:
+        times = {
+            "due_s": self._seconds(due_ns),
+            "sent_s": self._seconds(timing.sent_ns),
+            "last_s": self._seconds(timing.last_ns),
+            "latency_ms": (timing.last_ns - due_ns) / 1e6,
+        }
+        if timing.first_ns is not None:
+            times |= {"first_s": self._seconds(timing.first_ns), "ttft_ms": (timing.first_ns - due_ns) / 1e6}
+            if timing.output_len > 1:
+                times["itl_ms"] = (timing.last_ns - timing.first_ns) / 1e6 / (timing.output_len - 1)
+        return times
+
+    def _without_answer(self, index: int, error: str) -> dict:
+        """The row of a request without an answer, its times unknown but for the one at which it was due."""
+        request = self._requests[index]
+        return {
+            "request": index,
+            "due_s": float("nan") if self._closed else self._due_s[index],
+            "sent_s": float("nan"),
+            "last_s": float("nan"),
+            "input_len": request.input_len,
+            "output_len": 0,
+            "max_tokens": request.max_tokens,
+            "error": error,
+        }
+
+    def _seconds(self, ns: int) -> float:
+        return (ns - self._zero_ns) / 1e9

@@ -1,0 +1,108 @@
+"""Where a load goes: to a server for the occasion, a Triton that runs already, or one with OpenAI's endpoints.
+
+with target(None, engine_dir, stream=True) as (send, log):
+    run = load(send, requests)
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from inflight import engine, files, machine
+from inflight.bench.load import Sender, Sends
+from inflight.bench.openai import OpenAISender
+from inflight.checkpoint.tokenizer import load_tokenizer
+from inflight.errors import CourseError
+from inflight.triton import repository
+from inflight.triton.client import Client
+from inflight.triton.server import Server
+
+OPENAI = "openai:"
+
+
+@contextlib.contextmanager
+def serving(repo: Path) -> Iterator[Server]:
+    """A server of a repository, for the occasion: at its end nothing is waited for that still runs in it."""
+    server = Server(repo).start()
+    try:
+        yield server
+    finally:
+        server.stop(drain_s=0)
+
+
+def is_url(name: str) -> bool:
+    """Whether a way of serving is the address of a server."""
+    return ":" in name
+
+
+@contextlib.contextmanager
+def at(url: str, engine_dir: str | Path, stream: bool = False, model: str = "ensemble") -> Iterator[Sends]:
+    """A sender to a server that runs already.
+
+    Parameters
+    ----------
+    url : str
+        host:port (gRPC) or http://host:port of a Triton; openai:http://host:port of any server with OpenAI's endpoints,
+        which serves the model of `engine_dir`.
+    stream : bool
+        Ask for answers in pieces, which gives TTFT and ITL.
+
+    Raises
+    ------
+    CourseError
+        There is no such server, it has no such model, or one that does not give answers so.
+    """
+    if url.startswith(OPENAI):
+        yield OpenAISender(url.removeprefix(OPENAI), load_tokenizer(engine_dir), stream)
+        return
+    with Sender(Client(url, model), stream) as send:
+        if send.client.is_decoupled() != stream:
+            what = "gives whole answers" if stream else "gives answers in pieces"
+            raise CourseError(f"{model} at {url} {what}: {'leave out' if stream else 'add'} --stream.")
+        yield send
+
+
+@contextlib.contextmanager
+def target(
+    url: str | None,
+    engine_dir: str | Path,
+    stream: bool = False,
+    model: str = "ensemble",
+    values: dict[str, str] | None = None,
+) -> Iterator[tuple[Sends, Path | None]]:
+    """As `at`, and without a URL a server of `engine_dir` that ends with the context, with the path of its log.
+
+    Parameters
+    ----------
+    values : dict, optional
+        Values of the templates' variables, for that server.
+
+    Raises
+    ------
+    CourseError
+        As `at`; there are values for a server that runs already; that of `engine_dir` does not start.
+    """
+    if url is not None:
+        if values:
+            raise CourseError("--set is for the server for the occasion: set what runs at --url where it was started.")
+        with at(url, engine_dir, stream, model) as send:
+            yield send, None
+        return
+    with files.temporary("inflight-bench-") as scratch:
+        log = Path(scratch) / "iterations.jsonl"
+        repo = repository.assemble(
+            Path(scratch) / "repository",
+            engine_dir,
+            **{**(values or {}), "decoupled_mode": stream, "iteration_log_path": log},
+        )
+        with serving(repo) as server, Sender(Client(server.grpc_url, model), stream) as send:
+            yield send, log
+
+
+def device(url: str | None, engine_dir: str | Path) -> str:
+    """Name of what a target computes on, as far as it is known."""
+    if url is not None:
+        return f"whatever {url} computes on"
+    return machine.device_name(engine.read(engine_dir).device)

@@ -1,0 +1,77 @@
+"""Ways that take turns in one run, and the result of a benchmark.
+
+    turns = take_turns({"plain": one_round_of_plain, "batched": one_round_of_batched}, rounds=3)
+    result({"rounds": 3}, rows, {"batched_over_plain": ratio(turns["batched"], turns["plain"])})
+
+Times belong to the machine and the minute in which they were taken. What can be compared are ratios of ways that took
+turns in one run, with their spread over its rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import TypeVar
+
+from inflight import machine
+
+One = TypeVar("One")
+Progress = Callable[[str, int, int], None]  # what runs now, how many steps of how many are done
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """A `Progress` that tells nothing."""
+
+
+def take_turns(
+    ways: Mapping[str, Callable[[], One]], rounds: int, progress: Progress = silent, warm_up: bool = True
+) -> dict[str, list[One]]:
+    """Call every way once a round, in an order that turns around from round to round.
+
+    Parameters
+    ----------
+    ways : dict of str to function
+        Each makes one measurement.
+    rounds : int
+        Rounds that count, at least 1.
+    warm_up : bool
+        Whether a round that is not counted goes before them; if not, each way warms up by itself.
+
+    Returns
+    -------
+    dict of str to list
+        By way: what it returned, a value for each round. An interrupt (Ctrl-C, SIGTERM) after the first whole round
+        ends the turns early, with the rounds that are whole; before it, it is raised.
+    """
+    whole: dict[str, list[One]] = {name: [] for name in ways}
+    first = 0 if warm_up else 1
+    for number in range(first, rounds + 1):
+        now: dict[str, One] = {}
+        try:
+            for name in list(ways)[:: 1 if number % 2 else -1]:
+                title = f"round {number} of {rounds}: {name}" if number else f"warm-up: {name}"
+                progress(title, (number - first) * len(ways) + len(now), (rounds + 1 - first) * len(ways))
+                now[name] = ways[name]()
+        except (KeyboardInterrupt, SystemExit):
+            if number < 2:
+                raise
+            break
+        if number:
+            for name in ways:
+                whole[name].append(now[name])
+    return whole
+
+
+def ratio(values: Sequence[float], base: Sequence[float]) -> dict[str, float]:
+    """Median, least and most of the ratios of `values` to `base`, round by round."""
+    return spread([value / reference for value, reference in zip(values, base, strict=True)])
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, least and most."""
+    return {"median": median(values), "min": min(values), "max": max(values)}
+
+
+def result(settings: dict, rows: list[dict], ratios: dict[str, dict[str, float]], **more) -> dict:
+    """What every benchmark gives, and prints with `--json`: the machine, its settings, rows and ratios."""
+    return {"machine": machine.describe(), "settings": settings, "rows": rows, "ratios": ratios, **more}

@@ -1,0 +1,190 @@
+"""Datasets: how they are read, written, found and cut; and the one that ships with the course."""
+
+import json
+import re
+import statistics
+
+import pytest
+from huggingface_hub import constants
+from typer.testing import CliRunner
+
+from inflight.bench import dataset
+from inflight.bench.dataset import Record
+from inflight.bench.workload import from_dataset
+from inflight.checkpoint.tokenizer import load_tokenizer
+from inflight.cli import commands
+from inflight.errors import CourseError
+from tests.engines import start_python
+
+README = dataset.MINI_CNN_EVAL.with_name("README.md")
+RECORD = {"input": "The bridge is open.", "instruction": "Summarize:", "output": "A bridge opened today."}
+
+
+@pytest.fixture(scope="module")
+def text(course_engine):
+    return load_tokenizer(course_engine)
+
+
+def as_engine_gets_it(text, prompt: str) -> int:
+    return len(text.encode(text.chat(prompt)))
+
+
+def save(path, content) -> str:
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return str(path)
+
+
+# Datasets -------------------------------------------------------------------------------------------------------------
+
+
+def test_prompt_and_answer_length_are_those_of_the_classic_client():
+    record = Record(**RECORD)
+    assert record.prompt == "The bridge is open. Summarize:"
+    assert record.output_len == 5  # int(4 words × 1.3)
+    assert Record("a", "b", "c").output_len == 1
+
+
+def test_a_dataset_comes_back_as_it_was_written(tmp_path):
+    records = [Record("Ein Café.", "Fass zusammen:", "Café"), Record(**RECORD)]
+    path = dataset.write_dataset(records, tmp_path / "mini.json")
+    assert dataset.read_dataset(path) == records
+    assert json.loads(path.read_text(encoding="utf-8"))[1] == RECORD
+    assert [file.name for file in tmp_path.iterdir()] == ["mini.json"]
+
+
+@pytest.mark.parametrize(
+    "content, complaint",
+    [
+        ("not JSON at all", "is not JSON (Expecting value: line 1"),
+        ("[" * 100_000, "is not JSON"),
+        ("9" * 10_000, "is not JSON"),
+        ('[{"input": "cut of', "is not JSON"),
+        ({"input": "a"}, "is not a JSON list of records"),
+        ([], "has no records"),
+        ([RECORD, "text"], "Record 2 of the dataset"),
+        ([RECORD, "text"], "is not an object with input, instruction and output"),
+        ([RECORD, RECORD, {"input": "a", "instruction": "b"}], "Record 3 of the dataset"),
+        ([{"input": "a", "instruction": "b"}], "has no output, or one that is not text: correct or remove it."),
+        ([{**RECORD, "output": 7}], "has no output"),
+        ([{**RECORD, "output": " \n"}], "has no output"),
+    ],
+)
+def test_a_broken_dataset_is_one_sentence(tmp_path, content, complaint):
+    path = save(tmp_path / "broken.json", content)
+    with pytest.raises(CourseError) as error:
+        dataset.read_dataset(path)
+    assert complaint in str(error.value) and path in str(error.value) and "\n" not in str(error.value)
+
+
+def test_requests_of_a_dataset(text):
+    records = dataset.read_dataset()[:20]
+    requests = from_dataset(records, text)
+    assert [request.text for request in requests] == [record.prompt for record in records]
+    assert [request.max_tokens for request in requests] == [record.output_len for record in records]
+    assert all(request.input_len == as_engine_gets_it(text, request.text) for request in requests)
+    assert {request.at_s for request in requests} == {0.0}
+
+
+def test_prompts_that_are_too_long_are_dropped(text):
+    records = dataset.read_dataset()[:20]
+    lengths = [as_engine_gets_it(text, record.prompt) for record in records]
+    limit = sorted(lengths)[11]
+    requests = from_dataset(records, text, max_input_len=limit)
+    assert [request.input_len for request in requests] == [length for length in lengths if length <= limit]
+
+
+def test_the_limit_is_taken_before_the_filter(text):
+    records = [Record("word " * 500, "Summarize:", "a"), *dataset.read_dataset()[:3]]
+    requests = from_dataset(records, text, max_input_len=510, limit=3)
+    assert len(requests) == 2
+
+
+def test_a_selection_that_leaves_nothing_is_one_sentence(text):
+    records = dataset.read_dataset()[:5]
+    shortest = min(as_engine_gets_it(text, record.prompt) for record in records)
+    with pytest.raises(CourseError, match=rf"longer than max_input_len \(40 tokens\); the shortest has {shortest}"):
+        from_dataset(records, text, max_input_len=40)
+    with pytest.raises(CourseError, match="The limit is 0 records"):
+        from_dataset(records, text, limit=0)
+
+
+FULL_DISK = """
+import resource, signal, sys
+from inflight.bench import dataset
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    dataset.write_dataset(dataset.read_dataset(), sys.argv[1])
+except dataset.CourseError as error:
+    sys.exit(f"CourseError: {error}")
+"""
+
+
+def test_a_write_that_fails_leaves_the_file_that_was_there(tmp_path):
+    target = tmp_path / "mini.json"
+    save(target, [RECORD])
+    process = start_python(FULL_DISK, target)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 1 and "CourseError: The dataset cannot be written" in output
+    assert dataset.read_dataset(target) == [Record(**RECORD)]
+    assert [file.name for file in tmp_path.iterdir()] == ["mini.json"]
+
+
+# The hub --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hub_cache(tmp_path, monkeypatch):
+    """What the hub's client has in its cache when a dataset was fetched before; it is offline now."""
+    monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    repo = tmp_path / "home" / "huggingface" / "datasets--someone--news"
+    snapshot = repo / "snapshots" / "0123abcd"
+    snapshot.mkdir(parents=True)
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text("0123abcd")
+    return snapshot
+
+
+def test_a_dataset_of_the_hub_is_its_json_file(hub_cache):
+    save(hub_cache / "news.json", [RECORD])
+    assert dataset.read_dataset(dataset.find_dataset("someone/news")) == [Record(**RECORD)]
+    save(hub_cache / "cnn_eval.json", [RECORD, RECORD])
+    assert dataset.find_dataset("someone/news").name == "cnn_eval.json"
+
+
+def test_without_network_the_manual_way_is_told(hub_cache):
+    with pytest.raises(
+        CourseError, match="someone/else cannot be fetched .* or download its JSON file elsewhere and give its path"
+    ):
+        dataset.find_dataset("someone/else")
+
+
+# The shipped dataset --------------------------------------------------------------------------------------------------
+
+
+def test_the_shipped_dataset_has_mlperfs_layout_and_varied_lengths():
+    records = dataset.read_dataset()
+    assert len(records) == 100 and len({record.input for record in records}) == 100
+    assert {record.instruction for record in records} == {"Summarize the following news article:"}
+    words = [len(record.output.split()) for record in records]
+    assert min(words) >= 15 and max(words) <= 170 and statistics.stdev(words) > 15
+    assert all(record.input.isascii() and record.input.endswith(".") for record in records)
+
+
+def test_the_readme_states_the_lengths_of_the_shipped_dataset(text):
+    readme = README.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.+?) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|", readme, re.MULTILINE)
+    stated = {measure: [int(number) for number in numbers] for measure, *numbers in rows}
+    table = dataset.length_table(dataset.read_dataset(), text)
+    assert stated == {measure: row.tolist() for measure, row in table.iterrows()}
+
+
+# Commands -------------------------------------------------------------------------------------------------------------
+
+
+def test_show_prints_the_shipped_dataset(text):
+    result = CliRunner().invoke(commands.app, ["dataset", "show"], catch_exceptions=False)
+    assert "100 records" in result.output
+    for number in dataset.length_table(dataset.read_dataset(), text).loc["prompt, tokens"]:
+        assert str(number) in result.output
