@@ -77,7 +77,7 @@ release: check ## make wheel and source distribution of the last commit in dist/
 	build_meta.build_sdist('$(CURDIR)/dist'); build_meta.build_wheel('$(CURDIR)/dist')" >../release.log
 	@cd dist && sha256sum *
 
-clean: ## remove .venv and build/; downloaded models stay
+clean: ## remove .venv and build/; engines in the cache stay
 	rm -rf .venv build
 
 setup:

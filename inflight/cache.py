@@ -1,6 +1,6 @@
 """The cache folder: what is made once and used again.
 
-    made_once(place("engines", name), flaw, make)
+    made_once(place("engines", name), make)
 
 Whoever can write into it decides what every later command runs. So it is taken where it is this user's or the
 administrator's (root's) and nobody else can write it, and refused otherwise.
@@ -77,15 +77,15 @@ def place(*parts: str) -> Path:
     return home.joinpath(*parts)
 
 
-def made_once(target: Path, flaw: Callable[[], str | None], make: Callable[[], object]) -> Path:
+def made_once(target: Path, make: Callable[[], object], flaw: Callable[[], str | None] = lambda: None) -> Path:
     """`target`, a folder in the cache; made in one process at a time if it is not there yet, or has a flaw.
 
     Parameters
     ----------
-    flaw : callable
-        What is wrong with the one that is there, in words that follow its path; None if nothing.
     make : callable
         Puts a whole one at `target`.
+    flaw : callable, optional
+        What is wrong with the one that is there, in words that follow its path; None if nothing.
 
     Raises
     ------

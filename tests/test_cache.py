@@ -35,7 +35,7 @@ def thing(text: str = "made") -> Path:
         with files.written_aside(target, "thing") as aside:
             (aside / "file").write_text(text)
 
-    return cache.made_once(target, lambda: None if (target / "file").exists() else "lacks its file", make)
+    return cache.made_once(target, make, lambda: None if (target / "file").exists() else "lacks its file")
 
 
 # Whose it is ----------------------------------------------------------------------------------------------------------

@@ -27,11 +27,10 @@ import yaml
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from inflight import files, manifest
+from inflight import cache, files
 from inflight.bench import perf_analyzer
-from inflight.cache import made_once
 from inflight.errors import CourseError
-from inflight.paths import ASSETS, cache_dir
+from inflight.paths import ASSETS
 from inflight.triton import repository
 from inflight.triton.server import Server
 
@@ -85,19 +84,13 @@ def prepare() -> Path:
         The packages could not be had, or the cache folder cannot be written or is full.
     """
     pins = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:12]
-    target = cache_dir().absolute() / "model-analyzer" / f"{pins}-py{sys.version_info.major}.{sys.version_info.minor}"
-    return made_once(target, lambda: _flaw(target), lambda: _install(target))
-
-
-def _flaw(target: Path) -> str | None:
-    found = manifest.differences(target)
-    return f"is damaged ({manifest.in_words(found)})" if found else None
+    target = cache.place("model-analyzer", f"{pins}-py{sys.version_info.major}.{sys.version_info.minor}")
+    return cache.made_once(target, lambda: _install(target))
 
 
 def _install(target: Path) -> None:
     with files.written_aside(target, "Model Analyzer") as aside:
         _run_pip(aside)
-        manifest.write(aside)
 
 
 def _run_pip(folder: Path) -> None:

@@ -37,7 +37,7 @@ def folder(checkpoint: Checkpoint) -> Path:
     if checkpoint.format == "hf":
         return Path(checkpoint.path).absolute()
     target = cache.place("huggingface", f"{checkpoint.name}-{checkpoint.sha256[:12]}")
-    return cache.made_once(target, lambda: None, lambda: _convert(checkpoint, target))
+    return cache.made_once(target, lambda: _convert(checkpoint, target))
 
 
 def _convert(checkpoint: Checkpoint, target: Path) -> None:

@@ -193,4 +193,4 @@ def cached(
             return f"is not the engine that is wanted ({str(error).partition(' Build ')[0].rstrip('.')})"
         return None
 
-    return made_once(folder, flaw, lambda: build(checkpoint, config, folder, tier, device))
+    return made_once(folder, lambda: build(checkpoint, config, folder, tier, device), flaw)

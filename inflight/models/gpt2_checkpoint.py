@@ -98,4 +98,4 @@ def _course_checkpoint() -> Path:
 
 def _cached_random(name: str) -> Path:
     folder = cache.place("gpt2", name)
-    return made_once(folder, lambda: None, lambda: random_checkpoint(folder, RANDOM[name]))
+    return made_once(folder, lambda: random_checkpoint(folder, RANDOM[name]))
