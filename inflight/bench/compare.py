@@ -32,6 +32,7 @@ from inflight.triton.client import Client
 from inflight.triton.server import Server
 
 RATIOS = {"throughput": "tokens_per_s", "mean_latency": "latency_ms_mean", "p99_latency": "latency_ms_p99"}
+TIMEOUT_S = 600  # for an answer: the baseline takes one request after the other
 BY_DEFAULT = BATCHING_TYPES[-1]  # the batching type of `ensemble`
 FEWEST = 0.9  # of the tokens asked for, below which an answer's text is too short to be the same work
 
@@ -145,7 +146,7 @@ def _senders(
             if server is None:
                 server = stack.enter_context(targets.serving(_repository(names, engine_dir, workdir, checkpoint_dir)))
             model = name if name == repository.BASELINE else ENSEMBLE
-            send = stack.enter_context(Sender(Client(server.grpc_url, model)))
+            send = stack.enter_context(Sender(Client(server.grpc_url, model, TIMEOUT_S)))
             senders[name] = lambda send=send, name=name, server=server: _switched(server, name, send)
     return senders
 

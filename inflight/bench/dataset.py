@@ -9,13 +9,12 @@ The prompt is the article and the instruction; the summary is used for its lengt
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import pandas as pd
 
-from inflight import cache, files
+from inflight import files
 from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.errors import CourseError
 from inflight.paths import ASSETS
@@ -97,55 +96,6 @@ def write_dataset(records: list[Record], path: str | Path) -> Path:
             "exists and can be written."
         ) from error
     return path
-
-
-def find_dataset(source: str) -> Path:
-    """The dataset file that `source` names: a path, or "owner/name" of a dataset on the Hugging Face hub.
-
-    From the hub only JSON files come; one of them must be called cnn_eval.json, or be the only one.
-
-    Raises
-    ------
-    CourseError
-        Neither a file nor an id, no such dataset, no network, no JSON file or several.
-    """
-    path = Path(source).expanduser()
-    if path.exists():
-        return path
-    if not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", source) or path.suffix == ".json":
-        raise CourseError(
-            f"There is no dataset {source}: give the path of a JSON file, or the id of a dataset on the "
-            "Hugging Face hub such as owner/name."
-        )
-    folder = _from_hub(source)
-    found = sorted(folder.rglob("*.json"))
-    chosen = [file for file in found if file.name == "cnn_eval.json"] or found
-    if len(chosen) != 1:
-        names = ", ".join(str(file.relative_to(folder)) for file in chosen) or "none"
-        raise CourseError(
-            f"The dataset {source} should have one JSON file, or one called cnn_eval.json, and has "
-            f"{names}: download the right one and give its path."
-        )
-    return chosen[0]
-
-
-def _from_hub(name: str) -> Path:
-    """The JSON files of a dataset repository, in the cache folder."""
-    import httpx
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    try:
-        return Path(
-            snapshot_download(
-                name, repo_type="dataset", allow_patterns=["*.json"], cache_dir=cache.folder("huggingface")
-            )
-        )
-    except (LocalEntryNotFoundError, HfHubHTTPError, httpx.TransportError) as error:
-        raise CourseError(
-            f"The dataset {name} cannot be fetched from the Hugging Face hub ({str(error).splitlines()[0]}): check the "
-            "id, connect to the network, or download its JSON file elsewhere and give its path."
-        ) from error
 
 
 def input_len(text: str, tokenizer: ChatTokenizer) -> int:

@@ -26,7 +26,7 @@ from inflight.triton.repository.layout import BASELINE
 
 NEVER = -1  # an end id that no token has: answers are exactly as long as asked for
 MOST_UNDER_WAY = 512  # threads of a load without a limit of its own
-ENDING_S = 1.0  # that requests under way have to end when the run is over early
+ENDING_S = 0.5  # that requests under way have to end when the run is over early
 
 COLUMNS = [
     "request",
@@ -289,7 +289,7 @@ def load(
     Run
         Every request has its row: a failed one with its error and no tokens. When the server goes away, at Ctrl-C or
         SIGTERM, the run ends at once; it says so in `stopped`, and keeps what came until then. What the server has not
-        ended a second later is left to itself.
+        ended half a second later is left to itself.
 
     Raises
     ------

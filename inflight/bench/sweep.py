@@ -106,7 +106,7 @@ def sweep(
         kept, or None; `goodput_at_objective`, requests a second there (median, min, max), or None; `capacity`, requests
         a second: `measured`, answered at the highest rate that was over the limit (median, min, max), and `predicted`,
         each None where it is not known; `ratios` with `capacity_measured_over_predicted`. An interrupt (Ctrl-C,
-        SIGTERM) or a server that goes away ends the sweep with the rates that were measured until then, and `stopped`
+        SIGTERM) or a server that goes away ends the sweep with the rounds that were whole until then, and `stopped`
         says so.
 
     Raises
@@ -119,19 +119,21 @@ def sweep(
     stopped = ""
 
     def measure(rate: float, requests: int = aim.requests) -> dict:
-        """Measure a rate, and put its row where it belongs."""
-        rounds = []
-        for number in range(1, aim.rounds + 1):
-            what = f"{rate:g} requests a second, round {number} of {aim.rounds}"
-            run = load(
-                send, make(rate, requests, number), progress=lambda done, total, what=what: progress(what, done, total)
-            )
-            keep(run, rate, number)
-            if run.stopped:
-                run.whole()
-            rounds.append(figures(run, aim.objective))
-        rows.append(_row(rate, rounds, aim))
-        rows.sort(key=lambda row: row["rate"])
+        """Measure a rate, and put its row where it belongs, also when not all of its rounds are whole."""
+        rounds: list[dict] = []
+        try:
+            for number in range(1, aim.rounds + 1):
+                what = f"{rate:g} requests a second, round {number} of {aim.rounds}"
+                tell = lambda done, total, what=what: progress(what, done, total)
+                run = load(send, make(rate, requests, number), progress=tell)
+                keep(run, rate, number)
+                if run.stopped:
+                    run.whole()
+                rounds.append(figures(run, aim.objective, slots))
+        finally:
+            if rounds:
+                rows.append(_row(rate, rounds, aim))
+                rows.sort(key=lambda row: row["rate"])
         return next(row for row in rows if row["rate"] == rate)
 
     try:
@@ -236,8 +238,8 @@ def predicted_per_s(cost: IterationCost, slots: int, input_len: float, output_le
 # What comes of it -----------------------------------------------------------------------------------------------------
 
 
-def figures(run: Run, objective: Objective) -> dict[str, float | None]:
-    """What one round comes to, from the end of its filling to its last arrival.
+def figures(run: Run, objective: Objective, slots: int) -> dict[str, float | None]:
+    """What one round comes to, from the end of its filling to its last arrival; what is `full_per_s` has its own end.
 
     Who came before it and is answered in it counts as served, who comes in it and is answered later does not: where the
     queue keeps its length, the two are as many.
@@ -246,8 +248,9 @@ def figures(run: Run, objective: Objective) -> dict[str, float | None]:
     -------
     dict
         `arrived_per_s`, `served_per_s`; `goodput_per_s` and `met_share`, requests that meet the objective, a second and
-        of all; `errors`; of TTFT, ITL and latency `_p50`, `_p99` in milliseconds; `input_len_mean`, `output_len_mean`.
-        None where there is nothing to count.
+        of all; `full_per_s`, answers a second while all slots are taken if more come than are answered: from the end of
+        the filling until fewer answers than slots are left; `errors`; of TTFT, ITL and latency `_p50`, `_p99` in
+        milliseconds; `input_len_mean`, `output_len_mean`. None where there is nothing to count.
 
     Raises
     ------
@@ -265,6 +268,7 @@ def figures(run: Run, objective: Objective) -> dict[str, float | None]:
     found: dict[str, float | None] = {
         "arrived_per_s": float(len(counted) / seconds),
         "served_per_s": float(served / seconds),
+        "full_per_s": _full_per_s(run, slots),
         "goodput_per_s": float(met * len(counted) / seconds),
         "met_share": met,
         "errors": len(counted) - len(answered),
@@ -275,6 +279,12 @@ def figures(run: Run, objective: Objective) -> dict[str, float | None]:
         values = answered[column].astype(float)
         found |= {f"{column}_{label}": _number(values.quantile(part)) for label, part in PERCENTILES.items()}
     return {**found, "late": report.lateness(run)}
+
+
+def _full_per_s(run: Run, slots: int) -> float | None:
+    ends = run.answered["last_s"].sort_values().tolist()
+    first, last = int(FILLING * len(ends)), len(ends) - 1 - slots
+    return (last - first) / (ends[last] - ends[first]) if last > first and ends[last] > ends[first] else None
 
 
 def _number(value: float) -> float | None:
@@ -303,7 +313,7 @@ def _result(rows: list[dict], costs: list[IterationCost], slots: int, aim: Aim, 
             break
         knee = row
     over = [row for row in rows if row["over_limit"]]
-    measured = _part(over[-1], "served_per_s") if over else None
+    measured = _part(over[-1], "full_per_s") if over and over[-1]["full_per_s_median"] else None
     predicted, ratios = None, {}
     if costs:
         lengths = [_mean(row[f"{name}_median"] for row in rows) for name in ("input_len_mean", "output_len_mean")]

@@ -47,7 +47,7 @@ def _pre_tokenizer(rule: str) -> pre_tokenizers.PreTokenizer:
         return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     raise CourseError(
         f"The checkpoint cuts text by the rule {rule!r}, which the course does not know: it knows gpt-2, smollm and "
-        "llama-bpe. Use a Hugging Face folder of the same model instead: its tokenizer.json is taken as it is."
+        "llama-bpe. Use another checkpoint or, on a GPU, this one's Hugging Face folder, whose tokenizer is kept."
     )
 
 
@@ -73,7 +73,7 @@ def from_gguf(metadata: dict) -> tuple[Tokenizer, dict]:
     if kind != "gpt2":
         raise CourseError(
             f"The checkpoint's tokenizer is of the kind {kind!r}; the course reads byte-pair ones ('gpt2') from GGUF. "
-            "Use a Hugging Face folder of the same model instead: its tokenizer.json is taken as it is."
+            "Use another checkpoint or, on a GPU, this one's Hugging Face folder, whose tokenizer is kept."
         )
     with _library_errors("The checkpoint's tokenizer cannot be made", "Download or convert it again."):
         tokens, types = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]

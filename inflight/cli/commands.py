@@ -296,7 +296,9 @@ def ask(
 
     Example: [bold]inflight ask "Name the capital of France."[/]
     """
-    how = {"stop_after_s": None if stop_after_ms is None else stop_after_ms / 1000, "request_id": request_id}
+    how: dict[str, Any] = {"request_id": request_id}
+    if stop_after_ms is not None:  # what came until then is there only in pieces
+        stream, how["stop_after_s"] = True, stop_after_ms / 1000
     if url is not None:
         return _ask(url, model, text, max_tokens, stream, how)
     with files.temporary("inflight-ask-") as scratch:

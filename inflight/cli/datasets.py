@@ -21,9 +21,7 @@ app = typer.Typer(no_args_is_help=True, help="Prompts and answer lengths for ben
 
 @app.command("cnn")
 def dataset_cnn(
-    source: Annotated[
-        str, typer.Argument(metavar="PATH|HF-ID", help="cnn_eval.json, or owner/name of a dataset that holds it.")
-    ],
+    path: Annotated[Path, typer.Argument(help="cnn_eval.json, wherever you have it from.")],
     output: Annotated[Path, typer.Option(help="File to write.")] = Path("mini_cnn_eval.json"),
     limit: Annotated[int, typer.Option(help="Take the first so many records.")] = 100,
     max_input_len: Annotated[int | None, typer.Option(help="Drop those of them with a prompt of more tokens.")] = None,
@@ -32,8 +30,7 @@ def dataset_cnn(
 
     Example: [bold]inflight dataset cnn cnn_eval.json --output mini.json --max-input-len 1024[/]
     """
-    path = bench.dataset.find_dataset(source)
-    if output.exists() and output.samefile(path):
+    if output.exists() and path.exists() and output.samefile(path):
         raise CourseError(f"{output} is the dataset itself: name another file with --output, so that nothing is lost.")
     tokenizer = checkpoint.load_tokenizer(terminal.cached_engine())
     records = bench.dataset.read_dataset(path)

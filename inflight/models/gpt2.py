@@ -15,9 +15,6 @@ A step is one forward pass for all the sequences it is given. What it computes i
 - "tutorial": the same, as Triton's public tutorial does it: histories padded on the left, float32, `generate` for one
   token.
 
-On a GPU a step in which every sequence has just one token to compute is captured as a CUDA graph when the model is
-loaded, and replayed: see `_FixedSteps`.
-
 PyTorch and transformers are imported when they are needed: it takes them two seconds.
 """
 
@@ -37,8 +34,6 @@ if TYPE_CHECKING:
 
 WAYS = ("on", "off", "tutorial")
 LENGTH_STEP = 32  # tokens; attention goes over a multiple of it
-SHORTEST_FIXED = 128  # tokens that the shortest fixed step goes over; each other over twice as many as the one before
-WARM_UPS = 3  # of a step before it is captured: libraries choose their kernels in the first
 NUM_PRECEDING = 8  # tokens that are decoded again to find where a character begins
 
 
@@ -236,8 +231,6 @@ class SlotGpt2(Gpt2):
         del self._model  # its matrices lie the other way round than `linear` wants them
         self._cache = self._empty_cache() if num_slots else None
         self._free = list(reversed(range(num_slots)))
-        # On a CPU rows and positions that nobody needs take their time, and there is no graph to gain from.
-        self._fixed_steps = _FixedSteps(self) if num_slots and device != "cpu" else None
 
     @property
     def num_used_slots(self) -> int:
@@ -254,8 +247,6 @@ class SlotGpt2(Gpt2):
         if sequence.slot is not None:
             self._free.append(sequence.slot)
             self._free.sort(reverse=True)  # the lowest is taken next: neighbours are read without a copy
-            if self._fixed_steps is not None:
-                self._fixed_steps.num_cached[sequence.slot] = 0
             sequence.slot, sequence.num_cached = None, 0
 
     def step(self, sequences: list[Sequence]) -> None:
@@ -263,27 +254,17 @@ class SlotGpt2(Gpt2):
 
         # Decoding first and by slot, as attention wants them.
         order = sorted(sequences, key=lambda sequence: (not sequence.num_cached, sequence.slot or 0))
+        embeddings = self._network.embeddings
         with torch.inference_mode():
-            if self._fixed_steps is not None and order[-1].num_cached:
-                tokens = self._fixed_steps.tokens(order)
-            else:
-                embeddings = self._network.embeddings
-                batch = _Batch(order, self._network.num_heads, self.positions, embeddings.device, embeddings.dtype)
-                tokens = self._likeliest(batch).tolist()
+            batch = _Batch(order, self._network.num_heads, self.positions, embeddings.device, embeddings.dtype)
+            attend = lambda layer, projected: self._attend(layer, batch, projected)
+            tokens = self._network.likeliest(batch.ids, batch.positions, batch.last, attend).tolist()
         for sequence, token in zip(order, tokens):
             if self._cache is not None:
                 sequence.num_cached = len(sequence.token_ids)
-                if self._fixed_steps is not None:
-                    self._fixed_steps.num_cached[sequence.slot] = sequence.num_cached
             sequence.token_ids.append(token)
 
-    def _likeliest(self, batch: _Batch | _FixedBatch) -> torch.Tensor:
-        """Next token of each sequence."""
-        return self._network.likeliest(
-            batch.ids, batch.positions, batch.last, lambda layer, projected: self._attend(layer, batch, projected)
-        )
-
-    def _attend(self, layer: int, batch: _Batch | _FixedBatch, projected: torch.Tensor) -> torch.Tensor:
+    def _attend(self, layer: int, batch: _Batch, projected: torch.Tensor) -> torch.Tensor:
         """Attention of every token to itself and those before it in its own sequence.
 
         Takes query, key and value, [tokens, 3, heads, head_dim], and gives [tokens, heads, head_dim].
@@ -369,126 +350,3 @@ class _Batch:
         shape = query.shape
         scores = torch.baddbmm(self._mask, keys.flatten(0, 1), query.flatten(0, 1)[:, :, None], alpha=shape[-1] ** -0.5)
         return torch.bmm(scores.softmax(1).transpose(1, 2), values.flatten(0, 1)).view(shape)
-
-
-# Steps of fixed shape -------------------------------------------------------------------------------------------------
-
-
-class _FixedBatch:
-    """One token for each of the first `num_rows` slots, whoever sits there, over the first `length` positions.
-
-    The tensors stay where they are and are filled anew for each step, so that a step can be captured. Of a slot whose
-    sequence is not in the step the row is computed too, and looked at by nobody.
-
-    Attributes
-    ----------
-    inputs : int64 tensor [2, num_rows]
-        `ids` and `positions`, which are its rows: the token of each slot, and its position.
-    likeliest : int64 tensor [num_rows]
-        After a step: the tokens that follow.
-    """
-
-    whole = ()
-    last = slice(None)
-
-    def __init__(self, num_rows: int, length: int, device, dtype):
-        import torch
-
-        self._num_rows, self._length, self._dtype = num_rows, length, dtype
-        self.inputs = torch.zeros(2, num_rows, dtype=torch.long, device=device)
-        self.ids, self.positions = self.inputs
-        self.likeliest = torch.zeros_like(self.ids)
-        self.slots = torch.arange(num_rows, device=device)
-
-    def begin(self) -> None:
-        """The first part of a step: what each row may not look at, [num_rows, 1, 1, length], 0 or minus infinity."""
-        import torch
-
-        hidden = torch.arange(self._length, device=self.ids.device) > self.positions[:, None]
-        mask = torch.zeros(hidden.shape, dtype=self._dtype, device=self.ids.device)
-        self._mask = mask.masked_fill_(hidden, -torch.inf)[:, None, None]
-
-    def rows(self, cache: torch.Tensor) -> torch.Tensor:
-        """The rows' keys and values, without a copy."""
-        return cache[:, : self._num_rows, :, : self._length]
-
-    def attend_with_one_token(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """As that of `_Batch`, in one call: each kernel of a small model takes longer to begin than to compute."""
-        from torch.nn.functional import scaled_dot_product_attention
-
-        return scaled_dot_product_attention(query[:, :, None], keys, values, attn_mask=self._mask)[:, :, 0]
-
-
-class _FixedSteps:
-    """Steps in which everybody decodes, each for so many slots and so long texts; on a GPU captured as CUDA graphs.
-
-    A forward pass of a small model is some two hundred kernels of a few microseconds, and starting each from Python
-    takes longer than that. A captured graph starts them all at once. What is captured is fixed: addresses, shapes, and
-    no look at a value from the host. So there is a graph for each power of two of slots and for lengths that double,
-    and a step takes the smallest that holds it. They never run at the same time, so all take their memory from one
-    pool, the largest first.
-
-    Attributes
-    ----------
-    num_cached : list of int
-        By slot, tokens whose keys and values are in the cache. A row that is computed for nobody writes its key and its
-        value right behind them, where the slot's next token overwrites them before anybody looks.
-    """
-
-    def __init__(self, model: SlotGpt2):
-        import torch
-
-        self._model, embeddings = model, model._network.embeddings
-        self.num_cached = [0] * model.num_slots
-        sizes = sorted({min(2**power, model.num_slots) for power in range(model.num_slots.bit_length() + 1)})
-        lengths = [min(SHORTEST_FIXED, model.positions)]
-        while lengths[-1] < model.positions:
-            lengths.append(min(2 * lengths[-1], model.positions))
-        device, dtype = embeddings.device, embeddings.dtype
-        with torch.inference_mode():
-            self._steps = {
-                (size, length): _FixedBatch(size, length, device, dtype) for size in sizes for length in lengths
-            }
-            self._graphs = self._captured(device) if device.type == "cuda" else {}
-
-    def tokens(self, sequences: list[Sequence]) -> list[int]:
-        """The next token of sequences of which the cache holds all but the last."""
-        import torch
-
-        most = 1 + max(sequence.slot for sequence in sequences)
-        longest = max(len(sequence.token_ids) for sequence in sequences)
-        shape = min(shape for shape in self._steps if shape[0] >= most and shape[1] >= longest)
-        step, rows = self._steps[shape], shape[0]
-        ids, positions = [0] * rows, [min(cached, self._model.positions - 1) for cached in self.num_cached[:rows]]
-        for sequence in sequences:
-            ids[sequence.slot] = sequence.token_ids[-1]
-        step.inputs.copy_(torch.tensor([ids, positions]))
-        if shape in self._graphs:
-            self._graphs[shape].replay()
-        else:
-            self._compute(step)
-        likeliest = step.likeliest.tolist()  # waits for the GPU
-        return [likeliest[sequence.slot] for sequence in sequences]
-
-    def _compute(self, step: _FixedBatch) -> None:
-        step.begin()
-        step.likeliest.copy_(self._model._likeliest(step))
-
-    def _captured(self, device: torch.device) -> dict[tuple[int, int], torch.cuda.CUDAGraph]:
-        import torch
-
-        graphs, pool = {}, torch.cuda.graph_pool_handle()
-        with torch.cuda.device(device):
-            side = torch.cuda.Stream()
-            for shape in sorted(self._steps, reverse=True):
-                step, graph = self._steps[shape], torch.cuda.CUDAGraph()
-                side.wait_stream(torch.cuda.current_stream())
-                with torch.cuda.stream(side):
-                    for _ in range(WARM_UPS):
-                        self._compute(step)
-                torch.cuda.current_stream().wait_stream(side)
-                # Of this thread alone: an engine in another one may be at work on the same GPU.
-                with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-                    self._compute(step)
-                graphs[shape] = graph
-        return graphs

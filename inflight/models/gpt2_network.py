@@ -24,7 +24,6 @@ Attend: TypeAlias = "Callable[[int, torch.Tensor], torch.Tensor]"
 
 DTYPES = {"cpu": ("bfloat16", "float32"), "cuda": ("bfloat16", "float16", "float32")}  # beside "auto"
 DEVICE_NAMES = {"cpu": "CPU", "cuda": "GPU"}
-PACKED_FOR_TOKENS = 8  # number of tokens that the weights are packed for; others are computed too
 
 
 class Network:
@@ -51,7 +50,7 @@ class Network:
         self.num_layers, self.num_heads = model.config.n_layer, model.config.n_head
         self.head_dim, self.num_positions = model.config.n_embd // model.config.n_head, model.config.n_positions
         self.embeddings, self._positions = body.wte.weight.detach(), body.wpe.weight.detach()
-        self._head, self._norm = _Linear(model.lm_head.weight), _pair(body.ln_f)
+        self._head, self._norm = model.lm_head.weight.detach(), _pair(body.ln_f)
         self._epsilon = model.config.layer_norm_epsilon
         self._layers = [
             _Layer(
@@ -59,7 +58,7 @@ class Network:
                 _turned(block.attn.c_attn),
                 _turned(block.attn.c_proj),
                 _pair(block.ln_2),
-                _turned(block.mlp.c_fc, with_gelu=True),
+                _turned(block.mlp.c_fc),
                 _turned(block.mlp.c_proj),
             )
             for block in body.h
@@ -89,7 +88,7 @@ class Network:
         with torch.inference_mode():
             return self.likeliest(*(torch.tensor(each) for each in (ids, positions, last)), attend).tolist()
 
-    def likeliest(self, ids: torch.Tensor, positions: torch.Tensor, last: torch.Tensor | slice, attend: Attend):
+    def likeliest(self, ids: torch.Tensor, positions: torch.Tensor, last: torch.Tensor, attend: Attend):
         """`next_tokens` for tensors, and as a tensor.
 
         Parameters
@@ -98,22 +97,24 @@ class Network:
             Takes the number of a layer, and of each token its query, key and value, [tokens, 3, heads, head_dim]; gives
             what its attention finds, [tokens, heads, head_dim].
         """
+        from torch.nn.functional import linear
+
         # Not argmax, which is several times slower on a CPU in bfloat16.
-        return self._head(self._forward(ids, positions, last, attend)).max(-1).indices
+        return linear(self._forward(ids, positions, last, attend), self._head).max(-1).indices
 
     def _forward(self, ids, positions, last, attend: Attend) -> torch.Tensor:
         """Hidden state of each text's last token, [texts, width]."""
-        from torch.nn.functional import layer_norm
+        from torch.nn.functional import gelu, layer_norm, linear
 
         x = self.embeddings[ids] + self._positions[positions]
         for number, layer in enumerate(self._layers):
             normed = layer_norm(x, x.shape[-1:], *layer.norm_1, self._epsilon)
-            projected = layer.attention(normed).view(len(x), 3, self.num_heads, self.head_dim)
-            x = x + layer.projection(attend(number, projected).flatten(1))
+            projected = linear(normed, *layer.attention).view(len(x), 3, self.num_heads, self.head_dim)
+            x = x + linear(attend(number, projected).flatten(1), *layer.projection)
             if number == self.num_layers - 1:
                 x = x[last]  # nobody asks for the other tokens' outputs
             normed = layer_norm(x, x.shape[-1:], *layer.norm_2, self._epsilon)
-            x = x + layer.narrowing(layer.widening(normed))
+            x = x + linear(gelu(linear(normed, *layer.widening), approximate="tanh"), *layer.narrowing)
         return layer_norm(x, x.shape[-1:], *self._norm, self._epsilon)
 
 
@@ -170,62 +171,23 @@ def load(folder: str | Path) -> Network:
 
 @dataclass
 class _Layer:
-    """A block: weight and bias of its norms, and its matrices."""
+    """A block: weight and bias of its norms and of its matrices, [out, in]."""
 
     norm_1: tuple
-    attention: _Linear
-    projection: _Linear
+    attention: tuple
+    projection: tuple
     norm_2: tuple
-    widening: _Linear
-    narrowing: _Linear
-
-
-class _Linear:
-    """x -> x @ weight.T + bias, and its GELU if wanted. The weight is [out, in].
-
-    On a CPU in bfloat16 the weight is packed once for the matrix kernel, which otherwise does it at every call; with
-    few tokens that takes longer than the multiplication. PyTorch packs so in `torch.compile`; its operators for it are
-    no public interface, so where they are not there or not supported, plain `linear` does the same.
-    """
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None, with_gelu: bool = False):
-        self._weight, self._bias, self._with_gelu = weight.detach(), bias, with_gelu
-        self._is_packed = _can_pack(self._weight)
-        if self._is_packed:
-            import torch
-
-            self._weight = torch.ops.mkldnn._reorder_linear_weight(self._weight, PACKED_FOR_TOKENS)
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        import torch
-        from torch.nn.functional import gelu, linear
-
-        if self._is_packed:
-            name, kind = ("gelu", "tanh") if self._with_gelu else ("none", "")
-            return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, name, [], kind)
-        x = linear(x, self._weight, self._bias)
-        return gelu(x, approximate="tanh") if self._with_gelu else x
-
-
-def _can_pack(weight: torch.Tensor) -> bool:
-    import torch
-
-    operators = ("_is_mkldnn_bf16_supported", "_reorder_linear_weight", "_linear_pointwise")
-    return (
-        weight.device.type == "cpu"
-        and weight.dtype == torch.bfloat16
-        and all(hasattr(torch.ops.mkldnn, name) for name in operators)
-        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    )
+    widening: tuple
+    narrowing: tuple
 
 
 def _pair(module) -> tuple:
     return module.weight.detach(), module.bias.detach()
 
 
-def _turned(module, with_gelu: bool = False) -> _Linear:
+def _turned(module) -> tuple:
     """Transformers' Conv1D, whose weight is [in, out]."""
-    return _Linear(module.weight.detach().T.contiguous(), module.bias.detach(), with_gelu)
+    return module.weight.detach().T.contiguous(), module.bias.detach()
 
 
 def _check_options(config) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -82,22 +81,16 @@ class Attached:
 
     Parameters
     ----------
-    repo : path or None
-        The repository whose settings its models are to have. None: one that is made of the server's own configs.
+    repo : path
+        The repository whose settings its models are to have.
     """
 
-    def __init__(self, repo: Path | None, address: Address):
+    def __init__(self, repo: Path, address: Address):
+        self.repo = repo
         self.http_url, self.grpc_url, self.metrics_url = address.http_url, address.grpc_url, address.metrics_url
         self.can_load = False
-        self._repo = repo
+        self._is_attached = False
         self._opened = ExitStack()
-        self._scratch: Path | None = None
-
-    @property
-    def repo(self) -> Path:
-        if self._repo is None and self._scratch is None:
-            raise CourseError(f"The server at {self.http_url} is not attached. Attach it first.")
-        return self._repo or Path(str(self._scratch)) / "repository"
 
     @property
     def pid(self) -> int | None:
@@ -125,12 +118,8 @@ class Attached:
                 f"Triton's HTTP answers at {self.http_url}, but its gRPC not at {self.grpc_url}: name its "
                 f"address (grpc_url, or {GRPC_URL})."
             ) from error
-        self._scratch = Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="inflight-attached-")))
+        self._is_attached = True
         self.can_load = self._loads_on_request()
-        if self._repo is None:
-            for name in self.names():
-                (self.repo / name).mkdir(parents=True)
-                repository.write_config(self._config(name), self.repo / name / repository.CONFIG)
         said = [sentence for sentence in (self._loading(), self._log(), self._models(), self._streaming()) if sentence]
         limits = f" It {'; it '.join(said)}." if said else ""
         _tell(f"Attached to Triton {about.get('version', '')} at {self.http_url}.{limits}")
@@ -165,7 +154,7 @@ class Attached:
     def ends(self, within_s: float | None) -> bool:
         """Whether it does not answer (any more), now or within so many seconds."""
         deadline = None if within_s is None else time.monotonic() + within_s
-        while self._scratch is not None and client.is_ok(self.http_url, "/v2/health/live"):
+        while self._is_attached and client.is_ok(self.http_url, "/v2/health/live"):
             if deadline is not None and time.monotonic() >= deadline:
                 return False
             time.sleep(LOOK_EVERY_S)  # it is asked over a network: there is nothing to wait on
@@ -174,7 +163,7 @@ class Attached:
     def stop(self, drain_s: float = 0) -> None:
         """Let go: the server runs on, with its models as they are."""
         self._opened.close()
-        self._scratch = None
+        self._is_attached = False
 
     def death(self) -> str:
         """Of what it died is not known here."""
@@ -192,17 +181,17 @@ class Attached:
             index = self._ask(lambda triton: triton.get_model_repository_index(headers=self._headers()))
             return sorted({model.name for model in index.models if model.state == "READY"})
         except client.Refused:
-            known = repository.models(self._repo) if self._repo else repository.PIPELINE
+            known = repository.models(self.repo)
             return [name for name in known if client.is_ok(self.http_url, f"/v2/models/{name}/ready")]
 
     def adopt(self) -> list[str]:
         """The models of our repository that the server is to load: those with other settings, and those it lacks."""
-        if self._repo is None or not self.can_load:
+        if not self.can_load:
             return []
         served = self.names()
         return [
             name
-            for name in repository.models(self._repo)
+            for name in repository.models(self.repo)
             if (self._differs(name) if name in served else self._is_ours())
         ]
 

@@ -16,11 +16,11 @@ tritonclient speaks gRPC, httpx HTTP. Whatever they raise becomes a CourseError 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import queue
 import re
 import ssl
-import threading
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
@@ -38,12 +38,10 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype, tri
 
 from inflight.errors import CourseError
 from inflight.triton import records
-from inflight.triton.repository.layout import BASELINE
 
 ENGINE = "tensorrt_llm"
 START_AGAIN = "in a notebook by the cell that did, in a terminal by `inflight serve`"
 SHORT_TIMEOUT_S = 10  # of what Triton answers at once: health, metadata, statistics
-STOP_AGAIN_S = 0.1
 GIVE_UP_S = 1  # after its client has stopped waiting, the server ends a whole answer
 MOST_REASON_BYTES = (
     1 << 20
@@ -447,7 +445,8 @@ class Client:
     model : str
         The text model; `ask_tokens` and `stream_tokens` always go to `tensorrt_llm`.
     timeout_s : float
-        Longest time to wait for a whole answer, or for the next piece of one. The server gives a whole answer up then.
+        Longest time to wait for a whole answer, or for the next piece of one. Over gRPC the server gives a whole answer
+        up then; over HTTP, which has no word for it, in the time that the model allows.
 
     Raises
     ------
@@ -466,14 +465,7 @@ class Client:
 
     # Text -------------------------------------------------------------------------------------------------------------
 
-    def ask(
-        self,
-        text: str,
-        max_tokens: int = 64,
-        stop_after_s: float | None = None,
-        request_id: str | None = None,
-        **options,
-    ) -> Answer:
+    def ask(self, text: str, max_tokens: int = 64, request_id: str | None = None, **options) -> Answer:
         """Ask for a whole answer.
 
         Parameters
@@ -481,9 +473,6 @@ class Client:
         text : str
         max_tokens : int
             Most tokens of the answer.
-        stop_after_s : float, optional
-            Have the engine end the answer this many seconds after the request was sent: it has the tokens so far.
-            Of a model that an engine is behind.
         request_id : str, optional
             What the request is called in the server's log, and what a stop request names; by default a new name. Two
             requests with one name are stopped together.
@@ -497,11 +486,9 @@ class Client:
         """
         inputs = {"text_input": text, "max_tokens": max_tokens, **options}
         request_id = request_id or uuid.uuid4().hex
-        if stop_after_s is not None and self.model == BASELINE:
-            raise CourseError(f"{BASELINE} cannot end a whole answer early: ask for it in pieces, or for fewer tokens.")
         if self._http:
-            return self._ask_http(inputs, request_id, stop_after_s)
-        return self._ask_grpc(self.model, inputs, _text, request_id, stop_after_s)
+            return self._ask_http(inputs, request_id)
+        return self._ask_grpc(self.model, inputs, _text, request_id)
 
     def stream(
         self,
@@ -511,7 +498,10 @@ class Client:
         request_id: str | None = None,
         **options,
     ) -> Stream:
-        """Ask for an answer in pieces, as they are made. The model must be decoupled. Parameters as `ask`."""
+        """Ask for an answer in pieces, as they are made. The model must be decoupled. Parameters as `ask`.
+
+        With `stop_after_s`, it is ended so many seconds after it was sent; the answer has what came until then.
+        """
         inputs = {"text_input": text, "max_tokens": max_tokens, **options, "stream": True}
         request_id = request_id or uuid.uuid4().hex
         if self._http:
@@ -521,16 +511,11 @@ class Client:
     # Tokens -----------------------------------------------------------------------------------------------------------
 
     def ask_tokens(
-        self,
-        input_ids: list[int],
-        request_output_len: int,
-        stop_after_s: float | None = None,
-        request_id: str | None = None,
-        **options,
+        self, input_ids: list[int], request_output_len: int, request_id: str | None = None, **options
     ) -> Answer:
         """Ask the engine itself for the whole answer to `input_ids`; options are its other inputs. gRPC only."""
         inputs = _token_inputs(input_ids, request_output_len, options)
-        return self._ask_grpc(ENGINE, inputs, _token_ids, request_id or uuid.uuid4().hex, stop_after_s)
+        return self._ask_grpc(ENGINE, inputs, _token_ids, request_id or uuid.uuid4().hex)
 
     def stream_tokens(
         self,
@@ -540,13 +525,9 @@ class Client:
         request_id: str | None = None,
         **options,
     ) -> Stream:
-        """Ask the engine itself for tokens as they are made. gRPC only.
-
-        With `stop_after_s`, a second request with the same id and `stop` true ends the first: the engine's own way to
-        stop early.
-        """
+        """Ask the engine itself for tokens as they are made. gRPC only. Parameters as `ask_tokens` and `stream`."""
         inputs = _token_inputs(input_ids, request_output_len, {**options, "streaming": True})
-        return Stream(self._stream_grpc(ENGINE, inputs, _token_ids, request_id or uuid.uuid4().hex, stop_after_s))
+        return Stream(self._stream_grpc(ENGINE, inputs, _token_ids, request_id or uuid.uuid4().hex), stop_after_s)
 
     # The server -------------------------------------------------------------------------------------------------------
 
@@ -612,60 +593,38 @@ class Client:
             raise CourseError(f"Tokens go over gRPC: make the client with the host:port of gRPC, not with {self.url}.")
         return self._connection
 
-    def _ask_grpc(self, model: str, inputs: dict, read, request_id: str, stop_after_s: float | None) -> Answer:
+    def _ask_grpc(self, model: str, inputs: dict, read, request_id: str) -> Answer:
         started, connection = time.perf_counter(), self._grpc
         timeout_us = int((self.timeout_s + GIVE_UP_S) * 1e6)
-        with _after(stop_after_s, lambda: self._stop(request_id)):
-            if self.is_decoupled(model):  # such a model answers only on a stream
-                pieces = list(self._stream_grpc(model, inputs, read, request_id, timeout=timeout_us))
-            else:
-                arrays = arrays_for(self.config(model), inputs)
-                reply = connection.infer(model, arrays, self.timeout_s, request_id=request_id, timeout=timeout_us)
-                pieces = [read(reply)]
+        if self.is_decoupled(model):  # such a model answers only on a stream
+            pieces = list(self._stream_grpc(model, inputs, read, request_id, timeout=timeout_us))
+        else:
+            arrays = arrays_for(self.config(model), inputs)
+            reply = connection.infer(model, arrays, self.timeout_s, request_id=request_id, timeout=timeout_us)
+            pieces = [read(reply)]
         return Answer(pieces, [time.perf_counter() - started] * len(pieces))
 
-    def _stream_grpc(
-        self, model: str, inputs: dict, read, request_id: str, stop_after_s: float | None = None, **options
-    ) -> Generator:
+    def _stream_grpc(self, model: str, inputs: dict, read, request_id: str, **options) -> Generator:
         """Yield pieces until the server says that the last has been sent; closing the connection ends the request."""
-        url, arrays = self._grpc.url, arrays_for(self.config(model), inputs)
-        num_unfinished = 1  # requests on this stream: the stop request gets a final response of its own
-        stop_at = None if stop_after_s is None else time.perf_counter() + stop_after_s
+        url, arrays, is_over = self._grpc.url, arrays_for(self.config(model), inputs), False
         with Connection(url) as connection:
             connection.open_stream()
             connection.send_on_stream(model, arrays, request_id, enable_empty_final_response=True, **options)
-            while num_unfinished:
-                wait_s = self.timeout_s if stop_at is None else max(0.0, stop_at - time.perf_counter())
-                try:
-                    reply = connection.next_reply(wait_s)
-                except NoAnswer:
-                    if stop_at is None:
-                        raise
-                    stop_at = None
-                    connection.send_on_stream(model, arrays_for(self.config(model), STOP), request_id)
-                    num_unfinished += 1
-                    continue
+            while not is_over:
+                reply = connection.next_reply(self.timeout_s)
                 if reply.error is not None:
                     raise reply.error
-                num_unfinished -= reply.is_final
+                is_over = reply.is_final
                 if not reply.is_empty:
                     yield read(reply)
 
     # HTTP -------------------------------------------------------------------------------------------------------------
 
-    def _ask_http(self, inputs: dict, request_id: str, stop_after_s: float | None) -> Answer:
+    def _ask_http(self, inputs: dict, request_id: str) -> Answer:
         body = self._body(inputs, request_id)
         started, path = time.perf_counter(), f"/v2/models/{self.model}/generate"
-        try:
-            with (
-                _after(stop_after_s, lambda: self._stop(request_id)),
-                errors(self.url, self.timeout_s),
-                http_client(self.url, self.timeout_s) as http,
-            ):
-                reply = _content(http.post(path, content=body))
-        except NoAnswer:
-            self._stop(request_id)  # HTTP has no way to say how long one waits
-            raise
+        with errors(self.url, self.timeout_s), http_client(self.url, self.timeout_s) as http:
+            reply = _content(http.post(path, content=body))
         return Answer([self._text_of(reply)], [time.perf_counter() - started])
 
     def _stream_http(self, inputs: dict, request_id: str) -> Generator[str, None, None]:
@@ -697,26 +656,10 @@ class Client:
             f"{self.model} at {self.url} answered without a text_output: name a model that answers with text."
         )
 
-    # A stop -----------------------------------------------------------------------------------------------------------
-
-    def _stop(self, request_id: str) -> None:
-        """Have the engine end a request, of whatever model: an ensemble passes the id on."""
-        with contextlib.suppress(CourseError):
-            if self._http:
-                body, path = json.dumps({**STOP, "id": request_id}), f"/v2/models/{ENGINE}/generate_stream"
-                with errors(self.url), http_client(self.url) as http:
-                    http.post(path, content=body)
-                return
-            with Connection(self.url) as connection:
-                connection.open_stream()
-                connection.send_on_stream(ENGINE, arrays_for(self.config(ENGINE), STOP), request_id)
-                connection.next_reply(SHORT_TIMEOUT_S)
-
 
 # A request's tensors --------------------------------------------------------------------------------------------------
 
 WORDS = ("bad_words", "stop_words")  # which TensorRT-LLM 0.5 requires
-STOP = {"input_ids": 0, "input_lengths": 0, "request_output_len": 0, "stop": True}  # what is required, and `stop`
 
 
 def _token_inputs(input_ids: list[int], request_output_len: int, options: dict) -> dict:
@@ -742,7 +685,9 @@ def arrays_for(config: ModelConfig, inputs: dict) -> dict[str, np.ndarray]:
     known = {tensor.name: tensor for tensor in config.input}
     blanks = {name: b"" for name in WORDS if name in known and not known[name].optional}
     if unknown := next((name for name in inputs if name not in known), None):
-        raise CourseError(f"There is no option {unknown!r}. There are: {', '.join(known)}.")
+        near = difflib.get_close_matches(unknown, known, 1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known)}."
+        raise CourseError(f"There is no option {unknown!r}. {hint}")
     return {
         name: _array(known[name], value, bool(config.max_batch_size)) for name, value in {**blanks, **inputs}.items()
     }
@@ -769,32 +714,6 @@ def _whole(value: Any, limits: np.iinfo) -> int:
     if not isinstance(value, (int, np.integer)) or not limits.min <= value <= limits.max:
         raise ValueError(f"it takes whole numbers from {limits.min} to {limits.max}")
     return int(value)
-
-
-@contextlib.contextmanager
-def _after(seconds: float | None, stop: Callable[[], None]) -> Iterator[None]:
-    """Have `stop` called after so many seconds, and again until the block has ended; None: never.
-
-    Again, because a request may still be on its way to the engine, which then knows nothing of it.
-    """
-    if seconds is None:
-        yield
-        return
-    ended = threading.Event()
-
-    def wait_and_stop() -> None:
-        wait_s = seconds
-        while not ended.wait(wait_s):
-            stop()
-            wait_s = STOP_AGAIN_S
-
-    thread = threading.Thread(target=wait_and_stop, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def _text(reply: Reply) -> str:

@@ -106,8 +106,8 @@ class Server:
         Let every request load models and change settings, without a key: any user of this machine can then run code
         as you. For tools that must do so and can send no key.
     place : Address, optional
-        Of a server that runs already; see `attach`. By default as the environment's INFLIGHT_URL says, and else none:
-        it is started on this machine, from the wheel.
+        Of a server that runs already, by whomever it was started; `stop` lets go of it, and it runs on. By default as
+        the environment's INFLIGHT_URL says, and else none: it is started on this machine, from the wheel.
 
     Attributes
     ----------
@@ -143,38 +143,11 @@ class Server:
         self._overridden: set[str] = set()  # models that were loaded with other values than their files have
 
     @classmethod
-    def attach(cls, url: str, grpc_url: str | None = None, metrics_url: str | None = None) -> Server:
-        """A Triton that runs already, by whomever it was started; `stop` lets go of it, and it runs on.
-
-        Parameters
-        ----------
-        url : str
-            "http://host:port" of its HTTP, or "host:port" of its gRPC.
-        grpc_url, metrics_url : str, optional
-            The others; by default as a server of this user says, or the port after HTTP's and the one after that.
-
-        Returns
-        -------
-        Server
-            Its `repo` is a copy of the server's configs.
-
-        Raises
-        ------
-        CourseError
-            Nobody answers there.
-        """
-        return cls._of(Attached(None, Address.at(url, grpc_url, metrics_url)), Options()).start()
-
-    @classmethod
     def by_hand(cls, arguments: Sequence[str], show: Callable[[str], None] | None = None) -> Server:
         """A server from the wheel with arguments of its own, not yet started; see `tritonserver`."""
         way = ByHand(arguments, _is_private(None, open_control=False), show)
-        return cls._of(way, way.options)
-
-    @classmethod
-    def _of(cls, way: Process | Attached, options: Options) -> Server:
         server = cls.__new__(cls)
-        server._way, server._options = way, options
+        server._way, server._options = way, way.options
         server._on_state = lambda state: None
         server.started_at = 0.0
         server._overridden = set()
@@ -182,7 +155,7 @@ class Server:
 
     @property
     def repo(self) -> Path:
-        """The model repository; of a server that was attached without one, a copy of its configs."""
+        """The model repository."""
         return self._way.repo
 
     @property
@@ -434,7 +407,8 @@ class Server:
     def _index(self) -> list[dict]:
         """What the server tells of the models in its repository; of one that does not let us ask, which are ready."""
         try:
-            return self._control(lambda triton, **how: triton.get_model_repository_index(as_json=True, **how))["models"]
+            told = self._control(lambda triton, **how: triton.get_model_repository_index(as_json=True, **how))
+            return told.get("models", [])
         except client.Refused:
             if self._way.can_load:
                 raise

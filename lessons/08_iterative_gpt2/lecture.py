@@ -628,7 +628,6 @@ board
 # | Step | Here | With a GPU |
 # |---|---|---|
 # | Start | `Server(repo)` | the same; the config says `KIND_GPU` |
-# | A pass of single tokens | some two hundred kernels, each started from Python | one **CUDA graph**, captured when the model loads: all start at once |
 # | Precision | `gpt2_dtype` `auto`: `bfloat16`, or `float32` where the CPU has none | also `float16` |
 # | Version | Triton 2.51 (24.10), provisional | 24.12 or newer, but not 25.09: a third pass is never scheduled ([core #456](https://github.com/triton-inference-server/core/pull/456)) |
 # | Measure | `inflight bench gpt2` | the same, or `assets/lab-gpu/measure.sh` |

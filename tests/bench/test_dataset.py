@@ -5,7 +5,6 @@ import re
 import statistics
 
 import pytest
-from huggingface_hub import constants
 from typer.testing import CliRunner
 
 from inflight.bench import dataset
@@ -128,36 +127,6 @@ def test_a_write_that_fails_leaves_the_file_that_was_there(tmp_path):
     assert process.returncode == 1 and "CourseError: The dataset cannot be written" in output
     assert dataset.read_dataset(target) == [Record(**RECORD)]
     assert [file.name for file in tmp_path.iterdir()] == ["mini.json"]
-
-
-# The hub --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def hub_cache(tmp_path, monkeypatch):
-    """What the hub's client has in its cache when a dataset was fetched before; it is offline now."""
-    monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    repo = tmp_path / "home" / "huggingface" / "datasets--someone--news"
-    snapshot = repo / "snapshots" / "0123abcd"
-    snapshot.mkdir(parents=True)
-    (repo / "refs").mkdir()
-    (repo / "refs" / "main").write_text("0123abcd")
-    return snapshot
-
-
-def test_a_dataset_of_the_hub_is_its_json_file(hub_cache):
-    save(hub_cache / "news.json", [RECORD])
-    assert dataset.read_dataset(dataset.find_dataset("someone/news")) == [Record(**RECORD)]
-    save(hub_cache / "cnn_eval.json", [RECORD, RECORD])
-    assert dataset.find_dataset("someone/news").name == "cnn_eval.json"
-
-
-def test_without_network_the_manual_way_is_told(hub_cache):
-    with pytest.raises(
-        CourseError, match="someone/else cannot be fetched .* or download its JSON file elsewhere and give its path"
-    ):
-        dataset.find_dataset("someone/else")
 
 
 # The shipped dataset --------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from inflight.checkpoint.tokenizer import load_tokenizer
 from tests.bench.openai_stand_in import StandIn, begin
 from tests.bench.queue_theory import waits_s
 
-SERVICE_S = 0.1
+SERVICE_S = 0.2  # long beside what a client and a network add: on an idle machine 2 ms
 WITHIN = 0.05
 
 
@@ -42,7 +42,7 @@ class Queue:
 @pytest.mark.parametrize("share", [0.3, 0.8])
 def test_what_it_measures_is_within_5_percent_of_what_the_arrivals_must_wait(small_engine, share):
     tokenizer = load_tokenizer(small_engine)
-    times = poisson(150, share / SERVICE_S, seed=1)
+    times = poisson(100, share / SERVICE_S, seed=1)
     expected = 1000 * (np.array(waits_s(times, SERVICE_S)) + SERVICE_S)
     with StandIn(" a") as stand_in:
         send = OpenAISender(stand_in.url, tokenizer, stream=True)

@@ -157,7 +157,7 @@ def test_no_two_prompts_that_measure_a_cost_begin_alike_but_for_what_the_traffic
 
 def test_what_was_measured_is_kept_when_the_server_goes_away(monkeypatch):
     result = swept(monkeypatch, load=OneAtATime(stop_at=8))  # two of the warm-up, one alone, then three rounds each
-    assert [row["rate"] for row in result["rows"]] == [5.0]
+    assert [(row["rate"], row["rounds"]) for row in result["rows"]] == [(5.0, 3), (7.5, 1)]
     assert result["stopped"] == "The server at nowhere went away after 20 of 200 answers."
     with pytest.raises(CourseError, match="went away"):
         swept(monkeypatch, load=OneAtATime(stop_at=4))
@@ -165,7 +165,7 @@ def test_what_was_measured_is_kept_when_the_server_goes_away(monkeypatch):
 
 def test_what_was_measured_is_kept_at_an_interrupt(monkeypatch):
     result = swept(monkeypatch, load=OneAtATime(8, SystemExit(143)))
-    assert len(result["rows"]) == 1 and result["stopped"] == "The sweep was interrupted."
+    assert len(result["rows"]) == 2 and result["stopped"] == "The sweep was interrupted."
     with pytest.raises(SystemExit):
         swept(monkeypatch, load=OneAtATime(4, SystemExit(143)))
 

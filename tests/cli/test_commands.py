@@ -59,4 +59,4 @@ def test_the_doctor_reads_well_in_a_narrow_terminal(columns, tmp_path, monkeypat
     assert max(map(len, lines)) <= columns
     assert not any("…" in line or "│" in line for line in lines)  # nothing is cut off, and no room goes to lines
     names = [line[5:].split("  ")[0].strip() for line in lines if line.startswith((" ok ", " no ", " - "))]
-    assert {"CPU", "cores", "memory", "free disk", "ports"} <= set(names)
+    assert {"machine", "cores", "memory", "free disk", "model"} <= set(names)

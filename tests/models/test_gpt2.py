@@ -33,16 +33,9 @@ def folder(tmp_path_factory):
     return random_checkpoint(tmp_path_factory.mktemp("gpt2") / "tiny", "gpt2-tiny")
 
 
-@pytest.fixture(scope="module", params=["as many rows as there are", "steps of fixed shape, as on a GPU"])
-def model(folder, request):
-    loaded = gpt2.load(folder, "on", "float32", NUM_SLOTS)
-    if request.param != "as many rows as there are":
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(gpt2, "SHORTEST_FIXED", 16)
-            loaded._fixed_steps = gpt2._FixedSteps(loaded)
-        shapes = [(rows, length) for rows in (1, 2, 4) for length in (16, 32, 64, 128)]
-        assert list(loaded._fixed_steps._steps) == shapes
-    return loaded
+@pytest.fixture(scope="module")
+def model(folder):
+    return gpt2.load(folder, "on", "float32", NUM_SLOTS)
 
 
 @pytest.fixture(scope="module")
@@ -137,17 +130,6 @@ def test_bfloat16_is_close_to_float32(folder, generated):
         for prompt, sequence in zip(PROMPTS, sequences)
     ]
     assert sum(same) >= len(PROMPTS) - 1
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu_every_step_of_fixed_shape_is_a_graph_that_gives_the_same_tokens(folder, generated):
-    model = gpt2.load(folder, "on", "float32", len(PROMPTS), "cuda")
-    assert set(model._fixed_steps._graphs) == set(model._fixed_steps._steps)
-    sequences = [model.sequence(prompt, PARAMETERS) for prompt in PROMPTS]
-    assert all(map(model.join, sequences))
-    for _ in range(LENGTH):
-        model.step(sequences)
-    assert [sequence.token_ids for sequence in sequences] == list(generated.values())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU computes in float16")
@@ -251,5 +233,5 @@ def test_checkpoints_that_are_refused(folder, tmp_path):
     with pytest.raises(CourseError, match="activation_function = 'relu'; .* use kv_cache = tutorial"):
         gpt2.load(other)
     (other / "model.safetensors").write_bytes(b"cut short")
-    with pytest.raises(CourseError, match="other.model.safetensors are corrupt or cut short"):
+    with pytest.raises(CourseError, match="other cannot be loaded .*Make or fetch that folder again"):
         gpt2.load(other)

@@ -74,7 +74,7 @@ def test_what_a_fixed_server_cannot_do_is_one_sentence_and_all_goes_on(fixed, le
     assert not server.is_alive() and is_ok(fixed.http_url, "/v2/health/ready")
 
 
-def test_iterations_come_from_the_metrics_and_seats_from_the_clients_clock(fixed, lesson, tmp_path):
+def test_iterations_come_from_the_metrics_and_nobody_is_named(fixed, lesson, tmp_path):
     log_path = tmp_path / "iterations.jsonl"
     with Server(lesson, place=fixed) as server, Client(server.grpc_url) as client:
         first = trace_run.run(client, REQUESTS, log_path)
@@ -83,24 +83,9 @@ def test_iterations_come_from_the_metrics_and_seats_from_the_clients_clock(fixed
         assert list(run.log["iteration"]) == list(range(1, len(run.log) + 1))
         assert 1 <= len(run.log) <= sum(request.max_tokens for request in REQUESTS) + len(REQUESTS)
         assert (run.log["kv_blocks_max"] > 0).all() and (run.log["iteration_ms"] >= 0).all()
-        assert not telemetry.names_requests(run.log)
-        stays = run.stays
-        assert sorted(stays["request"]) == list(range(8)) and set(stays["slot"]) <= {1, 2, 3, 4}
-        assert (stays["first"] <= stays["last"]).all() and stays["last"].max() <= len(run.log)
-        charts.slot_map({"run": stays}, 4)
+        assert not telemetry.names_requests(run.log) and run.stays.empty
         charts.kv_blocks({"run": run.log})
     assert telemetry.last_requests(first.log, 3)["iterations"].isna().tolist() == [True] * 3
-
-
-def test_a_copy_of_its_configs_can_be_looked_at(fixed):
-    server = Server.attach(fixed.http_url, fixed.grpc_url, fixed.metrics_url)
-    assert set(repository.models(server.repo)) == set(repository.PIPELINE)
-    config = repository.read_config(server.repo / "tensorrt_llm" / repository.CONFIG)
-    assert repository.get_parameter(config, "gpt_model_type") == "inflight_fused_batching"
-    folder = server.repo
-    server.stop()
-    server.stop()
-    assert not folder.exists()
 
 
 def test_one_whose_control_is_closed_by_another_is_used_without_it(small_engine, tmp_path, capsys):
@@ -116,17 +101,14 @@ def test_one_whose_control_is_closed_by_another_is_used_without_it(small_engine,
             assert server.is_ready()
 
 
-@pytest.mark.parametrize("command", ["load", "perf-analyzer"])
-def test_benchmarks_measure_a_server_of_somebody_else(fixed, roomy_engine, tmp_path, command):
+def test_a_server_of_somebody_else_is_measured(fixed, roomy_engine, tmp_path):
     records = [{"input": f"Hi {number}", "instruction": "b", "output": "word " * 3} for number in range(4)]
     (tmp_path / "dataset.json").write_text(json.dumps(records))
     options = ["--url", fixed.grpc_url, "--engine-dir", str(roomy_engine), "--warm-up", "1", "--json"]
     data = ["--dataset", str(tmp_path / "dataset.json"), "--concurrency", "2"]
-    done = CliRunner().invoke(app, ["bench", command, *options, *data])
+    done = CliRunner().invoke(app, ["bench", "load", *options, *data])
     assert done.exit_code == 0, done.output
-    result = json.loads(done.stdout)
-    assert all((row["requests"], row["errors"]) == (4, 0) for row in result["rows"])
-    assert set(result["devices"].values()) == {f"whatever {fixed.grpc_url} computes on"}
+    assert all((row["requests"], row["errors"]) == (4, 0) for row in json.loads(done.stdout)["rows"])
 
 
 # What does ------------------------------------------------------------------------------------------------------------
@@ -168,21 +150,22 @@ def test_what_is_no_address_is_refused(url):
         Address.at(url)
 
 
-def test_nobody_there_is_one_sentence():
-    [http, grpc] = foreign.free_ports(2)
+def test_nobody_there_is_one_sentence(lesson):
+    [http] = foreign.free_ports(1)
     with pytest.raises(CourseError, match=f"No Triton answers at http://127.0.0.1:{http}"):
-        Server.attach(f"http://127.0.0.1:{http}", f"127.0.0.1:{grpc}")
+        Server(lesson, place=Address.at(f"http://127.0.0.1:{http}")).start()
 
 
-def test_a_wrong_grpc_address_is_named(own):
+def test_a_wrong_grpc_address_is_named(own, lesson):
     [port] = foreign.free_ports(1)
     with pytest.raises(CourseError, match=f"gRPC not at 127.0.0.1:{port}"):
-        Server.attach(own.http_url, f"127.0.0.1:{port}")
+        Server(lesson, place=Address.at(own.http_url, f"127.0.0.1:{port}")).start()
 
 
 def test_one_that_goes_away_is_not_alive(small_engine, tmp_path):
-    with foreign.running(assembled(tmp_path, small_engine), tmp_path) as address:
-        server = Server.attach(address.http_url, address.grpc_url, address.metrics_url)
+    repo = assembled(tmp_path, small_engine)
+    with foreign.running(repo, tmp_path) as address:
+        server = Server(repo, place=address).start()
         assert server.is_alive()
     assert not server.is_alive() and not server.is_ready()
     with pytest.raises(CourseError, match="The server does not run"):

@@ -1,10 +1,8 @@
 """Asking a server: whole and streamed, over both protocols, in the package's words and in those of plain clients."""
 
-import json
 import queue
 import threading
 
-import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
@@ -91,7 +89,7 @@ def test_max_tokens_is_kept(grpc, text):
 
 
 def test_unknown_option(client):
-    with pytest.raises(CourseError, match="There is no option 'temprature'. There are: "):
+    with pytest.raises(CourseError, match="There is no option 'temprature'. Did you mean 'temperature'"):
         client.ask(FRANCE, temprature=1.0)
 
 
@@ -145,14 +143,6 @@ def test_stop_after_gives_fewer_tokens_and_frees_the_slot(client, streaming_serv
     slot_is_free(streaming_server)
 
 
-def test_stop_after_of_tokens_ends_the_engines_way(grpc, streaming_server, text):
-    ids = text.encode("Once upon a time")
-    answer = grpc.stream_tokens(ids, LONG, stop_after_s=1.0, **NO_END).read()
-    assert 0 < len(answer.token_ids) < LONG
-    assert grpc.ask_tokens(ids, len(answer.token_ids), **NO_END).token_ids == answer.token_ids  # none lost, none twice
-    slot_is_free(streaming_server)
-
-
 def test_leaving_the_loop_frees_the_slot(client, streaming_server):
     for _ in client.stream("Tell me a long story.", max_tokens=LONG, **NO_END):
         break
@@ -171,12 +161,13 @@ def test_cancel_from_the_loop_and_twice(client, streaming_server):
 
 
 @pytest.mark.parametrize("kind", ["streaming_server", "whole_server"])
-@pytest.mark.parametrize("protocol", [0, 1], ids=["grpc", "http"])
-def test_a_time_out_says_so_and_frees_the_slot(request, kind, protocol):
+@pytest.mark.parametrize("protocol, length", [(0, LONG), (1, 100)], ids=["grpc", "http"])
+def test_a_time_out_says_so_and_frees_the_slot(request, kind, protocol, length):
+    """Over HTTP it cannot be said how long one waits: the engine goes on to the end of the answer."""
     server = request.getfixturevalue(kind)
     url = (server.grpc_url, server.http_url)[protocol]
-    with pytest.raises(CourseError, match=r"No answer from .* within 0.3 s. Wait longer with timeout_s"):
-        Client(url, timeout_s=0.3).ask("Tell me a long story.", max_tokens=LONG, **NO_END)
+    with pytest.raises(CourseError, match=r"No answer from .* within 0.2 s. Wait longer with timeout_s"):
+        Client(url, timeout_s=0.2).ask("Tell me a long story.", max_tokens=length, **NO_END)
     slot_is_free(server)
     assert "Paris" in Client(url).ask(FRANCE).text
 
@@ -257,21 +248,6 @@ def test_a_plain_client_streams(streaming_server):
     assert len(pieces) > 5 and b"Paris" in b"".join(pieces)
 
 
-def test_raw_json(whole_server):
-    body = json.dumps({"text_input": FRANCE, "max_tokens": 32, "bad_words": "", "stop_words": ""})
-    answer = httpx.post(f"{whole_server.http_url}/v2/models/ensemble/generate", content=body, timeout=120)
-    assert answer.status_code == 200
-    assert "Paris" in answer.json()["text_output"]
-
-
-def test_curl_stream(streaming_server):
-    body = json.dumps({"text_input": FRANCE, "max_tokens": 32, "stream": True})
-    url = f"{streaming_server.http_url}/v2/models/ensemble/generate_stream"
-    lines = httpx.post(url, content=body, timeout=120).text.splitlines()
-    pieces = [json.loads(line.removeprefix("data: "))["text_output"] for line in lines if line]
-    assert len(pieces) > 5 and "Paris" in "".join(pieces)
-
-
 def test_stop_by_a_second_request_of_the_same_id(streaming_server, text):
     """The way of clients written for the TensorRT-LLM backend: `stop` with the id of the running request."""
     arrived = queue.Queue()
@@ -291,9 +267,6 @@ def test_stop_by_a_second_request_of_the_same_id(streaming_server, text):
         slot_is_free(streaming_server)
         plain.stop_stream()
     assert arrived.qsize() < LONG
-
-
-# The answer -----------------------------------------------------------------------------------------------------------
 
 
 # Triton's statistics --------------------------------------------------------------------------------------------------

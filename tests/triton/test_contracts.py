@@ -361,15 +361,6 @@ def test_v1_gives_a_client_that_streams_one_whole_answer_without_the_prompt(stre
         streaming.load("tensorrt_llm")
 
 
-# The course's client --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["whole", "streaming"])
-def test_a_whole_answer_can_be_stopped_after_a_time(request, kind, ids):
-    with Client(request.getfixturevalue(kind).grpc_url) as client:
-        assert len(client.ask_tokens(ids, LONG, end_id=-1, stop_after_s=0.3).token_ids) < LONG
-
-
 def test_a_contract_that_is_none_is_refused():
     with pytest.raises(CourseError, match="0.7"):
         repository.assemble("anywhere", "/engines/x", contract="0.7")
