@@ -37,7 +37,6 @@ from inflight.engine.scheduler import Now, Plan, Scheduler
 LONGEST_S = 10  # of running the file, and of a call of `schedule`, where one that takes longer is ended
 TRIAL_S = 60  # longest time of all that is played before it is accepted
 MOST_MEMORY = 2 << 30  # bytes of address space in which it is tried
-MOST_MESSAGE = 500  # characters of what an exception says
 
 
 class OwnScheduler:
@@ -89,8 +88,10 @@ class OwnScheduler:
 
     @contextlib.contextmanager
     def _in_time(self) -> Iterator[None]:
-        if self._traceback_to is not None:
-            faulthandler.dump_traceback_later(self._longest_s, exit=True, file=self._traceback_to)
+        if self._traceback_to is None:
+            yield
+            return
+        faulthandler.dump_traceback_later(self._longest_s, exit=True, file=self._traceback_to)
         try:
             yield
         finally:
@@ -132,12 +133,8 @@ def _telling(path: Path) -> Iterator[None]:
         if isinstance(error, SyntaxError) and error.filename == str(path):
             raise SchedulerError(f"{_place(path, error.lineno)}: it is not Python ({error.msg}).") from error
         own = [row.lineno for row in traceback.extract_tb(error.__traceback__) if row.filename == str(path)]
-        what = f"{type(error).__name__}: {error}".rstrip(": ")
-        if len(what) > MOST_MESSAGE:
-            what = what[:MOST_MESSAGE] + " …"
-        if isinstance(error, SystemExit):
-            what = "it ends the process"
-        raise SchedulerError(f"{_place(path, own[-1] if own else None)}: {what.rstrip('.')}.") from error
+        what = "it ends the process" if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
+        raise SchedulerError(f"{_place(path, own[-1] if own else None)}: {what.rstrip(': .')}.") from error
 
 
 def _place(path: Path, line: int | None) -> str:
