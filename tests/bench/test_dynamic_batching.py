@@ -96,7 +96,6 @@ def test_it_is_one_json_object(result):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--rounds", "0"], "rounds is 0; it must be at least 1"),
         (["--max-batch-size", "1"], "with less than 2 there is nothing to batch"),
         (["--requests", "10"], "10 requests cannot keep 16 under way"),
     ],
