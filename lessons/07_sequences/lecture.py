@@ -358,13 +358,12 @@ class TritonPythonModel:
     def initialize(self, args):
         config = json.loads(args["model_config"])
         self.streams = config["model_transaction_policy"]["decoupled"]
-        self.log = open(config["parameters"]["log"]["string_value"], "a")
+        self.log = open(config["parameters"]["log"]["string_value"], "a", buffering=1)
         self.states, self.call = {}, 0
 
     def execute(self, requests):
         self.call += 1
         responses = [self.step(request) for request in requests]
-        self.log.flush()
         return None if self.streams else responses
 
     def step(self, request):
