@@ -42,6 +42,7 @@ HUNG = re.compile(r'^Timeout \(.*?File "([^"]+)", line (\d+) in \S+\n +File "[^"
 SHM = Path("/dev/shm")
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # only its input ends it: cleaning up is never cut short
 PR_SET_PDEATHSIG = 1
+PF_EXITING = 0x4  # linux/sched.h
 
 _libc = ctypes.CDLL(None)
 
@@ -177,6 +178,11 @@ def started(pid: int) -> int:
 def is_dead(pid: int) -> bool:
     """Whether a process has ended, and nobody has taken leave of it yet."""
     return _stat(pid)[0] in "ZX"
+
+
+def is_ending(pid: int) -> bool:
+    """Whether a process has ended, or is about to: the kernel closes its connections before it is dead."""
+    return is_dead(pid) or bool(int(_stat(pid)[6]) & PF_EXITING)
 
 
 def _stat(pid: int) -> list[str]:

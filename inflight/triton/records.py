@@ -86,9 +86,9 @@ def _all() -> Iterator[tuple[Path, dict]]:
 
 
 def _lives(pid: int | str, started: int) -> bool:
-    """Whether this process runs, and not another that has got its number since."""
+    """Whether this process runs and does not end at this moment, and is not another that has got its number since."""
     try:
-        return keeper.started(int(pid)) == started and not keeper.is_dead(int(pid))
+        return keeper.started(int(pid)) == started and not keeper.is_ending(int(pid))
     except (FileNotFoundError, ProcessLookupError):
         return False
 

@@ -30,7 +30,7 @@ def server(small_engine, tmp_path_factory):
 
 
 def test_who_waits_for_a_model_that_dies_is_told_and_the_server_starts_again(server, capsys):
-    """No piece comes any more from any of them; the time limit is far beyond the test's."""
+    """No piece comes any more from any of them; without the news they wait for their time limit, which is another error."""
     first = threading.Semaphore(0)
     server.load("preprocessing", tokenizer_dir=repository.get_parameter(
         repository.read_config(server.repo / "preprocessing" / repository.CONFIG), "tokenizer_dir"))  # fmt: skip
@@ -43,7 +43,7 @@ def test_who_waits_for_a_model_that_dies_is_told_and_the_server_starts_again(ser
             return error
         return None
 
-    waiting = [Client(url, timeout_s=3600) for url in (server.grpc_url, server.http_url) * 4]
+    waiting = [Client(url, timeout_s=200) for url in (server.grpc_url, server.http_url) * 4]
     with ThreadPoolExecutor(len(waiting)) as pool:
         reading = [pool.submit(read_all, client) for client in waiting]
         assert first.acquire(timeout=60)
