@@ -30,7 +30,7 @@ def server(small_engine, tmp_path_factory):
 
 
 def test_who_waits_for_a_model_that_dies_is_told_and_the_server_starts_again(server, capsys):
-    """No piece comes any more from any of them; without the news they wait for their time limit, which is another error."""
+    """No piece comes any more from any of them; without the news they wait for their time limit, another error."""
     first = threading.Semaphore(0)
     server.load("preprocessing", tokenizer_dir=repository.get_parameter(
         repository.read_config(server.repo / "preprocessing" / repository.CONFIG), "tokenizer_dir"))  # fmt: skip
