@@ -83,6 +83,13 @@ def small_engine(small_checkpoint, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def roomy_engine(small_checkpoint, tmp_path_factory) -> Path:
+    """The small model with room for a named trace."""
+    folder = tmp_path_factory.mktemp("roomy") / "engine"
+    return build_small(small_checkpoint, folder, max_input_len=128, max_seq_len=300, max_num_tokens=512)
+
+
+@pytest.fixture(scope="session")
 def tiny_llama(small_checkpoint, tmp_path_factory) -> checkpoints.Checkpoint:
     return write_tiny(small_checkpoint.path, tmp_path_factory.mktemp("tiny") / "llama")
 

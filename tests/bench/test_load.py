@@ -19,7 +19,7 @@ from inflight.errors import CourseError
 from inflight.triton import repository, telemetry
 from inflight.triton.client import Client
 from inflight.triton.server import Server
-from tests.engines import build_small, metric, wait_until
+from tests.engines import metric, wait_until
 
 pytestmark = pytest.mark.server
 
@@ -32,19 +32,7 @@ def requests(number: int, at_s=lambda index: 0.0, lengths=LENGTHS) -> list[Timed
 
 
 @pytest.fixture(scope="module")
-def engine_dir(small_checkpoint, tmp_path_factory):
-    """The small model with room for a named trace."""
-    return build_small(
-        small_checkpoint,
-        tmp_path_factory.mktemp("load") / "engine",
-        max_input_len=128,
-        max_seq_len=300,
-        max_num_tokens=512,
-    )
-
-
-@pytest.fixture(scope="module")
-def served(engine_dir, tmp_path_factory):
+def served(roomy_engine, tmp_path_factory):
     """By whether it is decoupled: a server of the small model, and the path of its iteration log."""
     folder, servers = tmp_path_factory.mktemp("served"), {}
     try:
@@ -52,7 +40,7 @@ def served(engine_dir, tmp_path_factory):
             log = folder / f"{decoupled}.jsonl"
             repo = repository.assemble(
                 folder / str(decoupled),
-                engine_dir,
+                roomy_engine,
                 decoupled_mode=decoupled,
                 apply_chat_template=False,
                 iteration_log_path=log,
@@ -280,10 +268,10 @@ def bench_load(*arguments):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_command_prints_figures_and_writes_every_file(served, engine_dir, tmp_path, stream):
+def test_the_command_prints_figures_and_writes_every_file(served, roomy_engine, tmp_path, stream):
     files = ["--csv", tmp_path / "run.csv", "--perfetto", tmp_path / "run.json"]
     what = ["--dataset", "mild", "--requests", 9, "--rate", 100, "--warm-up", 2, "--objective", "latency=60000"]
-    where = ["--url", served[stream][0].grpc_url, "--engine-dir", engine_dir]
+    where = ["--url", served[stream][0].grpc_url, "--engine-dir", roomy_engine]
     result = bench_load(*where, *what, *files, *(["--stream"] if stream else []), "--json")
     assert result.exit_code == 0, result.exception
     printed = json.loads(result.stdout)
@@ -297,13 +285,13 @@ def test_the_command_prints_figures_and_writes_every_file(served, engine_dir, tm
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_command_with_what_it_has(served, engine_dir, tmp_path, number):
+def test_a_signal_ends_the_command_with_what_it_has(served, roomy_engine, tmp_path, number):
     server = served[False][0]
     before = num_answered_in_all(server)
     what = ["--dataset", "mild", "--rate", "4", "--warm-up", "0", "--csv", str(tmp_path / "run.csv"), "--json"]
     command = [sys.executable, "-m", "inflight", "bench", "load", "--url", server.grpc_url, *what]
     process = subprocess.Popen(
-        [*command, "--engine-dir", str(engine_dir)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--engine-dir", str(roomy_engine)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     wait_until(lambda: num_answered(server) >= before + 3, "three requests are answered")
     process.send_signal(number)
@@ -314,9 +302,9 @@ def test_a_signal_ends_the_command_with_what_it_has(served, engine_dir, tmp_path
     assert "The benchmark was interrupted after " in errors and "requests answered (" in errors
 
 
-def test_a_server_that_gives_whole_answers_is_not_asked_for_pieces(served, engine_dir):
+def test_a_server_that_gives_whole_answers_is_not_asked_for_pieces(served, roomy_engine):
     url = served[False][0].grpc_url
-    result = bench_load("--url", url, "--engine-dir", engine_dir, "--dataset", "mild", "--stream")
+    result = bench_load("--url", url, "--engine-dir", roomy_engine, "--dataset", "mild", "--stream")
     assert isinstance(result.exception, CourseError) and "leave out --stream" in str(result.exception)
 
 
@@ -332,6 +320,6 @@ def test_a_server_that_gives_whole_answers_is_not_asked_for_pieces(served, engin
         (["--rate", "0"], "The rate is 0"),
     ],
 )
-def test_a_wrong_value_is_named_before_anything_starts(engine_dir, arguments, fact):
-    result = bench_load("--engine-dir", engine_dir, "--dataset", "mild", *arguments)
+def test_a_wrong_value_is_named_before_anything_starts(roomy_engine, arguments, fact):
+    result = bench_load("--engine-dir", roomy_engine, "--dataset", "mild", *arguments)
     assert isinstance(result.exception, CourseError) and fact in str(result.exception)

@@ -14,19 +14,7 @@ from inflight.cli.bench import GONE
 from inflight.cli.commands import app
 from inflight.errors import CourseError
 from tests.bench.openai_stand_in import StandIn
-from tests.engines import build_small, wait_until
-
-
-@pytest.fixture(scope="module")
-def engine_dir(small_checkpoint, tmp_path_factory):
-    """The small model with room for a named trace."""
-    return build_small(
-        small_checkpoint,
-        tmp_path_factory.mktemp("bench") / "engine",
-        max_input_len=128,
-        max_seq_len=300,
-        max_num_tokens=512,
-    )
+from tests.engines import wait_until
 
 
 @pytest.fixture
@@ -39,8 +27,8 @@ def bench(*arguments):
     return CliRunner().invoke(app, ["bench", *map(str, arguments)])
 
 
-def test_a_sweep_prints_one_object_and_keeps_its_requests(stand_in, engine_dir, tmp_path):
-    where = ["--url", f"openai:{stand_in.url}", "--engine-dir", engine_dir, "--csv", tmp_path / "rows.csv"]
+def test_a_sweep_prints_one_object_and_keeps_its_requests(stand_in, roomy_engine, tmp_path):
+    where = ["--url", f"openai:{stand_in.url}", "--engine-dir", roomy_engine, "--csv", tmp_path / "rows.csv"]
     what = ["--rates", "200,400", "--requests", 16, "--objective", "ttft=60000,latency=60000"]
     result = bench("sweep", *where, *what, "--json")
     assert result.exit_code == 0, result.exception
@@ -52,10 +40,10 @@ def test_a_sweep_prints_one_object_and_keeps_its_requests(stand_in, engine_dir, 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_sweep_with_what_it_has(stand_in, engine_dir, tmp_path, number):
+def test_a_signal_ends_a_sweep_with_what_it_has(stand_in, roomy_engine, tmp_path, number):
     path = tmp_path / "rows.csv"
     command = [sys.executable, "-m", "inflight", "bench", "sweep", "--url", f"openai:{stand_in.url}", "--csv", path]
-    what = ["--rates", "50,51", "--requests", "8", "--rounds", "200", "--engine-dir", engine_dir, "--json"]
+    what = ["--rates", "50,51", "--requests", "8", "--rounds", "200", "--engine-dir", roomy_engine, "--json"]
     process = subprocess.Popen(
         [*map(str, command), *map(str, what)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -84,8 +72,8 @@ def test_a_signal_ends_a_sweep_with_what_it_has(stand_in, engine_dir, tmp_path, 
         (["compare", "V1", "V2"], r"no way of serving called 'V2'"),
     ],
 )
-def test_a_wrong_value_is_one_sentence_before_anything_starts(engine_dir, arguments, message):
-    where = [] if arguments[0] == "compare" else ["--dataset", "mild", "--engine-dir", engine_dir]
+def test_a_wrong_value_is_one_sentence_before_anything_starts(roomy_engine, arguments, message):
+    where = [] if arguments[0] == "compare" else ["--dataset", "mild", "--engine-dir", roomy_engine]
     result = bench(*arguments, *where)
     assert isinstance(result.exception, CourseError) and re.search(message, str(result.exception))
 
