@@ -290,7 +290,7 @@ charts.table(record.exercises())
 # %% [markdown]
 # ## Your machine
 #
-# What the course needs, and what it found here; CACHE is the folder where model and engines are kept. `inflight
+# What the course needs, and what it found here; CACHE is the folder where engines are kept. `inflight
 # doctor` prints the same table in a terminal, with that folder's name.
 
 # %% tags=["nbval-ignore-output"]
