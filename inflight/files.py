@@ -37,13 +37,6 @@ def written_aside(folder: Path, what: str) -> Iterator[Path]:
         ) from error
 
 
-@contextlib.contextmanager
-def temporary(prefix: str) -> Iterator[Path]:
-    """A new folder for the time of a block, among the machine's temporary ones."""
-    with tempfile.TemporaryDirectory(prefix=prefix) as folder:
-        yield Path(folder)
-
-
 def replace_text(path: Path, text: str) -> None:
     """Write `text` beside `path` and rename it: a reader sees the old file or the new one.
 

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pandas as pd
 import psutil
@@ -175,7 +176,7 @@ def search(
         raise CourseError(f"The server has no model {model!r}. It has: {', '.join(names)}.")
     binary = perf_analyzer.find()  # before the packages, which are of no use without it
     packages = prepare()
-    with files.temporary("inflight-model-analyzer-") as scratch:
+    with TemporaryDirectory(prefix="inflight-model-analyzer-") as scratch:
         folder = Path(scratch)
         (folder / "input.json").write_text(json.dumps(input_data))
         _write_perf_analyzer(folder, binary)

@@ -14,11 +14,11 @@ import subprocess
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pandas as pd
 
 from inflight.errors import CourseError
-from inflight.files import temporary
 
 # Libraries that the binary wants, and the names under which another wheel carries them.
 LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
@@ -103,7 +103,7 @@ def sweep(
             f"The concurrency is {list(concurrency)}; with {requests} requests each must be from 1 to {requests}."
         )
     binary = find()
-    with temporary("inflight-perf-analyzer-") as scratch:
+    with TemporaryDirectory(prefix="inflight-perf-analyzer-") as scratch:
         folder = Path(scratch)
         (folder / "input.json").write_text(json.dumps(data))
         variables = environment(folder)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from inflight import engine, files, machine
+from inflight import engine, machine
 from inflight.bench.load import Sender, Sends
 from inflight.bench.openai import OpenAISender
 from inflight.checkpoint.tokenizer import load_tokenizer
@@ -90,7 +91,7 @@ def target(
         with at(url, engine_dir, stream, model) as send:
             yield send, None
         return
-    with files.temporary("inflight-bench-") as scratch:
+    with TemporaryDirectory(prefix="inflight-bench-") as scratch:
         log = Path(scratch) / "iterations.jsonl"
         repo = repository.assemble(
             Path(scratch) / "repository",

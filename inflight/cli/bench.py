@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from inflight import bench, engine, files, models, triton
+from inflight import bench, engine, models, triton
 from inflight import checkpoint as checkpoints
 from inflight.bench.names import TRACE_FILES, TRACES, WAYS
 from inflight.cli import terminal
@@ -242,7 +243,7 @@ def compare(
     build = engine.read(engine_dir).build_config
     traffic = bench.workload.Traffic(dataset, seed=seed)
     asked = traffic.requests(checkpoints.load_tokenizer(engine_dir), build, requests, terminal.tell)
-    with files.temporary("inflight-bench-") as scratch, terminal.progress("starting") as show:
+    with TemporaryDirectory(prefix="inflight-bench-") as scratch, terminal.progress("starting") as show:
         result = bench.compare.compare(
             first, second, engine_dir, asked, scratch, concurrency, rounds, checkpoint_dir, show
         )
@@ -265,7 +266,7 @@ def gpt2_command(
     """
     with terminal.progress(f"Preparing the checkpoint {checkpoint}"):
         folder = models.gpt2_checkpoint.find(checkpoint)
-    with files.temporary("inflight-bench-") as scratch, terminal.progress("Loading the checkpoint") as show:
+    with TemporaryDirectory(prefix="inflight-bench-") as scratch, terminal.progress("Loading the checkpoint") as show:
         result = bench.gpt2.bench(folder, scratch, streams, tokens, rounds, progress=show)
     result["settings"]["checkpoint"] = Path(checkpoint).name
     print_benchmark(result, as_json)
@@ -288,7 +289,7 @@ def batchers_command(
     source = checkpoints.fetch()
     with terminal.progress("Preparing the checkpoint"):
         folder = models.huggingface.folder(source)
-    with files.temporary("inflight-bench-") as scratch, terminal.progress("starting Triton") as show:
+    with TemporaryDirectory(prefix="inflight-bench-") as scratch, terminal.progress("starting Triton") as show:
         result = bench.dynamic_batching.bench(folder, scratch, rounds, requests, max_batch_size, dtype, show)
     result["settings"]["checkpoint"] = source.name
     print_benchmark(result, as_json)
@@ -307,7 +308,7 @@ def quality_command(
     """
     bench.quality.check(tokens)
     source = checkpoints.fetch(checkpoint)
-    with files.temporary("inflight-bench-") as scratch, terminal.progress("Preparing the engines") as show:
+    with TemporaryDirectory(prefix="inflight-bench-") as scratch, terminal.progress("Preparing the engines") as show:
         folders = bench.quality.engines(source, scratch, tokens, show)
         result = bench.quality.bench(source, folders, tokens, show)
     print_benchmark(result if as_json else result | {"rows": bench.quality.in_words(result["rows"])}, as_json)

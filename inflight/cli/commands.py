@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +19,7 @@ from rich.table import Table
 from rich.tree import Tree
 
 from inflight import checkpoint as checkpoints
-from inflight import engine, files, models, triton
+from inflight import engine, models, triton
 from inflight.checkpoint.sources import DEFAULT
 from inflight.cli import bench, datasets, gpt2, progress, terminal
 from inflight.cli.terminal import ENGINE_DIR, SET, console
@@ -251,9 +252,9 @@ def serve(
             "A repository that exists is served as it is: leave out --engine-dir, --set, --contract, --with-bls and "
             "--with-llama-python, or the repository."
         )
-    with files.temporary("inflight-serve-") as scratch:
+    with TemporaryDirectory(prefix="inflight-serve-") as scratch:
         repo = repo or _assemble(
-            scratch / "repository", engine_dir, values, with_llama_python, contract or NEWEST_CONTRACT, with_bls
+            Path(scratch) / "repository", engine_dir, values, with_llama_python, contract or NEWEST_CONTRACT, with_bls
         )
         with terminal.server(
             repo,
@@ -301,8 +302,10 @@ def ask(
         stream, how["stop_after_s"] = True, stop_after_ms / 1000
     if url is not None:
         return _ask(url, model, text, max_tokens, stream, how)
-    with files.temporary("inflight-ask-") as scratch:
-        repo = _assemble(scratch / "repository", None, [f"decoupled_mode={str(stream).lower()}"], model == BASELINE)
+    with TemporaryDirectory(prefix="inflight-ask-") as scratch:
+        repo = _assemble(
+            Path(scratch) / "repository", None, [f"decoupled_mode={str(stream).lower()}"], model == BASELINE
+        )
         with terminal.server(repo) as server:
             _ask(server.grpc_url, model, text, max_tokens, stream, how)
 

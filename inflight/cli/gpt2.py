@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 
-from inflight import bench, files, models, triton
+from inflight import bench, models, triton
 from inflight.cli import terminal
 from inflight.cli.terminal import console, progress_console
 from inflight.errors import CourseError
@@ -82,9 +84,9 @@ def _gpt2_server(names: list[str], checkpoint: str) -> Iterator[Server]:
             )
     with terminal.progress(f"Preparing the checkpoint {checkpoint}"):
         folder = models.gpt2_checkpoint.find(checkpoint)
-    with files.temporary("inflight-gpt2-") as scratch:
+    with TemporaryDirectory(prefix="inflight-gpt2-") as scratch:
         repo = triton.repository.assemble(
-            scratch / "repository", scratch, tuple(dict.fromkeys(names)), gpt2_checkpoint_dir=folder
+            Path(scratch) / "repository", Path(scratch), tuple(dict.fromkeys(names)), gpt2_checkpoint_dir=folder
         )
         with terminal.server(repo) as server:
             yield server

@@ -106,11 +106,6 @@ class IterationCost:
         """The whole of `plan`."""
         return self.milliseconds(plan, prompt_tokens).sum() / 1000
 
-    def latencies_s(self, plan: Schedule, prompt_tokens: float) -> pd.Series:
-        """End-to-end latency of each request: from the start to the end of the iteration after which it is answered."""
-        ends = self.milliseconds(plan, prompt_tokens).cumsum() / 1000
-        return plan.stays["answered"].map(ends)
-
 
 def iteration_cost(log: pd.DataFrame) -> IterationCost:
     """What iterations cost, from an iteration log (`telemetry.iterations`).

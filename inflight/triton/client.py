@@ -43,9 +43,8 @@ ENGINE = "tensorrt_llm"
 START_AGAIN = "in a notebook by the cell that did, in a terminal by `inflight serve`"
 SHORT_TIMEOUT_S = 10  # of what Triton answers at once: health, metadata, statistics
 GIVE_UP_S = 1  # after its client has stopped waiting, the server ends a whole answer
-MOST_REASON_BYTES = (
-    1 << 20
-)  # why a model cannot be loaded, with its traceback: more than the 8,192 that gRPC lets through
+# Why a model cannot be loaded, with its traceback: more than the 8,192 bytes that gRPC lets through.
+MOST_REASON_BYTES = 1 << 20
 UNIX = "unix:"  # in front of the path of a socket, in place of an address
 
 # In front of Triton's reasons; a connection that failed has no such thing to say.

@@ -81,9 +81,8 @@ charts.table(tensors.groupby("format")[["parameters", "bytes"]].sum().reset_inde
 # %% tags=["setup"]
 import gguf
 
-block = source.tensors["blk.0.attn_q.weight"].data[
-    0, :20
-]  # bytes, as they stand in the file
+packed = source.tensors["blk.0.attn_q.weight"].data  # bytes, as they stand in the file
+block = packed[0, :20]
 d, m = block[:4].view(np.float16).astype(float)
 q = np.concatenate([block[4:] & 15, block[4:] >> 4])  # low halves first, then high
 weights = d * q + m

@@ -60,7 +60,6 @@ def test_time_is_answers_and_prompts_by_their_cost():
     plan = schedule([3, 1], slots=2, gpt_model_type="inflight_fused_batching", at_the_start=2)
     assert COST.milliseconds(plan, prompt_tokens=20).tolist() == [20.0, 10.0, 10.0]
     assert COST.seconds(plan, prompt_tokens=20) == 0.04
-    assert COST.latencies_s(plan, prompt_tokens=20).tolist() == [0.04, 0.02]
 
 
 def log_of(*iterations):
