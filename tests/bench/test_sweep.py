@@ -15,6 +15,7 @@ from inflight.errors import CourseError
 from tests.bench.queue_theory import waits_s
 
 SERVICE_S = 0.1  # at most ten requests a second
+SLOTS = 8
 AIM = Aim(objective.parse("ttft=400"), requests=200, rounds=3)
 
 
@@ -90,6 +91,23 @@ def test_long_answers_that_are_under_way_at_the_end_are_not_over_the_limit(monke
     result = swept(monkeypatch, Aim(AIM.objective, rates=(2.0, 4.0), requests=200), load)
     assert [row["over_limit"] for row in result["rows"]] == [False, False]
     assert result["knee"] == 4.0 and result["capacity"]["measured"] is None
+
+
+def test_slots_that_fill_in_a_short_round_are_not_over_the_limit(monkeypatch):
+    """Eight slots serve five a second. Of 32 requests at three a second more sit there at the end than at the beginning."""
+
+    def load(send, requests, *_, **options):
+        run, free = OneAtATime()(send, requests, **options), [0.0] * SLOTS
+        ends = []
+        for place, request in enumerate(requests):
+            free[free.index(min(free))] = end = max(request.at_s, min(free)) + 0.5 + place / 15
+            ends.append(end)
+        return Run(run.requests.assign(last_s=ends), 0.0)
+
+    monkeypatch.setattr(sweep, "load", load)
+    result = sweep.sweep(None, make, Aim(AIM.objective, rates=(3.0, 20.0)), SLOTS)
+    assert result["rows"][0]["served_per_s_median"] < sweep.OVER * result["rows"][0]["arrived_per_s_median"]
+    assert [row["over_limit"] for row in result["rows"]] == [False, True]
 
 
 def test_where_the_first_rate_is_too_high_lower_ones_follow(monkeypatch):
