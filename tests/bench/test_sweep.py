@@ -94,7 +94,7 @@ def test_long_answers_that_are_under_way_at_the_end_are_not_over_the_limit(monke
 
 
 def test_slots_that_fill_in_a_short_round_are_not_over_the_limit(monkeypatch):
-    """Eight slots serve five a second. Of 32 requests at three a second more sit there at the end than at the beginning."""
+    """Eight slots serve five a second. At three a second more of 32 requests sit there at the end than at the start."""
 
     def load(send, requests, *_, **options):
         run, free = OneAtATime()(send, requests, **options), [0.0] * SLOTS
