@@ -19,7 +19,7 @@ from statistics import median
 
 from inflight import engine, machine
 from inflight.bench import report, targets
-from inflight.bench.load import Run, Sender, Sends, Timing, load
+from inflight.bench.load import Run, Sender, Sends, Timing, load, warm_up
 from inflight.bench.names import ENSEMBLE, IN_PROCESS, WAYS
 from inflight.bench.turns import Progress, ratio, result, silent, take_turns
 from inflight.bench.workload import TimedRequest
@@ -48,7 +48,7 @@ def compare(
     checkpoint_dir: str | Path | None = None,
     progress: Progress = silent,
 ) -> dict:
-    """Send the same requests both ways in turns, after one round that is not counted.
+    """Send the same requests both ways in turns; before each turn one request, which is not counted.
 
     Parameters
     ----------
@@ -84,6 +84,7 @@ def compare(
             {name: lambda send=send: _turn(send, requests, concurrency) for name, send in senders.items()},
             rounds,
             progress,
+            warm_up=False,
         )
     figures = {name: [report.summary(run) for run in runs] for name, runs in turns.items()}
     settings = {
@@ -168,8 +169,8 @@ def _switched(server: Server, name: str, send: Sends) -> Sends:
 def _turn(ready: Callable[[], Sends], requests: list[TimedRequest], concurrency: int | None) -> Run:
     """One run of the requests, in which every one was answered."""
     send = ready()
-    load(send, requests[:1], timed=False).whole()  # what was just loaded takes longer at its first request
-    run = load(send, requests, concurrency, closed=concurrency is not None).whole()
+    warm_up(send, requests, 1)  # what was just loaded takes longer at its first request
+    run = load(send, requests, concurrency).whole()
     asked, came = run.requests["max_tokens"].sum(), run.requests["output_len"].sum()
     if came < FEWEST * asked:
         raise CourseError(

@@ -12,8 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import cycle, islice
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import pandas as pd
@@ -25,7 +24,7 @@ from inflight.triton.client import Client
 from inflight.triton.repository.layout import BASELINE
 
 NEVER = -1  # an end id that no token has: answers are exactly as long as asked for
-MOST_UNDER_WAY = 512  # threads of a load without a limit of its own
+MOST_UNDER_WAY = 512  # threads of an open loop
 ENDING_S = 0.5  # that requests under way have to end when the run is over early
 
 COLUMNS = [
@@ -229,12 +228,11 @@ def sender(
 
 
 def warm_up(send: Sends, requests: list[TimedRequest], number: int) -> None:
-    """Send `number` of `requests` at once, and again from the first if there are fewer; nothing is kept of them.
+    """Send the first `number` of `requests` at once; nothing is kept of them.
 
     What an engine does once, at its first requests, is not part of a measurement then. Raises as `Run.whole`.
     """
-    if number:
-        load(send, list(islice(cycle(requests), number)), timed=False).whole()
+    load(send, [replace(request, at_s=0.0) for request in requests[:number]]).whole()
 
 
 class Clock:
@@ -254,8 +252,6 @@ def load(
     requests: list[TimedRequest],
     concurrency: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
-    timed: bool = True,
-    closed: bool = False,
     clock: Clock | None = None,
 ) -> Run:
     """Send every request when it is due, and wait for all answers.
@@ -264,9 +260,9 @@ def load(
     stalls, or a client that cannot keep up, makes later requests wait, and their users with them. (To count from the
     sending leaves those waits out, just where they are longest: "coordinated omission".)
 
-    In an open loop (`closed` false) a request is due at its time, whatever has become of others; one that finds
-    `concurrency` others under way is sent late. In a closed loop there are `concurrency` users, and a request is due as
-    soon as one of them has the answer to the one before.
+    This is an open loop: a request is due at its time, whatever has become of others; one that finds `MOST_UNDER_WAY`
+    others under way is sent late. With a `concurrency` the loop is closed: there are so many users, and a request is
+    due as soon as one of them has the answer to the one before.
 
     Parameters
     ----------
@@ -274,13 +270,9 @@ def load(
         A `Sender`, or another.
     requests : list of TimedRequest
     concurrency : int, optional
-        Most requests under way at any time; by default `MOST_UNDER_WAY`.
+        Users of a closed loop, in which no request waits for its `at_s`.
     progress : callable, optional
         Called with the number of requests that are done, and of all, whenever one is.
-    timed : bool
-        Whether a request waits for its `at_s`; if not, all are due at the start.
-    closed : bool
-        Whether the loop is closed; no request waits for its `at_s` then.
     clock : Clock, optional
         That of the times that `send` gives; by default the machine's own.
 
@@ -300,7 +292,7 @@ def load(
         raise CourseError("There is no request to send: give at least one.")
     if concurrency is not None and concurrency < 1:
         raise CourseError(f"The concurrency is {concurrency}; it must be at least 1.")
-    run = _Load(send, requests, progress, timed, closed, clock or Clock())
+    run = _Load(send, requests, progress, concurrency is not None, clock or Clock())
     number = min(len(requests), concurrency or MOST_UNDER_WAY)
     users = [threading.Thread(target=run.work, name=f"load {user}", daemon=True) for user in range(number)]
     interrupt = None
@@ -327,13 +319,12 @@ class _Load:
         send: Sends,
         requests: list[TimedRequest],
         progress: Callable[[int, int], None],
-        timed: bool,
         closed: bool,
         clock: Clock,
     ):
         self._send, self._requests, self._progress, self._clock = send, requests, progress, clock
         self._closed = closed
-        self._due_s = [request.at_s if timed and not closed else 0.0 for request in requests]
+        self._due_s = [0.0 if closed else request.at_s for request in requests]
         self._next = iter(sorted(range(len(requests)), key=self._due_s.__getitem__))
         self._rows: dict[int, dict] = {}
         self._lock, self._looking = threading.Lock(), threading.Lock()
