@@ -472,7 +472,7 @@ from inflight.notebook import catch_up
 
 catch_up("02", "Turn the knob")
 
-editor = widgets.ConfigEditor(llm, "tensorrt_llm", server)
+editor = widgets.ConfigEditor(server, "tensorrt_llm")
 display(editor)
 for value in ("many", "64"):
     said = editor.apply(max_tokens_in_paged_kv_cache=value)

@@ -69,6 +69,6 @@ def test_text_that_is_no_config_is_refused_with_its_place_and_its_field(fragment
 
 def test_the_editor_puts_the_file_back_and_says_tritons_reason(server, config):
     before = config.read_text()
-    editor = ConfigEditor(server.repo, "batch-cost", server, ["dynamic_batching.preferred_batch_size"])
+    editor = ConfigEditor(server, "batch-cost", ["dynamic_batching.preferred_batch_size"])
     said = editor.apply(**{"dynamic_batching.preferred_batch_size": "16"})
     assert "Refused; the file is as it was." in said and "preferred size" in said and config.read_text() == before
