@@ -76,8 +76,10 @@ class Dashboard(Panel):
         self.controls, self._work = controls, work
         self._server = None if server is None else session.held(server)
         self.frame: Frame | None = None
-        self._stopping, self._thread, self._error, self._runs = threading.Event(), threading.Thread(), None, 0
-        self._doing, self._seconds = "", 0.0
+        # An event, for a thread whose `join` was interrupted counts as ended (Python's issue 45274).
+        self._stopping, self._ended = threading.Event(), threading.Event()
+        self._ended.set()
+        self._error, self._runs, self._doing, self._seconds = None, 0, "", 0.0
         self.run_button = ipywidgets.Button(description="Run", icon="play", button_style="primary")
         self.stop_button = ipywidgets.Button(description="Stop", icon="stop", disabled=True)
         self.picture = LiveFigure() if picture is None else picture
@@ -128,21 +130,20 @@ class Dashboard(Panel):
 
     def wait(self) -> None:
         """Wait until the run, if there is one, has ended."""
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._ended.wait()
 
     def _start(self) -> None:
         if self.run_button.disabled:  # a second click that was on its way when the first arrived
             return
         self._set_running(True)
         self._stopping.clear()
+        self._ended.clear()
         self._runs += 1
         self._error, self._seconds = None, 0.0
         self._say("Running")
         values = {name: control.value for name, control in self.controls.items()}
         # The kernel hears the Stop button only when no callback runs: the work needs a thread of its own.
-        self._thread = threading.Thread(target=self._follow, args=(values,), name="dashboard", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._follow, args=(values,), name="dashboard", daemon=True).start()
 
     def _set_running(self, running: bool) -> None:
         self.run_button.disabled, self.stop_button.disabled = running, not running
@@ -164,6 +165,7 @@ class Dashboard(Panel):
             self.status.value = f"<b>Unexpected {type(error).__name__}.</b> {html.escape(str(error))}"
         finally:
             self._set_running(False)
+            self._ended.set()
 
     def _say(self, doing: str) -> None:
         """What the run does now; the seconds since its start are counted beside it."""
