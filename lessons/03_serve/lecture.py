@@ -453,7 +453,8 @@ def executions():
 
 
 rows = []
-for case, (send, num_users) in cases.items():
+for case in progress.over(cases, "Once more"):
+    send, num_users = cases[case]
     before = telemetry.settled(executions)
     counted = measure(send, num_users)
     calls = telemetry.settled(executions) - before
