@@ -135,6 +135,17 @@ def test_a_failing_cell_is_named_and_the_copy_kept(tmp_path):
     assert "ZeroDivisionError" in (tmp_path / "out" / "00_start.ipynb").read_text()
 
 
+def test_a_course_error_is_shown_as_its_sentence(tmp_path):
+    write(
+        tmp_path / "notebooks", "00_start", "from inflight import CourseError\nraise CourseError('Take a larger one.')"
+    )
+    with pytest.raises(CourseError, match=r"cell \[1\] .* failed with CourseError: Take a larger one"):
+        execution.run(None, tmp_path / "out", tmp_path / "notebooks")
+    copy = nbformat.read(tmp_path / "out" / "00_start.ipynb", as_version=4)
+    [error] = [output for cell in copy.cells for output in cell.get("outputs", []) if output.output_type == "error"]
+    assert error.traceback == ["CourseError: Take a larger one."]
+
+
 def test_a_dead_kernel_is_named(tmp_path):
     write(tmp_path / "notebooks", "00_start", "import os\nos._exit(3)")
     with pytest.raises(CourseError, match=r"00_start, cell \[1\] `import os` failed with the end of its kernel"):

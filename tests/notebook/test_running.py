@@ -36,7 +36,7 @@ def test_a_server_that_the_notebook_has_forgotten_ends_and_its_widget_says_what_
     del server  # as a notebook does that runs a second time
     gc.collect()
     wait_until(lambda: not folder.exists(), "the forgotten server has ended")
-    assert "Run the cell that starts it" in editor.apply(item_ms="7")
+    assert "Run the cell that starts the server" in editor.apply(item_ms="7")
 
 
 def test_an_attached_server_is_neither_stopped_nor_started(small_server, capsys):
