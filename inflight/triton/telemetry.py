@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from inflight.engine.config import IterationStats
 from inflight.errors import CourseError
-from inflight.triton.client import Refused, get_json, get_text
+from inflight.triton.client import UNIX, Refused, errors, get_json, http_client
 
 STAY = ["request", "slot", "first", "last", "prompt_until"]
 COLUMNS = ["name", "model", "label", "value", "type"]
@@ -110,7 +110,8 @@ def page(url: str) -> str:
     CourseError
         Nobody answers there.
     """
-    return get_text(url)
+    with errors(url), http_client(url) as http:
+        return http.get("/metrics" if url.startswith(UNIX) else url).text
 
 
 def metrics_with(url: str, label: str, value: float) -> pd.DataFrame:

@@ -6,6 +6,7 @@ from inflight.errors import CourseError
 from inflight.notebook.widgets import ConfigEditor
 from inflight.triton import repository
 from inflight.triton.server import Server
+from tests.engines import is_ready
 
 pytestmark = pytest.mark.server
 
@@ -44,13 +45,13 @@ def test_tritons_reason_is_told_and_the_model_goes_on(server, config, fragment):
     repository.edit(server.repo, "batch-cost", fragment)
     with pytest.raises(CourseError, match=f"'batch-cost' could not be loaded: .*{REFUSED[fragment]}"):
         server.load("batch-cost")
-    assert server.is_ready()
+    assert is_ready(server)
 
 
 def test_values_that_do_not_fit_together_are_told_too(server):
     with pytest.raises(CourseError, match="default priority level"):
         server.load("batch-cost", **{"dynamic_batching.priority_levels": 2})
-    assert server.is_ready()
+    assert is_ready(server)
 
 
 @pytest.mark.parametrize(

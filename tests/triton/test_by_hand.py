@@ -10,8 +10,8 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from inflight.errors import CourseError
-from inflight.triton import server as servers
 from inflight.triton import tritonserver
+from inflight.triton.server import running
 
 pytestmark = pytest.mark.server
 
@@ -84,22 +84,21 @@ def test_it_listens_on_this_machine_alone(printed):
 
 
 def test_a_port_that_is_named_is_taken(tmp_path, capsys):
-    taken = servers.Server.by_hand([f"--model-repository={write(tmp_path / 'repo')}", EXPLICIT, "--http-port=70000"])
     with pytest.raises(CourseError, match="The http port 70000 is not a port number"):
-        taken.start()
+        tritonserver([f"--model-repository={write(tmp_path / 'repo')}", EXPLICIT, "--http-port=70000"])
 
 
 def test_a_model_that_cannot_be_loaded_is_told_in_tritons_words(tmp_path, capsys):
     repo = write(tmp_path / "repo", config=CONFIG.replace("python", "pyton"))
     with pytest.raises(CourseError, match="unable to find backend library for backend 'pyton'"):
         tritonserver([f"--model-repository={repo}", EXPLICIT, "--load-model=*", "--disable-auto-complete-config"])
-    assert not [server for server in servers.running() if server.repo == repo]
+    assert not [server for server in running() if server.repo == repo]
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([EXPLICIT], "There is no --model-repository among the arguments"),
+        ([EXPLICIT], "--model-repository=: there is no such folder"),
         (["--model-repository=/nowhere/at/all"], "there is no such folder"),
         (["--model-repository", "."], "--model-repository=: there is no such folder|no argument of tritonserver"),
         (["model-repository=."], "is no argument of tritonserver. Write --name=value"),

@@ -199,11 +199,6 @@ def test_metadata(client):
     assert engine_outputs >= {"output_ids", "sequence_length"}
 
 
-def test_decoupled(grpc, whole_server):
-    assert grpc.is_decoupled("tensorrt_llm") is True
-    assert Client(whole_server.grpc_url).is_decoupled("tensorrt_llm") is False
-
-
 # Clients that know only tensor names ----------------------------------------------------------------------------------
 
 

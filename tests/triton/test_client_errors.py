@@ -19,7 +19,6 @@ from inflight.triton.client import (
     ServerGone,
     course_error,
     get_json,
-    get_text,
     is_ok,
     text,
 )
@@ -67,7 +66,7 @@ def test_nobody_there_is_told_by_every_call():
     url = "http://127.0.0.1:1"
     for call in (
         lambda: get_json(url, "/v2"),
-        lambda: get_text(f"{url}/metrics"),
+        lambda: telemetry.page(f"{url}/metrics"),
         lambda: Client(url).ask("Hello"),
         lambda: Client("127.0.0.1:1").stream("Hello").read(),
         lambda: telemetry.statistics(url, "model"),

@@ -16,7 +16,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from inflight.errors import CourseError
 from inflight.triton import keys, records, repository, telemetry
 from inflight.triton.attached import Address
-from inflight.triton.client import Client, Connection, Refused
+from inflight.triton.client import Client, Connection
 from inflight.triton.repository import RUNNING_SUM
 from inflight.triton.server import PRIVATE, Server
 from tests.engines import start_python
@@ -171,12 +171,6 @@ def test_a_program_of_the_user_finds_it_by_the_address_alone(server):
     for url in (server.http_url, server.grpc_url, server.http_url.replace("127.0.0.1", "localhost")):
         assert start_python(script, url).communicate(timeout=60)[0].split() == [key(server)] * 2
     assert keys.headers("http://127.0.0.1:9") == {}
-
-
-def test_a_request_without_the_key_is_told_why_it_is_refused(server, monkeypatch):
-    monkeypatch.setattr(keys, "headers", lambda url: {})
-    with pytest.raises(Refused, match="only for the user who started it"):
-        server.models()
 
 
 # Private --------------------------------------------------------------------------------------------------------------

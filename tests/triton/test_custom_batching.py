@@ -131,16 +131,6 @@ def test_the_volume_and_not_the_number_fills_a_batch(volume, server, batches):
     assert large.loc[large["work"] >= 30, "size"].tolist() == [1, 1]  # more than the limit: a batch of its own
 
 
-def test_without_a_limit_nothing_is_limited(volume, server, batches):
-    path = server.repo / MODEL / repository.CONFIG
-    config = repository.read_config(path)
-    del config.parameters["max_volume"]
-    repository.write_config(config, path)
-    set_library(server, volume)
-    assert batches([9] * 24)["size"].max() == MAX_BATCH_SIZE
-    assert library_in_use(server) == str(volume)
-
-
 def test_a_batch_that_may_grow_is_counted_anew(volume, server, batches):
     """What volume.c warns of: requests that trickle in while the model is busy are each the first of a new count."""
     repository.edit(server.repo, MODEL, "dynamic_batching { }", fixed_ms=1000)
@@ -148,15 +138,6 @@ def test_a_batch_that_may_grow_is_counted_anew(volume, server, batches):
     assert batches([10] * 6, interval_s=0.03)["work"].max() > MAX_VOLUME
     repository.edit(server.repo, MODEL, CLOSED_BATCHES)
     assert batches([10] * 6, interval_s=0.03)["work"].max() <= MAX_VOLUME
-
-
-def test_without_a_dynamic_batcher_it_is_not_asked(volume, server, batches):
-    path = server.repo / MODEL / repository.CONFIG
-    config = repository.read_config(path)
-    config.ClearField("dynamic_batching")
-    repository.write_config(config, path)
-    set_library(server, volume)
-    assert set(batches([1] * 12)["size"]) == {1}
 
 
 # What is refused, by the check and by Triton --------------------------------------------------------------------------

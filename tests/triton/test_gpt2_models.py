@@ -208,12 +208,6 @@ def test_the_simple_model_finishes_one_before_it_begins_the_other(server, new_pa
     assert first_ends < second_begins
 
 
-def test_the_iterative_model_streams_both_at_once(server, begun, expected, new_passes):
-    for prompt, each in zip(PROMPTS[:2], begun(*PROMPTS[:2])):
-        assert each.wait_for(20).pieces[:20] == expected(prompt, 20)
-    assert telemetry.passes(new_passes()).groupby("iteration")["sequence"].nunique().max() == 2
-
-
 # Slots and places -----------------------------------------------------------------------------------------------------
 
 
@@ -276,13 +270,6 @@ def test_what_is_refused_in_one_sentence(server, model, text, parameters, name):
     assert "Traceback" not in refused.error and "\n" not in refused.error
 
 
-@pytest.mark.parametrize("model", GPT2)
-def test_two_texts_in_a_request_are_refused(server, model):
-    refused = Stream(server).send(model, ["a", "b"])
-    assert refused.read() == [] and refused.error
-    assert len(ask(server, model, PROMPTS[0], 2)) == 2, "the server goes on"
-
-
 def test_a_sequence_that_its_client_ends_is_refused(server):
     """Triton would lose it at the first rescheduling, and the client would wait for ever."""
     refused = Stream(server).send("iterative-gpt2", PROMPTS[0], sequence_id=7, sequence_start=True, sequence_end=True)
@@ -325,25 +312,6 @@ def test_a_full_cache_lets_wait(server, begun, expected, new_passes):
     first.close()
     assert third.read() == expected(PROMPTS[2], 24)
     assert set(telemetry.passes(new_passes())["slot"]) == {0, 1}
-
-
-def test_with_oldest_the_third_waits_in_triton(server, begun, expected, new_passes):
-    server.load("iterative-gpt2", **{CANDIDATES: 2, IDLE: 600_000_000})
-    first, second = begun(*PROMPTS[:2], lengths=(LONG, 2 * LONG))
-    third = stream(server, "iterative-gpt2", PROMPTS[2], 24)
-    assert (len(first.read()), third.read(), len(second.read())) == (LONG, expected(PROMPTS[2], 24), 2 * LONG)
-    log = new_passes()
-    assert (log["waiting"] == 0).all(), "the model does not see who waits"
-    one, other, (third_begins, _) = spans(log)
-    assert max(one[0], other[0]) < min(one[1], other[1]) < third_begins
-
-
-def test_with_oldest_a_place_that_is_lost_comes_back_when_it_idles(server, expected):
-    server.load("iterative-gpt2", **{CANDIDATES: 2, IDLE: 4_000_000})
-    vanish(server)
-    vanish(server)
-    assert ask(server, "iterative-gpt2", PROMPTS[1], 8) == expected(PROMPTS[1], 8)
-    wait_until(lambda: is_empty(server), "every slot is free again")
 
 
 def test_a_model_that_is_unloaded_ends_in_order(server):
