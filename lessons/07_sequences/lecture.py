@@ -107,7 +107,9 @@ def converse(who, **marks):
                 marks = {"sequence_id": who, "sequence_start": value == 1}
                 marks["sequence_end"] = value == 4
             sums.append(
-                int(connection.infer("adder", arrays, 30, **marks).as_numpy("sum")[0, 0])
+                int(
+                    connection.infer("adder", arrays, 30, **marks).as_numpy("sum")[0, 0]
+                )
             )
     return sums
 

@@ -7,7 +7,6 @@ import pytest
 
 from inflight.bench import dynamic_batching
 from inflight.errors import CourseError
-from inflight.lessons.batchers import perf_analyzer
 from inflight.models import huggingface
 from inflight.models.embedding import Embedder
 from inflight.triton import repository, telemetry
