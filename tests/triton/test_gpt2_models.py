@@ -11,6 +11,7 @@ import pytest
 import tritonclient.grpc as triton
 
 from inflight.errors import CourseError
+from inflight.lessons.iterative_gpt2 import executions, passes
 from inflight.models import gpt2, gpt2_checkpoint
 from inflight.triton import repository, telemetry
 from inflight.triton.repository import GPT2
@@ -54,7 +55,7 @@ def new_passes(server):
     """Function that gives the executions that a model has logged since the test began."""
     paths = {model: server.repo.parent / model for model in GPT2}
     starts = {model: path.stat().st_size for model, path in paths.items()}
-    return lambda model="iterative-gpt2": telemetry.executions(paths[model], starts[model])
+    return lambda model="iterative-gpt2": executions(paths[model], starts[model])
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +199,7 @@ def test_over_http_too(server, expected, model):
 
 def spans(log):
     """First and last forward pass of each sequence, in the order of their beginnings."""
-    return telemetry.passes(log).groupby("sequence")["iteration"].agg(["min", "max"]).sort_values("min").to_numpy()
+    return passes(log).groupby("sequence")["iteration"].agg(["min", "max"]).sort_values("min").to_numpy()
 
 
 def test_the_simple_model_finishes_one_before_it_begins_the_other(server, new_passes):
@@ -241,7 +242,7 @@ def test_clients_that_close_at_once_leave_their_places(server, expected):
 def test_whoever_has_an_answer_finds_it_in_the_log(server, new_passes, model, has_cache):
     assert [len(ask(server, model, PROMPTS[0], 8)) for _ in range(2)] == [8, 8]
     log = new_passes(model)
-    rows = telemetry.passes(log)
+    rows = passes(log)
     prompt = rows["length"][0] - 1
     assert rows["sequence"].tolist() == [1] * 8 + [2] * 8 and rows["start"].tolist() == ([True] + [False] * 7) * 2
     assert rows["length"].tolist() == [prompt + token for token in range(1, 9)] * 2
@@ -311,7 +312,7 @@ def test_a_full_cache_lets_wait(server, begun, expected, new_passes):
     assert third.pieces == []
     first.close()
     assert third.read() == expected(PROMPTS[2], 24)
-    assert set(telemetry.passes(new_passes())["slot"]) == {0, 1}
+    assert set(passes(new_passes())["slot"]) == {0, 1}
 
 
 def test_a_model_that_is_unloaded_ends_in_order(server):

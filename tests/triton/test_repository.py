@@ -158,7 +158,6 @@ ENSEMBLE, ENGINE, BEFORE = (f"{name}/config.pbtxt" for name in ("ensemble", "ten
         (ENGINE, '"inflight_fused_batching"', '"V9"', ["parameters.gpt_model_type", "'V9'", "V1"]),
         (ENGINE, 'string_value: "100"', 'string_value: "0"', ["_period_ms", "'0'", "at least 1"]),
         (ENGINE, 'name: "tensorrt_llm"', 'name: "engine"', ["'engine'"]),
-        (ENGINE, "data_type: TYPE_INT32", "", ["input_ids", "data_type"]),
         (BEFORE, '"/engines/llama"', '""', ["parameters.tokenizer_dir"]),
         (ENSEMBLE, 'model_name: "tensorrt_llm"', 'model_name: "tensorrt"', ["step[1]", "'tensorrt'", "preprocessing"]),
         (
