@@ -37,51 +37,20 @@ def parse(text: str, file: str = CONFIG) -> ModelConfig:
 
 
 def _parse_reason(error: str, text: str) -> str:
-    """Protobuf's complaint, in a sentence that says what to do."""
-    place = re.match(r"(\d+):(\d+) : ", error)
-    where = f"line {place[1]}, column {place[2]}: " if place else ""
-    line = text.splitlines()[int(place[1]) - 1] if place and int(place[1]) <= len(text.splitlines()) else ""
-    field = re.search(r"(\w+)\s*:[\s\[]*$", line[: int(place[2]) - 1]) if place else None
-    where += f"{field[1]}: " if field else ""
-    variable = VARIABLE.search(line)
-    if variable:
-        return f"{where}the variable ${{{variable[1]}}} is not filled. Give it a value when assembling."
-    unknown = re.search(r'Message type "([\w.]+)" has no field named "(\w+)"', error)
-    if unknown:
-        return f"{where}{_unknown_field(*unknown.groups())}"
-    both = re.search(r'Field "(\w+)" is specified along with field "(\w+)"', error)
-    if both:
-        return f"{where}{both[1]} and {both[2]} exclude each other: only one of them can be chosen. Take one out."
-    value = re.search(r'Enum type "([\w.]+)" has no value named (\w+)', error)
-    if value:
-        names = ModelConfig.DESCRIPTOR.file.pool.FindEnumTypeByName(value[1]).values_by_name
-        return (
-            f"{where}there is no {value[1].rpartition('.')[2]} {value[2]}, only {', '.join(names)}. Correct this line."
-        )
-    reason = error.split(" : ", 1)[-1].splitlines()[0].strip(".'")
-    return f"{where}{reason.rpartition(chr(39) + ': ')[2]}. Correct this line."
-
-
-def _unknown_field(message: str, name: str) -> str:
-    """What to do about a field that a message of this type does not have."""
-    whole = ModelConfig.DESCRIPTOR
-    known = [field.name for field in whole.file.pool.FindMessageTypeByName(message).fields]
-    near = difflib.get_close_matches(name, known, 1)
-    if message == whole.full_name:
-        said = f"there is no field {name!r}."
-    else:
-        said = f"there is no field {name!r} inside of {_as_field(message)}, only {', '.join(known)}."
-    if near:
-        return f"{said} Did you mean {near[0]!r}?"
-    if message != whole.full_name and name in whole.fields_by_name:
-        return f"{said} Close the brace of what stands before it: {name!r} belongs to the whole config."
-    return said
-
-
-def _as_field(message: str) -> str:
-    """The name of the field that holds such a message: "inference.ModelInstanceGroup" -> "instance_group"."""
-    name = message.rpartition(".")[2].removeprefix("Model").removesuffix("Entry")  # of a map: ParametersEntry
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    """Protobuf's complaint, "line:column : what", in a sentence that says what to do."""
+    place, _, what = error.partition(" : ")
+    number, _, column = place.partition(":")
+    where = f"line {number}, column {column}: " if number.isdecimal() else ""
+    line = dict(enumerate(text.splitlines(), 1)).get(int(number)) if where else None
+    if line and (variable := VARIABLE.search(line)):
+        return f"{where}the variable {variable[0]} is not filled. Give it a value when assembling."
+    if unknown := re.search(r'Message type "([\w.]+)" has no field named "(\w+)"', error):
+        message, name = unknown.groups()
+        known = [field.name for field in ModelConfig.DESCRIPTOR.file.pool.FindMessageTypeByName(message).fields]
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known)}."
+        return f"{where}there is no field {name!r} here. {hint}"
+    return f"{where}{what.splitlines()[0].strip('.')}. Correct this line."
 
 
 def read_config(path: str | Path) -> ModelConfig:
