@@ -8,9 +8,10 @@ from inflight.bench import workload
 from inflight.errors import CourseError
 from inflight.lessons.batchers import batch_run
 from inflight.lessons.batchers.batch_run import QUEUE_FULL, TIMED_OUT, Arrival, at
+from inflight.notebook.widgets import ConfigEditor
 from inflight.triton import repository
 from inflight.triton.server import Server
-from tests.engines import metric, wait_until
+from tests.engines import is_ready, metric, wait_until
 
 pytestmark = pytest.mark.server
 
@@ -158,6 +159,39 @@ def test_a_thousand_requests_at_a_short_queue_with_time_outs_are_all_accounted_f
     assert "" in messages
     assert outcome.statistics.succeeded + outcome.statistics.failed + messages.count(QUEUE_FULL) == 1000
     wait_until(lambda: rejected() - before == messages.count(TIMED_OUT), "the metrics count the time-outs")
+
+
+# What Triton refuses --------------------------------------------------------------------------------------------------
+
+REFUSED = {  # part of a config, and a fact of Triton's reason
+    "dynamic_batching { preferred_batch_size: [ 4, 16 ] }": "preferred size must be <= max batch size",
+    "dynamic_batching { priority_levels: 2 default_priority_level: 3 }": r"range \[1, 2\]",
+    "sequence_batching { direct { minimum_slot_utilization: 1.5 } }": "minimum slot utilization",
+}
+
+
+@pytest.fixture
+def config(server):
+    """The model's file, which is as it was after the test."""
+    path = server.repo / MODEL / repository.CONFIG
+    before = path.read_text()
+    yield path
+    path.write_text(before)
+
+
+@pytest.mark.parametrize("fragment", REFUSED)
+def test_tritons_reason_is_told_and_the_model_goes_on(server, config, fragment):
+    repository.edit(server.repo, MODEL, fragment)
+    with pytest.raises(CourseError, match=f"'batch-cost' could not be loaded: .*{REFUSED[fragment]}"):
+        server.load(MODEL)
+    assert is_ready(server)
+
+
+def test_the_editor_puts_the_file_back_and_says_tritons_reason(server, config):
+    before = config.read_text()
+    editor = ConfigEditor(server.repo, MODEL, server, ["dynamic_batching.preferred_batch_size"])
+    said = editor.apply(**{"dynamic_batching.preferred_batch_size": "16"})
+    assert "Refused; the file is as it was." in said and "preferred size" in said and config.read_text() == before
 
 
 # Followed while it runs -----------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import base64
 import json
 import os
-import signal
 import stat
 from pathlib import Path
 
@@ -250,22 +249,3 @@ def test_a_server_with_open_control_takes_no_key(repo):
         assert not is_refused(one.http_url, HTTP_CONTROL[0])
         assert not is_refused_by_grpc(one.grpc_url, "RepositoryIndex")
         one.load(MODEL)
-
-
-@pytest.mark.parametrize(
-    "option, told",
-    [
-        ("--open-control", "control  open: any user of this machine can load models, and so run code as you"),
-        ("--private", "private  on sockets that only you can open: curl --unix-socket PATH http://localhost/v2"),
-        ("--not-private", "control  takes a key: curl -H 'inflight-key: "),
-    ],
-)
-def test_serve_tells_who_may_do_what(repo, option, told):
-    script = "from inflight.cli.commands import app; app()"
-    with start_python(script, "serve", repo, option, env={**os.environ, "COLUMNS": "300"}) as serving:
-        try:
-            lines = list(iter(serving.stdout.readline, "Ctrl-C stops the server.\n"))
-            assert told in lines[-1]
-        finally:
-            serving.send_signal(signal.SIGINT)
-            serving.communicate(timeout=300)

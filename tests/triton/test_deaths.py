@@ -102,6 +102,3 @@ def test_an_engine_without_room_in_memory_is_refused_before_it_is_loaded(small_e
     monkeypatch.setattr(executor, "load_model", lambda _: pytest.fail("something was loaded"))
     with pytest.raises(CourseError, match=r"needs .* MB of weights and .* MB of KV cache .* are available"):
         executor.Executor.load(small_engine)
-
-
-# Waiting --------------------------------------------------------------------------------------------------------------
