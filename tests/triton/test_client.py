@@ -182,7 +182,7 @@ def test_nobody_there():
 
 @pytest.mark.parametrize("ask", [Client.ask_tokens, lambda *request: Client.stream_tokens(*request).read()])
 def test_tokens_over_http_are_refused(ask):
-    with pytest.raises(CourseError, match="Tokens go over gRPC: make the client with the host:port of gRPC, not with"):
+    with pytest.raises(CourseError, match="is an address for HTTP, and here gRPC is needed"):
         ask(Client("http://127.0.0.1:1"), [1], 1)
 
 

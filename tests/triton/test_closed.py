@@ -238,7 +238,7 @@ def test_private_and_open_are_not_to_be_had_together(repo, monkeypatch):
     with pytest.raises(CourseError, match="cannot be private and its control open"):
         Server(repo, private=True, open_control=True)
     monkeypatch.setenv(PRIVATE, "1")
-    with pytest.raises(CourseError, match="INFLIGHT_PRIVATE is set here"):
+    with pytest.raises(CourseError, match="INFLIGHT_PRIVATE is set"):
         Server(repo, open_control=True)
     assert not Server(repo, private=False, open_control=True).private
 
