@@ -55,7 +55,7 @@ TEXTS = [
     b"\xff",
 ]
 WHOLE = [0, 1, 2, 5, 8, 1023, 1024, 49152, -1, 2**31 - 1, -(2**31), 2**63 - 1]
-REAL = [0.0, 0.5, 1.0, 1.5, -1.0, 1e30, float("nan"), float("inf")]
+REAL = [0.0, 0.5, 1.0, 1.5, -1.0, 6e4, float("nan"), float("inf")]
 SIZES = [0, 3, 10**6, 2**32, -1]  # of a dimension that is wrong; not what wraps, which SECURITY.md names
 # Of these, most values are such that the request is computed.
 USUAL = {
