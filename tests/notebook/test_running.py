@@ -2,6 +2,7 @@
 
 import gc
 
+import psutil
 import pytest
 
 from inflight.errors import CourseError
@@ -32,10 +33,10 @@ def test_the_last_cell_says_what_runs_and_when_nothing_does(small_server, capsys
 def test_a_server_that_the_notebook_has_forgotten_ends_and_its_widget_says_what_to_do(small_server):
     server = small_server().start()
     editor = ConfigEditor(server, repository.BATCH_COST)
-    folder = server._way.folder
+    process = psutil.Process(server.pid)
     del server  # as a notebook does that runs a second time
     gc.collect()
-    wait_until(lambda: not folder.exists(), "the forgotten server has ended")
+    wait_until(lambda: not process.is_running(), "the forgotten server has ended")
     assert "Run the cell that starts the server" in editor.apply(item_ms="7")
 
 
