@@ -36,6 +36,8 @@ AS_JSON = typer.Option("--json", help="One JSON object instead of a table.")
 
 WARM_UP_REQUESTS = 16  # before a load; they are not counted
 
+ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
+
 # Commands that went -> what does it now; for one release.
 GONE = {
     "serving-tax": "inflight bench compare in-process ensemble --dataset mild --concurrency 8",
@@ -280,14 +282,16 @@ def quality_command(
     terminal.finish()
 
 
-def _gone(name: str, instead: str) -> None:
-    @app.command(name, hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-    def command() -> None:
-        raise CourseError(f"inflight bench {name} is no command any more. What does it now: {instead}.")
+def gone(group: typer.Typer, command: str, instead: str) -> None:
+    """Have a command that went say what does it now."""
+
+    @group.command(command.split()[-1], hidden=True, context_settings=ANYTHING)
+    def _gone() -> None:
+        raise CourseError(f"{command} is no command any more. What does it now: {instead}.")
 
 
 for _name, _instead in GONE.items():
-    _gone(_name, _instead)
+    gone(app, f"inflight bench {_name}", _instead)
 
 
 # Printing -------------------------------------------------------------------------------------------------------------

@@ -28,6 +28,12 @@ from inflight.errors import CourseError
 from inflight.triton.repository.layout import BASELINE, BLS, NEWEST_CONTRACT, OLDEST_CONTRACT, PIPELINE
 
 NONE = "none"  # on the command line, for None
+# Commands that went -> what does it now; for one release.
+GONE = {
+    "accept": "nothing, as an engine's folder is loaded as it is",
+    "fetch": "set-up installs the course's model; inflight build --checkpoint takes any other as it is, by its path "
+    "or its Hugging Face id",
+}
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -109,21 +115,6 @@ def _plain_table(title: str, *columns: str) -> Table:
     for name in columns:
         table.add_column(name, overflow="fold", justify="right" if name == "MB" else "left", no_wrap=name == "MB")
     return table
-
-
-@app.command(hidden=True)
-def accept(engine_dir: Annotated[Path, typer.Argument(metavar="FOLDER")]) -> None:
-    """What became of it."""
-    raise CourseError(f"`inflight accept` is gone: {engine_dir} is loaded as it is now, there is nothing to accept.")
-
-
-@app.command(hidden=True)
-def fetch(source: Annotated[str, typer.Argument()] = "") -> None:
-    """Of earlier versions."""
-    raise CourseError(
-        "`inflight fetch` is no command any more: set-up installs the course's model, and `inflight build "
-        "--checkpoint` takes any other as it is, by its path or its Hugging Face id."
-    )
 
 
 # Engine and repository ------------------------------------------------------------------------------------------------
@@ -384,6 +375,8 @@ def lab(
         workspace.open_lab(folder, first, jupyters)
 
 
+for _name, _instead in GONE.items():
+    bench.gone(app, f"inflight {_name}", _instead)
 app.command()(progress.progress)
 app.add_typer(bench.app, name="bench")
 app.add_typer(gpt2.app, name="gpt2")
