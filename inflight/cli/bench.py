@@ -246,7 +246,6 @@ def batchers_command(
     rounds: Annotated[int, ROUNDS] = 5,
     requests: Annotated[int, typer.Option(help="Texts of a turn, one a request.")] = 96,
     max_batch_size: Annotated[int, typer.Option(help="Most texts in a batch; twice so many are under way.")] = 8,
-    dtype: Annotated[str, typer.Option(help="auto, bfloat16 or float32; auto: the faster one here.")] = "auto",
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Throughput of text-embedding without and with dynamic batching, and the gain that the cost of a batch predicts.
@@ -258,7 +257,7 @@ def batchers_command(
     with terminal.progress("Preparing the checkpoint"):
         folder = models.huggingface.folder(source)
     with TemporaryDirectory(prefix="inflight-bench-") as scratch, terminal.progress("starting Triton") as show:
-        result = bench.dynamic_batching.bench(folder, scratch, rounds, requests, max_batch_size, dtype, show)
+        result = bench.dynamic_batching.bench(folder, scratch, rounds, requests, max_batch_size, show)
     result["settings"]["checkpoint"] = source.name
     print_benchmark(result, as_json)
     terminal.finish()
