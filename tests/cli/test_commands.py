@@ -39,7 +39,7 @@ def commands(group, path=()):
             yield (*path, name)
 
 
-@pytest.mark.parametrize("path", commands(typer.main.get_command(app)), ids=" ".join)
+@pytest.mark.parametrize("path", list(commands(typer.main.get_command(app))), ids=" ".join)
 def test_the_help_of_a_command_fits_a_screen(path):
     shown = CliRunner().invoke(app, [*path, "--help"], terminal_width=80, env={"COLUMNS": "80"}).stdout.splitlines()
     assert len(shown) <= ROWS and max(map(len, shown)) <= 80
