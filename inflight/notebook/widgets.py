@@ -13,7 +13,6 @@ from pathlib import Path
 import ipywidgets
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from inflight.engine import trtllm_commands
 from inflight.engine.config import BuildConfig
 from inflight.engine.sizing import Sizing
 from inflight.errors import CourseError
@@ -351,45 +350,29 @@ class BuildOptions(Panel):
             "quant_algo": choice(options=["auto", "W4A8", "W4A16", "W8A16", "W8A8", NONE]),
             "kv_cache_quant_algo": choice(options=[NONE, "INT8", "FP8"]),
         }
-        self.family = choice(options=["llama", "gpt"], description="commands for")
-        self.gpu = choice(options=list(trtllm_commands.GPUS), description="target GPU")
-        self.gpu_dtype = choice(options=trtllm_commands.GPU_DTYPES, description="computes in")
-        self.tp_size, self.pp_size = number(value=1, description="tp_size"), number(value=1, description="pp_size")
-        self.result, self.commands = ipywidgets.HTML(), ipywidgets.HTML()
+        self.result = ipywidgets.HTML()
         for name, field in self.fields.items():
             field.description = name
-        self.gpu.observe(self._offer_dtypes, "value")
-        target = (self.family, self.gpu, self.gpu_dtype, self.tp_size, self.pp_size)
-        for field in (*self.fields.values(), *target):
+        for field in self.fields.values():
             field.observe(self._update, "value")
         left = ipywidgets.VBox(list(self.fields.values()))
-        lab = ipywidgets.VBox([ipywidgets.HBox(target, layout=WRAP), self.commands])
-        folded = ipywidgets.Accordion([lab], titles=("The same with TensorRT-LLM",), selected_index=None)
         shown = ipywidgets.HBox([left, self.result], layout=WRAP)
-        super().__init__([shown, folded], "Build options, and what follows from them")
+        super().__init__([shown], "Build options, and what follows from them")
         self._update()
 
     def __repr__(self) -> str:
         return "BuildOptions: a field for each build option; bytes, users that fit, and refusals beside them."
-
-    def _offer_dtypes(self, _change) -> None:
-        """What the chosen GPU has, and the same choice as before where it has it."""
-        before, offered = self.gpu_dtype.value, trtllm_commands.GPUS[self.gpu.value]
-        self.gpu_dtype.options = offered
-        self.gpu_dtype.value = before if before in offered else offered[0]
 
     def _update(self, _change=None) -> None:
         try:
             values = {name: field.value for name, field in self.fields.items()}
             config = BuildConfig(**{name: None if value == NONE else value for name, value in values.items()})
             self.result.value = self._plan(config)
-            self.commands.value = self._commands(config)
         except CourseError as error:
             self.result.value = (
                 f'<div role="alert" style="border-left: 6px solid {REQUEST[3]}; padding: 4px 12px; '
                 f'max-width: 30em; line-height: 1.4"><b>Refused.</b> {html.escape(str(error))}</div>'
             )
-            self.commands.value = "No commands for options that are refused."
 
     def _plan(self, config: BuildConfig) -> str:
         sizing, slots, length = self._sizing, config.max_batch_size, config.max_seq_len
@@ -416,14 +399,3 @@ class BuildOptions(Panel):
             f"<table>{cells}</table>"
             f'<div style="padding: 2px 12px">{verdict}</div></div>'
         )
-
-    def _commands(self, config: BuildConfig) -> str:
-        target = self.family.value, self.tp_size.value, self.pp_size.value, self.gpu_dtype.value
-        given = trtllm_commands.commands(config, *target)
-        notes = trtllm_commands.differences(config, self.gpu_dtype.value)
-        pages = "".join(
-            f"<b>{html.escape(title)}</b><pre style='{WRAPPED}'>{html.escape(text)}</pre>"
-            for title, text in given.items()
-        )
-        listed = "".join(f"<li>{html.escape(note).replace('`', '')}</li>" for note in notes)
-        return f"{pages}<b>What differs</b><ul style='line-height: 1.4'>{listed}</ul>"

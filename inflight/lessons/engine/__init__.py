@@ -7,5 +7,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "charts": ["builds", "builds_summary", "engine_bytes", "engine_bytes_summary", "layer", "layer_summary"],
         "explorables": ["memory"],
+        "flags": ["build_flags"],
     },
 )
