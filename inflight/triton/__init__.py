@@ -8,6 +8,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "server": ["ModelState", "Server", "tritonserver"],
         "client": ["Answer", "Client", "Connection", "Stream"],
+        "openai_door": ["Door"],
         "repository": ["GPT2", "batchers"],
     },
 )
