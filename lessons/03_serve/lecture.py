@@ -291,10 +291,12 @@ def duration_s(run):
     return run.ended - run.started
 
 
-rounds = [
-    {case: measure(*how) for case, how in cases.items()}
-    for _ in progress.over(("to warm up", 1, 2, 3), "All four cases, round")
-][1:]
+rounds = []
+for _ in progress.over(
+    ("to warm up", "1", "2", "3"), "All four cases", "round {}".format
+):
+    rounds.append({case: measure(*how) for case, how in cases.items()})
+del rounds[0]  # the one to warm up
 runs = {
     case: sorted((one[case] for one in rounds), key=duration_s)[1] for case in cases
 }
@@ -451,7 +453,8 @@ def executions():
 
 
 rows = []
-for case, (send, num_users) in cases.items():
+for case in progress.over(cases, "Once more"):
+    send, num_users = cases[case]
     before = telemetry.settled(executions)
     counted = measure(send, num_users)
     calls = telemetry.settled(executions) - before
@@ -488,6 +491,7 @@ for users in ("one user", "eight users"):
 # The second is stopped by the clock (`stop_after_s`), after half that time. The third is left in the middle of the loop.
 
 # %% tags=["setup", "nbval-ignore-output"]
+from inflight.lessons import serve as lesson
 from inflight.notebook import catch_up
 
 catch_up("03", "Stop early")
@@ -510,7 +514,7 @@ print(f"You read {read[0]}, {read[1]} and {read[2]} pieces.")
 
 # %% tags=["nbval-ignore-output"]
 client.ask("Thank you!", 1)
-computed = telemetry.last_requests(telemetry.iterations(log_path), 4).iloc[:3]
+computed = lesson.last_requests(telemetry.iterations(log_path), 4).iloc[:3]
 computed.index = ["to the end", "stopped by the clock", "left in the loop"]
 computed["asked for"] = ASKED
 computed["read"] = read
