@@ -221,7 +221,7 @@ def serve(
     ] = False,
     openai_port: Annotated[
         int | None,
-        typer.Option(help="Speak OpenAI's protocol there, too. Sets decoupled_mode: unary clients are then refused."),
+        typer.Option(help="OpenAI's protocol, too; sets decoupled_mode."),
     ] = None,
     image: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
