@@ -78,7 +78,7 @@ def engines(
     """
     default = engine.cached(source)
     _text(default, tokens)
-    precision = engine.read(default).pretrained_config["quantization"]["quant_algo"]
+    precision = engine.read(default).quant_algo
     folders = {precision or "float": default}
     others = {name: config for name, config in BUILDS.items() if name not in folders}
     others["INT8 KV"] = BuildConfig(kv_cache_quant_algo="INT8")

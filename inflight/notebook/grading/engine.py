@@ -445,7 +445,7 @@ def _keeps_its_words(folder: object, choose: random.Random) -> Finding:
     except TypeError:
         return "The second part of the answer is the folder that engine.build made."
     changed = sum(_changed(one, other) for one, other in zip(alone, together))
-    quant_algo = info.pretrained_config["quantization"]["quant_algo"]
+    quant_algo = info.quant_algo
     why = f"Its quant_algo is {quant_algo}: activations are rounded to 8 bits. Build one with W4A16."
     advice = why if (quant_algo or "").endswith("A8") else "Its words depend on who is beside them."
     return Measured(f"of {PROMPTS * WORDS} words, those that company made another, or more or less likely", changed,
