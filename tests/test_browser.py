@@ -49,7 +49,8 @@ import itertools, tempfile, threading
 from pathlib import Path
 import ipywidgets
 import plotly.graph_objects as go
-from inflight.notebook import boards, explorables, progress, session, widgets
+from inflight.lessons import batchers, batching
+from inflight.notebook import progress, session, widgets
 from inflight.notebook.dashboard import Dashboard, Frame
 from inflight.triton import Server, repository
 
@@ -69,9 +70,9 @@ CELLS = {
     "set_up": SET_UP,
     "choice": "choice = widgets.predict('Which of them?', ['this', 'that', 'neither']); choice",
     "number": "number = widgets.predict('How many of them?'); number",
-    "explorable": "explorables.slots_on_paper([8, 8, 64, 16, 8], 2)",
+    "explorable": "batching.slots_on_paper([8, 8, 64, 16, 8], 2)",
     "endless": "Dashboard({'step': ipywidgets.IntSlider(1, 1, 9, description='step')}, work, label='Endless')",
-    "board": "boards.batchers(server, log_path)",
+    "board": "batchers.board(server, log_path)",
     "editor": "widgets.ConfigEditor(repo, 'batch-cost', server, ['max_batch_size', 'item_ms'])",
     "playground": "widgets.Playground(server)",
     "score": "print(choice.score('that'), '|', number.score(7))",

@@ -31,7 +31,8 @@ from pathlib import Path
 from inflight import engine
 from inflight.bench import workload
 from inflight.models import gpt2_checkpoint
-from inflight.notebook import boards, widgets
+from inflight.lessons import batchers, batching, iterative_gpt2, kv_cache
+from inflight.notebook import widgets
 from inflight.triton import repository
 from inflight.checkpoint import fetch
 from inflight.engine import BuildConfig
@@ -56,10 +57,10 @@ WIDGETS = {
     "Sizing(GgufFile(checkpoint.path), engine.read(engine_dir).pretrained_config), 4e9)",
     "editor": "widgets.ConfigEditor(repo, 'tensorrt_llm', server)",
     "playground": "widgets.Playground(server)",
-    "batching": "boards.batching(server, engine_dir, engine_log)",
-    "policies": "boards.policies(server, guests, engine_log)",
-    "batchers": "boards.batchers(server, batch_log)",
-    "race": "boards.race(server)",
+    "batching": "batching.board(server, engine_dir, engine_log)",
+    "policies": "kv_cache.board(server, guests, engine_log)",
+    "batchers": "batchers.board(server, batch_log)",
+    "race": "iterative_gpt2.board(server)",
 }
 WIDGET_NOTEBOOK = "widgets.ipynb"
 
@@ -113,9 +114,13 @@ def test_a_lecture_is_shown_whole_on_every_laptop(lectures, name):
 
 
 def test_every_widget_of_the_lectures_is_used_here():
-    call = re.compile(r"\b(?:widgets|boards)\.\w+(?=\()")
-    used = {name for path in (ROOT / "lessons").glob("*/lecture.py") for name in call.findall(path.read_text("utf-8"))}
-    assert used and used <= set(call.findall("\n".join(WIDGETS.values())))
+    call = re.compile(r"\b(?:widgets\.\w+|lesson\.board)(?=\()")
+    used = {
+        name.replace("lesson", path.parent.name[3:])
+        for path in (ROOT / "lessons").glob("*/lecture.py")
+        for name in call.findall(path.read_text("utf-8"))
+    }
+    assert used and used <= set(re.findall(r"\b\w+\.\w+(?=\()", "\n".join(WIDGETS.values())))
 
 
 def test_change_a_build_option_and_read_why_it_is_refused(outputs):

@@ -12,18 +12,22 @@ import sys
 import jupytext
 import pytest
 
-from inflight.paths import COURSE
+from inflight.paths import COURSE, PACKAGE
 
 HEAVY = {"gguf", "openvino", "openvino_genai", "torch", "transformers"}  # each takes 0.3 to 3 s and 50 to 300 MB
+
+OF_LESSONS = [
+    path for name in ("charts", "dashboard", "grading") for path in (PACKAGE / "lessons").glob(f"*/{name}.py")
+]
 
 IMPORTS = {
     "charts": "import inflight.notebook.charts",
     "widgets": "import inflight.notebook.widgets",
-    "boards": "import inflight.notebook.boards",
-    "grading": """
-from inflight.notebook.grading import *
-from inflight.notebook.grading import batchers, batching, engine, iterative_gpt2, kv_cache, repository, serve
-""",
+    "grading": "from inflight.notebook.grading import *",
+    **{
+        f"{path.parent.name}/{path.stem}": f"import inflight.lessons.{path.parent.name}.{path.stem}"
+        for path in OF_LESSONS
+    },
     "the engine's vocabulary": "import inflight.engine.config, inflight.engine.folder",
     "Triton's face": "from inflight.triton import *",
     "the repository's face": "from inflight.triton.repository import *",

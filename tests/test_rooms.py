@@ -11,7 +11,7 @@ import grimp
 import pytest
 
 import inflight
-from inflight.paths import COURSE
+from inflight.paths import COURSE, PACKAGE
 from tests import backend_stand_ins
 
 ROOMS = ("checkpoint", "engine", "models", "triton", "bench", "notebook")
@@ -26,14 +26,14 @@ def tree(path):
 
 
 def imports(path):
-    """Every (module, name) that a file takes from the package; name is None for `import module`."""
+    """Every (module, name, what the file calls it) that a file takes from the package; None for `import module`."""
     taken = []
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.ImportFrom):
-            taken += [(node.module, alias.name) for alias in node.names]
+            taken += [(node.module, alias.name, alias.asname or alias.name) for alias in node.names]
         elif isinstance(node, ast.Import):
-            taken += [(alias.name, None) for alias in node.names]
-    return [(module, name) for module, name in taken if module.split(".")[0] == "inflight"]
+            taken += [(alias.name, None, None) for alias in node.names]
+    return [each for each in taken if each[0].split(".")[0] == "inflight"]
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -48,14 +48,21 @@ def test_a_face_lists_in_order_what_it_has(room):
 def test_a_lesson_takes_from_faces_only(path):
     offered = {f"inflight.{room}": importlib.import_module(f"inflight.{room}").__all__ for room in ROOMS}
     offered["inflight"] = [*inflight.__all__, "machine", *ROOMS]
+    own = path.parent.name[3:]  # its folder in inflight/lessons
+    if (PACKAGE / "lessons" / own).is_dir():
+        offered |= {
+            "inflight.lessons": [own],
+            f"inflight.lessons.{own}": importlib.import_module(f"inflight.lessons.{own}").__all__,
+        }
     taken = imports(path)
-    assert taken and [(module, name) for module, name in taken if name not in offered.get(module, ())] == []
+    assert taken and [(module, name) for module, name, _ in taken if name not in offered.get(module, ())] == []
 
 
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_what_a_lesson_uses_of_a_module_is_there(path):
     """`engine.read` in a cell fails only when the cell runs, minutes later."""
-    taken = {name: getattr(importlib.import_module(module), name) for module, name in imports(path) if name}
+    found = imports(path)
+    taken = {called: getattr(importlib.import_module(module), name) for module, name, called in found if name}
     nodes = list(ast.walk(tree(path)))
     assigned = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     modules = {name: value for name, value in taken.items() if isinstance(value, ModuleType) and name not in assigned}
@@ -70,7 +77,7 @@ def test_what_a_lesson_uses_of_a_module_is_there(path):
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.parent.parent.name)
 def test_what_a_triton_model_takes_is_there(path):
     with backend_stand_ins.backend():
-        for module, name in imports(path):
+        for module, name, _ in imports(path):
             found = importlib.import_module(module)
             if not hasattr(found, name):
                 importlib.import_module(f"{module}.{name}")
@@ -81,6 +88,6 @@ def test_what_a_triton_model_takes_is_there(path):
 )
 def test_no_other_triton_model_reaches_the_engines_runtime(path):
     graph = grimp.build_graph("inflight", include_external_packages=True)
-    taken = {f"{module}.{name}" if f"{module}.{name}" in graph.modules else module for module, name in imports(path)}
+    taken = {f"{module}.{name}" if f"{module}.{name}" in graph.modules else module for module, name, _ in imports(path)}
     chains = [graph.find_shortest_chain(module, runtime) for module in sorted(taken) for runtime in RUNTIME]
     assert [" -> ".join(chain) for chain in chains if chain] == []

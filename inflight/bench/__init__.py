@@ -23,21 +23,5 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "gpt2_race",
         "recorded",
         "trace_run",
-        # What one lesson measures with.
-        "batch_run",
-        "batches_on_paper",
-        "long_prompt",
-        "model_analyzer",
-        "perf_analyzer",
-        "promised_blocks",
-        "rehearsal",
-        "request_path",
-        "sequences",
-        "service",
-        "streams",
     ],
-    submod_attrs={
-        "sequences": ["Step"],
-        "long_prompt": ["prompts_that_fit", "send_while_others_read"],
-    },
 )

@@ -148,7 +148,8 @@ assert "Paris" in answer.text
 # model, and the log in which the engine notes every [iteration](#Iteration).
 
 # %% tags=["setup", "nbval-ignore-output"]
-from inflight.bench import request_path
+from inflight.lessons.start_here import request_path
+from inflight.lessons import start_here as lesson
 from inflight.notebook import catch_up, charts
 
 catch_up("00", "See the path")
@@ -162,8 +163,8 @@ charts.table(first_word)
 # %% tags=["nbval-ignore-output"]
 from IPython.display import Markdown
 
-summary = charts.request_path_summary(path, first_word)
-charts.show(charts.request_path(path), summary)
+summary = lesson.request_map_summary(path, first_word)
+charts.show(lesson.request_map(path), summary)
 Markdown(summary)
 
 # %% tags=["nbval-ignore-output"]
@@ -270,9 +271,10 @@ for wrong in (
 # Each lesson asks one question and answers it with measurements and a picture.
 
 # %%
+from inflight.lessons import start_here as lesson
 from inflight.notebook import charts, syllabus
 
-charts.course_map(syllabus.table())
+lesson.course_map(syllabus.table())
 
 # %% [markdown]
 # Lessons [01](01_engine.ipynb), [02](02_repository.ipynb) and [03](03_serve.ipynb) build what you have just used, one

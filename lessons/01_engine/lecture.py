@@ -40,6 +40,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from inflight.lessons import engine as lesson
 from inflight.notebook import charts, progress, widgets
 
 workdir = tempfile.TemporaryDirectory()
@@ -124,8 +125,8 @@ assert as_read["ScaledDotProductAttention"] == layers
 from IPython.display import Markdown
 
 layer = engine.read_layer(graph, 1)
-summary = charts.layer_summary(layer)
-charts.show(charts.layer(layer), summary)
+summary = lesson.layer_summary(layer)
+charts.show(lesson.layer(layer), summary)
 Markdown(summary)
 
 # %% [markdown]
@@ -352,8 +353,8 @@ of_user = pd.DataFrame(kv, columns=["tokens", "bytes"])
 assert abs(by_kind["bytes"].sum() / stored - 1) < 0.01  # as predicted, so on disk
 
 # %% tags=["nbval-ignore-output"]
-summary = charts.engine_bytes_summary(by_kind, of_user, memory, slots)
-charts.show(charts.engine_bytes(by_kind, of_user, memory, slots), summary)
+summary = lesson.engine_bytes_summary(by_kind, of_user, memory, slots)
+charts.show(lesson.engine_bytes(by_kind, of_user, memory, slots), summary)
 Markdown(summary)
 
 # %% [markdown]
@@ -365,9 +366,9 @@ Markdown(summary)
 # tokens, or INT8. Right of the bend users wait, and take no memory. The diamond is your engine.
 
 # %% tags=["setup", "nbval-ignore-output"]
-from inflight.notebook import explorables
+from inflight.lessons import engine as lesson
 
-on_paper = explorables.memory(sizing, config, memory)
+on_paper = lesson.memory(sizing, config, memory)
 cache_bytes = slots * config.max_seq_len * measured
 taken = [{"users": slots, "bytes": stored + cache_bytes}]
 on_paper.measured(taken, tokens=config.max_seq_len, cache=None)
@@ -416,8 +417,8 @@ assert all(abs(ratio["value"] - 1) < 0.1 for ratio in ratios)
 charts.table(compared.fillna("-"))
 
 # %% tags=["nbval-ignore-output"]
-summary = charts.builds_summary(result["rows"])
-charts.show(charts.builds(result["rows"]), summary)
+summary = lesson.builds_summary(result["rows"])
+charts.show(lesson.builds(result["rows"]), summary)
 Markdown(summary)
 
 # %% [markdown]

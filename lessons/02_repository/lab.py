@@ -15,7 +15,8 @@ import pandas as pd
 
 from inflight import engine
 from inflight.checkpoint import fetch
-from inflight.notebook import broken_repositories, check, session
+from inflight.lessons.repository import broken_repositories
+from inflight.notebook import check, session
 from inflight.triton import Client, Server, repository
 
 pd.set_option("display.max_colwidth", None)  # messages are to be read to their end

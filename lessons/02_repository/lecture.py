@@ -388,6 +388,7 @@ from inflight.notebook import catch_up
 
 catch_up("02", "See")
 
+from inflight.lessons import repository as lesson
 from inflight.notebook import charts
 
 edges = pd.DataFrame(repository.ensemble_edges(llm))
@@ -399,7 +400,7 @@ alt = (
     "through preprocessing, tensorrt_llm and postprocessing, and back to the client, "
     f"over {len(edges)} possible tensors, of which {len(optional)} are optional."
 )
-charts.show(charts.repository_map(files, edges), alt)
+charts.show(lesson.repository_map(files, edges), alt)
 Markdown(alt)
 
 # %% [markdown]

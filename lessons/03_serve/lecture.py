@@ -311,6 +311,7 @@ assert {len(answer.pieces) for run in streams for answer in run} == {NUM_TOKENS}
 # %% tags=["nbval-ignore-output"]
 from IPython.display import Markdown, display
 
+from inflight.lessons import serve as lesson
 from inflight.notebook import catch_up, charts
 
 catch_up("03", "See")
@@ -334,7 +335,7 @@ summary = (
     "With eight users at once the ticks lie farther apart, "
     f"and the last token of the slowest comes after {slowest_s:.2f} s."
 )
-charts.show(charts.token_timeline(pieces), summary)
+charts.show(lesson.token_timeline(pieces), summary)
 display(Markdown(summary))
 
 # %% [markdown]

@@ -119,11 +119,11 @@ print(f"In-flight batching needs {fewer_on_paper:.1f} times fewer iterations.")
 
 # %% tags=["setup", "nbval-ignore-output"]
 from inflight.engine import schedule
-from inflight.notebook import explorables
+from inflight.lessons import batching as lesson
 
 for rule, name in (("static", "V1"), ("in-flight", "inflight_fused_batching")):
     assert len(on_paper[rule]) == len(schedule(lengths, slots, name).iterations)
-picture = explorables.slots_on_paper(lengths, slots)
+picture = lesson.slots_on_paper(lengths, slots)
 picture
 
 # %% [markdown]
@@ -203,8 +203,8 @@ from IPython.display import Markdown, display
 from inflight.notebook import charts
 
 stays = {"static (V1)": static.stays, "in-flight": in_flight.stays}
-summary = charts.slot_map_summary(stays, slots)
-charts.show(charts.slot_map(stays, slots), summary)
+summary = lesson.slot_map_summary(stays, slots)
+charts.show(lesson.slot_map(stays, slots), summary)
 display(Markdown(summary))
 
 # %% [markdown]
@@ -267,6 +267,7 @@ print(f"one with all slots taken {answers_ms[slots]:.1f} ms,")
 print(f"and a token of a prompt another {prompt_token_ms:.2f} ms.")
 
 # %% tags=["nbval-ignore-output"]
+from inflight.lessons import batching as lesson
 from inflight.notebook import charts
 
 summary = (
@@ -274,7 +275,7 @@ summary = (
     f"{answers_ms[slots] / answers_ms[1]:.1f} times as long for {slots} answers as for "
     f"one, where paying in full were {slots} times."
 )
-charts.show(charts.iteration_cost(answers_ms), summary)
+charts.show(lesson.iteration_cost(answers_ms), summary)
 print(summary)
 
 # %% [markdown]
@@ -319,8 +320,8 @@ paid = {
     for name, run in (("static", static), ("in flight", in_flight))
 }
 assert all(rows["itl_ms"].notna().all() for rows in paid.values())
-charts.show(charts.who_pays(paid), charts.who_pays_summary(paid))
-display(Markdown(charts.who_pays_summary(paid)))
+charts.show(lesson.who_pays(paid), lesson.who_pays_summary(paid))
+display(Markdown(lesson.who_pays_summary(paid)))
 
 # %% [markdown]
 # Each mark is a request; above the line it pays. In the lower picture most do: fuller iterations take
@@ -420,6 +421,7 @@ for way, model, users in (
 import pandas as pd
 from IPython.display import Markdown, display
 
+from inflight.lessons import batching as lesson
 from inflight.notebook import charts
 
 baseline = pd.DataFrame(rows, columns=["way", "tokens_per_s", "device"])
@@ -431,7 +433,7 @@ summary = (
     f"iterations. llama-python ran on {computes_on['llama-python']}, the engine on "
     f"{computes_on['ensemble']}."
 )
-charts.show(charts.against_the_baseline(baseline), summary)
+charts.show(lesson.against_the_baseline(baseline), summary)
 display(Markdown(summary))
 
 # %% [markdown]
@@ -461,9 +463,9 @@ from inflight.notebook import catch_up
 catch_up("04", "Turn the knob")
 from IPython.display import display
 
-from inflight.notebook import boards, charts
+from inflight.notebook import charts
 
-board = boards.batching(server, engine_dir, log_path)
+board = lesson.board(server, engine_dir, log_path)
 board.controls["trace"].value = "mild"
 for gpt_model_type in progress.over(("V1", "inflight_fused_batching"), "Run"):
     board.controls["gpt_model_type"].value = gpt_model_type

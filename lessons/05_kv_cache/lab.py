@@ -315,7 +315,7 @@ served.round(2)
 # better, and 2 is what you get for copying it.
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import leader_board
+from inflight.lessons.kv_cache import leader_board
 
 leader_board("5.4", by="points, fewer is better")
 

@@ -38,7 +38,8 @@
 prediction = None  # papermill may answer
 
 # %% tags=["setup"]
-from inflight.notebook import boards, charts, explorables, progress, widgets
+from inflight.lessons import kv_cache as lesson
+from inflight.notebook import charts, progress, widgets
 
 guess = widgets.predict(
     "Which policy makes more tokens a second?",
@@ -202,7 +203,8 @@ print("ready:", client.ask("Name the capital of France.").text)
 # `trace_run.run` is lesson 04's: it sends all guests and waits for the last answer. Its `log` has a row an iteration.
 
 # %% tags=["nbval-ignore-output"]
-from inflight.bench import promised_blocks, trace_run
+from inflight.bench import trace_run
+from inflight.lessons.kv_cache import promised_blocks
 
 with progress.wait("Captions, guaranteed_no_evict"):
     no_evict = trace_run.run(client, captions, log_path)
@@ -251,7 +253,7 @@ assert log["paused"].any()
 runs = {"guaranteed_no_evict": no_evict.log, "max_utilization": utilization.log}
 promised = {"guaranteed_no_evict": promised_blocks.shares(no_evict.log, captions)}
 first_pause = int(utilization.log["paused"].gt(0).idxmax()) + 1
-explorables.replay(runs, promised, slots, iteration=first_pause)
+lesson.replay(runs, promised, slots, iteration=first_pause)
 
 # %% [markdown]
 # Go to the first iterations: above, some wait while blocks are free or only promised; below, all eight are in.
@@ -355,7 +357,7 @@ summary = "Tokens a second, max_utilization over guaranteed_no_evict: " + "; ".j
     f"{kind} {row['median']:.2f} times ({row['min']:.2f} to {row['max']:.2f})"
     for kind, row in spread.iterrows()
 )
-charts.show(charts.policy_gains(gains), summary)
+charts.show(lesson.policy_gains(gains), summary)
 winners = {
     "max_utilization" if row > 1 else "guaranteed_no_evict" for row in spread["median"]
 }
@@ -420,7 +422,7 @@ from inflight.notebook import catch_up
 
 catch_up("05", "Turn the knob")
 lengths = [(request.input_len, request.max_tokens) for request in captions]
-both_on_paper = explorables.policies_on_paper(lengths, options, most_tokens=2048)
+both_on_paper = lesson.policies_on_paper(lengths, options, most_tokens=2048)
 assert "guaranteed_no_evict takes" in both_on_paper.frame.alt
 both_on_paper
 
@@ -434,7 +436,7 @@ both_on_paper
 # 3. The smallest cache at which nobody is ever paused.
 
 # %%
-boards.policies(server, captions, log_path)
+lesson.board(server, captions, log_path)
 
 # %% [markdown]
 # Every other key of the engine is in lesson 02's editor; Apply writes the file and has the server load it, Undo takes it
@@ -457,7 +459,7 @@ widgets.ConfigEditor(repo, "tensorrt_llm", server)
 from inflight.notebook import catch_up
 
 catch_up("05", "A long prompt arrives")
-from inflight.bench import prompts_that_fit, send_while_others_read
+from inflight.lessons.kv_cache import prompts_that_fit, send_while_others_read
 
 client.close()
 server.stop()
@@ -500,7 +502,7 @@ summary = (
     f"A dot is a token of one reader, as high as it was waited for. {'; '.join(told)}."
 )
 charts.show(
-    charts.token_gaps({way: rows[rows["reader"] == 0] for way, rows in gaps.items()}),
+    lesson.token_gaps({way: rows[rows["reader"] == 0] for way, rows in gaps.items()}),
     summary,
 )
 room = 256 - 7  # seven readers take a token each
@@ -538,7 +540,7 @@ summary = (
     f"TTFT of {len(users)} users, one after the other. With reuse the first still pays "
     f"{first:.0f} ms for the instructions; the later ones wait {later:.0f} ms."
 )
-charts.show(charts.first_tokens(ttft_ms), summary)
+charts.show(lesson.first_tokens(ttft_ms), summary)
 
 # %% [markdown]
 # How many blocks was that? What two prompts share at their beginning counts, in full blocks. The engine's own count is

@@ -14,7 +14,9 @@ from pathlib import Path
 import pandas as pd
 
 from inflight import CourseError
-from inflight.bench import batch_run, workload
+from inflight.bench import workload
+from inflight.lessons import batchers as lesson
+from inflight.lessons.batchers import batch_run
 from inflight.notebook import charts, check, progress
 from inflight.triton import Server, repository
 
@@ -135,7 +137,7 @@ check("6.2", settings)
 # %% tags=["nbval-ignore-output"]
 load = batch_run.at(workload.poisson(45, rate=30, seed=2))
 run = {"your settings": trial("", load, **settings)}
-charts.show(charts.batches(run), charts.batches_summary(run))
+charts.show(lesson.batches(run), lesson.batches_summary(run))
 
 # %% [markdown]
 # <details><summary>Where to look</summary>The picture of the delay in the lecture: two of its panels are your two
@@ -420,7 +422,8 @@ check("6.5", winner)
 # and takes a minute or two; where that cannot be, it says why.
 
 # %% tags=["nbval-ignore-output"]
-from inflight.bench import dynamic_batching, model_analyzer, perf_analyzer
+from inflight.bench import dynamic_batching
+from inflight.lessons.batchers import model_analyzer, perf_analyzer
 from inflight.checkpoint import fetch
 from inflight.models import huggingface
 

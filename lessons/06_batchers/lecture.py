@@ -36,7 +36,9 @@ from pathlib import Path
 import pandas as pd
 from IPython.display import Markdown, display
 
-from inflight.bench import batch_run, workload
+from inflight.bench import workload
+from inflight.lessons.batchers import batch_run
+from inflight.lessons import batchers as lesson
 from inflight.notebook import charts, progress, widgets
 from inflight.triton import Server, repository
 
@@ -89,8 +91,8 @@ def trial(fragment, arrivals, **parameters):
 
 def show(runs):
     """The picture of these runs, and the same in words."""
-    charts.show(charts.batches(runs), charts.batches_summary(runs))
-    display(Markdown(charts.batches_summary(runs)))
+    charts.show(lesson.batches(runs), lesson.batches_summary(runs))
+    display(Markdown(lesson.batches_summary(runs)))
 
 
 # %% [markdown]
@@ -190,7 +192,8 @@ print("by hand:", *sizes)
 # second. Then move the rate: from where on does a delay change next to nothing?
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import catch_up, explorables
+from inflight.lessons import batchers as lesson
+from inflight.notebook import catch_up
 
 catch_up("06", "Wait for more? `max_queue_delay_microseconds`")
 light, rows = batch_run.at(workload.poisson(40, rate=30, seed=0)), []
@@ -211,7 +214,7 @@ print(
     f"{last.mean_batch:.1f}, model busy {first.busy:.0%} → {last.busy:.0%}, "
     f"P50 {first.p50_ms:.0f} → {last.p50_ms:.0f} ms"
 )
-on_paper = explorables.delay(workload.poisson(40, rate=1, seed=0), 40, 4)
+on_paper = lesson.delay(workload.poisson(40, rate=1, seed=0), 40, 4)
 on_paper.measured(sweep, rate=30, max_batch_size=8)
 on_paper
 
@@ -427,7 +430,7 @@ words = "; ".join(
     f"{row['timed out']} timed out"
     for name, row in counts.iterrows()
 )
-charts.show(charts.queue_outcomes(counts), words)
+charts.show(lesson.queue_outcomes(counts), words)
 display(Markdown(words))
 
 # %% [markdown]
@@ -491,11 +494,12 @@ assert "should_include = " in rest
 # 3. Two instances with "uneven work", then `preserve_ordering`.
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import boards, catch_up
+from inflight.lessons import batchers as lesson
+from inflight.notebook import catch_up
 
 catch_up("06", "Turn the knob")
 config_path.write_text(as_it_was)
-board = boards.batchers(server, log_path)
+board = lesson.board(server, log_path)
 board.controls["dynamic_batching.max_queue_delay_microseconds"].value = "50000"
 assert sum(board.run().sizes) == 24
 board
@@ -530,7 +534,7 @@ words = (
     f"each text. Gain predicted from that: {predicted:.2f}; measured: {gain:.2f}."
 )
 assert [row["batcher"] for row in real["rows"]] == ["none", "dynamic"]
-charts.show(charts.batch_cost(**cost), words)
+charts.show(lesson.batch_cost(**cost), words)
 display(Markdown(words))
 
 # %% [markdown]
@@ -549,7 +553,8 @@ display(Markdown(words))
 
 # %% tags=["nbval-ignore-output"]
 from inflight import CourseError
-from inflight.bench import dynamic_batching, perf_analyzer
+from inflight.bench import dynamic_batching
+from inflight.lessons.batchers import perf_analyzer
 from inflight.checkpoint import fetch
 from inflight.models import huggingface
 from inflight.notebook import catch_up, progress

@@ -11,7 +11,7 @@
 import tempfile
 from pathlib import Path
 
-from inflight.bench import Step, sequences, streams
+from inflight.lessons.sequences import Step, sequences, streams
 from inflight.notebook import check
 from inflight.triton import Server, repository
 

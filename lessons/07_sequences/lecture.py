@@ -33,7 +33,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from inflight.bench import Step, sequences, streams
+from inflight.lessons.sequences import Step, sequences, streams
+from inflight.lessons import sequences as lesson
 from inflight.notebook import charts, widgets
 from inflight.triton import Connection, Server, repository
 
@@ -217,7 +218,7 @@ for name, rows in talks.items():
 
 # %% tags=["nbval-ignore-output"]
 words = "Which sequence sat at which place of which batch, with direct and with oldest."
-charts.show(charts.sequence_places(talks), words)
+charts.show(lesson.sequence_places(talks), words)
 
 # %% [markdown]
 # ## Two instances: nobody changes lanes
@@ -244,7 +245,7 @@ print(
 
 # %% tags=["nbval-ignore-output"]
 words = "Each sequence stays at one place of one instance, from its first to its last."
-charts.show(charts.sequence_lanes(lanes), words)
+charts.show(lesson.sequence_lanes(lanes), words)
 
 # %% [markdown]
 # What it costs: a sequence that speaks much cannot move to an idle copy, and when all places are taken the next sequence
@@ -453,7 +454,7 @@ rows = ready.rename(columns={"who": "sequence", "call": "execution"})
 rows["sequence"] = rows["sequence"].rank(method="dense").astype(int)
 assert rows["execution"].nunique() < len(rows)  # calls are shared
 words = "Who was in which call: the batch is made anew for each."
-charts.show(charts.sequence_places({"words": rows}), words)
+charts.show(lesson.sequence_places({"words": rows}), words)
 
 # %% [markdown]
 # Eleven words, far fewer calls than that: the batch changed while it ran. `direct` is the strategy when none is named, so a

@@ -41,7 +41,8 @@ from inflight import CourseError
 from inflight.bench import gpt2_client, gpt2_race, recorded
 from inflight.checkpoint import load_tokenizer
 from inflight.models import gpt2_checkpoint
-from inflight.notebook import boards, charts, progress, widgets
+from inflight.lessons import iterative_gpt2 as lesson
+from inflight.notebook import charts, progress, widgets
 from inflight.triton import GPT2, Server, repository, telemetry
 
 # %% tags=["parameters"]
@@ -245,8 +246,8 @@ for model in progress.over(("simple-gpt2", "hand-gpt2"), "Two streams"):
     batches[model] = after - before
 with progress.wait("Stream 1 alone"):
     alone_s = answer("hand-gpt2", 96)["time_s"].max()
-summary = charts.race_summary(races)
-charts.show(charts.race(races, offsets_s), summary)
+summary = lesson.race_summary(races)
+charts.show(lesson.race(races, offsets_s), summary)
 display(Markdown(summary))
 
 # %% [markdown]
@@ -419,8 +420,8 @@ for way, model in progress.over(both, "An answer", lambda item: item[0]):
     length = len(load_tokenizer(checkpoint_dir).encode(prompts[0]))
     ways[way] = gpt2_client.costs(answer(model, 160), length)
 assert [len(tokens) for tokens in ways.values()] == [159, 159]
-summary = charts.cost_of_a_token_summary(ways)
-charts.show(charts.cost_of_a_token(ways), summary)
+summary = lesson.cost_of_a_token_summary(ways)
+charts.show(lesson.cost_of_a_token(ways), summary)
 display(Markdown(summary))
 
 # %% tags=["nbval-ignore-output"]
@@ -564,8 +565,8 @@ knobs = {
     for name in progress.over(settings, "Four streams")
 }
 assert all(len(passes) == 4 * 24 for passes in knobs.values())
-summary = charts.forward_passes_summary(knobs)
-charts.show(charts.forward_passes(knobs), summary)
+summary = lesson.forward_passes_summary(knobs)
+charts.show(lesson.forward_passes(knobs), summary)
 display(Markdown(summary))
 
 # %% [markdown]
@@ -599,7 +600,7 @@ with progress.wait("The model is loaded with 1 µs, runs, and is loaded as it wa
 # %% tags=["nbval-ignore-output"]
 fields = ["max_batch_size", candidates, idle, "kv_cache", "kv_cache_slots", "when_full"]
 display(widgets.ConfigEditor(repo, "iterative-gpt2", server, fields))
-board = boards.race(server)
+board = lesson.board(server)
 board.run()
 board
 

@@ -21,16 +21,10 @@ from dataclasses import replace
 
 import pandas as pd
 
-from inflight.bench import service
 from inflight.checkpoint import load_tokenizer
-from inflight.notebook import (
-    charts,
-    check,
-    mine,
-    progress,
-    tuning_board,
-    tuning_report,
-)
+from inflight.lessons import capstone as lesson
+from inflight.lessons.capstone import service, tuning_board, tuning_report
+from inflight.notebook import charts, check, mine, progress
 
 workdir = tempfile.TemporaryDirectory()
 with progress.wait("The default deployment starts, and its pace is taken"):
@@ -272,7 +266,7 @@ if yours:
     written = tuning_report.write("capstone_report", yours, before, words)
     print("written:", *written)
     points = [*before, *yours]
-    charts.show(charts.pareto(points, brief), charts.pareto_summary(points, brief))
+    charts.show(lesson.pareto(points, brief), lesson.pareto_summary(points, brief))
 
 # %% [markdown]
 # ## A stack of your own

@@ -32,8 +32,9 @@ from inflight.notebook import progress
 with progress.wait("Libraries, and the engine, which the first time is built"):
     import pandas as pd
 
-    from inflight.bench import service
     from inflight.checkpoint import load_tokenizer
+    from inflight.lessons import capstone as lesson
+    from inflight.lessons.capstone import service
     from inflight.notebook import charts, widgets
 
     tokenizer = load_tokenizer(service.engine_of(service.Deployment()))
@@ -104,7 +105,7 @@ assert max(lengths) <= service.LONGEST_PROMPT and max(answers) <= service.LONGES
 from inflight.notebook import catch_up
 
 catch_up("09", "On paper")
-from inflight.bench import rehearsal
+from inflight.lessons.capstone import rehearsal
 
 prices = rehearsal.PRICES
 prompt, answer = sum(lengths) / len(asked), sum(answers) / len(asked)
@@ -165,7 +166,8 @@ print(guess.score(best))
 from inflight.notebook import catch_up
 
 catch_up("09", "Run")
-from inflight.notebook import mine, tuning_board
+from inflight.lessons.capstone import tuning_board
+from inflight.notebook import mine
 
 scheduler = mine.part("scheduler")
 board = tuning_board.TuningBoard(server, brief, {"mine": scheduler}, number)
@@ -223,7 +225,7 @@ charts.table(pd.DataFrame(rows), decimals=0)
 from inflight.notebook import catch_up
 
 catch_up("09", "A notebook as an experiment")
-from inflight.notebook import grid
+from inflight.lessons.capstone import grid
 
 once = knobs["house rules once"]
 experiments = {
@@ -233,7 +235,7 @@ experiments = {
 }
 ran = grid.run(experiments, f"{workdir.name}/grid", pace=pace, number=number)
 points = [*board.points, *ran.served.values()]
-charts.show(charts.pareto(points, brief), charts.pareto_summary(points, brief))
+charts.show(lesson.pareto(points, brief), lesson.pareto_summary(points, brief))
 
 # %%
 assert len(ran.served) == 2 and len(ran.errors) == 1

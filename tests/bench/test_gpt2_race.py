@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from inflight.bench.gpt2_client import race, standings, table
 from inflight.cli.commands import app
 from inflight.errors import CourseError
+from inflight.lessons import iterative_gpt2
 from inflight.models import gpt2
 from inflight.models.gpt2_checkpoint import SIZES, random_checkpoint
-from inflight.notebook import boards
 from inflight.triton import repository
 from inflight.triton.repository import GPT2
 from inflight.triton.server import Server
@@ -138,7 +138,7 @@ def test_the_command_starts_a_server_for_the_occasion(folder):
 
 @pytest.fixture
 def board(server):
-    return boards.race(server)
+    return iterative_gpt2.board(server)
 
 
 def ready_again(board):
@@ -156,7 +156,7 @@ def test_the_board_runs_unattended_and_keeps_what_it_measured(board):
 
 
 def test_its_controls_reach_the_race_and_its_lanes_show_prompt_and_answer(server):
-    board = boards.race(server, (ITERATIVE,), ["One < two"])
+    board = iterative_gpt2.board(server, (ITERATIVE,), ["One < two"])
     board.controls["streams"].value, board.controls["max_tokens"].value, board.controls["offset_s"].value = 3, 16, 0.1
     board.run()
     standing = standings(board.tokens)
@@ -205,7 +205,7 @@ def test_ctrl_c_ends_the_race_and_frees_what_it_held(slow_server):
 
 
 def test_stop_ends_the_race_and_keeps_its_tokens(slow_server):
-    board = boards.race(slow_server, (ITERATIVE,))
+    board = iterative_gpt2.board(slow_server, (ITERATIVE,))
     board.controls["streams"].value, board.controls["max_tokens"].value, board.controls["offset_s"].value = 8, 104, 0
     some = threading.Event()
     board.words.observe(lambda _: some.set(), "value")

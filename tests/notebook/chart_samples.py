@@ -6,10 +6,23 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.bench.batch_run import Outcome
 from inflight.bench.load import Run
-from inflight.bench.service import BRIEF, Deployment, Served
 from inflight.engine.openvino.layers import Layer, Step
+from inflight.lessons import (
+    batchers,
+    batching,
+    capstone,
+    iterative_gpt2,
+    kv_cache,
+    repository,
+    sequences,
+    serve,
+    start_here,
+)
+from inflight.lessons import engine as engine_lesson
+from inflight.lessons.batchers.batch_run import Outcome
+from inflight.lessons.capstone.service import BRIEF, Deployment, Served
+from inflight.lessons.kv_cache import at_iteration
 from inflight.notebook import charts
 from inflight.triton import telemetry
 from inflight.triton.telemetry import Statistics
@@ -266,40 +279,40 @@ POINTS = [
 
 # A name may have a second sample, after a full stop.
 FIGURES: dict[str, go.Figure] = {
-    "against_the_baseline": charts.against_the_baseline(
+    "against_the_baseline": batching.against_the_baseline(
         pd.DataFrame({
             "way": ["llama-python, one after the other", "engine, one after the other", "engine, all at once"],
             "tokens_per_s": [21.0, 96.0, 173.0],
             "device": ["AMD EPYC", "NVIDIA H200", "NVIDIA H200"],
         })
     ),
-    "batch_cost": charts.batch_cost({1: 15.1, 2: 18.0, 4: 24.2, 8: 35.9}, fixed_ms=12.0, item_ms=3.0),
-    "batches": charts.batches(RUNS),
-    "builds": charts.builds(BUILDS),
-    "cost_of_a_token": charts.cost_of_a_token({"without a cache": costs(0.05), "with a KV cache": costs(0.004)}),
-    "engine_bytes": charts.engine_bytes(WEIGHTS, KV, 6.4e9, slots=8),
-    "first_tokens": charts.first_tokens(pd.DataFrame({"without reuse": [310.0, 305, 299], "with": [312.0, 61, 58]})),
-    "forward_passes": charts.forward_passes({"simple-gpt2": passes(False), "iterative-gpt2": passes(True)}),
-    "iteration_cost": charts.iteration_cost(pd.Series([15.3, 15.9, 17.0, 18.2, 19.5, 20.2, 21.7, 22.5], range(1, 9))),
-    "kv_blocks": charts.kv_blocks(LOGS, IDLE),
+    "batch_cost": batchers.batch_cost({1: 15.1, 2: 18.0, 4: 24.2, 8: 35.9}, fixed_ms=12.0, item_ms=3.0),
+    "batches": batchers.batches(RUNS),
+    "builds": engine_lesson.builds(BUILDS),
+    "cost_of_a_token": iterative_gpt2.cost_of_a_token({"no cache": costs(0.05), "with a KV cache": costs(0.004)}),
+    "engine_bytes": engine_lesson.engine_bytes(WEIGHTS, KV, 6.4e9, slots=8),
+    "first_tokens": kv_cache.first_tokens(pd.DataFrame({"without reuse": [310.0, 305, 299], "with": [312.0, 61, 58]})),
+    "forward_passes": iterative_gpt2.forward_passes({"simple-gpt2": passes(False), "iterative-gpt2": passes(True)}),
+    "iteration_cost": batching.iteration_cost(pd.Series([15.3, 15.9, 17.0, 18.2, 19.5, 20.2, 21.7, 22.5], range(1, 9))),
+    "kv_blocks": kv_cache.kv_blocks(LOGS, IDLE),
     "lab_results": charts.lab_results(HERE, RECORDED, "ratio", "median", "in-flight over static"),
     "lab_results.none yet": charts.lab_results(HERE, RECORDED.iloc[:0], "ratio", "median", "in-flight over static"),
-    "layer": charts.layer(LAYER),
-    "policy_gains": charts.policy_gains(GAINS),
-    "pareto": charts.pareto(POINTS, BRIEF),
-    "pareto.no run yet": charts.pareto([], BRIEF),
-    "queue_outcomes": charts.queue_outcomes(COUNTS),
-    "race": charts.race({"simple-gpt2": tokens(6, 0.03), "iterative-gpt2": tokens(6, 0.02)}, np.arange(6) / 10),
-    "race.nothing yet": charts.race({"simple-gpt2": tokens(2, 0.03).iloc[:0]}, [0.0, 0.1]),
-    "replay": charts.replay(REPLAYED, PROMISED, 50, SLOTS),
-    "replay.after the end": charts.replay(REPLAYED, PROMISED, 150, SLOTS),
-    "repository_map": charts.repository_map(FILES, EDGES),
-    "request_path": charts.request_path(PATH),
-    "sequence_lanes": charts.sequence_lanes(LANES),
-    "sequence_places": charts.sequence_places(PLACES),
-    "slot_map": charts.slot_map(STAYS, SLOTS),
-    "slot_map.nobody yet": charts.slot_map({"in-flight": STAYS["in-flight"].iloc[:0]}, SLOTS),
-    "token_gaps": charts.token_gaps(GAPS),
-    "token_timeline": charts.token_timeline(PIECES),
-    "who_pays": charts.who_pays({"static": requests(8.4), "in-flight": requests(13.5)}),
+    "layer": engine_lesson.layer(LAYER),
+    "policy_gains": kv_cache.policy_gains(GAINS),
+    "pareto": capstone.pareto(POINTS, BRIEF),
+    "pareto.no run yet": capstone.pareto([], BRIEF),
+    "queue_outcomes": batchers.queue_outcomes(COUNTS),
+    "race": iterative_gpt2.race({"simple-gpt2": tokens(6, 0.03), "iterative-gpt2": tokens(6, 0.02)}, np.arange(6) / 10),
+    "race.nothing yet": iterative_gpt2.race({"simple-gpt2": tokens(2, 0.03).iloc[:0]}, [0.0, 0.1]),
+    "replay": at_iteration.replay(REPLAYED, PROMISED, 50, SLOTS),
+    "replay.after the end": at_iteration.replay(REPLAYED, PROMISED, 150, SLOTS),
+    "repository_map": repository.repository_map(FILES, EDGES),
+    "request_map": start_here.request_map(PATH),
+    "sequence_lanes": sequences.sequence_lanes(LANES),
+    "sequence_places": sequences.sequence_places(PLACES),
+    "slot_map": batching.slot_map(STAYS, SLOTS),
+    "slot_map.nobody yet": batching.slot_map({"in-flight": STAYS["in-flight"].iloc[:0]}, SLOTS),
+    "token_gaps": kv_cache.token_gaps(GAPS),
+    "token_timeline": serve.token_timeline(PIECES),
+    "who_pays": batching.who_pays({"static": requests(8.4), "in-flight": requests(13.5)}),
 }  # fmt: skip

@@ -10,8 +10,10 @@ from IPython.utils.capture import capture_output
 
 from inflight import machine
 from inflight.errors import CourseError
+from inflight.lessons import batching
+from inflight.lessons.kv_cache import kv_blocks, kv_blocks_summary
 from inflight.notebook import charts
-from inflight.notebook.charts import kv_blocks, kv_blocks_summary, show
+from inflight.notebook.charts import show
 from inflight.notebook.charts.display import BUTTONS_PX, in_course_look
 from inflight.notebook.palette import DECODE, HEIGHT, PREFILL
 
@@ -59,20 +61,22 @@ PAID = {
 
 
 def test_who_pays_shows_those_who_gain_nothing():
-    fig = charts.who_pays(PAID)
+    fig = batching.who_pays(PAID)
     notes = [note.text for note in fig.layout.annotations]
     assert any("1 of 2 requests slower in flight" in note for note in notes)
     assert any("2 of 2 requests slower in flight" in note for note in notes), "every token comes later"
     long = next(trace for trace in fig.data if trace.name == "long answer")
     assert long.y[0] > long.x[0], "above the line"
-    assert "it is longer for 1 of 2 requests; the mean ITL goes from 9.0 ms to 13.5 ms" in charts.who_pays_summary(PAID)
+    assert "it is longer for 1 of 2 requests; the mean ITL goes from 9.0 ms to 13.5 ms" in batching.who_pays_summary(
+        PAID
+    )
 
 
 def test_the_baseline_names_the_device_of_each_side():
     rows = pd.DataFrame({"way": ["python", "engine"], "tokens_per_s": [20.0, 90.0], "device": ["AMD EPYC", "H200"]})
-    assert charts.against_the_baseline(rows).layout.meta["device"] == "AMD EPYC: python; H200: engine"
+    assert batching.against_the_baseline(rows).layout.meta["device"] == "AMD EPYC: python; H200: engine"
     same = rows.assign(device="AMD EPYC")
-    assert charts.against_the_baseline(same).layout.meta["device"] == "AMD EPYC"
+    assert batching.against_the_baseline(same).layout.meta["device"] == "AMD EPYC"
 
 
 # On the lab GPU -------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from inflight.bench import gpt2_client, trace_run
 from inflight.bench.gpt2_client import Token
 from inflight.bench.workload import TimedRequest
 from inflight.errors import CourseError
-from inflight.notebook import boards
+from inflight.lessons import iterative_gpt2, kv_cache
 from inflight.notebook.dashboard import DRAW_EVERY_S, Dashboard, Frame
 from inflight.triton import repository, telemetry
 from inflight.triton.client import Client
@@ -278,7 +278,7 @@ def test_a_server_that_is_gone_is_told_in_a_sentence(served, tmp_path):
 @pytest.mark.server
 def test_the_board_of_lesson_05_edits_loads_runs_and_keeps_the_run_before(served):
     server, log_path = served
-    board = boards.policies(server, trace(12), log_path)
+    board = kv_cache.board(server, trace(12), log_path)
     for policy in ("max_utilization", "guaranteed_no_evict"):
         board.controls["policy"].value = policy
         frame = board.run()
@@ -313,7 +313,7 @@ def race_board(monkeypatch):
             yield [Token(stream, token, 0.1 * token, "x") for stream in range(1, len(prompts) + 1)]
 
     monkeypatch.setattr(gpt2_client, "race", race)
-    return boards.race(ELSEWHERE)
+    return iterative_gpt2.board(ELSEWHERE)
 
 
 def lines(board):

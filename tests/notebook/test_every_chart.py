@@ -3,6 +3,7 @@
 Everything is looked up on the figures of `chart_samples`, drawn in the course's look: nothing is rendered.
 """
 
+import importlib
 import inspect
 import re
 from collections import Counter
@@ -10,9 +11,9 @@ from collections import Counter
 import plotly.graph_objects as go
 import pytest
 
-from inflight.notebook import charts
 from inflight.notebook.charts.display import in_course_look
 from inflight.notebook.palette import INK, contrast
+from inflight.paths import PACKAGE
 from tests.notebook.chart_samples import FIGURES
 
 WORDS, MARKS = 4.5, 3.0  # contrast with what is behind them, of WCAG 2
@@ -23,6 +24,9 @@ LINKED = ("batches", "forward_passes", "kv_blocks", "race", "sequence_places", "
 # Where shapes are only frames and the branches of a tree; everywhere else they would be marks that say nothing.
 DRAWN_BESIDE = {"layer", "repository_map"}
 
+MODULES = ["inflight.notebook.charts.lab_gpu", "inflight.lessons.kv_cache.at_iteration"] + [
+    f"inflight.lessons.{file.parent.name}.charts" for file in (PACKAGE / "lessons").glob("*/charts.py")
+]
 every_figure = pytest.mark.parametrize("name", FIGURES)
 
 
@@ -33,8 +37,10 @@ def of(name):
 def test_every_picture_has_a_sample():
     functions = {
         name
-        for name in charts.__all__
-        if inspect.get_annotations(getattr(charts, name)).get("return") in (go.Figure, "go.Figure")
+        for module in MODULES
+        for name, function in vars(importlib.import_module(module)).items()
+        if inspect.isfunction(function) and function.__module__ == module and not name.startswith("_")
+        if inspect.get_annotations(function).get("return") in (go.Figure, "go.Figure")
     }
     assert functions == {name.split(".")[0] for name in FIGURES}
 

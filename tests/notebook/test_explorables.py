@@ -15,7 +15,8 @@ from inflight.engine.folder import read
 from inflight.engine.prediction import schedule
 from inflight.engine.sizing import Sizing
 from inflight.errors import CourseError
-from inflight.notebook import explorables
+from inflight.lessons import batchers, batching, kv_cache
+from inflight.lessons import engine as engine_lesson
 from inflight.notebook.charts.display import PLOTLY_MIME
 from inflight.notebook.execution import WIDGET_MIME
 from tests.notebook.chart_samples import PROMISED, REPLAYED, SLOTS
@@ -29,21 +30,21 @@ def sizing():
 
 
 def memory(sizing):
-    return explorables.memory(sizing, BuildConfig(), 4e9)
+    return engine_lesson.memory(sizing, BuildConfig(), 4e9)
 
 
 def policies():
     choose = random.Random(5)
     lengths = [(choose.choice((45, 70, 130, 190)), choose.choice((40, 70, 110, 170))) for _ in range(16)]
-    return explorables.policies_on_paper(lengths, BuildConfig(max_input_len=512, max_seq_len=1024))
+    return kv_cache.policies_on_paper(lengths, BuildConfig(max_input_len=512, max_seq_len=1024))
 
 
 def replay():
-    return explorables.replay(REPLAYED, PROMISED, SLOTS)
+    return kv_cache.replay(REPLAYED, PROMISED, SLOTS)
 
 
 def delay():
-    return explorables.delay(workload.poisson(40, rate=1, seed=0), fixed_ms=40, item_ms=4)
+    return batchers.delay(workload.poisson(40, rate=1, seed=0), fixed_ms=40, item_ms=4)
 
 
 POINTS = {
@@ -70,7 +71,7 @@ def name(request):
 def explorable(name, sizing):
     made = {
         "memory": lambda: memory(sizing),
-        "slots_on_paper": lambda: explorables.slots_on_paper(LENGTHS, slots=4),
+        "slots_on_paper": lambda: batching.slots_on_paper(LENGTHS, slots=4),
         "policies_on_paper": policies,
         "delay": delay,
     }
@@ -128,7 +129,7 @@ def test_points_of_another_kind_are_refused(explorable):
 
 def test_a_setting_that_no_control_has_is_refused():
     with pytest.raises(CourseError, match="name a control 'sluts' that is not there: give rows with type, iterations"):
-        explorables.slots_on_paper(LENGTHS, 4).measured([{"type": "V1", "iterations": 3}], sluts=4)
+        batching.slots_on_paper(LENGTHS, 4).measured([{"type": "V1", "iterations": 3}], sluts=4)
 
 
 def test_where_there_is_no_kernel_the_picture_and_its_words_stay(explorable):
@@ -145,7 +146,7 @@ def test_the_words_are_the_arithmetic(sizing):
     assert f"full at {users} users, and 5 slots stay empty" in explorable.frame.alt
     assert f"{sizing.kv_bytes_per_user(config, 2048) / 1e6:.1f} MB" in explorable.frame.alt
 
-    on_paper = explorables.slots_on_paper(LENGTHS, slots=4)
+    on_paper = batching.slots_on_paper(LENGTHS, slots=4)
     static, joining = (len(schedule(LENGTHS, 4, kind).iterations) for kind in ("V1", "inflight_fused_batching"))
     assert f"{static} iterations static and {joining} in flight" in on_paper.frame.alt
     on_paper.controls["longest"].value = 8

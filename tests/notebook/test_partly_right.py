@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from inflight.bench.batches_on_paper import batches_on_paper
-from inflight.bench.sequences import Step
+from inflight.lessons.batchers.batches_on_paper import batches_on_paper
+from inflight.lessons.sequences.sequences import Step
 from inflight.notebook.grading import check, checker
 
 
@@ -76,7 +76,7 @@ def test_a_check_says_which_part_is_right(exercise, answer, says):
 
 
 def test_every_exercise_has_one_sentence_of_insight_for_who_is_done():
-    for lesson in checker._LESSONS:
+    for lesson in checker._lessons():
         checker._import_graders(lesson)
     for exercise, grader in checker._graders.items():
         insight = grader.insight

@@ -11,7 +11,8 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from inflight.notebook import boards, sections, session
+from inflight.lessons import batchers
+from inflight.notebook import sections, session
 from inflight.notebook.dashboard import Dashboard, Frame
 from inflight.notebook.widgets import ConfigEditor
 from inflight.triton import repository
@@ -30,7 +31,7 @@ def lesson(tmp_path_factory):
         Path(workdir.name) / "repo", models=(repository.BATCH_COST,), execution_log_path=log_path
     )
     server = Server(repo).start()
-    yield server, boards.batchers(server, log_path), ConfigEditor(repo, repository.BATCH_COST, server), workdir
+    yield server, batchers.board(server, log_path), ConfigEditor(repo, repository.BATCH_COST, server), workdir
     server.stop()
 
 

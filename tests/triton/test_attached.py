@@ -10,7 +10,7 @@ from inflight.bench import trace_run
 from inflight.bench.workload import TimedRequest
 from inflight.cli.commands import app
 from inflight.errors import CourseError
-from inflight.notebook import charts
+from inflight.lessons import kv_cache
 from inflight.triton import attached, repository, telemetry
 from inflight.triton.attached import Address
 from inflight.triton.client import Client, get_json, is_ok
@@ -84,7 +84,7 @@ def test_iterations_come_from_the_metrics_and_nobody_is_named(fixed, lesson, tmp
         assert 1 <= len(run.log) <= sum(request.max_tokens for request in REQUESTS) + len(REQUESTS)
         assert (run.log["kv_blocks_max"] > 0).all() and (run.log["iteration_ms"] >= 0).all()
         assert not telemetry.names_requests(run.log) and run.stays.empty
-        charts.kv_blocks({"run": run.log})
+        kv_cache.kv_blocks({"run": run.log})
     assert telemetry.last_requests(first.log, 3)["iterations"].isna().tolist() == [True] * 3
 
 

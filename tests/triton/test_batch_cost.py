@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
-from inflight.bench import batch_run, workload
-from inflight.bench.batch_run import QUEUE_FULL, TIMED_OUT, Arrival, at
+from inflight.bench import workload
 from inflight.errors import CourseError
+from inflight.lessons.batchers import batch_run
+from inflight.lessons.batchers.batch_run import QUEUE_FULL, TIMED_OUT, Arrival, at
 from inflight.triton import repository
 from inflight.triton.server import Server
 from tests.engines import metric, wait_until

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from google.protobuf import json_format
 
-from inflight.bench import batch_run
-from inflight.bench.batch_run import Arrival
 from inflight.errors import CourseError
+from inflight.lessons.batchers import batch_run
+from inflight.lessons.batchers.batch_run import Arrival
 from inflight.triton import custom_batching, repository
 from inflight.triton.custom_batching import FUNCTIONS, SOURCES, build
 from inflight.triton.server import Server

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from inflight.errors import CourseError
-from inflight.models import iterative_trial
+from inflight.lessons.iterative_gpt2 import iterative_trial
 from tests import backend_stand_ins
 from tests.engines import wait_until
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from inflight.bench import sequences
-from inflight.bench.sequences import Step, send
+from inflight.lessons.sequences import sequences
+from inflight.lessons.sequences.sequences import Step, send
 from inflight.triton import repository
 from inflight.triton.repository import RUNNING_SUM as MODEL
 from inflight.triton.server import Server

@@ -5,8 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from inflight.bench import dynamic_batching, perf_analyzer
+from inflight.bench import dynamic_batching
 from inflight.errors import CourseError
+from inflight.lessons.batchers import perf_analyzer
 from inflight.models import huggingface
 from inflight.models.embedding import Embedder
 from inflight.triton import repository, telemetry

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import pandas as pd
 import plotly.graph_objects as go
 
+from inflight import machine, tiers
 from inflight.notebook.palette import INK
 
 
@@ -75,3 +76,12 @@ def once_in_legend(fig: go.Figure) -> None:
 def in_order(ids: pd.Series) -> pd.Series:
     """The numbers, from 1 on, of a run's requests by an engine's ids: ids go on from run to run, numbers do not."""
     return ids.rank(method="dense").astype(int)
+
+
+def whole_ms(seconds: float) -> int:
+    return round(1000 * float(seconds))
+
+
+def on_the_cpu() -> dict:
+    """What a picture's caption names: the models of this lesson sleep, or add, and no GPU has a part in it."""
+    return {"device": machine.device_name(tiers.CPU)}

@@ -4,8 +4,8 @@
 
 A check never stops a lab. With COURSE_STRICT=1 in the environment (how the solutions are built and tested) it raises.
 
-`finding` is what graders say, `checker` what all checks share; the graders stand in one module a lesson, and a check
-imports that of its exercise.
+`finding` is what graders say, `checker` what all checks share; the graders are in the folder of each lesson in
+`inflight/lessons`.
 """
 
 import lazy_loader
@@ -15,6 +15,5 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "checker": ["Result", "check", "grades"],
         "finding": ["NOT_YET", "Finding", "Measured"],
-        "repository": ["broken_repositories"],
     },
 )

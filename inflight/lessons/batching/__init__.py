@@ -1,0 +1,19 @@
+"""When the next guest may sit down: what this lesson alone uses."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "dashboard": ["board"],
+        "charts": [
+            "against_the_baseline",
+            "iteration_cost",
+            "slot_map",
+            "slot_map_summary",
+            "who_pays",
+            "who_pays_summary",
+        ],
+        "explorables": ["slots_on_paper"],
+    },
+)

@@ -1,0 +1,77 @@
+"""Lesson 04: the schedule of static and of in-flight batching, from the lengths of the answers."""
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from inflight.engine.prediction import Schedule, schedule
+from inflight.lessons.batching.charts import slot_map
+from inflight.notebook.dashboard import Frame
+from inflight.notebook.explorable import Explorable, int_slider
+from inflight.notebook.palette import INK
+
+PANELS = {"V1": "static (V1)", "inflight_fused_batching": "in-flight"}
+
+
+def slots_on_paper(lengths: list[int], slots: int) -> Explorable:
+    """Who sits where, static above and in flight below.
+
+    Controls: `requests`, how many of the list, from its first on; `slots`; `longest`, the tokens that the longest
+    answers have. A measured point has `type` ("V1", "inflight_fused_batching") and `iterations`.
+
+    Parameters
+    ----------
+    lengths : list of int
+        Tokens of each answer; all wait from the start, in this order.
+    slots : int
+        Where the control begins.
+    """
+    longest_of_all = max(lengths)
+
+    def draw(points: pd.DataFrame, requests: int, slots: int, longest: int) -> Frame:
+        tokens = [longest if length == longest_of_all else length for length in lengths[:requests]]
+        plans = {kind: schedule(tokens, slots, kind) for kind in PANELS}
+        stays = {PANELS[kind]: plan.stays.reset_index() for kind, plan in plans.items()}
+        fig = slot_map(stays, slots)
+        counted = dict(zip(points.get("type", ()), points.get("iterations", ())))
+        for number, kind in enumerate(PANELS):
+            if kind in counted:
+                _draw_counted(fig, counted[kind], slots, "" if number == 0 else str(number + 1))
+        fig.update_layout(meta={} if counted else {"device": ""})
+        return Frame(fig, _plans_in_words(plans, counted))
+
+    return Explorable(
+        {
+            "requests": int_slider(len(lengths), 1, len(lengths), "requests"),
+            "slots": int_slider(slots, 1, 2 * slots, "slots (max_batch_size)"),
+            "longest": int_slider(longest_of_all, 8, 2 * longest_of_all, "tokens of the longest", 8),
+        },
+        draw,
+        ("type", "iterations"),
+        "Slots on paper",
+    )
+
+
+def _draw_counted(fig: go.Figure, iterations: int, slots: int, suffix: str) -> None:
+    """A line across the panel where the run ended."""
+    fig.add_scatter(
+        x=[iterations] * 3,
+        y=[0.4, (slots + 1) / 2, slots + 0.6],
+        mode="lines+markers",
+        line={"color": INK, "width": 2, "dash": "dot"},
+        marker={"symbol": "diamond-open", "size": [0, 12, 0], "color": INK},
+        hovertemplate=f"measured · the run ended after {iterations:,} iterations<extra></extra>",
+        xaxis=f"x{suffix}",
+        yaxis=f"y{suffix}",
+    )
+
+
+def _plans_in_words(plans: dict[str, Schedule], counted: dict[str, int]) -> str:
+    static, joining = (len(plans[kind].iterations) for kind in PANELS)
+    shares = " and ".join(f"{100 * plans[kind].occupancy:.0f}" for kind in PANELS)
+    words = (
+        f"On paper {static:,} iterations static and {joining:,} in flight, {static / joining:.1f} times fewer: "
+        f"{shares} % of the slots' time is used."
+    )
+    if counted:
+        words += f" Counted: {' and '.join(f'{counted[kind]:,}' for kind in PANELS if kind in counted)}."
+    return words

@@ -1,0 +1,11 @@
+"""A deployment within its limits: what this lesson alone uses."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submodules=["grid", "rehearsal", "service", "tuning_board", "tuning_report"],
+    submod_attrs={
+        "charts": ["pareto", "pareto_summary"],
+    },
+)

@@ -1,0 +1,18 @@
+"""In-flight batching with no LLM engine: what this lesson alone uses."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "dashboard": ["board"],
+        "charts": [
+            "cost_of_a_token",
+            "cost_of_a_token_summary",
+            "forward_passes",
+            "forward_passes_summary",
+            "race",
+            "race_summary",
+        ],
+    },
+)

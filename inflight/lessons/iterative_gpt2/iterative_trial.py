@@ -1,0 +1,296 @@
+"""An iterative model of a GPT-2, played as Triton would, without a server: what comes out, and what it computed.
+
+    python -m inflight.lessons.iterative_gpt2.iterative_trial < case.json > result.json
+
+It runs `model.py` files that others write, and so in a process of its own. The case, and the result, are JSON:
+
+    {"models": [path, …], "folder": checkpoint, "places": 8, "streams": [
+        {"prompt": text, "max_tokens": n, "arrives": execution, "leaves_after": tokens or null}, …]}
+
+    [{"texts": [answer, …], "computed": tokens, "passes": n, "together": most texts in a pass, "seconds": s,
+      "problem": sentence or ""}, …]
+
+of each model in turn, first of all of the plain way without a cache. Texts are judged by whoever reads them.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import os
+import sys
+import time
+import traceback
+import types
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from inflight.checkpoint.tokenizer import load_tokenizer
+from inflight.models import gpt2_network
+
+BACKEND = "triton_python_backend_utils"
+FINAL, ALL, RESCHEDULE = 1, 1, 2  # Triton's flags
+GRACE_S = 3.0  # for a last response that leaves a moment after its request was released
+CORRELATION_ID = 40_000_000_000  # of the first sequence: Triton makes up large ones
+
+
+# What stands for Triton -----------------------------------------------------------------------------------------------
+
+
+class Tensor:
+    def __init__(self, name: str, array: np.ndarray):
+        self._name, self._array = name, array
+
+    def name(self) -> str:
+        return self._name
+
+    def as_numpy(self) -> np.ndarray:
+        return self._array
+
+
+class InferenceResponse:
+    def __init__(self, output_tensors=(), error=None):
+        self.tensors, self.error = {tensor.name(): tensor for tensor in output_tensors}, error
+
+
+class TritonError(Exception):
+    INTERNAL, INVALID_ARG = 1, 3
+
+    def __init__(self, message: str, code: int = 0):
+        super().__init__(message)
+
+
+@dataclass(eq=False)
+class Stream:
+    """A client and its sequence."""
+
+    number: int
+    prompt: str
+    max_tokens: int
+    arrives: int
+    leaves_after: int | None
+    pieces: list[str] = field(default_factory=list)
+    has_begun = has_left = is_over = False  # over: its last response has come
+
+    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+        """What the model's response sender does."""
+        if self.is_over:
+            raise RuntimeError("a response was sent after the last one of its request")
+        if response is not None and response.error is not None:
+            raise RuntimeError(f"the model answered with an error: {response.error}")
+        if response is not None:
+            self.pieces.append(response.tensors["text_output"].as_numpy().item().decode("utf-8"))
+        self.has_left = self.has_left or len(self.pieces) == self.leaves_after
+        self.is_over = flags == FINAL
+
+    def is_cancelled(self) -> bool:
+        return self.has_left
+
+
+class Request:
+    """A stream's request in one execution; one that is not ready keeps the place of a stream that is not there."""
+
+    def __init__(self, stream: Stream | None):
+        self.stream, self.flags = stream, ALL
+        self._inputs = {
+            "text_input": np.array([[stream.prompt.encode("utf-8") if stream else b""]], object),
+            "number": np.array([[CORRELATION_ID + stream.number if stream else 0]], np.uint64),
+            "start": np.array([[float(stream is not None and not stream.has_begun)]], np.float32),
+            "ready": np.array([[float(stream is not None)]], np.float32),
+        }
+        self._inputs["correlation_id"] = self._inputs["number"]
+
+    def inputs(self) -> list[Tensor]:
+        return [Tensor(name, array) for name, array in self._inputs.items()]
+
+    def parameters(self) -> str:
+        return json.dumps({"max_tokens": self.stream.max_tokens, "ignore_eos": True} if self.stream else {})
+
+    def get_response_sender(self) -> Stream | None:
+        return self.stream
+
+    def set_release_flags(self, flags: int) -> None:
+        self.flags = flags
+
+    def is_cancelled(self) -> bool:
+        return self.stream is not None and self.stream.has_left
+
+
+def _input(request: Request, name: str) -> Tensor | None:
+    return next((tensor for tensor in request.inputs() if tensor.name() == name), None)
+
+
+def backend() -> types.ModuleType:
+    """A module with what a model imports from Triton."""
+    module = types.ModuleType(BACKEND)
+    module.Tensor, module.InferenceResponse, module.TritonError = Tensor, InferenceResponse, TritonError
+    module.get_input_tensor_by_name = _input
+    module.TRITONSERVER_RESPONSE_COMPLETE_FINAL = FINAL
+    module.TRITONSERVER_REQUEST_RELEASE_ALL, module.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = ALL, RESCHEDULE
+    return module
+
+
+# A run ----------------------------------------------------------------------------------------------------------------
+
+
+class Problem(Exception):
+    """What a model did that Triton's clients would suffer from, in a sentence."""
+
+
+def play(model, streams: list[Stream], places: int) -> None:
+    """Call the model's `execute` until all streams are over, each in its place of the batch (Triton's `direct`).
+
+    Raises
+    ------
+    Problem
+        A request was released before its answer was complete, or nobody gets a token any more.
+    """
+    waiting, seats = list(streams), [None] * places
+    execution = without_token = 0
+    while waiting or any(seats):
+        execution += 1
+        for place, taken in enumerate(seats):
+            if taken is None and waiting and waiting[0].arrives <= execution:
+                seats[place] = waiting.pop(0)
+        if not any(seats):
+            continue
+        used = max(place for place, stream in enumerate(seats) if stream) + 1
+        requests, before = [Request(stream) for stream in seats[:used]], sum(len(each.pieces) for each in streams)
+        model.execute(requests)
+        for place, request in enumerate(requests):
+            seats[place] = _after(request)
+        got = sum(len(each.pieces) for each in streams) - before
+        without_token = 0 if got else without_token + 1
+        if without_token == 5:
+            raise Problem(f"{sum(map(bool, seats))} streams are in the batch, and none gets a token any more")
+    _wait_for_ends(streams)
+
+
+def _after(request: Request) -> Stream | None:
+    """Who has the place of this request in the next execution."""
+    stream = request.stream
+    if stream is None:
+        return None
+    stream.has_begun = True
+    if request.flags != RESCHEDULE:
+        if not stream.has_left and len(stream.pieces) < stream.max_tokens:
+            raise Problem(f"a request was released after {len(stream.pieces)} of its {stream.max_tokens} tokens")
+        return None
+    if stream.is_over:
+        raise Problem("a request was rescheduled after its last response")
+    if len(stream.pieces) > stream.max_tokens:
+        raise Problem(f"a request got more than the {stream.max_tokens} tokens that it asked for")
+    return None if stream.has_left else stream  # Triton ends it itself when it would come back
+
+
+def _wait_for_ends(streams: list[Stream]) -> None:
+    until = time.monotonic() + GRACE_S
+    while not all(stream.is_over or stream.has_left for stream in streams):
+        if time.monotonic() > until:
+            raise Problem("a request was released and never got its last response, so its client waits for ever")
+        time.sleep(0.01)
+
+
+@dataclass
+class _Counter:
+    """What goes through the network."""
+
+    computed: int = 0
+    passes: int = 0
+    together: int = 0
+
+    def watch(self, forward: Callable) -> Callable:
+        """The network's forward pass, counted."""
+
+        @functools.wraps(forward)
+        def counted(network, ids, positions, last, attend):
+            self.computed += len(ids)
+            self.passes += 1
+            self.together = max(self.together, len(last))
+            return forward(network, ids, positions, last, attend)
+
+        return counted
+
+
+def _result(make: Callable, case: dict, folder: str, forward: Callable) -> dict:
+    streams = [Stream(number, **stream) for number, stream in enumerate(case["streams"], 1)]
+    counter, problem, seconds = _Counter(), "", 0.0
+    try:
+        model = make()
+        gpt2_network.Network._forward = counter.watch(forward)
+        parameters = {"checkpoint_dir": {"string_value": folder}}
+        model.initialize({"model_config": json.dumps({"parameters": parameters})})
+        started = time.perf_counter()
+        play(model, streams, case["places"])
+        seconds = time.perf_counter() - started
+    except Problem as error:
+        problem = f"{error}"
+    except (Exception, SystemExit) as error:  # the model is somebody else's: whatever it raises is told
+        lines = [row.lineno for row in traceback.extract_tb(error.__traceback__) if row.filename.endswith("model.py")]
+        where = f"model.py, line {lines[-1]}: " if lines else ""
+        problem = f"{where}{type(error).__name__}: {error}"
+    return {
+        "texts": ["".join(stream.pieces) for stream in streams],
+        "computed": counter.computed,
+        "passes": counter.passes,
+        "together": counter.together,
+        "seconds": seconds,
+        "problem": problem,
+    }
+
+
+def _model(path: str):
+    """A new model of a file."""
+    spec = importlib.util.spec_from_file_location("model", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.TritonPythonModel()
+
+
+def _plain(case: dict, folder: str) -> dict:
+    """The answers, each text alone and whole at every pass, and the tokens that this computes."""
+    import torch
+
+    network, tokenizer = gpt2_network.load(folder), load_tokenizer(folder)
+    texts, computed = [], 0
+    for stream in case["streams"]:
+        ids = tokenizer.encode(stream["prompt"])
+        start = len(ids)
+        for _ in range(stream["leaves_after"] or stream["max_tokens"]):
+
+            def attend(_layer, projected):
+                found = torch.nn.functional.scaled_dot_product_attention(*projected.permute(1, 2, 0, 3), is_causal=True)
+                return found.transpose(0, 1)
+
+            computed += len(ids)
+            ids += network.next_tokens(ids, list(range(len(ids))), [len(ids) - 1], attend)
+        texts.append("".join(tokenizer.decode([token], skip_special_tokens=False) for token in ids[start:]))
+    return {"texts": texts, "computed": computed, "passes": 0, "together": 1, "seconds": 0.0, "problem": ""}
+
+
+def main() -> None:
+    """Play the case on standard input, write what came of it, and end; what models print goes to standard error."""
+    import torch
+
+    torch.set_num_threads(1)  # others may be at work here, and threads that wait for each other are slowest then
+    case, results = json.load(sys.stdin), sys.stdout
+    folder = str(Path(case["folder"]).absolute())
+    sys.modules[BACKEND] = backend()
+    gpt2_network.load = functools.cache(gpt2_network.load)
+    forward = gpt2_network.Network._forward
+    with redirect_stdout(sys.stderr):
+        found = [_plain(case, folder)]
+        for path in case["models"]:
+            found.append(_result(lambda path=path: _model(path), case, folder, forward))
+    json.dump(found, results)
+    results.flush()
+    os._exit(0)  # whatever threads a model has left
+
+
+if __name__ == "__main__":
+    main()

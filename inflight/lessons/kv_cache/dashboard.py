@@ -1,0 +1,77 @@
+"""The dashboard of the lesson: who holds which blocks, under each policy."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import ipywidgets
+import pandas as pd
+
+from inflight.bench.workload import TimedRequest
+from inflight.engine.config import POLICIES
+from inflight.errors import CourseError
+from inflight.lessons.kv_cache import promised_blocks
+from inflight.lessons.kv_cache.charts import kv_blocks, kv_blocks_summary
+from inflight.notebook import session
+from inflight.notebook.boards import Runs, wide
+from inflight.notebook.dashboard import Dashboard, Frame
+from inflight.triton import telemetry
+from inflight.triton.server import Server
+
+PROMISES = "guaranteed_no_evict"  # the policy under which idle blocks may be promised
+
+
+def board(server: Server, requests: list[TimedRequest], log_path: str | Path) -> Dashboard:
+    """Choose policy and size of the KV cache: the config is edited, the model loaded again, and the blocks drawn.
+
+    The run before stays above, on the same scale.
+
+    Parameters
+    ----------
+    server : Server
+        Runs, and serves `ensemble` on an engine whose `max_seq_len` is at most 1024.
+    requests : list of TimedRequest
+        What each run sends.
+    log_path : path
+        The engine's iteration log.
+    """
+    kept = session.keep(server)
+    runs = Runs(kept, log_path)
+
+    def work(policy: str, cache_tokens: int) -> Iterator[Frame]:
+        for so_far in runs.next(
+            f"{policy}, {cache_tokens:,} tokens",
+            requests,
+            batch_scheduler_policy=policy,
+            max_tokens_in_paged_kv_cache=cache_tokens,
+        ):
+            logs = {title: run.log for title, run in so_far.items()}
+            idle = _idle_blocks(logs, requests)
+            yield Frame(kv_blocks(logs, idle), kv_blocks_summary(logs, idle))
+
+    look = {"style": {"description_width": "19em"}, "layout": wide("42em")}
+    return Dashboard(
+        {
+            "policy": ipywidgets.Dropdown(
+                options=POLICIES, value="max_utilization", description="batch_scheduler_policy", **look
+            ),
+            "cache_tokens": ipywidgets.IntSlider(
+                1280, 1024, 4096, 128, description="max_tokens_in_paged_kv_cache", continuous_update=False, **look
+            ),
+        },
+        work,
+        kept=kept,
+        label="Policies: who holds which blocks",
+    )
+
+
+def _idle_blocks(logs: dict[str, pd.DataFrame], requests: list[TimedRequest]) -> dict[str, pd.DataFrame]:
+    """`promised_blocks.idle` of the runs that promise blocks, as far as their logs tell; titles name the policy."""
+    found = {}
+    for title, log in logs.items():
+        if PROMISES in title and telemetry.names_requests(log):
+            with contextlib.suppress(CourseError):  # a prompt in chunks, or found in the cache, is not recognized
+                found[title] = promised_blocks.idle(log, requests)
+    return found

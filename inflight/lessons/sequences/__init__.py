@@ -1,0 +1,12 @@
+"""Where the second request finds what the first one left: what this lesson alone uses."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submodules=["sequences", "streams"],
+    submod_attrs={
+        "charts": ["sequence_lanes", "sequence_places"],
+        "sequences": ["Step"],
+    },
+)

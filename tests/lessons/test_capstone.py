@@ -1,0 +1,173 @@
+"""Lesson 09's dashboard, grid of experiments and report, without a server: what runs came to is made up."""
+
+import re
+
+import nbformat
+import pytest
+
+from inflight.errors import CourseError
+from inflight.lessons import capstone
+from inflight.lessons.capstone import grid, service, tuning_report
+from inflight.lessons.capstone.service import BRIEF, Deployment, Progress
+from inflight.lessons.capstone.tuning_board import TuningBoard
+from tests.notebook.chart_samples import POINTS
+
+
+class NoServer:
+    """Stands where a dashboard wants a server that runs."""
+
+    is_attached, repo = False, None
+
+
+@pytest.fixture
+def board(monkeypatch, tmp_path):
+    """A board whose runs end at once: with a cache above 9,999 tokens they fail."""
+    monkeypatch.setattr("inflight.notebook.session.keep", lambda server: _Kept())
+
+    def follow(server, chosen, brief, seed, number):
+        yield Progress(0, 40)
+        if (chosen.cache_tokens or 0) > 9999:
+            raise CourseError("A KV cache of this size takes more than the brief has.")
+        yield Progress(20, 40)
+        yield service.Served(chosen, POINTS[min(seed, 3)].run, brief)
+
+    monkeypatch.setattr(service, "follow", follow)
+    scheduler = tmp_path / "scheduler.py"
+    scheduler.write_text("")
+    made = TuningBoard(NoServer(), BRIEF, {"mine": scheduler})
+    return made
+
+
+class _Kept:
+    server, is_attached = NoServer(), True
+
+    def is_alive(self):
+        return True
+
+
+def test_each_run_adds_a_point_and_a_row(board):
+    board.run()
+    board.set({"enable_kv_cache_reuse": True, "max_batch_size": 16}).run()
+    assert [point.deployment.max_batch_size for point in board.points] == [8, 16]
+    assert board.points[1].deployment.enable_kv_cache_reuse and len(board.table()) == 2
+    assert "Point 2" in board.status.value and "enable_kv_cache_reuse: True" in board._table.value
+
+
+def test_a_run_that_was_stopped_tells_nothing_of_the_point_before_it(board, monkeypatch):
+    board.run()
+
+    def stopped(server, chosen, brief, seed, number):
+        board.stop()
+        yield Progress(0, 40)
+        yield Progress(20, 40)
+
+    monkeypatch.setattr(service, "follow", stopped)
+    board.run()
+    assert len(board.points) == 1
+    assert "Stopped" in board.status.value and "Point" not in board.status.value
+
+
+def test_a_click_on_a_point_brings_its_settings_back(board):
+    wanted = {"kv_cache_quant_algo": "INT8", "cache_tokens": 2048, "max_queue_size": 3, "instances": 2}
+    board.set(wanted).run()
+    board.set({}).run()
+    assert board.deployment == Deployment()
+    board.picture.clicked = {"mark": 0, "at": 1}
+    assert board.deployment == Deployment(**wanted) and "point 1 are back" in board.status.value
+    board.set({})
+    board.picture.clicked = {"mark": 0, "at": 2}  # the same point again
+    assert board.deployment == Deployment(**wanted)
+    board.picture.clicked = {"mark": 7, "at": 3}
+    assert board.deployment == Deployment(**wanted)
+
+
+def test_a_run_that_fails_is_a_row_with_its_error_and_the_next_one_runs(board):
+    board.set({"cache_tokens": 12000})
+    with pytest.raises(CourseError, match="more than the brief"):
+        board.run()
+    assert not board.points and "more than the brief has" in board._table.value and "Failed" in board.status.value
+    board.set({}).run()
+    assert len(board.points) == 1 and len(board.rows) == 2
+
+
+def test_a_scheduler_of_ones_own_is_in_the_list(board):
+    assert board.controls["scheduler_path"].options == ("policy", "mine")
+    board.controls["scheduler_path"].value = "mine"
+    assert board.deployment.scheduler_path.endswith("scheduler.py")
+    with pytest.raises(CourseError, match="has no scheduler"):
+        board.set({"scheduler_path": "/elsewhere.py"})
+
+
+# The picture ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_front_has_what_nothing_beats_and_the_corner_is_the_objective():
+    figure = capstone.pareto(POINTS, BRIEF)
+    by_name = {trace.name: trace for trace in figure.data}
+    assert max(by_name["the objective"].x) == BRIEF.objective.ttft_ms
+    front = list(zip(by_name["the Pareto front"].x, by_name["the Pareto front"].y))
+    assert all(before[0] < after[0] and before[1] < after[1] for before, after in zip(front, front[1:]))
+    marked = [*by_name["keeps the objective"].customdata, *by_name["does not"].customdata]
+    assert sorted(marked) == [0, 1, 2, 3]
+
+
+# Experiments ----------------------------------------------------------------------------------------------------------
+
+CODE = """
+from pathlib import Path
+
+from inflight.lessons.capstone import service
+
+sample = Path(place, "sample.json")
+chosen = service.deployment(settings)
+if chosen.max_batch_size == 13:
+    raise service.CourseError("Thirteen seats are not built.")
+Path(result).write_text(sample.read_text())
+"""
+
+
+def test_a_grid_keeps_results_and_errors(tmp_path):
+    (tmp_path / "sample.json").write_text(service.to_json(POINTS[2]))
+    parameters = nbformat.v4.new_code_cell("settings, result, place = {}, '', ''", metadata={"tags": ["parameters"]})
+    notebook = nbformat.v4.new_notebook(cells=[parameters, nbformat.v4.new_code_cell(CODE)])
+    notebook.metadata["language_info"] = {"name": "python"}
+    nbformat.write(notebook, tmp_path / "experiment.ipynb")
+    asked = {"eight": {}, "thirteen": {"max_batch_size": 13}}
+    ran = grid.run(asked, tmp_path / "grid", tmp_path / "experiment.ipynb", place=str(tmp_path))
+    assert list(ran.served) == ["eight"] and ran.served["eight"].row() == POINTS[2].row()
+    assert ran.errors == {"thirteen": "Thirteen seats are not built."}
+    assert (tmp_path / "grid" / "eight.ipynb").exists()
+
+
+def test_the_experiment_that_ships_takes_what_a_grid_gives():
+    notebook = nbformat.read(grid.EXPERIMENT, as_version=4)
+    parameters = next(cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", []))
+    assert set(re.findall(r"^(\w+) =", parameters.source, re.M)) == {"settings", "pace", "seed", "number", "result"}
+
+
+# The report -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_report_is_a_page_and_a_notebook_with_the_figures_and_their_spread(tmp_path):
+    written = tuning_report.write(tmp_path / "report", POINTS[2:4], POINTS[:2], "Because of the **house rules**.")
+    page, notebook = written[1].read_text(), nbformat.read(written[0], as_version=4)
+    text = notebook.cells[0].source
+    for part in ("times the goodput of before", "| P99 of TTFT (ms) |", "kv_cache_quant_algo: INT8", "house rules"):
+        assert part in text
+    assert "<table" in page and "<strong>house rules</strong>" in page and 'src="http' not in page
+    assert notebook.cells[1].outputs
+
+
+def test_a_figure_has_the_same_decimals_wherever_it_stands_in_the_report():
+    assert tuning_report._spread([29.4, 17.65, 41.2], 0) == "29 (18 to 41)"
+    assert tuning_report._spread([29.4, 1017.6, 41.0], 2) == "41.00 (29.40 to 1,017.60)"
+    [row] = re.findall(r"\| goodput .*", tuning_report._text(POINTS[2:4], POINTS[:2], ""))
+    assert len(re.findall(r"\d+\.\d\d\b", row)) == 6
+
+
+def test_a_report_of_rounds_that_were_not_in_turns_is_refused(tmp_path):
+    with pytest.raises(CourseError, match="as many of each"):
+        tuning_report.write(tmp_path, POINTS[:2], POINTS[:1])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CourseError, match="name another folder"):
+        tuning_report.write(tmp_path / "file", POINTS[:1], POINTS[:1])

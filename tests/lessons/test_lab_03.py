@@ -1,0 +1,358 @@
+"""The checks of lab 03 find the mistakes that learners make, and say which: on lists, and on the real server."""
+
+import random
+import runpy
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import nbformat
+import pytest
+
+from inflight.lessons.serve import grading as serve
+from inflight.notebook import mine
+from inflight.notebook.grading import check
+from inflight.notebook.grading.checker import _finding
+from inflight.notebook.grading.finding import NOT_YET, hint
+from inflight.paths import COURSE
+from inflight.triton import repository, telemetry
+from inflight.triton.client import Client
+from inflight.triton.server import Server
+
+pytestmark = pytest.mark.server
+
+COURSES = mine.COURSES_OWN / "client.py"
+MODELS = serve.MODELS
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_lab(monkeypatch):
+    """Checks report and do not raise, whatever the run that these tests are part of has set."""
+    monkeypatch.setenv("COURSE_STRICT", "0")
+
+
+@pytest.fixture(scope="module")
+def server(course_engine, tmp_path_factory):
+    """As the lab starts it."""
+    folder = tmp_path_factory.mktemp("lab")
+    repo = repository.assemble(
+        folder / "repo", course_engine, decoupled_mode=True, iteration_log_path=folder / "iterations.jsonl"
+    )
+    with Server(repo) as started:
+        yield started
+
+
+# 3.1 ------------------------------------------------------------------------------------------------------------------
+
+
+def right_felt(times_s):
+    gaps = len(times_s) - 1
+    return {
+        "ttft_ms": times_s[0] * 1000,
+        "itl_ms": (times_s[-1] - times_s[0]) / gaps * 1000 if gaps else None,
+        "end_to_end_ms": times_s[-1] * 1000,
+        "tokens_per_s": len(times_s) / times_s[-1],
+    }
+
+
+@pytest.mark.parametrize(
+    ("felt", "says"),
+    [
+        (lambda times_s: dict.fromkeys(right_felt(times_s), 57.0), "ttft_ms is 57.0. Look at its unit"),
+        (lambda times_s: times_s, "'ttft_ms' is missing"),
+        (lambda times_s: {"itl_ms": 1}, "'ttft_ms' is missing"),
+        (lambda times_s: {name: (value or 0) / 1e3 for name, value in right_felt(times_s).items()}, "Look at its unit"),
+        (lambda times_s: {**right_felt(times_s), "itl_ms": times_s[-1] / len(times_s) * 1000}, "itl_ms is"),
+        (lambda times_s: {**right_felt(times_s), "itl_ms": right_felt(times_s)["itl_ms"] or 0}, "has no gaps"),
+        (lambda times_s: {**right_felt(times_s), "itl_ms": (times_s[1] - times_s[0]) * 1000}, "could not be checked"),
+        (lambda times_s: {**right_felt(times_s), "tokens_per_s": len(times_s)}, "tokens_per_s is"),
+        (lambda times_s: 1 / 0, "ZeroDivisionError"),
+    ],
+)  # fmt: skip
+def test_a_wrong_measure_gets_its_hint(felt, says):
+    result = check("3.1", felt)
+    assert result.status in ("wrong", "partly") and says in repr(result)
+
+
+def test_a_right_measure_is_done():
+    assert check("3.1", right_felt).status == "done"
+    assert check("3.1", lambda times_s: None).status == NOT_YET
+
+
+# 3.2 ------------------------------------------------------------------------------------------------------------------
+
+TEXT, TIMES, REFUSAL, END = "the text", "the times", "a refusal", "the end of the request"
+CANCEL = "        self._connection.stop_stream(cancel_requests=True)\n"
+READS = """            if word in stream.answer.text:
+                break
+"""
+RETURNS = "    return stream.answer.text\n"
+CLOSE = "        self._connection.close()\n"
+ENDS = "stream.answer.text.endswith(word)"
+ASKS = """    finally:
+        stream.cancel()
+    return stream.answer
+
+
+def read_until"""
+
+
+def asks_and_returns(answer):
+    """The end of `ask` with something else than what was read."""
+    return ASKS.replace("stream.answer\n", answer + "\n")
+
+
+ALL_AT_THE_END = "Answer(stream.answer.pieces, [stream._now_s()] * len(stream.answer.pieces))"
+MADE_UP = "Answer(stream.answer.pieces, [n / 1e6 for n in range(len(stream.answer.pieces))])"
+IN_LETTERS = "Answer(list(stream.answer.text), [1.0] * len(stream.answer.text))"
+RAISES = "                raise error\n"
+NOTES = "times_s.append(after_s)"
+ALL_COMPUTED = "tokens computed, of 120"
+# What is changed in the course's client; the part that is wrong then, and the words it gets.
+WRONG_CLIENTS = {
+    "nothing is read": (READS, "            break\n", END, "the whole text is wanted"),
+    "one text for all": ("    return stream.answer\n", '    return Answer(["Paris"], [0.1])\n', TEXT, "gives 'Paris'"),
+    "max_tokens left out": ('"INT32", max_tokens)', '"INT32", 8)', TEXT, "the server's text is"),
+    "a whole answer": ('("BOOL", True)', '("BOOL", False)', TEXT, "in 1 pieces; the server sends"),
+    "a whole answer, cut": (ASKS, asks_and_returns(IN_LETTERS), TEXT, "pieces; the server sends"),
+    "pieces lose their blanks": ("text[0].decode())", "text[0].decode().strip())", TEXT, "and ask gives"),
+    "the end is not seen": (
+        "            is_final = parameters",
+        "            is_over = parameters",
+        TEXT,
+        "last response",
+    ),
+    "all times at the end": (ASKS, asks_and_returns(ALL_AT_THE_END), TIMES, "pieces with a time of their own: 1"),
+    "times made up": (ASKS, asks_and_returns(MADE_UP), TIMES, "the engine took longer to make it"),
+    "milliseconds": (NOTES, "times_s.append(after_s * 1000)", TIMES, "seconds since the request"),
+    "one time too many": (NOTES, "times_s += [after_s] * 2", TIMES, "numbers for"),
+    "an error is the end": (RAISES, "                return\n", REFUSAL, "says nothing of it"),
+    "an error is passed over": (RAISES, "                continue\n", REFUSAL, "your client waits on"),
+    "the word at the end": (
+        READS,
+        READS.replace("word in stream.answer.text", ENDS),
+        END,
+        "Up to the piece",
+    ),
+    "the word in a piece": (READS, READS.replace(".text", ".pieces[-1]"), END, "Up to the piece"),
+    "cut at the word": (RETURNS, "    return stream.answer.text.split(word)[0] + word\n", END, "whole text is wanted"),
+    "the stream waits for its end": (CANCEL, CANCEL.replace("cancel_requests=True", ""), END, ALL_COMPUTED),
+    "cancel does nothing": (CANCEL + CLOSE, "        _left.append(self)\n\n\n_left = []\n", END, ALL_COMPUTED),
+    "asked for once more": (RETURNS, "    ask(url, prompt, max_tokens)\n" + RETURNS, END, ALL_COMPUTED),
+}
+
+
+def changed(tmp_path, old, new):
+    text = COURSES.read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    path = tmp_path / "client.py"
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    return path
+
+
+def part_of(path, server, part, seed):
+    """What is said of one part of a client."""
+    findings = serve._client((path, server), random.Random(seed))
+    try:
+        return hint(findings[part]())
+    except Exception as error:  # as the checker says it
+        return f"Your answer could not be checked: {type(error).__name__}: {error}."
+
+
+@pytest.mark.parametrize("name", WRONG_CLIENTS)
+def test_a_wrong_client_gets_its_hint(name, server, tmp_path, monkeypatch):
+    old, new, part, says = WRONG_CLIENTS[name]
+    monkeypatch.setattr(serve, "PATIENCE_S", 10 if "waits on" in says or "last response" in says else 60)
+    said = part_of(changed(tmp_path, old, new), server, part, seed=7)
+    assert says in str(said), said
+
+
+STOPS_BY_ID = '''
+    def cancel(self):
+        """TensorRT-LLM's own way: a second request with the same id, and `stop`."""
+        zero = {"input_ids": 0, "input_lengths": 0, "request_output_len": 0}
+        made = []
+        for name, datatype, value in [*((name, "INT32", 0) for name in zero), ("stop", "BOOL", True)]:
+            array = np.array([[value]], triton_to_np_dtype(datatype))
+            made.append(triton.InferInput(name, array.shape, datatype))
+            made[-1].set_data_from_numpy(array)
+        if self._connection is not None:
+            self._connection.async_stream_infer("tensorrt_llm", made, request_id=self._id)
+            self._connection.close()
+            self._connection = None
+
+
+def ask('''
+
+
+def test_the_courses_client_and_one_that_stops_by_id_are_done(server, tmp_path):
+    text = COURSES.read_text(encoding="utf-8")
+    text = text[: text.index("\n    def cancel")] + STOPS_BY_ID + text.partition("\ndef ask(")[2]
+    text = text.replace(
+        "        self._arrived = queue", "        self._id = str(id(self))\n        self._arrived = queue"
+    )
+    text = text.replace(
+        '            "ensemble",\n', '            "ensemble",\n            request_id=self._id,\n            inputs='
+    )
+    other = tmp_path / "by_id.py"
+    other.write_text(text.replace("inputs=            tensors", "inputs=tensors"), encoding="utf-8")
+    for path in (COURSES, other):
+        result = check("3.2", (path, server))
+        assert result.status == "done", result
+        assert result.figures[-1].value <= result.figures[-1].at_most and result.seed is not None
+
+
+def test_the_labs_own_file_is_not_done_yet_and_its_solution_is_the_courses_part(server, tmp_path):
+    for folder, name in (("labs", "03_serve_lab"), ("solutions", "03_serve_solution")):
+        cells = nbformat.read(COURSE / folder / f"{name}.ipynb", as_version=4).cells
+        [source] = [cell.source for cell in cells if cell.source.startswith("%%writefile")]
+        (tmp_path / f"{folder}.py").write_text(source.partition("\n")[2] + "\n", encoding="utf-8")
+    assert (tmp_path / "solutions.py").read_text() == COURSES.read_text()
+    result = check("3.2", (tmp_path / "labs.py", server))
+    assert result.status == NOT_YET and set(result.parts.values()) == {NOT_YET}
+
+
+def test_a_file_that_is_no_python_is_said_so(server, tmp_path):
+    (tmp_path / "client.py").write_text("def ask(:")
+    assert "SyntaxError" in check("3.2", (tmp_path / "client.py", server)).hint
+
+
+# 3.3 ------------------------------------------------------------------------------------------------------------------
+
+
+def at_once(server, number, max_tokens, num_threads=None, **options):
+    with Client(server.grpc_url) as client, ThreadPoolExecutor(num_threads or number) as readers:
+        return list(
+            readers.map(
+                lambda n: client.stream(f"Tell me about the number {n}.", max_tokens, **options).read(), range(number)
+            )
+        )
+
+
+def waited(answers):
+    return sum(one.times_s[0] > min(other.times_s[-1] for other in answers) for one in answers)
+
+
+def fit(table, max_ttft_ms, max_itl_ms):
+    rows = table.sort_values("readers")
+    holds = (rows["ttft_ms"] <= max_ttft_ms) & (rows["itl_ms"] <= max_itl_ms)
+    return int(rows["readers"][holds.cummin()].max()) if holds.iloc[0] else 0
+
+
+def any_that_holds(table, max_ttft_ms, max_itl_ms):
+    holds = (table["ttft_ms"] <= max_ttft_ms) & (table["itl_ms"] <= max_itl_ms)
+    return int(table["readers"][holds].max()) if holds.any() else 0
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        (lambda server, number, tokens: at_once(server, number, tokens, 1, end_id=-1), "at the most: 1"),
+        (lambda server, number, tokens: at_once(server, 1, tokens, end_id=-1) * number, "at the most: 1"),
+        (lambda server, number, tokens: at_once(server, 8, tokens, end_id=-1), "gave 8 answers"),
+        (lambda server, number, tokens: [], "Your answer could not be checked|gave 0 answers"),
+        (lambda server, number, tokens: at_once(server, number, tokens // 2, end_id=-1), "tokens computed for"),
+        (lambda server, number, tokens: at_once(server, number, tokens, 2, end_id=-1), "at the most: 2"),
+    ],
+)  # fmt: skip
+def test_readers_who_do_not_ask_at_once_are_told(ask, says, server):
+    result = check("3.3", (lambda number, tokens: ask(server, number, tokens), waited, fit, server))
+    assert result.parts == {"at_once": "wrong", "who_waited": "done", "readers_that_fit": "done"}, result
+    assert any(words in result.hint for words in says.split("|")), result
+
+
+def test_readers_who_take_for_ever_are_told_what_would_help(monkeypatch):
+    """As one after the other does on a slow machine: the words are for readers, and not for the client of 3.2."""
+    monkeypatch.setattr(serve, "PATIENCE_S", 0.1)
+    never, log = threading.Event(), SimpleNamespace(size=lambda: 0, slots=8)
+    said = _finding(lambda: serve._ask_at_once(lambda *_: never.wait(60), log, 3, 10))
+    never.set()
+    assert said.endswith("a thread for each reader.") and "last response" not in said
+
+
+@pytest.mark.parametrize(
+    "who",
+    [
+        lambda answers: 0,
+        len,
+        lambda answers: max(0, len(answers) - 8),
+        lambda answers: sum(one.times_s[0] > max(other.times_s[-1] for other in answers) for one in answers),
+        lambda answers: sum(one.times_s[0] > answers[0].times_s[-1] for one in answers),
+        lambda answers: [one.times_s[0] for one in answers],
+    ],
+)
+def test_who_waited_is_not_guessed(who):
+    assert "had no word before somebody else had all" in serve._waited(who, random.Random(3))
+
+
+@pytest.mark.parametrize(
+    "fits",
+    [
+        lambda table, *_: table["readers"].max(),
+        lambda table, *_: 8,
+        lambda table, *_: 0,
+        any_that_holds,
+        lambda table, ttft, itl: fit(table, ttft, 1e9),
+        lambda table, ttft, itl: fit(table.assign(readers=range(len(table))), ttft, itl),
+    ],
+)
+def test_a_number_of_readers_that_is_guessed_is_told(fits):
+    assert "fit into this table, and you say" in serve._fits(fits, random.Random(3))
+
+
+def test_right_readers_are_done_with_their_own_client_too(server):
+    own = SimpleNamespace(**runpy.run_path(str(COURSES)))
+
+    def ask(number, tokens):
+        with ThreadPoolExecutor(number) as readers:
+            return list(readers.map(lambda n: own.ask(server.grpc_url, f"Say {n}.", tokens, end_id=-1), range(number)))
+
+    assert check("3.3", (ask, waited, fit, server)).status == "done"
+    untouched = (lambda *_: None,) * 3
+    assert check("3.3", (*untouched, server)).status == NOT_YET
+
+
+# 3.4 ------------------------------------------------------------------------------------------------------------------
+
+
+def counted(server):
+    return {model: telemetry.statistics(server.http_url, model).executions for model in MODELS}
+
+
+def calls_of(server, send):
+    before = telemetry.settled(lambda: counted(server))
+    send()
+    after = telemetry.settled(lambda: counted(server))
+    return {model: after[model] - before[model] for model in MODELS}
+
+
+def without_subtraction(server, send):
+    send()
+    return telemetry.settled(lambda: counted(server))
+
+
+def sends_twice(server, send):
+    send()
+    return calls_of(server, send)
+
+
+@pytest.mark.parametrize(
+    ("calls", "says"),
+    [
+        (lambda server, send: dict.fromkeys(MODELS, 1), "called send 0 times"),
+        (lambda server, send: send() or dict.fromkeys(MODELS, 1), "calls of "),
+        (lambda server, send: send() or {}, "calls of preprocessing: none"),
+        (lambda server, send: (counted(server) and send()) or dict.fromkeys(MODELS, 0), "where exactly 1 is wanted"),
+        (without_subtraction, "Counters only grow"),
+        (sends_twice, "called send 2 times"),
+        (lambda server, send: {**calls_of(server, send), "postprocessing": 1}, "calls of postprocessing: 1"),
+    ],
+)  # fmt: skip
+def test_calls_that_are_not_counted_are_told(calls, says, server):
+    result = check("3.4", (lambda send: calls(server, send), server))
+    assert result.status in ("wrong", "partly") and says in result.hint, result
+
+
+def test_counted_calls_are_done(server):
+    assert check("3.4", (lambda send: calls_of(server, send), server)).status == "done"
+    assert check("3.4", (lambda send: None, server)).status == NOT_YET

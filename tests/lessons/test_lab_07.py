@@ -1,0 +1,198 @@
+"""The checks of lab 07 find the mistakes that learners make, and say which."""
+
+import dataclasses
+
+import pytest
+
+from inflight.lessons.sequences.sequences import Step
+from inflight.notebook.grading import check
+from inflight.notebook.mine import COURSES_OWN
+from inflight.paths import COURSE
+from tools import lessons
+
+WRITES = "%%writefile {workdir.name}/model.py\n"
+COURSES = (COURSES_OWN / "model.py").read_text(encoding="utf-8")
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_lab(monkeypatch):
+    """Checks report and do not raise; the hidden cases are the same in each test run."""
+    monkeypatch.setenv("COURSE_STRICT", "0")
+    monkeypatch.setenv("INFLIGHT_SEED", "48151")
+
+
+def right_steps(messages):
+    steps = [Step(sequence, value) for sequence, value in messages]
+    for sequence in {step.sequence for step in steps}:
+        own = [place for place, step in enumerate(steps) if step.sequence == sequence]
+        steps[own[0]] = dataclasses.replace(steps[own[0]], start=True)
+        steps[own[-1]] = dataclasses.replace(steps[own[-1]], end=True)
+    return steps
+
+
+def without(name):
+    return lambda messages: [dataclasses.replace(step, **{name: False}) for step in right_steps(messages)]
+
+
+def right_fates(steps, places, forgets_ends=False, lets_in=False):
+    """As a simulation of places with who sits there, as another than the solution might write it."""
+    seats, queue, result = [], [], {}
+    for number, step in enumerate(steps):
+        if step.sequence in seats:
+            result[number] = "at once"
+        elif step.sequence in queue:
+            result[number] = "never"
+        elif step.start or lets_in:
+            has_room = len(seats) < places
+            (seats if has_room else queue).append(step.sequence)
+            result[number] = "at once" if has_room else "never"
+        else:
+            result[number] = "refused"
+        if step.end and step.sequence in seats and not forgets_ends:
+            seats.remove(step.sequence)
+        while queue and len(seats) < places:
+            who = queue.pop(0)
+            own = [one for one in result if steps[one].sequence == who and result[one] == "never"]
+            result.update(dict.fromkeys(own, "later"))
+            if not steps[own[-1]].end:
+                seats.append(who)
+    return [result[number] for number in range(len(steps))]
+
+
+@pytest.mark.parametrize(("exercise", "answer"), [("7.1", right_steps), ("7.2", right_fates)])
+def test_another_right_way_is_done(exercise, answer):
+    result = check(exercise, answer)
+    assert result.status == "done", result
+
+
+def all_flags(messages):
+    return [Step(sequence, value, start=True, end=True) for sequence, value in messages]
+
+
+@pytest.mark.parametrize(
+    ("exercise", "answer", "wrong"),
+    [
+        ("7.1", without("end"), {"end"}),
+        ("7.1", without("start"), {"start"}),
+        ("7.1", all_flags, {"start", "end"}),
+        ("7.1", lambda messages: sorted(right_steps(messages), key=lambda step: step.sequence), set()),
+        ("7.2", lambda steps, places: right_fates(steps, 99), {"nobody ends"}),
+        ("7.2", lambda steps, places: right_fates(steps, places, forgets_ends=True), {"no START"}),
+        ("7.2", lambda steps, places: right_fates(steps, places, lets_in=True), {"no START"}),
+        (
+            "7.2",
+            lambda steps, places: [fate.replace("later", "never") for fate in right_fates(steps, places)],
+            {"a place gets free"},
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_part_by_part(exercise, answer, wrong):
+    result = check(exercise, answer)
+    assert result.status in ("wrong", "partly")
+    assert wrong <= {part for part, status in result.parts.items() if status == "wrong"}, result
+
+
+@pytest.mark.parametrize(("exercise", "answer"), [("7.1", lambda _: None), ("7.2", lambda *_: None)])
+def test_an_untouched_exercise_is_not_done_yet(exercise, answer):
+    assert check(exercise, answer).status == "not done yet"
+
+
+# Exercises 7.3 and 7.4: the model -------------------------------------------------------------------------------------
+
+
+def cell_of(kind):
+    """The model as a cell of the solution or of the lab writes it."""
+    [cell] = [one for one in lessons.source(COURSE / "lessons/07_sequences", kind).cells if WRITES in one.source]
+    return cell.source.removeprefix(WRITES)
+
+
+def model(tmp_path, text):
+    path = tmp_path / "model.py"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def changed(before, after):
+    assert before in COURSES
+    return COURSES.replace(before, after)
+
+
+def test_the_solution_is_the_part_that_the_course_uses():
+    assert cell_of("solutions").strip() == COURSES.strip()
+
+
+@pytest.mark.parametrize("exercise", ["7.3", "7.4"])
+def test_the_file_as_it_is_handed_out_is_not_done_yet(tmp_path, exercise):
+    assert check(exercise, model(tmp_path, cell_of("labs"))).status == "not done yet"
+    assert check(exercise, tmp_path / "nothing.py").status == "not done yet"
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("exercise", ["7.3", "7.4"])
+def test_the_courses_model_is_right_on_a_real_server_with_a_comment_of_the_lab_left_in_it(tmp_path, exercise):
+    result = check(exercise, model(tmp_path, changed("return None\n", "return None  # your code\n")))
+    assert result.status == "done", result
+
+
+AT_ONCE = """        state, sender = self.states.pop(who), request.get_response_sender()
+        for number, word in enumerate(state.words or [""], 1):
+            output = pb_utils.Tensor("word", np.array([[word.encode()]], object))
+            is_last = number >= len(state.words)
+            sender.send(pb_utils.InferenceResponse([output]), flags=FINAL if is_last else 0)
+"""
+BODY = COURSES[COURSES.index("        state, sender = self.states[who]") :]
+LOOK = COURSES[COURSES.index("        # Who left while") : COURSES.index("        return None")]
+# Without the look around, which would ask a sender after its end.
+KEEPS_ALL = COURSES.replace(LOOK, "").replace(
+    "            del self.states[who]\n            sender", "            sender"
+)
+EACH = """        for request in ready:
+            self.step(request, int(value(request, "ID")))
+"""
+ONE_OF_THEM = """        for request in ready[1:]:
+            self.states[int(value(request, "ID"))].sender = request.get_response_sender()
+            request.set_release_flags(RESCHEDULE)
+        for request in ready[:1]:
+            self.step(request, int(value(request, "ID")))
+"""
+RESCHEDULED = """            # Triton frees the place when it is about to schedule the request again.
+            request.set_release_flags(RESCHEDULE)
+"""
+ENDED = "sender.send(pb_utils.InferenceResponse([output]), flags=FINAL)"
+ONE_STATE = COURSES.replace('int(value(request, "ID"))', "0")
+
+
+# Each check starts a Triton of its own: one wrong model an exercise is in the gate, the others are slow.
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("exercise", "text", "says"),
+    [
+        pytest.param("7.3", KEEPS_ALL, "states left", id="never forgets"),
+        pytest.param("7.4", changed(LOOK, ""), "states left", id="lost"),
+        *(
+            pytest.param(*one, id=name, marks=pytest.mark.slow)
+            for name, one in {
+                "no model": ("7.3", changed("class TritonPythonModel", "class Model"), "load"),
+                "no end": ("7.3", changed(", flags=FINAL", ""), "in vain"),
+                "all at once": ("7.3", changed(BODY, AT_ONCE), "most words of a stream"),
+                "one a call": ("7.3", changed(EACH, ONE_OF_THEM), "in one call"),
+                "one state": ("7.3", ONE_STATE, "in line"),
+                # Triton goes down, or a client waits.
+                "FINAL at each word": (
+                    "7.3", changed("sender.send(pb_utils.InferenceResponse([output]))", ENDED), "FINAL"
+                ),
+                "no words": (
+                    "7.3", changed('state.words.pop(0) if state.words else ""', "state.words.pop(0)"), "IndexError"
+                ),
+                "released at once": ("7.4", changed(RESCHEDULED, ""), "reschedule"),
+                "cancelled": (
+                    "7.4", changed("        if request.is_cancelled():", "        if False:").replace(LOOK, ""), ""
+                ),
+                "no end, 7.4": ("7.4", changed("[output]), flags=FINAL", "[output])"), "in vain"),
+            }.items()
+        ),
+    ],
+)  # fmt: skip
+def test_a_wrong_model_is_told_by_what_it_does(tmp_path, exercise, text, says):
+    result = check(exercise, model(tmp_path, text))
+    assert result.status in ("wrong", "partly") and says in repr(result), result

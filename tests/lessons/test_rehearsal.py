@@ -1,0 +1,76 @@
+"""Runs in virtual time: what they take is what their iterations cost, and who waits is decided as in the engine."""
+
+import math
+import random
+
+import pytest
+
+from inflight.engine.config import BuildConfig, ExecutorConfig
+from inflight.engine.play import Asked as Lengths
+from inflight.engine.play import Trial
+from inflight.engine.scheduler import built_in
+from inflight.errors import CourseError
+from inflight.lessons.capstone.rehearsal import Asked, Prices, rehearse
+
+BUILD = BuildConfig(max_batch_size=4, max_input_len=96, max_seq_len=160, max_num_tokens=256)
+ONE_EACH = Prices(iteration_ms=1000, answer_ms=0, prompt_token_ms=0)  # a second an iteration
+
+
+def burst(lengths, at_s=0.0):
+    return [Asked([number + 1] * prompt, answer, at_s) for number, (prompt, answer) in enumerate(lengths)]
+
+
+@pytest.mark.parametrize("policy", ["guaranteed_no_evict", "max_utilization"])
+@pytest.mark.parametrize("seed", range(5))
+def test_as_many_iterations_as_the_engine_takes_for_the_same_burst(policy, seed):
+    choose = random.Random(seed)
+    lengths = [(choose.randint(2, 90), choose.randint(1, 60)) for _ in range(12)]
+    config = ExecutorConfig(batch_scheduler_policy=policy, max_tokens_in_paged_kv_cache=320)
+    run = rehearse(burst(lengths), BUILD, config, ONE_EACH)
+    trial = Trial([Lengths(prompt, answer, answer) for prompt, answer in lengths], 10, BUILD)
+    assert run.requests["last_s"].max() == trial.counts(trial.play(built_in(config))).iterations
+    assert run.requests["output_len"].tolist() == [answer for _, answer in lengths]
+
+
+def test_times_are_the_prices_of_the_iterations_since_the_request_was_due():
+    prices = Prices(iteration_ms=10, answer_ms=2, prompt_token_ms=1)
+    row = rehearse([Asked([1] * 40, 3, 5.0)], BUILD, ExecutorConfig(), prices).requests.iloc[0]
+    assert row["ttft_ms"] == pytest.approx(10 + 40) and row["itl_ms"] == pytest.approx(12)
+    assert row["first_s"] == pytest.approx(5.05) and row["error"] == ""
+
+
+def test_what_two_prompts_begin_with_is_computed_once_with_reuse():
+    shared = [7] * 64
+    asked = [Asked([*shared, 1, 2], 1, 0.0), Asked([*shared, 3, 4], 1, 9.0)]
+    prices = Prices(0, 0, 1)
+    ways = {reuse: rehearse(asked, BUILD, ExecutorConfig(enable_kv_cache_reuse=reuse), prices) for reuse in (0, 1)}
+    assert [round(run.requests["ttft_ms"].iloc[1]) for run in ways.values()] == [66, 2]
+
+
+def test_a_full_queue_refuses_and_a_time_that_is_over_ends_a_request():
+    lengths = [(10, 20)] * 12
+    shed = rehearse(burst(lengths), BUILD, ExecutorConfig(max_queue_size=5), ONE_EACH).requests
+    assert (shed["error"] == "The queue is full.").sum() == 7 and shed["ttft_ms"].notna().sum() == 5
+    ended = rehearse(burst(lengths), BUILD, ExecutorConfig(), ONE_EACH, allotted_ms=25_000).requests
+    assert (ended["error"] == "Its time is over.").sum() == 8 and ended["output_len"].sum() == 4 * 20
+
+
+@pytest.mark.parametrize(
+    ("build", "config", "words"),
+    [
+        (BUILD, ExecutorConfig(max_tokens_in_paged_kv_cache=32), "too few for one request"),
+        (BuildConfig(4, 96, 160, 64), ExecutorConfig(), "set enable_chunked_context"),
+        (BUILD, ExecutorConfig(scheduler_path="nowhere.py"), "no such Python file"),
+    ],
+)
+def test_what_the_engine_would_refuse_is_refused(build, config, words):
+    with pytest.raises(CourseError, match=words):
+        rehearse(burst([(10, 3)]), build, config, ONE_EACH)
+
+
+def test_nothing_asked_is_an_empty_run():
+    assert rehearse([], BUILD, ExecutorConfig(), ONE_EACH).requests.empty
+
+
+def test_a_slower_machine_has_higher_prices():
+    assert Prices(1, 2, 3).times(2) == Prices(2, 4, 6) and math.isclose(Prices(1, 2, 3).of([]), 1)
