@@ -51,14 +51,14 @@ class Processor:
 
 @functools.cache
 def here() -> Processor:
-    """This machine's processor. It is asked once a process, in a tenth of a second."""
+    """What this processor has. It is asked once a process, in a tenth of a second."""
     openvino: Any = importlib.import_module("openvino")  # by name: who imports this module does not load it
     can = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     return Processor("BF16" in can, _rounds(openvino))
 
 
 def _rounds(openvino: Any) -> bool:
-    """Whether a product of 4-bit weights rounds its input to 8 bits when it is asked to: 1/3 is no multiple of 1/255."""
+    """Whether a product of 4-bit weights, asked to round its input to 8 bits, does so: 1/3 is no multiple of 1/255."""
     ops = importlib.import_module("openvino.opset13")
     rows, columns = 64, 128
     packed = openvino.Tensor(openvino.Type.u4, openvino.Shape([rows, columns // 32, 32]))
