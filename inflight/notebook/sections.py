@@ -87,6 +87,8 @@ def _run(needed: list[Earlier], heading: str, shell: InteractiveShell) -> None:
             with capture_output():
                 ran = shell.run_cell(one.cell.source, store_history=False, silent=True)
             error = ran.error_before_exec or ran.error_in_exec
+            if isinstance(error, KeyboardInterrupt):
+                raise CourseError("Interrupted while earlier sections ran. Run this cell again.")
             if error is not None:
                 raise CourseError(
                     f"Catching up failed in the cell of an earlier section that begins with "
@@ -95,7 +97,7 @@ def _run(needed: list[Earlier], heading: str, shell: InteractiveShell) -> None:
 
 
 def _start_again(servers: set[Server]) -> None:
-    """Start those that do not run any more, as after *Stop now* in a lecture's last cell."""
+    """Start those that do not run any more, as after `server.stop()`."""
     for server in servers:
         if not server.is_alive():
             with progress.wait("The server was stopped, and starts again"):
@@ -145,18 +147,21 @@ def unmet(notebook: NotebookNode, number: str) -> Iterator[str]:
     ------
     str
         A sentence for each section that takes names from earlier ones and does not catch up, or that takes a name
-        which no cell that it can count on gives.
+        which no cell that it can count on gives. A lecture without those tags and calls is read from the top: there
+        every cell before a section counts.
     """
+    cells = [cell for _, section in _sections(notebook) for cell in section]
+    is_linear = not any(_tags(cell) & {"setup", LONG} or "catch_up(" in cell.source for cell in cells)
     base: set[str] = set()  # what cells tagged `setup` have given so far; `catch_up` runs a long one where it is taken
     for place, (heading, cells) in enumerate(_sections(notebook)):
         taken = _taken(cells)
         called = "".join(cells[0].source.split())
         if missing := taken - base:
             yield f"the section {heading!r} takes {', '.join(sorted(missing))} from a cell that is no `setup`"
-        if place and taken and f'catch_up("{number}","{"".join(heading.split())}"' not in called:
+        if not is_linear and place and taken and f'catch_up("{number}","{"".join(heading.split())}"' not in called:
             yield f"the section {heading!r} takes names from earlier ones and does not begin with catch_up"
         for cell in cells:
-            if SETUP & _tags(cell):
+            if is_linear or SETUP & _tags(cell):
                 base |= given(cell.source)
             if _is_long(cell) and not (SETUP & _tags(cell) and given(cell.source)):
                 yield f"the section {heading!r} has a cell tagged `{LONG}` that is no `setup` or gives no name"
