@@ -3,10 +3,10 @@
     folder = build(fetch(), BuildConfig(max_batch_size=8), "engine")
 
 The folder holds what TensorRT-LLM's does: the model prepared for one kind of machine, the tokenizer, and a
-`config.json` with `version`, `pretrained_config` and `build_config`; beside it, the commands that build it with
-TensorRT-LLM. On a CPU the model is an OpenVINO graph with the checkpoint's own weights, made from a GGUF file, the same
-for every CPU; how this very one computes it is decided when the engine is loaded, in about a second. On a GPU it is the
-weights of a Hugging Face folder as `torch.runner` takes them.
+`config.json` with `version`, `pretrained_config` and `build_config`. On a CPU the model is an OpenVINO graph with the
+checkpoint's own weights, made from a GGUF file, the same for every CPU; how this very one computes it is decided when
+the engine is loaded, in about a second. On a GPU it is the weights of a Hugging Face folder as `torch.runner` takes
+them.
 """
 
 from __future__ import annotations
