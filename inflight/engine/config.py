@@ -81,7 +81,7 @@ class BuildConfig:
     # that multiplies 8-bit whole numbers; A16 gives the same answer whatever else is in the batch.
     quant_algo: str | None = setting(
         "auto",
-        "Of products: W8A16, W4A16, W4A8, none; auto: the checkpoint's, at 4 bits the quicker on the CPU that loads it.",
+        "Of products: W8A16, W4A16, W4A8, none; auto: the checkpoint's, at 4 bits the quicker A here.",
     )
     kv_cache_quant_algo: str | None = setting(None, "Of the KV cache: INT8 (on a CPU), or none for that of dtype.")
 
