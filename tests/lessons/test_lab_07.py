@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from inflight.lessons.sequences.sequences import Step
-from inflight.notebook.grading import check
+from inflight.notebook.checks import check
 from inflight.notebook.mine import COURSES_OWN
 from inflight.paths import COURSE
 from tools import lessons
@@ -159,6 +159,10 @@ RESCHEDULED = """            # Triton frees the place when it is about to schedu
             request.set_release_flags(RESCHEDULE)
 """
 ENDED = "sender.send(pb_utils.InferenceResponse([output]), flags=FINAL)"
+TAKES = "                words = value"
+KEEPS_WORDS = changed(TAKES, "                self.texts[request] = words = value").replace(
+    "self.states = {}", "self.states, self.texts = {}, {}"
+)
 ONE_STATE = COURSES.replace('int(value(request, "ID"))', "0")
 
 
@@ -167,11 +171,12 @@ ONE_STATE = COURSES.replace('int(value(request, "ID"))', "0")
 @pytest.mark.parametrize(
     ("exercise", "text", "says"),
     [
-        pytest.param("7.3", KEEPS_ALL, "states left", id="never forgets"),
-        pytest.param("7.4", changed(LOOK, ""), "states left", id="lost"),
+        pytest.param("7.3", KEEPS_ALL, "things that are kept", id="never forgets"),
+        pytest.param("7.4", changed(LOOK, ""), "things that are kept", id="lost"),
         *(
             pytest.param(*one, id=name, marks=pytest.mark.slow)
             for name, one in {
+                "words elsewhere": ("7.3", KEEPS_WORDS, "things that are kept"),
                 "no model": ("7.3", changed("class TritonPythonModel", "class Model"), "load"),
                 "no end": ("7.3", changed(", flags=FINAL", ""), "in vain"),
                 "all at once": ("7.3", changed(BODY, AT_ONCE), "most words of a stream"),
