@@ -190,7 +190,7 @@ def _loaded(server: Server, connection: Connection, requests: int, in_flight: in
 def embed(connection: Connection, texts: list[str]) -> np.ndarray:
     """Embeddings of texts, float32 [texts, width], in one request; CourseError with the reason if there are none."""
     try:
-        return connection.infer(MODEL, {"text_input": client.text(*texts)}, TIMEOUT_S).tensor("embedding")
+        return connection.infer(MODEL, {"text_input": client.text(*texts)}, TIMEOUT_S).as_numpy("embedding")
     except CourseError as error:
         raise CourseError(f"{MODEL} did not answer: {error}") from error
 

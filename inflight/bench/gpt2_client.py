@@ -104,7 +104,7 @@ def race(
                 num_running -= reply.is_final
                 if not reply.is_empty:
                     num_tokens[reply.number] += 1
-                    piece = reply.tensor("text_output").item().decode("utf-8")
+                    piece = reply.result.as_numpy("text_output").item().decode("utf-8")
                     tokens.append(Token(reply.number, num_tokens[reply.number], reply.arrived_s - started, piece))
             if tokens:
                 heard = time.perf_counter()

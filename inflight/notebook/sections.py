@@ -145,18 +145,21 @@ def unmet(notebook: NotebookNode, number: str) -> Iterator[str]:
     ------
     str
         A sentence for each section that takes names from earlier ones and does not catch up, or that takes a name
-        which no cell that it can count on gives.
+        which no cell that it can count on gives. A lecture without those tags and calls is read from the top: there
+        every cell before a section counts.
     """
+    cells = [cell for _, section in _sections(notebook) for cell in section]
+    is_linear = not any(_tags(cell) & {"setup", LONG} or "catch_up(" in cell.source for cell in cells)
     base: set[str] = set()  # what cells tagged `setup` have given so far; `catch_up` runs a long one where it is taken
     for place, (heading, cells) in enumerate(_sections(notebook)):
         taken = _taken(cells)
         called = "".join(cells[0].source.split())
         if missing := taken - base:
             yield f"the section {heading!r} takes {', '.join(sorted(missing))} from a cell that is no `setup`"
-        if place and taken and f'catch_up("{number}","{"".join(heading.split())}"' not in called:
+        if not is_linear and place and taken and f'catch_up("{number}","{"".join(heading.split())}"' not in called:
             yield f"the section {heading!r} takes names from earlier ones and does not begin with catch_up"
         for cell in cells:
-            if SETUP & _tags(cell):
+            if is_linear or SETUP & _tags(cell):
                 base |= given(cell.source)
             if _is_long(cell) and not (SETUP & _tags(cell) and given(cell.source)):
                 yield f"the section {heading!r} has a cell tagged `{LONG}` that is no `setup` or gives no name"

@@ -115,4 +115,4 @@ def running() -> Running:
 
 
 def _own() -> list[Server]:
-    return servers.running(attached=False)
+    return [server for server in servers.running() if not server.is_attached]

@@ -6,7 +6,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submodules=["attached", "custom_batching", "keys", "repository", "telemetry"],
     submod_attrs={
-        "server": ["ModelState", "Server", "tritonserver"],
+        "server": ["ModelState", "Server"],
+        "by_hand": ["tritonserver"],
         "client": ["Answer", "Client", "Connection", "Stream"],
         "repository": ["GPT2", "batchers"],
     },

@@ -488,6 +488,7 @@ for users in ("one user", "eight users"):
 # The second is stopped by the clock (`stop_after_s`), after half that time. The third is left in the middle of the loop.
 
 # %% tags=["setup", "nbval-ignore-output"]
+from inflight.lessons import serve as lesson
 from inflight.notebook import catch_up
 
 catch_up("03", "Stop early")
@@ -510,7 +511,7 @@ print(f"You read {read[0]}, {read[1]} and {read[2]} pieces.")
 
 # %% tags=["nbval-ignore-output"]
 client.ask("Thank you!", 1)
-computed = telemetry.last_requests(telemetry.iterations(log_path), 4).iloc[:3]
+computed = lesson.last_requests(telemetry.iterations(log_path), 4).iloc[:3]
 computed.index = ["to the end", "stopped by the clock", "left in the loop"]
 computed["asked for"] = ASKED
 computed["read"] = read

@@ -551,7 +551,7 @@ def passes_of_four(max_tokens=24, **values):
     server.load("iterative-gpt2", **values)
     start = log_path.stat().st_size
     gpt2_client.run(server.grpc_url, "iterative-gpt2", four, max_tokens)
-    passes = telemetry.passes(telemetry.executions(log_path, start))
+    passes = lesson.passes(lesson.executions(log_path, start))
     return passes.rename(columns={"sequence": "stream"})
 
 

@@ -36,6 +36,7 @@ CAUGHT_UP = 'from inflight.notebook import catch_up\n\ncatch_up("09", "Ask")\n'
         (["@&client = 1", "## Ask", CAUGHT_UP + "client"], []),
         (["&client = 1", "## Ask", "2"], ["'' has a cell tagged `long` that is no `setup`"]),
         (["@&print(1)", "## Ask", "2"], ["'' has a cell tagged `long` that is no `setup` or gives no name"]),
+        (["client = 1", "## Ask", "client", "## Tell", "client"], []),
         (["## Ask", "def f(x):\n    return x + y"], ["takes y from"]),
         (["## Ask", "%%writefile {folder}/x\nabc"], ["takes folder from"]),
         (["## Ask", "import math\n[math.sqrt(n) for n in (lambda q: q)(range(3))]", "math.pi"], []),

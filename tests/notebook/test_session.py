@@ -17,7 +17,7 @@ from inflight.notebook.dashboard import Dashboard, Frame
 from inflight.notebook.widgets import ConfigEditor
 from inflight.triton import repository
 from inflight.triton.server import Server
-from tests.engines import wait_until
+from tests.engines import is_ready, wait_until
 
 pytestmark = pytest.mark.server
 
@@ -52,7 +52,7 @@ def test_run_starts_a_server_that_has_ended(lesson, end):
     board.run_button.click()
     board.wait()
     assert "Done" in board.status.value and board.frame is not None
-    assert server.is_ready() and server.grpc_url == address  # a notebook's own client finds it again
+    assert is_ready(server) and server.grpc_url == address  # a notebook's own client finds it again
     assert "Applied" in editor.apply(item_ms="7") and "Undone" in editor.undo()
 
 
@@ -89,4 +89,4 @@ def test_a_section_whose_server_was_stopped_starts_it_again(lesson, monkeypatch,
     address = server.grpc_url
     server.stop()
     sections.catch_up("06", "Ask")
-    assert server.is_ready() and server.grpc_url == address and shell.user_ns["server"] is server
+    assert is_ready(server) and server.grpc_url == address and shell.user_ns["server"] is server
