@@ -18,6 +18,7 @@ from inflight.engine import BuildConfig, engine_version
 from inflight.errors import CourseError
 from inflight.lessons.repository.served import ANSWER_S, PIPELINE, served, stand_ins
 from inflight.notebook.checks import NOT_YET, Finding, Measured, grades
+from inflight.notebook.mine import COURSES_OWN
 from inflight.triton import client, repository
 
 MASK, MASKED = "mask", "[e-mail]"
@@ -105,7 +106,7 @@ def _mask_step(config: ModelConfig) -> Finding:
     steps = {step.model_name: step for step in config.ensemble_scheduling.step}
     if MASK not in steps:
         return "No step of the ensemble runs mask."
-    courses = repository.read_config(repository.TEMPLATES / "ensemble" / repository.CONFIG)
+    courses = repository.read_config(COURSES_OWN / "repository" / "ensemble" / repository.CONFIG)
     for kind in ("input", "output"):
         found = {one.name: (one.data_type, list(one.dims)) for one in getattr(config, kind)}
         for one in getattr(courses, kind):
