@@ -39,7 +39,6 @@ from inflight.notebook import mine, progress, record, syllabus
 
 SEED = "INFLIGHT_SEED"  # the environment's: the same hidden cases again
 MOST_KEPT = 300  # characters of a hint, in the learner's record
-LONG_S = 2.0  # from then on a check says what it does
 NOT_YET = "not done yet"  # what a grader returns when it sees that the learner has not begun
 DIGITS = 3  # of a figure, as it is shown
 
@@ -299,7 +298,7 @@ def check(exercise: str, answer: object) -> Result:
     CourseError
         Only with COURSE_STRICT=1: the answer is not right.
     """
-    with progress.wait(f"Exercise {exercise} is checked", after_s=LONG_S):
+    with progress.wait(f"Exercise {exercise} is checked"):
         result = Result(exercise, NOT_YET) if is_untouched(answer) else _grade(exercise, answer)
     if result.status != NOT_YET:
         figures = [

@@ -319,10 +319,11 @@ charts.table(checks[["name", "need", "have", "ok", "fix"]])
 #   may give to whoever teaches.
 # - **Everything from the start.** Remove the folder that `inflight doctor` names as the cache (engines),
 #   then `make clean` and `make lab`.
-# - **Stop.** Close JupyterLab with *File → Shut Down*. Servers that notebooks started end with them. One notebook's: the
-#   button of the next cell.
-# - **A widget says that its server does not run.** Press *Run*: it is started again.
-# - **A widget reads *model not found*.** Its kernel has been restarted: run its section again.
+# - **Stop.** Close JupyterLab with *File → Shut Down*. Servers that notebooks started end with them. One notebook's:
+#   *Kernel → Shut Down Kernel*.
+# - **A server does not run any more.** Press *Run* in its widget: it is started again.
+# - **A widget is grey and says that the kernel was restarted**, or, once the page was loaded again, reads *model not
+#   found*: run its section again.
 
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import session

@@ -474,7 +474,7 @@ from inflight.notebook import catch_up
 
 catch_up("01", "Turn the knob")
 
-knobs = widgets.BuildOptions(sizing, memory)
+knobs = lesson.BuildOptions(sizing, memory)
 assert sizing.users(config, 2048, memory) > 0
 knobs
 

@@ -461,8 +461,7 @@ Markdown(
 # ## Turn the knob
 #
 # A config can be changed while the server runs. Every key of `tensorrt_llm` has a field here; what a key does not take is
-# refused before anything is written. **Apply** writes the file and loads the model again; **Undo** goes one step back.
-# Try:
+# refused before anything is written. **Apply** writes the file and loads the model again. Try:
 #
 # - `exclude_input_in_output` at `false`, then **Apply**. What does `client.ask(question).text` give in a cell of your own?
 # - `max_tokens_in_paged_kv_cache` at `many`, then at `64`, as the cell below does too. Who refuses each of them?
@@ -472,7 +471,7 @@ from inflight.notebook import catch_up
 
 catch_up("02", "Turn the knob")
 
-editor = widgets.ConfigEditor(llm, "tensorrt_llm", server)
+editor = widgets.ConfigEditor(server, "tensorrt_llm")
 display(editor)
 for value in ("many", "64"):
     said = editor.apply(max_tokens_in_paged_kv_cache=value)

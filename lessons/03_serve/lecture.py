@@ -291,10 +291,12 @@ def duration_s(run):
     return run.ended - run.started
 
 
-rounds = [
-    {case: measure(*how) for case, how in cases.items()}
-    for _ in progress.over(("to warm up", 1, 2, 3), "All four cases, round")
-][1:]
+rounds = []
+for _ in progress.over(
+    ("to warm up", "1", "2", "3"), "All four cases", "round {}".format
+):
+    rounds.append({case: measure(*how) for case, how in cases.items()})
+del rounds[0]  # the one to warm up
 runs = {
     case: sorted((one[case] for one in rounds), key=duration_s)[1] for case in cases
 }
@@ -451,7 +453,8 @@ def executions():
 
 
 rows = []
-for case, (send, num_users) in cases.items():
+for case in progress.over(cases, "Once more"):
+    send, num_users = cases[case]
     before = telemetry.settled(executions)
     counted = measure(send, num_users)
     calls = telemetry.settled(executions) - before

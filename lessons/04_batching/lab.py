@@ -23,7 +23,7 @@ from pathlib import Path
 from inflight import engine
 from inflight.bench import trace_run, workload
 from inflight.checkpoint import fetch, load_tokenizer
-from inflight.notebook import check, mine
+from inflight.notebook import check, mine, progress
 from inflight.triton import Client, Server, repository
 
 engine_dir = engine.cached(fetch())
@@ -50,7 +50,8 @@ print(f"{len(mild)} requests, {sum(one.max_tokens for one in mild)} tokens")
 # Run the mild trace with static batching:
 
 # %% tags=["nbval-ignore-output"]
-static = trace_run.run(client, mild, log_path)
+with progress.wait("The mild trace, static"):
+    static = trace_run.run(client, mild, log_path)
 static.log[
     ["iteration", "scheduled", "waiting", "generation_tokens", "empty_seats"]
 ].head()
@@ -168,9 +169,10 @@ check("4.2", Path(workdir.name) / "static.py")
 # %%
 def serve(**parameters):
     """The mild trace, after the engine was loaded with these parameters."""
-    server.load("tensorrt_llm", **parameters)
-    trace_run.run(client, mild[:1], log_path)  # the first request is not counted
-    return trace_run.run(client, mild, log_path)
+    with progress.wait("The mild trace"):
+        server.load("tensorrt_llm", **parameters)
+        trace_run.run(client, mild[:1], log_path)  # the first request is not counted
+        return trace_run.run(client, mild, log_path)
 
 
 # %% tags=["nbval-ignore-output"]

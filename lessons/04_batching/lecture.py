@@ -386,16 +386,13 @@ from dataclasses import replace
 from inflight import engine, machine
 from inflight.models import huggingface
 
-server.stop()
-repo = repository.assemble(
-    Path(workdir.name) / "both",
-    engine_dir,
-    models=(*repository.PIPELINE, "llama-python"),
-    checkpoint_dir=huggingface.folder(fetch()),
-    iteration_log_path=log_path,
+with progress.wait("The checkpoint, as llama-python reads it"):
+    checkpoint_dir = huggingface.folder(fetch())
+no_engine = repository.assemble(
+    Path(workdir.name) / "no_engine",
+    models=("llama-python",),
+    checkpoint_dir=checkpoint_dir,
 )
-server = Server(repo).start()
-client = Client(server.grpc_url, timeout_s=600)
 
 # %%
 articles = workload.from_dataset(workload.read_dataset(), tokenizer)
@@ -406,16 +403,21 @@ computes_on = {
     "ensemble": machine.device_name(engine.read(engine_dir).device),
 }
 rows = []
-for way, model, users in (
-    ("llama-python, one after the other", "llama-python", 1),
-    ("engine, one after the other", "ensemble", 1),
-    ("engine, all at once", "ensemble", 4),
+with (
+    progress.wait("Four articles, with an engine and without"),
+    Server(no_engine) as second,
+    Client(second.grpc_url, timeout_s=600) as to_python,
 ):
-    trace_run.run(client, [replace(four[0], max_tokens=2)], log_path, model)
-    run = trace_run.run(client, four, log_path, model, concurrency=users)
-    rows.append((way, run.tokens_per_s, computes_on[model]))
-    print(f"{way}: {run.tokens_per_s:.0f} tokens/s, on {computes_on[model]}")
-    assert run.requests["output_len"].tolist() == [32] * 4
+    for way, to, model, users in (
+        ("llama-python, one after the other", to_python, "llama-python", 1),
+        ("engine, one after the other", client, "ensemble", 1),
+        ("engine, all at once", client, "ensemble", 4),
+    ):
+        trace_run.run(to, [replace(four[0], max_tokens=2)], log_path, model)
+        run = trace_run.run(to, four, log_path, model, concurrency=users)
+        rows.append((way, run.tokens_per_s, computes_on[model]))
+        print(f"{way}: {run.tokens_per_s:.0f} tokens/s, on {computes_on[model]}")
+        assert run.requests["output_len"].tolist() == [32] * 4
 
 # %% tags=["nbval-ignore-output"]
 import pandas as pd
@@ -461,18 +463,13 @@ display(Markdown(summary))
 from inflight.notebook import catch_up
 
 catch_up("04", "Turn the knob")
-from IPython.display import display
-
-from inflight.notebook import charts
-
 board = lesson.board(server, engine_dir, log_path)
 board.controls["trace"].value = "mild"
 for gpt_model_type in progress.over(("V1", "inflight_fused_batching"), "Run"):
     board.controls["gpt_model_type"].value = gpt_model_type
     board.run()
-display(board)
-charts.show(*board.frame)  # for those who read this page without a kernel
 assert "before: V1, mild" in board.frame.alt
+board
 
 # %% [markdown]
 # ## On the lab GPU
@@ -591,8 +588,8 @@ except CourseError as error:
 #
 # ## What runs
 #
-# The server belongs to this notebook, and so the widgets above go on working. It ends with the notebook's kernel, or when
-# you stop it here. After a restarted kernel, or where a widget reads *model not found*, run the section again.
+# The server belongs to this notebook, and so the widgets above go on working. It ends with the notebook's kernel. After
+# the kernel was restarted, a widget says so, or reads *model not found*: run its section again.
 
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import session

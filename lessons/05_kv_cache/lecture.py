@@ -439,11 +439,10 @@ both_on_paper
 lesson.board(server, captions, log_path)
 
 # %% [markdown]
-# Every other key of the engine is in lesson 02's editor; Apply writes the file and has the server load it, Undo takes it
-# back:
+# Every other key of the engine is in lesson 02's editor; Apply writes the file and has the server load it:
 
 # %%
-widgets.ConfigEditor(repo, "tensorrt_llm", server)
+widgets.ConfigEditor(server, "tensorrt_llm")
 
 # %% [markdown]
 # ## A long prompt arrives
@@ -462,17 +461,20 @@ catch_up("05", "A long prompt arrives")
 from inflight.lessons.kv_cache import prompts_that_fit, send_while_others_read
 
 client.close()
-server.stop()
 sizes = progress.over((2048, 256), "Engine", "of {} tokens an iteration".format)
 whole, in_chunks = (
     engine.cached(fetch(), BuildConfig(max_input_len=1536, max_num_tokens=most))
     for most in sizes
 )
+streaming_log = Path(workdir.name) / "streaming.jsonl"
 repo = repository.assemble(
-    Path(workdir.name) / "long", whole, decoupled_mode=True, iteration_log_path=log_path
+    Path(workdir.name) / "long",
+    whole,
+    decoupled_mode=True,
+    iteration_log_path=streaming_log,
 )
-server = Server(repo).start()
-client = Client(server.grpc_url)
+streaming = Server(repo).start()  # a second one: the dashboard keeps the first
+client = Client(streaming.grpc_url)
 long_prompt, instructions = prompts_that_fit(client, [1500, 800], tokenizer)
 prompt_ids = tokenizer.encode(tokenizer.chat(long_prompt))
 
@@ -486,7 +488,7 @@ ways = {
 }
 gaps, first_s = {}, {}
 for way, options in progress.over(ways.items(), "Run", lambda item: item[0]):
-    server.load("tensorrt_llm", **options)
+    streaming.load("tensorrt_llm", **options)
     client.ask_tokens(prompt_ids, 2)  # a warm-up
     gaps[way], newcomer = send_while_others_read(client, prompt_ids)
     first_s[way] = newcomer.time_to_first_s
@@ -530,7 +532,7 @@ users = [
 ]
 ttft_ms = pd.DataFrame(index=range(len(users)))
 for reuse in progress.over((False, True), f"{len(users)} users, reuse"):
-    server.load("tensorrt_llm", enable_kv_cache_reuse=reuse)
+    streaming.load("tensorrt_llm", enable_kv_cache_reuse=reuse)
     client.stream(long_prompt, 2).read()  # a warm-up that begins otherwise
     answers = [client.stream(text, 4, end_id=-1).read() for text in users]
     name = "reuse" if reuse else "no reuse"
@@ -552,7 +554,7 @@ from inflight.triton import telemetry
 ids = [tokenizer.encode(tokenizer.chat(text)) for text in users]
 shared = next(place for place, tokens in enumerate(zip(*ids)) if len(set(tokens)) > 1)
 by_hand = shared // block * (len(users) - 1)
-reused = telemetry.iterations(log_path)["kv_blocks_reused"].iloc[-1]
+reused = telemetry.iterations(streaming_log)["kv_blocks_reused"].iloc[-1]
 print(f"{shared} shared tokens are {shared // block} full blocks;", end=" ")
 print(f"{len(users) - 1} later users: {by_hand}. Counted by the engine: {reused}.")
 assert reused == by_hand
@@ -613,7 +615,7 @@ def first_line(error):
 
 
 try:
-    server.load("tensorrt_llm", max_tokens_in_paged_kv_cache=512)
+    streaming.load("tensorrt_llm", max_tokens_in_paged_kv_cache=512)
 except CourseError as error:
     print(first_line(error))
 print("still ready:", client.is_ready())
@@ -626,7 +628,9 @@ print("still ready:", client.is_ready())
 
 # %%
 try:
-    server.load("tensorrt_llm", gpt_model_path=in_chunks, enable_chunked_context=False)
+    streaming.load(
+        "tensorrt_llm", gpt_model_path=in_chunks, enable_chunked_context=False
+    )
 except CourseError as error:
     print(first_line(error))
 
@@ -667,9 +671,9 @@ except CourseError as error:
 #
 # ## What runs
 #
-# The server belongs to this notebook, and so the widgets above go on working. It ends with the notebook's kernel, or when
-# you stop it here. After a restarted kernel, or where a widget reads *model not found*, run the section again: its first
-# cell makes what it needs of the earlier ones.
+# Both servers belong to this notebook, and so the widgets above go on working. They end with the notebook's kernel. After
+# the kernel was restarted, a widget says so, or reads *model not found*: run its section again, whose first cell makes
+# what it needs of the earlier ones.
 
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import session

@@ -504,9 +504,6 @@ board.controls["dynamic_batching.max_queue_delay_microseconds"].value = "50000"
 assert sum(board.run().sizes) == 24
 board
 
-# %% tags=["nbval-ignore-output"]
-charts.show(*board.frame[:2])  # for those who read this page without a kernel
-
 # %% [markdown]
 # At one every 10 ms only the first batch waits for company; the others wait for the model anyway. At 60 ms the delay ends
 # before company comes: all wait in vain. Two instances work past a slow batch.
@@ -701,7 +698,7 @@ for fragment in (
 #
 # ## What runs
 #
-# The server ends with the kernel, or here.
+# The server ends with the notebook's kernel.
 
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import session

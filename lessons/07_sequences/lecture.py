@@ -535,7 +535,7 @@ print("stream 1 heard some of its words and left; stream 2 heard all of its own"
 #
 # ## What runs
 #
-# The server ends with the kernel, or here.
+# The server ends with the notebook's kernel.
 
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import session

@@ -599,7 +599,7 @@ with progress.wait("The model is loaded with 1 µs, runs, and is loaded as it wa
 
 # %% tags=["nbval-ignore-output"]
 fields = ["max_batch_size", candidates, idle, "kv_cache", "kv_cache_slots", "when_full"]
-display(widgets.ConfigEditor(repo, "iterative-gpt2", server, fields))
+display(widgets.ConfigEditor(server, "iterative-gpt2", fields))
 board = lesson.board(server)
 board.run()
 board
@@ -705,9 +705,9 @@ for text, max_tokens in (("word " * 2000, 8), (prompts[0], 5000)):
 #
 # ## What runs
 #
-# The server belongs to this notebook, and so the widgets above go on working. It ends with the notebook's kernel, or when
-# you stop it here. After a restarted kernel, or where a widget reads *model not found*, run the section again: its first
-# cell makes what it needs of the earlier ones.
+# The server belongs to this notebook, and so the widgets above go on working. It ends with the notebook's kernel. After
+# the kernel was restarted, a widget says so, or reads *model not found*: run its section again, whose first cell makes
+# what it needs of the earlier ones.
 
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import session

@@ -213,11 +213,3 @@ def test_an_answer_stays_right_where_it_cannot_be_kept(work, tmp_path):
     grades("9.2", keeps="scheduler")(lambda answer, choose: None)
     result = check("9.2", tmp_path / "nowhere.py")
     assert result.status == "done" and "not kept" in result.kept
-
-
-def test_a_check_that_takes_long_says_what_it_does(monkeypatch, capsys):
-    monkeypatch.setattr(checks, "LONG_S", 0)
-    grades("9.2")(lambda answer, _choose: {"alone": lambda: None, "together": lambda: None})
-    check("9.2", 1)
-    said = capsys.readouterr().err
-    assert "Exercise 9.2 is checked: step 1, alone" in said and "step 2, together" in said

@@ -3,12 +3,13 @@
 import dataclasses
 import math
 
+import ipywidgets
 import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.engine import BuildConfig, Sizing
 from inflight.notebook.dashboard import Frame
-from inflight.notebook.explorable import MEASURED, Explorable, dropdown, int_slider
+from inflight.notebook.explorable import MEASURED, Explorable
 from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE
 
 MB, GB = 1e6, 1e9
@@ -62,12 +63,17 @@ def memory(sizing: Sizing, config: BuildConfig, memory_bytes: float) -> Explorab
         return Frame(fig, _memory_in_words(weights, per_user, slots, fit, tokens, memory_bytes))
 
     controls = {
-        "slots": int_slider(config.max_batch_size, 1, most_users, "slots (max_batch_size)"),
-        "tokens": int_slider(config.max_seq_len, block, config.max_seq_len, "tokens of each user", block),
-        "cache": dropdown([("as computed", None), ("INT8", "INT8")], "kv_cache_quant_algo"),
+        "slots": ipywidgets.IntSlider(config.max_batch_size, 1, most_users, description="slots (max_batch_size)"),
+        "tokens": ipywidgets.IntSlider(
+            config.max_seq_len, block, config.max_seq_len, block, description="tokens of each user"
+        ),
+        "cache": ipywidgets.Dropdown(
+            options=[("as computed", None), ("INT8", "INT8")],
+            value=config.kv_cache_quant_algo,
+            description="kv_cache_quant_algo",
+        ),
     }
-    controls["cache"].value = config.kv_cache_quant_algo
-    return Explorable(controls, draw, ("users", "bytes"), "Memory on paper")
+    return Explorable(controls, draw, "Memory on paper")
 
 
 def _logarithmic(title: str, least: float, most: float) -> dict:
