@@ -666,27 +666,23 @@ playground
 # %% [markdown]
 # ## On the lab GPU
 #
-# Triton is the same there, and so are the ports, the URLs and the tensors' names; your twenty lines work unchanged. The
-# repository was filled with `decoupled_mode` `True`. [Its page](../assets/lab-gpu/README.md) has the steps of `lab.sh`
-# and what to know of each.
+# Triton is the same there, and so are the ports, the URLs and the tensors' names, up to the last containers with
+# engines; your twenty lines work unchanged where the repository was filled with `decoupled_mode` `True`.
+# [Its page](../assets/lab-gpu/README.md) has every command. Today's model, `llmapi`, takes text and has other names
+# (`sampling_param_max_tokens` for `max_tokens`).
 #
 # | Step | Here | With TensorRT-LLM |
 # |---|---|---|
-# | Start | `Server(repo).start()`, or `inflight serve` | `lab.sh launch` |
-# | Ready? | `client.is_ready()` | `{{line.is_ready}}` |
-# | Tensors | `client.metadata()` | `{{line.tensors}}` |
-# | Whole | `client.ask("…", 64)` | `lab.sh query "…" 64` |
-# | Streamed, HTTP | `stream` of `Client(server.http_url)` | `lab.sh stream "…" 64`, which is `{{line.stream}}` |
-# | Streamed, text, gRPC | `client.stream("…", 64)` | `{{line.text_client_streaming}}` |
-# | Streamed, tokens | `client.stream_tokens(ids, 64)` | `{{line.token_client}}` |
-# | Stop early | `stop_after_s=0.4` | `{{line.stop_by_id}}` |
-# | Cancel | `stream.cancel()` | `{{line.stop_by_cancel}}` |
-# | Metrics | `server.metrics_url` | `{{line.metrics}}` |
+# | Ready? | `client.is_ready()` | `curl -fs localhost:8000/v2/health/ready` |
+# | Tensors | `client.metadata()` | `curl -s localhost:8000/v2/models/ensemble` |
+# | Streamed, HTTP | `stream` of `Client(server.http_url)` | `…/v2/models/ensemble/generate_stream`, the same |
+# | Streamed, text, gRPC | `client.stream("…", 64)` | `end_to_end_grpc_client.py --streaming` |
+# | Streamed, tokens | `client.stream_tokens(ids, 64)` | `inflight_batcher_llm_client.py --streaming` |
+# | Stop early | `stop_after_s=0.4` | the same client with `--stop-after-ms 400 --request-id 1` |
+# | Metrics | `server.metrics_url` | `curl -s localhost:8002/metrics` |
 #
 # One gauge means something else there: `waiting` counts requests that have a slot and were not in this iteration. Who
 # waits *for* a slot is in none. Count at the client: sent, not answered, not `active`.
-#
-# {{name.tried}}
 #
 # ## What breaks
 #
