@@ -22,8 +22,9 @@ WINS, DRAWS = ([128] + [8] * 7) * 3, [32] * 8 + [64] * 8 + [128] * 8
 
 @pytest.fixture(autouse=True)
 def as_in_a_lab(monkeypatch):
-    """Checks report and do not raise, whatever the run that these tests are part of has set."""
+    """Checks report and do not raise; the hidden cases are the same in each test run."""
     monkeypatch.setenv("COURSE_STRICT", "0")
+    monkeypatch.setenv("INFLIGHT_SEED", "48151")
 
 
 def scheduler(body):
