@@ -152,8 +152,9 @@ WRONG = {  # what is written in place of what, and the figure or the line that t
     "released too early": ("< self.texts[number].length", "< self.texts[number].length - 2", "was released after"),
     "no last response": ("threading.Timer(0.2,", "threading.Timer(1e4,", "last response"),
     "never forgets": (
-        "        self.texts[number] = ",
-        "        self.all_texts = [*getattr(self, 'all_texts', []), list(range(50))]\n        self.texts[number] = ",
+        "self.texts[number] = self.begin(request)",
+        "self.texts[number] = self.begin(request)\n"
+        "                    self.all_texts = [*getattr(self, 'all_texts', []), self.texts[number].ids]",
         "more kept",
     ),
     "no such name": ("net.num_layers", "net.layer_count", "line 45: AttributeError"),
