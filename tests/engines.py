@@ -24,7 +24,7 @@ from inflight.checkpoint import sources as checkpoints
 from inflight.engine import builder as engine
 from inflight.engine.config import BuildConfig
 from inflight.triton import telemetry
-from inflight.triton.client import Client
+from inflight.triton.client import Client, is_ok
 from inflight.triton.server import Server
 
 SMALL_LAYERS = 3
@@ -170,6 +170,11 @@ def model_process(server: Server, model: str) -> psutil.Process:
         if child.status() != psutil.STATUS_ZOMBIE and any(f"/{model}/" in argument for argument in child.cmdline())
     ]
     return max(found, key=lambda child: child.create_time())
+
+
+def is_ready(server: Server) -> bool:
+    """Whether the server answers and all its models are loaded."""
+    return is_ok(server.http_url, "/v2/health/ready")
 
 
 def active_requests(server: Server) -> float:

@@ -14,34 +14,26 @@ from inflight.bench.trace_run import TraceRun
 from inflight.bench.workload import TimedRequest
 from inflight.engine.config import IterationStats
 from inflight.errors import CourseError
-from inflight.notebook.session import Kept
 from inflight.triton import repository
 from inflight.triton.client import Client
 from inflight.triton.server import Server
-
-STYLE = {"description_width": "10em"}
 
 NO_ITERATION = pd.DataFrame(columns=[field.name for field in dataclasses.fields(IterationStats)])
 NOTHING_YET = TraceRun(Run(pd.DataFrame(columns=COLUMNS), started_at=0.0), NO_ITERATION)
 
 
-def wide(width: str) -> dict[str, str]:
-    """Layout of a control that is so wide where the page has the room."""
-    return {"width": width, "max_width": "calc(100% - 4px)"}  # but for its margins
-
-
 class Runs:
     """Runs one after the other on one server, each with other parameters; the one before stays to compare with."""
 
-    def __init__(self, kept: Kept, log_path: str | Path):
-        self._kept, self._log_path = kept, log_path
-        self._before: dict[str, TraceRun] = {}
+    def __init__(self, log_path: str | Path):
+        self._log_path, self._before = log_path, dict[str, TraceRun]()
 
-    def next(self, title: str, requests: list[TimedRequest], **parameters) -> Iterator[dict[str, TraceRun]]:
+    def next(
+        self, server: Server, title: str, requests: list[TimedRequest], **parameters
+    ) -> Iterator[dict[str, TraceRun]]:
         """Edit the engine's config, load it again, send `requests`; yield the runs so far, by their title."""
         before = {f"before: {name}": run for name, run in self._before.items()}
         yield {**before, title: NOTHING_YET}
-        server = self._kept.server
         edit_and_load(server, "tensorrt_llm", **parameters)
         with Client(server.grpc_url) as client:
             for so_far in trace_run.follow(client, requests, self._log_path):

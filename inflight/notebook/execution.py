@@ -15,7 +15,7 @@ import papermill
 from ipykernel.kernelspec import get_kernel_dict
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
-from nbclient.exceptions import CellTimeoutError, DeadKernelError
+from nbclient.exceptions import DeadKernelError
 from nbconvert import HTMLExporter
 from nbformat import NotebookNode
 from papermill.exceptions import PapermillExecutionError
@@ -24,22 +24,18 @@ from traitlets import default
 from traitlets.config import Config
 
 from inflight.errors import CourseError
-from inflight.notebook import linked_marks
 from inflight.notebook.charts.display import PLOTLY_MIME
 from inflight.notebook.progress import is_progress
 from inflight.paths import COURSE
 
 NOTEBOOKS = COURSE / "notebooks"
 WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
-# The page is nbconvert's own, without what it would fetch from elsewhere; the plotly.js beside it draws the figures.
+# nbconvert's own page, without what it would fetch from elsewhere; the plotly.js beside it draws the figures.
 PAGE = """{%- extends 'lab/index.html.j2' -%}
-{%- block html_head_js -%}<script src="plotly.min.js"></script><script>{{ resources.script }}</script>{%- endblock -%}
+{%- block html_head_js -%}<script src="plotly.min.js"></script>{%- endblock -%}
 {%- block html_head_js_mathjax -%}{%- endblock -%}
 {%- block html_head_js_mermaidjs -%}{%- endblock -%}
 {%- block jupyter_widgets -%}{%- endblock -%}
-{%- block html_head_css -%}{{ super() }}
-<style>main { max-width: 60rem; margin: 0 auto; } .jp-RenderedHTMLCommon table { margin-left: 0; }</style>
-{%- endblock -%}
 {%- block data_other scoped -%}
 {%- set id, figure = uuid4(), output.data['application/vnd.plotly.v1+json'] -%}
 <div id="{{ id }}" role="img" aria-label="{{ output.data['text/plain'] | escape_html }}"></div>
@@ -89,13 +85,11 @@ def run(lessons: list[str] | None, out: Path, notebooks: Path = NOTEBOOKS) -> di
     CourseError
         No such lesson, or a cell failed: then its notebook's partial copy is in `out`.
     """
-    found = sorted(notebooks.glob("[0-9][0-9]_*.ipynb"))
-    if not found:
+    paths = select(sorted(notebooks.glob("[0-9][0-9]_*.ipynb")), lessons)
+    if not paths:
         raise CourseError(f"No notebooks in {notebooks}; run `make notebooks` in a clone of the course first.")
-    paths = select(found, lessons)
     out.mkdir(parents=True, exist_ok=True)
     (out / "plotly.min.js").write_text(get_plotlyjs(), encoding="utf-8")
-    # The whole course takes 17 minutes on two cores with AVX-512, 33 on two with AVX2 and no more.
     print(f"{len(paths)} to run, on two cores one to three minutes each; what is done is kept in {out}.", flush=True)
     seconds, links = {}, ""
     for path in paths:
@@ -139,24 +133,19 @@ def execute(
         A cell raised or the kernel died; names notebook, cell number, its first line and the error.
     """
     started: list[str] = []
-    executed, error = None, "SystemExit"  # which papermill takes for a good end
     try:
-        executed = papermill.execute_notebook(
+        return papermill.execute_notebook(
             notebook, output, cwd=cwd, kernel_name="python3", progress_bar=progress_bar, coalesce_streams=True,
             kernel_manager_class=KernelOfThisPython, store_widget_state=False,
             on_cell_execute=lambda cell, cell_index: started.append(cell.source),
         )  # fmt: skip
     except PapermillExecutionError as raised:
         error = f"{raised.ename}: {raised.evalue}"
-    except (DeadKernelError, CellTimeoutError) as raised:
-        error = f"the kernel stopped ({type(raised).__name__})"
-    if executed is None or len(started) < sum(
-        cell.cell_type == "code" and bool(cell.source.strip()) for cell in notebook.cells
-    ):
-        first_line = started[-1].strip().splitlines()[0] if started else "(the kernel did not start)"
-        where = f" The copy up to there is {output}." if output else ""
-        raise CourseError(f"{name}, cell [{len(started)}] `{first_line}` failed with {error}.{where}")
-    return executed
+    except DeadKernelError:
+        error = "the end of its kernel"
+    first_line = started[-1].strip().splitlines()[0]
+    where = f" The copy up to there is {output}." if output else ""
+    raise CourseError(f"{name}, cell [{len(started)}] `{first_line}` failed with {error}.{where}")
 
 
 def to_html(notebook: NotebookNode, path: Path, out: Path) -> str:
@@ -166,7 +155,7 @@ def to_html(notebook: NotebookNode, path: Path, out: Path) -> str:
         if "outputs" in cell:
             cell.outputs = [output for output in cell.outputs if not is_progress(output)]
     exporter = HTMLExporter(raw_template=PAGE, config=Config(NbConvertBase={"display_data_priority": SHOWN}))
-    resources = {"metadata": {"name": path.stem, "path": str(path.parent)}, "script": linked_marks.SCRIPT}
+    resources = {"metadata": {"name": path.stem, "path": str(path.parent)}}
     body, _ = exporter.from_notebook_node(page, resources=resources)
     body = re.sub(r'(<a [^>]*?href="\d\d_\w+)\.ipynb', r"\1.html", body)
     return re.sub(r'((?:href|src)=")\.\./', rf"\g<1>{os.path.relpath(path.parent.parent, out)}/", body)

@@ -4,10 +4,13 @@ JupyterLab takes keys for its own shortcuts wherever the focus is, unless an ele
 radio buttons ↓ would else go to the next cell, and D D delete it. ipywidgets does not tell the browser which radio
 buttons belong together, without which no arrow key leads from one to the other. And where it gives a control no name
 that a screen reader could say, the control gets the one that stands beside it.
+Where the kernel has gone, the group says so.
 """
 
 import anywidget
 import traitlets
+
+PANEL = "inflight-panel"  # the class of a group
 
 _ESM = """
 // A control's own label; else its tooltip, which ipywidgets puts now on the control, now on its empty label.
@@ -61,6 +64,17 @@ export default { render };
 """
 
 
+# JupyterLab marks each widget of a kernel that has gone with a broken chain, and nothing says what to do.
+_CSS = f"""
+.{PANEL}.jupyter-widgets-disconnected::before {{
+  content: "The kernel was restarted: this works again once its cell has been run again.";
+  font: bold var(--jp-widgets-font-size) system-ui, sans-serif; color: var(--jp-ui-font-color1); opacity: 1;
+}}
+.{PANEL} .jupyter-widgets-disconnected::before {{ content: none !important; }}
+.{PANEL}.jupyter-widgets-disconnected > * {{ opacity: 0.5; pointer-events: none; }}
+"""
+
+
 class Keyboard(anywidget.AnyWidget):
     """Stands unseen in a column of controls, keeps the keys typed there from JupyterLab, and names what has no name.
 
@@ -71,4 +85,4 @@ class Keyboard(anywidget.AnyWidget):
     """
 
     label = traitlets.Unicode("").tag(sync=True)
-    _esm = _ESM
+    _esm, _css = _ESM, _CSS

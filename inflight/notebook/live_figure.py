@@ -12,7 +12,6 @@ import traitlets
 from plotly.offline import get_plotlyjs
 
 from inflight.notebook.charts.display import in_course_look
-from inflight.notebook.linked_marks import SCRIPT
 
 _DRAWING = """
 // A page has one plotly.js, from whichever figure gets it first. It comes by a message of its own, for it is large:
@@ -34,16 +33,7 @@ function render({ model, el }) {
   el.classList.add("inflight-figure");
   const chart = el.appendChild(document.createElement("div"));
   const resized = new ResizeObserver(() => chart.layout && el.offsetWidth && Plotly.Plots.resize(chart));
-  let drawing = false, listening = false;
-  function listen() {
-    if (listening) return;
-    listening = true;
-    chart.on("plotly_click", ({ points: [point] }) => {
-      if (point?.customdata === undefined) return;
-      model.set("clicked", { mark: point.customdata, at: Date.now() });  // the same mark again is another click
-      model.save_changes();
-    });
-  }
+  let drawing = false;
   // While one figure is drawn, newer ones may arrive: only the newest is drawn next, so a slow page never falls behind.
   async function draw() {
     if (drawing) return;
@@ -55,7 +45,6 @@ function render({ model, el }) {
         const { data, layout, config } = JSON.parse(drawn);
         chart.style.height = `${layout.height}px`;  // which plotly forgets when the cell gets wider
         await react(chart, data, layout, { ...config, responsive: true });
-        listen();
       }
     } finally {
       drawing = false;
@@ -85,13 +74,10 @@ class LiveFigure(anywidget.AnyWidget):
     ----------
     value : str
         The figure as plotly's JSON, "" before the first.
-    clicked : dict
-        `mark`, the `customdata` of the mark that was clicked last, and `at`, when; empty before the first.
     """
 
     value = traitlets.Unicode("").tag(sync=True)
-    clicked = traitlets.Dict().tag(sync=True)
-    _esm = SCRIPT + _DRAWING
+    _esm = _DRAWING
     _css = _CARD
 
     def __init__(self, **traits):

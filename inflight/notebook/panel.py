@@ -5,13 +5,25 @@ a kernel, as text and as a static picture.
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import ipywidgets
+import plotly.graph_objects as go
 
-from inflight.notebook.keyboard import Keyboard
+from inflight.notebook.charts.display import PLOTLY_MIME, in_course_look
+from inflight.notebook.keyboard import PANEL, Keyboard
 
-PICTURE = "border: 1px solid #767676; border-radius: 4px; padding: 4px 12px; line-height: 1.6; overflow-wrap: anywhere"
+WRAP = {"flex_flow": "row wrap"}  # on a narrow page what stands side by side stands below each other
+COLUMNS = {
+    "display": "grid",
+    "grid_template_columns": "repeat(auto-fit, minmax(min(32em, 100%), 1fr))",
+    "grid_gap": "0 1em",
+}
+NAME_WIDTH = "17em"  # of a control's name, before it
+
+PICTURE = (
+    "border: 1px solid #767676; border-radius: 4px; padding: 4px 12px; line-height: 1.6; overflow-wrap: break-word"
+)
 CONTROL = "border: 1px solid #767676; border-radius: 3px; padding: 0 6px"
 
 
@@ -28,11 +40,26 @@ class Panel(ipywidgets.VBox):
     def __init__(self, children: Sequence[ipywidgets.Widget], label: str):
         self.label = label
         super().__init__([*children, Keyboard(label=label)])
+        self.add_class(PANEL)
+
+    @property
+    def figure(self) -> go.Figure | None:
+        """The picture that the panel shows, if it has one."""
+        return None
 
     def _repr_mimebundle_(self, **kwargs) -> dict:
         # The page prefers the view. A stored notebook has no kernel behind it and keeps the other two.
         bundle = super()._repr_mimebundle_(**kwargs)
-        return {**bundle, "text/plain": repr(self), "text/html": picture(self)}
+        still = {"text/html": picture(self)} if self.figure is None else {PLOTLY_MIME: in_course_look(self.figure)}
+        return {**bundle, "text/plain": repr(self), **still}
+
+
+def side_by_side(controls: Iterable[ipywidgets.ValueWidget]) -> ipywidgets.Box:
+    """Controls in as many columns as the page has room for, their names of one width."""
+    controls = list(controls)
+    for control in controls:
+        control.style.description_width, control.layout.width = NAME_WIDTH, "auto"
+    return ipywidgets.Box(controls, layout=COLUMNS)
 
 
 def picture(panel: Panel) -> str:
@@ -51,17 +78,10 @@ def _children(box: ipywidgets.Box) -> str:
 
 
 def _drawn(widget: ipywidgets.Widget) -> str:
-    if getattr(widget, "layout", None) is not None and widget.layout.display == "none":
-        return ""
     if isinstance(widget, ipywidgets.HTML):
         return f"<div>{widget.value}</div>" if widget.value else ""
     if isinstance(widget, ipywidgets.Button):
         return f'<span style="{CONTROL}">{html.escape(widget.description)}</span> '
-    if isinstance(widget, ipywidgets.Accordion):
-        parts = zip(widget.titles, widget.children)
-        return "".join(
-            f"<details><summary>{html.escape(title)}</summary>{_drawn(child)}</details>" for title, child in parts
-        )
     if isinstance(widget, ipywidgets.Box):
         return f"<div>{_children(widget)}</div>"
     if isinstance(widget, ipywidgets.RadioButtons):

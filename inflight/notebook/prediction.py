@@ -19,18 +19,28 @@ from inflight.errors import CourseError
 from inflight.notebook import record
 from inflight.notebook.panel import Panel
 
-NOT_MADE = "You made no prediction."
-LATE = " It was made after the measurement."
-
 
 class Prediction(Panel):
-    """A question with a field for the answer.
+    """Ask for a commitment before the measurement.
+
+    Parameters
+    ----------
+    question : str
+    options : sequence of str, or mapping of str to float, optional
+        What to choose from; with a number each where a number will be measured. None asks for a number.
+    given : str or float, optional
+        The answer, where nobody is there to click: what papermill puts into the notebook's `parameters`.
 
     Attributes
     ----------
     field : RadioButtons or Text
     told : HTML
         How near the answer came, once it has been measured.
+
+    Raises
+    ------
+    CourseError
+        `given` is none of the options, or no number.
     """
 
     def __init__(
@@ -44,34 +54,24 @@ class Prediction(Panel):
         self._is_late = False
         if options is None:
             self.field = ipywidgets.Text(placeholder="a number", tooltip=question, layout={"width": "12em"})
+            self.field.value = "" if given is None else str(given)
         else:
-            self.field = ipywidgets.RadioButtons(options=list(options), value=None, layout={"width": "auto"})
+            known = given if given in options else None
+            self.field = ipywidgets.RadioButtons(options=list(options), value=known, layout={"width": "auto"})
+        if given is not None and self.value is None:
+            wanted = "a number" if options is None else f"one of {', '.join(options)}"
+            raise CourseError(f"The prediction {given!r} cannot be read; give {wanted}, or None.")
         self.told = ipywidgets.HTML()
         super().__init__([ipywidgets.HTML(f"<b>{html.escape(question)}</b>"), self.field, self.told], label=question)
         self.field.observe(self._changed, "value")
-        if given is not None:
-            self._take(given)
-
-    def _take(self, given: str | float) -> None:
-        if self._options is None:
-            self.field.value = str(given)
-            if self.value is None:
-                raise CourseError(f"The prediction {given!r} is no number; give one, or None.")
-            return
-        if given not in self._options:
-            raise CourseError(f"The prediction {given!r} is none of {', '.join(self._options)}; give one, or None.")
-        self.field.value = given
 
     @property
     def value(self) -> str | float | None:
         """The option chosen, or the number given; None until then."""
-        if self._options is not None:
-            return self.field.value
-        return _number(self.field.value)
+        return self.field.value if self._options is not None else _number(self.field.value)
 
     def __repr__(self) -> str:
-        shown = "none was made" if self.value is None else _shown(self.value)
-        return f"Prediction: {self.question} {shown}"
+        return f"Prediction: {self.question} {'none was made' if self.value is None else _shown(self.value)}"
 
     def score(self, measured: str | float) -> str:
         """Say how near the prediction came, in the widget too. To be called where it is measured.
@@ -99,12 +99,12 @@ class Prediction(Panel):
         return self._tell()
 
     def _right_one(self, measured: str | float) -> str | float:
-        if self._options is None:
+        options = self._options
+        if options is None:
             return measured
-        if isinstance(self._options, Mapping):
-            distance = {name: abs(math.log(number / measured)) for name, number in self._options.items()}
-            return min(distance, key=distance.__getitem__)
-        found = [option for option in self._options if option.startswith(str(measured))]
+        if isinstance(options, Mapping):
+            return min(options, key=lambda name: abs(math.log(options[name] / measured)))
+        found = [option for option in options if option.startswith(str(measured))]
         if len(found) != 1:
             raise CourseError(f"{len(found)} options of {self.question!r} begin with {measured!r}; name one of them.")
         return found[0]
@@ -119,47 +119,19 @@ class Prediction(Panel):
             self.told.value = ""
 
     def _tell(self) -> str:
-        text = self._sentence()
+        said, right = self.value, self._right
+        late = " It was made after the measurement." if self._is_late else ""
+        if said is None:
+            text = f"You made no prediction. It is {_shown(right)}."
+        elif said == right:
+            text = f"Your prediction, {_shown(said)}, is right.{late}"
+        else:
+            text = f"Your prediction: {_shown(said)}. It is {_shown(right)}{_how_far(said, right)}.{late}"
         self.told.value = f"<span role='status'>{html.escape(text)}</span>"
         return text
 
-    def _sentence(self) -> str:
-        said, right = self.value, self._right
-        if said is None:
-            return f"{NOT_MADE} It is {_shown(right)}."
-        late = LATE if self._is_late else ""
-        if said == right:
-            return f"Your prediction, {_shown(said)}, is right.{late}"
-        return f"Your prediction: {_shown(said)}. It is {_shown(right)}{self._how_far(said, right)}.{late}"
 
-    def _how_far(self, said, right) -> str:
-        """By what factor a number is off, as far as that can be said."""
-        if self._options is not None or said * right <= 0:
-            return ""
-        return f", {max(said / right, right / said):.2g} times {'less' if said > right else 'more'}"
-
-
-def predict(
-    question: str,
-    options: Sequence[str] | Mapping[str, float] | None = None,
-    given: str | float | None = None,
-) -> Prediction:
-    """Ask for a commitment before the measurement.
-
-    Parameters
-    ----------
-    question : str
-    options : sequence of str, or mapping of str to float, optional
-        What to choose from; with a number each where a number will be measured. None asks for a number.
-    given : str or float, optional
-        The answer, where nobody is there to click: what papermill puts into the notebook's `parameters`.
-
-    Raises
-    ------
-    CourseError
-        `given` is none of the options, or no number.
-    """
-    return Prediction(question, options, given)
+predict = Prediction
 
 
 def _number(text: str) -> float | None:
@@ -169,6 +141,13 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) else None
+
+
+def _how_far(said: str | float, right: str | float) -> str:
+    """By what factor a number is off, as far as that can be said."""
+    if isinstance(said, str) or said * right <= 0:
+        return ""
+    return f", {max(said / right, right / said):.2g} times {'less' if said > right else 'more'}"
 
 
 def _shown(value: str | float) -> str:

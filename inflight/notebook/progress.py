@@ -1,33 +1,28 @@
-"""A line that says what a long cell is doing and how far it is.
+"""A line that says what a long cell is doing, how far it is, and for how many seconds.
 
-    with progress.wait("Starting the server"):                      # "Starting the server · 4 s"
+    with progress.wait("Starting the server"):                         # "Starting the server … 4 s"
         server.start()
-    for size in progress.over((1536, 2560), "cache of {:,} tokens"):   # "2 of 2: cache of 2,560 tokens · 11 s"
+    for size in progress.over((1536, 2560), "Cache", "{:,} tokens".format):    # "Cache: 2 of 2, 2,560 tokens … 11 s"
         measure(size)
 
-In JupyterLab it is one line, which changes in its place. Where nobody looks (papermill, nbval) each step is a line of
-its own, which papermill writes to its log (`--log-output`). What is shown bears a mark, KEY, by which it is kept out
-of stored notebooks and pages.
+It is text, which changes in its place: a bar made of widgets stands still while a step lasts, and is broken on a page
+that is opened again after its kernel. It bears a mark, KEY, by which it is kept out of stored notebooks and pages.
 """
 
 from __future__ import annotations
 
 import contextlib
 import html
-import os
 import secrets
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
+from time import monotonic
 from typing import TypeVar
 
 from IPython import get_ipython
 
 KEY = "inflight_progress"  # in the metadata of an output
 TICK_S = 1.0
-PLAIN_EVERY_S = 10.0
-WAITS = "⏳"
 
 Item = TypeVar("Item")
 
@@ -35,11 +30,11 @@ Item = TypeVar("Item")
 @contextlib.contextmanager
 def ticking(tell: Callable[[float], None], every_s: float = TICK_S) -> Iterator[None]:
     """Call `tell` with the seconds since the start: at once, and again and again until the block ends."""
-    started, ended = time.monotonic(), threading.Event()
+    started, ended = monotonic(), threading.Event()
 
     def tick() -> None:
         while not ended.wait(every_s):
-            tell(time.monotonic() - started)
+            tell(monotonic() - started)
 
     tell(0.0)
     ticker = threading.Thread(target=tick, name="progress", daemon=True)
@@ -54,9 +49,12 @@ def ticking(tell: Callable[[float], None], every_s: float = TICK_S) -> Iterator[
 class Wait:
     """What `wait` gives: call it with the name of each step as it begins."""
 
-    def __init__(self, what: str, total: int | None, after_s: float = 0.0):
+    def __init__(self, what: str, total: int | None):
         self._what, self._total, self._done, self._step = what, total, 0, ""
-        self._after_s, self._is_due, self._show = after_s, not after_s, _shower()
+        shell = get_ipython()
+        # Taken now: while what runs inside of a wait is captured, the wait itself still shows.
+        self._publish = None if shell is None else shell.display_pub.publish
+        self._shown_as, self._is_there = {"display_id": secrets.token_hex(8)}, False
 
     def __call__(self, step: str, number: int | None = None, total: int | None = None) -> None:
         """The next step begins. It fits where the package's benchmarks take a `progress`.
@@ -68,28 +66,26 @@ class Wait:
         number, total : int, optional
             How many of how many parts are done; without them the calls are counted.
         """
-        is_new = step != self._step or number is None
         self._done, self._total = self._done + 1 if number is None else number, total or self._total
         self._step = step
-        if self._is_due:
-            self._show(f"{WAITS} {self._line()}", is_new)
 
     def tick(self, seconds: float) -> None:
-        """Say how long it has taken so far."""
-        self._is_due = seconds >= self._after_s
-        if self._is_due:
-            self._show(f"{WAITS} {self._line()} · {seconds:.0f} s", seconds == 0)
+        """Say what is done for so long; nothing of what ends within a second."""
+        if seconds >= TICK_S:
+            of = f"{self._done} of {self._total}" if self._total else f"step {self._done}"
+            self._put(f"{self._what}: {of}, {self._step}" if self._step else self._what, f" … {seconds:.0f} s")
 
     def end(self, how: str, seconds: float) -> None:
         """Say that it has ended, how, and after how long."""
-        if self._is_due:
-            self._show(f"{self._what} · {how} after {seconds:.0f} s", True)
+        if self._is_there:
+            self._put(self._what, f" · {how} after {seconds:.0f} s")
 
-    def _line(self) -> str:
-        if not self._step:
-            return self._what
-        of = f"{self._done} of {self._total}" if self._total else f"step {self._done}"
-        return f"{self._what}: {of}, {self._step}"
+    def _put(self, *parts: str) -> None:
+        if self._publish is not None:
+            line = "".join(parts)
+            bundle = {"text/plain": line, "text/html": f"<div role='status'>{html.escape(line)}</div>"}
+            self._publish(bundle, {KEY: True}, transient=self._shown_as, update=self._is_there)
+            self._is_there = True
 
 
 _open: list[Wait] = []  # the innermost last
@@ -108,7 +104,7 @@ def say(step: str) -> None:
 
 
 @contextlib.contextmanager
-def wait(what: str, total: int | None = None, after_s: float = 0.0) -> Iterator[Wait]:
+def wait(what: str, total: int | None = None) -> Iterator[Wait]:
     """Say on the page, while the block runs, what it does and for how long; how far it is where its steps are told.
 
     Parameters
@@ -117,15 +113,13 @@ def wait(what: str, total: int | None = None, after_s: float = 0.0) -> Iterator[
         A few words, such as "Building four engines".
     total : int, optional
         How many steps there are.
-    after_s : float
-        Nothing is shown of what ends within so many seconds.
 
     Yields
     ------
     Wait
         To be called with the name of each step as it begins.
     """
-    line, started, how = Wait(what, total, after_s), time.monotonic(), "ended early"
+    line, started, how = Wait(what, total), monotonic(), "ended early"
     _open.append(line)
     try:
         with ticking(line.tick):
@@ -133,7 +127,7 @@ def wait(what: str, total: int | None = None, after_s: float = 0.0) -> Iterator[
         how = "done"
     finally:
         _open.remove(line)
-        line.end(how, time.monotonic() - started)
+        line.end(how, monotonic() - started)
 
 
 def over(items: Iterable[Item], what: str, name: Callable[[Item], str] = str) -> Iterator[Item]:
@@ -158,42 +152,3 @@ def over(items: Iterable[Item], what: str, name: Callable[[Item], str] = str) ->
 def is_progress(output: dict) -> bool:
     """Whether an output of a notebook is such a line."""
     return bool(output.get("metadata", {}).get(KEY))
-
-
-def _shower() -> Callable[[str, bool], None]:
-    """How a line is shown here: called with it, and with whether it is a new step."""
-    shell = get_ipython()
-    if shell is None:
-        return _Plain(lambda line: print(line, file=sys.stderr))
-    # Taken now: while what runs inside of a wait is captured, as in `catch_up`, the wait itself still shows.
-    publish = shell.display_pub.publish
-    if "JPY_SESSION_NAME" not in os.environ:  # what a Jupyter server tells the kernel of an open notebook
-        return _Plain(lambda line: publish(_bundle(line), {KEY: True}))
-    return _InPlace(publish)
-
-
-class _Plain:
-    """A line for each step; while one takes long, another from time to time."""
-
-    def __init__(self, put: Callable[[str], None]):
-        self._put, self._at = put, float("-inf")
-
-    def __call__(self, line: str, is_step: bool) -> None:
-        if is_step or time.monotonic() - self._at >= PLAIN_EVERY_S:
-            self._at = time.monotonic()
-            self._put(line)
-
-
-class _InPlace:
-    """One line, which changes."""
-
-    def __init__(self, publish: Callable[..., None]):
-        self._publish, self._shown_as, self._is_there = publish, {"display_id": secrets.token_hex(8)}, False
-
-    def __call__(self, line: str, is_step: bool) -> None:
-        self._publish(_bundle(line), {KEY: True}, transient=self._shown_as, update=self._is_there)
-        self._is_there = True
-
-
-def _bundle(line: str) -> dict[str, str]:
-    return {"text/plain": line, "text/html": f"<div role='status'>{html.escape(line)}</div>"}

@@ -87,6 +87,8 @@ def _run(needed: list[Earlier], heading: str, shell: InteractiveShell) -> None:
             with capture_output():
                 ran = shell.run_cell(one.cell.source, store_history=False, silent=True)
             error = ran.error_before_exec or ran.error_in_exec
+            if isinstance(error, KeyboardInterrupt):
+                raise CourseError("Interrupted while earlier sections ran. Run this cell again.")
             if error is not None:
                 raise CourseError(
                     f"Catching up failed in the cell of an earlier section that begins with "
@@ -95,7 +97,7 @@ def _run(needed: list[Earlier], heading: str, shell: InteractiveShell) -> None:
 
 
 def _start_again(servers: set[Server]) -> None:
-    """Start those that do not run any more, as after *Stop now* in a lecture's last cell."""
+    """Start those that do not run any more, as after `server.stop()`."""
     for server in servers:
         if not server.is_alive():
             with progress.wait("The server was stopped, and starts again"):

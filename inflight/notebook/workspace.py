@@ -146,8 +146,11 @@ def open_lab(folder: Path, first: Path, arguments: list[str]) -> NoReturn:
     own = [] if given & {"--ip", "--ServerApp.ip"} else ["--ServerApp.ip=127.0.0.1"]
     if TRANSPORT not in given and len(jupyter_runtime_dir()) <= MOST_RUNTIME_DIR:
         own.append(f"{TRANSPORT}=ipc")  # over TCP, Jupyter's own choice, whoever has an account may listen
+    if os.geteuid() == 0 and "--allow-root" not in given:
+        own.append("--allow-root")  # in a container there may be nobody else
     places = [
         f"--ServerApp.root_dir={folder}",
+        f"--ServerApp.tornado_settings=static_custom_path={COURSE / 'assets' / 'jupyterlab'}",
         f"--LabApp.default_url=/lab/tree/{first.relative_to(folder).as_posix()}",
     ]
     command = [sys.executable, "-m", "jupyter", "lab", *own, *places, *arguments]

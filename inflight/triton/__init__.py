@@ -6,8 +6,10 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submodules=["attached", "custom_batching", "keys", "repository", "telemetry"],
     submod_attrs={
-        "server": ["ModelState", "Server", "tritonserver"],
+        "server": ["ModelState", "Server"],
+        "by_hand": ["tritonserver"],
         "client": ["Answer", "Client", "Connection", "Stream"],
+        "openai_door": ["Door"],
         "repository": ["GPT2", "batchers"],
     },
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,16 +57,12 @@ class Address:
             It is no address.
         """
         client.check_address(url)
-        known = records.at(url)
-        if known is None:
+        if (known := records.at(url)) is None:
             scheme, separator, rest = url.rstrip("/").rpartition("://")
             host, _, port = rest.partition("/")[0].rpartition(":")
             http = int(port) if separator else int(port) - 1
-            known = {
-                "http": f"{scheme or 'http'}://{host}:{http}",
-                "grpc": f"{host}:{http + 1}",
-                "metrics": f"http://{host}:{http + 2}/metrics",
-            }
+            places = (f"{scheme or 'http'}://{host}:{http}", f"{host}:{http + 1}", f"http://{host}:{http + 2}/metrics")
+            known = dict(zip(records.ADDRESSES, places))
         return cls(known["http"], grpc_url or known["grpc"], metrics_url or known["metrics"])
 
     @classmethod
@@ -83,6 +79,11 @@ class Attached:
     ----------
     repo : path
         The repository whose settings its models are to have.
+
+    Attributes
+    ----------
+    can_load : bool
+        Whether this user may load models there.
     """
 
     def __init__(self, repo: Path, address: Address):
@@ -112,50 +113,41 @@ class Attached:
         if not (isinstance(about, dict) and "extensions" in about):
             raise CourseError(f"What answers at {self.http_url} is no Triton.")
         try:
-            self._ask(lambda triton: triton.is_server_live())
+            self.can_load = self._loads_on_request()
         except client.ServerGone as error:
             raise CourseError(
                 f"Triton's HTTP answers at {self.http_url}, but its gRPC not at {self.grpc_url}: name its "
                 f"address (grpc_url, or {GRPC_URL})."
             ) from error
         self._is_attached = True
-        self.can_load = self._loads_on_request()
-        said = [sentence for sentence in (self._loading(), self._log(), self._models(), self._streaming()) if sentence]
-        limits = f" It {'; it '.join(said)}." if said else ""
-        _tell(f"Attached to Triton {about.get('version', '')} at {self.http_url}.{limits}")
+        limits = "; it ".join(self._limits())
+        print(
+            f"Attached to Triton {about.get('version', '')} at {self.http_url}.{f' It {limits}.' if limits else ''}",
+            file=sys.stderr,
+        )
 
-    def _loading(self) -> str:
-        return "" if self.can_load else "loads no model on request, so that its settings stay as they are"
-
-    def _log(self) -> str:
-        """Where the engine cannot write the log that our repository names, it is written from the metrics."""
-        config = self.repo / ENGINE / repository.CONFIG
-        path = repository.get_parameter(repository.read_config(config), LOG_PATH) if config.exists() else ""
-        if not path or (self.can_load and self._is_ours()):
-            return ""
-        self._opened.enter_context(MetricsFeed(self.metrics_url, Path(path)))
-        return "keeps no iteration log here, so that of its iterations those are told that its metrics show, one a look"
-
-    def _models(self) -> str:
-        if self.can_load and self._is_ours():  # it gets them from our repository
-            return ""
-        missing = sorted(set(repository.models(self.repo)) - set(self.names()))
-        return f"has no {' and no '.join(missing)}" if missing else ""
-
-    def _streaming(self) -> str:
-        config = self.repo / ENGINE / repository.CONFIG
-        if self.can_load or not config.exists() or ENGINE not in self.names():
-            return ""
-        wanted = repository.read_config(config).model_transaction_policy.decoupled
-        if not wanted or self._config(ENGINE).model_transaction_policy.decoupled:
-            return ""
-        return "answers in one piece only, so that streams are refused (decoupled_mode is false)"
+    def _limits(self) -> Iterator[str]:
+        """What it cannot do of what our repository asks for."""
+        takes_our_files = self.can_load and self._is_ours()
+        if not self.can_load:
+            yield "loads no model on request, so that its settings stay as they are"
+        served, wanted = self.names(), repository.models(self.repo)
+        if not takes_our_files and (missing := sorted(set(wanted) - set(served))):
+            yield f"has no {' and no '.join(missing)}"
+        if ENGINE not in wanted:
+            return
+        ours = repository.read_config(self.repo / ENGINE / repository.CONFIG)
+        if (log := repository.get_parameter(ours, LOG_PATH)) and not takes_our_files:
+            self._opened.enter_context(MetricsFeed(self.metrics_url, Path(log)))
+            yield "keeps no iteration log here, so that of its iterations those are told that its metrics show"
+        if ours.model_transaction_policy.decoupled and not self.can_load and ENGINE in served:
+            if not self._config(ENGINE).model_transaction_policy.decoupled:
+                yield "answers in one piece only, so that streams are refused (decoupled_mode is false)"
 
     def ends(self, within_s: float | None) -> bool:
-        """Whether it does not answer (any more), now or within so many seconds."""
-        deadline = None if within_s is None else time.monotonic() + within_s
+        """Whether it does not answer (any more): now, where `within_s` is 0; with None, once that is so."""
         while self._is_attached and client.is_ok(self.http_url, "/v2/health/live"):
-            if deadline is not None and time.monotonic() >= deadline:
+            if within_s is not None:
                 return False
             time.sleep(LOOK_EVERY_S)  # it is asked over a network: there is nothing to wait on
         return True
@@ -178,13 +170,13 @@ class Attached:
     def names(self) -> list[str]:
         """The models that it serves, as far as it tells: those of our repository where it tells no others."""
         try:
-            index = self._ask(lambda triton: triton.get_model_repository_index(headers=self._headers()))
+            index = self._ask(lambda triton, **how: triton.get_model_repository_index(**how))
             return sorted({model.name for model in index.models if model.state == "READY"})
         except client.Refused:
             known = repository.models(self.repo)
             return [name for name in known if client.is_ok(self.http_url, f"/v2/models/{name}/ready")]
 
-    def adopt(self) -> list[str]:
+    def differing(self) -> list[str]:
         """The models of our repository that the server is to load: those with other settings, and those it lacks."""
         if not self.can_load:
             return []
@@ -214,19 +206,10 @@ class Attached:
                 theirs.parameters[name].CopyFrom(value)
         return theirs
 
-    def may_load(self, model: str) -> bool:
-        """Whether a model may be loaded or unloaded; where it may not, that is said."""
-        if not self.can_load:
-            _tell(
-                f"{model} stays as it is: the server at {self.http_url} loads no model on request "
-                "(--model-control-mode=explicit, and control that is open to you, would let it)."
-            )
-        return self.can_load
-
     def _loads_on_request(self) -> bool:
         """Whether this user may load and unload models, asked by unloading one that no server has."""
         try:
-            self._ask(lambda triton: triton.unload_model(NO_SUCH_MODEL, headers=self._headers()))
+            self._ask(lambda triton, **how: triton.unload_model(NO_SUCH_MODEL, **how))
         except client.Refused as error:
             return NO_SUCH_MODEL in str(error)
         return True
@@ -236,16 +219,9 @@ class Attached:
         return records.at(self.http_url) is not None
 
     def _config(self, model: str) -> ModelConfig:
-        return self._ask(lambda triton: triton.get_model_config(model)).config
+        return self._ask(lambda triton, **how: triton.get_model_config(model, **how)).config
 
-    def _headers(self) -> dict[str, str]:
-        return keys.headers(self.http_url)
-
-    def _ask(self, ask: Callable[[Any], Any]) -> Any:
-        """What tritonclient's client answers; CourseError with the reason."""
+    def _ask(self, ask: Callable[..., Any]) -> Any:
+        """What tritonclient's client answers, asked with the key; CourseError with the reason."""
         with client.Connection(self.grpc_url) as connection, client.errors(self.grpc_url):
-            return ask(connection.triton)
-
-
-def _tell(sentence: str) -> None:
-    print(sentence, file=sys.stderr)
+            return ask(connection.triton, headers=keys.headers(self.http_url))

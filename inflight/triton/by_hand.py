@@ -12,122 +12,93 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from inflight.errors import CourseError
 from inflight.triton import process
-from inflight.triton.process import LOG_LINES, Options, Process
+from inflight.triton.server import Server
 
 # What is added here and may not be given, and what would open another door.
 OURS = (
     "backend-directory", "http-address", "grpc-address", "metrics-address", "http-restricted-api",
     "grpc-restricted-protocol", "shm-region-prefix-name", "allow-sagemaker", "allow-vertex-ai",
 )  # fmt: skip
-PORTS = ("http-port", "grpc-port", "metrics-port")  # of these, those that are given are taken
-ALL_LINES = 10_000  # more than a log has whose end is read
-MAX_ROW = 160  # columns of a row of Triton's tables that are read in a notebook
 
 
-class ByHand(Process):
-    """A server from the wheel with arguments of its own; it loads what they say, and nothing is checked before.
+def tritonserver(arguments: Sequence[str]) -> Server:
+    """Start `tritonserver` with these arguments, and print the whole command line, the key masked.
+
+    What it loads the arguments say; nothing of the repository is checked. It runs from the wheel on this machine, also
+    where the environment names another place for servers, and ends with this program.
 
     Parameters
     ----------
     arguments : sequence of str
-        As `--name=value`.
-    private : bool
-        See `Server`.
-    show : callable, optional
-        Called with the whole command line, once it runs.
+        As `--name=value`, such as `--model-repository=repo`.
+
+    Returns
+    -------
+    Server
+        It runs. `headers` is what a request carries that loads a model.
 
     Raises
     ------
     CourseError
-        An argument that may not be given, or is not there; a repository that is no folder.
+        An argument that may not be given, or no repository; the server ended, with Triton's own words.
     """
-
-    loads_by_itself = True
-
-    def __init__(self, arguments: Sequence[str], private: bool, show: Callable[[str], None] | None = None):
-        self._given = _checked(arguments)
-        http, grpc, metrics = (_port(self._given, name) for name in PORTS)
-        super().__init__(_repository(self._given), Options(http, grpc, metrics, private))
-        self._show = show
-
-    def _arguments(self, shm_prefix: str, key: str) -> list[str]:
-        given = {_name(argument) for argument in self._given if _name(argument) != "backend-config"}
-        added = [one for one in self._added(shm_prefix, key) if _name(one) not in given]
-        self._added_lines = [one.replace(key, "(hidden)") if key else one for one in added]
-        return [*self._given, *added]
-
-    def start(self) -> None:
-        super().start()
-        if self._show is not None:
-            self._show(self.command_line())
-
-    def command_line(self) -> str:
-        """Environment, program and arguments as a shell would have them, the key masked."""
-        triton = process.installation()
-        environment = process.environment(triton.parent.parent / "nvidia_pytriton.libs", triton / "lib")
-        changed = {name: value for name, value in environment.items() if os.environ.get(name) != value}
-        lines = [
-            "# The environment: Triton's libraries, and this Python for the models.",
-            *(f"{name}={_with_former(name, value)}" for name, value in changed.items()),
-            str(triton / "bin" / "tritonserver"),
-            "    # yours",
-            *(f"    {argument}" for argument in self._given),
-            "    # added: free ports on this machine alone, the key, this Python's backend",
-            *(f"    {argument}" for argument in self._added_lines),
-            f"# A keeper watches process {self.pid}, and ends it when this program ends.",
-        ]
-        return _shortened("\n".join(lines))
-
-    def log_tail(self, lines: int = LOG_LINES) -> str:
-        """The last lines of Triton's log, without the tables that are too wide to be read."""
-        kept = [line for line in super().log_tail(ALL_LINES).splitlines() if not _is_wide_row(line)]
-        return "\n".join(kept[-lines:])
-
-
-def _name(argument: str) -> str:
-    return argument.removeprefix("--").partition("=")[0]
-
-
-def _checked(arguments: Sequence[str]) -> list[str]:
-    """The arguments as they are, after a look at each; Triton itself refuses what it does not know."""
     if isinstance(arguments, str) or not all(isinstance(argument, str) for argument in arguments):
         raise CourseError('Give tritonserver a list of texts, one an argument: ["--model-repository=repo", …].')
-    for argument in arguments:
-        if not argument.startswith("--"):
-            raise CourseError(f"{argument!r} is no argument of tritonserver. Write --name=value, in one text.")
-        if found := next((name for name in OURS if name in argument), None):
-            raise CourseError(
-                f"--{found} cannot be given here. It is added for you, so that the server answers on this machine "
-                "alone, and to your key: leave it out."
-            )
-    return list(arguments)
+    values = dict(_checked(argument) for argument in arguments)
+    if not Path(repo := values.get("model-repository", "")).is_dir() or not repo:
+        raise CourseError(
+            f"--model-repository={repo}: there is no such folder. Say which one holds the models, or make it."
+        )
+    http, grpc, metrics = (_port(values, f"{name}-port") for name in process.PORTS)
+    server = Server(repo, http_port=http, grpc_port=grpc, metrics_port=metrics, arguments=arguments).start()
+    print(_command_line(arguments, server))
+    return server
 
 
-def _port(arguments: list[str], name: str) -> int | None:
-    values = [argument.partition("=")[2] for argument in arguments if _name(argument) == name]
-    if not values:
-        return None
-    if not values[-1].isdecimal():
-        raise CourseError(f"--{name}={values[-1]} is no port: give a number, or leave it out for a free one.")
-    return int(values[-1])
+def _checked(argument: str) -> tuple[str, str]:
+    """Name and value of an argument; Triton itself refuses those that it does not know."""
+    if not argument.startswith("--"):
+        raise CourseError(f"{argument!r} is no argument of tritonserver. Write --name=value, in one text.")
+    if found := next((name for name in OURS if name in argument), None):
+        raise CourseError(
+            f"--{found} cannot be given here. It is added for you, so that the server answers on this machine alone, "
+            "and to your key: leave it out."
+        )
+    name, _, value = argument.removeprefix("--").partition("=")
+    return name, value
 
 
-def _repository(arguments: list[str]) -> Path:
-    folders = [Path(one.partition("=")[2]) for one in arguments if _name(one) == "model-repository"]
-    if not folders:
-        raise CourseError("There is no --model-repository among the arguments: say which folder holds the models.")
-    if missing := next((folder for folder in folders if not folder.is_dir()), None):
-        raise CourseError(f"--model-repository={missing}: there is no such folder. Make it, or correct the path.")
-    return folders[0].absolute()
+def _port(values: dict[str, str], name: str) -> int | None:
+    if name in values and not values[name].isdecimal():
+        raise CourseError(f"--{name}={values[name]} is no port: give a number, or leave it out for a free one.")
+    return int(values[name]) if name in values else None
 
 
-def _is_wide_row(line: str) -> bool:
-    return line.startswith(("|", "+")) and len(line) > MAX_ROW
+def _command_line(arguments: Sequence[str], server: Server) -> str:
+    """Environment, program and arguments as a shell would have them, the key masked."""
+    key = next(iter(server.headers.values()), "no key")
+    runs = Path(f"/proc/{server.pid}/cmdline").read_text().split("\0")[1:-1]
+    added = [one.replace(key, "(hidden)") for one in runs if one not in arguments]
+    changed = {name: value for name, value in process.environment().items() if os.environ.get(name) != value}
+    return _shortened(
+        "\n".join(
+            [
+                "# The environment: Triton's libraries, and this Python for the models.",
+                *(f"{name}={_with_former(name, value)}" for name, value in changed.items()),
+                str(process.installation() / "bin" / "tritonserver"),
+                "    # yours",
+                *(f"    {argument}" for argument in arguments),
+                "    # added: free ports on this machine alone, the key, this Python's backend",
+                *(f"    {argument}" for argument in added),
+                f"# A keeper watches process {server.pid}, and ends it when this program ends.",
+            ]
+        )
+    )
 
 
 def _with_former(name: str, value: str) -> str:

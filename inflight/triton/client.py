@@ -6,8 +6,8 @@
         print(piece, end="")
 
     with Connection("127.0.0.1:8001") as connection:    # any model, by its tensors' names
-        reply = connection.infer("text-embedding", {"text_input": text("a black hole")}, timeout_s=60)
-        reply.tensor("embedding")
+        result = connection.infer("text-embedding", {"text_input": text("a black hole")}, timeout_s=60)
+        result.as_numpy("embedding")
 
 tritonclient speaks gRPC, httpx HTTP. Whatever they raise becomes a CourseError of one of three kinds: `ServerGone`,
 `NoAnswer` (in time), or `Refused` with Triton's reason.
@@ -40,7 +40,6 @@ from inflight.errors import CourseError
 from inflight.triton import records
 
 ENGINE = "tensorrt_llm"
-START_AGAIN = "in a notebook by the cell that did, in a terminal by `inflight serve`"
 SHORT_TIMEOUT_S = 10  # of what Triton answers at once: health, metadata, statistics
 GIVE_UP_S = 1  # after its client has stopped waiting, the server ends a whole answer
 # Why a model cannot be loaded, with its traceback: more than the 8,192 bytes that gRPC lets through.
@@ -48,13 +47,12 @@ MOST_REASON_BYTES = 1 << 20
 UNIX = "unix:"  # in front of the path of a socket, in place of an address
 
 # In front of Triton's reasons; a connection that failed has no such thing to say.
-_PREFIX = re.compile(r"(\[request id: [^\]]*\] |in ensemble '[^']*', )+")
+_PREFIX = re.compile(r"^(\[request id: [^\]]*\] |in ensemble '[^']*', )+")
 # What Triton says itself under the status UNAVAILABLE, which is else that of a server that cannot be reached.
 _TRITONS_OWN = re.compile(
     r"\[request id: |in ensemble |Request for unknown |Exceeds maximum queue size|Request timeout|"
     r"This protocol is restricted|explicit model load "
 )
-_RESTRICTED = re.compile(r"This (API|protocol) is restricted, expecting header ")
 
 
 # What may go wrong ----------------------------------------------------------------------------------------------------
@@ -73,7 +71,7 @@ class Refused(CourseError):
 
 
 @contextlib.contextmanager
-def errors(url: str, timeout_s: float | None = None) -> Iterator[None]:
+def errors(url: str, timeout_s: float = SHORT_TIMEOUT_S) -> Iterator[None]:
     """Whatever tritonclient, gRPC or httpx raise in the block, as a CourseError; see `course_error`."""
     try:
         yield
@@ -85,46 +83,28 @@ def errors(url: str, timeout_s: float | None = None) -> Iterator[None]:
         raise NoAnswer(f"The connection to {url} was closed before the answer was there.") from error
 
 
-def course_error(error: Exception, url: str, timeout_s: float | None = None) -> CourseError:
+def course_error(error: Exception, url: str, timeout_s: float = SHORT_TIMEOUT_S) -> CourseError:
     """What an exception of tritonclient, gRPC or httpx means: ServerGone, NoAnswer (in `timeout_s`), or Refused."""
-    status = error.status() or "" if isinstance(error, InferenceServerException) else ""
-    if isinstance(error, httpx.TimeoutException) or "DEADLINE_EXCEEDED" in status:
-        return _late(url, timeout_s)
+    status, message = "", ""
+    if isinstance(error, InferenceServerException):
+        status, message = error.status() or "", error.message() or ""
+    if isinstance(error, (httpx.TimeoutException, queue.Empty)) or "DEADLINE_EXCEEDED" in status:
+        waited = f"No answer from {url} within {timeout_s:g} s."
+        return NoAnswer(f"{waited} Wait longer with timeout_s, or look at the server's log.")
     if "CANCELLED" in status:
         return NoAnswer(f"The request to {url} was ended before its answer was there.")
-    if isinstance(error, InferenceServerException):
-        message = error.message() or ""
-        if "UNAVAILABLE" not in status or _TRITONS_OWN.match(message):
-            return Refused(_reason(message))
+    if message and ("UNAVAILABLE" not in status or _TRITONS_OWN.match(message)):
+        return Refused(_PREFIX.sub("", message).strip())
     return _gone(url)
 
 
 def _gone(url: str) -> ServerGone:
     """Nobody answers at an address: how the server there died, if one of this user's has."""
+    what = f"The server at {url} does not answer, or went away in the middle of a request."
+    again = "in a notebook by the cell that did, in a terminal by `inflight serve`"
     if death := records.death(url):
-        return ServerGone(f"{death} The server at {url} does not answer any more. Start it again, {START_AGAIN}.")
-    return ServerGone(
-        f"The server at {url} does not answer, or went away in the middle of a request. Start it, {START_AGAIN}, and "
-        "check the port."
-    )
-
-
-def _late(url: str, timeout_s: float | None) -> NoAnswer:
-    if timeout_s is None:
-        return NoAnswer(f"No answer from {url} within {SHORT_TIMEOUT_S} s. Look at the server's log.")
-    return NoAnswer(
-        f"No answer from {url} within {timeout_s:g} s. Wait longer with timeout_s, or look at the server's log."
-    )
-
-
-def _reason(message: str) -> str:
-    if _RESTRICTED.match(message):
-        return (
-            "The server does this only for the user who started it, and the request had no key of theirs. Ask as that "
-            "user, on the same machine, and with the address that it said at its start"
-        )
-    prefix = _PREFIX.match(message)
-    return message[prefix.end() if prefix else 0 :].strip()
+        return ServerGone(f"{death} {what} Start it again, {again}.")
+    return ServerGone(f"{what} Start it, {again}, and check the port.")
 
 
 def check_address(url: str) -> None:
@@ -141,12 +121,6 @@ def check_address(url: str) -> None:
 def is_http(url: str) -> bool:
     """Whether an address is one of HTTP, "http://…" or "unix:/…", and not of gRPC, "host:port" or "unix:///…"."""
     return url.startswith(("http://", "https://")) or (url.startswith(UNIX) and not url.startswith(f"{UNIX}//"))
-
-
-def _is_local(url: str) -> bool:
-    """Whether the address is on this machine, which no proxy is ever asked for."""
-    host = url.rpartition("://")[2].partition("/")[0].rpartition(":")[0]
-    return url.startswith(UNIX) or host in ("127.0.0.1", "localhost", "[::1]")
 
 
 # gRPC -----------------------------------------------------------------------------------------------------------------
@@ -166,7 +140,7 @@ def tensors(arrays: dict[str, np.ndarray]) -> list[triton.InferInput]:
 
 
 class Reply(NamedTuple):
-    """What came back for a request: tensors, or the reason why there are none.
+    """What came back for a request that was not waited for: tensors, or the reason why there are none.
 
     Attributes
     ----------
@@ -174,8 +148,8 @@ class Reply(NamedTuple):
         The number that the sender gave to the request, or to the stream.
     arrived_s : float
         When it arrived, in seconds of `time.perf_counter`.
-    result : InferResult
-        tritonclient's; None when there is an error.
+    result : tritonclient.grpc.InferResult
+        None when there is an error.
     error : ServerGone, NoAnswer, Refused or None
     """
 
@@ -193,10 +167,6 @@ class Reply(NamedTuple):
     def is_empty(self) -> bool:
         """Whether it has no tensors: a final response may be nothing but that."""
         return not self.result.get_response().outputs
-
-    def tensor(self, name: str) -> np.ndarray:
-        """The array of an output that the reply has."""
-        return self.result.as_numpy(name)
 
 
 class Connection:
@@ -221,17 +191,17 @@ class Connection:
         check_address(url)
         self.url = url
         self.arrived: queue.SimpleQueue[Reply] = queue.SimpleQueue() if arrived is None else arrived
-        options = [  # tritonclient's own, and for this machine no proxy, which would get what is sent
+        options = [  # tritonclient's own, and no proxy, which would get what is sent
             ("grpc.max_send_message_length", triton.MAX_GRPC_MESSAGE_SIZE),
             ("grpc.max_receive_message_length", triton.MAX_GRPC_MESSAGE_SIZE),
-            ("grpc.enable_http_proxy", int(not _is_local(url))),
+            ("grpc.enable_http_proxy", 0),
             ("grpc.max_metadata_size", MOST_REASON_BYTES),
         ]
         self.triton = triton.InferenceServerClient(url, channel_args=options)
         self._has_stream = False
 
-    def infer(self, model: str, arrays: dict[str, np.ndarray], timeout_s: float, **options) -> Reply:
-        """Send a request and wait for its reply; `options` as tritonclient's: request_id, parameters, priority, ...
+    def infer(self, model: str, arrays: dict[str, np.ndarray], timeout_s: float, **options) -> triton.InferResult:
+        """Send a request and wait for its result; `options` as tritonclient's: request_id, parameters, priority, ...
 
         Raises
         ------
@@ -239,8 +209,7 @@ class Connection:
             ServerGone, NoAnswer within `timeout_s`, or Refused.
         """
         with errors(self.url, timeout_s):
-            result = self.triton.infer(model, tensors(arrays), client_timeout=timeout_s, **options)
-        return Reply(0, time.perf_counter(), result, None)
+            return self.triton.infer(model, tensors(arrays), client_timeout=timeout_s, **options)
 
     def send(self, number: int, model: str, arrays: dict[str, np.ndarray], **options) -> None:
         """Send a request; its reply, with `number`, is put into `arrived`. Options as for `infer`."""
@@ -263,8 +232,8 @@ class Connection:
         """The next that arrives; its `error` is not raised. NoAnswer when nothing does within `timeout_s`."""
         try:
             return self.arrived.get(timeout=timeout_s)
-        except queue.Empty:
-            raise _late(self.url, timeout_s) from None
+        except queue.Empty as error:
+            raise course_error(error, self.url, timeout_s) from None
 
     def _arrive(self, number: int, result: triton.InferResult | None, error: InferenceServerException | None) -> None:
         arrived_s = time.perf_counter()
@@ -304,27 +273,21 @@ def http_client(url: str, timeout_s: float = SHORT_TIMEOUT_S) -> httpx.Client:
         transport=httpx.HTTPTransport(uds=path) if path else None,
         timeout=timeout_s,
         verify=_tls(),
-        trust_env=not _is_local(url),  # a proxy would get what is sent
-        follow_redirects=False,  # another address would
+        trust_env=False,  # a proxy would get what is sent
     )
 
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Made once: httpx makes one for every call otherwise, which takes longer than the call."""
+    """Made once: httpx makes one for every client otherwise, which takes longer than the call."""
     return httpx.create_ssl_context()
 
 
-def get_json(url: str, path: str, timeout_s: float | None = None) -> Any:
+def get_json(url: str, path: str, timeout_s: float = SHORT_TIMEOUT_S) -> Any:
     """What an endpoint tells, as in `get_json(server.http_url, "/v2/models/stats")`. Raises a CourseError."""
-    with errors(url, timeout_s), http_client(url, timeout_s or SHORT_TIMEOUT_S) as http:
-        return _content(http.get(path))
-
-
-def get_text(url: str) -> str:
-    """A page, such as /metrics; of a private server the path of its socket, "unix:/…". Raises a CourseError."""
-    with errors(url), http_client(url) as http:
-        return http.get("/metrics" if url.startswith(UNIX) else url).text
+    with errors(url, timeout_s), http_client(url, timeout_s) as http:
+        response = http.get(path)
+        return _content(response, response.text)
 
 
 def is_ok(url: str, path: str, timeout_s: float = SHORT_TIMEOUT_S) -> bool:
@@ -336,18 +299,17 @@ def is_ok(url: str, path: str, timeout_s: float = SHORT_TIMEOUT_S) -> bool:
         return False
 
 
-def _content(response: httpx.Response, piece: str | None = None) -> Any:
+def _content(response: httpx.Response, piece: str) -> Any:
     """The JSON of an answer, or of one of its pieces; `Refused` with the reason where it says no."""
-    found = response.text if piece is None else piece
     try:
-        content = json.loads(found)
+        content = json.loads(piece)
     except json.JSONDecodeError:
         content = None
     if isinstance(content, dict) and isinstance(content.get("error"), str):
-        raise Refused(_reason(content["error"]))
+        raise Refused(_PREFIX.sub("", content["error"]).strip())
     if content is None or response.is_error:  # Triton gives a reason with each of these
         raise Refused(
-            f"What answers at {response.url} is not Triton's HTTP: status {response.status_code} and {found[:200]!r}. "
+            f"What answers at {response.url} is not Triton's HTTP: status {response.status_code} and {piece[:200]!r}. "
             "By default HTTP has port 8000, gRPC 8001 and the metrics 8002."
         )
     return content
@@ -442,7 +404,7 @@ class Client:
     url : str
         "host:port" for gRPC, "http://host:port" for HTTP.
     model : str
-        The text model; `ask_tokens` and `stream_tokens` always go to `tensorrt_llm`.
+        The text model; `ask_tokens` and `stream_tokens` always go to `tensorrt_llm`, and over gRPC.
     timeout_s : float
         Longest time to wait for a whole answer, or for the next piece of one. Over gRPC the server gives a whole answer
         up then; over HTTP, which has no word for it, in the time that the model allows.
@@ -459,12 +421,12 @@ class Client:
         self.model = model
         self.timeout_s = timeout_s
         self._configs: dict[str, ModelConfig] = {}
-        self._http = is_http(self.url)
-        self._connection = None if self._http else Connection(self.url)
+        self._is_http = is_http(self.url)
+        self._connection = None if self._is_http else Connection(self.url)
 
     # Text -------------------------------------------------------------------------------------------------------------
 
-    def ask(self, text: str, max_tokens: int = 64, request_id: str | None = None, **options) -> Answer:
+    def ask(self, text: str, max_tokens: int = 64, request_id: str = "", **options) -> Answer:
         """Ask for a whole answer.
 
         Parameters
@@ -484,95 +446,85 @@ class Client:
             The server refused the request, did not answer in time, or died; the model has no such input.
         """
         inputs = {"text_input": text, "max_tokens": max_tokens, **options}
-        request_id = request_id or uuid.uuid4().hex
-        if self._http:
-            return self._ask_http(inputs, request_id)
-        return self._ask_grpc(self.model, inputs, _text, request_id)
+        if self._is_http:
+            return Stream(self._over_http(inputs, request_id)).read()
+        return self._whole(self.model, inputs, _text, request_id)
 
     def stream(
-        self,
-        text: str,
-        max_tokens: int = 64,
-        stop_after_s: float | None = None,
-        request_id: str | None = None,
-        **options,
+        self, text: str, max_tokens: int = 64, stop_after_s: float | None = None, request_id: str = "", **options
     ) -> Stream:
         """Ask for an answer in pieces, as they are made. The model must be decoupled. Parameters as `ask`.
 
         With `stop_after_s`, it is ended so many seconds after it was sent; the answer has what came until then.
         """
         inputs = {"text_input": text, "max_tokens": max_tokens, **options, "stream": True}
-        request_id = request_id or uuid.uuid4().hex
-        if self._http:
-            return Stream(self._stream_http(inputs, request_id), stop_after_s)
-        return Stream(self._stream_grpc(self.model, inputs, _text, request_id), stop_after_s)
+        if self._is_http:
+            return Stream(self._over_http(inputs, request_id), stop_after_s)
+        return Stream(self._over_grpc(self.model, inputs, _text, request_id), stop_after_s)
 
     # Tokens -----------------------------------------------------------------------------------------------------------
 
-    def ask_tokens(
-        self, input_ids: list[int], request_output_len: int, request_id: str | None = None, **options
-    ) -> Answer:
-        """Ask the engine itself for the whole answer to `input_ids`; options are its other inputs. gRPC only."""
+    def ask_tokens(self, input_ids: list[int], request_output_len: int, request_id: str = "", **options) -> Answer:
+        """Ask the engine itself for the whole answer to `input_ids`; options are its other inputs."""
         inputs = _token_inputs(input_ids, request_output_len, options)
-        return self._ask_grpc(ENGINE, inputs, _token_ids, request_id or uuid.uuid4().hex)
+        return self._whole(ENGINE, inputs, _token_ids, request_id)
 
     def stream_tokens(
         self,
         input_ids: list[int],
         request_output_len: int,
         stop_after_s: float | None = None,
-        request_id: str | None = None,
+        request_id: str = "",
         **options,
     ) -> Stream:
-        """Ask the engine itself for tokens as they are made. gRPC only. Parameters as `ask_tokens` and `stream`."""
+        """Ask the engine itself for tokens as they are made. Parameters as `ask_tokens` and `stream`."""
         inputs = _token_inputs(input_ids, request_output_len, {**options, "streaming": True})
-        return Stream(self._stream_grpc(ENGINE, inputs, _token_ids, request_id or uuid.uuid4().hex), stop_after_s)
+        return Stream(self._over_grpc(ENGINE, inputs, _token_ids, request_id), stop_after_s)
 
     # The server -------------------------------------------------------------------------------------------------------
 
     def is_live(self) -> bool:
         """Whether the server answers, whatever its models do."""
-        if self._http:
-            return is_ok(self.url, "/v2/health/live")
-        return self._says(self._grpc.triton.is_server_live)
+        return self._says("/v2/health/live", lambda triton, **how: triton.is_server_live(**how))
 
     def is_ready(self) -> bool:
         """Whether the server answers, every model it was told to load is ready, and this client's is among them."""
-        if self._http:
-            return all(is_ok(self.url, path) for path in ("/v2/health/ready", f"/v2/models/{self.model}/ready"))
-        ask = self._grpc.triton
-        return self._says(ask.is_server_ready) and self._says(partial(ask.is_model_ready, self.model))
+        return self._says("/v2/health/ready", lambda triton, **how: triton.is_server_ready(**how)) and self._says(
+            f"/v2/models/{self.model}/ready", lambda triton, **how: triton.is_model_ready(self.model, **how)
+        )
 
-    def _says(self, ask: Callable[..., bool]) -> bool:
+    def _says(self, path: str, ask: Callable[..., bool]) -> bool:
+        if self._is_http:
+            return is_ok(self.url, path)
         with contextlib.suppress(CourseError), errors(self.url):
-            return ask(client_timeout=SHORT_TIMEOUT_S)
+            return ask(self._grpc.triton, client_timeout=SHORT_TIMEOUT_S)
         return False
 
     def metadata(self, model: str | None = None) -> dict:
         """A model's inputs and outputs, as the server tells them: name, datatype, shape."""
         model = model or self.model
-        if self._http:
-            return get_json(self.url, f"/v2/models/{model}", self.timeout_s)
-        with errors(self.url, self.timeout_s):
-            return self._grpc.triton.get_model_metadata(model, as_json=True, client_timeout=self.timeout_s)
-
-    def is_decoupled(self, model: str | None = None) -> bool:
-        """Whether a model may answer a request several times: over gRPC it answers on a stream only then."""
-        return self.config(model).model_transaction_policy.decoupled
+        if self._is_http:
+            return get_json(self.url, f"/v2/models/{model}")
+        with errors(self.url):
+            return self._grpc.triton.get_model_metadata(model, as_json=True, client_timeout=SHORT_TIMEOUT_S)
 
     def config(self, model: str | None = None) -> ModelConfig:
         """A model's config, as the server has it: what it takes, and how it answers. It is asked for once."""
         model = model or self.model
         if model not in self._configs:
-            if self._http:
-                told = get_json(self.url, f"/v2/models/{model}/config", self.timeout_s)
+            if self._is_http:
+                told = get_json(self.url, f"/v2/models/{model}/config")
                 # Of a newer server, without the fields that are unknown here.
                 self._configs[model] = json_format.ParseDict(told, ModelConfig(), ignore_unknown_fields=True)
             else:
-                with errors(self.url, self.timeout_s):
-                    answer = self._grpc.triton.get_model_config(model, client_timeout=self.timeout_s)
+                with errors(self.url):
+                    answer = self._grpc.triton.get_model_config(model, client_timeout=SHORT_TIMEOUT_S)
                 self._configs[model] = answer.config
         return self._configs[model]
+
+    def is_decoupled(self, model: str | None = None) -> bool:
+        """Whether a model may answer a request several times."""
+        return self.config(model).model_transaction_policy.decoupled
 
     def close(self) -> None:
         if self._connection is not None:
@@ -584,49 +536,36 @@ class Client:
     def __exit__(self, *_) -> None:
         self.close()
 
-    # gRPC -------------------------------------------------------------------------------------------------------------
+    # How --------------------------------------------------------------------------------------------------------------
 
     @property
     def _grpc(self) -> Connection:
-        if self._connection is None:
-            raise CourseError(f"Tokens go over gRPC: make the client with the host:port of gRPC, not with {self.url}.")
-        return self._connection
+        return self._connection or Connection(self.url)  # which says that this is an address for HTTP
 
-    def _ask_grpc(self, model: str, inputs: dict, read, request_id: str) -> Answer:
-        started, connection = time.perf_counter(), self._grpc
-        timeout_us = int((self.timeout_s + GIVE_UP_S) * 1e6)
+    def _whole(self, model: str, inputs: dict, read: Callable, request_id: str) -> Answer:
+        """The whole answer, over gRPC; when nobody waits for it any more, the server gives it up."""
+        connection, allowed_us = self._grpc, int((self.timeout_s + GIVE_UP_S) * 1e6)
         if self.is_decoupled(model):  # such a model answers only on a stream
-            pieces = list(self._stream_grpc(model, inputs, read, request_id, timeout=timeout_us))
-        else:
-            arrays = arrays_for(self.config(model), inputs)
-            reply = connection.infer(model, arrays, self.timeout_s, request_id=request_id, timeout=timeout_us)
-            pieces = [read(reply)]
-        return Answer(pieces, [time.perf_counter() - started] * len(pieces))
+            return Stream(self._over_grpc(model, inputs, read, request_id, timeout=allowed_us)).read()
+        arrays, started = arrays_for(self.config(model), inputs), time.perf_counter()
+        result = connection.infer(model, arrays, self.timeout_s, request_id=_name(request_id), timeout=allowed_us)
+        return Answer([read(result)], [time.perf_counter() - started])
 
-    def _stream_grpc(self, model: str, inputs: dict, read, request_id: str, **options) -> Generator:
+    def _over_grpc(self, model: str, inputs: dict, read: Callable, request_id: str, **options) -> Generator:
         """Yield pieces until the server says that the last has been sent; closing the connection ends the request."""
         url, arrays, is_over = self._grpc.url, arrays_for(self.config(model), inputs), False
         with Connection(url) as connection:
             connection.open_stream()
-            connection.send_on_stream(model, arrays, request_id, enable_empty_final_response=True, **options)
+            connection.send_on_stream(model, arrays, _name(request_id), enable_empty_final_response=True, **options)
             while not is_over:
                 reply = connection.next_reply(self.timeout_s)
                 if reply.error is not None:
                     raise reply.error
                 is_over = reply.is_final
                 if not reply.is_empty:
-                    yield read(reply)
+                    yield read(reply.result)
 
-    # HTTP -------------------------------------------------------------------------------------------------------------
-
-    def _ask_http(self, inputs: dict, request_id: str) -> Answer:
-        body = self._body(inputs, request_id)
-        started, path = time.perf_counter(), f"/v2/models/{self.model}/generate"
-        with errors(self.url, self.timeout_s), http_client(self.url, self.timeout_s) as http:
-            reply = _content(http.post(path, content=body))
-        return Answer([self._text_of(reply)], [time.perf_counter() - started])
-
-    def _stream_http(self, inputs: dict, request_id: str) -> Generator[str, None, None]:
+    def _over_http(self, inputs: dict, request_id: str) -> Generator[str, None, None]:
         body, path = self._body(inputs, request_id), f"/v2/models/{self.model}/generate_stream"
         with (
             errors(self.url, self.timeout_s),
@@ -637,18 +576,19 @@ class Client:
                 _content(response, response.read().decode("utf-8", "replace"))
             for line in response.iter_lines():
                 if line.startswith("data:"):
-                    yield self._text_of(_content(response, line.removeprefix("data:")))
+                    yield self._text_of(response, line.removeprefix("data:"))
 
     def _body(self, inputs: dict, request_id: str) -> str:
         """Inputs of a text request as JSON; names and types are checked as they are for gRPC."""
         blanks = {name: "" for name in arrays_for(self.config(), inputs) if name not in inputs}
         try:
-            return json.dumps({**blanks, **inputs, "id": request_id}, allow_nan=False)
+            return json.dumps({**blanks, **inputs, "id": _name(request_id)}, allow_nan=False)
         except ValueError as error:
             raise CourseError(f"The request cannot be written as JSON ({error}): give finite numbers.") from None
 
-    def _text_of(self, reply: object) -> str:
-        """The text in what HTTP brought; CourseError where there is none, as from another kind of server."""
+    def _text_of(self, response: httpx.Response, piece: str) -> str:
+        """The text in what HTTP brought; CourseError where there is none, as from another kind of model."""
+        reply = _content(response, piece)
         if isinstance(reply, dict) and isinstance(reply.get("text_output"), str):
             return reply["text_output"]
         raise CourseError(
@@ -659,15 +599,6 @@ class Client:
 # A request's tensors --------------------------------------------------------------------------------------------------
 
 WORDS = ("bad_words", "stop_words")  # which TensorRT-LLM 0.5 requires
-
-
-def _token_inputs(input_ids: list[int], request_output_len: int, options: dict) -> dict:
-    return {
-        "input_ids": input_ids,
-        "input_lengths": len(input_ids),
-        "request_output_len": request_output_len,
-        **options,
-    }
 
 
 def arrays_for(config: ModelConfig, inputs: dict) -> dict[str, np.ndarray]:
@@ -715,9 +646,18 @@ def _whole(value: Any, limits: np.iinfo) -> int:
     return int(value)
 
 
-def _text(reply: Reply) -> str:
-    return reply.tensor("text_output").reshape(-1)[0].decode("utf-8")
+def _name(request_id: str) -> str:
+    return request_id or uuid.uuid4().hex
 
 
-def _token_ids(reply: Reply) -> list[int]:
-    return reply.tensor("output_ids").reshape(-1).tolist()
+def _token_inputs(input_ids: list[int], request_output_len: int, options: dict) -> dict:
+    lengths = {"input_lengths": len(input_ids), "request_output_len": request_output_len}
+    return {"input_ids": input_ids, **lengths, **options}
+
+
+def _text(result: triton.InferResult) -> str:
+    return result.as_numpy("text_output").reshape(-1)[0].decode("utf-8")
+
+
+def _token_ids(result: triton.InferResult) -> list[int]:
+    return result.as_numpy("output_ids").reshape(-1).tolist()

@@ -19,16 +19,13 @@ import tempfile
 import time
 import uuid
 import weakref
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig
-
 from inflight import tiers
 from inflight.errors import CourseError
-from inflight.triton import keeper, keys, records, repository
+from inflight.triton import keeper, keys, records
 from inflight.triton.client import is_ok
 
 HOST = "127.0.0.1"
@@ -36,58 +33,53 @@ START_TIMEOUT_S = 60
 PORT_ATTEMPTS = 3
 LONGEST_SOCKET_PATH = 107  # bytes, of sockaddr_un
 LOG_LINES = 15
+MAX_ROW = 160  # columns of a row of Triton's tables that are read in a notebook
 PORTS = ("http", "grpc", "metrics")
 REINSTALL = "install the course's requirements (`make course` does it)."
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a server of ours is started with; see `Server`."""
-
-    http_port: int | None = None
-    grpc_port: int | None = None
-    metrics_port: int | None = None
-    private: bool = False
-    open_control: bool = False
 
 
 class Process:
     """A `tritonserver`, its keeper, and the folder that both share.
 
+    Parameters
+    ----------
+    repo : path
+    ports : dict
+        By "http", "grpc" and "metrics" the port, or None for a free one.
+    private, open_control : bool
+        See `Server`.
+    arguments : sequence of str, optional
+        Of `tritonserver`, in place of those with which the course starts it; what it takes to keep it is added.
+
     Attributes
     ----------
     http_url, grpc_url, metrics_url : str
         Where it answers: ports of 127.0.0.1, or sockets of a private server.
-    can_load : bool
-        Whether models are loaded and unloaded on request.
-    loads_by_itself : bool
-        Whether its own arguments say what it loads: then nothing is checked before, and nothing loaded after.
+    pid : int or None
+        Of `tritonserver`.
     """
 
-    can_load = True
-    loads_by_itself = False
-
-    def __init__(self, repo: Path, options: Options):
+    def __init__(
+        self,
+        repo: Path,
+        ports: Mapping[str, int | None],
+        private: bool = False,
+        open_control: bool = False,
+        arguments: Sequence[str] | None = None,
+    ):
         self.repo = repo
-        self.options = options
         self.http_url = self.grpc_url = self.metrics_url = ""
-        self._ports = {name: getattr(options, f"{name}_port") for name in PORTS}
+        self._named_ports = self._ports = ports
+        self._private, self._has_key = private, not (private or open_control)
+        self._given = arguments or [
+            f"--model-repository={repo}",
+            "--model-control-mode=explicit",
+            "--disable-auto-complete-config",
+        ]
         self._keeper: subprocess.Popen | None = None
-        self._folder: Path | None = None
+        self._folder: Path | None = None  # of the keeper and us
         self._folder_before: Path | None = None
-        self._pid: int | None = None
-
-    @property
-    def folder(self) -> Path:
-        """The folder that the keeper shares with us."""
-        if self._folder is None:
-            raise CourseError("The server does not run, so it has no folder. Start it first.")
-        return self._folder
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of `tritonserver`, None when there is none."""
-        return self._pid
+        self.pid: int | None = None
 
     # Start and stop ---------------------------------------------------------------------------------------------------
 
@@ -107,7 +99,7 @@ class Process:
             self.stop(drain_s=0)
             if "already in use" not in log:
                 raise CourseError(f"tritonserver ended while starting. Its last lines:\n{log}")
-            self._ports = {name: getattr(self.options, f"{name}_port") for name in PORTS}
+            self._ports = self._named_ports
         raise CourseError(
             "No free ports could be had for tritonserver. Name three with http_port, grpc_port and metrics_port."
         )
@@ -116,36 +108,37 @@ class Process:
         triton = installation()
         shm_prefix = f"inflight_{uuid.uuid4().hex[:12]}_"
         try:
-            self._folder = self._new_folder()
-            _link_backend(triton, self._folder / "backends")
+            folder = self._folder = self._new_folder()
+            _link_backend(triton, folder / "backends")
         except OSError as error:
             raise CourseError(
                 f"No folder for the server could be made in {tempfile.gettempdir()} ({error.strerror}). "
                 "Make room there, or set TMPDIR."
             ) from error
-        self._set_addresses()
-        key = "" if self.options.private or self.options.open_control else keys.new()
-        arguments = self._arguments(shm_prefix, key)
+        self._set_addresses(folder)
+        key = keys.new() if self._has_key else ""
         record = {
             "http": self.http_url,
             "grpc": self.grpc_url,
             "metrics": self.metrics_url,
             "key": key,
-            "private": self.options.private,
+            "private": self._private,
             "repo": str(self.repo),
-            "folder": str(self._folder),
+            "folder": str(folder),
             "shm_prefix": shm_prefix,
             "machine": records.machine(),
         }
-        (self._folder / keeper.RECORD).write_text(json.dumps(record))
-        program = [str(triton / "bin" / "tritonserver"), *arguments]
+        (folder / keeper.RECORD).write_text(json.dumps(record))
+        given = {argument.partition("=")[0] for argument in self._given} - {"--backend-config"}  # there may be several
+        added = [one for one in self._added(folder, shm_prefix, key) if one.partition("=")[0] not in given]
+        program = [str(triton / "bin" / "tritonserver"), *self._given, *added]
         self._keeper = subprocess.Popen(
-            [sys.executable, "-S", keeper.__file__, str(self._folder), str(records.folder()), *program],
+            [sys.executable, "-S", keeper.__file__, str(folder), str(records.folder()), *program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            env=environment(triton.parent.parent / "nvidia_pytriton.libs", triton / "lib"),
+            env=environment(),
             start_new_session=True,
         )
         assert self._keeper.stdin is not None and self._keeper.stdout is not None
@@ -154,7 +147,7 @@ class Process:
         said = self._keeper.stdout.readline()
         if not said:
             self._could_not_start()
-        self._pid = int(said)
+        self.pid = int(said)
 
     def _new_folder(self) -> Path:
         """The one that it had, whose sockets its clients know, or another."""
@@ -171,9 +164,9 @@ class Process:
         self.stop(drain_s=0)
         raise CourseError(f"tritonserver cannot be started ({reason}). If it is not whole, {REINSTALL}")
 
-    def _set_addresses(self) -> None:
-        if self.options.private:
-            http, grpc, metrics = (self.folder / f"{name}.sock" for name in PORTS)
+    def _set_addresses(self, folder: Path) -> None:
+        if self._private:
+            http, grpc, metrics = (folder / f"{name}.sock" for name in PORTS)
             if len(os.fsencode(metrics)) > LONGEST_SOCKET_PATH:
                 raise CourseError(
                     f"The path of a socket is too long for Linux ({metrics}). Set TMPDIR to a shorter one."
@@ -184,18 +177,9 @@ class Process:
             self.http_url, self.grpc_url = f"http://{HOST}:{self._ports['http']}", f"{HOST}:{self._ports['grpc']}"
             self.metrics_url = f"http://{HOST}:{self._ports['metrics']}/metrics"
 
-    def _arguments(self, shm_prefix: str, key: str) -> list[str]:
-        """Arguments of `tritonserver`."""
-        return [
-            f"--model-repository={self.repo}",
-            "--model-control-mode=explicit",
-            "--disable-auto-complete-config",
-            *self._added(shm_prefix, key),
-        ]
-
-    def _added(self, shm_prefix: str, key: str) -> list[str]:
+    def _added(self, folder: Path, shm_prefix: str, key: str) -> list[str]:
         """Those that have it answer here alone, with this Python's backend, and end when the keeper wants it to."""
-        if self.options.private:
+        if self._private:
             where = [
                 f"--http-address={self.http_url}",
                 f"--grpc-address={self.grpc_url.removesuffix(':0')}",
@@ -208,7 +192,7 @@ class Process:
         return [
             *where,
             *(keys.arguments(key) if key else []),
-            f"--backend-directory={self.folder / 'backends'}",
+            f"--backend-directory={folder / 'backends'}",
             f"--backend-config=python,shm-region-prefix-name={shm_prefix}",
             "--exit-timeout-secs=3600",  # the keeper does not wait as long
         ]
@@ -219,7 +203,7 @@ class Process:
         while not self.ends(within_s=0.05):
             if is_ok(self.http_url, "/v2/health/live", timeout_s=1):
                 record = records.at(self.http_url)  # not another's, who took the port first
-                return record is not None and record["pid"] == self._pid and not self.ends(within_s=0)
+                return record is not None and record["pid"] == self.pid and not self.ends(within_s=0)
             if time.monotonic() > deadline:
                 raise CourseError(
                     f"tritonserver did not answer within {START_TIMEOUT_S} s. Its last lines:\n{self.log_tail()}"
@@ -258,31 +242,17 @@ class Process:
                     records.sweep()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder = self._pid = None
+        self._folder = self.pid = None
 
     # What it says -----------------------------------------------------------------------------------------------------
 
     def log_tail(self, lines: int = LOG_LINES) -> str:
-        """The last lines of the server's log, without the notes about a missing GPU."""
+        """The last lines of the server's log; see `Server.log_tail`."""
         path = None if self._folder is None else self._folder / keeper.LOG
         if path is None or not path.exists():
             return ""
-        kept = [line for line in keeper.last_lines(path, 10_000) if not _is_gpu_note(line)]
+        kept = [line for line in keeper.last_lines(path, 10_000) if not _is_noise(line)]
         return "\n".join(kept[-lines:])
-
-    # Models -----------------------------------------------------------------------------------------------------------
-
-    def may_load(self, model: str) -> bool:
-        """Whether a model may be loaded or unloaded; what is ours may."""
-        return True
-
-    def names(self) -> list[str]:
-        """The models that it serves."""
-        return repository.models(self.repo)
-
-    def fitted(self, config: ModelConfig) -> ModelConfig:
-        """A model's config as this server takes it: its files are ours."""
-        return config
 
 
 # The wheel ------------------------------------------------------------------------------------------------------------
@@ -297,7 +267,7 @@ def installation() -> Path:
     return folder
 
 
-def environment(*libraries: Path) -> dict[str, str]:
+def environment() -> dict[str, str]:
     """What `tritonserver` runs with: the libraries of the wheel and of this Python, and this Python first on the path.
 
     The Python backend embeds an interpreter that takes its packages from where it finds `python3` on the path.
@@ -305,10 +275,11 @@ def environment(*libraries: Path) -> dict[str, str]:
     # Some containers have the driver's own library on this path alone.
     given = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
     drivers = [folder for folder in given if (Path(folder) / "libcuda.so.1").exists()]
-    places = [*map(str, libraries), sysconfig.get_config_var("LIBDIR"), *drivers]
+    triton = installation()
+    libraries = [triton.parent.parent / "nvidia_pytriton.libs", triton / "lib", sysconfig.get_config_var("LIBDIR")]
     return {
         **os.environ,
-        "LD_LIBRARY_PATH": os.pathsep.join(places),
+        "LD_LIBRARY_PATH": os.pathsep.join(map(str, [*libraries, *drivers])),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "PYTHONUNBUFFERED": "1",
     }
@@ -328,8 +299,10 @@ def _link_backend(triton: Path, backends: Path) -> None:
     (folder / stub.name).symlink_to(stub)
 
 
-def _is_gpu_note(line: str) -> bool:
-    """Lines that only say that there is no GPU, which is no fault on the tier cpu."""
+def _is_noise(line: str) -> bool:
+    """Rows too wide to be read, of the table of all options; and what only says that there is no GPU, on tier cpu."""
+    if line.startswith(("|", "+")):
+        return len(line) > MAX_ROW
     return tiers.here().name == tiers.CPU and any(
         word in line
         for word in ("NVML", "nvml", "CUDA driver", "CudaDriver", "cuda_memory", "pinned memory", "libcuda.so", "DCGM")

@@ -7,16 +7,12 @@ there.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import ctypes
 import gc
 import json
 import logging
 import os
-import select
 import signal
-import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -37,44 +33,11 @@ MAX_TEXT_BYTES = 256 * 1024
 MAX_TEXTS = 1024
 MAX_VALUES = 256 * 1024  # of a tensor
 MAX_SENTENCE = 500  # characters
-LOOK_S = 0.02
-PR_SET_PDEATHSIG = 1
+UNANSWERED_S = 20  # longer than Triton takes for a message, whatever else the machine does
 
 # At a model's end its memory goes with the process. To look through PyTorch's objects first takes a second of CPU time,
 # which is that of the model that was loaded in its place.
 atexit.register(gc.freeze)
-
-
-_ends_with_server = threading.Event()  # until then, no message may be sent that holds Python's lock
-
-
-def _end_with_server() -> None:
-    """Have the kernel end this process with Triton, whatever it does then, and whatever it waits for.
-
-    Left to itself it may wait for ever: the message of a gauge holds Python's lock until it is answered, so that no
-    thread of ours runs any more, and it holds a lock that the stub's own way out needs. The kernel sends its signal
-    when the parent *thread* ends. At first that is one which ends with the load; then it is Triton's main one.
-    """
-    own, server = str(os.getpid()), os.getppid()
-    alive = os.pidfd_open(server)
-    of_main_thread = Path(f"/proc/{server}/task/{server}/children")
-
-    def wait() -> None:
-        with contextlib.suppress(OSError):  # it ends at this moment
-            while not select.select([alive], [], [], LOOK_S)[0] and own not in of_main_thread.read_text().split():
-                pass
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        _ends_with_server.set()
-        select.select([alive], [], [])  # what was asked of the kernel holds as long as this thread
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=wait, name="end with server", daemon=True).start()
-
-
-if Path("/proc/self/comm").read_text().startswith("triton_python_b"):  # in no other process that imports this
-    _end_with_server()
-else:
-    _ends_with_server.set()
 
 
 def parameters(args: dict) -> dict:
@@ -88,14 +51,6 @@ def output_types(args: dict) -> dict[str, Any]:
     """NumPy's type of each of the model's outputs, which an older contract may have different."""
     config = json.loads(args["model_config"])
     return {output["name"]: pb_utils.triton_string_to_numpy(output["data_type"]) for output in config["output"]}
-
-
-def note_tokenizer_type(parameters: dict) -> None:
-    """Say that `tokenizer_type` is of no effect, if it is there."""
-    if parameters["tokenizer_type"]:
-        pb_utils.Logger.log_warn(
-            f"tokenizer_type {parameters['tokenizer_type']} is of no effect: tokenizer.json says what kind it is."
-        )
 
 
 def is_decoupled(args: dict) -> bool:
@@ -290,23 +245,25 @@ class Gauges:
         self._families: dict[str, Any] = {}
         self._gauges: dict[tuple[str, str], Any] = {}
 
-    def show(self, family: str, values: dict[str, float]) -> bool:
+    def show(self, family: str, values: dict[str, float]) -> None:
         """Set the gauge of each label to its value; each takes a message to the server.
 
-        Nothing is shown, which is False, before this process is sure to end with Triton: a moment after the load.
+        The message holds Python's lock until it is answered. If Triton is killed just then, no answer comes, and no
+        more of Python runs that would end this process: the kernel's alarm does.
         """
-        if not _ends_with_server.is_set():
-            return False
-        text, name = self._told[family]
-        if family not in self._families:
-            made = pb_utils.MetricFamily(name=family, description=text, kind=pb_utils.MetricFamily.GAUGE)
-            self._families[family] = _never_destroyed(made)
-        for label, value in values.items():
-            if (family, label) not in self._gauges:
-                gauge = self._families[family].Metric(labels={**self._model, name: label})
-                self._gauges[family, label] = _never_destroyed(gauge)
-            self._gauges[family, label].set(value)
-        return True
+        signal.alarm(UNANSWERED_S)
+        try:
+            text, name = self._told[family]
+            if family not in self._families:
+                made = pb_utils.MetricFamily(name=family, description=text, kind=pb_utils.MetricFamily.GAUGE)
+                self._families[family] = _never_destroyed(made)
+            for label, value in values.items():
+                if (family, label) not in self._gauges:
+                    gauge = self._families[family].Metric(labels={**self._model, name: label})
+                    self._gauges[family, label] = _never_destroyed(gauge)
+                self._gauges[family, label].set(value)
+        finally:
+            signal.alarm(0)
 
 
 def _never_destroyed(metric):

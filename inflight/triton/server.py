@@ -3,10 +3,10 @@
     with Server("repo") as server:
         print(server.http_url, server.grpc_url)
 
-It runs in one of two ways: the `tritonserver` inside the nvidia-pytriton wheel (`process`; with arguments of your own
-`by_hand`), or one that runs already, started by somebody else (`attached`). Models are loaded one by one through the
-server's API (`--model-control-mode=explicit`), so that the state of each is known at any time and the reason of a
-failure at once. That API takes a key (`keys`). A server that dies stays down until `start` is called again.
+It runs in one of two ways: the `tritonserver` inside the nvidia-pytriton wheel (`process`), or one that runs already,
+started by somebody else (`attached`). Models are loaded one by one through the server's API
+(`--model-control-mode=explicit`), so that the state of each is known at any time and the reason of a failure at once.
+That API takes a key (`keys`). A server that dies stays down until `start` is called again.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from google.protobuf import json_format
 from inflight.errors import CourseError
 from inflight.triton import client, keys, repository
 from inflight.triton.attached import Address, Attached
-from inflight.triton.by_hand import ByHand
-from inflight.triton.process import LOG_LINES, Options, Process
+from inflight.triton.process import LOG_LINES, PORTS, Process
 
 PRIVATE = "INFLIGHT_PRIVATE"  # environment: 1 makes every server private that is not told otherwise
 LOAD_TIMEOUT_S = 300
@@ -40,42 +39,11 @@ _started: weakref.WeakSet[Server] = weakref.WeakSet()
 _listing = threading.Lock()  # a set that grows while a thread goes over it is an error
 
 
-def tritonserver(arguments: Sequence[str]) -> Server:
-    """Start `tritonserver` with these arguments, and print the whole command line, the key masked.
-
-    Added are an environment, free ports on 127.0.0.1 where none are given, the key of its control API, and a keeper: it
-    ends with this program. What it loads the arguments say; nothing of the repository is checked. It runs from the
-    wheel on this machine, also where the environment names another place for servers.
-
-    Parameters
-    ----------
-    arguments : sequence of str
-        As `--name=value`, such as `--model-repository=repo`.
-
-    Returns
-    -------
-    Server
-        It runs. `headers` is what a request carries that loads or unloads a model.
-
-    Raises
-    ------
-    CourseError
-        An argument that is not there or may not be given; the server ended, with Triton's own words.
-    """
-    return Server.by_hand(arguments, print).start()
-
-
-def running(attached: bool = True) -> list[Server]:
-    """The servers that this process has started, or attached, and that run; the oldest first.
-
-    Parameters
-    ----------
-    attached : bool
-        Whether those that it has attached are among them: these are asked over a network.
-    """
+def running() -> list[Server]:
+    """The servers that this process has started, or attached, and that run; the oldest first."""
     with _listing:
-        known = [server for server in _started if attached or not server.is_attached]
-    return sorted((server for server in known if server.is_alive()), key=lambda server: server.started_at)
+        known = sorted(_started, key=lambda server: server.started_at)
+    return [server for server in known if server.is_alive()]
 
 
 @dataclass(frozen=True)
@@ -89,7 +57,7 @@ class ModelState:
 
 
 class Server:
-    """A Triton server and its life: start, load, unload, stop. A context manager that starts and stops it.
+    """A Triton server and its life: start, load, stop. A context manager that starts and stops it.
 
     Parameters
     ----------
@@ -108,9 +76,17 @@ class Server:
     place : Address, optional
         Of a server that runs already, by whomever it was started; `stop` lets go of it, and it runs on. By default as
         the environment's INFLIGHT_URL says, and else none: it is started on this machine, from the wheel.
+    arguments : sequence of str, optional
+        Those of `tritonserver`, as `tritonserver` takes them. What it loads they say, and nothing of the repository is
+        checked; it runs on this machine, whatever the environment says.
 
     Attributes
     ----------
+    repo : Path
+        The model repository.
+    private, open_control : bool
+    is_attached : bool
+        Whether somebody else has started it: then it is not ours to stop or to start.
     started_at : float
         When it was started last, in seconds since 1970; 0 before.
 
@@ -132,46 +108,23 @@ class Server:
         private: bool | None = None,
         open_control: bool = False,
         place: Address | None = None,
+        arguments: Sequence[str] | None = None,
     ):
-        options = Options(http_port, grpc_port, metrics_port, _is_private(private, open_control), open_control)
-        place = place or _address()
-        repo = Path(repo).absolute()
-        self._way = Process(repo, options) if place is None else Attached(repo, place)
-        self._options = options
+        self.repo = Path(repo).absolute()
+        self.private, self.open_control = _is_private(private, open_control), open_control
+        if arguments is None:
+            place = place or _address()
+        self.is_attached = place is not None
+        self._way: Process | Attached
+        if place is not None:
+            self._way = Attached(self.repo, place)
+        else:
+            ports = dict(zip(PORTS, (http_port, grpc_port, metrics_port)))
+            self._way = Process(self.repo, ports, self.private, open_control, arguments)
+        self._loads_by_itself = arguments is not None
         self._on_state = on_state or (lambda state: None)
-        self.started_at = 0.0
         self._overridden: set[str] = set()  # models that were loaded with other values than their files have
-
-    @classmethod
-    def by_hand(cls, arguments: Sequence[str], show: Callable[[str], None] | None = None) -> Server:
-        """A server from the wheel with arguments of its own, not yet started; see `tritonserver`."""
-        way = ByHand(arguments, _is_private(None, open_control=False), show)
-        server = cls.__new__(cls)
-        server._way, server._options = way, way.options
-        server._on_state = lambda state: None
-        server.started_at = 0.0
-        server._overridden = set()
-        return server
-
-    @property
-    def repo(self) -> Path:
-        """The model repository."""
-        return self._way.repo
-
-    @property
-    def is_attached(self) -> bool:
-        """Whether somebody else has started it: then it is not ours to stop or to start."""
-        return isinstance(self._way, Attached)
-
-    @property
-    def private(self) -> bool:
-        """Whether it answers on Unix sockets, which only this user can open."""
-        return self._options.private
-
-    @property
-    def open_control(self) -> bool:
-        """Whether every request may load models and change settings."""
-        return self._options.open_control
+        self.started_at = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -211,35 +164,27 @@ class Server:
 
     # Start and stop ---------------------------------------------------------------------------------------------------
 
-    def start(self, on_state: Callable[[ModelState], None] | None = None) -> Server:
+    def start(self) -> Server:
         """Start the server and load every model of the repository; returns when all are ready.
 
         Attached, it loads what has other settings in the repository, as far as the server lets it. One that has run
         before gets the same ports, where they are free.
-
-        Parameters
-        ----------
-        on_state : callable, optional
-            From now on in place of the one that the server was made with.
         """
         if self.is_alive():
             return self
-        self._on_state = on_state or self._on_state
-        loads_by_itself = isinstance(self._way, Process) and self._way.loads_by_itself
-        if isinstance(self._way, Process) and not loads_by_itself:
-            problems = repository.check(self.repo)
-            if problems:
-                raise CourseError(f"The repository is not ready to be served: {problems[0]}")
+        if not (self.is_attached or self._loads_by_itself) and (problems := repository.check(self.repo)):
+            raise CourseError(f"The repository is not ready to be served: {problems[0]}")
         if self._overridden:
-            names = ", ".join(sorted(self._overridden))
-            print(f"Loaded as their files say, without what was overridden before: {names}.", file=sys.stderr)
+            _tell(
+                f"Loaded as its files say, without what was overridden before: {', '.join(sorted(self._overridden))}."
+            )
             self._overridden.clear()
         self.started_at = time.time()
         with _listing:
             _started.add(self)
         try:
             self._way.start()
-            if not loads_by_itself:
+            if not self._loads_by_itself:
                 self.load_all()
         except BaseException:  # an interrupt too: nothing half-started is left
             self.stop()
@@ -247,29 +192,19 @@ class Server:
         return self
 
     def is_alive(self) -> bool:
-        """Whether the server's process runs; whether it can answer is what `is_ready` tells."""
+        """Whether the server's process runs, or an attached one answers."""
         return not self._way.ends(within_s=0)
 
-    def is_ready(self) -> bool:
-        """Whether the server runs and all its models are loaded."""
-        if not self.is_alive() or not client.is_ok(self.http_url, "/v2/health/ready"):
-            return False
-        try:
-            ours = set(repository.models(self.repo))
-            return all(row.state == "READY" for row in self.models() if row.name in ours)
-        except CourseError:  # it has gone since
-            return False
-
-    def wait(self, within_s: float | None = None) -> None:
-        """Block until the server ends by itself, which is an error, or for some seconds; an interrupt ends the waiting.
+    def wait(self) -> None:
+        """Block until the server ends by itself, which is an error; an interrupt ends the waiting.
 
         Raises
         ------
         CourseError
             The server died: of what, and the last lines of its log.
         """
-        if self._way.ends(within_s):
-            raise CourseError(f"{self._way.death()} Its last lines:\n{self.log_tail()}".strip())
+        self._way.ends(within_s=None)
+        raise CourseError(f"{self._way.death()} Its last lines:\n{self.log_tail()}".strip())
 
     def stop(self, drain_s: float = DRAIN_S) -> None:
         """Stop the server and wait until nothing of it is left. May be called twice.
@@ -289,7 +224,7 @@ class Server:
         self.stop()
 
     def log_tail(self, lines: int = LOG_LINES) -> str:
-        """The last lines of the server's log, without the notes about a missing GPU."""
+        """The last lines of the server's log, without what says only that there is no GPU, and without wide tables."""
         return self._way.log_tail(lines)
 
     # Models -----------------------------------------------------------------------------------------------------------
@@ -300,7 +235,7 @@ class Server:
         On an attached server, those that have other settings in the repository than there.
         """
         if isinstance(self._way, Attached):
-            for model in self._way.adopt():
+            for model in self._way.differing():
                 self.load(model)
             for row in self.models():
                 self._on_state(row)
@@ -316,14 +251,8 @@ class Server:
                 self.stop(drain_s=0)
                 raise
         failed = [row for row in self.models() if row.state != "READY" and row.reason]
-        if failed:
-            first = next(
-                (row for row in failed if row.name in parts), failed[0]
-            )  # the cause, before what it drags along
-            raise CourseError(
-                f"The model {first.name!r} could not be loaded: {first.reason}\n"
-                f"Last lines of the log:\n{self.log_tail()}"
-            )
+        for row in sorted(failed, key=lambda row: row.name not in parts):  # the cause, before what it drags along
+            raise self._not_loaded(row.name, row.reason)
         for load in loads:
             load.result()
 
@@ -360,9 +289,14 @@ class Server:
         for name, value in values.items():
             repository.set_value(config, name, value)
         repository.note_scheduler(config)
-        if not self._way.may_load(model):
-            return
-        config = self._way.fitted(config)
+        if isinstance(self._way, Attached):
+            if not self._way.can_load:
+                _tell(
+                    f"{model} stays as it is: the server at {self.http_url} loads no model on request "
+                    "(--model-control-mode=explicit, and control that is open to you, would let it)."
+                )
+                return
+            config = self._way.fitted(config)
         # Always with a config: told to load files that have not changed, Triton keeps an earlier override.
         self._load(model, json_format.MessageToJson(config, preserving_proto_field_name=True))
         (self._overridden.add if values else self._overridden.discard)(model)
@@ -371,37 +305,23 @@ class Server:
         try:
             self._control(lambda triton, **how: triton.load_model(model, config=config, **how))
         except client.Refused as error:
-            raise CourseError(
-                f"The model {model!r} could not be loaded: {self._reason(model, str(error))}\n"
-                f"Last lines of the log:\n{self.log_tail()}"
-            ) from error
+            # Of a config that Triton refuses, the log alone says why.
+            poll = rf"Poll failed for model directory '{re.escape(model)}': (.+?)\"?$"
+            said = re.findall(poll, self.log_tail(), re.M) if "failed to poll" in str(error) else []
+            raise self._not_loaded(model, said[-1] if said else _sentence(str(error))) from error
 
-    def _reason(self, model: str, error: str) -> str:
-        """Why Triton does not load a model: of a config that it refuses, the log alone says it."""
-        refused = re.findall(rf"Poll failed for model directory '{re.escape(model)}': (.+?)\"?$", self.log_tail(), re.M)
-        return refused[-1] if refused and "failed to poll" in error else _sentence(error)
-
-    def unload(self, model: str) -> None:
-        """Unload a model and wait until it is gone: its running requests end first, with their answers."""
-        if not self._way.may_load(model):
-            return
-        try:
-            self._control(lambda triton, **how: triton.unload_model(model, **how))
-        except client.Refused as error:
-            raise CourseError(f"The model {model!r} could not be unloaded: {error}") from error
-        deadline = time.monotonic() + LOAD_TIMEOUT_S
-        while any(row.name == model and row.state in ("READY", "UNLOADING") for row in self.models()):
-            if time.monotonic() > deadline:
-                raise CourseError(f"The model {model!r} still runs {LOAD_TIMEOUT_S} s after it was told to stop.")
-            self._way.ends(within_s=0.05)
+    def _not_loaded(self, model: str, reason: str) -> CourseError:
+        return CourseError(
+            f"The model {model!r} could not be loaded: {reason}\nLast lines of the log:\n{self.log_tail()}"
+        )
 
     def models(self) -> list[ModelState]:
         """State of each model of the repository, as in the table that Triton logs."""
+        known = repository.models(self.repo)
         rows = [
             ModelState(row["name"], row.get("version", "1"), row.get("state", ""), _sentence(row.get("reason", "")))
             for row in self._index()
         ]
-        known = repository.models(self.repo)
         return sorted(rows, key=lambda row: known.index(row.name) if row.name in known else len(known))
 
     def _index(self) -> list[dict]:
@@ -410,25 +330,22 @@ class Server:
             told = self._control(lambda triton, **how: triton.get_model_repository_index(as_json=True, **how))
             return told.get("models", [])
         except client.Refused:
-            if self._way.can_load:
+            if not isinstance(self._way, Attached) or self._way.can_load:
                 raise
             return [{"name": name, "state": "READY"} for name in self._way.names()]
 
     def _control(self, ask: Callable[..., Any]) -> Any:
         """What `ask` has tritonclient's client do, with the key; CourseError with the log's end when nobody answers."""
-        if not self.is_alive():
-            raise CourseError(
-                f"The server does not run. {self._way.death()} Start it with start(). "
-                f"Last lines of its log:\n{self.log_tail()}"
-            )
-        try:
-            with client.Connection(self.grpc_url) as connection, client.errors(self.grpc_url, LOAD_TIMEOUT_S):
-                return ask(connection.triton, headers=self.headers, client_timeout=LOAD_TIMEOUT_S)
-        except (client.ServerGone, client.NoAnswer) as error:
-            raise CourseError(
-                f"The server at {self.grpc_url} does not answer. {self._way.death()} "
-                f"Last lines of its log:\n{self.log_tail()}"
-            ) from error
+        what = "The server does not run."
+        if self.is_alive():
+            try:
+                with client.Connection(self.grpc_url) as connection, client.errors(self.grpc_url, LOAD_TIMEOUT_S):
+                    return ask(connection.triton, headers=self.headers, client_timeout=LOAD_TIMEOUT_S)
+            except (client.ServerGone, client.NoAnswer):
+                what = f"The server at {self.grpc_url} does not answer."
+        raise CourseError(
+            f"{what} {self._way.death()} Start it with start(). Last lines of its log:\n{self.log_tail()}"
+        )
 
 
 def _sentence(reason: str) -> str:
@@ -439,19 +356,23 @@ def _sentence(reason: str) -> str:
     return " ".join(reason.partition("\n\nAt:")[0].split())
 
 
+def _tell(sentence: str) -> None:
+    print(sentence, file=sys.stderr)
+
+
 def _is_private(private: bool | None, open_control: bool) -> bool:
     """What is asked for, or else the environment's setting."""
-    setting = os.environ.get(PRIVATE, "") or "0"
+    setting = os.environ.get(PRIVATE) or "0"
     if setting not in ("0", "1"):
         raise CourseError(f"{PRIVATE} is {setting!r}. Set it to 1 for servers that only you can ask, or to 0.")
-    if not open_control:
-        return setting == "1" if private is None else private
-    if private or (private is None and setting == "1"):
+    if private is None:
+        private = setting == "1"
+    if private and open_control:
         raise CourseError(
-            "A server cannot be private and its control open: leave one of them out"
-            + ("." if private else f" ({PRIVATE} is set here: for an open one, say that it is not private).")
+            f"A server cannot be private and its control open: leave one of them out, or, where {PRIVATE} is set, say "
+            "that it is not private."
         )
-    return False
+    return private
 
 
 def _address() -> Address | None:

@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from inflight.engine.config import IterationStats
 from inflight.errors import CourseError
-from inflight.triton.client import Refused, get_json, get_text
+from inflight.triton.client import UNIX, Refused, errors, get_json, http_client
 
 STAY = ["request", "slot", "first", "last", "prompt_until"]
 COLUMNS = ["name", "model", "label", "value", "type"]
@@ -110,7 +110,8 @@ def page(url: str) -> str:
     CourseError
         Nobody answers there.
     """
-    return get_text(url)
+    with errors(url), http_client(url) as http:
+        return http.get("/metrics" if url.startswith(UNIX) else url).text
 
 
 def metrics_with(url: str, label: str, value: float) -> pd.DataFrame:
@@ -242,36 +243,6 @@ def iterations(path: str | Path, start: int = 0, whole: bool = True) -> pd.DataF
     return read_log(path, "iteration", [field.name for field in fields(IterationStats)], start)
 
 
-def executions(path: str | Path, start: int = 0) -> pd.DataFrame:
-    """The iteration log that a GPT-2 model writes when `iteration_log_path` is set.
-
-    Parameters
-    ----------
-    path, start
-        As for `iterations`.
-
-    Returns
-    -------
-    DataFrame
-        One row an execution in which something was computed: `timestamp` in seconds since 1970 at its start;
-        `iteration`, counted; `iteration_ms` until its tokens were known; `sequences`, a list of [sequence, whether it
-        was new, slot of the KV cache or None, tokens in all after it, tokens computed in it] of each sequence of the
-        batch; `slots_used` while it was computed, and `slots_max`; `waiting`, requests that no slot was free for;
-        `empty_places` of the batch, which Triton keeps for sequences that have no request now.
-
-    Raises
-    ------
-    CourseError
-        As `iterations`.
-    """
-    return read_log(
-        path,
-        "iteration",
-        ["timestamp", "iteration", "iteration_ms", "sequences", "slots_used", "slots_max", "waiting", "empty_places"],
-        start,
-    )
-
-
 def read_log(path: str | Path, kind: str, columns: Sequence[str], start: int = 0) -> pd.DataFrame:
     """A log of JSON lines, as models write one: one row a line, its values under `columns`.
 
@@ -311,27 +282,6 @@ def read_log(path: str | Path, kind: str, columns: Sequence[str], start: int = 0
     return pd.DataFrame(rows, columns=list(columns))
 
 
-def passes(log: pd.DataFrame) -> pd.DataFrame:
-    """Which sequence was in which forward pass of a GPT-2 model.
-
-    Parameters
-    ----------
-    log : DataFrame
-        From `executions`.
-
-    Returns
-    -------
-    DataFrame
-        One row a sequence and pass: `iteration`, from 1; `sequence`, from 1 in the order of their first pass;
-        `correlation_id`; `start`, whether it was new; `slot`; `length`, tokens of text after the pass; `computed`,
-        tokens that went through the model.
-    """
-    rows = [(number, *row) for number, sequences in enumerate(log["sequences"], 1) for row in sequences]
-    table = pd.DataFrame(rows, columns=["iteration", "correlation_id", "start", "slot", "length", "computed"])
-    table.insert(1, "sequence", pd.factorize(table["correlation_id"])[0] + 1)
-    return table
-
-
 def shares(log: pd.DataFrame) -> pd.DataFrame:
     """What each request got of each iteration.
 
@@ -348,15 +298,6 @@ def shares(log: pd.DataFrame) -> pd.DataFrame:
     """
     rows = [(row.iteration, *share) for row in log.itertuples() for share in row.requests]
     return pd.DataFrame(rows, columns=["iteration", "request", "context", "generation", "blocks"])
-
-
-def last_requests(log: pd.DataFrame, number: int) -> pd.DataFrame:
-    """In how many iterations each of the last requests was computed: `iterations`, one row a request.
-
-    NaN where the log does not tell who was in an iteration.
-    """
-    counted = shares(log).groupby("request").agg(iterations=("iteration", "size")).tail(number)
-    return counted if names_requests(log) else pd.DataFrame({"iterations": [math.nan] * number})
 
 
 def names_requests(log: pd.DataFrame) -> bool:

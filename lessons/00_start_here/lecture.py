@@ -285,8 +285,8 @@ charts.table(checks[["name", "need", "have", "ok", "fix"]])
 # - **A cell shows an error.** Read its last line. If that does not help, choose *Kernel → Restart Kernel*, select the cell,
 #   and choose *Run → Run All Above Selected Cell*.
 # - **A cell hangs.** Press the square in the toolbar, then run the cell again.
-# - **A widget does not react after the kernel was restarted.** Select its cell, choose *Run → Run All Above Selected Cell*,
-#   then run the cell.
+# - **A widget is grey and says that the kernel was restarted,** or reads *model not found*. Select its cell, choose *Run →
+#   Run All Above Selected Cell*, then run the cell.
 # - **A widget says that its server does not run.** Press *Run*: the widget starts it again.
 # - **You want to know what a function does.** Write its name and a question mark into a cell: `repository.assemble?`
 # - **You broke a notebook.** `inflight lab 03 --fresh` makes new copies of lesson 03, and keeps yours beside them.

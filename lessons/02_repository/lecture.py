@@ -481,7 +481,7 @@ print(code[code.index("    def initialize") : code.index("    def _text")])
 # - `max_tokens_in_paged_kv_cache` at `many`, then at `64`, as the cell does too. What refuses each of them?
 
 # %% tags=["nbval-ignore-output"]
-editor = widgets.ConfigEditor(llm, "tensorrt_llm", server)
+editor = widgets.ConfigEditor(server, "tensorrt_llm")
 display(editor)
 for value in ("many", "64"):
     said = editor.apply(max_tokens_in_paged_kv_cache=value)

@@ -291,10 +291,12 @@ def duration_s(run):
     return run.ended - run.started
 
 
-rounds = [
-    {case: measure(*how) for case, how in cases.items()}
-    for _ in progress.over(("to warm up", 1, 2, 3), "All four cases, round")
-][1:]
+rounds = []
+for _ in progress.over(
+    ("to warm up", "1", "2", "3"), "All four cases", "round {}".format
+):
+    rounds.append({case: measure(*how) for case, how in cases.items()})
+del rounds[0]  # the one to warm up
 runs = {
     case: sorted((one[case] for one in rounds), key=duration_s)[1] for case in cases
 }
@@ -451,7 +453,8 @@ def executions():
 
 
 rows = []
-for case, (send, num_users) in cases.items():
+for case in progress.over(cases, "Once more"):
+    send, num_users = cases[case]
     before = telemetry.settled(executions)
     counted = measure(send, num_users)
     calls = telemetry.settled(executions) - before
@@ -488,6 +491,7 @@ for users in ("one user", "eight users"):
 # The second is stopped by the clock (`stop_after_s`), after half that time. The third is left in the middle of the loop.
 
 # %% tags=["setup", "nbval-ignore-output"]
+from inflight.lessons import serve as lesson
 from inflight.notebook import catch_up
 
 catch_up("03", "Stop early")
@@ -510,7 +514,7 @@ print(f"You read {read[0]}, {read[1]} and {read[2]} pieces.")
 
 # %% tags=["nbval-ignore-output"]
 client.ask("Thank you!", 1)
-computed = telemetry.last_requests(telemetry.iterations(log_path), 4).iloc[:3]
+computed = lesson.last_requests(telemetry.iterations(log_path), 4).iloc[:3]
 computed.index = ["to the end", "stopped by the clock", "left in the loop"]
 computed["asked for"] = ASKED
 computed["read"] = read
@@ -662,27 +666,23 @@ playground
 # %% [markdown]
 # ## On the lab GPU
 #
-# Triton is the same there, and so are the ports, the URLs and the tensors' names; your twenty lines work unchanged. The
-# repository was filled with `decoupled_mode` `True`. [Its page](../assets/lab-gpu/README.md) has the steps of `lab.sh`
-# and what to know of each.
+# Triton is the same there, and so are the ports, the URLs and the tensors' names, up to the last containers with
+# engines; your twenty lines work unchanged where the repository was filled with `decoupled_mode` `True`.
+# [Its page](../assets/lab-gpu/README.md) has every command. Today's model, `llmapi`, takes text and has other names
+# (`sampling_param_max_tokens` for `max_tokens`).
 #
 # | Step | Here | With TensorRT-LLM |
 # |---|---|---|
-# | Start | `Server(repo).start()`, or `inflight serve` | `lab.sh launch` |
-# | Ready? | `client.is_ready()` | `{{line.is_ready}}` |
-# | Tensors | `client.metadata()` | `{{line.tensors}}` |
-# | Whole | `client.ask("…", 64)` | `lab.sh query "…" 64` |
-# | Streamed, HTTP | `stream` of `Client(server.http_url)` | `lab.sh stream "…" 64`, which is `{{line.stream}}` |
-# | Streamed, text, gRPC | `client.stream("…", 64)` | `{{line.text_client_streaming}}` |
-# | Streamed, tokens | `client.stream_tokens(ids, 64)` | `{{line.token_client}}` |
-# | Stop early | `stop_after_s=0.4` | `{{line.stop_by_id}}` |
-# | Cancel | `stream.cancel()` | `{{line.stop_by_cancel}}` |
-# | Metrics | `server.metrics_url` | `{{line.metrics}}` |
+# | Ready? | `client.is_ready()` | `curl -fs localhost:8000/v2/health/ready` |
+# | Tensors | `client.metadata()` | `curl -s localhost:8000/v2/models/ensemble` |
+# | Streamed, HTTP | `stream` of `Client(server.http_url)` | `…/v2/models/ensemble/generate_stream`, the same |
+# | Streamed, text, gRPC | `client.stream("…", 64)` | `end_to_end_grpc_client.py --streaming` |
+# | Streamed, tokens | `client.stream_tokens(ids, 64)` | `inflight_batcher_llm_client.py --streaming` |
+# | Stop early | `stop_after_s=0.4` | the same client with `--stop-after-ms 400 --request-id 1` |
+# | Metrics | `server.metrics_url` | `curl -s localhost:8002/metrics` |
 #
 # One gauge means something else there: `waiting` counts requests that have a slot and were not in this iteration. Who
 # waits *for* a slot is in none. Count at the client: sent, not answered, not `active`.
-#
-# {{name.tried}}
 #
 # ## What breaks
 #

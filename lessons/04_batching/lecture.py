@@ -386,16 +386,13 @@ from dataclasses import replace
 from inflight import engine, machine
 from inflight.models import huggingface
 
-server.stop()
-repo = repository.assemble(
-    Path(workdir.name) / "both",
-    engine_dir,
-    models=(*repository.PIPELINE, "llama-python"),
-    checkpoint_dir=huggingface.folder(fetch()),
-    iteration_log_path=log_path,
+with progress.wait("The checkpoint, as llama-python reads it"):
+    checkpoint_dir = huggingface.folder(fetch())
+no_engine = repository.assemble(
+    Path(workdir.name) / "no_engine",
+    models=("llama-python",),
+    checkpoint_dir=checkpoint_dir,
 )
-server = Server(repo).start()
-client = Client(server.grpc_url, timeout_s=600)
 
 # %%
 articles = workload.from_dataset(workload.read_dataset(), tokenizer)
@@ -406,16 +403,21 @@ computes_on = {
     "ensemble": machine.device_name(engine.read(engine_dir).device),
 }
 rows = []
-for way, model, users in (
-    ("llama-python, one after the other", "llama-python", 1),
-    ("engine, one after the other", "ensemble", 1),
-    ("engine, all at once", "ensemble", 4),
+with (
+    progress.wait("Four articles, with an engine and without"),
+    Server(no_engine) as second,
+    Client(second.grpc_url, timeout_s=600) as to_python,
 ):
-    trace_run.run(client, [replace(four[0], max_tokens=2)], log_path, model)
-    run = trace_run.run(client, four, log_path, model, concurrency=users)
-    rows.append((way, run.tokens_per_s, computes_on[model]))
-    print(f"{way}: {run.tokens_per_s:.0f} tokens/s, on {computes_on[model]}")
-    assert run.requests["output_len"].tolist() == [32] * 4
+    for way, to, model, users in (
+        ("llama-python, one after the other", to_python, "llama-python", 1),
+        ("engine, one after the other", client, "ensemble", 1),
+        ("engine, all at once", client, "ensemble", 4),
+    ):
+        trace_run.run(to, [replace(four[0], max_tokens=2)], log_path, model)
+        run = trace_run.run(to, four, log_path, model, concurrency=users)
+        rows.append((way, run.tokens_per_s, computes_on[model]))
+        print(f"{way}: {run.tokens_per_s:.0f} tokens/s, on {computes_on[model]}")
+        assert run.requests["output_len"].tolist() == [32] * 4
 
 # %% tags=["nbval-ignore-output"]
 import pandas as pd
@@ -461,43 +463,36 @@ display(Markdown(summary))
 from inflight.notebook import catch_up
 
 catch_up("04", "Turn the knob")
-from IPython.display import display
-
-from inflight.notebook import charts
-
 board = lesson.board(server, engine_dir, log_path)
 board.controls["trace"].value = "mild"
 for gpt_model_type in progress.over(("V1", "inflight_fused_batching"), "Run"):
     board.controls["gpt_model_type"].value = gpt_model_type
     board.run()
-display(board)
-charts.show(*board.frame)  # for those who read this page without a kernel
 assert "before: V1, mild" in board.frame.alt
+board
 
 # %% [markdown]
 # ## On the lab GPU
 #
 # The parameter and its values are TensorRT-LLM's own, and one engine serves both. What differs is the age of the
 # software: static batching was [removed in TensorRT-LLM 0.20](https://github.com/NVIDIA/TensorRT-LLM/releases), so this
-# lesson needs a container up to {{name.last_with_v1}}; the course's is {{name.version}}.
-#
-# {{name.tried}}
+# lesson needs a container up to 25.05; `scheduler_config: {capacity_scheduler_policy: STATIC_BATCH}` is its heir.
 #
 # | Step | Here | With TensorRT-LLM |
 # |---|---|---|
-# | Static | `assemble(…, batching_strategy="V1")` | `lab.sh fill V1 guaranteed_no_evict False 50000` |
-# | In flight | `gpt_model_type="inflight_fused_batching"` | `lab.sh fill inflight_fused_batching guaranteed_no_evict False` |
+# | Static | `assemble(…, batching_strategy="V1")` | `batching_strategy:V1` when filling |
+# | In flight | `gpt_model_type="inflight_fused_batching"` | `batching_strategy:inflight_fused_batching` |
 # | Names | `V1`, `inflight_batching`, `inflight_fused_batching` | the same; the last two are one since 0.10 |
-# | Slots | `max_batch_size` of the engine | the same: `SLOTS=8 lab.sh build` |
-# | Switch | `server.load("tensorrt_llm")` | `lab.sh stop`, fill, `lab.sh launch` |
-# | Send a trace | `inflight bench load --dataset FILE` | `lab.sh measure` |
-# | See it work | the iteration log | `lab.sh iterations` |
+# | Slots | `max_batch_size` of the engine | the same, when building |
+# | Switch | `server.load("tensorrt_llm")` | stop, fill, launch |
+# | Send a trace | `inflight bench load --dataset FILE` | the same command |
+# | See it work | the iteration log | a line of JSON an iteration in the verbose log |
 #
 # - The 50,000 are microseconds for which Triton gathers requests, so that they reach the engine together. Without them
 #   the first static batch is a single request, as here.
 # - All requests of a static batch need the same `end_id`, `pad_id`, `beam_width` and set of optional fields; otherwise
 #   all of them get an error.
-# - A line of `lab.sh iterations` is one iteration in flight, but one whole batch with `V1`.
+# - A line of that log is one iteration in flight, but one whole batch with `V1`.
 #
 # The course's own engine on a GPU, as it was recorded, beside the gain that you measured:
 
@@ -591,8 +586,8 @@ except CourseError as error:
 #
 # ## What runs
 #
-# The server belongs to this notebook, and so the widgets above go on working. It ends with the notebook's kernel, or when
-# you stop it here. After a restarted kernel, or where a widget reads *model not found*, run the section again.
+# The server belongs to this notebook, and so the widgets above go on working. It ends with the notebook's kernel. After
+# the kernel was restarted, a widget says so, or reads *model not found*: run its section again.
 
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import session

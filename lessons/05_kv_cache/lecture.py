@@ -439,11 +439,10 @@ both_on_paper
 lesson.board(server, captions, log_path)
 
 # %% [markdown]
-# Every other key of the engine is in lesson 02's editor; Apply writes the file and has the server load it, Undo takes it
-# back:
+# Every other key of the engine is in lesson 02's editor; Apply writes the file and has the server load it:
 
 # %%
-widgets.ConfigEditor(repo, "tensorrt_llm", server)
+widgets.ConfigEditor(server, "tensorrt_llm")
 
 # %% [markdown]
 # ## A long prompt arrives
@@ -462,17 +461,20 @@ catch_up("05", "A long prompt arrives")
 from inflight.lessons.kv_cache import prompts_that_fit, send_while_others_read
 
 client.close()
-server.stop()
 sizes = progress.over((2048, 256), "Engine", "of {} tokens an iteration".format)
 whole, in_chunks = (
     engine.cached(fetch(), BuildConfig(max_input_len=1536, max_num_tokens=most))
     for most in sizes
 )
+streaming_log = Path(workdir.name) / "streaming.jsonl"
 repo = repository.assemble(
-    Path(workdir.name) / "long", whole, decoupled_mode=True, iteration_log_path=log_path
+    Path(workdir.name) / "long",
+    whole,
+    decoupled_mode=True,
+    iteration_log_path=streaming_log,
 )
-server = Server(repo).start()
-client = Client(server.grpc_url)
+streaming = Server(repo).start()  # a second one: the dashboard keeps the first
+client = Client(streaming.grpc_url)
 long_prompt, instructions = prompts_that_fit(client, [1500, 800], tokenizer)
 prompt_ids = tokenizer.encode(tokenizer.chat(long_prompt))
 
@@ -486,7 +488,7 @@ ways = {
 }
 gaps, first_s = {}, {}
 for way, options in progress.over(ways.items(), "Run", lambda item: item[0]):
-    server.load("tensorrt_llm", **options)
+    streaming.load("tensorrt_llm", **options)
     client.ask_tokens(prompt_ids, 2)  # a warm-up
     gaps[way], newcomer = send_while_others_read(client, prompt_ids)
     first_s[way] = newcomer.time_to_first_s
@@ -530,7 +532,7 @@ users = [
 ]
 ttft_ms = pd.DataFrame(index=range(len(users)))
 for reuse in progress.over((False, True), f"{len(users)} users, reuse"):
-    server.load("tensorrt_llm", enable_kv_cache_reuse=reuse)
+    streaming.load("tensorrt_llm", enable_kv_cache_reuse=reuse)
     client.stream(long_prompt, 2).read()  # a warm-up that begins otherwise
     answers = [client.stream(text, 4, end_id=-1).read() for text in users]
     name = "reuse" if reuse else "no reuse"
@@ -552,7 +554,7 @@ from inflight.triton import telemetry
 ids = [tokenizer.encode(tokenizer.chat(text)) for text in users]
 shared = next(place for place, tokens in enumerate(zip(*ids)) if len(set(tokens)) > 1)
 by_hand = shared // block * (len(users) - 1)
-reused = telemetry.iterations(log_path)["kv_blocks_reused"].iloc[-1]
+reused = telemetry.iterations(streaming_log)["kv_blocks_reused"].iloc[-1]
 print(f"{shared} shared tokens are {shared // block} full blocks;", end=" ")
 print(f"{len(users) - 1} later users: {by_hand}. Counted by the engine: {reused}.")
 assert reused == by_hand
@@ -565,18 +567,18 @@ assert reused == by_hand
 #
 # The keys are TensorRT-LLM's own, in the same `tensorrt_llm/config.pbtxt`, and lesson 01's engine serves both policies.
 #
-# {{name.tried}}
+# Every command is on [the page for a lab GPU](../assets/lab-gpu/README.md).
 #
-# | Step | Here | With TensorRT-LLM |
-# |---|---|---|
-# | No pauses | `guaranteed_no_evict` | `lab.sh fill inflight_fused_batching guaranteed_no_evict True` |
-# | Pauses | `max_utilization`, 1,024 tokens of cache | <code>lab.sh fill inflight_fused_batching max_utilization True 0 enable_chunked_<wbr>context:True max_tokens_in_<wbr>paged_kv_cache:4096</code> |
-# | Size of the cache | <code>max_tokens_in_<wbr>paged_kv_cache</code>, or <code>kv_cache_free_<wbr>gpu_mem_fraction</code> of the host's memory; the smaller wins | the same keys; the fraction is of the GPU memory that is free once the engine is loaded |
-# | Reuse, chunked context | one key each | `lab.sh fill … enable_kv_cache_reuse:True enable_chunked_context:True`, and an engine built with `--use_paged_context_fmha enable`, as `lab.sh build` does |
-# | Tokens an iteration | <code>BuildConfig(<wbr>max_num_tokens=256)</code> | `MAX_NUM_TOKENS=256 lab.sh build` |
-# | Block | 32 tokens, fixed by the kernel | `--tokens_per_block` when building, 64 unless one says otherwise; `lab.sh build` says 32 |
-# | See it | iteration log; `paused_requests`, `waiting`, `reused` in `/metrics` | `lab.sh iterations`; the same labels in `/metrics`, of which two mean something else |
-# | A scheduler of your own | `scheduler_path` (see the lab) | none: TensorRT-LLM has the two policies |
+# | Step | Here | TensorRT-LLM, with engines | vLLM |
+# |---|---|---|---|
+# | No pauses | `guaranteed_no_evict` | the same | none: it always preempts |
+# | Pauses | `max_utilization` | the same | always, by recomputation |
+# | Size of the cache | <code>max_tokens_in_<wbr>paged_kv_cache</code>, or <code>kv_cache_free_<wbr>gpu_mem_fraction</code>; the smaller wins | the same keys; the fraction is of the GPU memory that is free once the engine is loaded | `--gpu-memory-utilization` |
+# | Reuse, chunked context | one key each | `enable_kv_cache_reuse`, `enable_chunked_context`, and an engine built with `--use_paged_context_fmha enable` | prefix caching and chunked prefill, both on by default |
+# | Tokens an iteration | <code>BuildConfig(<wbr>max_num_tokens=256)</code> | `--max_num_tokens` when building | `--max-num-batched-tokens` |
+# | Block | 32 tokens, fixed by the kernel | `--tokens_per_block` when building | `--block-size` |
+# | See it | iteration log; `paused_requests`, `waiting`, `reused` in `/metrics` | the verbose log; the same labels in `/metrics`, of which two mean something else | `/metrics` |
+# | A scheduler of your own | `scheduler_path` (see the lab) | none: it has the two policies | `--scheduler-cls` |
 #
 # What to know there:
 #
@@ -613,7 +615,7 @@ def first_line(error):
 
 
 try:
-    server.load("tensorrt_llm", max_tokens_in_paged_kv_cache=512)
+    streaming.load("tensorrt_llm", max_tokens_in_paged_kv_cache=512)
 except CourseError as error:
     print(first_line(error))
 print("still ready:", client.is_ready())
@@ -626,7 +628,9 @@ print("still ready:", client.is_ready())
 
 # %%
 try:
-    server.load("tensorrt_llm", gpt_model_path=in_chunks, enable_chunked_context=False)
+    streaming.load(
+        "tensorrt_llm", gpt_model_path=in_chunks, enable_chunked_context=False
+    )
 except CourseError as error:
     print(first_line(error))
 
@@ -667,9 +671,9 @@ except CourseError as error:
 #
 # ## What runs
 #
-# The server belongs to this notebook, and so the widgets above go on working. It ends with the notebook's kernel, or when
-# you stop it here. After a restarted kernel, or where a widget reads *model not found*, run the section again: its first
-# cell makes what it needs of the earlier ones.
+# Both servers belong to this notebook, and so the widgets above go on working. They end with the notebook's kernel. After
+# the kernel was restarted, a widget says so, or reads *model not found*: run its section again, whose first cell makes
+# what it needs of the earlier ones.
 
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import session

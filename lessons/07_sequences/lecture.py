@@ -107,7 +107,9 @@ def converse(who, **marks):
                 marks = {"sequence_id": who, "sequence_start": value == 1}
                 marks["sequence_end"] = value == 4
             sums.append(
-                int(connection.infer("adder", arrays, 30, **marks).tensor("sum")[0, 0])
+                int(
+                    connection.infer("adder", arrays, 30, **marks).as_numpy("sum")[0, 0]
+                )
             )
     return sums
 
@@ -322,8 +324,8 @@ with Connection(server.grpc_url) as connection:
     five, sums = {"value": np.array([[5]], np.int32)}, []
     for n in (1, 2, 3):
         marks = {"sequence_start": n == 1, "sequence_end": n == 3}
-        reply = connection.infer("implicit", five, 30, sequence_id=9, **marks)
-        sums.append(int(reply.tensor("sum")[0, 0]))
+        result = connection.infer("implicit", five, 30, sequence_id=9, **marks)
+        sums.append(int(result.as_numpy("sum")[0, 0]))
 print("heard:", *sums)
 assert sums == [5, 5, 5]
 
@@ -533,7 +535,7 @@ print("stream 1 heard some of its words and left; stream 2 heard all of its own"
 #
 # ## What runs
 #
-# The server ends with the kernel, or here.
+# The server ends with the notebook's kernel.
 
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import session

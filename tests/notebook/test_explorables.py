@@ -14,7 +14,6 @@ from inflight.engine.config import BuildConfig
 from inflight.engine.folder import read
 from inflight.engine.prediction import schedule
 from inflight.engine.sizing import Sizing
-from inflight.errors import CourseError
 from inflight.lessons import batchers, batching, kv_cache
 from inflight.lessons import engine as engine_lesson
 from inflight.notebook.charts.display import PLOTLY_MIME
@@ -89,7 +88,7 @@ def measured_traces(explorable):
 
 def test_each_control_changes_picture_and_words_at_once(explorable):
     for control_name, control in explorable.controls.items():
-        values = [control.min, control.max] if hasattr(control, "max") else [value for _, value in control.options]
+        values = [control.min, control.max] if hasattr(control, "max") else control.options
         pictures, words = set(), set()
         for value in values:
             control.value = value
@@ -118,18 +117,8 @@ def test_measured_points_are_shown_with_the_settings_of_their_run(name, explorab
     explorable.measured(points, **settings)  # the cell was run twice
     assert len(measured_traces(explorable)) == number
     moved = explorable.controls[next(iter(settings))]
-    moved.value = moved.min if hasattr(moved, "min") else None
+    moved.value = moved.min if hasattr(moved, "min") else "as computed"
     assert measured_traces(explorable) == []
-
-
-def test_points_of_another_kind_are_refused(explorable):
-    with pytest.raises(CourseError, match="lack the column"):
-        explorable.measured([{"speed": 3}])
-
-
-def test_a_setting_that_no_control_has_is_refused():
-    with pytest.raises(CourseError, match="name a control 'sluts' that is not there: give rows with type, iterations"):
-        batching.slots_on_paper(LENGTHS, 4).measured([{"type": "V1", "iterations": 3}], sluts=4)
 
 
 def test_where_there_is_no_kernel_the_picture_and_its_words_stay(explorable):

@@ -39,11 +39,9 @@ def test_the_sliders_reach_the_engine(playground):
 def test_a_second_click_while_an_answer_is_made_does_nothing(playground):
     playground.max_tokens.value = 30
     playground.run_button.click()
-    reading = playground._thread
     playground.run_button.click()
-    assert playground._thread is reading
     playground.wait()
-    assert ready_again(playground)
+    assert playground._runs == 1 and ready_again(playground)
 
 
 def test_stop_ends_the_answer_and_keeps_what_was_read(playground):

@@ -12,12 +12,12 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from inflight.lessons import batchers
-from inflight.notebook import sections, session
+from inflight.notebook import sections
 from inflight.notebook.dashboard import Dashboard, Frame
 from inflight.notebook.widgets import ConfigEditor
 from inflight.triton import repository
 from inflight.triton.server import Server
-from tests.engines import wait_until
+from tests.engines import is_ready, wait_until
 
 pytestmark = pytest.mark.server
 
@@ -31,7 +31,7 @@ def lesson(tmp_path_factory):
         Path(workdir.name) / "repo", models=(repository.BATCH_COST,), execution_log_path=log_path
     )
     server = Server(repo).start()
-    yield server, batchers.board(server, log_path), ConfigEditor(repo, repository.BATCH_COST, server), workdir
+    yield server, batchers.board(server, log_path), ConfigEditor(server, repository.BATCH_COST), workdir
     server.stop()
 
 
@@ -52,22 +52,22 @@ def test_run_starts_a_server_that_has_ended(lesson, end):
     board.run_button.click()
     board.wait()
     assert "Done" in board.status.value and board.frame is not None
-    assert server.is_ready() and server.grpc_url == address  # a notebook's own client finds it again
-    assert "Applied" in editor.apply(item_ms="7") and "Undone" in editor.undo()
+    assert is_ready(server) and server.grpc_url == address  # a notebook's own client finds it again
+    assert "Applied" in editor.apply(item_ms="7") and "Applied" in editor.apply(item_ms="4")
 
 
 def test_a_server_that_ends_during_a_run_is_told_and_the_next_run_starts_it(lesson):
     server, _, _, _ = lesson
     lives = []
 
-    def work():
+    def work(server):
         lives.append(server.pid)
         yield Frame(go.Figure(), "It has begun.")
         if len(lives) == 1:
             os.kill(server.pid, signal.SIGKILL)
         server.load(repository.BATCH_COST)
 
-    board = Dashboard({}, work, kept=session.keep(server))
+    board = Dashboard({}, work, server)
     board.run_button.click()
     board.wait()
     assert "Failed." in board.status.value and "was ended by signal 9" in board.status.value
@@ -89,4 +89,4 @@ def test_a_section_whose_server_was_stopped_starts_it_again(lesson, monkeypatch,
     address = server.grpc_url
     server.stop()
     sections.catch_up("06", "Ask")
-    assert server.is_ready() and server.grpc_url == address and shell.user_ns["server"] is server
+    assert is_ready(server) and server.grpc_url == address and shell.user_ns["server"] is server

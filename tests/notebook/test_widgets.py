@@ -1,4 +1,4 @@
-"""Widgets without a browser: a value is set or a button pressed, and what follows is looked at."""
+"""The editor of a config without a browser: a value is set, Apply pressed, and what follows is looked at."""
 
 import pytest
 
@@ -7,12 +7,18 @@ from inflight.notebook.widgets import ConfigEditor
 from inflight.triton import repository
 from inflight.triton.server import Server
 
-# Lesson 02: an editor for config.pbtxt --------------------------------------------------------------------------------
-
 
 @pytest.fixture
 def repo(tmp_path):
     return repository.assemble(tmp_path / "repo", tmp_path / "engine")
+
+
+@pytest.fixture
+def editor(repo):
+    """Of a server that was never started: what the editor refuses by itself needs none."""
+    server = Server(repo)
+    yield ConfigEditor(server, "tensorrt_llm")
+    assert server.pid is None
 
 
 def parameter(repo, name, model="tensorrt_llm"):
@@ -24,39 +30,13 @@ def files(repo):
 
 
 @pytest.mark.parametrize("model", ["tensorrt_llm", "preprocessing", "postprocessing"])
-def test_editor_has_a_field_for_every_key_and_starts_with_what_the_file_has(repo, model):
-    editor = ConfigEditor(repo, model)
+def test_it_has_a_field_for_every_key_and_starts_with_what_the_file_has(repo, model):
+    server = Server(repo)
+    editor = ConfigEditor(server, model)
     assert list(editor.fields) == list(repository.PARAMETERS[model])
     assert {name: field.value for name, field in editor.fields.items()} == {
         name: parameter(repo, name, model) for name in editor.fields
     }
-    assert editor.apply_button.disabled and editor.undo_button.disabled and editor.diff.value == ""
-
-
-def test_editor_shows_the_diff_applies_and_undoes(repo):
-    before = files(repo)
-    editor = ConfigEditor(repo, "tensorrt_llm")
-    editor.fields["batch_scheduler_policy"].value = "max_utilization"
-    editor.fields["max_queue_size"].value = "7"
-    assert "+    string_value: &quot;max_utilization&quot;" in editor.diff.value and files(repo) == before
-    editor.apply_button.click()
-    assert parameter(repo, "batch_scheduler_policy") == "max_utilization" and parameter(repo, "max_queue_size") == "7"
-    assert "Applied" in editor.status.value and editor.diff.value == "" and editor.apply_button.disabled
-    editor.undo_button.click()
-    assert files(repo) == before and "Undone" in editor.status.value
-    assert editor.fields["max_queue_size"].value == "0" and editor.undo_button.disabled
-
-
-def test_editor_undoes_step_by_step(repo):
-    editor = ConfigEditor(repo, "tensorrt_llm")
-    for value in ("4096", "8192"):
-        editor.fields["max_tokens_in_paged_kv_cache"].value = value
-        editor.apply_button.click()
-    seen = []
-    while not editor.undo_button.disabled:
-        editor.undo_button.click()
-        seen.append(parameter(repo, "max_tokens_in_paged_kv_cache"))
-    assert seen == ["4096", ""]
 
 
 @pytest.mark.parametrize(
@@ -70,92 +50,99 @@ def test_editor_undoes_step_by_step(repo):
         ("iteration_log_path", "${log}", "${log} is not filled"),
     ],
 )
-def test_editor_refuses_a_wrong_value_before_anything_is_written(repo, name, value, reason):
+def test_it_refuses_a_wrong_value_before_anything_is_written(repo, editor, name, value, reason):
     before = files(repo)
-    editor = ConfigEditor(repo, "tensorrt_llm")
     editor.fields["max_queue_size"].value = "7"
     editor.fields[name].value = value
-    assert reason in editor.status.value and name in editor.status.value
-    assert editor.apply_button.disabled and editor.diff.value == ""
     editor.apply_button.click()
-    assert files(repo) == before
-    editor.fields[name].value = parameter(repo, name)
-    assert not editor.apply_button.disabled and editor.status.value == ""
+    assert reason in editor.status.value and name in editor.status.value and files(repo) == before
+    assert editor.fields[name].value == value, "it stays, for the learner to correct"
+    assert not editor.apply_button.disabled
 
 
-def test_editor_shows_a_value_that_is_not_allowed_and_lets_it_be_corrected(repo):
-    path = repo / "tensorrt_llm" / repository.CONFIG
-    path.write_text(path.read_text().replace("guaranteed_no_evict", "no_evict"))
-    editor = ConfigEditor(repo, "tensorrt_llm")
-    assert editor.fields["batch_scheduler_policy"].value == "no_evict"
-    editor.fields["batch_scheduler_policy"].value = "max_utilization"
+def test_nothing_to_apply_is_said(editor):
     editor.apply_button.click()
-    assert parameter(repo, "batch_scheduler_policy") == "max_utilization" and repository.check(repo) == []
+    assert "Nothing to apply" in editor.status.value
 
 
-def test_editor_tells_in_the_widget_that_the_file_is_gone(repo):
-    editor = ConfigEditor(repo, "tensorrt_llm")
+def test_it_tells_in_the_widget_that_the_file_is_gone(repo, editor):
     editor.fields["max_queue_size"].value = "7"
     (repo / "tensorrt_llm" / repository.CONFIG).unlink()
     editor.apply_button.click()
     assert "does not exist" in editor.status.value and not editor.apply_button.disabled
 
 
-def test_editor_shows_the_fields_it_is_told_to(repo):
-    delay = "dynamic_batching.max_queue_delay_microseconds"
-    editor = ConfigEditor(repo, "postprocessing", names=["max_batch_size", delay, "skip_special_tokens"])
-    assert list(editor.fields) == ["max_batch_size", delay, "skip_special_tokens"] and editor.fields[delay].value == ""
-    editor.fields[delay].value = "-5"
-    assert "a whole number of at least 0" in editor.status.value and editor.apply_button.disabled
-    editor.fields[delay].value = "500"
-    assert "+  max_queue_delay_microseconds: 500" in editor.diff.value
-    editor.apply_button.click()
-    read = repository.read_config(repo / "postprocessing" / repository.CONFIG)
-    assert read.dynamic_batching.max_queue_delay_microseconds == 500
-
-
 @pytest.mark.parametrize("model", ["ensemble", "llama"])
-def test_editor_refuses_a_model_without_parameters(repo, model):
+def test_it_refuses_a_model_without_parameters(repo, model):
     with pytest.raises(CourseError, match=f"no parameters of a model '{model}'. Name one of: tensorrt_llm"):
-        ConfigEditor(repo, model)
+        ConfigEditor(Server(repo), model)
+
+
+# With a server that loads ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def served(small_engine, tmp_path_factory):
+    repo = repository.assemble(tmp_path_factory.mktemp("edited") / "repo", small_engine, models=("postprocessing",))
+    with Server(repo) as server:
+        yield server
 
 
 @pytest.mark.server
-def test_editor_loads_the_model_again_and_puts_the_file_back_when_that_fails(small_engine, tmp_path):
-    repo = repository.assemble(tmp_path / "repo", small_engine, models=("postprocessing",))
-    with Server(repo) as server:
-        editor = ConfigEditor(repo, "postprocessing", server)
-        editor.fields["skip_special_tokens"].value = "false"
-        editor.apply_button.click()
-        assert "has loaded postprocessing again" in editor.status.value
-        before = files(repo)
-        editor.fields["tokenizer_dir"].value = str(tmp_path / "nothing")
-        editor.apply_button.click()
-        assert "Refused; the file is as it was." in editor.status.value and files(repo) == before
-        assert editor.fields["tokenizer_dir"].value == str(tmp_path / "nothing") and not editor.apply_button.disabled
-        assert [row.state for row in server.models()] == ["READY"]
-    editor.undo_button.click()
-    assert "Undone" in editor.status.value and parameter(repo, "skip_special_tokens", "postprocessing") == "true"
-    server.stop()  # which was started for that
-
-
-@pytest.mark.parametrize("left", ["many", "0", "4096"])
-def test_editor_applies_and_undoes_whatever_was_left_in_its_fields(repo, left):
-    before = files(repo)
-    editor = ConfigEditor(repo, "tensorrt_llm")
-    editor.fields["max_tokens_in_paged_kv_cache"].value = left
-    assert "Applied" in editor.apply(exclude_input_in_output="false")
-    assert parameter(repo, "exclude_input_in_output") == "false"
-    assert parameter(repo, "max_tokens_in_paged_kv_cache") == ""
-    assert "a whole number of at least 1" in editor.apply(max_tokens_in_paged_kv_cache="many")
-    assert "Undone" in editor.undo() and files(repo) == before
-    assert "Nothing to undo" in editor.undo() and files(repo) == before
-
-
-def test_what_a_cell_applied_in_vain_is_not_in_the_way_of_the_next_change(repo):
-    editor = ConfigEditor(repo, "tensorrt_llm")
-    assert "Refused" in editor.apply(max_tokens_in_paged_kv_cache="many")
-    assert "a whole number of at least 1" in editor.status.value, "what came of it is still to be read"
-    editor.fields["exclude_input_in_output"].value = "false"
+def test_it_writes_and_loads_and_puts_the_file_back_when_that_fails(served, tmp_path):
+    editor = ConfigEditor(served, "postprocessing")
+    editor.fields["skip_special_tokens"].value = "false"
     editor.apply_button.click()
-    assert "Applied" in editor.status.value and parameter(repo, "exclude_input_in_output") == "false"
+    assert "has loaded postprocessing again" in editor.status.value
+    assert parameter(served.repo, "skip_special_tokens", "postprocessing") == "false"
+    before = files(served.repo)
+    editor.fields["tokenizer_dir"].value = str(tmp_path / "nothing")
+    editor.apply_button.click()
+    assert "Refused; the file is as it was." in editor.status.value and files(served.repo) == before
+    assert editor.fields["tokenizer_dir"].value == str(tmp_path / "nothing")
+    assert [row.state for row in served.models()] == ["READY"]
+
+
+@pytest.mark.server
+def test_it_shows_the_fields_it_is_told_to(served):
+    delay = "dynamic_batching.max_queue_delay_microseconds"
+    editor = ConfigEditor(served, "postprocessing", ["max_batch_size", delay, "skip_special_tokens"])
+    assert list(editor.fields) == ["max_batch_size", delay, "skip_special_tokens"] and editor.fields[delay].value == ""
+    assert "a whole number of at least 0" in editor.apply(**{delay: "-5"})
+    assert "Applied" in editor.apply(**{delay: "500"})
+    read = repository.read_config(served.repo / "postprocessing" / repository.CONFIG)
+    assert read.dynamic_batching.max_queue_delay_microseconds == 500
+
+
+@pytest.mark.server
+def test_a_cell_applies_its_values_and_nothing_that_was_left_in_the_fields(served):
+    editor = ConfigEditor(served, "postprocessing", ["max_batch_size", "skip_special_tokens"])
+    size = editor.fields["max_batch_size"].value
+    editor.fields["max_batch_size"].value = "many"
+    assert "Applied" in editor.apply(skip_special_tokens="true")
+    assert editor.fields["max_batch_size"].value == size
+    assert "Refused" in editor.apply(max_batch_size="many")
+    assert editor.fields["max_batch_size"].value == size, "what a cell applied in vain is not in the way"
+
+
+@pytest.mark.server
+def test_a_change_of_the_file_that_the_editor_does_not_show_yet_stays(served):
+    editor = ConfigEditor(served, "postprocessing", ["max_batch_size", "skip_special_tokens"])
+    repository.edit(served.repo, "postprocessing", skip_special_tokens="false")
+    editor.fields["max_batch_size"].value = "32"
+    editor.apply_button.click()
+    assert "Applied" in editor.status.value
+    assert parameter(served.repo, "skip_special_tokens", "postprocessing") == "false"
+    assert editor.fields["skip_special_tokens"].value == "false"
+
+
+@pytest.mark.server
+def test_it_shows_a_value_that_is_not_allowed_and_lets_it_be_corrected(served):
+    path = served.repo / "postprocessing" / repository.CONFIG
+    repository.edit(served.repo, "postprocessing", skip_special_tokens="true")
+    path.write_text(path.read_text().replace('"true"', '"perhaps"'))
+    editor = ConfigEditor(served, "postprocessing")
+    assert editor.fields["skip_special_tokens"].value == "perhaps"
+    editor.fields["skip_special_tokens"].value = "true"
+    editor.apply_button.click()
+    assert parameter(served.repo, "skip_special_tokens", "postprocessing") == "true"

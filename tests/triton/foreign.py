@@ -36,8 +36,10 @@ def running(repo: Path, folder: Path, *options: str) -> Iterator[Address]:
         *(f"--{name}-address=127.0.0.1" for name in ports),
         *options,
     ]
-    environment = process.environment(triton.parent.parent / "nvidia_pytriton.libs", triton / "lib")
-    with open(folder / "log", "wb") as log, subprocess.Popen(command, stdout=log, stderr=log, env=environment) as it:
+    with (
+        open(folder / "log", "wb") as log,
+        subprocess.Popen(command, stdout=log, stderr=log, env=process.environment()) as it,
+    ):
         try:
             address = Address(
                 f"http://127.0.0.1:{ports['http']}",

@@ -8,9 +8,10 @@ from inflight.bench import workload
 from inflight.errors import CourseError
 from inflight.lessons.batchers import batch_run
 from inflight.lessons.batchers.batch_run import QUEUE_FULL, TIMED_OUT, Arrival, at
+from inflight.notebook.widgets import ConfigEditor
 from inflight.triton import repository
 from inflight.triton.server import Server
-from tests.engines import metric, wait_until
+from tests.engines import is_ready, metric, wait_until
 
 pytestmark = pytest.mark.server
 
@@ -117,40 +118,7 @@ def test_what_waits_while_the_model_is_busy_becomes_a_batch_of_at_most_max_batch
     assert trial("dynamic_batching { }", arrivals, max_batch_size=5).executions["size"].tolist() == [1, 5, 5, 2]
 
 
-def test_a_queue_delay_lets_requests_that_trickle_in_come_together_until_the_batch_is_full(trial):
-    trickle = at([0.5 * index for index in range(4)])
-    assert trial("dynamic_batching { }", trickle).executions["size"].iloc[0] == 1
-    delayed = trial("dynamic_batching { max_queue_delay_microseconds: 59000000 }", trickle, max_batch_size=4)
-    assert delayed.executions["requests"].map(sorted).tolist() == [[1, 2, 3, 4]]
-
-
-def test_a_preferred_size_splits_what_would_have_been_one_batch(trial):
-    arrivals = [BUSY, *waiting(8)]
-    assert trial("dynamic_batching { preferred_batch_size: [ 4 ] }", arrivals).executions["size"].tolist() == [1, 4, 4]
-
-
-def test_with_a_delay_a_preferred_size_goes_at_once_and_the_rest_waits(trial):
-    trickle = at([0.03 * index for index in range(5)])
-    outcome = trial("dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 4000000 }", trickle)
-    assert outcome.executions["size"].tolist() == [4, 1]
-
-
 # Instances and order --------------------------------------------------------------------------------------------------
-
-
-def test_two_instances_compute_side_by_side(trial):
-    outcome = trial("dynamic_batching { }", [BUSY, Arrival(0.5, work=10)], instance_group__count=2)
-    first, second = outcome.executions.itertuples()
-    assert {first.instance, second.instance} == {0, 1}
-    assert second.start_s < first.end_s
-
-
-@pytest.mark.parametrize("preserve_ordering, answered", [("false", [2, 3, 4, 1]), ("true", [1, 2, 3, 4])])
-def test_answers_overtake_each_other_unless_the_order_is_preserved(trial, preserve_ordering, answered):
-    arrivals = [BUSY, *at([0.3, 0.6, 0.9])]
-    outcome = trial(f"dynamic_batching {{ preserve_ordering: {preserve_ordering} }}", arrivals, instance_group__count=2)
-    assert order(outcome) == [1, 2, 3, 4]
-    assert outcome.requests.sort_values("answer_order")["request"].tolist() == answered
 
 
 def test_a_higher_priority_overtakes_and_a_request_that_names_none_has_the_default(trial):
@@ -178,39 +146,6 @@ def test_what_waits_too_long_is_rejected(trial):
     assert outcome.requests["execution"].isna().tolist()[1:6] == [True] * 5
 
 
-def test_what_waits_too_long_is_delayed_behind_what_came_later(trial):
-    policy = "default_queue_policy { default_timeout_microseconds: 1500000 timeout_action: DELAY }"
-    arrivals = [Arrival(0, work=1500), *waiting(3), Arrival(2.5)]  # the model is busy for 3 s
-    outcome = trial(f"dynamic_batching {{ {policy} }}", arrivals)
-    assert outcomes(outcome) == [""] * 5
-    assert order(outcome)[:2] == [1, 5] and sorted(order(outcome)[2:]) == [2, 3, 4]
-
-
-@pytest.mark.parametrize(
-    "policy, own_us, message",
-    [
-        ("default_timeout_microseconds: 9000000 allow_timeout_override: true", TIMEOUT_US, TIMED_OUT),
-        (f"default_timeout_microseconds: {TIMEOUT_US} allow_timeout_override: true", 9_000_000, TIMED_OUT),
-        ("allow_timeout_override: true", TIMEOUT_US, ""),
-    ],
-    ids=["shorter", "longer is not granted", "without a default it is ignored"],
-)
-def test_a_request_may_only_name_a_shorter_time_out_than_the_default(trial, policy, own_us, message):
-    arrivals = [BUSY, *waiting(2, timeout_us=own_us), Arrival(LATER_S)]
-    outcome = trial(f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}", arrivals)
-    assert outcomes(outcome)[1:3] == [message] * 2
-
-
-def test_each_priority_may_have_a_queue_of_its_own(trial):
-    batcher = (
-        "dynamic_batching { priority_levels: 2 default_priority_level: 1 "
-        "priority_queue_policy { key: 2 value { max_queue_size: 2 } } }"
-    )
-    outcome = trial(batcher, [BUSY, *waiting(4, priority=2), *waiting(4, priority=1)])
-    refused = outcome.requests[outcome.requests["outcome"] == "rejected"]
-    assert refused["priority"].tolist() == [2, 2] and set(refused["message"]) == {QUEUE_FULL}
-
-
 def test_a_thousand_requests_at_a_short_queue_with_time_outs_are_all_accounted_for(trial, server):
     policy = f"max_queue_size: 32 default_timeout_microseconds: {TIMEOUT_US}"
     rejected = lambda: metric(server, "nv_inference_request_failure", reason="REJECTED")
@@ -224,6 +159,39 @@ def test_a_thousand_requests_at_a_short_queue_with_time_outs_are_all_accounted_f
     assert "" in messages
     assert outcome.statistics.succeeded + outcome.statistics.failed + messages.count(QUEUE_FULL) == 1000
     wait_until(lambda: rejected() - before == messages.count(TIMED_OUT), "the metrics count the time-outs")
+
+
+# What Triton refuses --------------------------------------------------------------------------------------------------
+
+REFUSED = {  # part of a config, and a fact of Triton's reason
+    "dynamic_batching { preferred_batch_size: [ 4, 16 ] }": "preferred size must be <= max batch size",
+    "dynamic_batching { priority_levels: 2 default_priority_level: 3 }": r"range \[1, 2\]",
+    "sequence_batching { direct { minimum_slot_utilization: 1.5 } }": "minimum slot utilization",
+}
+
+
+@pytest.fixture
+def config(server):
+    """The model's file, which is as it was after the test."""
+    path = server.repo / MODEL / repository.CONFIG
+    before = path.read_text()
+    yield path
+    path.write_text(before)
+
+
+@pytest.mark.parametrize("fragment", REFUSED)
+def test_tritons_reason_is_told_and_the_model_goes_on(server, config, fragment):
+    repository.edit(server.repo, MODEL, fragment)
+    with pytest.raises(CourseError, match=f"'batch-cost' could not be loaded: .*{REFUSED[fragment]}"):
+        server.load(MODEL)
+    assert is_ready(server)
+
+
+def test_the_editor_puts_the_file_back_and_says_tritons_reason(server, config):
+    before = config.read_text()
+    editor = ConfigEditor(server.repo, MODEL, server, ["dynamic_batching.preferred_batch_size"])
+    said = editor.apply(**{"dynamic_batching.preferred_batch_size": "16"})
+    assert "Refused; the file is as it was." in said and "preferred size" in said and config.read_text() == before
 
 
 # Followed while it runs -----------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import tritonclient.http as http_client
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.triton import telemetry
-from inflight.triton.client import Client, tensors
+from inflight.triton.client import Client
 from tests.engines import active_requests, clients, wait_until
 
 pytestmark = pytest.mark.server
@@ -182,7 +182,7 @@ def test_nobody_there():
 
 @pytest.mark.parametrize("ask", [Client.ask_tokens, lambda *request: Client.stream_tokens(*request).read()])
 def test_tokens_over_http_are_refused(ask):
-    with pytest.raises(CourseError, match="Tokens go over gRPC: make the client with the host:port of gRPC, not with"):
+    with pytest.raises(CourseError, match="is an address for HTTP, and here gRPC is needed"):
         ask(Client("http://127.0.0.1:1"), [1], 1)
 
 
@@ -197,11 +197,6 @@ def test_metadata(client):
     assert "text_output" in {tensor["name"] for tensor in content["outputs"]}
     engine_outputs = {tensor["name"] for tensor in client.metadata("tensorrt_llm")["outputs"]}
     assert engine_outputs >= {"output_ids", "sequence_length"}
-
-
-def test_decoupled(grpc, whole_server):
-    assert grpc.is_decoupled("tensorrt_llm") is True
-    assert Client(whole_server.grpc_url).is_decoupled("tensorrt_llm") is False
 
 
 # Clients that know only tensor names ----------------------------------------------------------------------------------
@@ -246,27 +241,6 @@ def test_a_plain_client_streams(streaming_server):
                 pieces.append(result.as_numpy("text_output").reshape(-1)[0])
         plain.stop_stream()
     assert len(pieces) > 5 and b"Paris" in b"".join(pieces)
-
-
-def test_stop_by_a_second_request_of_the_same_id(streaming_server, text):
-    """The way of clients written for the TensorRT-LLM backend: `stop` with the id of the running request."""
-    arrived = queue.Queue()
-    ids = np.array([text.encode("Once upon a time")], np.int32)
-    arrays = {
-        "input_ids": ids,
-        "input_lengths": np.array([[ids.size]], np.int32),
-        "request_output_len": np.array([[LONG]], np.int32),
-        "streaming": np.array([[True]]),
-    }
-    with grpc_client.InferenceServerClient(streaming_server.grpc_url) as plain:
-        plain.start_stream(lambda result, error: arrived.put((result, error)))
-        plain.async_stream_infer("tensorrt_llm", tensors(arrays), request_id="story")
-        first, error = arrived.get(timeout=60)
-        assert error is None and first.as_numpy("output_ids").shape == (1, 1, 1)
-        plain.async_stream_infer("tensorrt_llm", tensors({**arrays, "stop": np.array([[True]])}), request_id="story")
-        slot_is_free(streaming_server)
-        plain.stop_stream()
-    assert arrived.qsize() < LONG
 
 
 # Triton's statistics --------------------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from inflight.triton.client import (
     ServerGone,
     course_error,
     get_json,
-    get_text,
     is_ok,
     text,
 )
@@ -67,7 +66,7 @@ def test_nobody_there_is_told_by_every_call():
     url = "http://127.0.0.1:1"
     for call in (
         lambda: get_json(url, "/v2"),
-        lambda: get_text(f"{url}/metrics"),
+        lambda: telemetry.page(f"{url}/metrics"),
         lambda: Client(url).ask("Hello"),
         lambda: Client("127.0.0.1:1").stream("Hello").read(),
         lambda: telemetry.statistics(url, "model"),
@@ -109,7 +108,6 @@ ANSWERS = {
     "/error": (400, '{"error": "[request id: 1] no such thing "}'),
     "/page": (404, "<html>"),
     "/v2/models/m/config": (200, CONFIG),
-    "/v2/models/m/generate": (404, "<html>"),
     "/v2/models/m/generate_stream": (
         200,
         'data: {"text_output": "1"}\n\ndata: {"text_output": "2"}\n\n'
@@ -151,7 +149,7 @@ def test_what_an_endpoint_answers(http_url):
     with pytest.raises(Refused, match=r"^no such thing$"):
         get_json(http_url, "/error")
     with pytest.raises(Refused, match="status 404 and '<html>'"):
-        Client(http_url, "m").ask("Hello")
+        get_json(http_url, "/page")
     with pytest.raises(CourseError, match="cannot be written as JSON"):
         Client(http_url, "m").ask("Hello", temperature=float("nan"))
 

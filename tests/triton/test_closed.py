@@ -3,7 +3,6 @@
 import base64
 import json
 import os
-import signal
 import stat
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from inflight.errors import CourseError
 from inflight.triton import keys, records, repository, telemetry
 from inflight.triton.attached import Address
-from inflight.triton.client import Client, Connection, Refused
+from inflight.triton.client import Client, Connection
 from inflight.triton.repository import RUNNING_SUM
 from inflight.triton.server import PRIVATE, Server
 from tests.engines import start_python
@@ -173,12 +172,6 @@ def test_a_program_of_the_user_finds_it_by_the_address_alone(server):
     assert keys.headers("http://127.0.0.1:9") == {}
 
 
-def test_a_request_without_the_key_is_told_why_it_is_refused(server, monkeypatch):
-    monkeypatch.setattr(keys, "headers", lambda url: {})
-    with pytest.raises(Refused, match="only for the user who started it"):
-        server.models()
-
-
 # Private --------------------------------------------------------------------------------------------------------------
 
 OF_NOBODY = f"""
@@ -245,7 +238,7 @@ def test_private_and_open_are_not_to_be_had_together(repo, monkeypatch):
     with pytest.raises(CourseError, match="cannot be private and its control open"):
         Server(repo, private=True, open_control=True)
     monkeypatch.setenv(PRIVATE, "1")
-    with pytest.raises(CourseError, match="INFLIGHT_PRIVATE is set here"):
+    with pytest.raises(CourseError, match="INFLIGHT_PRIVATE is set"):
         Server(repo, open_control=True)
     assert not Server(repo, private=False, open_control=True).private
 
@@ -256,22 +249,3 @@ def test_a_server_with_open_control_takes_no_key(repo):
         assert not is_refused(one.http_url, HTTP_CONTROL[0])
         assert not is_refused_by_grpc(one.grpc_url, "RepositoryIndex")
         one.load(MODEL)
-
-
-@pytest.mark.parametrize(
-    "option, told",
-    [
-        ("--open-control", "control  open: any user of this machine can load models, and so run code as you"),
-        ("--private", "private  on sockets that only you can open: curl --unix-socket PATH http://localhost/v2"),
-        ("--not-private", "control  takes a key: curl -H 'inflight-key: "),
-    ],
-)
-def test_serve_tells_who_may_do_what(repo, option, told):
-    script = "from inflight.cli.commands import app; app()"
-    with start_python(script, "serve", repo, option, env={**os.environ, "COLUMNS": "300"}) as serving:
-        try:
-            lines = list(iter(serving.stdout.readline, "Ctrl-C stops the server.\n"))
-            assert told in lines[-1]
-        finally:
-            serving.send_signal(signal.SIGINT)
-            serving.communicate(timeout=300)

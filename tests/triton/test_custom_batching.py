@@ -4,10 +4,8 @@ import ctypes
 import os
 import subprocess
 
-import httpx
 import numpy as np
 import pytest
-from google.protobuf import json_format
 
 from inflight.errors import CourseError
 from inflight.lessons.batchers import batch_run
@@ -131,16 +129,6 @@ def test_the_volume_and_not_the_number_fills_a_batch(volume, server, batches):
     assert large.loc[large["work"] >= 30, "size"].tolist() == [1, 1]  # more than the limit: a batch of its own
 
 
-def test_without_a_limit_nothing_is_limited(volume, server, batches):
-    path = server.repo / MODEL / repository.CONFIG
-    config = repository.read_config(path)
-    del config.parameters["max_volume"]
-    repository.write_config(config, path)
-    set_library(server, volume)
-    assert batches([9] * 24)["size"].max() == MAX_BATCH_SIZE
-    assert library_in_use(server) == str(volume)
-
-
 def test_a_batch_that_may_grow_is_counted_anew(volume, server, batches):
     """What volume.c warns of: requests that trickle in while the model is busy are each the first of a new count."""
     repository.edit(server.repo, MODEL, "dynamic_batching { }", fixed_ms=1000)
@@ -150,44 +138,10 @@ def test_a_batch_that_may_grow_is_counted_anew(volume, server, batches):
     assert batches([10] * 6, interval_s=0.03)["work"].max() <= MAX_VOLUME
 
 
-def test_without_a_dynamic_batcher_it_is_not_asked(volume, server, batches):
-    path = server.repo / MODEL / repository.CONFIG
-    config = repository.read_config(path)
-    config.ClearField("dynamic_batching")
-    repository.write_config(config, path)
-    set_library(server, volume)
-    assert set(batches([1] * 12)["size"]) == {1}
-
-
-# What is refused, by the check and by Triton --------------------------------------------------------------------------
-
-
-def tritons_reason(server, timeout_s=60):
-    """Why Triton does not load what is in the files; blank when it does."""
-    config = repository.read_config(server.repo / MODEL / repository.CONFIG)
-    body = {"parameters": {"config": json_format.MessageToJson(config, preserving_proto_field_name=True)}}
-    url = f"{server.http_url}/v2/repository/models/{MODEL}/load"
-    answer = httpx.post(url, json=body, headers=server.headers, timeout=timeout_s)
-    return answer.json()["error"] if answer.status_code != 200 else ""
-
-
 @pytest.mark.parametrize("text", [None, "int main(void);"], ids=["missing", "no library"])
-def test_a_file_that_is_no_library_is_refused_by_both(server, tmp_path, text):
+def test_a_file_that_is_no_library_is_named_at_the_load(server, tmp_path, text):
     if text:
         (tmp_path / "mine.so").write_text(text)
     set_library(server, tmp_path / "mine.so")
     with pytest.raises(CourseError, match="mine.so"):
         server.load(MODEL)
-    assert str(tmp_path / "mine.so") in tritons_reason(server)
-
-
-def test_a_limit_that_is_no_number_is_refused_by_both(volume, server):
-    set_library(server, volume)
-    path = server.repo / MODEL / repository.CONFIG
-    for text in ("many", "0"):
-        config = repository.read_config(path)
-        config.parameters["max_volume"].string_value = text
-        repository.write_config(config, path)
-        [problem] = repository.check(server.repo)
-        assert problem.field == "parameters.max_volume"
-        assert "max_volume" in tritons_reason(server)

@@ -14,7 +14,7 @@ from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.client import Client, ServerGone
 from inflight.triton.server import Server
-from tests.engines import model_process
+from tests.engines import is_ready, model_process
 
 pytestmark = pytest.mark.server
 
@@ -60,7 +60,7 @@ def test_who_waits_for_a_model_that_dies_is_told_and_the_server_starts_again(ser
         with pytest.raises(CourseError, match="was ended by signal 9.*[Ss]tart it"):
             use()
     before = server.http_url, server.grpc_url
-    assert server.start().is_ready() and (server.http_url, server.grpc_url) == before
+    assert is_ready(server.start()) and (server.http_url, server.grpc_url) == before
     assert "without what was overridden before: preprocessing" in capsys.readouterr().err
     assert Client(server.grpc_url).ask("Hello", max_tokens=3).pieces
 
@@ -71,7 +71,7 @@ def test_when_triton_itself_is_killed_its_end_is_told(server):
         server.wait()
     with pytest.raises(ServerGone, match="^tritonserver was ended by signal 9"):
         Client(server.grpc_url).ask("Hello", max_tokens=3)
-    assert server.start().is_ready()
+    assert is_ready(server.start())
 
 
 # A load that fails ----------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def test_a_load_that_fails_leaves_the_old_one_serving(server, small_engine, tmp_
     ):
         with pytest.raises(CourseError):
             server.load("tensorrt_llm", **override)
-        assert server.is_ready()
+        assert is_ready(server)
         assert Client(server.grpc_url).ask("Hello", max_tokens=3).pieces
 
 
@@ -102,6 +102,3 @@ def test_an_engine_without_room_in_memory_is_refused_before_it_is_loaded(small_e
     monkeypatch.setattr(executor, "load_model", lambda _: pytest.fail("something was loaded"))
     with pytest.raises(CourseError, match=r"needs .* MB of weights and .* MB of KV cache .* are available"):
         executor.Executor.load(small_engine)
-
-
-# Waiting --------------------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ launch = Process._launch
 def launch_and_tell(process):
     launch(process)
     prefix = records.at(process.http_url)["shm_prefix"]
-    print("start", process.pid, process._keeper.pid, process.folder, prefix, flush=True)
+    print("start", process.pid, process._keeper.pid, process._folder, prefix, flush=True)
 
 Process._launch = launch_and_tell
 server = Server(sys.argv[1], on_state=lambda row: print("loading", flush=True))

@@ -19,7 +19,7 @@ from inflight.triton import repository
 from inflight.triton.client import Client
 from inflight.triton.repository import BASELINE, PIPELINE, assemble, check
 from inflight.triton.server import Server
-from tests.engines import build_small, clients, start_python
+from tests.engines import build_small, clients
 
 pytestmark = pytest.mark.server
 
@@ -65,19 +65,6 @@ def test_the_weights_are_the_checkpoints_in_bfloat16(small_checkpoint, small_fol
     np.testing.assert_allclose(found["model.layers.1.mlp.down_proj.weight"].float().numpy(), expected, rtol=2**-8)
 
 
-@pytest.mark.parametrize("text", ["  two  spaces\n\n", "ünïcödé 日本 🎈", "<|im_start|>user<|im_end|>"])
-def test_its_tokenizer_gives_the_engines_ids(small_folder, small_engine, text):
-    from transformers import AutoTokenizer
-
-    theirs, ours = AutoTokenizer.from_pretrained(small_folder, local_files_only=True), load_tokenizer(small_engine)
-    assert theirs(text)["input_ids"] == ours.encode(text)
-    asked = [{"role": "user", "content": text}]
-    chat = theirs.apply_chat_template(asked, add_generation_prompt=True)["input_ids"]
-    assert chat == ours.encode(ours.chat(text))
-    assert theirs.decode(chat, skip_special_tokens=True) == ours.decode(chat)
-    assert (theirs.eos_token_id, theirs.pad_token_id) == (ours.end_id, ours.pad_id)
-
-
 def cut_short(folder):
     os.truncate(folder / "model.safetensors", 1000)
 
@@ -87,12 +74,6 @@ def test_a_folder_that_cannot_be_loaded(small_folder, tmp_path):
     cut_short(broken)
     with pytest.raises(CourseError, match="broken.* Remove that folder, then make it again"):
         huggingface.pipeline(broken)
-
-
-def test_the_package_is_imported_without_torch():
-    heavy = "{'torch', 'transformers'} & set(sys.modules)"
-    script = f"import sys, inflight.models.huggingface, inflight.cli.commands; sys.exit(str({heavy}))"
-    assert start_python(script).communicate()[0].strip() == "set()"
 
 
 # The repository -------------------------------------------------------------------------------------------------------
@@ -157,21 +138,8 @@ def test_the_same_weights_give_the_same_answer(server, baseline, prompt):
         assert baseline.ask(prompt, 16, min_length=16).text == ensemble.ask(prompt, 16, min_length=16).text != ""
 
 
-def test_both_protocols_give_the_new_text_only(server, baseline):
-    texts = {client.ask(PROMPTS[0], 12).text for client in (baseline, Client(server.http_url, BASELINE))}
-    assert len(texts) == 1 and not texts.pop().startswith(PROMPTS[0])
-
-
 def exactly(client, prompt: str, length: int) -> str:
     return client.ask(prompt, length, min_length=length).text
-
-
-@pytest.mark.parametrize("length", [1, 20])
-def test_an_answer_is_as_long_as_asked_for(baseline, length):
-    """The first tokens of a longer answer are the shorter one."""
-    shorter, longer = exactly(baseline, PROMPTS[1], length), exactly(baseline, PROMPTS[1], length + 1)
-    assert longer.startswith(shorter) and len(longer) > len(shorter)
-    assert baseline.ask(PROMPTS[1], length, min_length=1000).text == shorter
 
 
 def test_an_answer_ends_with_the_models_positions(baseline, small_folder):
@@ -189,14 +157,6 @@ def test_a_stream_brings_the_same_text_in_pieces(server, baseline, prompt, proto
     client = clients(server, BASELINE)[protocol]
     streamed = client.stream(prompt, 24, min_length=24).read()
     assert 1 < len(streamed.pieces) <= 25 and streamed.text == exactly(baseline, prompt, 24)
-
-
-def test_a_character_of_several_tokens_comes_in_one_piece(server, baseline, small_folder):
-    """The small model's text is of no language, and has such characters somewhere."""
-    prompts = [f"{number} 日本語 🎉 naïve" for number in range(2)]
-    for prompt in prompts:
-        streamed = baseline.stream(prompt, 40, min_length=40).read()
-        assert streamed.text == exactly(baseline, prompt, 40)
 
 
 def test_the_prompt_comes_back_when_it_is_not_excluded(server, baseline):

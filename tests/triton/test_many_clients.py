@@ -139,7 +139,7 @@ def test_of_500_requests_half_vanish_and_the_others_lose_nothing(streaming):
             assert reply.error is None
             num_unfinished -= reply.is_final
             if not reply.is_empty:
-                texts[reply.result.get_response().id].append(reply.tensor("text_output").item())
+                texts[reply.result.get_response().id].append(reply.result.as_numpy("text_output").item())
     finally:
         for connection in connections:
             connection.close()

@@ -45,7 +45,9 @@ def server(tmp_path_factory):
 
 def ask(server, values) -> float:
     with Connection(server.grpc_url) as connection:
-        return connection.infer(MODEL, {"values": np.array([values], np.int32)}, timeout_s=60).tensor("inverse").item()
+        return (
+            connection.infer(MODEL, {"values": np.array([values], np.int32)}, timeout_s=60).as_numpy("inverse").item()
+        )
 
 
 def test_what_a_model_fails_on_is_one_sentence_for_the_client_and_a_traceback_in_the_log(server):

@@ -3,7 +3,6 @@
 import shutil
 
 import pytest
-from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from inflight.errors import CourseError
 from inflight.triton import repository
@@ -15,7 +14,6 @@ from inflight.triton.repository import (
     fill,
     parse,
     read_config,
-    set_parameter,
     to_text,
 )
 
@@ -133,11 +131,6 @@ def test_a_value_without_quotes_cannot_be_text(value):
         fill("max_batch_size: ${n}", {"n": value})
 
 
-@pytest.mark.parametrize("value, expected", [(8, 8), ("8", 8), (0, 0)])
-def test_a_number_without_quotes(value, expected):
-    assert fill("max_batch_size: ${n}", {"n": value}).max_batch_size == expected
-
-
 # Problems -------------------------------------------------------------------------------------------------------------
 
 
@@ -160,7 +153,6 @@ ENSEMBLE, ENGINE, BEFORE = (f"{name}/config.pbtxt" for name in ("ensemble", "ten
         (ENGINE, '"inflight_fused_batching"', '"V9"', ["parameters.gpt_model_type", "'V9'", "V1"]),
         (ENGINE, 'string_value: "100"', 'string_value: "0"', ["_period_ms", "'0'", "at least 1"]),
         (ENGINE, 'name: "tensorrt_llm"', 'name: "engine"', ["'engine'"]),
-        (ENGINE, "data_type: TYPE_INT32", "", ["input_ids", "data_type"]),
         (BEFORE, '"/engines/llama"', '""', ["parameters.tokenizer_dir"]),
         (ENSEMBLE, 'model_name: "tensorrt_llm"', 'model_name: "tensorrt"', ["step[1]", "'tensorrt'", "preprocessing"]),
         (
@@ -203,14 +195,6 @@ def test_an_output_that_no_step_produces(repo):
     assert [problem.field for problem in check(repo)] == ["output answer"]
 
 
-def test_an_input_that_no_step_takes(repo):
-    path = repo / ENSEMBLE
-    config = read_config(path)
-    config.input.add(name="spare", data_type=DataType.TYPE_FP32, dims=[1])
-    repository.write_config(config, path)
-    assert [problem.field for problem in check(repo)] == ["input spare"]
-
-
 def test_missing_files(repo):
     (repo / "tensorrt_llm" / "1" / "model.py").unlink()
     assert [problem.field for problem in check(repo)] == ["model.py"]
@@ -220,11 +204,6 @@ def test_missing_files(repo):
 
 def test_a_folder_without_models(tmp_path):
     assert len(check(tmp_path)) == len(check(tmp_path / "nowhere")) == 1
-
-
-def test_a_config_that_cannot_be_read_is_the_only_problem(repo):
-    replace(repo / ENGINE, "max_batch_size: 64", "max_batch_size: lots")
-    assert [problem.field for problem in check(repo)] == ["syntax"]
 
 
 def test_a_config_that_is_not_text(repo):
@@ -249,29 +228,6 @@ def test_an_edit_with_an_error_changes_nothing(repo):
         edit(repo, "tensorrt_llm", max_queue_size=5, gpt_model_type="V9")
     assert (repo / ENGINE).read_bytes() == before
     assert sorted(path.name for path in (repo / "tensorrt_llm").iterdir()) == ["1", "config.pbtxt"]
-
-
-def test_set_parameter_leaves_the_message_on_an_error():
-    config = ModelConfig(name="tensorrt_llm")
-    set_parameter(config, "enable_chunked_context", True)
-    with pytest.raises(CourseError, match="true or false"):
-        set_parameter(config, "enable_chunked_context", "perhaps")
-    assert repository.get_parameter(config, "enable_chunked_context") == "true"
-
-
-def test_edit_of_a_model_that_is_not_there(repo):
-    with pytest.raises(CourseError, match="llama"):
-        edit(repo, "llama", max_queue_size=5)
-
-
-def test_typed_parameters():
-    texts = {"gpt_model_path": "/e", "gpt_model_type": "V1", "enable_chunked_context": "TRUE", "max_queue_size": "3"}
-    values = repository.typed_parameters("tensorrt_llm", texts)
-    assert (values["enable_chunked_context"], values["max_queue_size"], values["gpt_model_type"]) == (True, 3, "V1")
-    assert values["max_tokens_in_paged_kv_cache"] is None
-    assert values["batch_scheduler_policy"] == "guaranteed_no_evict"
-    with pytest.raises(CourseError, match="parameters.gpt_model_path"):
-        repository.typed_parameters("tensorrt_llm", {"gpt_model_type": "V1"})
 
 
 def test_ensemble_edges(assembled):

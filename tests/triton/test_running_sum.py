@@ -14,10 +14,6 @@ pytestmark = pytest.mark.server
 PLACES = 4
 IDLE = "sequence_batching.max_sequence_idle_microseconds"
 CANDIDATES = "sequence_batching.oldest.max_candidate_sequences"
-OLDEST = {
-    "sequence_batching.oldest.preferred_batch_size": str(PLACES),
-    "sequence_batching.oldest.max_queue_delay_microseconds": 300_000,
-}
 SOON_US, LATE_US = 300_000, 60_000_000
 NO_START = "must specify the START flag"
 
@@ -58,10 +54,6 @@ def talks(ids, length):
 
 def starts(*ids):
     return [Step(i, start=True) for i in ids]
-
-
-def ends(*ids):
-    return [Step(i, end=True) for i in ids]
 
 
 # What belongs together ------------------------------------------------------------------------------------------------
@@ -114,51 +106,7 @@ def test_a_place_that_nobody_came_for_is_not_ready(server, load, log_path):
     assert rows["sequence"].tolist() == [0, 0, last]
 
 
-def test_direct_waits_for_the_other_sequences_of_its_batch(server, load, log_path):
-    load(
-        **{
-            "sequence_batching.direct.max_queue_delay_microseconds": 5_000_000,
-            "sequence_batching.direct.minimum_slot_utilization": 1,
-        }
-    )
-    answers = send(server, talks(range(1, PLACES + 1), 3))
-    assert answers.groupby("execution").size().tolist() == [PLACES] * 3
-    assert sequences.executions(log_path)["ready"].all()
-
-
-def test_more_sequences_than_places_wait_for_an_end(server, load):
-    load()
-    answers = send(server, [*starts(1, 2, 3, 4), *talks([5], 2), *ends(3)])
-    freed = answers[answers["sequence"] == 3].iloc[-1]
-    waited = answers[answers["sequence"] == 5]
-    assert set(answers["outcome"]) == {"answered"}
-    assert set(waited["place"]) == {freed["place"]} and waited["execution"].min() > freed["execution"]
-    assert set(send(server, ends(1, 2, 4))["outcome"]) == {"answered"}
-
-
 # Oldest ---------------------------------------------------------------------------------------------------------------
-
-
-def test_oldest_has_more_sequences_begun_than_a_batch_has_places(server, load, log_path):
-    load(**{CANDIDATES: 8}, **OLDEST)
-    answers = send(server, talks(range(1, 9), 3))
-    firsts = answers.groupby("sequence")["execution"].min()
-    assert firsts.max() < answers.loc[answers["end"], "execution"].min()  # all are begun before one is over
-    log = sequences.executions(log_path)
-    assert log["ready"].all()  # a batch is made of requests, not of places
-    assert not log.duplicated(["execution", "sequence"]).any()
-    batches = log.groupby("execution")["sequence"].agg(frozenset)
-    assert batches.map(len).max() > 1
-    assert answers.groupby("sequence")["sum"].last().to_dict() == {i: 300 * i + 3 for i in range(1, 9)}
-
-
-def test_oldest_begins_no_more_than_its_candidates(server, load):
-    load(**{CANDIDATES: 2})
-    answers = send(server, talks([1, 2, 3], 3))
-    over = answers[answers["end"]].set_index("sequence")["execution"]
-    third = answers.loc[answers["sequence"] == 3, "execution"]
-    assert third.min() > min(over[1], over[2])
-    assert answers["sum"].iloc[-1] == 3 * 300 + 3
 
 
 # What a client forgets ------------------------------------------------------------------------------------------------
@@ -182,12 +130,6 @@ def test_a_forgotten_start_is_refused(server, load, log_path):
     assert NO_START in answers["message"].iloc[0]
     assert answers["sum"].dropna().tolist() == [5, 10]
     assert 21 not in set(sequences.executions(log_path)["sequence"])
-
-
-def test_a_second_start_begins_the_sequence_anew(server, load):
-    load()
-    answers = send(server, [Step(31, 1, "old", start=True), Step(31, 2, "new", start=True), Step(31, 3, end=True)])
-    assert answers["sum"].tolist() == [1, 2, 5] and answers["memory"].iloc[-1] == "new"
 
 
 def test_a_request_without_a_correlation_id_is_refused(server, load):

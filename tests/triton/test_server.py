@@ -142,21 +142,10 @@ def test_an_override_that_the_model_refuses_gives_its_sentence_and_the_server_go
     assert Client(server.grpc_url).ask("Hello", max_tokens=3).pieces
 
 
-def test_unload_and_load(server):
-    server.unload("postprocessing")
-    assert states(server)["postprocessing"] == "UNAVAILABLE"
-    with pytest.raises(CourseError):
-        Client(server.grpc_url).ask("Hello", max_tokens=3)
-    server.load("postprocessing")
-    server.load("ensemble")
-    assert states(server) == dict.fromkeys(PIPELINE, "READY")
-    assert Client(server.grpc_url).ask("Hello", max_tokens=3).pieces
-
-
-def test_an_engine_that_is_unloaded_ends_in_order(server):
-    assert how_it_ends(model_process(server, "tensorrt_llm").pid, lambda: server.unload("tensorrt_llm")) == 0
+def test_an_engine_in_whose_place_another_is_loaded_ends_in_order(server):
+    engine = model_process(server, "tensorrt_llm").pid
+    assert how_it_ends(engine, lambda: server.load("tensorrt_llm", max_tokens_in_paged_kv_cache=192)) == 0
     server.load("tensorrt_llm")
-    server.load("ensemble")
     assert states(server) == dict.fromkeys(PIPELINE, "READY")
 
 
@@ -272,14 +261,12 @@ def test_requests_that_run_end_with_their_answers_when_the_model_is_loaded_again
 
 STOP_SCRIPT = """
 import sys, threading
-from inflight.triton.client import Client
+from inflight.triton.client import Connection, ServerGone, text
 from inflight.triton.server import Server
-from inflight.triton.client import ServerGone
 server = Server(sys.argv[1]).start()
 def ask():
-    client = Client(server.grpc_url, timeout_s=3600)
     try:
-        client._ask_grpc("silent", {"text_input": "Hello"}, lambda reply: reply, "id")
+        Connection(server.grpc_url).infer("silent", {"text_input": text("Hello")}, timeout_s=3600)
     except ServerGone as error:
         print(error, flush=True)
 asking = threading.Thread(target=ask)

@@ -11,33 +11,8 @@ from inflight.triton.repository import DEFAULTS, PARAMETERS, TEMPLATES
 from inflight.triton.repository.templates import variable
 
 ENGINE = PARAMETERS["tensorrt_llm"]
-KINDS = {  # of a few, as a reader would name them: the rest follows the same rule
-    "batch_scheduler_policy": "choice",
-    "scheduler_path": "path",
-    "max_tokens_in_paged_kv_cache": "int",
-    "kv_cache_free_gpu_mem_fraction": "float",
-    "enable_kv_cache_reuse": "bool",
-}
 FILLED = re.compile(r'key: "(\w+)"\s+value \{ string_value: "\$\{(\w+)\}" \}')
 TEMPLATE = {path.parent.name: path.read_text() for path in sorted(TEMPLATES.glob("*/config.pbtxt"))}
-
-
-@pytest.mark.parametrize("setting", fields(ExecutorConfig), ids=lambda setting: setting.name)
-def test_the_engines_settings_are_those_of_its_config(setting):
-    parameter = ENGINE[setting.name]
-    assert parameter.default == setting.default
-    assert {name: getattr(parameter, name) for name in setting.metadata} == setting.metadata
-    assert parameter.kind == KINDS.get(setting.name, parameter.kind)
-
-
-def test_a_setting_out_of_its_bounds_is_refused_in_its_words():
-    for setting in fields(ExecutorConfig):
-        if setting.metadata["low"] is not None:
-            with pytest.raises(ValueError, match=f"of at least {setting.metadata['low']:g}"):
-                ENGINE[setting.name].parse(str(setting.metadata["low"] - 1))
-        if setting.metadata["choices"]:
-            with pytest.raises(ValueError, match=setting.metadata["choices"][-1]):
-                ENGINE[setting.name].parse("something else")
 
 
 @pytest.mark.parametrize("model", TEMPLATE)

@@ -7,7 +7,6 @@ import pytest
 
 from inflight.bench import dynamic_batching
 from inflight.errors import CourseError
-from inflight.lessons.batchers import perf_analyzer
 from inflight.models import huggingface
 from inflight.models.embedding import Embedder
 from inflight.triton import repository, telemetry
@@ -136,20 +135,9 @@ def together(connection, texts):
 def outcome(connection, text):
     data = np.array([[text if isinstance(text, bytes) else text.encode()]], np.object_)
     try:
-        return connection.infer(EMBEDDING, {"text_input": data}, timeout_s=60).tensor("embedding")
+        return connection.infer(EMBEDDING, {"text_input": data}, timeout_s=60).as_numpy("embedding")
     except CourseError as error:
         return error
-
-
-def test_the_performance_analyzer_sweeps_it(server):
-    server.load(EMBEDDING, dynamic_batching=True, max_batch_size=4)
-    table = perf_analyzer.sweep(server.grpc_url, EMBEDDING, perf_analyzer.text_data(TEXTS), (1, 8), requests=40)
-    assert table["concurrency"].tolist() == [1, 8]
-    assert (table["throughput"] > 0).all()
-    assert (table["latency_ms_p50"] <= table["latency_ms_p99"]).all()
-    assert table["queue_ms"][0] < table["queue_ms"][1], "who is alone does not wait"
-    done = telemetry.statistics_when(server.http_url, EMBEDDING, lambda now: now.executions)
-    assert done.batches.index.max() <= 4
 
 
 def test_a_checkpoint_that_is_not_there_is_found_before_the_server_starts(tmp_path):

@@ -15,8 +15,7 @@ from inflight.bench import workload
 from inflight.lessons.batchers import batch_run
 from inflight.lessons.batchers.batch_run import Arrival, Outcome, at
 from inflight.lessons.batchers.charts import batches, batches_summary
-from inflight.notebook import session
-from inflight.notebook.boards import edit_and_load, wide
+from inflight.notebook.boards import edit_and_load
 from inflight.notebook.dashboard import Dashboard
 from inflight.triton import repository
 from inflight.triton.repository.batchers import FIELDS, get_field
@@ -77,11 +76,9 @@ def board(server: Server, log_path: str | Path) -> Dashboard:
         Its execution log.
     """
     before: dict[str, Outcome] = {}
-    kept = session.keep(server)
     config = _batch_cost(server)
 
-    def work(arrivals: str, **settings) -> Iterator[Batches]:
-        server = kept.server
+    def work(server: Server, arrivals: str, **settings) -> Iterator[Batches]:
         now = _batch_cost(server)
         changed = {name: text for name, text in settings.items() if text != get_field(now, name)}
         edit_and_load(server, repository.BATCH_COST, **changed)
@@ -94,29 +91,24 @@ def board(server: Server, log_path: str | Path) -> Dashboard:
         before.clear()
         before[title] = outcome
 
-    look = {"style": {"description_width": "19em"}, "layout": wide("34em")}
-    fields = {name: _field(name, get_field(config, name), look) for name in BATCHER_FIELDS}
+    fields = {name: _field(name, get_field(config, name)) for name in BATCHER_FIELDS}
     _in_step(fields)
-    return Dashboard(
-        {"arrivals": ipywidgets.Dropdown(options=list(ARRIVALS), description="arrivals", **look), **fields},
-        work,
-        kept=kept,
-        label="Batchers: who is computed together",
-    )
+    controls = {"arrivals": ipywidgets.Dropdown(options=list(ARRIVALS), description="arrivals"), **fields}
+    return Dashboard(controls, work, server, "Batchers: who is computed together")
 
 
 def _batch_cost(server: Server) -> ModelConfig:
     return repository.read_config(server.repo / repository.BATCH_COST / repository.CONFIG)
 
 
-def _field(name: str, text: str, look: dict) -> ipywidgets.ValueWidget:
+def _field(name: str, text: str) -> ipywidgets.ValueWidget:
     """A field of the config: blank means that it is not there."""
     spec, called = FIELDS[name], name.rpartition(".")[2]
     choices = {"bool": ("true",), "choice": spec.choices}.get(spec.kind)
     if choices is None:
-        return ipywidgets.Text(text, description=called, tooltip=spec.help, **look)
+        return ipywidgets.Text(text, description=called, tooltip=spec.help)
     options = [("(blank)", ""), *((choice, choice) for choice in choices)]
-    return ipywidgets.Dropdown(options=options, value=text, description=called, tooltip=spec.help, **look)
+    return ipywidgets.Dropdown(options=options, value=text, description=called, tooltip=spec.help)
 
 
 def _in_step(fields: dict[str, ipywidgets.ValueWidget]) -> None:

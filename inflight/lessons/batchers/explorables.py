@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from functools import lru_cache
 
+import ipywidgets
 import pandas as pd
 import plotly.graph_objects as go
 
 from inflight import machine, tiers
 from inflight.lessons.batchers.batches_on_paper import Figures, batches_on_paper, in_figures, most_a_second
 from inflight.notebook.dashboard import Frame
-from inflight.notebook.explorable import MEASURED, Explorable, int_slider
+from inflight.notebook.explorable import MEASURED, Explorable
 from inflight.notebook.palette import DECODE, INK, REQUEST
 
 LONGEST_DELAY_MS, STEP_MS = 200, 10
@@ -61,12 +62,11 @@ def delay(
 
     return Explorable(
         {
-            "rate": int_slider(rate, 5, 150, "arrivals a second"),
-            "delay_ms": int_slider(50, 0, LONGEST_DELAY_MS, "queue delay (ms)", 5),
-            "max_batch_size": int_slider(max_batch_size, 1, 16, "max_batch_size"),
+            "rate": ipywidgets.IntSlider(rate, 5, 150, description="arrivals a second"),
+            "delay_ms": ipywidgets.IntSlider(50, 0, LONGEST_DELAY_MS, 5, description="queue delay (ms)"),
+            "max_batch_size": ipywidgets.IntSlider(max_batch_size, 1, 16, description="max_batch_size"),
         },
         draw,
-        ("delay_ms", "p50_ms", "p95_ms", "mean_batch", "busy"),
         "The dynamic batcher on paper",
     )
 

@@ -13,8 +13,7 @@ from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.config import BATCHING_TYPES
 from inflight.lessons.batching.charts import slot_map, slot_map_summary
-from inflight.notebook import session
-from inflight.notebook.boards import STYLE, Runs, wide
+from inflight.notebook.boards import Runs
 from inflight.notebook.dashboard import Dashboard, Frame
 from inflight.triton.server import Server
 
@@ -35,25 +34,19 @@ def board(server: Server, engine_dir: str | Path, log_path: str | Path) -> Dashb
         Its iteration log.
     """
     slots = engine.read(engine_dir).build_config.max_batch_size
-    kept = session.keep(server)
-    runs = Runs(kept, log_path)
+    runs = Runs(log_path)
 
-    def work(gpt_model_type: str, trace: str) -> Iterator[Frame]:
+    def work(server: Server, gpt_model_type: str, trace: str) -> Iterator[Frame]:
         requests = _trace(trace, engine_dir)
-        for so_far in runs.next(f"{gpt_model_type}, {trace}", requests, gpt_model_type=gpt_model_type):
+        for so_far in runs.next(server, f"{gpt_model_type}, {trace}", requests, gpt_model_type=gpt_model_type):
             stays = {title: run.stays for title, run in so_far.items()}
             yield Frame(slot_map(stays, slots), slot_map_summary(stays, slots))
 
-    look = {"style": STYLE, "layout": wide("26em")}
-    return Dashboard(
-        {
-            "gpt_model_type": ipywidgets.Dropdown(options=BATCHING_TYPES, description="gpt_model_type", **look),
-            "trace": ipywidgets.Dropdown(options=["skewed", "mild", EQUAL], description="trace", **look),
-        },
-        work,
-        kept=kept,
-        label="Batching: who sits where",
-    )
+    controls = {
+        "gpt_model_type": ipywidgets.Dropdown(options=BATCHING_TYPES, description="gpt_model_type"),
+        "trace": ipywidgets.Dropdown(options=["skewed", "mild", EQUAL], description="trace"),
+    }
+    return Dashboard(controls, work, server, "Batching: who sits where")
 
 
 def _trace(name: str, engine_dir: str | Path) -> list[TimedRequest]:

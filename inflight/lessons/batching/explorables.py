@@ -1,12 +1,13 @@
 """Lesson 04: the schedule of static and of in-flight batching, from the lengths of the answers."""
 
+import ipywidgets
 import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.engine.prediction import Schedule, schedule
 from inflight.lessons.batching.charts import slot_map
 from inflight.notebook.dashboard import Frame
-from inflight.notebook.explorable import Explorable, int_slider
+from inflight.notebook.explorable import Explorable
 from inflight.notebook.palette import INK
 
 PANELS = {"V1": "static (V1)", "inflight_fused_batching": "in-flight"}
@@ -41,12 +42,13 @@ def slots_on_paper(lengths: list[int], slots: int) -> Explorable:
 
     return Explorable(
         {
-            "requests": int_slider(len(lengths), 1, len(lengths), "requests"),
-            "slots": int_slider(slots, 1, 2 * slots, "slots (max_batch_size)"),
-            "longest": int_slider(longest_of_all, 8, 2 * longest_of_all, "tokens of the longest", 8),
+            "requests": ipywidgets.IntSlider(len(lengths), 1, len(lengths), description="requests"),
+            "slots": ipywidgets.IntSlider(slots, 1, 2 * slots, description="slots (max_batch_size)"),
+            "longest": ipywidgets.IntSlider(
+                longest_of_all, 8, 2 * longest_of_all, 8, description="tokens of the longest"
+            ),
         },
         draw,
-        ("type", "iterations"),
         "Slots on paper",
     )
 

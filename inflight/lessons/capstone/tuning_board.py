@@ -8,7 +8,7 @@ board.points[-1].keeps
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,13 +21,11 @@ from inflight.errors import CourseError
 from inflight.lessons.capstone import service
 from inflight.lessons.capstone.charts import pareto, pareto_summary
 from inflight.lessons.capstone.service import Brief, Deployment, Progress, Served
-from inflight.notebook import session
 from inflight.notebook.dashboard import Dashboard
 from inflight.triton.server import Server
 
-STYLE = {"description_width": "15em"}
-WIDE = {"width": "30em", "max_width": "calc(100% - 4px)"}
 OWN = "policy"  # the scheduler that the policy names
+NONE = "none"  # stands for None, which a drop-down list takes for "nothing chosen"
 FIRST_SEED = 1
 
 
@@ -51,8 +49,8 @@ class Shown:
 class TuningBoard(Dashboard):
     """Edits a deployment, loads it, sends the service's requests to it, and adds a point to the picture.
 
-    Pointing at a point names its settings, and a click brings them back into the controls. A run that fails is a row
-    of the table with its error.
+    Pointing at a point names its settings, and `set` brings them back into the controls. A run that fails is a row of
+    the table with its error.
 
     Parameters
     ----------
@@ -80,12 +78,11 @@ class TuningBoard(Dashboard):
         number: int | None = None,
     ):
         self.brief, self.points, self.rows = brief, list[Served](), list[dict]()
-        self._number, self._kept = number, session.keep(server)
+        self._number = number
         self._schedulers = {OWN: None, **{name: str(path) for name, path in (schedulers or {}).items()}}
         self._table = ipywidgets.HTML()
-        super().__init__(_controls(list(self._schedulers)), self._serve, kept=self._kept, label="Tune the deployment")
+        super().__init__(_controls(list(self._schedulers)), self._serve, server, "Tune the deployment")
         self.children = [*self.children, self._table]
-        self.picture.observe(self._clicked, "clicked")
 
     @property
     def deployment(self) -> Deployment:
@@ -99,7 +96,11 @@ class TuningBoard(Dashboard):
         if chosen.scheduler_path not in named:
             raise CourseError(f"This board has no scheduler {chosen.scheduler_path}: give it one when you make it.")
         values = {name: getattr(chosen, name) for name in self.controls if name != "scheduler_path"}
-        values |= {"cache_tokens": chosen.cache_tokens or 0, "scheduler_path": named[chosen.scheduler_path]}
+        values |= {
+            "cache_tokens": chosen.cache_tokens or 0,
+            "kv_cache_quant_algo": chosen.kv_cache_quant_algo or NONE,
+            "scheduler_path": named[chosen.scheduler_path],
+        }
         for name, value in values.items():
             self.controls[name].value = value
         return self
@@ -109,14 +110,19 @@ class TuningBoard(Dashboard):
         return pd.DataFrame(self.rows)
 
     def _of(self, values: dict) -> Deployment:
-        values = {**values, "cache_tokens": values["cache_tokens"] or None}
-        return Deployment(**{**values, "scheduler_path": self._schedulers[values["scheduler_path"]]})
+        algo = values["kv_cache_quant_algo"]
+        return Deployment(**{
+            **values,
+            "cache_tokens": values["cache_tokens"] or None,
+            "kv_cache_quant_algo": None if algo == NONE else algo,
+            "scheduler_path": self._schedulers[values["scheduler_path"]],
+        })  # fmt: skip
 
-    def _serve(self, **values) -> Iterator[Shown]:
+    def _serve(self, server: Server, **values) -> Iterator[Shown]:
         chosen = self._of(values)
         seed = FIRST_SEED + len(self.rows)  # other articles at other times: who tunes to one run tunes to its luck
         try:
-            for so_far in service.follow(self._kept.server, chosen, self.brief, seed, self._number):
+            for so_far in service.follow(server, chosen, self.brief, seed, self._number):
                 if isinstance(so_far, Progress):
                     doing = f"{so_far.done} of {so_far.total} requests" if so_far.done else "Loading the deployment"
                     self._say(doing)
@@ -132,12 +138,6 @@ class TuningBoard(Dashboard):
     def _add(self, row: dict) -> None:
         self.rows.append(row)
         self._table.value = as_table(self.rows)
-
-    def _clicked(self, change) -> None:
-        place = change["new"].get("mark")
-        if isinstance(place, int) and 0 <= place < len(self.points) and not self.run_button.disabled:
-            self.set(self.points[place].deployment)
-            self.status.value = f"The settings of point {place + 1} are back. Press Run."
 
     def _result(self) -> str:
         if not self.points or self._stopping.is_set():  # a run that was stopped adds no point
@@ -174,31 +174,25 @@ def _line(row: dict) -> str:
 
 
 def _controls(schedulers: list[str]) -> dict[str, ipywidgets.ValueWidget]:
-    look = {"style": STYLE, "layout": WIDE}
+    def number(name: str, high: int, step: int = 1, said: str = "") -> ipywidgets.BoundedIntText:
+        return ipywidgets.BoundedIntText(0, min=0, max=high, step=step, description=said or name)
 
-    def number(name: str, value: int, low: int, high: int, step: int, said: str = "") -> ipywidgets.BoundedIntText:
-        return ipywidgets.BoundedIntText(value, min=low, max=high, step=step, description=said or name, **look)
+    def choice(name: str, options: Sequence, index: int = 0, said: str = "") -> ipywidgets.Dropdown:
+        return ipywidgets.Dropdown(options=options, index=index, description=said or name)
 
-    def switch(name: str) -> ipywidgets.Dropdown:
-        return ipywidgets.Dropdown(options=[("off", False), ("on", True)], description=name, **look)
-
-    default = Deployment()
+    off_or_on = [("off", False), ("on", True)]
     return {
-        "max_batch_size": ipywidgets.Dropdown(options=[4, 8, 16], value=8, description="max_batch_size", **look),
-        "max_num_tokens": ipywidgets.Dropdown(
-            options=[128, 256, 512, 2048], value=2048, description="max_num_tokens", **look
+        "max_batch_size": choice("max_batch_size", [4, 8, 16], 1),
+        "max_num_tokens": choice("max_num_tokens", [128, 256, 512, 2048], 3),
+        "kv_cache_quant_algo": choice("kv_cache_quant_algo", [NONE, "INT8"]),
+        "cache_tokens": number("cache_tokens", 1 << 16, 64, "KV cache tokens (0: all)"),
+        "enable_kv_cache_reuse": choice("enable_kv_cache_reuse", off_or_on),
+        "enable_chunked_context": choice("enable_chunked_context", off_or_on),
+        "batch_scheduler_policy": choice(
+            "batch_scheduler_policy", POLICIES, POLICIES.index(Deployment().batch_scheduler_policy)
         ),
-        "kv_cache_quant_algo": ipywidgets.Dropdown(
-            options=[("none", None), ("INT8", "INT8")], description="kv_cache_quant_algo", **look
-        ),
-        "cache_tokens": number("cache_tokens", 0, 0, 1 << 16, 64, "KV cache tokens (0: all)"),
-        "enable_kv_cache_reuse": switch("enable_kv_cache_reuse"),
-        "enable_chunked_context": switch("enable_chunked_context"),
-        "batch_scheduler_policy": ipywidgets.Dropdown(
-            options=POLICIES, value=default.batch_scheduler_policy, description="batch_scheduler_policy", **look
-        ),
-        "scheduler_path": ipywidgets.Dropdown(options=schedulers, description="scheduler", **look),
-        "max_queue_size": number("max_queue_size", 0, 0, 256, 1),
-        "allotted_time_ms": number("allotted_time_ms", 0, 0, 1 << 20, 500),
-        "instances": ipywidgets.Dropdown(options=[1, 2], description="instances (text)", **look),
+        "scheduler_path": choice("scheduler_path", schedulers, said="scheduler"),
+        "max_queue_size": number("max_queue_size", 256),
+        "allotted_time_ms": number("allotted_time_ms", 1 << 20, 500),
+        "instances": choice("instances", [1, 2], said="instances (text)"),
     }

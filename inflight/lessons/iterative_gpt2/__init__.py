@@ -6,6 +6,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "dashboard": ["board"],
+        "log": ["executions", "passes"],
         "charts": [
             "cost_of_a_token",
             "cost_of_a_token_summary",

@@ -11,11 +11,10 @@ import ipywidgets
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.bench import gpt2_client, gpt2_race
+from inflight.bench import gpt2_client
 from inflight.lessons.iterative_gpt2 import charts
-from inflight.notebook import session
-from inflight.notebook.boards import STYLE, wide
-from inflight.notebook.dashboard import WRAP, Dashboard
+from inflight.notebook.dashboard import Dashboard
+from inflight.notebook.panel import WRAP
 from inflight.triton import repository
 from inflight.triton.server import Server
 
@@ -51,7 +50,7 @@ class RaceSoFar(NamedTuple):
 
     @property
     def alt(self) -> str:
-        return f"{self.model}: {gpt2_race.summary(self.tokens)}."
+        return f"{self.model}: {gpt2_client.summary(self.tokens)}."
 
 
 class RaceBoard(Dashboard):
@@ -66,19 +65,18 @@ class RaceBoard(Dashboard):
     """
 
     def __init__(self, server: Server, models: tuple[str, ...], prompts: Sequence[str]):
-        self._kept, self._prompts = session.keep(server), prompts
-        look = {"style": STYLE, "layout": wide("30em"), "continuous_update": False}
+        self._prompts = prompts
         self.lanes = ipywidgets.VBox()
         super().__init__(
             {
-                "model": ipywidgets.Dropdown(options=models, description="model", style=STYLE),
-                "streams": ipywidgets.IntSlider(2, 1, MAX_LANES, description="streams", **look),
-                "offset_s": ipywidgets.FloatSlider(0.1, min=0, max=3, step=0.1, description="start offset (s)", **look),
-                "max_tokens": ipywidgets.IntSlider(64, 8, 256, 8, description="max_tokens", **look),
+                "model": ipywidgets.Dropdown(options=models, description="model"),
+                "streams": ipywidgets.IntSlider(2, 1, MAX_LANES, description="streams"),
+                "offset_s": ipywidgets.FloatSlider(0.1, min=0, max=3, step=0.1, description="start offset (s)"),
+                "max_tokens": ipywidgets.IntSlider(64, 8, 256, 8, description="max_tokens"),
             },
             self._race,
-            kept=self._kept,
-            label="Race: prompts that share one model",
+            server,
+            "Race: prompts that share one model",
         )
         place = self.children.index(self.picture)
         self.children = [*self.children[:place], self.lanes, *self.children[place:]]
@@ -88,12 +86,12 @@ class RaceBoard(Dashboard):
     def tokens(self) -> pd.DataFrame:
         return self.frame.tokens if self.frame else gpt2_client.table([])
 
-    def _race(self, model: str, streams: int, offset_s: float, max_tokens: int) -> Iterator[RaceSoFar]:
-        prompts = gpt2_race.prompts(streams, self._prompts)
+    def _race(self, server: Server, model: str, streams: int, offset_s: float, max_tokens: int) -> Iterator[RaceSoFar]:
+        prompts = gpt2_client.prompts(streams, self._prompts)
         self.frame, self.words.value = None, ""  # or a race that fails would seem to have measured the one before
         self.lanes.children = [_lane(number, prompt, max_tokens) for number, prompt in enumerate(prompts, 1)]
-        so_far = RaceSoFar(model, gpt2_race.offsets(streams, offset_s), [], self._before)
-        racing = gpt2_client.race(self._kept.server.grpc_url, model, prompts, max_tokens, so_far.offsets_s)
+        so_far = RaceSoFar(model, gpt2_client.offsets(streams, offset_s), [], self._before)
+        racing = gpt2_client.race(server.grpc_url, model, prompts, max_tokens, so_far.offsets_s)
         with contextlib.closing(racing):
             for arrived in racing:
                 so_far.arrived.extend(arrived)
@@ -109,7 +107,7 @@ class RaceBoard(Dashboard):
 
 
 def board(
-    server: Server, models: tuple[str, ...] = repository.GPT2, prompts: Sequence[str] = gpt2_race.PROMPTS
+    server: Server, models: tuple[str, ...] = repository.GPT2, prompts: Sequence[str] = gpt2_client.PROMPTS
 ) -> RaceBoard:
     """Choose model, number of streams and their start offset: the prompts race, and every token is seen as it comes.
 

@@ -14,8 +14,7 @@ from inflight.engine.config import POLICIES
 from inflight.errors import CourseError
 from inflight.lessons.kv_cache import promised_blocks
 from inflight.lessons.kv_cache.charts import kv_blocks, kv_blocks_summary
-from inflight.notebook import session
-from inflight.notebook.boards import Runs, wide
+from inflight.notebook.boards import Runs
 from inflight.notebook.dashboard import Dashboard, Frame
 from inflight.triton import telemetry
 from inflight.triton.server import Server
@@ -37,11 +36,11 @@ def board(server: Server, requests: list[TimedRequest], log_path: str | Path) ->
     log_path : path
         The engine's iteration log.
     """
-    kept = session.keep(server)
-    runs = Runs(kept, log_path)
+    runs = Runs(log_path)
 
-    def work(policy: str, cache_tokens: int) -> Iterator[Frame]:
+    def work(server: Server, policy: str, cache_tokens: int) -> Iterator[Frame]:
         for so_far in runs.next(
+            server,
             f"{policy}, {cache_tokens:,} tokens",
             requests,
             batch_scheduler_policy=policy,
@@ -51,20 +50,13 @@ def board(server: Server, requests: list[TimedRequest], log_path: str | Path) ->
             idle = _idle_blocks(logs, requests)
             yield Frame(kv_blocks(logs, idle), kv_blocks_summary(logs, idle))
 
-    look = {"style": {"description_width": "19em"}, "layout": wide("42em")}
-    return Dashboard(
-        {
-            "policy": ipywidgets.Dropdown(
-                options=POLICIES, value="max_utilization", description="batch_scheduler_policy", **look
-            ),
-            "cache_tokens": ipywidgets.IntSlider(
-                1280, 1024, 4096, 128, description="max_tokens_in_paged_kv_cache", continuous_update=False, **look
-            ),
-        },
-        work,
-        kept=kept,
-        label="Policies: who holds which blocks",
-    )
+    controls = {
+        "policy": ipywidgets.Dropdown(options=POLICIES, value="max_utilization", description="batch_scheduler_policy"),
+        "cache_tokens": ipywidgets.IntSlider(
+            1280, 1024, 4096, 128, description="max_tokens_in_paged_kv_cache", continuous_update=False
+        ),
+    }
+    return Dashboard(controls, work, server, "Policies: who holds which blocks")
 
 
 def _idle_blocks(logs: dict[str, pd.DataFrame], requests: list[TimedRequest]) -> dict[str, pd.DataFrame]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import ipywidgets
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -12,7 +13,7 @@ from inflight.engine.scheduler import built_in
 from inflight.lessons.kv_cache import at_iteration
 from inflight.lessons.kv_cache.charts import POLICY
 from inflight.notebook.dashboard import Frame
-from inflight.notebook.explorable import MEASURED, Explorable, float_slider, int_slider
+from inflight.notebook.explorable import MEASURED, Explorable
 from inflight.notebook.palette import INK
 
 SIZES = 7  # caches on the axis, at each of which each policy is played
@@ -44,7 +45,8 @@ def replay(
         return Frame(at_iteration.replay(runs, promised, iteration, slots), summary)
 
     last = max(len(log) for log in runs.values())
-    return Explorable({"iteration": int_slider(iteration, 1, last, "iteration")}, draw, (), "Replay of a run")
+    slider = ipywidgets.IntSlider(iteration, 1, last, description="iteration")
+    return Explorable({"iteration": slider}, draw, "Replay of a run")
 
 
 def policies_on_paper(lengths: list[tuple[int, int]], build: BuildConfig, most_tokens: int = 2560) -> Explorable:
@@ -104,12 +106,13 @@ def policies_on_paper(lengths: list[tuple[int, int]], build: BuildConfig, most_t
 
     return Explorable(
         {
-            "cache_tokens": int_slider(least, least, most_tokens, "KV cache (tokens)", 4 * block),
-            "slots": int_slider(build.max_batch_size, 2, 2 * build.max_batch_size, "slots (max_batch_size)"),
-            "used": float_slider(1.0, 0.1, 1.0, "used of max_tokens", 0.1),
+            "cache_tokens": ipywidgets.IntSlider(least, least, most_tokens, 4 * block, description="KV cache (tokens)"),
+            "slots": ipywidgets.IntSlider(
+                build.max_batch_size, 2, 2 * build.max_batch_size, description="slots (max_batch_size)"
+            ),
+            "used": ipywidgets.FloatSlider(1.0, min=0.1, max=1.0, step=0.1, description="used of max_tokens"),
         },
         draw,
-        ("policy", "cache", "iterations"),
         "Policies on paper",
     )
 

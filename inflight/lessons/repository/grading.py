@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import numpy as np
+from tritonclient.grpc import InferResult
 from tritonclient.grpc.model_config_pb2 import TYPE_STRING, DataType, ModelConfig
 
 from inflight.checkpoint import load_tokenizer
@@ -57,7 +58,7 @@ def _changed_code(repo: Path, but: Collection[str] = ()) -> str:
     return ""
 
 
-def _ask(connection: client.Connection, prompt: str, most: int) -> client.Reply:
+def _ask(connection: client.Connection, prompt: str, most: int) -> InferResult:
     arrays = {"text_input": client.text(prompt), "max_tokens": np.array([[most]], np.int32)}
     return connection.infer("ensemble", arrays, ANSWER_S)
 
@@ -139,8 +140,8 @@ def _answered_masked(connection: client.Connection, prompts: list[tuple[str, str
     )
 
 
-def _text(reply: client.Reply) -> str:
-    return reply.tensor("text_output").reshape(-1)[0].decode("utf-8", "replace")
+def _text(reply: InferResult) -> str:
+    return reply.as_numpy("text_output").reshape(-1)[0].decode("utf-8", "replace")
 
 
 def _rows_masked(connection: client.Connection, choose: random.Random) -> Finding:
@@ -151,7 +152,7 @@ def _rows_masked(connection: client.Connection, choose: random.Random) -> Findin
         reply = connection.infer(MASK, {"TEXT": client.text(*texts)}, ANSWER_S)
     except CourseError as error:
         return f"Asked for {len(texts)} rows in one request, mask says: {error}"
-    said = [[text.decode("utf-8", "replace") for text in row] for row in reply.tensor("MASKED").tolist()]
+    said = [[text.decode("utf-8", "replace") for text in row] for row in reply.as_numpy("MASKED").tolist()]
     return None if said == wanted else f"A request has the {len(texts)} rows {texts}, and MASKED is {said}."
 
 

@@ -137,6 +137,6 @@ def _outcome(server: Server, reply: Reply) -> dict:
         raise CourseError(
             f"The server at {server.grpc_url} went away before the last answer. Start it again."
         ) from reply.error
-    values = {name: reply.tensor(name).item() for name in OUTPUTS}
+    values = {name: reply.result.as_numpy(name).item() for name in OUTPUTS}
     texts = {name: value.decode("utf-8") for name, value in values.items() if isinstance(value, bytes)}
     return {"outcome": "answered", "message": "", **values, **texts}

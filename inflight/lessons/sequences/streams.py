@@ -68,7 +68,7 @@ def ask(
             if reply.error is not None:
                 rows.append((number, "", str(reply.error)))
             elif not reply.is_empty:
-                rows.append((number, reply.tensor("word").item().decode("utf-8"), ""))
+                rows.append((number, reply.result.as_numpy("word").item().decode("utf-8"), ""))
                 counts[number] += 1
             if reply.error is not None or reply.is_final or counts[number] == leave_after.get(number):
                 under_way.discard(number)

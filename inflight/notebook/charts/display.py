@@ -12,7 +12,6 @@ from IPython.display import HTML, display
 
 from inflight import machine
 from inflight.errors import CourseError
-from inflight.notebook import linked_marks
 from inflight.notebook.palette import DECODE, FONT, GRID, HEIGHT, INK, MARGIN, PREFILL, REQUEST, WASTE, WASTE_TEXT
 
 NARROWEST_PX = 440  # the least that a notebook gives an output: JupyterLab with its sidebar, on a laptop at 150 %
@@ -152,7 +151,6 @@ def show(fig: go.Figure, alt: str) -> None:
         raise CourseError(f"show() got alt={alt!r}; say in a sentence what the picture shows, with its figures.")
     device = _device(fig)
     in_words = f"{alt} Measured on {device}." if device else alt
-    linked_marks.link()
     display({PLOTLY_MIME: in_course_look(fig), "text/plain": in_words}, raw=True)
 
 

@@ -1,7 +1,7 @@
 """What a mark says when it is pointed at, and whose it is.
 
 A mark's text is a line of words and units: "request 7 · 5 blocks · from iteration 120 on". A mark that belongs to
-somebody, a request or a stream, names it: `linked_marks` lets all of theirs stand out together, in every panel.
+somebody, a request or a stream, names it, by the same name in every panel.
 """
 
 from collections.abc import Iterable

@@ -15,7 +15,6 @@ from inflight.notebook.grading.finding import NOT_YET, Finding, Measured, hint, 
 
 SEED = "INFLIGHT_SEED"  # the environment's: the same hidden cases again
 MOST_KEPT = 300  # characters of a hint, in the learner's record
-LONG_S = 2.0  # from then on a check says what it does
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,7 @@ def check(exercise: str, answer: object) -> Result:
     CourseError
         Only with COURSE_STRICT=1: the answer is not right.
     """
-    with progress.wait(f"Exercise {exercise} is checked", after_s=LONG_S):
+    with progress.wait(f"Exercise {exercise} is checked"):
         result = Result(exercise, NOT_YET) if untouched(answer) else _grade(exercise, answer)
     if result.status != NOT_YET:
         figures = [

@@ -56,9 +56,8 @@ def served(repo: Path, replaced: Collection[str] = PIPELINE) -> Iterator[client.
         config = repository.read_config(copy / ENGINE / repository.CONFIG)
         config.model_transaction_policy.decoupled = False
         repository.write_config(config, copy / ENGINE / repository.CONFIG)
-        server = Server.by_hand(
-            [f"--model-repository={copy}", "--model-control-mode=explicit", "--disable-auto-complete-config"]
-        )
+        arguments = [f"--model-repository={copy}", "--model-control-mode=explicit", "--disable-auto-complete-config"]
+        server = Server(copy, arguments=arguments)  # what is wrong with it, Triton says
         try:
             progress.say("a Triton loads the repository")
             server.start()

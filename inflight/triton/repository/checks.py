@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight.errors import CourseError
 from inflight.triton.repository.ensembles import ensemble_problems
@@ -56,12 +56,6 @@ def _model_problems(repo: Path, name: str, config: ModelConfig) -> list[Problem]
         problems.append(
             Problem(str(versions[0]), "model.py", "The Python model is missing.", "Put its model.py there.")
         )
-    for kind, tensors in (("input", config.input), ("output", config.output)):
-        for tensor in tensors:
-            if tensor.data_type == DataType.TYPE_INVALID:
-                problems.append(
-                    Problem(file, f"{kind} {tensor.name}", "It has no data_type.", "Add one, such as TYPE_INT32.")
-                )
     if name in PARAMETERS:
         texts = {key: value.string_value for key, value in config.parameters.items()}
         problems += [Problem(file, p.field, p.message, p.fix) for p in parameter_problems(name, texts)]

@@ -79,29 +79,6 @@ def ensemble_problems(file: str, config: ModelConfig, configs: dict[str, ModelCo
         else:
             source, produced = available[tensor.name]
             problems += _fit_problems(file, f"output {tensor.name}", source, produced, tensor)
-    return problems or _loose_ends(file, config)  # a misspelt name would be reported twice
-
-
-def _loose_ends(file: str, config: ModelConfig) -> list[Problem]:
-    """Names that two tensors have, and tensors that nobody takes; Triton refuses both."""
-    steps, problems = config.ensemble_scheduling.step, []
-    taken = {shared for step in steps for shared in step.input_map.values()} | {tensor.name for tensor in config.output}
-    seen: set[str] = set()
-    made = [(f"input {tensor.name}", tensor.name) for tensor in config.input]
-    made += [
-        (f"ensemble_scheduling.step[{index}] ({step.model_name}).output_map", shared)
-        for index, step in enumerate(steps)
-        for shared in step.output_map.values()
-    ]
-    for field, name in made:
-        if name in seen:
-            problems.append(
-                Problem(file, field, f"{name!r} is already the name of another tensor.", "Give it one of its own.")
-            )
-        elif name not in taken:
-            fix = "Name it in a step's input_map or among the ensemble's outputs, or leave it out."
-            problems.append(Problem(file, field, f"No step and no output takes {name!r}.", fix))
-        seen.add(name)
     return problems
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from google.protobuf import text_encoding, text_format
-from google.protobuf.message import Message
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight import files
@@ -30,78 +28,29 @@ def parse(text: str, file: str = CONFIG) -> ModelConfig:
         With line and column of what is not right.
     """
     try:
-        config = text_format.Parse(text, ModelConfig())
+        return text_format.Parse(text, ModelConfig())
     except text_format.ParseError as error:
         reason = _parse_reason(str(error), text)
         raise CourseError(f"{file}: {_LONG_WORD.sub(lambda word: f'{word[0][:80]}…', reason)}") from None
     except (ValueError, TypeError, OverflowError, RecursionError) as error:  # protobuf's own, without a place
         raise CourseError(f"{file}: {str(error)[:200]}. Correct the value.") from None
-    if unknown := next(_unknown_numbers(config), None):
-        raise CourseError(f"{file}: {unknown}")
-    return config
-
-
-def _unknown_numbers(message: Message) -> Iterator[str]:
-    """What is wrong with each number that stands for a name, such as a data type, and is none: protobuf takes any."""
-    for field, value in message.ListFields():
-        if field.message_type and field.message_type.GetOptions().map_entry:
-            values = [entry for entry in value.values() if isinstance(entry, Message)]
-        else:
-            values = value if field.label == field.LABEL_REPEATED else [value]
-        for each in values:
-            if isinstance(each, Message):
-                yield from _unknown_numbers(each)
-            elif field.enum_type and each not in field.enum_type.values_by_number:
-                names = ", ".join(field.enum_type.values_by_name)
-                yield f"{field.name}: there is no {field.enum_type.name} {each}, only {names}. Correct this value."
 
 
 def _parse_reason(error: str, text: str) -> str:
-    """Protobuf's complaint, in a sentence that says what to do."""
-    place = re.match(r"(\d+):(\d+) : ", error)
-    where = f"line {place[1]}, column {place[2]}: " if place else ""
-    line = text.splitlines()[int(place[1]) - 1] if place and int(place[1]) <= len(text.splitlines()) else ""
-    field = re.search(r"(\w+)\s*:[\s\[]*$", line[: int(place[2]) - 1]) if place else None
-    where += f"{field[1]}: " if field else ""
-    variable = VARIABLE.search(line)
-    if variable:
-        return f"{where}the variable ${{{variable[1]}}} is not filled. Give it a value when assembling."
-    unknown = re.search(r'Message type "([\w.]+)" has no field named "(\w+)"', error)
-    if unknown:
-        return f"{where}{_unknown_field(*unknown.groups())}"
-    both = re.search(r'Field "(\w+)" is specified along with field "(\w+)"', error)
-    if both:
-        return f"{where}{both[1]} and {both[2]} exclude each other: only one of them can be chosen. Take one out."
-    value = re.search(r'Enum type "([\w.]+)" has no value named (\w+)', error)
-    if value:
-        names = ModelConfig.DESCRIPTOR.file.pool.FindEnumTypeByName(value[1]).values_by_name
-        return (
-            f"{where}there is no {value[1].rpartition('.')[2]} {value[2]}, only {', '.join(names)}. Correct this line."
-        )
-    reason = error.split(" : ", 1)[-1].splitlines()[0].strip(".'")
-    return f"{where}{reason.rpartition(chr(39) + ': ')[2]}. Correct this line."
-
-
-def _unknown_field(message: str, name: str) -> str:
-    """What to do about a field that a message of this type does not have."""
-    whole = ModelConfig.DESCRIPTOR
-    known = [field.name for field in whole.file.pool.FindMessageTypeByName(message).fields]
-    near = difflib.get_close_matches(name, known, 1)
-    if message == whole.full_name:
-        said = f"there is no field {name!r}."
-    else:
-        said = f"there is no field {name!r} inside of {_as_field(message)}, only {', '.join(known)}."
-    if near:
-        return f"{said} Did you mean {near[0]!r}?"
-    if message != whole.full_name and name in whole.fields_by_name:
-        return f"{said} Close the brace of what stands before it: {name!r} belongs to the whole config."
-    return said
-
-
-def _as_field(message: str) -> str:
-    """The name of the field that holds such a message: "inference.ModelInstanceGroup" -> "instance_group"."""
-    name = message.rpartition(".")[2].removeprefix("Model").removesuffix("Entry")  # of a map: ParametersEntry
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    """Protobuf's complaint, "line:column : what", in a sentence that says what to do."""
+    place, _, what = error.partition(" : ")
+    number, _, column = place.partition(":")
+    where = f"line {number}, column {column}: " if number.isdecimal() else ""
+    line = dict(enumerate(text.splitlines(), 1)).get(int(number)) if where else None
+    if line and (variable := VARIABLE.search(line)):
+        return f"{where}the variable {variable[0]} is not filled. Give it a value when assembling."
+    if unknown := re.search(r'Message type "([\w.]+)" has no field named "(\w+)"', error):
+        message, name = unknown.groups()
+        known = [field.name for field in ModelConfig.DESCRIPTOR.file.pool.FindMessageTypeByName(message).fields]
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known)}."
+        return f"{where}there is no field {name!r} here. {hint}"
+    return f"{where}{what.splitlines()[0].strip('.')}. Correct this line."
 
 
 def read_config(path: str | Path) -> ModelConfig:

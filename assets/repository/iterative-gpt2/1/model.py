@@ -95,5 +95,6 @@ class TritonPythonModel:
         """Slots and sequences, at Triton's /metrics; each figure that is sent takes a message to the server."""
         sequences = len(self.house.states)
         state = {"used": self.model.num_used_slots, "max": self.model.num_slots, "sequences": sequences}
-        if state != self.shown and self.gauges.show(GAUGES, state):
+        if state != self.shown:
+            self.gauges.show(GAUGES, state)
             self.shown = state

@@ -21,7 +21,6 @@ class TritonPythonModel:
 
     def initialize(self, args):
         self.parameters = python_model.parameters(args)
-        python_model.note_tokenizer_type(self.parameters)
         self.tokenizer = load_tokenizer(self.parameters["tokenizer_dir"])
         self.canceller = EngineCanceller()
 

@@ -15,7 +15,6 @@ class TritonPythonModel:
         self.parameters = python_model.parameters(args)
         self.output_types = python_model.output_types(args)
         self.foreign = contracts.foreign("preprocessing")
-        python_model.note_tokenizer_type(self.parameters)
         self.tokenizer = load_tokenizer(self.parameters["tokenizer_dir"])
         if self.parameters["apply_chat_template"]:
             self.tokenizer.chat("Hello")  # a template that cannot be used is found now, and its process is there
