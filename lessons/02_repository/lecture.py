@@ -614,7 +614,5 @@ print(crossed.score("neither"))
 # first workshops. The table has what differs: a client has to send, and to expect, what its column says.
 
 # %%
-charts.table(pd.DataFrame(repository.contract_differences()))
-
-# %% tags=["nbval-ignore-output"]
 session.running()  # both servers end with the notebook's kernel
+charts.table(pd.DataFrame(repository.contract_differences()))
