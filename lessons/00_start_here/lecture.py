@@ -18,8 +18,10 @@
 # late.
 #
 # **To begin in the middle,** for example after a break, select the cell where you want to go on and choose *Run → Run All
-# Above Selected Cell*. In later lessons a few lines are yours: they read `...`, under a comment `# your line`, and the
-# answer is folded below the cell. Fill these in first, because the run stops at a line that is still blank.
+# Above Selected Cell*.
+#
+# **In later lessons a few lines are yours,** under a comment `# your line:`. Delete the line, write it yourself, and
+# compare it with the one folded below the cell.
 #
 # {navigation}
 

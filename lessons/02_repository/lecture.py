@@ -8,7 +8,8 @@
 # - **repair** a repository that does not load.
 #
 # You need a little Python, and the engine of lesson 01; it is built here if it is not there yet. The
-# [glossary](00_start_here.ipynb#Glossary) explains terms that are new to you.
+# [glossary](00_start_here.ipynb#Glossary) explains terms that are new to you. Lines under `# your line:` are for you:
+# delete the line, write it yourself, and compare it with the one folded below.
 #
 # {navigation}
 
@@ -371,7 +372,7 @@ print(f"{answer.text!r} after {answer.latency_s * 1000:.0f} ms")
 assert all(row.state == "READY" for row in server.models())
 
 # %% [markdown]
-# How many inputs has the ensemble of an LLM? Read its config. `required` is your line: the names of the inputs that a
+# How many inputs does the ensemble of an LLM have? Read its config. `required` is your line: the names of the inputs that a
 # client must send. An input's `optional` is True or False.
 
 # %%
