@@ -14,8 +14,7 @@ the learner; inside a cell, what stands between these two lines is replaced by i
 
 What `%%writefile` writes may stand in the script as comments: a `config.pbtxt` is no Python.
 
-What a lesson is called, asks and takes is written in from `lessons/syllabus.toml`: `tools.titles`. Commands of
-TensorRT-LLM are written in from the table of the package, and so is `assets/lab-gpu`: `tools.lab_gpu`.
+What a lesson is called, asks and takes is written in from `lessons/syllabus.toml`: `tools.titles`.
 """
 
 import copy
@@ -34,7 +33,7 @@ from inflight.errors import CourseError
 from inflight.notebook import sections
 from inflight.notebook.execution import WIDGET_MIME, execute, select
 from inflight.notebook.progress import is_progress
-from tools import homes, instructor, lab_gpu, pictures, titles
+from tools import homes, instructor, pictures, titles
 
 ROOT = Path(__file__).resolve().parent.parent
 # Each kind of notebook, by the folder it goes to: the script it is made from.
@@ -62,7 +61,6 @@ def build(root: Path, lessons: list[str] | None = None, keep_outputs: bool = Fal
         No such lesson, a lesson that the syllabus does not name, a marker out of place, a cell that fails, with
         `keep_outputs` code cells that came or went, or no Chromium for the pictures: then everything else is done.
     """
-    lab_gpu.write(root)
     written: dict[Path, NotebookNode] = {}
     try:
         for folder, kind in _all(root, lessons):
@@ -98,7 +96,7 @@ def source(folder: Path, kind: str) -> NotebookNode:
         if cell.cell_type == "code":
             cell.source = REGION.sub(_for_learner if kind == "labs" else _for_teacher, cell.source)
         else:
-            cell.source = lab_gpu.filled(titles.filled(cell.source, values), folder.parent.parent)
+            cell.source = titles.filled(cell.source, values)
         if marker := MARKER.search(cell.source):
             raise CourseError(
                 f"{folder / SCRIPTS[kind]}: `{marker[0].strip()}` is out of place; BEGIN SOLUTION and END SOLUTION "
@@ -119,7 +117,7 @@ def check(root: Path) -> list[str]:
     CourseError
         There is no lesson, a marker is out of place, or the syllabus does not name a lesson.
     """
-    found = lab_gpu.problems(root)
+    found = []
     if titles.readme(root) != (root / "README.md").read_text(encoding="utf-8"):
         found.append("README.md: its table of lessons differs from lessons/syllabus.toml; run `make notebooks`")
     expected = {root / kind / titles.file_name(kind, folder.name): (folder, kind) for folder, kind in _all(root)}

@@ -150,15 +150,24 @@ class ChatTokenizer:
         self.has_template = bool(template)
         self._template = ChatTemplate(template, special) if template else None
 
-    def chat(self, text: str) -> str:
-        """`text` as one user turn, followed by the opening of the assistant's. Unchanged if there is no template.
+    def chat(self, said: str | list[dict[str, str]]) -> str:
+        """A chat as the model reads it, up to the opening of the assistant's next turn.
+
+        Parameters
+        ----------
+        said : str or list of dict
+            One user turn, which is unchanged if there is no template; or messages, each with `role` and `content`.
 
         Raises
         ------
         CourseError
             The template has a fault.
         """
-        return text if self._template is None else self._template.render([{"role": "user", "content": text}])
+        if isinstance(said, str):
+            return said if self._template is None else self._template.render([{"role": "user", "content": said}])
+        if self._template is None:
+            raise CourseError("This model has no chat template: give one text.")
+        return self._template.render(said)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         with _library_errors("The text cannot be cut into tokens", AGAIN):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
+import secrets
 import sys
 import time
 from pathlib import Path
@@ -234,6 +236,10 @@ def serve(
             "run code as you.",
         ),
     ] = False,
+    openai_port: Annotated[
+        int | None,
+        typer.Option(help="Speak OpenAI's protocol there, too. Sets decoupled_mode: unary clients are then refused."),
+    ] = None,
     image: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run a model repository on 127.0.0.1 until Ctrl-C. One that dies is started again, three times in ten minutes.
@@ -252,7 +258,9 @@ def serve(
             "A repository that exists is served as it is: leave out --engine-dir, --set, --contract, --with-bls and "
             "--with-llama-python, or the repository."
         )
-    with TemporaryDirectory(prefix="inflight-serve-") as scratch:
+    if openai_port is not None:
+        values = [*(values or []), "decoupled_mode=true"] if repo is None else values
+    with TemporaryDirectory(prefix="inflight-serve-") as scratch, contextlib.ExitStack() as open_doors:
         repo = repo or _assemble(
             Path(scratch) / "repository", engine_dir, values, with_llama_python, contract or NEWEST_CONTRACT, with_bls
         )
@@ -265,6 +273,10 @@ def serve(
             open_control=open_control,
         ) as server:
             addresses = f"HTTP     {server.http_url}\ngRPC     {server.grpc_url}\nmetrics  {server.metrics_url}\n"
+            if openai_port is not None:
+                key = secrets.token_urlsafe(24) if server.private else None
+                door = open_doors.enter_context(triton.Door(server, openai_port, key))
+                addresses += f"OpenAI   {door.url}{f'  key: {key}' if key else ''}\n"
             terminal.keep_serving(server, f"{addresses}{_who_may(server)}\nCtrl-C stops the server.")
 
 

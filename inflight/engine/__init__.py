@@ -9,7 +9,6 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules=["trtllm_commands"],
     submod_attrs={
         "config": [
             "BATCHING_TYPES",

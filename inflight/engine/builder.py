@@ -20,13 +20,11 @@ from inflight import cache, files, machine, tiers
 from inflight.cache import made_once
 from inflight.checkpoint import tokenizer, weights
 from inflight.checkpoint.sources import Checkpoint
-from inflight.engine import trtllm_commands
 from inflight.engine.config import BuildConfig
 from inflight.engine.folder import CONFIG_FILE, engine_version, read
 from inflight.errors import CourseError
 
 FOLDER_FORMAT = 5  # of the engines in the cache: a change of what a build writes gives them another name
-COMMANDS_FILE = "BUILD_WITH_TENSORRT_LLM.md"
 
 
 def cpu_has_bfloat16() -> bool:
@@ -105,8 +103,6 @@ def build(
             raise CourseError(
                 f"The checkpoint {checkpoint.path} cannot be read ({reason[:300]}). Give another one, or get it again."
             ) from error
-        resolved = dataclasses.replace(config, quant_algo=pretrained["quantization"]["quant_algo"])
-        (aside / COMMANDS_FILE).write_text(trtllm_commands.as_markdown(resolved, "llama"), encoding="utf-8")
         content = {
             "version": engine_version(tier),
             "tier": tier,

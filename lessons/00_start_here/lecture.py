@@ -229,15 +229,14 @@ playground
 #
 # | step | here | with TensorRT-LLM |
 # |---|---|---|
-# | get the server | comes with the course | `{{name.image}}` |
-# | start it | `Server(repo).start()` | `{{line.launch}}` |
-# | engine of `tensorrt_llm` | OpenVINO on the CPU | TensorRT-LLM {{name.tensorrt_llm}} on the GPU |
-# | ask, text in and out | `client.ask(…)` | `{{line.text_client}}` |
+# | get the server | comes with the course | `nvcr.io/nvidia/tritonserver:25.04-trtllm-python-py3` |
+# | start it | `Server(repo).start()` | `launch_triton_server.py --model_repo /lab/repo` |
+# | engine of `tensorrt_llm` | OpenVINO on the CPU | TensorRT-LLM 0.18 on the GPU |
 # | ask by HTTP | `…/ensemble/generate_stream` | the same |
 #
-# `assets/lab-gpu/lab.sh` goes the whole way in small steps, and each lesson shows and explains its own; names such as
-# `$REPO` are the script's. Whoever prepares the machine begins with [its page](../assets/lab-gpu/README.md), which also
-# says what of it was tried.
+# That container is one of the last that have engines: TensorRT-LLM removed them in July 2026 and loads Hugging Face
+# folders since. Whoever prepares a machine begins with [its page](../assets/lab-gpu/README.md): both forms, command by command, and a map
+# of where each thing of this course lives today.
 #
 # What would differ in the picture: prefill and iterations are shorter, so that preprocessing, postprocessing and the
 # way between them take a larger share.

@@ -481,16 +481,11 @@ knobs
 # %% [markdown]
 # ## On the lab GPU
 #
-# `{{name.image}}` holds what builds engines and what serves them: TensorRT-LLM {{name.tensorrt_llm}}. {{name.tried}}
-# Why this image, models, several GPUs: the [page for instructors](../assets/lab-gpu/README.md).
-#
-# | In `assets/lab-gpu` | What it does |
-# |---|---|
-# | `./lab.sh fetch` | gets a model that nobody has to ask for, TinyLlama |
-# | `./lab.sh start && ./lab.sh check` | starts a container in which nothing runs yet; looks around in it |
-# | `./lab.sh convert` | decides the precision: `{{line.convert}}` |
-# | `PRECISION=int4 ./lab.sh convert` | W4A16: `{{line.convert_weight_only}}` |
-# | `./lab.sh build` | decides the limits: `{{line.build}}` |
+# TensorRT-LLM had engines until July 2026. Up to the containers of that month two programs made one:
+# `convert_checkpoint.py` decided the precision (`--use_weight_only --weight_only_precision int4` is W4A16), and
+# `trtllm-build` the limits (`--max_batch_size`, `--max_seq_len`, `--max_num_tokens`). Since then its PyTorch backend
+# loads a Hugging Face folder, and the limits are keys of a `model.yaml`; in vLLM they are `--max-num-seqs`,
+# `--max-model-len` and `--max-num-batched-tokens`. [The page for a lab GPU](../assets/lab-gpu/README.md) has both ways, command by command.
 #
 # Memory is divided otherwise than here. Activations are part of the engine, and the KV cache is a share
 # (`kv_cache_free_gpu_mem_fraction`) of what is free beside them: on a GPU, larger limits leave a smaller cache.
@@ -503,7 +498,7 @@ from inflight.notebook import catch_up
 
 catch_up("01", "On the lab GPU")
 
-flags = pd.DataFrame(engine.trtllm_commands.flags())
+flags = lesson.build_flags()
 forced = flags[flags["0.5: build.py"] == "--use_inflight_batching"]
 assert list(forced["0.18: convert_checkpoint.py, trtllm-build"]) == ["no flag"]
 charts.table(flags)

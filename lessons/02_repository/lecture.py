@@ -484,17 +484,18 @@ assert all(row.state == "READY" for row in server.models())
 #
 # ## On the lab GPU
 #
-# The same repository with TensorRT-LLM {{name.tensorrt_llm}}. {{name.tried}}
+# Up to the containers of July 2026 TensorRT-LLM's repository was the same four models, made from templates that came
+# with each release; what to know of them is on [the page for a lab GPU](../assets/lab-gpu/README.md). Since then there is one Python model,
+# `llmapi`, whose engine's options stand in a `model.yaml` and no longer in `config.pbtxt`.
 #
-# | Step | Here | There |
+# | Step | Here | There, with engines |
 # |---|---|---|
 # | take the templates | `assemble("repo", engine)` | copy `all_models/inflight_batcher_llm`, from the container and no other place |
-# | fill them | in the same call | `{{line.fill}}`, once a file |
+# | fill them | in the same call | `fill_template.py -i …/config.pbtxt triton_max_batch_size:8,…`, once a file |
 # | look for what was forgotten | `repository.check("repo")` | `grep` for `${` outside quotes |
-# | start | `Server("repo").start()` | `{{line.launch}}` |
+# | start | `Server("repo").start()` | `launch_triton_server.py --model_repo /lab/repo` |
 #
-# All but the last is `lab.sh fill`; what to know about each release's templates is in
-# [assets/lab-gpu](../assets/lab-gpu/README.md#filling-by-lesson). Triton's own pages:
+# Triton's own pages:
 # [model repository](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/model_repository.html),
 # [model configuration](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/model_configuration.html),
 # [ensembles](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/ensemble_models.html).

@@ -476,25 +476,23 @@ board
 #
 # The parameter and its values are TensorRT-LLM's own, and one engine serves both. What differs is the age of the
 # software: static batching was [removed in TensorRT-LLM 0.20](https://github.com/NVIDIA/TensorRT-LLM/releases), so this
-# lesson needs a container up to {{name.last_with_v1}}; the course's is {{name.version}}.
-#
-# {{name.tried}}
+# lesson needs a container up to 25.05; `scheduler_config: {capacity_scheduler_policy: STATIC_BATCH}` is its heir.
 #
 # | Step | Here | With TensorRT-LLM |
 # |---|---|---|
-# | Static | `assemble(…, batching_strategy="V1")` | `lab.sh fill V1 guaranteed_no_evict False 50000` |
-# | In flight | `gpt_model_type="inflight_fused_batching"` | `lab.sh fill inflight_fused_batching guaranteed_no_evict False` |
+# | Static | `assemble(…, batching_strategy="V1")` | `batching_strategy:V1` when filling |
+# | In flight | `gpt_model_type="inflight_fused_batching"` | `batching_strategy:inflight_fused_batching` |
 # | Names | `V1`, `inflight_batching`, `inflight_fused_batching` | the same; the last two are one since 0.10 |
-# | Slots | `max_batch_size` of the engine | the same: `SLOTS=8 lab.sh build` |
-# | Switch | `server.load("tensorrt_llm")` | `lab.sh stop`, fill, `lab.sh launch` |
-# | Send a trace | `inflight bench load --dataset FILE` | `lab.sh measure` |
-# | See it work | the iteration log | `lab.sh iterations` |
+# | Slots | `max_batch_size` of the engine | the same, when building |
+# | Switch | `server.load("tensorrt_llm")` | stop, fill, launch |
+# | Send a trace | `inflight bench load --dataset FILE` | the same command |
+# | See it work | the iteration log | a line of JSON an iteration in the verbose log |
 #
 # - The 50,000 are microseconds for which Triton gathers requests, so that they reach the engine together. Without them
 #   the first static batch is a single request, as here.
 # - All requests of a static batch need the same `end_id`, `pad_id`, `beam_width` and set of optional fields; otherwise
 #   all of them get an error.
-# - A line of `lab.sh iterations` is one iteration in flight, but one whole batch with `V1`.
+# - A line of that log is one iteration in flight, but one whole batch with `V1`.
 #
 # The course's own engine on a GPU, as it was recorded, beside the gain that you measured:
 

@@ -567,18 +567,18 @@ assert reused == by_hand
 #
 # The keys are TensorRT-LLM's own, in the same `tensorrt_llm/config.pbtxt`, and lesson 01's engine serves both policies.
 #
-# {{name.tried}}
+# Every command is on [the page for a lab GPU](../assets/lab-gpu/README.md).
 #
-# | Step | Here | With TensorRT-LLM |
-# |---|---|---|
-# | No pauses | `guaranteed_no_evict` | `lab.sh fill inflight_fused_batching guaranteed_no_evict True` |
-# | Pauses | `max_utilization`, 1,024 tokens of cache | <code>lab.sh fill inflight_fused_batching max_utilization True 0 enable_chunked_<wbr>context:True max_tokens_in_<wbr>paged_kv_cache:4096</code> |
-# | Size of the cache | <code>max_tokens_in_<wbr>paged_kv_cache</code>, or <code>kv_cache_free_<wbr>gpu_mem_fraction</code> of the host's memory; the smaller wins | the same keys; the fraction is of the GPU memory that is free once the engine is loaded |
-# | Reuse, chunked context | one key each | `lab.sh fill … enable_kv_cache_reuse:True enable_chunked_context:True`, and an engine built with `--use_paged_context_fmha enable`, as `lab.sh build` does |
-# | Tokens an iteration | <code>BuildConfig(<wbr>max_num_tokens=256)</code> | `MAX_NUM_TOKENS=256 lab.sh build` |
-# | Block | 32 tokens, fixed by the kernel | `--tokens_per_block` when building, 64 unless one says otherwise; `lab.sh build` says 32 |
-# | See it | iteration log; `paused_requests`, `waiting`, `reused` in `/metrics` | `lab.sh iterations`; the same labels in `/metrics`, of which two mean something else |
-# | A scheduler of your own | `scheduler_path` (see the lab) | none: TensorRT-LLM has the two policies |
+# | Step | Here | TensorRT-LLM, with engines | vLLM |
+# |---|---|---|---|
+# | No pauses | `guaranteed_no_evict` | the same | none: it always preempts |
+# | Pauses | `max_utilization` | the same | always, by recomputation |
+# | Size of the cache | <code>max_tokens_in_<wbr>paged_kv_cache</code>, or <code>kv_cache_free_<wbr>gpu_mem_fraction</code>; the smaller wins | the same keys; the fraction is of the GPU memory that is free once the engine is loaded | `--gpu-memory-utilization` |
+# | Reuse, chunked context | one key each | `enable_kv_cache_reuse`, `enable_chunked_context`, and an engine built with `--use_paged_context_fmha enable` | prefix caching and chunked prefill, both on by default |
+# | Tokens an iteration | <code>BuildConfig(<wbr>max_num_tokens=256)</code> | `--max_num_tokens` when building | `--max-num-batched-tokens` |
+# | Block | 32 tokens, fixed by the kernel | `--tokens_per_block` when building | `--block-size` |
+# | See it | iteration log; `paused_requests`, `waiting`, `reused` in `/metrics` | the verbose log; the same labels in `/metrics`, of which two mean something else | `/metrics` |
+# | A scheduler of your own | `scheduler_path` (see the lab) | none: it has the two policies | `--scheduler-cls` |
 #
 # What to know there:
 #

@@ -622,22 +622,16 @@ charts.table(report[columns].fillna(""))
 # %% [markdown]
 # ## On the lab GPU
 #
-# Files and fields are the same. The container's launcher cannot load a model again; a plain `tritonserver` can:
-#
-# ```bash
-# {{function.serve}}
-# {{line.load_batch_cost}}
-# ```
-#
-# {{name.tried}}
+# Files and fields are the same. The container's launcher cannot load a model again; a plain
+# `tritonserver --model-control-mode=explicit --load-model=*` can. [Its page](../assets/lab-gpu/README.md) says how to get there.
 #
 # | Step | Here | With the container and a GPU |
 # |---|---|---|
 # | Instances | `instance_group [ { count: 2 kind: KIND_CPU } ]` | `kind: KIND_GPU`, and `gpus: [ 0 ]` |
-# | Load one model again | `server.load("batch-cost")` | as above, on a server started by `lab.sh serve` |
+# | Load one model again | `server.load("batch-cost")` | `curl -X POST localhost:8000/v2/repository/models/batch-cost/load` |
 # | Batching library | <code>custom_batching.<wbr>build(…)</code> | `cc -shared -fPIC -o batchstrategy.so volume.c` |
-# | Statistics | <code>telemetry.<wbr>statistics(…)</code> | `{{line.statistics}}` |
-# | Performance Analyzer | the one in the tritonclient wheel | `perf_analyzer` in `{{name.client_image}}` |
+# | Statistics | <code>telemetry.<wbr>statistics(…)</code> | `curl -s localhost:8000/v2/models/batch-cost/stats` |
+# | Performance Analyzer | the one in the tritonclient wheel | `perf_analyzer` in `nvcr.io/nvidia/tritonserver:25.04-py3-sdk` |
 # | Model Analyzer | <code>model_analyzer.<wbr>search(…)</code> | `model-analyzer profile` in the same container |
 
 # %% [markdown]

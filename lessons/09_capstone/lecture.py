@@ -408,8 +408,6 @@ charts.table(pd.DataFrame(rows, columns=["metric", "label", "now"]), decimals=2)
 #
 # The brief scales itself: `service.pace` comes out far below 1 there, and the load is as many times higher.
 #
-# {{name.tried}}
-#
 # | Step | Here | With TensorRT-LLM |
 # |---|---|---|
 # | Bytes a token of cache | `kv_cache_quant_algo="INT8"` | a checkpoint quantized with `--kv_cache_dtype int8` or `fp8` |

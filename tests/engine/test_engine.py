@@ -93,7 +93,6 @@ def test_files_of_an_engine(small_engine):
         "openvino_model.bin",
         "tokenizer.json",
         "tokenizer_config.json",
-        "BUILD_WITH_TENSORRT_LLM.md",
     }
     assert sorted(path.name for path in small_engine.parent.iterdir()) == ["engine"]  # nothing beside it
 

@@ -1,9 +1,5 @@
 """The contract of TensorRT-LLM 0.5: the clients of its time and of the first workshops, against `--contract 0.5`."""
 
-import json
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -163,18 +159,3 @@ def test_the_courses_client_fits_its_requests_to_the_older_contract(whole, strea
         assert streamed.text == answers[model] and len(streamed.pieces) > 1
         with_words = client.stream(PROMPT, LENGTH, stop_words=[""], bad_words=[""]).read()
         assert with_words.text == answers[model]
-
-
-@pytest.mark.slow
-def test_the_command_line_asks_and_measures(whole, engine_dir, answers, tmp_path):
-    def inflight(*words):
-        command = [sys.executable, "-m", "inflight", *map(str, words)]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-    asked = inflight("ask", PROMPT, "--max-tokens", LENGTH, "--url", whole.http_url)
-    assert asked == PROMPT + answers["ensemble"] + "\n"
-    records = [{"input": "one " * words, "instruction": "Go on:", "output": "a b c"} for words in (3, 5)]
-    (tmp_path / "dataset.json").write_text(json.dumps(records))
-    options = ["--engine-dir", engine_dir, "--warm-up", "1", "--json", "--dataset", tmp_path / "dataset.json"]
-    measured = json.loads(inflight("bench", "load", "--url", whole.grpc_url, *options))
-    assert measured["settings"]["requests"] == 2

@@ -64,10 +64,6 @@ def test_each_sample_is_a_row_with_its_model_its_own_label_and_its_kind():
     ]
 
 
-def test_a_page_without_samples_gives_an_empty_table_with_the_same_columns():
-    assert metrics("").empty and list(metrics("").columns) == COLUMNS
-
-
 @pytest.fixture
 def metrics_url():
     """A page whose active requests count up from 0, one a reading."""
@@ -118,11 +114,6 @@ def test_the_log_has_a_row_an_iteration_and_the_fields_of_the_executor(tmp_path)
 def test_a_line_that_is_still_being_written_is_left_out(tmp_path):
     (tmp_path / "log").write_text(log_line() + log_line(iteration=2)[:40])
     assert iterations(tmp_path / "log")["iteration"].tolist() == [1]
-
-
-def test_an_engine_that_has_done_nothing_gives_an_empty_table(tmp_path):
-    (tmp_path / "log").touch()
-    assert iterations(tmp_path / "log").empty
 
 
 def test_a_missing_log_and_a_file_that_is_no_log_are_refused(tmp_path):

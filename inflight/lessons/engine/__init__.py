@@ -8,5 +8,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "build_options": ["BuildOptions"],
         "charts": ["builds", "builds_summary", "engine_bytes", "engine_bytes_summary", "layer", "layer_summary"],
         "explorables": ["memory"],
+        "flags": ["build_flags"],
     },
 )
