@@ -95,8 +95,6 @@ with progress.wait("The server starts and loads its models"):
 print("READY:", *sorted(model.name for model in server.models()))
 
 # %% [markdown]
-# `start` runs the `tritonserver` that you started by hand in lesson 02, and waits until every model is ready.
-#
 # ## A whole answer, by hand
 #
 # `tritonclient` is NVIDIA's client library. A request is a list of tensors, each with a name, a datatype and a shape. You
@@ -140,8 +138,6 @@ print("The same text:", reply["text_output"] == whole_text)
 assert reply["text_output"] == whole_text and "Paris" in whole_text
 
 # %% [markdown]
-# Both times you waited for all of it.
-#
 # ## A streamed answer, by hand
 #
 # A model that may send several responses to one request is called [decoupled](00_start_here.ipynb#Decoupled), and its
@@ -213,6 +209,8 @@ def stream_by_hand(prompt, max_tokens, *options):
 
 # %% [markdown]
 # Ask twice. A `|` marks the end of each piece, which is one token.
+#
+# One line is yours: the ITL of an answer, from its arrival times `times_s`.
 
 # %% tags=["nbval-ignore-output"]
 for attempt in ("first", "second"):
@@ -220,11 +218,19 @@ for attempt in ("first", "second"):
     for piece, after_s in stream_by_hand("What is a prime number?", 24):
         print(piece, end="|", flush=True)
         times_s.append(after_s)
-    print(f"\nThe {attempt} request: TTFT {times_s[0] * 1000:.0f} ms\n")
-assert times_s == sorted(times_s)
+    # your line: the median time from one token to the next, in milliseconds
+    itl_ms = 1000 * statistics.median(np.diff(times_s))
+    print(f"\n{attempt}: TTFT {1000 * times_s[0]:.0f} ms, ITL {itl_ms:.1f} ms,", end="")
+    print(f" end-to-end {1000 * times_s[-1]:.0f} ms\n")
+assert 0 < itl_ms < 1000 * times_s[-1]
 
 # %% [markdown]
-# Is the first token of the first request slow? The engine's log says where that time went. These are the iterations that
+# <details><summary>The line</summary>
+#
+# <code>itl_ms = 1000 * statistics.median(np.diff(times_s))</code>
+# </details>
+#
+# Same prompt, and the TTFT of the first request is long? The engine's log says why. These are the iterations that
 # computed the two prompts:
 
 # %% tags=["nbval-ignore-output"]
@@ -236,27 +242,12 @@ assert prompts["context_tokens"].nunique() == 1  # the same prompt
 prompts[["context_tokens", "iteration_ms"]].round(1)
 
 # %% [markdown]
-# Same prompt, same number of tokens. But the engine had just been loaded, and a first iteration also does what is done
-# only once, such as allocating memory and preparing kernels. That is why services send *warm-up* requests before they
-# take traffic (vLLM does so before it reports ready), and why benchmarks throw the first requests away.
+# The engine had just been loaded, and a first iteration also does what is done only once, such as allocating memory and
+# preparing kernels. That is why services send *warm-up* requests before they take traffic (vLLM does so before it reports
+# ready), and why benchmarks leave the first requests out.
 #
-# `times_s` has the arrival times of the second answer. What was its ITL?
-
-# %% tags=["nbval-ignore-output"]
-# your line: the median time from one token to the next, in milliseconds
-itl_ms = 1000 * statistics.median(np.diff(times_s))
-print(f"ITL {itl_ms:.1f} ms, end-to-end latency {1000 * times_s[-1]:.0f} ms")
-assert 0 < itl_ms < 1000 * times_s[-1]
-
-# %% [markdown]
-# <details><summary>The line</summary>
-#
-# <code>itl_ms = 1000 * statistics.median(np.diff(times_s))</code>
-# </details>
-#
-# From here on, the course's `Client` does this. It takes `infer` or a stream, whichever the model's config asks for. It
-# makes the tensors from keyword arguments, and knows every option's type. It turns the errors of three libraries into
-# one sentence. What that costs is not much:
+# From here on, the course's `Client` does this. It takes `infer` or a stream, whichever the model's config asks for,
+# makes the tensors from keyword arguments, and turns the errors of three libraries into one sentence.
 
 # %%
 client = Client(server.grpc_url)
@@ -298,8 +289,8 @@ def measure(send, num_users, num_tokens=32):
 
 
 # %% [markdown]
-# Each case runs once to warm up. Then the four take turns, three times: a machine is never quite as busy as a minute
-# before, and turns let every case meet the same moments.
+# Each case runs once to warm up. Then the four take turns, three times, so that a moment in which the machine is busy
+# does not hit one case alone.
 
 # %% tags=["nbval-ignore-output"]
 cases = {
@@ -409,6 +400,9 @@ for case in ("one user, streamed", "eight users, streamed"):
     rows.append((case, ttft_ms, iteration_ms, predicted_ms, measured_ms))
 columns = ["case (all in ms)", "TTFT", "iteration", "predicted", "measured"]
 explained = pd.DataFrame(rows, columns=columns).set_index("case (all in ms)")
+one_ms, eight_ms = explained["iteration"]
+print(f"With eight users an iteration takes {eight_ms / one_ms:.1f} times as long,")
+print("and computes eight times as many tokens.")
 assert explained.notna().all(axis=None)
 explained.round(1)
 
@@ -417,21 +411,10 @@ explained.round(1)
 #
 # <code>predicted_ms = ttft_ms + (32 - 1) * iteration_ms</code>
 # </details>
-
-# %% tags=["nbval-ignore-output"]
-one_ms, eight_ms = explained["iteration"]
-shares = (100 * explained["predicted"] / explained["measured"]).round()
-print(f"Predicted: {shares.iloc[0]:.0f} % and {shares.iloc[1]:.0f} % of the measured.")
-print(f"With eight users an iteration takes {eight_ms / one_ms:.1f} times as long,")
-print("and computes eight times as many tokens.")
-assert len(shares) == 2
-
-# %% [markdown]
-# An iteration reads the model's weights from memory once, however many users share it. Only the arithmetic and the
-# attention grow with each user.
 #
-# The formula counts iterations and nothing else. In between, tokens travel through Triton, `postprocessing` and your
-# own threads, which use the same cores; and a median leaves the slow iterations out.
+# An iteration reads the model's weights from memory once, however many users share it; only the arithmetic and the
+# attention grow with each user. The formula counts nothing but iterations. Between them, tokens travel through Triton,
+# `postprocessing` and your own threads, on the same cores; and a median leaves the slow iterations out.
 #
 # ## What streaming costs
 #
@@ -448,8 +431,8 @@ for users in ("one user", "eight users"):
 assert (seconds > 0).all(axis=None)
 
 # %% [markdown]
-# Seconds depend on what else the machine does. Counts do not. How often was `postprocessing` called? Triton counts
-# that, a moment after an answer has left; `settled` waits until the count stands still.
+# Seconds depend on what else the machine does; counts do not. Triton counts the calls of `postprocessing`, a moment after
+# an answer has left: `settled` waits until the count stands still.
 
 
 # %%
@@ -607,8 +590,8 @@ print(
 assert slots["max"] == 8
 
 # %% [markdown]
-# The engine refreshes its gauges every 100 ms (`stats_check_period_ms`). What comes and goes in between is only in the
-# iteration log.
+# The engine refreshes its gauges every 100 ms (`stats_check_period_ms`). Only the iteration log has what came and went
+# in between.
 #
 # ## Turn the knob
 #
