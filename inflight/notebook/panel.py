@@ -16,10 +16,10 @@ from inflight.notebook.keyboard import PANEL, Keyboard
 WRAP = {"flex_flow": "row wrap"}  # on a narrow page what stands side by side stands below each other
 COLUMNS = {
     "display": "grid",
-    "grid_template_columns": "repeat(auto-fit, minmax(min(30em, 100%), 1fr))",
+    "grid_template_columns": "repeat(auto-fit, minmax(min(32em, 100%), 1fr))",
     "grid_gap": "0 1em",
 }
-NAME_WIDTH = "15em"  # of a control's name, before it
+NAME_WIDTH = "17em"  # of a control's name, before it
 
 PICTURE = (
     "border: 1px solid #767676; border-radius: 4px; padding: 4px 12px; line-height: 1.6; overflow-wrap: break-word"
@@ -78,17 +78,10 @@ def _children(box: ipywidgets.Box) -> str:
 
 
 def _drawn(widget: ipywidgets.Widget) -> str:
-    if getattr(widget, "layout", None) is not None and widget.layout.display == "none":
-        return ""
     if isinstance(widget, ipywidgets.HTML):
         return f"<div>{widget.value}</div>" if widget.value else ""
     if isinstance(widget, ipywidgets.Button):
         return f'<span style="{CONTROL}">{html.escape(widget.description)}</span> '
-    if isinstance(widget, ipywidgets.Accordion):
-        parts = zip(widget.titles, widget.children)
-        return "".join(
-            f"<details><summary>{html.escape(title)}</summary>{_drawn(child)}</details>" for title, child in parts
-        )
     if isinstance(widget, ipywidgets.Box):
         return f"<div>{_children(widget)}</div>"
     if isinstance(widget, ipywidgets.RadioButtons):

@@ -544,10 +544,10 @@ class Client:
 
     def _whole(self, model: str, inputs: dict, read: Callable, request_id: str) -> Answer:
         """The whole answer, over gRPC; when nobody waits for it any more, the server gives it up."""
-        allowed_us = int((self.timeout_s + GIVE_UP_S) * 1e6)
+        connection, allowed_us = self._grpc, int((self.timeout_s + GIVE_UP_S) * 1e6)
         if self.is_decoupled(model):  # such a model answers only on a stream
             return Stream(self._over_grpc(model, inputs, read, request_id, timeout=allowed_us)).read()
-        arrays, connection, started = arrays_for(self.config(model), inputs), self._grpc, time.perf_counter()
+        arrays, started = arrays_for(self.config(model), inputs), time.perf_counter()
         result = connection.infer(model, arrays, self.timeout_s, request_id=_name(request_id), timeout=allowed_us)
         return Answer([read(result)], [time.perf_counter() - started])
 

@@ -371,7 +371,7 @@ from inflight.lessons import engine as lesson
 on_paper = lesson.memory(sizing, config, memory)
 cache_bytes = slots * config.max_seq_len * measured
 taken = [{"users": slots, "bytes": stored + cache_bytes}]
-on_paper.measured(taken, tokens=config.max_seq_len, cache=None)
+on_paper.measured(taken, tokens=config.max_seq_len, cache="as computed")
 on_paper
 
 # %% [markdown]

@@ -25,6 +25,7 @@ from inflight.notebook.dashboard import Dashboard
 from inflight.triton.server import Server
 
 OWN = "policy"  # the scheduler that the policy names
+NONE = "none"  # stands for None, which a drop-down list takes for "nothing chosen"
 FIRST_SEED = 1
 
 
@@ -95,7 +96,11 @@ class TuningBoard(Dashboard):
         if chosen.scheduler_path not in named:
             raise CourseError(f"This board has no scheduler {chosen.scheduler_path}: give it one when you make it.")
         values = {name: getattr(chosen, name) for name in self.controls if name != "scheduler_path"}
-        values |= {"cache_tokens": chosen.cache_tokens or 0, "scheduler_path": named[chosen.scheduler_path]}
+        values |= {
+            "cache_tokens": chosen.cache_tokens or 0,
+            "kv_cache_quant_algo": chosen.kv_cache_quant_algo or NONE,
+            "scheduler_path": named[chosen.scheduler_path],
+        }
         for name, value in values.items():
             self.controls[name].value = value
         return self
@@ -105,8 +110,13 @@ class TuningBoard(Dashboard):
         return pd.DataFrame(self.rows)
 
     def _of(self, values: dict) -> Deployment:
-        values = {**values, "cache_tokens": values["cache_tokens"] or None}
-        return Deployment(**{**values, "scheduler_path": self._schedulers[values["scheduler_path"]]})
+        algo = values["kv_cache_quant_algo"]
+        return Deployment(**{
+            **values,
+            "cache_tokens": values["cache_tokens"] or None,
+            "kv_cache_quant_algo": None if algo == NONE else algo,
+            "scheduler_path": self._schedulers[values["scheduler_path"]],
+        })  # fmt: skip
 
     def _serve(self, server: Server, **values) -> Iterator[Shown]:
         chosen = self._of(values)
@@ -167,21 +177,22 @@ def _controls(schedulers: list[str]) -> dict[str, ipywidgets.ValueWidget]:
     def number(name: str, high: int, step: int = 1, said: str = "") -> ipywidgets.BoundedIntText:
         return ipywidgets.BoundedIntText(0, min=0, max=high, step=step, description=said or name)
 
-    def choice(name: str, options: Sequence, value: object = None, said: str = "") -> ipywidgets.Dropdown:
-        return ipywidgets.Dropdown(options=options, value=value, description=said or name)
+    def choice(name: str, options: Sequence, index: int = 0, said: str = "") -> ipywidgets.Dropdown:
+        return ipywidgets.Dropdown(options=options, index=index, description=said or name)
 
     off_or_on = [("off", False), ("on", True)]
-    default = Deployment()
     return {
-        "max_batch_size": choice("max_batch_size", [4, 8, 16], 8),
-        "max_num_tokens": choice("max_num_tokens", [128, 256, 512, 2048], 2048),
-        "kv_cache_quant_algo": choice("kv_cache_quant_algo", [("none", None), ("INT8", "INT8")]),
+        "max_batch_size": choice("max_batch_size", [4, 8, 16], 1),
+        "max_num_tokens": choice("max_num_tokens", [128, 256, 512, 2048], 3),
+        "kv_cache_quant_algo": choice("kv_cache_quant_algo", [NONE, "INT8"]),
         "cache_tokens": number("cache_tokens", 1 << 16, 64, "KV cache tokens (0: all)"),
-        "enable_kv_cache_reuse": choice("enable_kv_cache_reuse", off_or_on, False),
-        "enable_chunked_context": choice("enable_chunked_context", off_or_on, False),
-        "batch_scheduler_policy": choice("batch_scheduler_policy", POLICIES, default.batch_scheduler_policy),
-        "scheduler_path": choice("scheduler_path", schedulers, OWN, "scheduler"),
+        "enable_kv_cache_reuse": choice("enable_kv_cache_reuse", off_or_on),
+        "enable_chunked_context": choice("enable_chunked_context", off_or_on),
+        "batch_scheduler_policy": choice(
+            "batch_scheduler_policy", POLICIES, POLICIES.index(Deployment().batch_scheduler_policy)
+        ),
+        "scheduler_path": choice("scheduler_path", schedulers, said="scheduler"),
         "max_queue_size": number("max_queue_size", 256),
         "allotted_time_ms": number("allotted_time_ms", 1 << 20, 500),
-        "instances": choice("instances", [1, 2], 1, "instances (text)"),
+        "instances": choice("instances", [1, 2], said="instances (text)"),
     }

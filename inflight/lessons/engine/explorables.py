@@ -13,6 +13,7 @@ from inflight.notebook.explorable import MEASURED, Explorable
 from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE
 
 MB, GB = 1e6, 1e9
+AS_COMPUTED = "as computed"  # the KV cache has the precision of the computation
 FEWEST = 0.8  # users at the left end of the axis, which has no 0
 CURVE = 32  # steps in which the growing memory is drawn
 
@@ -20,8 +21,8 @@ CURVE = 32  # steps in which the growing memory is drawn
 def memory(sizing: Sizing, config: BuildConfig, memory_bytes: float) -> Explorable:
     """Memory that weights and KV cache take, against the users who come at once.
 
-    Controls: `slots`, `tokens` of each user, `cache`, the value of `kv_cache_quant_algo`. A measured point has `users`
-    and `bytes`, of weights and KV cache together.
+    Controls: `slots`, `tokens` of each user, `cache`, "as computed" or a value of `kv_cache_quant_algo`. A measured
+    point has `users` and `bytes`, of weights and KV cache together.
 
     Parameters
     ----------
@@ -35,8 +36,8 @@ def memory(sizing: Sizing, config: BuildConfig, memory_bytes: float) -> Explorab
     longest = sizing.users(config, config.max_seq_len, memory_bytes)  # who fit, with as many tokens as there may be
     most_users = max(64, 2 ** math.ceil(math.log2(1.3 * longest + 1)))
 
-    def draw(points: pd.DataFrame, slots: int, tokens: int, cache: str | None) -> Frame:
-        chosen = dataclasses.replace(config, kv_cache_quant_algo=cache)
+    def draw(points: pd.DataFrame, slots: int, tokens: int, cache: str) -> Frame:
+        chosen = dataclasses.replace(config, kv_cache_quant_algo=None if cache == AS_COMPUTED else cache)
         weights, per_user = sizing.weight_bytes(chosen), sizing.kv_bytes_per_user(chosen, tokens)
         fit = sizing.users(chosen, tokens, memory_bytes)
         seated = min(slots, fit)
@@ -68,8 +69,8 @@ def memory(sizing: Sizing, config: BuildConfig, memory_bytes: float) -> Explorab
             config.max_seq_len, block, config.max_seq_len, block, description="tokens of each user"
         ),
         "cache": ipywidgets.Dropdown(
-            options=[("as computed", None), ("INT8", "INT8")],
-            value=config.kv_cache_quant_algo,
+            options=[AS_COMPUTED, "INT8"],
+            value=config.kv_cache_quant_algo or AS_COMPUTED,
             description="kv_cache_quant_algo",
         ),
     }
