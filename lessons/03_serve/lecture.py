@@ -437,8 +437,8 @@ assert (seconds > 0).all(axis=None)
 
 # %%
 def calls():
-    statistics = connection.get_inference_statistics("postprocessing")
-    return statistics.model_stats[0].execution_count
+    counted = connection.get_inference_statistics("postprocessing")
+    return counted.model_stats[0].execution_count
 
 
 for how, send in {"whole": client.ask, "streamed": streamed}.items():
