@@ -80,7 +80,7 @@ def lab(tmp_path_factory):
         "--LabApp.expose_app_in_browser=True",
         f"--ServerApp.root_dir={folder}",
         "--LabApp.custom_css=True",
-        f"--ServerApp.static_custom_path={ROOT / 'assets' / 'jupyterlab'}",
+        f"--ServerApp.tornado_settings=static_custom_path={ROOT / 'assets' / 'jupyterlab'}",
         f"--LabApp.user_settings_dir={folder / 'settings'}",
     ]
     environment = {**os.environ, "JUPYTER_CONFIG_DIR": str(folder)}

@@ -23,7 +23,7 @@ OF_LESSONS = [
 IMPORTS = {
     "charts": "import inflight.notebook.charts",
     "widgets": "import inflight.notebook.widgets",
-    "grading": "from inflight.notebook.grading import *",
+    "checks": "import inflight.notebook.checks",
     **{
         f"{path.parent.name}/{path.stem}": f"import inflight.lessons.{path.parent.name}.{path.stem}"
         for path in OF_LESSONS

@@ -13,13 +13,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 from inflight import engine, machine
 from inflight.bench import report, targets
-from inflight.bench.load import Run, Sender, Sends, Timing, load
+from inflight.bench.load import Run, Sender, Sends, Timing, load, warm_up
 from inflight.bench.names import ENSEMBLE, IN_PROCESS, WAYS
 from inflight.bench.turns import Progress, ratio, result, silent, take_turns
 from inflight.bench.workload import TimedRequest
@@ -29,7 +29,7 @@ from inflight.engine.executor import Executor
 from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.client import Client
-from inflight.triton.server import Server
+from inflight.triton.repository.layout import BASELINE
 
 RATIOS = {"throughput": "tokens_per_s", "mean_latency": "latency_ms_mean", "p99_latency": "latency_ms_p99"}
 TIMEOUT_S = 600  # for an answer: the baseline takes one request after the other
@@ -48,7 +48,7 @@ def compare(
     checkpoint_dir: str | Path | None = None,
     progress: Progress = silent,
 ) -> dict:
-    """Send the same requests both ways in turns, after one round that is not counted.
+    """Send the same requests both ways in turns; before each turn one request, which is not counted.
 
     Parameters
     ----------
@@ -77,14 +77,26 @@ def compare(
         whose answers are much shorter than asked for.
     """
     check(first, second, rounds)
+    names, engine_dir = (first, second), Path(engine_dir)
     with contextlib.ExitStack() as stack:
         progress("starting", 0, 1)
-        senders = _senders((first, second), Path(engine_dir), Path(workdir), requests, checkpoint_dir, stack)
-        turns = take_turns(
-            {name: lambda send=send: _turn(send, requests, concurrency) for name, send in senders.items()},
-            rounds,
-            progress,
-        )
+        senders = {name: stack.enter_context(targets.at(name, engine_dir)) for name in names if targets.is_url(name)}
+        if IN_PROCESS in names:
+            executor = stack.enter_context(Executor.load(engine_dir))
+            senders[IN_PROCESS] = InProcess(executor, engine_dir, requests)
+        if served := [name for name in names if name not in senders]:  # one server for all that are ours
+            repo = _repository(BASELINE in served, engine_dir, Path(workdir), checkpoint_dir)
+            server = stack.enter_context(targets.serving(repo))
+            for name in served:
+                client = Client(server.grpc_url, BASELINE if name == BASELINE else ENSEMBLE, TIMEOUT_S)
+                senders[name] = stack.enter_context(Sender(client))
+
+        def turn(name: str) -> Run:
+            if name in served and name != BASELINE:
+                server.load("tensorrt_llm", gpt_model_type=name if name in BATCHING_TYPES else BY_DEFAULT)
+            return _run(senders[name], requests, concurrency)
+
+        turns = take_turns({name: partial(turn, name) for name in names}, rounds, progress, warm_up=False)
     figures = {name: [report.summary(run) for run in runs] for name, runs in turns.items()}
     settings = {
         "requests": len(requests),
@@ -124,52 +136,17 @@ def check(first: str, second: str, rounds: int) -> None:
         raise CourseError(f"The number of rounds is {rounds}; it must be at least 1.")
 
 
-def _senders(
-    names: tuple[str, str],
-    engine_dir: Path,
-    workdir: Path,
-    requests: list[TimedRequest],
-    checkpoint_dir: str | Path | None,
-    stack: contextlib.ExitStack,
-) -> dict[str, Callable[[], Sends]]:
-    """By way: a function that brings it about and gives its sender. One server serves all that are ours."""
-    senders: dict[str, Callable[[], Sends]] = {}
-    server = None
-    for name in names:
-        if name == IN_PROCESS:
-            send: Sends = InProcess(stack.enter_context(Executor.load(engine_dir)), engine_dir, requests)
-            senders[name] = lambda send=send: send
-        elif targets.is_url(name):
-            send = stack.enter_context(targets.at(name, engine_dir))
-            senders[name] = lambda send=send: send
-        else:
-            if server is None:
-                server = stack.enter_context(targets.serving(_repository(names, engine_dir, workdir, checkpoint_dir)))
-            model = name if name == repository.BASELINE else ENSEMBLE
-            send = stack.enter_context(Sender(Client(server.grpc_url, model, TIMEOUT_S)))
-            senders[name] = lambda send=send, name=name, server=server: _switched(server, name, send)
-    return senders
-
-
-def _repository(names: tuple[str, str], engine_dir: Path, workdir: Path, checkpoint_dir: str | Path | None) -> Path:
+def _repository(with_baseline: bool, engine_dir: Path, workdir: Path, checkpoint_dir: str | Path | None) -> Path:
     models, values = repository.PIPELINE, {}
-    if repository.BASELINE in names:
-        models, values = (*models, repository.BASELINE), {"checkpoint_dir": checkpoint_dir}
+    if with_baseline:
+        models, values = (*models, BASELINE), {"checkpoint_dir": checkpoint_dir}
     return repository.assemble(workdir / "repository", engine_dir, models=models, **values)
 
 
-def _switched(server: Server, name: str, send: Sends) -> Sends:
-    """The engine of `server` batches as the way's name says."""
-    if name != repository.BASELINE:
-        server.load("tensorrt_llm", gpt_model_type=name if name in BATCHING_TYPES else BY_DEFAULT)
-    return send
-
-
-def _turn(ready: Callable[[], Sends], requests: list[TimedRequest], concurrency: int | None) -> Run:
+def _run(send: Sends, requests: list[TimedRequest], concurrency: int | None) -> Run:
     """One run of the requests, in which every one was answered."""
-    send = ready()
-    load(send, requests[:1], timed=False).whole()  # what was just loaded takes longer at its first request
-    run = load(send, requests, concurrency, closed=concurrency is not None).whole()
+    warm_up(send, requests, 1)  # what was just loaded takes longer at its first request
+    run = load(send, requests, concurrency).whole()
     asked, came = run.requests["max_tokens"].sum(), run.requests["output_len"].sum()
     if came < FEWEST * asked:
         raise CourseError(
@@ -180,7 +157,7 @@ def _turn(ready: Callable[[], Sends], requests: list[TimedRequest], concurrency:
 
 
 def _device(name: str, engine_dir: str | Path) -> str:
-    if name == repository.BASELINE:  # it computes where the machine's tier is; the engine where it was built for
+    if name == BASELINE:  # it computes where the machine's tier is; the engine where it was built for
         return machine.device_name()
     return targets.device(name if targets.is_url(name) else None, engine_dir)
 

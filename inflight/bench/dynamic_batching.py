@@ -51,7 +51,6 @@ def bench(
     rounds: int = 5,
     requests: int = 96,
     max_batch_size: int = 8,
-    dtype: str = "auto",
     progress: Progress = silent,
 ) -> dict:
     """Throughput of text-embedding without and with dynamic batching, in turns, with a live reload before each.
@@ -71,8 +70,6 @@ def bench(
         Texts of a turn, one a request; `2 * max_batch_size` of them are under way at any time.
     max_batch_size : int
         Most texts in a batch.
-    dtype : str
-        Precision of the model, see `embedding.Embedder`.
     progress : callable, optional
         Called with what runs, and how many steps of all are done.
 
@@ -95,7 +92,6 @@ def bench(
         models=(MODEL,),
         checkpoint_dir=checkpoint_dir,
         embedding_max_batch_size=max_batch_size,
-        embedding_dtype=dtype,
     )
     with serving(repo) as server, Connection(server.grpc_url) as connection:
 
@@ -113,7 +109,6 @@ def bench(
         "requests": requests,
         "in_flight": 2 * max_batch_size,
         "max_batch_size": max_batch_size,
-        "dtype": dtype,
         "rounds": len(turns["none"]),
     }
     return _result(settings, turns, requests, max_batch_size)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 
 from inflight import machine, tiers
-from inflight.bench import gpt2_client, gpt2_race
+from inflight.bench import gpt2_client
 from inflight.bench.gpt2_client import Token
 from inflight.bench.targets import serving
 from inflight.bench.turns import Progress, ratio, result, silent, take_turns
@@ -44,10 +44,7 @@ RATIOS = {
 
 WARM_UP_TOKENS = 4
 TIMEOUT_S = 600  # for a token: a large checkpoint that recomputes everything takes its time
-LENGTHS = (16, 256, 900)  # of the text that a token follows
-NUM_TOKEN_IDS = 200  # fewer than any tokenizer has
-REPEATS = 9  # tokens of which a cost is the median
-BANDWIDTH, FORWARD = "reading memory", "forward pass"  # what takes turns with the ways, too
+BANDWIDTH = "reading memory"  # takes turns with the ways, too
 CPU_BUFFER_BYTES, GPU_BUFFER_BYTES = 2**30, 2**32  # much more than any cache holds
 READS = 5
 
@@ -61,12 +58,12 @@ def bench(
     streams: int = 8,
     tokens: int = 64,
     rounds: int = 3,
-    dtype: str = "auto",
     progress: Progress = silent,
 ) -> dict:
     """Every way of `SERVED`, and the same KV cache in a plain loop without a server, in turns.
 
-    All streams start at once, each with a prompt of a few words. Before its turn each way makes tokens that are not
+    All streams start at once, each with a prompt of a few words. The tutorial's way is in float32, the others in the
+    precision that is the faster one here. Before its turn each way makes tokens that are not
     counted: those with the KV cache all of them once, as a model just loaded is slower for a second; the slow ones
     `WARM_UP_TOKENS` a stream.
 
@@ -76,18 +73,14 @@ def bench(
         Hugging Face folder of a GPT-2.
     workdir : path
         Folder for the model repository.
-    dtype : str
-        Precision of all ways but the tutorial's, which is float32; "auto" is the faster one here.
 
     Returns
     -------
     dict
-        `machine`, `settings`; `rows`, one a way, with medians over the rounds of what `figures` gives;
-        `rows_by_length`, see `cost_by_length`; `floor`, what reading the weights takes: `weight_mb`, `read_gb_per_s`,
-        `ms`; `triton_overhead_ms`, what a token takes longer through Triton than its forward pass; `ratios`, each with
-        median, min and max over the rounds. Three are of tokens/s, the served KV cache over another way;
-        `kv_cache_over_bandwidth_floor` is its time per token over that of reading the weights, and
-        `step_over_bandwidth_floor` that of the forward pass alone, see `step_ms`.
+        `machine`, `settings`; `rows`, one a way, with medians over the rounds of what `figures` gives; `floor`, what
+        reading the weights takes: `weight_mb`, `read_gb_per_s`, `ms`; `ratios`, each with median, min and max over the
+        rounds. Three are of tokens/s, the served KV cache over another way; `kv_cache_over_bandwidth_floor` is its time
+        per token over that of reading the weights.
 
     Raises
     ------
@@ -95,11 +88,10 @@ def bench(
         A number is too small, or too large for the checkpoint, before a server starts; what `gpt2.load` and `Server`
         raise.
     """
-    prompts = gpt2_race.prompts(streams)
+    prompts = gpt2_client.prompts(streams)
     if tokens < 2 or rounds < 1:
         raise CourseError(f"There are {tokens} tokens and {rounds} rounds: ask for at least 2 tokens and 1 round.")
-    if dtype == "auto":
-        dtype = huggingface.best_dtype(tiers.checked(None))
+    dtype = huggingface.best_dtype(tiers.checked(None))
     model = gpt2.load(folder, "on", dtype, streams)
     _sequences(model, prompts, tokens)  # refuses what is too long
     repo = repository.assemble(
@@ -129,15 +121,11 @@ def bench(
             {
                 **{way: lambda way=way: turn(way) for way in (*SERVED, IN_PROCESS)},
                 BANDWIDTH: lambda: {"bytes_per_s": read_bandwidth()},
-                FORWARD: lambda: {"ms": step_ms(model, prompts, tokens)},
             },
             rounds,
             progress,
             warm_up=False,
         )
-    lengths = [length for length in LENGTHS if length + REPEATS <= model.positions]
-    progress("cost of a token by length", 1, 1)
-    costs = cost_by_length(folder, lengths, dtype=dtype)
     settings = {
         "device": machine.device_name(),
         "dtype": dtype,
@@ -147,7 +135,7 @@ def bench(
         "warm_up_tokens": WARM_UP_TOKENS,
         "prompts": prompts,
     }
-    return _result(settings, turns, weight_bytes(folder, dtype), costs)
+    return _result(settings, turns, weight_bytes(folder, dtype))
 
 
 def figures(raced: pd.DataFrame) -> dict[str, float]:
@@ -198,39 +186,21 @@ def _sequences(model: gpt2.Gpt2, prompts: list[str], tokens: int) -> list[gpt2.S
     return [model.sequence(prompt, {"max_tokens": tokens, "ignore_eos": True}) for prompt in prompts]
 
 
-def step_ms(model: gpt2.Gpt2, prompts: list[str], tokens: int) -> float:
-    """Milliseconds of a forward pass in which each stream gets a token, a median; making text of it is no part."""
-    sequences, times = _sequences(model, prompts, tokens), []
-    for sequence in sequences:
-        model.join(sequence)
-    for _ in range(tokens):
-        started = time.perf_counter()
-        model.step(sequences)
-        times.append(time.perf_counter() - started)
-    for sequence in sequences:
-        model.leave(sequence)
-    return statistics.median(times[1:]) * 1000  # the first computes the prompts
-
-
-def _result(settings: dict, turns: dict[str, list[dict]], num_bytes: int, costs: pd.DataFrame) -> dict:
+def _result(settings: dict, turns: dict[str, list[dict]], num_bytes: int) -> dict:
     """Rows, floor and ratios of all rounds."""
     bandwidths = [one["bytes_per_s"] for one in turns[BANDWIDTH]]
     floors_ms = [num_bytes / bandwidth * 1000 for bandwidth in bandwidths]
-    steps = [one["ms"] for one in turns[FORWARD]]
     rows = [{"way": way, **pd.DataFrame(turns[way]).median().to_dict()} for way in (*SERVED, IN_PROCESS)]
     speeds = {way: [one["tokens_per_s"] for one in turns[way]] for way in (*SERVED, IN_PROCESS)}
     ratios = {name: ratio(speeds[KV_CACHE], speeds[way]) for name, way in RATIOS.items()}
     served = [one["ms_per_token"] for one in turns[KV_CACHE]]
     ratios["kv_cache_over_bandwidth_floor"] = ratio(served, floors_ms)
-    ratios["step_over_bandwidth_floor"] = ratio(steps, floors_ms)
     bandwidth = statistics.median(bandwidths)
     return result(
         settings,
         rows,
         ratios,
         floor={"weight_mb": num_bytes / 1e6, "read_gb_per_s": bandwidth / 1e9, "ms": num_bytes / bandwidth * 1000},
-        triton_overhead_ms=statistics.median(one - step for one, step in zip(served, steps)),
-        rows_by_length=costs.to_dict("records"),
     )
 
 
@@ -273,59 +243,3 @@ def read_bandwidth() -> float:
         buffer.sum().item()  # the item waits for the GPU
         times.append(time.perf_counter() - started)
     return size / min(times)
-
-
-# The cost of a token as the text grows --------------------------------------------------------------------------------
-
-
-def cost_by_length(
-    folder: str | Path,
-    lengths: Sequence[int] = LENGTHS,
-    ways: Sequence[str] = gpt2.WAYS,
-    repeats: int = REPEATS,
-    dtype: str = "auto",
-) -> pd.DataFrame:
-    """What one token of one sequence costs after so many tokens of text, in this process, without a server.
-
-    Parameters
-    ----------
-    lengths : sequence of int
-        Tokens of the text before, at least 2.
-    ways : sequence of str
-        Of `gpt2.WAYS`; "tutorial" is in float32, the others in `dtype`.
-    repeats : int
-        The cost is the median of that of so many tokens, one after the other.
-
-    Returns
-    -------
-    DataFrame
-        One row a way and length: `way`, `length`, `ms`.
-
-    Raises
-    ------
-    CourseError
-        A length does not fit into the model; what `gpt2.load` raises.
-    """
-    rows = []
-    for way in ways:
-        model = gpt2.load(folder, way, dtype, num_slots=1)
-        rows += [(way, length, _cost_ms(model, length, repeats)) for length in lengths]
-    return pd.DataFrame(rows, columns=["way", "length", "ms"])
-
-
-def _cost_ms(model: gpt2.Gpt2, length: int, repeats: int) -> float:
-    if not 2 <= length <= model.positions - repeats:
-        raise CourseError(
-            f"The length is {length}; with {repeats} tokens after it, it must be from 2 to {model.positions - repeats}."
-        )
-    # Any tokens: what they are changes no time. The first step fills the cache, and is not counted.
-    sequence = gpt2.Sequence([number % NUM_TOKEN_IDS for number in range(length - 1)], length - 1, repeats + 1, None)
-    model.join(sequence)
-    model.step([sequence])
-    times = []
-    while not sequence.is_finished:
-        started = time.perf_counter()
-        model.step([sequence])
-        times.append(time.perf_counter() - started)
-    model.leave(sequence)
-    return statistics.median(times) * 1000

@@ -15,6 +15,7 @@ import queue
 import time
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from itertools import cycle, islice
 from typing import NamedTuple
 
 import pandas as pd
@@ -23,6 +24,17 @@ from inflight.errors import CourseError
 from inflight.triton import client
 from inflight.triton.client import Connection, Reply
 
+MAX_STREAMS = 64
+PROMPTS = (
+    "Programming in C++ is like",
+    "Once upon a time there was",
+    "The best way to learn a language is",
+    "In the middle of the night",
+    "A model repository is a folder",
+    "My favourite food is",
+    "To make a program faster,",
+    "The weather in the mountains",
+)
 LOOK_EVERY_S = 0.1  # the longest that a race keeps quiet
 
 
@@ -33,6 +45,24 @@ class Token(NamedTuple):
     token: int
     time_s: float
     text: str
+
+
+def prompts(streams: int, given: Sequence[str] = PROMPTS) -> list[str]:
+    """A prompt for each stream: those given, and again from the first if they are too few.
+
+    Raises
+    ------
+    CourseError
+        Fewer than 1 or more than `MAX_STREAMS` streams.
+    """
+    if not 1 <= streams <= MAX_STREAMS:
+        raise CourseError(f"The number of streams is {streams}; it must be from 1 to {MAX_STREAMS}.")
+    return list(islice(cycle(given), streams))
+
+
+def offsets(streams: int, offset_s: float) -> list[float]:
+    """Seconds at which each stream starts, `offset_s` after the one before."""
+    return [number * offset_s for number in range(streams)]
 
 
 def race(
@@ -146,6 +176,16 @@ def standings(tokens: pd.DataFrame) -> pd.DataFrame:
     return groups.agg(
         tokens=("token", "max"), first_s=("time_s", "min"), last_s=("time_s", "max"), text=("text", "".join)
     ).reset_index()
+
+
+def summary(tokens: pd.DataFrame) -> str:
+    """First and last token of each stream, in a line."""
+    parts = [
+        f"stream {row.stream}: {row.tokens} tokens, the first after {row.first_s:.2f} s, the last after "
+        f"{row.last_s:.2f} s"
+        for row in standings(tokens).itertuples()
+    ]
+    return "; ".join(parts) or "no token"
 
 
 def costs(tokens: pd.DataFrame, prompt_tokens: int) -> pd.DataFrame:

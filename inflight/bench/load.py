@@ -12,8 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import cycle, islice
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import pandas as pd
@@ -25,7 +24,7 @@ from inflight.triton.client import Client
 from inflight.triton.repository.layout import BASELINE
 
 NEVER = -1  # an end id that no token has: answers are exactly as long as asked for
-MOST_UNDER_WAY = 512  # threads of a load without a limit of its own
+MOST_UNDER_WAY = 512  # threads of an open loop
 ENDING_S = 0.5  # that requests under way have to end when the run is over early
 
 COLUMNS = [
@@ -229,12 +228,11 @@ def sender(
 
 
 def warm_up(send: Sends, requests: list[TimedRequest], number: int) -> None:
-    """Send `number` of `requests` at once, and again from the first if there are fewer; nothing is kept of them.
+    """Send the first `number` of `requests` at once; nothing is kept of them.
 
     What an engine does once, at its first requests, is not part of a measurement then. Raises as `Run.whole`.
     """
-    if number:
-        load(send, list(islice(cycle(requests), number)), timed=False).whole()
+    load(send, [replace(request, at_s=0.0) for request in requests[:number]]).whole()
 
 
 class Clock:
@@ -254,8 +252,6 @@ def load(
     requests: list[TimedRequest],
     concurrency: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
-    timed: bool = True,
-    closed: bool = False,
     clock: Clock | None = None,
 ) -> Run:
     """Send every request when it is due, and wait for all answers.
@@ -264,9 +260,9 @@ def load(
     stalls, or a client that cannot keep up, makes later requests wait, and their users with them. (To count from the
     sending leaves those waits out, just where they are longest: "coordinated omission".)
 
-    In an open loop (`closed` false) a request is due at its time, whatever has become of others; one that finds
-    `concurrency` others under way is sent late. In a closed loop there are `concurrency` users, and a request is due as
-    soon as one of them has the answer to the one before.
+    This is an open loop: a request is due at its time, whatever has become of others; one that finds `MOST_UNDER_WAY`
+    others under way is sent late. With a `concurrency` the loop is closed: there are so many users, and a request is
+    due as soon as one of them has the answer to the one before.
 
     Parameters
     ----------
@@ -274,13 +270,9 @@ def load(
         A `Sender`, or another.
     requests : list of TimedRequest
     concurrency : int, optional
-        Most requests under way at any time; by default `MOST_UNDER_WAY`.
+        Users of a closed loop, in which no request waits for its `at_s`.
     progress : callable, optional
         Called with the number of requests that are done, and of all, whenever one is.
-    timed : bool
-        Whether a request waits for its `at_s`; if not, all are due at the start.
-    closed : bool
-        Whether the loop is closed; no request waits for its `at_s` then.
     clock : Clock, optional
         That of the times that `send` gives; by default the machine's own.
 
@@ -300,7 +292,7 @@ def load(
         raise CourseError("There is no request to send: give at least one.")
     if concurrency is not None and concurrency < 1:
         raise CourseError(f"The concurrency is {concurrency}; it must be at least 1.")
-    run = _Load(send, requests, progress, timed, closed, clock or Clock())
+    run = _Load(send, requests, progress, concurrency is not None, clock or Clock())
     number = min(len(requests), concurrency or MOST_UNDER_WAY)
     users = [threading.Thread(target=run.work, name=f"load {user}", daemon=True) for user in range(number)]
     interrupt = None
@@ -327,14 +319,12 @@ class _Load:
         send: Sends,
         requests: list[TimedRequest],
         progress: Callable[[int, int], None],
-        timed: bool,
         closed: bool,
         clock: Clock,
     ):
         self._send, self._requests, self._progress, self._clock = send, requests, progress, clock
         self._closed = closed
-        self._due_s = [request.at_s if timed and not closed else 0.0 for request in requests]
-        self._next = iter(sorted(range(len(requests)), key=self._due_s.__getitem__))
+        self._next = iter(range(len(requests)) if closed else _by_time(requests))
         self._rows: dict[int, dict] = {}
         self._lock, self._looking = threading.Lock(), threading.Lock()
         self._stopping = threading.Event()
@@ -345,8 +335,9 @@ class _Load:
     def work(self) -> None:
         """Take requests until none is left."""
         try:
-            while (index := self._take()) is not None:
-                due_ns = self._clock.now_ns() if self._closed else self._zero_ns + round(self._due_s[index] * 1e9)
+            for index in self._next:
+                at_ns = self._zero_ns + round(self._requests[index].at_s * 1e9)
+                due_ns = self._clock.now_ns() if self._closed else at_ns
                 if self._clock.wait_until(due_ns, self._stopping):
                     return
                 row = self._row(index, due_ns)
@@ -356,10 +347,6 @@ class _Load:
         except BaseException as error:  # of `send` or `progress`: told where the load was called
             self._trouble = error
             self.stop("The benchmark failed")
-
-    def _take(self) -> int | None:
-        with self._lock:
-            return next(self._next, None)
 
     def stop(self, reason: str) -> None:
         """Send nothing more, and end what is under way."""
@@ -376,33 +363,41 @@ class _Load:
             raise self._trouble
         with self._lock:
             rows = dict(self._rows)
-        not_sent = f"No answer: {self._reason}."
-        table = pd.DataFrame(
-            [rows.get(index) or self._without_answer(index, not_sent) for index in range(len(self._requests))],
-            columns=COLUMNS,
-        )
+        for index, request in enumerate(self._requests):
+            if index not in rows:
+                due = {} if self._closed else {"due_s": request.at_s}
+                rows[index] = self._facts(index) | due | {"error": f"No answer: {self._reason}."}
+        table = pd.DataFrame([rows[index] for index in sorted(rows)], columns=COLUMNS)
         answered = (table["error"] == "").sum()
         stopped = f"{self._reason} after {answered} of {len(table)} answers." if self._reason else ""
         return Run(table, self._started_at, stopped, interrupt)
 
     def _row(self, index: int, due_ns: int) -> dict:
-        request, sent_ns = self._requests[index], self._clock.now_ns()
+        """Send a request, and make its row."""
+        row, sent_ns = self._facts(index) | {"due_s": self._seconds(due_ns)}, self._clock.now_ns()
         try:
-            timing = self._send(request)
+            timing = self._send(self._requests[index])
         except CourseError as error:
-            ended_ns = self._clock.now_ns()
+            row |= {"sent_s": self._seconds(sent_ns), "last_s": self._seconds(self._clock.now_ns())}
             self._stop_if_gone()
-            times = {"due_s": due_ns, "sent_s": sent_ns, "last_s": ended_ns}
-            seconds = {name: self._seconds(moment_ns) for name, moment_ns in times.items()}
-            return {**self._without_answer(index, str(error)), **seconds}
-        return {
-            "request": index,
-            "input_len": request.input_len,
-            "max_tokens": request.max_tokens,
-            **self._times(timing, due_ns),
+            return row | {"error": str(error)}
+        row |= {
+            "sent_s": self._seconds(timing.sent_ns),
+            "last_s": self._seconds(timing.last_ns),
+            "latency_ms": (timing.last_ns - due_ns) / 1e6,
             "output_len": timing.output_len,
-            "error": "",
         }
+        if timing.first_ns is not None:
+            row |= {"first_s": self._seconds(timing.first_ns), "ttft_ms": (timing.first_ns - due_ns) / 1e6}
+            if timing.output_len > 1:
+                row["itl_ms"] = (timing.last_ns - timing.first_ns) / 1e6 / (timing.output_len - 1)
+        return row
+
+    def _facts(self, index: int) -> dict:
+        """What is known of a request before it is sent; what is not in its row is not a number there."""
+        request = self._requests[index]
+        lengths = {"input_len": request.input_len, "output_len": 0, "max_tokens": request.max_tokens}
+        return {"request": index, **lengths, "error": ""}
 
     def _stop_if_gone(self) -> None:
         """End the run if the server is gone; one thread looks at a time."""
@@ -410,32 +405,9 @@ class _Load:
             if not self._stopping.is_set() and not self._send.is_alive():
                 self.stop(f"The server at {self._send.url} went away")
 
-    def _times(self, timing: Timing, due_ns: int) -> dict[str, float]:
-        times = {
-            "due_s": self._seconds(due_ns),
-            "sent_s": self._seconds(timing.sent_ns),
-            "last_s": self._seconds(timing.last_ns),
-            "latency_ms": (timing.last_ns - due_ns) / 1e6,
-        }
-        if timing.first_ns is not None:
-            times |= {"first_s": self._seconds(timing.first_ns), "ttft_ms": (timing.first_ns - due_ns) / 1e6}
-            if timing.output_len > 1:
-                times["itl_ms"] = (timing.last_ns - timing.first_ns) / 1e6 / (timing.output_len - 1)
-        return times
-
-    def _without_answer(self, index: int, error: str) -> dict:
-        """The row of a request without an answer, its times unknown but for the one at which it was due."""
-        request = self._requests[index]
-        return {
-            "request": index,
-            "due_s": float("nan") if self._closed else self._due_s[index],
-            "sent_s": float("nan"),
-            "last_s": float("nan"),
-            "input_len": request.input_len,
-            "output_len": 0,
-            "max_tokens": request.max_tokens,
-            "error": error,
-        }
-
     def _seconds(self, ns: int) -> float:
         return (ns - self._zero_ns) / 1e9
+
+
+def _by_time(requests: list[TimedRequest]) -> list[int]:
+    return sorted(range(len(requests)), key=lambda index: requests[index].at_s)

@@ -8,12 +8,7 @@ TRACES = {
     "mild": (32, (8, 16, 16, 24, 32, 32, 64, 128)),
     "skewed": (48, (8, 8, 8, 8, 8, 8, 16, 16, 256)),
 }
-# Name of a file of arrivals and lengths: its file, in assets/datasets or in the cache's folder `traces`.
-TRACE_FILES = {
-    "small": "llm_trace_small.csv",
-    "azure-code": "AzureLLMInferenceTrace_code.csv",
-    "azure-conv": "AzureLLMInferenceTrace_conv.csv",
-}
+SMALL = "small"  # the file of arrivals and lengths that is the course's own
 # Ways to serve the same requests; beside them the address of a Triton, or openai:URL. A batching type is that of the
 # engine behind `ensemble`, which batches in flight.
 IN_PROCESS, ENSEMBLE = "in-process", "ensemble"

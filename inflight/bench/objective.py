@@ -89,25 +89,3 @@ def goodput(run: Run, objective: Objective) -> float:
     """Requests a second that meet the objective, from the first request sent to the last answer."""
     seconds = run.requests["last_s"].max() - run.requests["sent_s"].min()
     return float(objective.met(run.requests).sum() / seconds) if seconds > 0 else 0.0
-
-
-def check_reachable(run: Run, objective: Objective, at: str) -> None:
-    """CourseError when no request met the objective, with the limit that it failed and the best there was.
-
-    Parameters
-    ----------
-    at : str
-        At which load, for the sentence: "even at 0.5 requests a second".
-    """
-    if objective.met(run.requests).any() or run.answered.empty:
-        return
-    best = {name: run.answered[column].astype(float).min() for column, name in LIMITS.values()}
-    failed = [
-        f"the best {name} was {best[name]:.0f} ms"
-        for column, name in LIMITS.values()
-        if column in objective.limits and not best[name] <= objective.limits[column]
-    ]
-    raise CourseError(
-        f"No request met the objective ({objective}), {at}: "
-        f"{' and '.join(failed) or 'none keeps all of its limits'}. Allow more, or make the deployment faster."
-    )

@@ -19,8 +19,9 @@ import math
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
+from itertools import count
 from pathlib import Path
 from statistics import NormalDist
 from typing import IO, TYPE_CHECKING
@@ -29,7 +30,7 @@ import numpy as np
 
 from inflight import checkpoint as checkpoints
 from inflight import engine, machine, models
-from inflight.bench.turns import Progress, result, silent
+from inflight.bench.turns import Progress, result, silent, take_turns
 from inflight.checkpoint.sources import Checkpoint
 from inflight.checkpoint.tokenizer import Tokenizer
 from inflight.engine.config import BuildConfig, Chunk
@@ -50,6 +51,7 @@ BUILDS = {
     "W4A16": BuildConfig(quant_algo="W4A16"),
     "W8A16": BuildConfig(quant_algo="W8A16"),
     "float": BuildConfig(quant_algo=None),
+    "INT8 KV": BuildConfig(kv_cache_quant_algo="INT8"),
 }
 
 Step = Callable[[str], None]
@@ -66,10 +68,8 @@ def engines(
 ) -> dict[str, Path]:
     """Engines of `source` by the name of their build: the default one, the other precisions, and an 8-bit KV cache.
 
-    Those that this machine's tier has.
-
-    The default build comes from the course's cache folder, under its precision's name; the others are built in
-    `workdir`.
+    Those that this machine's tier has. The default build comes from the course's cache folder, under its precision's
+    name; the others are built in `workdir`.
 
     Raises
     ------
@@ -77,12 +77,10 @@ def engines(
         `source` cannot be built, or the text has not so many tokens for it, before more than one engine is built.
     """
     default = engine.cached(source)
-    _text(default, tokens)
-    precision = engine.read(default).pretrained_config["quantization"]["quant_algo"]
-    folders = {precision or "float": default}
-    others = {name: config for name, config in BUILDS.items() if name not in folders}
-    others["INT8 KV"] = BuildConfig(kv_cache_quant_algo="INT8")
-    others = {name: config for name, config in others.items() if _has(engine.read(default).tier, config)}
+    windows(checkpoints.load_tokenizer(default), tokens)
+    info = engine.read(default)
+    folders = {info.pretrained_config["quantization"]["quant_algo"] or "float": default}
+    others = {name: config for name, config in BUILDS.items() if name not in folders and _has(info.tier, config)}
     for number, (name, config) in enumerate(others.items()):
         progress(f"building {name}", number, len(others))
         folders[name] = engine.build(source, config, Path(workdir) / name)
@@ -111,33 +109,19 @@ def prose() -> str:
     return "\n\n".join(paragraphs)
 
 
-def check(tokens: int) -> None:
-    """Refuse a length of text that has no spread, with a CourseError."""
-    if tokens < 2 * WINDOW:
-        raise CourseError(
-            f"{tokens} tokens are too few to judge by: give at least {2 * WINDOW}, two windows of {WINDOW}."
-        )
-
-
-def windows(tokenizer: Tokenizer, tokens: int = TOKENS, vocab_size: int | None = None) -> np.ndarray:
+def windows(tokenizer: Tokenizer, tokens: int = TOKENS) -> np.ndarray:
     """The first `tokens` tokens of the lessons' prose in windows, int64 [windows, 256]; what fills no window is left.
 
     Raises
     ------
     CourseError
-        Too few tokens for two windows, or more than the text has; a token that a model of `vocab_size` has not.
+        Too few tokens for two windows, or more than the text has.
     """
-    check(tokens)
     ids = np.array(tokenizer.encode(prose()), np.int64)
-    if len(ids) < tokens:
+    if not 2 * WINDOW <= tokens <= len(ids):
         raise CourseError(
-            f"The text is too short: the lessons' prose is {len(ids)} tokens with this checkpoint's tokenizer, and "
-            f"{tokens} were asked for. Ask for at most {len(ids)}, and at least {2 * WINDOW}."
-        )
-    if vocab_size is not None and ids.max() >= vocab_size:
-        raise CourseError(
-            f"The tokenizer is not this model's: it made token {ids.max()} of the text, and the model's vocabulary "
-            f"ends at {vocab_size - 1}. Use a checkpoint whose tokenizer belongs to it."
+            f"{tokens} tokens were asked for: ask for {2 * WINDOW}, two windows of {WINDOW}, to {len(ids)}, as many as "
+            "the lessons' prose has with this checkpoint's tokenizer."
         )
     return ids[: tokens // WINDOW * WINDOW].reshape(-1, WINDOW)
 
@@ -177,52 +161,60 @@ def bench(
         taking turns with the default one), and with `value`, `low`, `high` each `perplexity`, `over_checkpoint` (ratio
         of perplexities), `same_top` (share of tokens where the most likely one is the checkpoint's) and `kl` (mean
         Kullback-Leibler divergence of the engine's distribution from the checkpoint's, in nats); `ratios`:
-        `perplexity_over_checkpoint` of the default build, `min` and `max` being the ends of its interval.
+        `perplexity_over_checkpoint` of the default build, `min` and `max` being the ends of its interval. An interrupt
+        (Ctrl-C, SIGTERM) leaves the engines that have read the text until then; before the first, it is raised.
 
     Raises
     ------
     CourseError
-        `tokens` is too small or more than the text has; the tokenizer is not the model's; a model cannot be loaded;
-        there is no room for a file of what the checkpoint expects, twice the vocabulary in bytes a token.
+        `tokens` is too small or more than the text has; a model cannot be loaded; there is no room for a file of what
+        the checkpoint expects, twice the vocabulary in bytes a token.
     """
-    text = _text(next(iter(folders.values())), tokens)
     default, *others = folders
-    steps = len(_groups(text)) * (1 + len(folders)) + max(1, len(others)) + 1
-    done = 0
-
-    def step(what: str) -> None:
-        nonlocal done
-        progress(what, done := done + 1, steps)
-
+    text = windows(checkpoints.load_tokenizer(folders[default]), tokens)
+    steps, done = len(_groups(text)) * (1 + len(folders)) + max(1, len(others)) + 1, count(1)
+    step = lambda what: progress(what, next(done), steps)
+    scores: dict[str, np.ndarray] = {}
+    seconds: dict[str, list[dict[int, float]]] = defaultdict(list)
     progress("the checkpoint in float32", 0, steps)
-    times: dict[tuple[str, int], list[float]] = defaultdict(list)
     with tempfile.TemporaryFile() as file:
         expected, own = _expected(source, text, file, step)
-        runners = {default: _loaded(folders[default])}
-        scores = {default: _scores(runners[default], text, expected, partial(step, f"{default} reads"))}
-        for name in others:
-            runners[name] = _loaded(folders[name])
-            scores[name] = _scores(runners[name], text, expected, partial(step, f"{name} reads"))
-            step(f"speed of {name}")
-            _take_times(runners, text, times)
-            del runners[name]  # before the next one is loaded
-        if not others:
-            step(f"speed of {default}")
-            _take_times(runners, text, times)
-    speeds = _speeds(folders, times)
-    on = {name: machine.device_name(engine.read(folder).device) for name, folder in folders.items()}
+        try:
+            runners = {default: _loaded(folders[default])}
+            scores[default] = _scores(runners[default], text, expected, partial(step, f"{default} reads"))
+            for name in others or [default]:
+                if name != default:
+                    runners[name] = _loaded(folders[name])
+                    scores[name] = _scores(runners[name], text, expected, partial(step, f"{name} reads"))
+                step(f"speed of {name}")
+                turns = take_turns(
+                    {each: partial(_iteration_s, runner, text) for each, runner in runners.items()},
+                    ROUNDS,
+                    warm_up=False,
+                )
+                for each, rounds in turns.items():
+                    seconds[each] += rounds
+                if len(turns[default]) < ROUNDS:  # interrupted
+                    break
+                runners = {default: runners[default]}  # before the next one is loaded
+        except (KeyboardInterrupt, SystemExit):
+            if not scores:
+                raise
     rows: list[dict] = [dict.fromkeys(("build", "device", "weight_bytes", "tokens_per_s_1", "tokens_per_s_8"))]
     rows[0] |= {"build": "checkpoint", "perplexity": _exp(_interval(np.array(own)))}
     rows[0] |= dict.fromkeys(("over_checkpoint", "same_top", "kl"))
-    for name, folder in folders.items():
-        size = engine.read(folder).weight_bytes
-        figures = _figures(scores[name], own)
-        rows.append({"build": name, "device": on[name], "weight_bytes": size, **speeds[name], **figures})
+    for name, found in scores.items():
+        info = engine.read(folders[name])
+        row = {"build": name, "device": machine.device_name(info.device), "weight_bytes": info.weight_bytes}
+        for number in (1, GROUP):
+            took_s = [one[number] for one in seconds[name]]
+            row[f"tokens_per_s_{number}"] = number / float(np.median(took_s)) if took_s else None
+        rows.append(row | _figures(found, own))
     over = rows[1]["over_checkpoint"]
     settings = {
         "checkpoint": source.name,
-        "device": on[default],
-        "default_build": next(iter(folders)),
+        "device": rows[1]["device"],
+        "default_build": default,
         "tokens": text.size,
         "windows": len(text),
         "interval": 0.95,
@@ -261,12 +253,6 @@ def _with_reach(interval: dict[str, float] | None, places: int) -> str | None:
     if interval is None:
         return None
     return f"{interval['value']:.{places}f} ± {interval['value'] - interval['low']:.{places}f}"
-
-
-def _text(folder: Path, tokens: int) -> np.ndarray:
-    """`windows` for the engine in `folder`."""
-    vocab_size = engine.read(folder).pretrained_config["vocab_size"]
-    return windows(checkpoints.load_tokenizer(folder), tokens, vocab_size)
 
 
 def _loaded(folder: Path) -> Model:
@@ -391,22 +377,15 @@ def _exp(interval: dict[str, float]) -> dict[str, float]:
 # Speed ----------------------------------------------------------------------------------------------------------------
 
 
-def _take_times(runners: dict[str, Model], text: np.ndarray, times: dict[tuple[str, int], list[float]]) -> None:
-    """Add seconds of iterations with 1 and 8 sequences to `times`; the engines take turns."""
-    sequences = np.resize(text, (GROUP, WINDOW))
-    for _ in range(ROUNDS):
-        for name, runner in runners.items():
-            for number in (1, GROUP):
-                _next(runner, sequences[:number, PAST], PAST)  # brings its weights back into the processor's caches
-                for place in range(PAST, PAST + ITERATIONS):
-                    started = time.perf_counter()
-                    _next(runner, sequences[:number, place], place)
-                    times[name, number].append(time.perf_counter() - started)
-
-
-def _speeds(names: Iterable[str], times: dict[tuple[str, int], list[float]]) -> dict[str, dict[str, float]]:
-    """Tokens a second of each engine with 1 and 8 sequences, from the median iteration."""
-    return {
-        name: {f"tokens_per_s_{number}": number / float(np.median(times[name, number])) for number in (1, GROUP)}
-        for name in names
-    }
+def _iteration_s(runner: Model, text: np.ndarray) -> dict[int, float]:
+    """Seconds of an iteration, by the number of sequences in it: the median of some, one after the other."""
+    sequences, found = np.resize(text, (GROUP, WINDOW)), {}
+    for number in (1, GROUP):
+        _next(runner, sequences[:number, PAST], PAST)  # brings its weights back into the processor's caches
+        took_s = []
+        for place in range(PAST, PAST + ITERATIONS):
+            started = time.perf_counter()
+            _next(runner, sequences[:number, place], place)
+            took_s.append(time.perf_counter() - started)
+        found[number] = float(np.median(took_s))
+    return found

@@ -5,14 +5,13 @@
 
 Rates rise, each in several rounds, until clearly fewer requests are answered than come: the deployment is over its
 limit. The last rate is well over it, so that no slot waits for an arrival: what is answered there is the capacity.
-Where the objective is not kept at the first rate, lower ones follow. Beside the capacity stands what an iteration's
-cost says that it must be.
+Beside it stands what an iteration's cost says that it must be.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,22 +22,20 @@ import pandas as pd
 
 from inflight.bench import report, trace_run
 from inflight.bench.load import Run, Sender, Sends, load
-from inflight.bench.objective import LIMITS, Objective, check_reachable
-from inflight.bench.turns import Progress, ratio, result, silent, spread
-from inflight.bench.workload import NUMBERS, TimedRequest, alike_until, opening
+from inflight.bench.objective import LIMITS, Objective
+from inflight.bench.turns import Progress, result, silent, spread
+from inflight.bench.workload import TimedRequest
 from inflight.engine.prediction import IterationCost, iteration_cost
 from inflight.errors import CourseError
 
-# Shares of the requests a second that the warm-up saw; and, one after the other, while the objective is not kept there.
-SHARES, LOWER_SHARES = (0.5, 0.75, 0.95, 1.2, 1.5, 2.0, 3.0), (0.25, 0.1)
+SHARES = (0.6, 0.9, 1.2, 1.6, 2.2, 3.0)  # of the requests a second that the warm-up saw: the rates
+KEPT = 0.95  # share of the requests at a rate that must meet the objective for it to be kept
 OVER = 0.85  # answered over arrived, below which a deployment is over its limit, if as many wait as have a slot
 # The last rate over the first one at which it is. Barely over it, slots are empty at times, as requests do not come
 # evenly, and less is answered than could be.
 FAR_OVER = 1.5
 FILLING = 0.25  # share of a round's requests, its first, in which batch and queue still fill: they do not count
-ALONE = 5  # requests, one at a time, that tell whether an objective can be met at all
 PERCENTILES = {"p50": 0.5, "p99": 0.99}
-WARM_UP_TOKENS = 8
 
 
 @dataclass(frozen=True)
@@ -48,8 +45,6 @@ class Aim:
     Attributes
     ----------
     objective : Objective
-    share : float
-        Of the requests at a rate, how many must meet the objective for it to be kept.
     rates : tuple of float or None
         Requests a second, in rising order; None: found, as shares of what the deployment serves in the warm-up.
     requests : int
@@ -59,21 +54,18 @@ class Aim:
     """
 
     objective: Objective
-    share: float = 0.95
     rates: tuple[float, ...] | None = None
     requests: int = 32
     rounds: int = 2
 
     def __post_init__(self):
-        if not 0 < self.share <= 1:
-            raise CourseError(f"--share is {self.share:g}; it must be above 0 and at most 1.")
         if self.requests < 8 or self.rounds < 1:
             raise CourseError(f"{self.requests} requests in {self.rounds} rounds are too few: ask for 8 in 1 at least.")
         if self.rates and not all(before < after < math.inf for before, after in pairwise((0.0, *self.rates))):
             raise CourseError("The rates must be above 0 and rise, as --rates 1,2,4.")
 
 
-Make = Callable[[float, int, int], list[TimedRequest]]  # rate, number of requests, round -> requests at their times
+Make = Callable[[float, int, int], list[TimedRequest]]  # rate, number of requests, seed -> requests at their times
 
 
 def sweep(
@@ -102,7 +94,7 @@ def sweep(
     Returns
     -------
     dict
-        `machine`, `settings`; `rows`, one a rate, see `_row`; `knee`, the highest rate up to which the objective was
+        `machine`, `settings`; `rows`, one a rate, see `row`; `knee`, the highest rate up to which the objective was
         kept, or None; `goodput_at_objective`, requests a second there (median, min, max), or None; `capacity`, requests
         a second: `measured`, answered at the highest rate that was over the limit (median, min, max), and `predicted`,
         each None where it is not known; `ratios` with `capacity_measured_over_predicted`. An interrupt (Ctrl-C,
@@ -112,14 +104,13 @@ def sweep(
     Raises
     ------
     CourseError
-        The objective is met by no request alone; no request is answered; it ended before a rate was measured.
+        No request is answered; it ended before a rate was measured.
     """
     rows: list[dict] = []
-    costs: list[IterationCost] = []
-    stopped = ""
+    cost, stopped = None, ""
 
-    def measure(rate: float, requests: int = aim.requests) -> dict:
-        """Measure a rate, and put its row where it belongs, also when not all of its rounds are whole."""
+    def measure(rate: float, requests: int) -> dict:
+        """Measure a rate; its row is kept also when not all of its rounds are whole."""
         rounds: list[dict] = []
         try:
             for number in range(1, aim.rounds + 1):
@@ -132,35 +123,26 @@ def sweep(
                 rounds.append(figures(run, aim.objective, slots))
         finally:
             if rounds:
-                rows.append(_row(rate, rounds, aim, slots))
-                rows.sort(key=lambda row: row["rate"])
-        return next(row for row in rows if row["rate"] == rate)
+                rows.append(row(rate, rounds, slots))
+        return rows[-1]
 
     try:
         progress("warming up", 0, 1)
-        some = make(1.0, max(16, 3 * slots), 0)
-        base_per_s = _warm_up(send, some, slots)
-        check_alone(send, some, aim.objective)
-        if log_path is not None and isinstance(send, Sender):
-            costs.append(cost_of_an_iteration(send, some, slots, log_path, progress))
+        base_per_s = _warm_up(send, make(1.0, max(16, 3 * slots), 0), slots)
+        over = None
         for rate in aim.rates or [_rate(share * base_per_s) for share in SHARES]:
-            row = measure(rate)
-            if row["over_limit"]:
+            if measure(rate, aim.requests)["over_limit"]:
+                over = rate
                 break
-        if aim.rates is None:
-            for share in LOWER_SHARES:
-                if rows[0]["kept"]:
-                    break
-                measure(_rate(share * base_per_s))
-            if rows[-1]["over_limit"]:
-                measure(_rate(FAR_OVER * rows[-1]["rate"]), 2 * aim.requests)
-        if costs:  # again: a machine is never quite the same for long
-            costs.append(cost_of_an_iteration(send, some, slots, log_path, progress))
+        if aim.rates is None and over is not None:
+            measure(_rate(FAR_OVER * over), 2 * aim.requests)
+        if log_path is not None and isinstance(send, Sender):
+            cost = cost_of_an_iteration(send, make(1.0, max(16, slots), 0), slots, log_path, progress)
     except (KeyboardInterrupt, SystemExit, CourseError) as error:
         if not rows:
             raise
         stopped = str(error) if isinstance(error, CourseError) else "The sweep was interrupted."
-    return _result(rows, costs, slots, aim, stopped)
+    return _result(rows, cost, slots, aim, stopped)
 
 
 def _rate(per_s: float) -> float:
@@ -168,28 +150,85 @@ def _rate(per_s: float) -> float:
     return float(f"{per_s:.3g}")
 
 
-# Before ---------------------------------------------------------------------------------------------------------------
-
-
 def _warm_up(send: Sends, requests: list[TimedRequest], users: int) -> float:
     """Send the requests twice, `users` under way; requests a second of the second time."""
-    load(send, requests, users, closed=True).whole()
-    return report.summary(load(send, requests, users, closed=True).whole())["requests_per_s"]
+    load(send, requests, users).whole()
+    return report.summary(load(send, requests, users).whole())["requests_per_s"]
 
 
-def check_alone(send: Sends, requests: list[TimedRequest], objective: Objective) -> None:
-    """Send some requests one at a time: an objective that none of them meets is met at no rate; nothing is kept.
+# A rate ---------------------------------------------------------------------------------------------------------------
 
-    They are short and long ones: every so many of all, in the order of their lengths.
+
+def figures(run: Run, objective: Objective, slots: int) -> dict[str, float | None]:
+    """What one round comes to, from the end of its filling to its last arrival; what is `full_per_s` has its own end.
+
+    Who came before it and is answered in it counts as served, who comes in it and is answered later does not: where the
+    queue keeps its length, the two are as many.
+
+    Returns
+    -------
+    dict
+        `arrived_per_s`, `served_per_s`; `goodput_per_s` and `met_share`, requests that meet the objective, a second and
+        of all; `full_per_s`, answers a second while all slots are taken if more come than are answered: from the end of
+        the filling until fewer answers than slots are left; `left`, requests without their answer at the last arrival;
+        `errors`; of TTFT, ITL and latency `_p50`, `_p99` in milliseconds; `input_len_mean`, `output_len_mean`. None
+        where there is nothing to count.
 
     Raises
     ------
     CourseError
-        None of them met the objective, with the limit and the best there was; or one failed, with its reason.
+        No request was answered.
     """
-    by_length = sorted(requests, key=lambda request: request.input_len + request.max_tokens)
-    run = load(send, by_length[:: math.ceil(len(by_length) / ALONE)], 1, closed=True).whole()
-    check_reachable(run, objective, "even one at a time with nothing else to do")
+    if run.answered.empty:
+        raise CourseError(f"No request was answered, the first with: {run.requests['error'].iloc[0]}")
+    rows = run.requests.sort_values("due_s", kind="stable")
+    rows = rows.iloc[int(FILLING * len(rows)) :]
+    begin_s, end_s = rows["due_s"].iloc[0], rows["due_s"].iloc[-1]
+    counted, seconds = rows.iloc[1:], end_s - begin_s  # one arrival opens the window, and is no arrival within it
+    met, answered = float(objective.met(counted).mean()), counted[counted["error"] == ""]
+    served = run.answered["last_s"].between(begin_s, end_s, inclusive="right").sum()
+    left = (run.requests["due_s"] <= end_s).sum() - (run.answered["last_s"] <= end_s).sum()
+    found = {
+        "arrived_per_s": len(counted) / seconds,
+        "served_per_s": served / seconds,
+        "full_per_s": _full_per_s(run, slots),
+        "left": left,
+        "goodput_per_s": met * len(counted) / seconds,
+        "met_share": met,
+        "input_len_mean": answered["input_len"].astype(float).mean(),
+        "output_len_mean": answered["output_len"].astype(float).mean(),
+    }
+    for column, _ in LIMITS.values():
+        values = answered[column].astype(float)
+        found |= {f"{column}_{label}": values.quantile(part) for label, part in PERCENTILES.items()}
+    known = {name: None if value is None or math.isnan(value) else float(value) for name, value in found.items()}
+    return {**known, "errors": len(counted) - len(answered), "client_late": bool(report.lateness(run))}
+
+
+def _full_per_s(run: Run, slots: int) -> float | None:
+    ends = run.answered["last_s"].sort_values().tolist()
+    first, last = int(FILLING * len(ends)), len(ends) - 1 - slots
+    return (last - first) / (ends[last] - ends[first]) if last > first and ends[last] > ends[first] else None
+
+
+def row(rate: float, rounds: list[dict], slots: int) -> dict:
+    """A rate: of its rounds' figures `_median`, `_min`, `_max`; `errors`; whether it is `over_limit`, and `kept`."""
+    found: dict = {"rate": rate, "rounds": len(rounds)}
+    for name in rounds[0]:
+        values = [one[name] for one in rounds]
+        if name not in ("errors", "client_late"):
+            known = dict.fromkeys(("median", "min", "max")) if None in values else spread(values)
+            found |= {f"{name}_{label}": value for label, value in known.items()}
+    found["errors"] = sum(one["errors"] for one in rounds)
+    found["client_late"] = any(one["client_late"] for one in rounds)
+    # In a short round the first alone may be chance: more requests have a slot at its end than at its beginning.
+    falls_behind = median(one["served_per_s"] / one["arrived_per_s"] for one in rounds) < OVER
+    found["over_limit"] = falls_behind and found["left_median"] >= 2 * slots
+    found["kept"] = not found["over_limit"] and found["met_share_median"] >= KEPT
+    return found
+
+
+# The prediction -------------------------------------------------------------------------------------------------------
 
 
 def cost_of_an_iteration(
@@ -197,25 +236,19 @@ def cost_of_an_iteration(
 ) -> IterationCost:
     """What iterations cost, measured with 1, 2, … `slots` requests at once; the engine must batch in flight.
 
-    An iteration costs more the longer the texts in it are: each answer's whole past is read. So these requests have a
-    prompt of middle length, and answers so long that their middle is where a token of `requests` has its place on
-    average: the sum of squared lengths over the sum of lengths. No two prompts are alike, but for what all begin with:
-    an engine that finds prompts in its KV cache would compute next to nothing of them.
+    An iteration costs more the longer the texts in it are: each answer's whole past is read. So these prompts are those
+    of middle length, and the answers so long that their middle is where a token of `requests` has its place on average:
+    the sum of squared lengths over the sum of lengths.
     """
-    middle = sorted(requests, key=lambda request: request.input_len)[len(requests) // 2]
-    lengths, shared = [request.max_tokens for request in requests], alike_until(request.text for request in requests)
+    lengths = [request.max_tokens for request in requests]
     long = max(2, round(sum(n * n for n in lengths) / sum(lengths)))
-
-    def burst(number: int, max_tokens: int) -> pd.DataFrame:
-        texts = [opening(middle.text, next(NUMBERS), shared) for _ in range(number)]
-        asked = [replace(middle, text=text, max_tokens=max_tokens, at_s=0.0) for text in texts]
-        return trace_run.run(send.client, asked, log_path, stream=send.stream).log
-
-    burst(1, WARM_UP_TOKENS)
+    by_length = sorted(requests, key=lambda request: request.input_len)
+    first = (len(by_length) - slots) // 2
+    middle = [replace(one, max_tokens=long, at_s=0.0) for one in by_length[first : first + slots]]
     logs = []
     for number in range(1, slots + 1):
         progress(f"cost of an iteration with {number} of {slots} answers", number - 1, slots)
-        logs.append(burst(number, long))
+        logs.append(trace_run.run(send.client, middle[:number], log_path, stream=send.stream).log)
     return iteration_cost(pd.concat(logs))
 
 
@@ -238,97 +271,20 @@ def predicted_per_s(cost: IterationCost, slots: int, input_len: float, output_le
 # What comes of it -----------------------------------------------------------------------------------------------------
 
 
-def figures(run: Run, objective: Objective, slots: int) -> dict[str, float | None]:
-    """What one round comes to, from the end of its filling to its last arrival; what is `full_per_s` has its own end.
-
-    Who came before it and is answered in it counts as served, who comes in it and is answered later does not: where the
-    queue keeps its length, the two are as many.
-
-    Returns
-    -------
-    dict
-        `arrived_per_s`, `served_per_s`; `goodput_per_s` and `met_share`, requests that meet the objective, a second and
-        of all; `full_per_s`, answers a second while all slots are taken if more come than are answered: from the end of
-        the filling until fewer answers than slots are left; `left`, requests without their answer at the last arrival;
-        `errors`; of TTFT, ITL and latency `_p50`, `_p99` in
-        milliseconds; `input_len_mean`, `output_len_mean`. None where there is nothing to count.
-
-    Raises
-    ------
-    CourseError
-        No request was answered.
-    """
-    if run.answered.empty:
-        raise CourseError(f"No request was answered, the first with: {run.requests['error'].iloc[0]}")
-    rows = run.requests.sort_values("due_s", kind="stable")
-    rows = rows.iloc[int(FILLING * len(rows)) :]
-    begin_s, end_s = rows["due_s"].iloc[0], rows["due_s"].iloc[-1]
-    counted, seconds = rows.iloc[1:], end_s - begin_s  # one arrival opens the window, and is no arrival within it
-    met, answered = float(objective.met(counted).mean()), counted[counted["error"] == ""]
-    served = run.answered["last_s"].between(begin_s, end_s, inclusive="right").sum()
-    left = (run.requests["due_s"] <= end_s).sum() - (run.answered["last_s"] <= end_s).sum()
-    found: dict[str, float | None] = {
-        "arrived_per_s": float(len(counted) / seconds),
-        "served_per_s": float(served / seconds),
-        "full_per_s": _full_per_s(run, slots),
-        "left": float(left),
-        "goodput_per_s": float(met * len(counted) / seconds),
-        "met_share": met,
-        "errors": len(counted) - len(answered),
-        "input_len_mean": _number(answered["input_len"].astype(float).mean()),
-        "output_len_mean": _number(answered["output_len"].astype(float).mean()),
-    }
-    for column, _ in LIMITS.values():
-        values = answered[column].astype(float)
-        found |= {f"{column}_{label}": _number(values.quantile(part)) for label, part in PERCENTILES.items()}
-    return {**found, "late": report.lateness(run)}
-
-
-def _full_per_s(run: Run, slots: int) -> float | None:
-    ends = run.answered["last_s"].sort_values().tolist()
-    first, last = int(FILLING * len(ends)), len(ends) - 1 - slots
-    return (last - first) / (ends[last] - ends[first]) if last > first and ends[last] > ends[first] else None
-
-
-def _number(value: float) -> float | None:
-    return None if value != value else float(value)
-
-
-def _row(rate: float, rounds: list[dict], aim: Aim, slots: int) -> dict:
-    """A rate: of its rounds' figures `_median`, `_min`, `_max`; `errors`; whether it is `over_limit`, and `kept`."""
-    row: dict = {"rate": rate, "rounds": len(rounds)}
-    for name in rounds[0]:
-        if name not in ("errors", "late"):
-            values = [one[name] for one in rounds]
-            known = dict.fromkeys(("median", "min", "max")) if None in values else spread(values)
-            row |= {f"{name}_{label}": value for label, value in known.items()}
-    row["errors"] = sum(one["errors"] for one in rounds)
-    row["client_late"] = any(one["late"] for one in rounds)
-    # In a short round the first alone may be chance: more requests have a slot at its end than at its beginning.
-    falls_behind = median(one["served_per_s"] / one["arrived_per_s"] for one in rounds) < OVER
-    row["over_limit"] = falls_behind and row["left_median"] >= 2 * slots
-    row["kept"] = not row["over_limit"] and row["met_share_median"] >= aim.share
-    return row
-
-
-def _result(rows: list[dict], costs: list[IterationCost], slots: int, aim: Aim, stopped: str) -> dict:
+def _result(rows: list[dict], cost: IterationCost | None, slots: int, aim: Aim, stopped: str) -> dict:
     knee = None
-    for row in rows:
-        if not row["kept"]:
+    for one in rows:
+        if not one["kept"]:
             break
-        knee = row
-    over = [row for row in rows if row["over_limit"]]
-    measured = _part(over[-1], "full_per_s") if over and over[-1]["full_per_s_median"] else None
+        knee = one
+    last = rows[-1]
+    measured = _part(last, "full_per_s") if last["over_limit"] and last["full_per_s_median"] else None
     predicted, ratios = None, {}
-    if costs:  # for requests as long as those that the capacity was measured with
-        names, counted = ("input_len_mean", "output_len_mean"), over[-1:] or rows
-        lengths = [_mean(row[f"{name}_median"] for row in counted) for name in names]
-        predicted = median(predicted_per_s(cost, slots, *lengths) for cost in costs)
+    if cost is not None:  # for requests as long as those that the capacity was measured with
+        predicted = predicted_per_s(cost, slots, last["input_len_mean_median"], last["output_len_mean_median"])
     if measured and predicted:
-        ratios["capacity_measured_over_predicted"] = {
-            name: ratio([value], [predicted])["median"] for name, value in measured.items()
-        }
-    settings = {"objective": str(aim.objective), "share": aim.share, "requests": aim.requests, "rounds": aim.rounds}
+        ratios["capacity_measured_over_predicted"] = {name: value / predicted for name, value in measured.items()}
+    settings = {"objective": str(aim.objective), "share": KEPT, "requests": aim.requests, "rounds": aim.rounds}
     return result(
         settings,
         rows,
@@ -344,13 +300,9 @@ def _part(row: dict, name: str) -> dict[str, float]:
     return {label: row[f"{name}_{label}"] for label in ("median", "min", "max")}
 
 
-def _mean(values: Iterable[float | None]) -> float:
-    return float(np.mean([value for value in values if value is not None]))
-
-
 def in_words(found: dict) -> str:
     """Knee and capacity of a sweep's result, in a paragraph."""
-    parts = ["No rate kept the objective."]
+    parts = ["No rate kept the objective: name lower ones with --rates, or allow more."]
     if found["knee"] is not None:
         good = found["goodput_at_objective"]
         parts = [
@@ -367,9 +319,6 @@ def in_words(found: dict) -> str:
         )
     if predicted is not None:
         parts.append(f"From the cost of an iteration follow {predicted:.2f}.")
-    if late := [f"{row['rate']:.3g}" for row in found["rows"] if row["client_late"]]:
-        parts.append(
-            f"The client could not keep up at {', '.join(late)} requests a second: it sent some late, and their wait "
-            "is in the figures."
-        )
+    if any(one["client_late"] for one in found["rows"]):
+        parts.append("The client could not keep up at times: it sent some late, and their wait is in the figures.")
     return " ".join([*parts, found["stopped"]]).strip()

@@ -67,36 +67,17 @@ def at(url: str, engine_dir: str | Path, stream: bool = False, model: str = "ens
 
 @contextlib.contextmanager
 def target(
-    url: str | None,
-    engine_dir: str | Path,
-    stream: bool = False,
-    model: str = "ensemble",
-    values: dict[str, str] | None = None,
+    url: str | None, engine_dir: str | Path, stream: bool = False, model: str = "ensemble"
 ) -> Iterator[tuple[Sends, Path | None]]:
-    """As `at`, and without a URL a server of `engine_dir` that ends with the context, with the path of its log.
-
-    Parameters
-    ----------
-    values : dict, optional
-        Values of the templates' variables, for that server.
-
-    Raises
-    ------
-    CourseError
-        As `at`; there are values for a server that runs already; that of `engine_dir` does not start.
-    """
+    """As `at`, and without a URL a server of `engine_dir` that ends with the context, with the path of its log."""
     if url is not None:
-        if values:
-            raise CourseError("--set is for the server for the occasion: set what runs at --url where it was started.")
         with at(url, engine_dir, stream, model) as send:
             yield send, None
         return
     with TemporaryDirectory(prefix="inflight-bench-") as scratch:
         log = Path(scratch) / "iterations.jsonl"
         repo = repository.assemble(
-            Path(scratch) / "repository",
-            engine_dir,
-            **{**(values or {}), "decoupled_mode": stream, "iteration_log_path": log},
+            Path(scratch) / "repository", engine_dir, decoupled_mode=stream, iteration_log_path=log
         )
         with serving(repo) as server, Sender(Client(server.grpc_url, model), stream) as send:
             yield send, log

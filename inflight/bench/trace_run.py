@@ -97,7 +97,7 @@ def run(
     """
     start = files.size(log_path)
     with sender(client, model, stream, tokenizer) as send:
-        whole = load(send, requests, concurrency, closed=concurrency is not None).whole()
+        whole = load(send, requests, concurrency).whole()
     return TraceRun(whole, _log(log_path, start))
 
 

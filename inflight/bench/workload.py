@@ -13,7 +13,8 @@ import io
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -22,15 +23,15 @@ import pandas as pd
 
 from inflight import files
 from inflight.bench.dataset import MINI_CNN_EVAL, Record, fitting, input_len, read_dataset
-from inflight.bench.names import TRACE_FILES, TRACES
+from inflight.bench.names import SMALL, TRACES
 from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.engine.config import BuildConfig
 from inflight.errors import CourseError
-from inflight.paths import ASSETS, cache_dir
+from inflight.paths import ASSETS
 
 TOPICS = ("rivers", "bridges", "clouds", "chess", "bread", "maps", "bees", "trains")
 TRACE_GAP_S = 0.005  # threads that all send at the same moment overtake each other
-NUMBERS = itertools.count(1)  # for openings: none comes twice in a process, so that no prompt does
+NUMBERS = itertools.count(1)  # that prompts begin with: none comes twice in a process, so that no prompt does
 OPENING_WORDS = 5  # have at least as many tokens as a number of four digits with its colon
 PASSAGE = (
     "The old train leaves the small station at seven in the morning and follows the river to the sea. On the way it "
@@ -41,8 +42,8 @@ SYSTEM_PROMPT = "You answer for a railway company, politely and in a few words. 
 
 # Columns of a trace file: those of the public Azure LLM inference traces, and of a run's own CSV.
 AZURE, RECORDED = ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), ("sent_s", "input_len", "output_len")
-MOST_TRACE_BYTES, MOST_TRACE_ROWS = 1 << 30, 200_000  # the public week of 2024 has some 700 MB a file
-MOST_TOKENS = 1 << 20  # more than any model's positions
+SMALL_TRACE = ASSETS / "datasets" / "llm_trace_small.csv"
+MOST_TRACE_BYTES = 1 << 30  # the public week of 2024 has some 700 MB a file
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def trace(name: str, tokenizer: ChatTokenizer, seed: int = 0, num_requests: int 
         raise CourseError(f"There is no trace {name}: give {' or '.join(TRACES)}.")
     default_number, lengths = TRACES[name]
     number = default_number if num_requests is None else num_requests
-    check_number(number)
+    _check(number, 1.0)
     choose = random.Random(seed)
     prompts = [f"Tell me {index + 2} facts about {TOPICS[index % len(TOPICS)]}." for index in range(number)]
     return [
@@ -128,14 +129,8 @@ def _prompt_of(length: int, opening: str, tokenizer: ChatTokenizer) -> str:
     # A word is a token or more, so `length` words are enough; the most that fit are found by halving.
     passage = PASSAGE.split()
     words = [*opening.split(), *passage * (length // len(passage) + 1)]
-    fits, too_many = 0, length
-    while too_many - fits > 1:
-        middle = (fits + too_many) // 2
-        if input_len(" ".join(words[:middle]), tokenizer) <= length:
-            fits = middle
-        else:
-            too_many = middle
-    words = words[:fits]
+    beyond = bisect_right(range(length), length, key=lambda number: input_len(" ".join(words[:number]), tokenizer))
+    words = words[: max(0, beyond - 1)]
     # The next word may have had several tokens; single letters fill the rest, one token each.
     words += ["a"] * (length - input_len(" ".join(words), tokenizer))
     if input_len(" ".join(words), tokenizer) != length:
@@ -151,66 +146,33 @@ def with_system_prompt(requests: Sequence[TimedRequest], tokens: int, tokenizer:
     words = [*SYSTEM_PROMPT.split(), *itertools.islice(itertools.cycle(PASSAGE.split()), tokens)]
     ids = tokenizer.encode(" ".join(words), add_special_tokens=False)
     shared = tokenizer.decode(ids[:tokens])
-    texts = [f"{shared}\n\n{request.text}" for request in requests]
-    return [replace(request, text=text, input_len=input_len(text, tokenizer)) for request, text in zip(requests, texts)]
+    return [_with_text(request, f"{shared}\n\n{request.text}", tokenizer) for request in requests]
 
 
-def alike_until(texts: Iterable[str]) -> int:
-    """How many characters all texts begin with; none where there is but one text, once or several times."""
-    different = set(texts)
-    if len(different) < 2:
-        return 0
-    pairs = enumerate(zip(min(different), max(different)))  # what these two share, those between them do
-    return next((place for place, (one, other) in pairs if one != other), len(min(different)))
+def numbered(requests: Sequence[TimedRequest], number: int, tokenizer: ChatTokenizer) -> list[TimedRequest]:
+    """`number` requests: the given ones again and again, each with a number in place of its first words.
 
-
-def opening(text: str, number: int, shared: int = 0) -> str:
-    """`text` with a number in place of its first words, so that no prompt of another number begins like it.
-
-    It has no more tokens than before, unless it has hardly any words.
-
-    Parameters
-    ----------
-    shared : int
-        Characters that come before the number, and stay: what prompts share on purpose.
+    So no prompt begins like another, in this list or in another, and an engine that keeps what it computed of prompts
+    finds none again. A prompt has no more tokens than before, unless it has hardly any words.
     """
-    words = text[shared:].split(maxsplit=OPENING_WORDS)
-    rest = words[-1] if len(words) > OPENING_WORDS else text[shared:]
-    return f"{text[:shared]}{number}: {rest}"
-
-
-def repeated(requests: list[TimedRequest], number: int, tokenizer: ChatTokenizer) -> list[TimedRequest]:
-    """`number` requests: the given ones again and again, each time with another opening, after what all begin with.
-
-    So no prompt comes twice, in this list or in another, and an engine that keeps what it computed of prompts finds
-    none again but for what they share.
-    """
-    shared = alike_until(request.text for request in requests)
-    found: list[TimedRequest] = []
-    while len(found) < number:
-        turn = next(NUMBERS)
-        for request in requests[: number - len(found)]:
-            text = opening(request.text, turn, shared)
-            found.append(replace(request, text=text, input_len=input_len(text, tokenizer)))
+    found = []
+    for request in itertools.islice(itertools.cycle(requests), number):
+        words = request.text.split(maxsplit=OPENING_WORDS)
+        rest = words[-1] if len(words) > OPENING_WORDS else request.text
+        found.append(_with_text(request, f"{next(NUMBERS)}: {rest}", tokenizer))
     return found
+
+
+def _with_text(request: TimedRequest, text: str, tokenizer: ChatTokenizer) -> TimedRequest:
+    return replace(request, text=text, input_len=input_len(text, tokenizer))
 
 
 # Arrivals: seconds after the start of the run, the first at 0 ---------------------------------------------------------
 
 
-def constant(number: int, rate: float) -> list[float]:
-    """`rate` requests a second at equal distances."""
-    check_number(number)
-    check_rate(rate)
-    return [index / rate for index in range(number)]
-
-
 def poisson(number: int, rate: float, seed: int) -> list[float]:
     """`rate` requests a second on average, independent of one another: exponential gaps."""
-    check_number(number)
-    check_rate(rate)
-    draw = random.Random(seed)
-    return list(accumulate((draw.expovariate(rate) for _ in range(number - 1)), initial=0.0))
+    return gamma(number, rate, 1.0, seed)
 
 
 def gamma(number: int, rate: float, cv: float, seed: int = 0) -> list[float]:
@@ -222,8 +184,7 @@ def gamma(number: int, rate: float, cv: float, seed: int = 0) -> list[float]:
         Coefficient of variation of the gaps, their standard deviation over their mean: 1 is a Poisson process, above 1
         requests come in bursts with long pauses between, below 1 they come more evenly.
     """
-    check_number(number)
-    check_rate(rate)
+    _check(number, rate)
     if not 0.1 <= cv <= 20:
         raise CourseError(
             f"The coefficient of variation is {cv:g}; it must be from 0.1 (nearly even) to 20, where 1 is a Poisson "
@@ -239,42 +200,14 @@ def with_times(requests: Sequence[TimedRequest], times: Sequence[float]) -> list
     return [replace(request, at_s=at_s) for request, at_s in zip(requests, times, strict=True)]
 
 
-def check_number(number: int) -> None:
-    """CourseError for less than one request."""
+def _check(number: int, rate: float) -> None:
     if number < 1:
         raise CourseError(f"The number of requests is {number}; it must be at least 1.")
-
-
-def check_rate(rate: float) -> None:
-    """CourseError for a rate that is none."""
     if not (math.isfinite(rate) and rate > 0):
         raise CourseError(f"The rate is {rate} requests a second; it must be above 0.")
 
 
 # Trace files ----------------------------------------------------------------------------------------------------------
-
-
-def find_trace(name: str) -> Path:
-    """The file that `name` names: a path, or a name of `TRACE_FILES` (the small one ships with the course).
-
-    Raises
-    ------
-    CourseError
-        There is no such file; for one of the public ones the message says where it is to be had.
-    """
-    path = Path(name).expanduser()
-    if name not in TRACE_FILES:
-        if path.exists():
-            return path
-        raise CourseError(f"There is no trace file {name}: give the path of a CSV file, or {' or '.join(TRACE_FILES)}.")
-    places = [folder / TRACE_FILES[name] for folder in (ASSETS / "datasets", cache_dir() / "traces")]
-    found = next((place for place in places if place.exists()), None)
-    if found is None:
-        raise CourseError(
-            f"The trace {name} is not on this machine: download {TRACE_FILES[name]} from "
-            f"https://github.com/Azure/AzurePublicDataset, folder data, to {places[-1].parent}, or give its path."
-        )
-    return found
 
 
 def read_trace(path: str | Path) -> pd.DataFrame:
@@ -287,73 +220,52 @@ def read_trace(path: str | Path) -> pd.DataFrame:
     Raises
     ------
     CourseError
-        It cannot be read, is no CSV, lacks a column, or a value is not in its range: the message names the line.
+        It cannot be read, is no CSV, lacks a column, or a line is not right: the message says which.
     """
-    path = Path(path).expanduser()
     fix = f"Give a CSV file with the columns {', '.join(AZURE)}."
     content = files.read_bytes(path, "trace", MOST_TRACE_BYTES, fix)
     try:
-        table = pd.read_csv(io.BytesIO(content), index_col=False, nrows=MOST_TRACE_ROWS)
+        table = pd.read_csv(io.BytesIO(content), index_col=False)
     except ValueError as error:  # the parser's own and the decoder's are ValueErrors
         raise CourseError(f"The trace {path} is not a CSV file ({str(error).splitlines()[0]}). {fix}") from error
     names = RECORDED if set(RECORDED) <= set(table) else AZURE
     if missing := [name for name in names if name not in table]:
         raise CourseError(f"The trace {path} has no column {missing[0]}. {fix}")
-    rows = table[list(names)].set_axis(["at_s", "input_len", "output_len"], axis=1)
-    rows = rows.assign(output_len=_numbers(rows["output_len"], 0, path))
-    rows = rows[rows["output_len"] > 0]
+    texts = table[list(names)].set_axis(["at_s", "input_len", "output_len"], axis=1)
+    rows = texts.apply(pd.to_numeric, errors="coerce")
+    if rows["at_s"].isna().any():
+        moments = pd.to_datetime(texts["at_s"].astype(str), format="ISO8601", utc=True, errors="coerce")
+        rows["at_s"] = rows["at_s"].fillna((moments - moments.min()).dt.total_seconds())
+    rows = rows[rows["output_len"] != 0]
     if rows.empty:
         raise CourseError(f"The trace {path} has no request with an answer: give one that has some.")
-    rows = rows.assign(input_len=_numbers(rows["input_len"], 1, path), at_s=_seconds(rows["at_s"], path))
-    rows = rows.sort_values("at_s", kind="stable", ignore_index=True)
+    lengths = rows[["input_len", "output_len"]]
+    right = (lengths >= 1).all(axis=1) & (lengths % 1 == 0).all(axis=1) & rows["at_s"].map(math.isfinite)
+    if not right.all():
+        line = int(right.idxmin())  # the header is line 1
+        raise CourseError(
+            f"Line {line + 2} of the trace {path} is {texts.loc[line].tolist()}, and should be a date with its time or "
+            "a number of seconds, then two whole numbers of tokens: correct or remove it."
+        )
+    rows = rows.astype({"input_len": int, "output_len": int}).sort_values("at_s", kind="stable", ignore_index=True)
     return rows.assign(at_s=rows["at_s"] - rows["at_s"].iloc[0])
 
 
-def _numbers(texts: pd.Series, least: int, path: Path) -> pd.Series:
-    numbers = pd.to_numeric(texts, errors="coerce")
-    bad = ~(numbers.between(least, MOST_TOKENS) & (numbers % 1 == 0))
-    if bad.any():
-        line = int(bad.idxmax())  # the header is line 1
-        raise CourseError(
-            f"In line {line + 2} of the trace {path}, the {texts.name} is {str(texts[line])[:40]}, which is not a "
-            f"whole number from {least} to {MOST_TOKENS:,}: correct or remove it."
-        )
-    return numbers.astype(int)
-
-
-def _seconds(texts: pd.Series, path: Path) -> pd.Series:
-    seconds = pd.to_numeric(texts, errors="coerce")
-    if seconds.isna().any():
-        moments = pd.to_datetime(texts.astype(str), format="ISO8601", utc=True, errors="coerce")
-        seconds = (moments - moments.min()).dt.total_seconds()
-    bad = ~seconds.map(math.isfinite)
-    if bad.any():
-        line = int(bad.idxmax())
-        raise CourseError(
-            f"In line {line + 2} of the trace {path}, the time is {str(texts[line])[:40]!r}, which is neither a date "
-            "with a time of day nor a number of seconds: correct or remove it."
-        )
-    return seconds
-
-
 def from_trace(
-    name: str, tokenizer: ChatTokenizer, build: BuildConfig, tell: Callable[[str], None] = lambda sentence: None
+    path: str | Path, tokenizer: ChatTokenizer, build: BuildConfig, tell: Callable[[str], None] = lambda sentence: None
 ) -> list[TimedRequest]:
     """Requests at the times and of the lengths of a trace file; what is asked is plain words.
 
-    Those that are longer than the engine takes are left out, and those shorter than the chat template with a word are
-    lengthened to it: `tell` is called with a sentence then.
+    Those that are longer than the engine takes are left out, and `tell` is called with a sentence; those shorter than
+    the chat template with a word are lengthened to it.
 
     Raises
     ------
     CourseError
-        As `find_trace` and `read_trace`; or no request fits into the engine.
+        As `read_trace`; or no request fits into the engine.
     """
-    path = find_trace(name)
-    rows, shortest = read_trace(path), input_len("a b", tokenizer)
-    if short := int((rows["input_len"] < shortest).sum()):
-        tell(f"{short} prompts of {path} are shorter than the chat template with a word and get {shortest} tokens.")
-    rows["input_len"] = rows["input_len"].clip(lower=shortest)
+    rows = read_trace(path)
+    rows["input_len"] = rows["input_len"].clip(lower=input_len("a b", tokenizer))
     fits = (rows["input_len"] <= build.max_input_len) & (rows["input_len"] + rows["output_len"] <= build.max_seq_len)
     limits = f"max_input_len ({build.max_input_len}) or max_seq_len ({build.max_seq_len})"
     if not fits.any():
@@ -383,7 +295,7 @@ class Traffic:
     dataset : str
         A name of `TRACES`, "dataset" for the course's own, or the path of a file in MLPerf's layout.
     trace : str or None
-        In place of it a file of arrivals with lengths: a path, or a name of `TRACE_FILES`.
+        In place of it the path of a file of arrivals with lengths, or "small" for the course's own.
     rate : float or None
         Requests a second on average; a trace file's times are stretched to it. None: all at once, or as the file says.
     cv : float
@@ -415,49 +327,72 @@ class Traffic:
         CourseError
             A value is out of its range, a file is not right or has fewer requests, or one does not fit into the engine.
         """
-        if self.trace is not None:
-            found = from_trace(self.trace, tokenizer, build, tell)
-        elif self.dataset in TRACES:
-            found = trace(self.dataset, tokenizer, self.seed, number)
-        else:
-            path = MINI_CNN_EVAL if self.dataset == "dataset" else Path(self.dataset)
-            records = read_dataset(path)
-            found = from_dataset(records, tokenizer, build.max_input_len)
-            if len(found) < len(records):
-                tell(f"{len(records) - len(found)} prompts of {path} are longer than the engine takes and left out.")
+        found = self._found(tokenizer, build, number, tell)
         if number is not None and not 1 <= number <= len(found):
             raise CourseError(f"There are {len(found)} requests: ask for 1 to {len(found)} with --requests.")
-        found = found[:number]
-        if self.system_prompt:
-            found = with_system_prompt(found, self.system_prompt, tokenizer)
-        check_fit(found, build)
-        return self.timed(found, self.rate, self.seed)
+        return self._timed(self._fitting(found[:number], tokenizer, build))
 
-    def timed(self, requests: Sequence[TimedRequest], rate: float | None, seed: int) -> list[TimedRequest]:
-        """The same requests as they arrive at `rate` a second; without a rate as they are."""
-        if rate is None:
-            return list(requests)
-        check_rate(rate)
+    def endless(
+        self, tokenizer: ChatTokenizer, build: BuildConfig, tell: Callable[[str], None] = lambda sentence: None
+    ) -> Callable[[float, int, int], list[TimedRequest]]:
+        """A function of a rate, a number of requests and a seed of its own that makes them: no prompt comes twice.
+
+        Raises
+        ------
+        CourseError
+            As `requests`.
+        """
+        found = self._found(tokenizer, build, None, tell)
+        self._fitting(found, tokenizer, build)
+
+        def make(rate: float, number: int, seed: int) -> list[TimedRequest]:
+            shaped = self._fitting(numbered(found, number, tokenizer), tokenizer, build)
+            return replace(self, rate=rate, seed=seed)._timed(shaped)
+
+        return make
+
+    def _found(
+        self, tokenizer: ChatTokenizer, build: BuildConfig, number: int | None, tell: Callable[[str], None]
+    ) -> list[TimedRequest]:
+        if self.trace is not None:
+            return from_trace(SMALL_TRACE if self.trace == SMALL else self.trace, tokenizer, build, tell)
+        if self.dataset in TRACES:
+            return trace(self.dataset, tokenizer, self.seed, number)
+        path = MINI_CNN_EVAL if self.dataset == "dataset" else Path(self.dataset)
+        records = read_dataset(path)
+        found = from_dataset(records, tokenizer, build.max_input_len)
+        if len(found) < len(records):
+            tell(f"{len(records) - len(found)} prompts of {path} are longer than the engine takes and left out.")
+        return found
+
+    def _fitting(
+        self, requests: list[TimedRequest], tokenizer: ChatTokenizer, build: BuildConfig
+    ) -> list[TimedRequest]:
+        """The requests with their system prompt; refused where the engine has no room for one and its answer."""
+        if self.system_prompt:
+            requests = with_system_prompt(requests, self.system_prompt, tokenizer)
+        for number, request in enumerate(requests):
+            if request.input_len > build.max_input_len or request.input_len + request.max_tokens > build.max_seq_len:
+                raise CourseError(
+                    f"Request {number} has {request.input_len} tokens and asks for {request.max_tokens} more, but the "
+                    f"engine's max_input_len is {build.max_input_len} and its max_seq_len {build.max_seq_len}: ask for "
+                    "less, or build an engine with larger ones."
+                )
+        return requests
+
+    def _timed(self, requests: list[TimedRequest]) -> list[TimedRequest]:
+        """The requests as they arrive at the rate; without one as they are."""
+        if self.rate is None:
+            return requests
+        _check(len(requests), self.rate)
         if self.trace is None:
-            draw = poisson(len(requests), rate, seed) if self.cv == 1 else gamma(len(requests), rate, self.cv, seed)
-            return with_times(requests, draw)
+            return with_times(requests, gamma(len(requests), self.rate, self.cv, self.seed))
         lasts_s = requests[-1].at_s
         if not lasts_s:
             raise CourseError("All requests of the trace come at one moment, which no rate can be made of.")
-        factor = (len(requests) - 1) / rate / lasts_s
+        factor = (len(requests) - 1) / self.rate / lasts_s
         return with_times(requests, [request.at_s * factor for request in requests])
 
     def settings(self) -> dict:
         """What a result states of it."""
         return asdict(self)
-
-
-def check_fit(requests: Sequence[TimedRequest], build: BuildConfig) -> None:
-    """Refuse a prompt that is longer than the engine takes, and an answer that would end at its `max_seq_len`."""
-    for number, request in enumerate(requests):
-        if request.input_len > build.max_input_len or request.input_len + request.max_tokens > build.max_seq_len:
-            raise CourseError(
-                f"Request {number} has {request.input_len} tokens and asks for {request.max_tokens} more, but the "
-                f"engine's max_input_len is {build.max_input_len} and its max_seq_len {build.max_seq_len}: ask for "
-                "less, or build an engine with larger ones."
-            )

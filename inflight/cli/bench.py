@@ -11,33 +11,32 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from inflight import bench, engine, models, triton
+from inflight import bench, engine, models
 from inflight import checkpoint as checkpoints
-from inflight.bench.names import TRACE_FILES, TRACES, WAYS
+from inflight.bench.names import SMALL, TRACES, WAYS
 from inflight.cli import terminal
-from inflight.cli.terminal import ENGINE_DIR, SET, console
+from inflight.cli.terminal import ENGINE_DIR, console
 from inflight.engine.config import BuildConfig
 from inflight.errors import CourseError
 from inflight.triton.repository.layout import BASELINE
 
 if TYPE_CHECKING:
     from inflight.bench.load import Run
-    from inflight.bench.workload import TimedRequest
 
-URL = typer.Option(help="A Triton, host:port or http://host:port; or openai:URL. By default a server for the occasion.")
+URL = typer.Option(help="A Triton's host:port or http://host:port; or openai:URL. By default one for the occasion.")
 MODEL = typer.Option(help="The text model to ask.")
-DATASET = typer.Option(help=f"{', '.join(TRACES)}, dataset (the course's own), or a file in MLPerf's layout.")
-TRACE = typer.Option(
-    help=f"CSV of arrivals and lengths, as Azure's public ones or a run's own; {', '.join(TRACE_FILES)}."
-)
-CV = typer.Option(help="How uneven the gaps are: 1 Poisson, above 1 bursts, below 1 more even.")
-SYSTEM_PROMPT = typer.Option(help="Tokens of a text that all prompts begin with.")
-OBJECTIVE = typer.Option(help="Limits in milliseconds for an answer that counts: ttft=500,itl=40,latency=3000.")
-SEED = typer.Option(help="Of all that is drawn.")
+DATASET = typer.Option(help=f"{', '.join(TRACES)}, dataset (the course's), or MLPerf's layout.")
+CV = typer.Option(help="Gaps: 1 Poisson, above bursts, below more even.")
+SYSTEM_PROMPT = typer.Option(help="Tokens that all prompts begin with.")
+OBJECTIVE = typer.Option(help="Limits in ms: ttft=500,itl=40,latency=3000.")
 CSV = typer.Option(help="File for one line a request.")
-CHECKPOINT = typer.Option(help="Name, Hugging Face repository, or path of a GGUF file or a folder.")
-ROUNDS = typer.Option(min=1, help="Rounds that count.")
+CHECKPOINT = typer.Option(help="Name, Hugging Face id, GGUF file or folder.")
+ROUNDS = typer.Option(help="Rounds that count.")
 AS_JSON = typer.Option("--json", help="One JSON object instead of a table.")
+
+WARM_UP_REQUESTS = 16  # before a load; they are not counted
+
+ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 # Commands that went -> what does it now; for one release.
 GONE = {
@@ -56,55 +55,42 @@ def load(
     url: Annotated[str | None, URL] = None,
     model: Annotated[str, MODEL] = "ensemble",
     dataset: Annotated[str, DATASET] = "dataset",
-    trace: Annotated[str | None, TRACE] = None,
+    trace: Annotated[str | None, typer.Option(help=f"CSV of arrivals and lengths, or {SMALL}.")] = None,
     requests: Annotated[int | None, typer.Option(help="So many of the first; by default all.")] = None,
-    rate: Annotated[
-        float | None, typer.Option(help="Requests a second, by default all at once; stretches the times of a trace.")
-    ] = None,
+    rate: Annotated[float | None, typer.Option(help="Requests a second; by default all at once.")] = None,
     cv: Annotated[float, CV] = 1.0,
     system_prompt: Annotated[int, SYSTEM_PROMPT] = 0,
-    concurrency: Annotated[
-        int | None, typer.Option(help="Most under way. Without a rate: users, who each wait for their answer.")
-    ] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Instead: users, who wait for their answers.")] = None,
     objective: Annotated[str | None, OBJECTIVE] = None,
-    stream: Annotated[bool, typer.Option("--stream", help="Ask for answers in pieces: TTFT and ITL.")] = False,
-    warm_up: Annotated[int, typer.Option(min=0, help="Requests before it that are not counted.")] = 16,
-    seed: Annotated[int, SEED] = 0,
-    values: Annotated[list[str] | None, SET] = None,
+    stream: Annotated[bool, typer.Option("--stream", help="Answers in pieces: TTFT and ITL.")] = False,
+    seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 0,
     engine_dir: Annotated[Path | None, ENGINE_DIR] = None,
     csv: Annotated[Path | None, CSV] = None,
-    perfetto: Annotated[Path | None, typer.Option(help="File for a trace that ui.perfetto.dev opens.")] = None,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Send many requests: throughput, TTFT, ITL and latency, counted from when each request was due.
 
     Example: [bold]inflight bench load --rate 4 --stream --csv run.csv[/]
     """
-    bench.report.check_writable(csv, perfetto)
+    bench.report.check_writable(csv)
     wanted = None if objective is None else bench.objective.parse(objective)
     if wanted is not None:
         wanted.check_streaming(stream)
+    if concurrency is not None and (rate is not None or trace is not None):
+        raise CourseError("With --concurrency a request comes when a user has an answer: leave out --rate and --trace.")
     traffic = bench.workload.Traffic(dataset, trace, rate, cv, system_prompt, seed)
     engine_dir = engine_dir or terminal.cached_engine()
     build = engine.read(engine_dir).build_config
     asked = traffic.requests(checkpoints.load_tokenizer(engine_dir), build, requests, terminal.tell)
-    closed = concurrency is not None and rate is None and trace is None
-    iterations = None
     with (
         terminal.progress("starting") as show,
-        bench.targets.target(url, engine_dir, stream, model, terminal.values(values)) as (send, log),
+        bench.targets.target(url, engine_dir, stream, model) as (send, _),
     ):
         show("warming up", 0, 1)
-        bench.load.warm_up(send, asked, warm_up)
-        run = bench.load.load(
-            send, asked, concurrency, lambda done, total: show("requests answered", done, total), closed=closed
-        )
-        if log is not None and log.exists():
-            iterations = triton.telemetry.iterations(log)
+        bench.load.warm_up(send, asked, WARM_UP_REQUESTS)
+        run = bench.load.load(send, asked, concurrency, lambda done, total: show("requests answered", done, total))
     if csv is not None:
-        bench.report.write(csv, bench.report.requests_csv(run))
-    if perfetto is not None:
-        bench.report.write(perfetto, json.dumps(bench.report.timeline(run, iterations)))
+        bench.report.write(csv, run.requests)
     settings = {
         "url": url,
         "model": model,
@@ -112,10 +98,9 @@ def load(
         **traffic.settings(),
         "requests": len(asked),
         "concurrency": concurrency,
-        "loop": "closed" if closed else "open",
+        "loop": "open" if concurrency is None else "closed",
         "objective": objective,
         "stream": stream,
-        "warm_up_requests": warm_up,
     }
     row = bench.report.summary(run)
     if wanted is not None:
@@ -133,19 +118,13 @@ def sweep(
     url: Annotated[str | None, URL] = None,
     model: Annotated[str, MODEL] = "ensemble",
     dataset: Annotated[str, DATASET] = "mild",
-    trace: Annotated[str | None, TRACE] = None,
     cv: Annotated[float, CV] = 1.0,
     system_prompt: Annotated[int, SYSTEM_PROMPT] = 0,
     objective: Annotated[str | None, OBJECTIVE] = None,
-    share: Annotated[float, typer.Option(help="Share of requests that must meet it for a rate to keep it.")] = 0.95,
-    rates: Annotated[
-        str | None, typer.Option(help="Requests a second, as 1,2,4; by default found, up to the limit.")
-    ] = None,
+    rates: Annotated[str | None, typer.Option(help="Requests a second, as 1,2,4; by default found.")] = None,
     requests: Annotated[int, typer.Option(help="Of a round.")] = 32,
     rounds: Annotated[int, ROUNDS] = 2,
     stream: Annotated[bool, typer.Option("--stream/--whole", help="Answers in pieces, or whole.")] = True,
-    seed: Annotated[int, SEED] = 0,
-    values: Annotated[list[str] | None, SET] = None,
     engine_dir: Annotated[Path | None, ENGINE_DIR] = None,
     csv: Annotated[Path | None, CSV] = None,
     as_json: Annotated[bool, AS_JSON] = False,
@@ -157,31 +136,22 @@ def sweep(
     bench.report.check_writable(csv)
     wanted = bench.objective.parse(objective or ("ttft=1000" if stream else "latency=10000"))
     wanted.check_streaming(stream)
-    aim = bench.sweep.Aim(wanted, share, _rates(rates), requests, rounds)
-    traffic = bench.workload.Traffic(dataset, trace, None, cv, system_prompt, seed)
+    aim = bench.sweep.Aim(wanted, _rates(rates), requests, rounds)
+    traffic = bench.workload.Traffic(dataset, cv=cv, system_prompt=system_prompt)
     engine_dir = engine_dir or terminal.cached_engine()
-    tokenizer, build = checkpoints.load_tokenizer(engine_dir), engine.read(engine_dir).build_config
-    some = traffic.requests(tokenizer, build, None, terminal.tell)
-    lines: list[str] = []
-
-    def make(rate: float, number: int, turn: int) -> list[TimedRequest]:
-        if trace is not None:  # its times end with its last request
-            return traffic.timed(some[:number], rate, seed)
-        asked = bench.workload.repeated(some, number, tokenizer)
-        bench.workload.check_fit(asked, build)
-        return traffic.timed(asked, rate, seed + turn)
+    build = engine.read(engine_dir).build_config
+    make = traffic.endless(checkpoints.load_tokenizer(engine_dir), build, terminal.tell)
+    kept = 0
 
     def keep(run: Run, rate: float, turn: int) -> None:
+        nonlocal kept
         if csv is not None:
-            table = bench.report.requests_table(run)
-            table.insert(0, "rate", rate)
-            table.insert(1, "round", turn)
-            lines.append(table.to_csv(index=False, header=not lines, lineterminator="\n"))
-            bench.report.write(csv, "".join(lines))
+            bench.report.write(csv, run.requests.assign(rate=rate, round=turn), more=kept > 0)
+            kept += 1
 
     with (
         terminal.progress("starting") as show,
-        bench.targets.target(url, engine_dir, stream, model, terminal.values(values)) as (send, log),
+        bench.targets.target(url, engine_dir, stream, model) as (send, log),
     ):
         result = bench.sweep.sweep(send, make, aim, build.max_batch_size, log, show, keep)
     settings = {"url": url, "model": model, "device": bench.targets.device(url, engine_dir), **traffic.settings()}
@@ -218,12 +188,9 @@ def compare(
     second: Annotated[str, typer.Argument(help="Another; ratios are second over first.")],
     dataset: Annotated[str, DATASET] = "skewed",
     requests: Annotated[int | None, typer.Option(help="So many of its first; by default all.")] = None,
-    concurrency: Annotated[
-        int | None, typer.Option(min=1, help="Users, who each wait for their answer; by default all at once.")
-    ] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Users; by default all requests at once.")] = None,
     max_batch_size: Annotated[int, typer.Option(help="Slots of the engine.")] = BuildConfig.max_batch_size,
     rounds: Annotated[int, ROUNDS] = 3,
-    seed: Annotated[int, SEED] = 0,
     checkpoint: Annotated[str, CHECKPOINT] = checkpoints.DEFAULT,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
@@ -241,13 +208,14 @@ def compare(
         engine_dir = engine.cached(source, BuildConfig(max_batch_size=max_batch_size))
         checkpoint_dir = models.huggingface.folder(source) if BASELINE in (first, second) else None
     build = engine.read(engine_dir).build_config
-    traffic = bench.workload.Traffic(dataset, seed=seed)
-    asked = traffic.requests(checkpoints.load_tokenizer(engine_dir), build, requests, terminal.tell)
+    asked = bench.workload.Traffic(dataset).requests(
+        checkpoints.load_tokenizer(engine_dir), build, requests, terminal.tell
+    )
     with TemporaryDirectory(prefix="inflight-bench-") as scratch, terminal.progress("starting") as show:
         result = bench.compare.compare(
             first, second, engine_dir, asked, scratch, concurrency, rounds, checkpoint_dir, show
         )
-    result["settings"] |= {"dataset": dataset, "seed": seed, "checkpoint": source.name}
+    result["settings"] |= {"dataset": dataset, "checkpoint": source.name}
     print_benchmark(result, as_json)
     terminal.finish()
 
@@ -278,7 +246,6 @@ def batchers_command(
     rounds: Annotated[int, ROUNDS] = 5,
     requests: Annotated[int, typer.Option(help="Texts of a turn, one a request.")] = 96,
     max_batch_size: Annotated[int, typer.Option(help="Most texts in a batch; twice so many are under way.")] = 8,
-    dtype: Annotated[str, typer.Option(help="auto, bfloat16 or float32; auto: the faster one here.")] = "auto",
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Throughput of text-embedding without and with dynamic batching, and the gain that the cost of a batch predicts.
@@ -290,7 +257,7 @@ def batchers_command(
     with terminal.progress("Preparing the checkpoint"):
         folder = models.huggingface.folder(source)
     with TemporaryDirectory(prefix="inflight-bench-") as scratch, terminal.progress("starting Triton") as show:
-        result = bench.dynamic_batching.bench(folder, scratch, rounds, requests, max_batch_size, dtype, show)
+        result = bench.dynamic_batching.bench(folder, scratch, rounds, requests, max_batch_size, show)
     result["settings"]["checkpoint"] = source.name
     print_benchmark(result, as_json)
     terminal.finish()
@@ -299,14 +266,13 @@ def batchers_command(
 @app.command("quality")
 def quality_command(
     checkpoint: Annotated[str, CHECKPOINT] = checkpoints.DEFAULT,
-    tokens: Annotated[int, typer.Option(help="Tokens of the lessons' prose to read, in windows of 256.")] = 5120,
+    tokens: Annotated[int, typer.Option(help="Tokens of the lessons' prose, in windows of 256.")] = 5120,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """What each build of a checkpoint loses of its words, with its size and speed; each figure ± its 95 % interval.
 
     Example: [bold]inflight bench quality --tokens 5120 --json[/]
     """
-    bench.quality.check(tokens)
     source = checkpoints.fetch(checkpoint)
     with TemporaryDirectory(prefix="inflight-bench-") as scratch, terminal.progress("Preparing the engines") as show:
         folders = bench.quality.engines(source, scratch, tokens, show)
@@ -315,14 +281,16 @@ def quality_command(
     terminal.finish()
 
 
-def _gone(name: str, instead: str) -> None:
-    @app.command(name, hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-    def command() -> None:
-        raise CourseError(f"inflight bench {name} is no command any more. What does it now: {instead}.")
+def gone(group: typer.Typer, command: str, instead: str) -> None:
+    """Have a command that went say what does it now."""
+
+    @group.command(command.split()[-1], hidden=True, context_settings=ANYTHING)
+    def _gone() -> None:
+        raise CourseError(f"{command} is no command any more. What does it now: {instead}.")
 
 
 for _name, _instead in GONE.items():
-    _gone(_name, _instead)
+    gone(app, f"inflight bench {_name}", _instead)
 
 
 # Printing -------------------------------------------------------------------------------------------------------------
@@ -343,8 +311,6 @@ def print_benchmark(result: dict, as_json: bool, upright: bool = False) -> None:
     if upright:
         rows = [{"": name, "value": value} for name, value in rows[0].items() if value not in (None, "")]
     _print_rows(rows)
-    if "rows_by_length" in result:
-        _print_rows(result["rows_by_length"], "One token of one sequence, in process")
     for name in ("floor", "cost"):
         if name in result:
             known = [f"{key.replace('_', ' ')} {_cell(key, value)}" for key, value in result[name].items()]
@@ -362,9 +328,8 @@ def print_benchmark(result: dict, as_json: bool, upright: bool = False) -> None:
     console.print(escape(f"on {', '.join(parts)}, {facts['os']}, Python {facts['python']}"), highlight=False)
 
 
-def _print_rows(rows: list[dict], title: str | None = None) -> None:
-    # Blanks, where a narrow terminal breaks lines.
-    table = Table(*(name.replace("_", " ") for name in rows[0]), title=title, title_justify="left")
+def _print_rows(rows: list[dict]) -> None:
+    table = Table(*(name.replace("_", " ") for name in rows[0]))  # blanks, where a narrow terminal breaks lines
     table.columns[0].no_wrap = True
     for row in rows:
         table.add_row(*(escape(_cell(name, value)) for name, value in row.items()))

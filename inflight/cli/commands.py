@@ -30,6 +30,12 @@ from inflight.errors import CourseError
 from inflight.triton.repository.layout import BASELINE, BLS, NEWEST_CONTRACT, OLDEST_CONTRACT, PIPELINE
 
 NONE = "none"  # on the command line, for None
+# Commands that went -> what does it now; for one release.
+GONE = {
+    "accept": "nothing, as an engine's folder is loaded as it is",
+    "fetch": "set-up installs the course's model; inflight build --checkpoint takes any other as it is, by its path "
+    "or its Hugging Face id",
+}
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -39,8 +45,8 @@ app = typer.Typer(
     help="The course on serving LLMs with Triton, from the command line.",
 )
 
-WITH_BASELINE = typer.Option("--with-llama-python", help="Add the baseline without an engine: Hugging Face's pipeline.")
-WITH_BLS = typer.Option("--with-bls", help=f"Add {BLS}, a second name of the ensemble, for clients that ask for it.")
+WITH_BASELINE = typer.Option("--with-llama-python", help="Add the baseline without an engine.")
+WITH_BLS = typer.Option("--with-bls", help=f"Add {BLS}, a second name of the ensemble.")
 CONTRACT = typer.Option(
     help=f"Whose clients the tensors are for: {NEWEST_CONTRACT}, of TensorRT-LLM 0.9 to 0.19, or {OLDEST_CONTRACT}, of "
     "the first workshops."
@@ -113,43 +119,24 @@ def _plain_table(title: str, *columns: str) -> Table:
     return table
 
 
-@app.command(hidden=True)
-def accept(engine_dir: Annotated[Path, typer.Argument(metavar="FOLDER")]) -> None:
-    """What became of it."""
-    raise CourseError(f"`inflight accept` is gone: {engine_dir} is loaded as it is now, there is nothing to accept.")
-
-
-@app.command(hidden=True)
-def fetch(source: Annotated[str, typer.Argument()] = "") -> None:
-    """Of earlier versions."""
-    raise CourseError(
-        "`inflight fetch` is no command any more: set-up installs the course's model, and `inflight build "
-        "--checkpoint` takes any other as it is, by its path or its Hugging Face id."
-    )
-
-
 # Engine and repository ------------------------------------------------------------------------------------------------
 
 
 @app.command()
 def build(
-    checkpoint: Annotated[
-        str, typer.Option(help="Name, path of a GGUF file or Hugging Face folder, or HF id.")
-    ] = DEFAULT,
+    checkpoint: Annotated[str, typer.Option(help="Name, Hugging Face id, GGUF file or folder.")] = DEFAULT,
     output_dir: Annotated[Path, typer.Option(help="Folder to make.")] = Path("engine"),
     max_batch_size: Annotated[int, _build_option("max_batch_size")] = BuildConfig.max_batch_size,
     max_input_len: Annotated[int, _build_option("max_input_len")] = BuildConfig.max_input_len,
     max_seq_len: Annotated[int, _build_option("max_seq_len")] = BuildConfig.max_seq_len,
     max_num_tokens: Annotated[int, _build_option("max_num_tokens")] = BuildConfig.max_num_tokens,
-    max_beam_width: Annotated[int, _build_option("max_beam_width")] = BuildConfig.max_beam_width,
-    kv_cache_type: Annotated[str, _build_option("kv_cache_type")] = BuildConfig.kv_cache_type,
     tokens_per_block: Annotated[int, _build_option("tokens_per_block")] = BuildConfig.tokens_per_block,
     dtype: Annotated[str, _build_option("dtype")] = BuildConfig.dtype,
     quant_algo: Annotated[str, _build_option("quant_algo")] = BuildConfig.quant_algo or NONE,
     kv_cache_quant_algo: Annotated[str, _build_option("kv_cache_quant_algo")] = BuildConfig.kv_cache_quant_algo or NONE,
     tier: Annotated[
         str | None,
-        typer.Option(help="What it is for: cpu (OpenVINO) or cuda (PyTorch on a GPU); by default as this machine is."),
+        typer.Option(help="cpu (OpenVINO) or cuda (PyTorch); by default this machine's."),
     ] = None,
 ) -> None:
     """Build an engine from a checkpoint.
@@ -161,8 +148,6 @@ def build(
         max_input_len=max_input_len,
         max_seq_len=max_seq_len,
         max_num_tokens=max_num_tokens,
-        max_beam_width=max_beam_width,
-        kv_cache_type=kv_cache_type,
         tokens_per_block=tokens_per_block,
         dtype=dtype,
         quant_algo=_none(quant_algo),
@@ -214,7 +199,7 @@ def serve(
     with_llama_python: Annotated[bool, WITH_BASELINE] = False,
     with_bls: Annotated[bool, WITH_BLS] = False,
     contract: Annotated[
-        str | None, typer.Option(help=f"As of `inflight assemble`; by default {NEWEST_CONTRACT}.")
+        str | None, typer.Option(help=f"As of inflight assemble; by default {NEWEST_CONTRACT}.")
     ] = None,
     http_port: Annotated[int | None, typer.Option(help="By default a free one.")] = None,
     grpc_port: Annotated[int | None, typer.Option(help="By default a free one.")] = None,
@@ -224,29 +209,25 @@ def serve(
         typer.Option(
             "--private/--not-private",
             show_default=False,
-            help="Answer on Unix sockets that only you can open, in place of ports: for a machine with other users. By "
-            "default as INFLIGHT_PRIVATE (0 or 1) says, and else not.",
+            help="On sockets that only you can open; by default as INFLIGHT_PRIVATE says.",
         ),
     ] = None,
     open_control: Annotated[
         bool,
         typer.Option(
             "--open-control",
-            help="Load models and change settings for whoever asks, without a key: any user of this machine can then "
-            "run code as you.",
+            help="No key: any user here can run code as you.",
         ),
     ] = False,
     openai_port: Annotated[
         int | None,
-        typer.Option(help="Speak OpenAI's protocol there, too. Sets decoupled_mode: unary clients are then refused."),
+        typer.Option(help="OpenAI's protocol, too; sets decoupled_mode."),
     ] = None,
     image: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Run a model repository on 127.0.0.1 until Ctrl-C. One that dies is started again, three times in ten minutes.
+    """Run a model repository on 127.0.0.1 until Ctrl-C; a second one does not wait for the requests that run.
 
-    At Ctrl-C or SIGTERM the requests that run have 10 s to end; a second one ends the server at once.
-
-    Example: [bold]inflight serve --http-port 8000 --grpc-port 8001 --set decoupled_mode=true[/]
+    Example: [bold]inflight serve --http-port 8000 --grpc-port 8001[/]
     """
     if image is not None:
         raise CourseError(
@@ -406,6 +387,8 @@ def lab(
         workspace.open_lab(folder, first, jupyters)
 
 
+for _name, _instead in GONE.items():
+    bench.gone(app, f"inflight {_name}", _instead)
 app.command()(progress.progress)
 app.add_typer(bench.app, name="bench")
 app.add_typer(gpt2.app, name="gpt2")

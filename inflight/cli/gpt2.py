@@ -44,7 +44,7 @@ def gpt2_race_command(
 
     Example: [bold]inflight gpt2 race simple-gpt2 iterative-gpt2[/]
     """
-    prompts = bench.gpt2_race.prompts(streams, prompt or bench.gpt2_race.PROMPTS)
+    prompts = bench.gpt2_client.prompts(streams, prompt or bench.gpt2_client.PROMPTS)
     with contextlib.ExitStack() as stack:
         url = url or stack.enter_context(_gpt2_server(models, checkpoint)).grpc_url
         for model in models:
@@ -57,7 +57,7 @@ def gpt2_race_command(
 def _race(url: str, model: str, prompts: list[str], tokens: int, offset_s: float) -> DataFrame:
     """A race with a bar for each stream, where there is a terminal; at Ctrl-C or SIGTERM what has come until then."""
     came = []
-    racing = bench.gpt2_client.race(url, model, prompts, tokens, bench.gpt2_race.offsets(len(prompts), offset_s))
+    racing = bench.gpt2_client.race(url, model, prompts, tokens, bench.gpt2_client.offsets(len(prompts), offset_s))
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total} tokens"))
     terminal.tell(f"{model}: {len(prompts)} streams race")
     with (
@@ -93,7 +93,7 @@ def _gpt2_server(names: list[str], checkpoint: str) -> Iterator[Server]:
 
 
 def _print_race(model: str, prompts: list[str], tokens: DataFrame) -> None:
-    console.print(f"[bold]{escape(model)}[/]  {bench.gpt2_race.summary(tokens)}", highlight=False, soft_wrap=True)
+    console.print(f"[bold]{escape(model)}[/]  {bench.gpt2_client.summary(tokens)}", highlight=False, soft_wrap=True)
     for row in bench.gpt2_client.standings(tokens).itertuples():
         prompt = escape(prompts[row.stream - 1])
         console.print(f"  [bold]{row.stream}[/] {prompt}[bold]{escape(row.text)}[/]", highlight=False, soft_wrap=True)

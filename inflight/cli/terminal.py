@@ -30,10 +30,8 @@ LINE_EVERY_S = 5.0  # where there is no terminal to draw a bar in
 console = Console()
 progress_console = Console(stderr=True)  # so that what a command prints can be piped
 
-ENGINE_DIR = typer.Option(help="Engine folder; by default one of the course's model, built once and kept in the cache.")
-SET = typer.Option(
-    "--set", metavar="NAME=VALUE", help="Value of a variable of the templates; may be given several times."
-)
+ENGINE_DIR = typer.Option(help="Engine folder; by default the course's, built once and kept.")
+SET = typer.Option("--set", metavar="NAME=VALUE", help="A variable of the templates; may be given several times.")
 
 
 # How a command ends ---------------------------------------------------------------------------------------------------

@@ -67,31 +67,23 @@ class BuildConfig:
 
     max_batch_size: int = setting(8, "Most sequences in one iteration.", low=1)
     max_input_len: int = setting(1024, "Most tokens of a prompt.", low=1)
-    max_seq_len: int = setting(2048, "Most tokens of a prompt and its answer together.", low=1)
-    max_num_tokens: int = setting(
-        2048, "Most tokens computed in one iteration, prompts and answers of all sequences together.", low=1
-    )
+    max_seq_len: int = setting(2048, "Most tokens of a prompt with its answer.", low=1)
+    max_num_tokens: int = setting(2048, "Most tokens computed in one iteration, of all sequences.", low=1)
     max_beam_width: int = setting(1, "1: this engine has no beam search.")
     kv_cache_type: str = setting("paged", "paged: this engine has no other.")
-    tokens_per_block: int = setting(
-        TOKENS_PER_BLOCK, "Tokens of a KV cache block. 32: fixed by the CPU's kernel; on a GPU also 64, 128 or 256."
-    )
+    tokens_per_block: int = setting(TOKENS_PER_BLOCK, "Tokens of a KV cache block: 32; on a GPU also 64, 128 or 256.")
     remove_input_padding: bool = setting(True, "Tokens of all sequences are packed into one row, without padding.")
     dtype: str = setting(
         "auto",
-        "Precision of activations: float32; bfloat16 on a CPU that has it; on a GPU also float16. "
-        "auto: float32 on a CPU, bfloat16 on a GPU.",
+        "Of activations: float32; bfloat16 where there is; on a GPU also float16. auto: float32, bfloat16 on a GPU.",
     )
     # W: bits of the weights, A: of the activations, rounded in groups of 32 values. A8 is about twice as fast; A16
     # gives the same answer whatever else is in the batch.
     quant_algo: str | None = setting(
         "auto",
-        "Precision of a matrix product: W8A16, W4A16, W4A8, none, or auto: the checkpoint's weights, A8 at 4 bits. "
-        "On a GPU: none, or auto, which is the same: 4-bit weights are taken as floating point.",
+        "Of products: W8A16, W4A16, W4A8, none; auto: the checkpoint's, A8 at 4 bits.",
     )
-    kv_cache_quant_algo: str | None = setting(
-        None, "Precision of the KV cache: INT8 (on a CPU), or none for that of dtype."
-    )
+    kv_cache_quant_algo: str | None = setting(None, "Of the KV cache: INT8 (on a CPU), or none for that of dtype.")
 
     def __post_init__(self):
         for problem in _problems(self):

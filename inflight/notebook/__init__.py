@@ -15,7 +15,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "workspace",
     ],
     submod_attrs={
-        "grading": ["check"],
+        "checks": ["check"],
         "sections": ["catch_up"],
     },
 )

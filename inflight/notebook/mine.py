@@ -1,7 +1,7 @@
 """The learner's own stack: what they wrote in the labs, kept in `work/mine/` once its check has passed.
 
     path = mine.part("scheduler")       # the learner's file where there is one, else the course's
-    client = mine.load("client")        # the same, as a Python module
+    client = mine.load("client")        # what it defines: client.ask(…)
 
 Lectures, builds and tests use the course's parts: outside of a workspace there are no others.
 """
@@ -9,12 +9,12 @@ Lectures, builds and tests use the course's parts: outside of a workspace there 
 from __future__ import annotations
 
 import filecmp
-import importlib.util
 import json
+import runpy
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 
 import pandas as pd
 
@@ -97,8 +97,8 @@ def part(name: str) -> Part:
     return Part(name, courses, why=why)
 
 
-def load(name: str) -> ModuleType:
-    """The part as a Python module.
+def load(name: str) -> SimpleNamespace:
+    """What the part, a Python file, defines.
 
     Raises
     ------
@@ -106,32 +106,21 @@ def load(name: str) -> ModuleType:
         As `part`; or its file cannot be imported.
     """
     found = part(name)
-    spec = importlib.util.spec_from_file_location(f"{'mine' if found.is_mine else 'course'}_{name}", found.path)
-    module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        return SimpleNamespace(**runpy.run_path(str(found)))
     except Exception as error:
         raise CourseError(f"{found.path} cannot be imported ({type(error).__name__}: {error}); mend it.") from error
-    return module
 
 
 def keep(name: str, path: Path, exercise: str) -> str:
-    """Copy what has passed its check into the workspace, and say where it is. Outside of one nothing is kept.
+    """Copy what has passed `exercise`, such as "5.4", into the workspace. What has passed a later one stays.
 
-    Parameters
-    ----------
-    exercise : str
-        The one that has been passed, as "5.4". What has passed a later one stays.
+    What was kept before stays beside it, where it is another.
 
     Returns
     -------
     str
         A sentence: where it is, or what stays in its place. Blank outside of a workspace.
-
-    Raises
-    ------
-    CourseError
-        The workspace cannot be written.
     """
     folder = _folder()
     if folder is None:
@@ -142,15 +131,16 @@ def keep(name: str, path: Path, exercise: str) -> str:
     try:
         folder.mkdir(exist_ok=True)
         if not own.exists() or not own.samefile(path):
-            _copy(path, own)
-        passed[name] = exercise
-        replace_text(
-            folder / PASSED, json.dumps({part: {"exercise": of} for part, of in passed.items()}, indent=1) + "\n"
-        )
+            if own.exists() and (own.is_dir() or not filecmp.cmp(path, own, shallow=False)):
+                workspace.set_aside(own)
+            if path.is_dir():
+                shutil.copytree(path, own, ignore=LITTER)
+            else:
+                shutil.copyfile(path, own)
+        told = {part: {"exercise": of} for part, of in (passed | {name: exercise}).items()}
+        replace_text(folder / PASSED, json.dumps(told, indent=1) + "\n")
     except OSError as error:
-        raise CourseError(
-            f"Your {name} is right, but not kept: {own} cannot be written ({error.strerror or error})."
-        ) from error
+        return f"Your {name} is right, but not kept: {own} cannot be written ({error.strerror or error})."
     return f"Kept as {workspace.MINE}/{PARTS[name]}, your {name} from here on."
 
 
@@ -177,16 +167,6 @@ def _passed(folder: Path) -> dict[str, str]:
         return {name: str(entry["exercise"]) for name, entry in found.items() if name in PARTS}
     except (OSError, ValueError, AttributeError, TypeError, KeyError):
         return {}
-
-
-def _copy(path: Path, own: Path) -> None:
-    """Put a copy in place of what was kept before, which stays beside it where it is another."""
-    if own.exists() and (own.is_dir() or not filecmp.cmp(path, own, shallow=False)):
-        workspace.set_aside(own)
-    if path.is_dir():
-        shutil.copytree(path, own, ignore=LITTER)
-    else:
-        shutil.copyfile(path, own)
 
 
 def _order(exercise: str) -> tuple[int, ...]:

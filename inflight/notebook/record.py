@@ -2,6 +2,7 @@
 
     record.note("exercise", exercise="4.1", status="done")
     record.exercises()                                        # a row a lesson: how far am I?
+    record.tries("5.4")                                       # a row a try
     record.hand_in(workspace.home(), "Ada")                   # the same lines, with a name above them
     record.read_class(Path("handed-in"))                      # for whoever teaches
 
@@ -11,11 +12,9 @@ Nothing is kept outside of a workspace: the course's own notebooks, its tests an
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 import lazy_loader
@@ -41,27 +40,40 @@ def note(kind: str, **fields: object) -> None:
     folder = workspace.around(Path.cwd())
     if folder is None:
         return
-    entry = {"at": _now(), "kind": kind, **fields}
-    line = json.dumps(entry, default=_plain) + "\n"
+    line = json.dumps({"at": _now(), "kind": kind, **fields}, default=_plain) + "\n"
     try:
-        # One write at the end of the file: two notebooks that note at the same time do not mix.
-        handle = os.open(folder / FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        with open(handle, "ab", buffering=0) as file:
+        with open(folder / FILE, "ab", buffering=0) as file:  # one write: two notebooks at the same time do not mix
             file.write(line.encode())
     except OSError as error:
         print(f"This is not kept: {folder / FILE} cannot be written ({error.strerror}).")
 
 
 def read(path: Path) -> list[dict]:
-    """The lines of a record, oldest first; a line cut short, as by a full disk, is left out."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
+    """The lines of a record, oldest first; one that is no entry, as where a full disk cut it short, is left out."""
+    if not path.is_file():
         return []
-    return [entry for entry in map(_entry, lines) if entry is not None]
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [entry for entry in map(_entry, lines) if isinstance(entry, dict) and isinstance(entry.get("kind"), str)]
 
 
 # What was done --------------------------------------------------------------------------------------------------------
+
+
+def answers(entries: list[dict]) -> dict[str, dict]:
+    """The exercises that were tried, by number.
+
+    Of each: `tries`; when one was right first (`passed`, UTC, blank until then); what was `said` of the last wrong one.
+    """
+    found: dict[str, dict] = {}
+    for entry in entries:
+        if entry["kind"] == "exercise":
+            answer = found.setdefault(str(entry.get("exercise")), {"tries": 0, "passed": "", "said": ""})
+            answer["tries"] += 1
+            if entry.get("status") != "done":
+                answer["said"] = str(entry.get("said", ""))
+            elif not answer["passed"]:
+                answer["passed"] = str(entry.get("at"))
+    return found
 
 
 def exercises(folder: Path | None = None, course: Path = COURSE) -> pd.DataFrame:
@@ -78,14 +90,12 @@ def exercises(folder: Path | None = None, course: Path = COURSE) -> pd.DataFrame
         `lesson`, `exercises`, `done` (answers that were right once), `open` (tried and not right yet, by number),
         `tries` (answers that were checked); of lessons with a lab.
     """
-    folder = folder or workspace.around(Path.cwd())
-    found = answers(read(folder / FILE)) if folder else {}
-    rows = []
+    found, rows = answers(_of_workspace(folder)), []
     for lesson, known in _labs(course).items():
-        tried = [found[exercise] for exercise in known if exercise in found]
-        still_open = ", ".join(answer.exercise for answer in tried if not answer.passed)
-        done = sum(bool(answer.passed) for answer in tried)
-        rows.append((lesson, len(known), done, still_open, sum(answer.tries for answer in tried)))
+        tried = {exercise: found[exercise] for exercise in known if exercise in found}
+        still_open = [exercise for exercise, answer in tried.items() if not answer["passed"]]
+        num_tries = sum(answer["tries"] for answer in tried.values())
+        rows.append((lesson, len(known), len(tried) - len(still_open), ", ".join(still_open), num_tries))
     return pd.DataFrame(rows, columns=["lesson", "exercises", "done", "open", "tries"])
 
 
@@ -96,12 +106,12 @@ def predictions(entries: list[dict]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).drop_duplicates("question", ignore_index=True)
 
 
-def tries(folder: Path, exercise: str) -> pd.DataFrame:
-    """Every checked answer to `exercise` in the workspace `folder`: `at`, `status`, `seed`, and a column a figure."""
+def tries(exercise: str, folder: Path | None = None) -> pd.DataFrame:
+    """Every checked answer to `exercise` in the workspace: `at`, `status`, `seed`, and a column a figure."""
     rows = [
         {name: entry.get(name) for name in ("at", "status", "seed")}
         | {figure["what"]: figure["value"] for figure in entry.get("figures", [])}
-        for entry in read(folder / FILE)
+        for entry in _of_workspace(folder)
         if entry["kind"] == "exercise" and entry.get("exercise") == exercise
     ]
     return pd.DataFrame(rows, columns=None if rows else ["at", "status", "seed"])
@@ -109,58 +119,11 @@ def tries(folder: Path, exercise: str) -> pd.DataFrame:
 
 def summary(folder: Path) -> dict[str, pd.DataFrame]:
     """What `inflight progress` shows of the workspace `folder`: the tables "exercises", "predictions" and "parts"."""
-    return {
-        "exercises": exercises(folder),
-        "predictions": predictions(read(folder / FILE)),
-        "parts": mine.table(folder),
-    }
-
-
-@dataclass
-class Answer:
-    """What became of one exercise.
-
-    Attributes
-    ----------
-    exercise : str
-    tries : int
-        Answers that were checked.
-    passed : str
-        When one of them was right first, in UTC; blank until then.
-    said : str
-        What was said of the last one that was not right.
-    """
-
-    exercise: str
-    tries: int = 0
-    passed: str = ""
-    said: str = ""
-
-
-def answers(entries: list[dict]) -> dict[str, Answer]:
-    """The exercises that were tried, by number."""
-    found: dict[str, Answer] = {}
-    for entry in entries:
-        if entry["kind"] == "exercise":
-            exercise = str(entry.get("exercise"))
-            answer = found.setdefault(exercise, Answer(exercise))
-            answer.tries += 1
-            if entry.get("status") == "done":
-                answer.passed = answer.passed or str(entry.get("at"))
-            else:
-                answer.said = str(entry.get("said", ""))
-    return found
+    guesses = predictions(_of_workspace(folder))
+    return {"exercises": exercises(folder), "predictions": guesses, "parts": mine.table(folder)}
 
 
 # A class --------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class HandedIn:
-    """A record that was handed in: the learner's name, and its lines."""
-
-    name: str
-    entries: list[dict]
 
 
 def hand_in(folder: Path, name: str, path: Path | None = None) -> Path:
@@ -191,23 +154,21 @@ def hand_in(folder: Path, name: str, path: Path | None = None) -> Path:
     return path
 
 
-def read_class(folder: Path) -> tuple[list[HandedIn], list[str]]:
-    """Every record that was handed in to `folder`, and a sentence for each file there that is none.
+def read_class(folder: Path) -> tuple[list[tuple[str, list[dict]]], list[str]]:
+    """Name and lines of each record that was handed in to `folder`, and a sentence for each file there that is none.
 
     Raises
     ------
     CourseError
-        The folder cannot be read, or no file in it is a hand-in.
+        There is no such folder, or no file in it is a hand-in.
     """
-    try:
-        paths = sorted(path for path in folder.iterdir() if path.is_file())
-    except OSError as error:
-        raise CourseError(f"The class's folder {folder} cannot be read ({error.strerror}).") from None
+    if not folder.is_dir():
+        raise CourseError(f"The class's folder {folder} cannot be read: there is no such folder.")
     found, problems = [], []
-    for path in paths:
+    for path in sorted(path for path in folder.iterdir() if path.is_file()):
         first, *entries = read(path) or [{"kind": ""}]
         if first["kind"] == HAND_IN:
-            found.append(HandedIn(printable(str(first.get("name"))), entries))
+            found.append((printable(str(first.get("name"))), entries))
         else:
             problems.append(printable(f"{path.name} is no hand-in. `inflight progress --hand-in NAME` writes one."))
     if not found:
@@ -217,7 +178,7 @@ def read_class(folder: Path) -> tuple[list[HandedIn], list[str]]:
     return found, problems
 
 
-def marks(found: list[HandedIn], course: Path = COURSE) -> pd.DataFrame:
+def marks(found: list[tuple[str, list[dict]]], course: Path = COURSE) -> pd.DataFrame:
     """A row a learner.
 
     Returns
@@ -226,18 +187,16 @@ def marks(found: list[HandedIn], course: Path = COURSE) -> pd.DataFrame:
         `learner`; a column for each exercise of the course: the day on which it passed (UTC), else "tried" or blank;
         `passed`, their number; `predictions`, as "4 of 7".
     """
-    known = [exercise for lab in _labs(course).values() for exercise in lab]
-    rows = []
-    for handed in found:
-        tried, guesses = answers(handed.entries), predictions(handed.entries)
-        days = [_mark(tried.get(exercise)) for exercise in known]
-        passed = sum(day not in ("", "tried") for day in days)
+    known, rows = [exercise for lab in _labs(course).values() for exercise in lab], []
+    for name, entries in found:
+        tried, guesses = answers(entries), predictions(entries)
+        days = [tried[exercise]["passed"][:10] or "tried" if exercise in tried else "" for exercise in known]
         right = f"{guesses['right'].eq(True).sum()} of {len(guesses)}"
-        rows.append([handed.name, *days, passed, right])
+        rows.append([name, *days, sum(day not in ("", "tried") for day in days), right])
     return pd.DataFrame(rows, columns=["learner", *known, "passed", "predictions"])
 
 
-def hints(found: list[HandedIn], course: Path = COURSE) -> pd.DataFrame:
+def hints(found: list[tuple[str, list[dict]]], course: Path = COURSE) -> pd.DataFrame:
     """A row an exercise that anybody tried.
 
     Returns
@@ -246,13 +205,12 @@ def hints(found: list[HandedIn], course: Path = COURSE) -> pd.DataFrame:
         `exercise`, `lesson`; how many `passed`; how many `tried` and have not passed; `often`, what most were told last
         of an answer that was not right, whatever the numbers in it.
     """
-    tried = [answers(handed.entries) for handed in found]
-    rows = []
+    tried, rows = [answers(entries) for _, entries in found], []
     for lesson, known in _labs(course).items():
         for exercise in known:
             if ours := [answer[exercise] for answer in tried if exercise in answer]:
-                passed = sum(bool(answer.passed) for answer in ours)
-                said = _most_often([printable(answer.said) for answer in ours if answer.said])
+                passed = sum(bool(answer["passed"]) for answer in ours)
+                said = _most_often([printable(answer["said"]) for answer in ours if answer["said"]])
                 rows.append((exercise, lesson, passed, len(ours) - passed, said))
     return pd.DataFrame(rows, columns=["exercise", "lesson", "passed", "tried", "often"])
 
@@ -262,20 +220,26 @@ def printable(text: str) -> str:
     return "".join(mark if mark.isprintable() else "�" for mark in text)
 
 
-# Of one line ----------------------------------------------------------------------------------------------------------
+def _most_often(said: list[str]) -> str:
+    """The hint that stands for most of them: two that differ in their numbers alone are the same."""
+    kinds = [re.sub(r"\d[\d.,]*", "#", text) for text in said]
+    if not kinds:
+        return ""
+    kind, count = Counter(kinds).most_common(1)[0]
+    return f"{said[kinds.index(kind)]} ({count} of {len(said)})"
+
+
+def _of_workspace(folder: Path | None) -> list[dict]:
+    folder = folder or workspace.around(Path.cwd())
+    return read(folder / FILE) if folder else []
 
 
 def _labs(course: Path) -> dict[str, list[str]]:
     """Heading of a lesson -> the exercises of its lab, by what their cells hand to `check`."""
     found = {}
     for lesson in syllabus.read(course):
-        cells = [
-            cell.source
-            for path in sorted((course / "labs").glob(f"{lesson.number}_*.ipynb"))
-            for cell in nbformat.read(path, as_version=4).cells
-            if cell.cell_type == "code"
-        ]
-        if cells:
+        for path in (course / "labs").glob(f"{lesson.number}_*.ipynb"):
+            cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
             found[lesson.heading] = list(dict.fromkeys(CHECKED.findall("\n".join(cells))))
     return found
 
@@ -289,25 +253,8 @@ def _plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else str(value)
 
 
-def _entry(line: str) -> dict | None:
+def _entry(line: str) -> object:
     try:
-        entry = json.loads(line)
+        return json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return entry if isinstance(entry, dict) and isinstance(entry.get("kind"), str) else None
-
-
-def _mark(answer: Answer | None) -> str:
-    if answer is None:
-        return ""
-    return answer.passed[:10] if answer.passed else "tried"
-
-
-def _most_often(said: list[str]) -> str:
-    """The hint that stands for most of them: two that differ in their numbers alone are the same."""
-    kinds = Counter(re.sub(r"\d[\d.,]*", "#", text) for text in said)
-    if not kinds:
-        return ""
-    kind, count = kinds.most_common(1)[0]
-    example = next(text for text in said if re.sub(r"\d[\d.,]*", "#", text) == kind)
-    return f"{example} ({count} of {len(said)})"

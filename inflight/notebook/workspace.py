@@ -147,7 +147,7 @@ def open_lab(folder: Path, first: Path, arguments: list[str]) -> NoReturn:
         own.append("--allow-root")  # in a container there may be nobody else
     places = [
         f"--ServerApp.root_dir={folder}",
-        f"--ServerApp.static_custom_path={COURSE / 'assets' / 'jupyterlab'}",
+        f"--ServerApp.tornado_settings=static_custom_path={COURSE / 'assets' / 'jupyterlab'}",
         f"--LabApp.default_url=/lab/tree/{first.relative_to(folder).as_posix()}",
     ]
     command = [sys.executable, "-m", "jupyter", "lab", *own, *places, *arguments]

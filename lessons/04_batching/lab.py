@@ -327,8 +327,8 @@ check("4.4", (wins, draws))
 #
 # *importance 3/5 · difficulty 2/5 · 10 minutes*
 #
-# A benchmark that leaves no file was never run. `report` writes what colleagues can open: a row a request as CSV; one
-# line a run in the columns of TensorRT-LLM's own client, which writes it with `--op-stats-csv`; and a time line for
+# A benchmark that leaves no file was never run. Here is what colleagues can open: a row a request as CSV; one line a run
+# in the columns of TensorRT-LLM's own client, which writes it with `--op-stats-csv`; and a time line for
 # [ui.perfetto.dev](https://ui.perfetto.dev).
 
 # %% tags=["nbval-ignore-output"]
@@ -336,21 +336,18 @@ import json
 
 import pandas as pd
 
-from inflight.bench import report
+from inflight.lessons.batching import run_files
 
 files = {
     name: Path(workdir.name) / name
     for name in ("requests.csv", "statistics.csv", "timeline.json")
 }
-report.write(files["requests.csv"], report.requests_csv(static.run))
-for run in (static, built_in):
-    line = report.with_op_stats(files["statistics.csv"], run.run)
-    report.write(files["statistics.csv"], line)
-timeline = report.timeline(static.run, static.log)
-report.write(files["timeline.json"], json.dumps(timeline))
-pd.read_csv(files["statistics.csv"]).T.set_axis(["static", "in flight"], axis=1).round(
-    1
-)
+static.requests.to_csv(files["requests.csv"], index=False)
+lines = [run_files.op_stats(run.run) for run in (static, built_in)]
+pd.DataFrame(lines).to_csv(files["statistics.csv"], index=False)
+timeline = run_files.timeline(static.run, static.log)
+files["timeline.json"].write_text(json.dumps(timeline))
+pd.DataFrame(lines, index=["static", "in flight"]).T.round(1)
 
 # %% [markdown]
 # Open `timeline.json` in Perfetto later: above are the requests, a bar each from sending to answer, below the engine's

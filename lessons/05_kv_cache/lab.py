@@ -310,14 +310,14 @@ assert served["computed twice"]["guaranteed_no_evict"] == 0
 served.round(2)
 
 # %% [markdown]
-# Eight equal captions are one evening of many: here the counts decide, and the speed is shown. Your own tries so far,
-# the best first. A point is the iterations of `max_utilization`, another the tokens that it computes twice: fewer is
+# Eight equal captions are one evening of many: here the counts decide, and the speed is shown. Your journal has what each
+# of your tries came to. A point is the iterations of `max_utilization`, another the tokens that it computes twice: fewer is
 # better, and 2 is what you get for copying it.
 
 # %% tags=["nbval-ignore-output"]
-from inflight.lessons.kv_cache import leader_board
+from inflight.notebook import record
 
-leader_board("5.4", by="points, fewer is better")
+record.tries("5.4")
 
 # %% [markdown]
 # <details><summary>Where to look</summary>
@@ -345,7 +345,7 @@ leader_board("5.4", by="points, fewer is better")
 #
 # For those who are early: no check, but something to see.
 #
-# 1. Shorten the leader board's best. Whom would you pause if you knew where answers end? Guess it: an answer that has
+# 1. Beat your own best. Whom would you pause if you knew where answers end? Guess it: an answer that has
 #    come near its `max_tokens` gives its blocks back soon anyway.
 # 2. Let shorter prompts overtake longer ones. What happens to P99, and to the request that is overtaken? The column
 #    `longest_wait` of the iteration log tells who waits, and for how many iterations:

@@ -267,8 +267,8 @@ check("7.4", written)
 # each call go through all states and drop those whose sender is cancelled; at the beginning of a step, look at the
 # request.</details>
 #
-# <details><summary>The error you see</summary>"states left": those of requests that were dropped in the queue. "execute has
-# failed" with <code>KeyError</code>: you forgot a state, and its request was still in the batch.
+# <details><summary>The error you see</summary>"things that are kept": those of requests that were dropped in the
+# queue. "execute has failed" with <code>KeyError</code>: you forgot a state, and its request was still in the batch.
 # <code>RuntimeError</code>: you delete from a dict while you go through it; go through <code>list(…)</code> of it.</details>
 
 # %% [markdown]

@@ -38,7 +38,7 @@ import pandas as pd
 from IPython.display import Markdown, display
 
 from inflight import CourseError
-from inflight.bench import gpt2_client, gpt2_race, recorded
+from inflight.bench import gpt2_client, recorded
 from inflight.checkpoint import load_tokenizer
 from inflight.models import gpt2_checkpoint
 from inflight.lessons import iterative_gpt2 as lesson
@@ -495,7 +495,7 @@ from inflight.notebook import catch_up
 catch_up("08", "Eight streams")
 
 server.load("slots-gpt2")
-eight, rows = gpt2_race.prompts(8), []
+eight, rows = gpt2_client.prompts(8), []
 models = [("simple-gpt2", {}), ("hand-gpt2", {}), ("slots-gpt2", {})]
 models += [("iterative-gpt2", {"kv_cache": kv_cache}) for kv_cache in ("off", "on")]
 for model, values in progress.over(models, "Eight streams", lambda item: item[0]):
@@ -542,7 +542,7 @@ from inflight.notebook import catch_up
 
 catch_up("08", "Turn the knobs")
 
-four = gpt2_race.prompts(4)
+four = gpt2_client.prompts(4)
 candidates = "sequence_batching.oldest.max_candidate_sequences"
 
 

@@ -219,28 +219,41 @@ charts.table(pd.DataFrame(rows), decimals=0)
 # ## A notebook as an experiment
 #
 # Clicking is for finding out. What you want to show others must run again without you. `deployment.ipynb` (in
-# `assets/experiments`) has one deployment as its parameter. `grid.run` has papermill run it for each set of settings;
-# each run leaves a notebook and a result, and a run that fails is a row with its error.
+# `assets/experiments`) has one deployment as its parameter. papermill runs it for each set of settings: each run leaves
+# a notebook with all that it printed, and a result; one that fails leaves its error.
 
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import catch_up
 
 catch_up("09", "A notebook as an experiment")
-from inflight.lessons.capstone import grid
+from pathlib import Path
 
+import papermill
+
+from inflight.notebook import progress
+
+EXPERIMENT = "../assets/experiments/deployment.ipynb"
 once = knobs["house rules once"]
 experiments = {
     "reuse, pauses": once | knobs["pauses"],
     "reuse, INT8, 16 slots": once | knobs["fewer bytes a token"] | knobs["more slots"],
     "more memory than there is": once | {"cache_tokens": 8192},
 }
-ran = grid.run(experiments, f"{workdir.name}/grid", pace=pace, number=number)
-points = [*board.points, *ran.served.values()]
+points, errors = list(board.points), []
+for place, chosen in enumerate(progress.over(experiments.values(), "Experiment")):
+    result = Path(workdir.name) / f"experiment-{place}.json"
+    copy = result.with_suffix(".ipynb")
+    given = {"settings": chosen, "result": str(result), "pace": pace, "number": number}
+    try:
+        papermill.execute_notebook(EXPERIMENT, copy, given, progress_bar=False)
+        points.append(service.from_json(result.read_text()))
+    except papermill.PapermillExecutionError as error:
+        errors.append(error.evalue.splitlines()[0])
 charts.show(lesson.pareto(points, brief), lesson.pareto_summary(points, brief))
 
 # %%
-assert len(ran.served) == 2 and len(ran.errors) == 1
-print(*ran.errors.values())
+assert len(points) == len(board.points) + 2 and len(errors) == 1
+print(*errors)
 
 # %% [markdown]
 # Pointing at a mark names its settings; `board.set(experiments["reuse, pauses"])`

@@ -52,8 +52,6 @@ def test_the_engine_alone_and_behind_triton(engine_dir, mild, tmp_path):
     assert result["settings"] | {"requests": 10, "concurrency": 4, "max_batch_size": 8} == result["settings"]
     assert told == [
         "starting",
-        "warm-up: ensemble",
-        "warm-up: in-process",
         "round 1 of 1: in-process",
         "round 1 of 1: ensemble",
     ]

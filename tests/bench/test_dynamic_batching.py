@@ -26,7 +26,6 @@ def result(small_checkpoint, tmp_path_factory):
         rounds=1,
         requests=REQUESTS,
         max_batch_size=LARGEST,
-        dtype="float32",
         progress=lambda *step: told.append(step),
     )
     return {**result, "told": told}

@@ -8,13 +8,10 @@ import transformers
 from typer.testing import CliRunner
 
 from inflight import machine
-from inflight.bench import gpt2 as gpt2_bench
 from inflight.bench import recorded
-from inflight.bench.gpt2 import cost_by_length, figures, weight_bytes
+from inflight.bench.gpt2 import figures, weight_bytes
 from inflight.bench.gpt2_client import Token, table
 from inflight.cli.commands import app
-from inflight.errors import CourseError
-from inflight.models import gpt2
 from inflight.models.gpt2_checkpoint import SIZES, random_checkpoint
 
 STREAMS, TOKENS = 3, 6
@@ -74,15 +71,11 @@ def test_ratios_have_their_names_and_spread(result):
         "kv_cache_over_recompute_same_dtype",
         "kv_cache_over_in_process_loop",
         "kv_cache_over_bandwidth_floor",
-        "step_over_bandwidth_floor",
     ]
     for ratio in result["ratios"].values():
         assert 0 < ratio["min"] <= ratio["median"] <= ratio["max"]
     floor = result["floor"]
     assert floor["ms"] == pytest.approx(floor["weight_mb"] / floor["read_gb_per_s"])
-    served = pd.DataFrame(result["rows"]).set_index("way").loc["iterative, KV cache", "ms_per_token"]
-    step = result["ratios"]["step_over_bandwidth_floor"]["median"] * floor["ms"]  # there is but one round
-    assert result["triton_overhead_ms"] == pytest.approx(served - step)
 
 
 @pytest.mark.server
@@ -90,9 +83,8 @@ def test_ratios_have_their_names_and_spread(result):
 def test_what_is_kept_is_found_again(result, tmp_path, monkeypatch):
     monkeypatch.setattr(recorded, "RESULTS", tmp_path)
     (tmp_path / "gpt2_tiny.json").write_text(json.dumps(result))
-    rows, lengths, ratios = (recorded.table("gpt2", part) for part in ("rows", "rows_by_length", "ratios"))
+    rows, ratios = (recorded.table("gpt2", part) for part in ("rows", "ratios"))
     assert rows["way"].tolist() == [row["way"] for row in result["rows"]]
-    assert lengths.columns.tolist() == ["device", "cores", "checkpoint", "way", "length", "ms"]
     assert ratios["ratio"].tolist() == list(result["ratios"])
     assert set(rows["checkpoint"]) == {"tiny"} and set(rows["device"]) == {machine.device_name()}
 
@@ -129,27 +121,3 @@ def test_the_bytes_are_those_of_all_weights_but_the_positions(folder, tmp_path):
     assert weight_bytes(folder, "float32") == 2 * weight_bytes(folder) == 4 * numbers
     transformers.GPT2Config(**SIZES["gpt2-124m"]).save_pretrained(tmp_path)
     assert weight_bytes(tmp_path) == pytest.approx(247e6, rel=0.01)
-
-
-def test_the_cost_of_a_token_by_way_and_length(folder):
-    costs = cost_by_length(folder, (8, 100), ("on", "tutorial"), repeats=3)
-    assert costs[["way", "length"]].values.tolist() == [["on", 8], ["on", 100], ["tutorial", 8], ["tutorial", 100]]
-    assert (costs["ms"] > 0).all()
-
-
-@pytest.mark.parametrize("length", [1, 126])
-def test_a_length_that_does_not_fit_is_refused(folder, length):
-    with pytest.raises(
-        CourseError, match=rf"The length is {length}; with 3 tokens after it, it must be from 2 to 125."
-    ):
-        cost_by_length(folder, (length,), ("on",), repeats=3)
-
-
-def test_a_cost_is_that_of_the_tokens_after_the_length(folder, monkeypatch):
-    """Only those: the prompt, which fills the cache, is not part of it."""
-    model = gpt2.load(folder, "on", "float32", 1)
-    seen = []
-    step = model.step
-    monkeypatch.setattr(model, "step", lambda sequences: (seen.append(len(sequences[0].token_ids)), step(sequences)))
-    gpt2_bench._cost_ms(model, 20, 4)
-    assert seen == [19, 20, 21, 22, 23] and model.num_used_slots == 0

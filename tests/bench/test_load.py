@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from inflight.bench import load as loads
 from inflight.bench.load import COLUMNS, Sender, load
 from inflight.bench.workload import TimedRequest
+from inflight.cli.bench import WARM_UP_REQUESTS
 from inflight.cli.commands import app
 from inflight.errors import CourseError
 from inflight.triton import repository, telemetry
@@ -144,13 +145,12 @@ def test_a_request_is_not_sent_before_it_is_due(whole):
     table = load(whole, requests(3, at_s=times.__getitem__)).requests
     assert (table["sent_s"] >= times).all()
     assert table["sent_s"].rank().tolist() == [3, 1, 2]
-    untimed = load(whole, requests(2, at_s=lambda index: NEVER_DUE), timed=False)
-    assert (untimed.requests["error"] == "").all()
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
-def test_concurrency_is_the_most_under_way(whole, concurrency):
-    assert most_under_way(load(whole, requests(12), concurrency).requests) == concurrency
+def test_users_do_not_wait_for_a_time_but_for_their_answers(whole, concurrency):
+    table = load(whole, requests(12, at_s=lambda index: NEVER_DUE), concurrency).requests
+    assert most_under_way(table) == concurrency and (table["error"] == "").all()
 
 
 @pytest.mark.parametrize("decoupled", [False, True])
@@ -175,7 +175,7 @@ def test_a_load_over_http(served):
 def test_warm_up_sends_as_many_as_it_is_told(served, whole):
     server = served[False][0]
     before = num_answered_in_all(server)
-    loads.warm_up(whole, requests(3), 7)
+    loads.warm_up(whole, requests(12, at_s=lambda index: NEVER_DUE), 7)
     assert num_answered_since(server, before, 7) == 7
 
 
@@ -208,9 +208,9 @@ def test_a_server_that_goes_away_ends_the_run_and_what_came_is_kept(mortal_serve
         if done == 10:
             os.kill(mortal_server.pid, signal.SIGKILL)
 
-    asked = [*requests(60), *requests(2, at_s=lambda index: NEVER_DUE)]
+    asked = [*requests(60, lengths=(80,)), *requests(2, at_s=lambda index: NEVER_DUE)]
     with Sender(Client(mortal_server.grpc_url), stream=stream) as send:
-        run = load(send, asked, 4, kill_after_ten)
+        run = load(send, asked, progress=kill_after_ten)
     assert len(run.requests) == 62
     assert 10 <= len(run.answered) < 60
     assert run.stopped == f"The server at {mortal_server.grpc_url} went away after {len(run.answered)} of 62 answers."
@@ -268,9 +268,9 @@ def bench_load(*arguments):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_command_prints_figures_and_writes_every_file(served, roomy_engine, tmp_path, stream):
-    files = ["--csv", tmp_path / "run.csv", "--perfetto", tmp_path / "run.json"]
-    what = ["--dataset", "mild", "--requests", 9, "--rate", 100, "--warm-up", 2, "--objective", "latency=60000"]
+def test_the_command_prints_figures_and_writes_its_file(served, roomy_engine, tmp_path, stream):
+    files = ["--csv", tmp_path / "run.csv"]
+    what = ["--dataset", "mild", "--requests", 9, "--rate", 100, "--objective", "latency=60000"]
     where = ["--url", served[stream][0].grpc_url, "--engine-dir", roomy_engine]
     result = bench_load(*where, *what, *files, *(["--stream"] if stream else []), "--json")
     assert result.exit_code == 0, result.exception
@@ -279,21 +279,20 @@ def test_the_command_prints_figures_and_writes_every_file(served, roomy_engine, 
     [row] = printed["rows"]
     assert (row["requests"], row["met_share"], row["stopped"]) == (9, 1.0, "")
     assert (row["ttft_ms_mean"] is not None) == stream
-    assert (printed["settings"]["warm_up_requests"], printed["settings"]["loop"]) == (2, "open")
+    assert printed["settings"]["loop"] == "open"
     assert len(pd.read_csv(tmp_path / "run.csv")) == 9
-    assert json.loads((tmp_path / "run.json").read_text())["traceEvents"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_command_with_what_it_has(served, roomy_engine, tmp_path, number):
     server = served[False][0]
     before = num_answered_in_all(server)
-    what = ["--dataset", "mild", "--rate", "4", "--warm-up", "0", "--csv", str(tmp_path / "run.csv"), "--json"]
+    what = ["--dataset", "mild", "--rate", "4", "--csv", str(tmp_path / "run.csv"), "--json"]
     command = [sys.executable, "-m", "inflight", "bench", "load", "--url", server.grpc_url, *what]
     process = subprocess.Popen(
         [*command, "--engine-dir", str(roomy_engine)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    wait_until(lambda: num_answered(server) >= before + 3, "three requests are answered")
+    wait_until(lambda: num_answered(server) >= before + WARM_UP_REQUESTS + 3, "three requests are answered")
     process.send_signal(number)
     shown, errors = process.communicate(timeout=300)
     assert process.returncode == 128 + number, errors
@@ -318,6 +317,7 @@ def test_a_server_that_gives_whole_answers_is_not_asked_for_pieces(served, roomy
         (["--system-prompt", "900"], "max_input_len"),
         (["--requests", "0"], "0"),
         (["--rate", "0"], "The rate is 0"),
+        (["--rate", "2", "--concurrency", "3"], "leave out --rate"),
     ],
 )
 def test_a_wrong_value_is_named_before_anything_starts(roomy_engine, arguments, fact):

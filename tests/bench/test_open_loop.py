@@ -2,23 +2,25 @@
 
 import pytest
 
+from inflight.bench import load as loads
 from inflight.bench import report
 from inflight.bench.load import load
-from inflight.bench.workload import TimedRequest, constant, poisson
+from inflight.bench.workload import TimedRequest, poisson
 from tests.bench.queue_theory import waits_s
 from tests.bench.virtual_clock import OneServer, VirtualClock
 
 SEED = 3
 MS = 10**6
+TEN_A_SECOND = [number / 10 for number in range(60)]
 
 
 def asked(times):
     return [TimedRequest("Hi", 5, at_s, 3) for at_s in times]
 
 
-def run_at(times, service_ns, workers=None, **options):
-    clock = VirtualClock(len(times), workers)
-    return load(OneServer(clock, service_ns), asked(times), workers, clock=clock, **options)
+def run_at(times, service_ns, users=None):
+    clock = VirtualClock(len(times), min(len(times), users or loads.MOST_UNDER_WAY))
+    return load(OneServer(clock, service_ns), asked(times), users, clock=clock)
 
 
 # A queue that theory knows --------------------------------------------------------------------------------------------
@@ -41,21 +43,20 @@ def test_the_generators_figures_are_those_of_lindleys_recursion(share):
 
 def test_a_stall_is_in_the_latency_of_all_that_were_due_in_it():
     """Ten a second, each takes 1 ms, but the 20th takes 2 s."""
-    times = constant(60, 10.0)
-    run = run_at(times, lambda number: 2000 * MS if number == 20 else MS)
+    run = run_at(TEN_A_SECOND, lambda number: 2000 * MS if number == 20 else MS)
     late = run.requests["latency_ms"]
     assert late[:20].max() == pytest.approx(1.0)
     # The one due 0.1 s after the stall began waits 1.9 s, the next 1.8 s, ...
     assert late[20:40].tolist() == pytest.approx([2000 - 99 * n for n in range(20)], abs=2)
-    assert run.requests["sent_s"].tolist() == pytest.approx(times)  # the client kept up, the server did not
+    assert run.requests["sent_s"].tolist() == pytest.approx(TEN_A_SECOND)  # the client kept up, the server did not
     assert report.lateness(run) == ""
 
 
-def test_a_client_that_cannot_keep_up_counts_the_wait_and_says_so():
+def test_a_client_that_cannot_keep_up_counts_the_wait_and_says_so(monkeypatch):
     """One request under way at most: the client waits for the server that stalls, and its requests with it."""
-    times = constant(60, 10.0)
-    run = run_at(times, lambda number: 2000 * MS if number == 20 else MS, workers=1)
-    everyone = run_at(times, lambda number: 2000 * MS if number == 20 else MS)
+    everyone = run_at(TEN_A_SECOND, lambda number: 2000 * MS if number == 20 else MS)
+    monkeypatch.setattr(loads, "MOST_UNDER_WAY", 1)
+    run = run_at(TEN_A_SECOND, lambda number: 2000 * MS if number == 20 else MS)
     assert run.requests["latency_ms"].tolist() == pytest.approx(everyone.requests["latency_ms"].tolist(), abs=1e-3)
     said = report.lateness(run)
     assert said.startswith(
@@ -66,7 +67,7 @@ def test_a_client_that_cannot_keep_up_counts_the_wait_and_says_so():
 
 
 def test_in_a_closed_loop_a_request_is_due_when_a_user_has_an_answer():
-    run = run_at([0.0] * 30, lambda number: 100 * MS, workers=2, closed=True)
+    run = run_at([0.0] * 30, lambda number: 100 * MS, users=2)
     table = run.requests
     assert table["latency_ms"][2:].tolist() == pytest.approx([200] * 28)  # the other user's, and one's own
     assert (table["sent_s"] - table["due_s"]).max() == pytest.approx(0)

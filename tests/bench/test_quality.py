@@ -93,6 +93,23 @@ def test_a_hugging_face_folder_is_its_own_reference(small_checkpoint):
     assert of_folder == pytest.approx([first, second], rel=0.01)  # the folder's weights are in bfloat16
 
 
+def test_an_interrupt_keeps_the_builds_that_were_read(stored, tmp_path, monkeypatch):
+    monkeypatch.setattr(quality, "prose", lambda: (COURSE / "LICENSE").read_text())
+    folders = {name: build_small(stored, tmp_path / name, quant_algo=name) for name in ("W4A8", "W4A16")}
+
+    def interrupted_at(what):
+        def tell(now, done, total):
+            if now == what:
+                raise SystemExit(143)
+
+        return tell
+
+    result = quality.bench(stored, folders, 512, interrupted_at("W4A16 reads"))
+    assert [(row["build"], row["tokens_per_s_1"]) for row in result["rows"]] == [("checkpoint", None), ("W4A8", None)]
+    with pytest.raises(SystemExit):
+        quality.bench(stored, folders, 512, interrupted_at("W4A8 reads"))
+
+
 def test_intervals_are_students():
     values = np.array([1.0, 2.0, 3.0, 6.0])
     half = 3.182 * values.std(ddof=1) / 2

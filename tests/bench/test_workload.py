@@ -38,7 +38,7 @@ def as_engine_gets_it(text, prompt: str) -> int:
     "draw, complaint",
     [
         (lambda: workload.gamma(5, 1.0, 0.0), "The coefficient of variation is 0"),
-        (lambda: workload.constant(5, 0), "The rate is 0 requests a second; it must be above 0."),
+        (lambda: workload.poisson(5, 0, 0), "The rate is 0 requests a second; it must be above 0."),
         (lambda: workload.poisson(5, float("inf"), 0), "The rate is inf"),
         (lambda: workload.poisson(0, 1, 0), "The number of requests is 0"),
     ],
@@ -83,10 +83,6 @@ def test_named_traces(text, name, number, lengths):
 def test_a_trace_of_another_size_begins_the_same(text):
     assert workload.trace("mild", text, num_requests=8) == workload.trace("mild", text)[:8]
     assert workload.trace("mild", text, num_requests=40)[:32] == workload.trace("mild", text)
-
-
-def test_constant_arrivals():
-    assert workload.constant(4, rate=2.0) == [0, 0.5, 1.0, 1.5]
 
 
 def test_poisson_arrivals():
@@ -145,9 +141,8 @@ def test_a_run_comes_back_from_its_own_csv(tmp_path, text):
         {"request": 1, "sent_s": 0.0, "input_len": 64, "output_len": 8, "error": ""},
         {"request": 2, "sent_s": None, "input_len": 50, "output_len": 0, "error": "not sent"},
     ]
-    run = load.Run(pd.DataFrame(rows, columns=load.COLUMNS), 0.0)
-    (tmp_path / "run.csv").write_text(report.requests_csv(run))
-    replayed = workload.from_trace(str(tmp_path / "run.csv"), text, BUILD)
+    report.write(tmp_path / "run.csv", pd.DataFrame(rows, columns=load.COLUMNS))
+    replayed = workload.from_trace(tmp_path / "run.csv", text, BUILD)
     assert [(r.at_s, r.input_len, r.max_tokens) for r in replayed] == [(0.0, 64, 8), (0.25, 40, 20)]
     assert [as_engine_gets_it(text, r.text) for r in replayed] == [64, 40]
 
@@ -155,13 +150,12 @@ def test_a_run_comes_back_from_its_own_csv(tmp_path, text):
 @pytest.mark.parametrize(
     ("lines", "complaint"),
     [
-        (["1,-40,7"], "In line 2 of the trace {}, the input_len is -40, which is not a whole number from 1 to"),
-        (["1,40,7", "2,40,-1"], "In line 3 of the trace {}, the output_len is -1, which is not a whole number from 0"),
-        (["1,99999999999,7"], "the input_len is 99999999999, which is not a whole number"),
-        (["1,40.5,7"], "the input_len is 40.5"),
-        (["1,forty,7"], "the input_len is forty"),
-        (["soon,40,7"], "the time is 'soon', which is neither a date with a time of day nor a number"),
-        (["inf,40,7"], "In line 2 of the trace {}, the time is 'inf'"),
+        (["1,-40,7"], "Line 2 of the trace {} is [1, -40, 7], and should be"),
+        (["1,40,7", "2,40,-1"], "Line 3 of the trace {} is [2, 40, -1]"),
+        (["1,40.5,7"], "is [1.0, 40.5, 7.0]"),
+        (["1,forty,7"], "is [1, 'forty', 7]"),
+        (["soon,40,7"], "is ['soon', 40, 7], and should be a date with its time or a number of seconds"),
+        (["inf,40,7"], "Line 2 of the trace {} is [inf, 40.0, 7.0]"),
         ([], "The trace {} has no request with an answer"),
         (["1,40,0"], "The trace {} has no request with an answer"),
     ],
@@ -177,15 +171,6 @@ def test_a_broken_trace_is_one_sentence(tmp_path, lines, complaint):
 def test_a_file_that_is_no_trace_is_one_sentence(tmp_path, header, complaint):
     with pytest.raises(CourseError, match=complaint):
         workload.read_trace(save(tmp_path, header=header))
-
-
-def test_a_public_trace_is_found_by_its_name_once_it_is_there(tmp_path, monkeypatch):
-    monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path))
-    with pytest.raises(CourseError, match="download AzureLLMInferenceTrace_conv.csv from https://github.com/Azure"):
-        workload.find_trace("azure-conv")
-    (tmp_path / "traces").mkdir()
-    (tmp_path / "traces" / "AzureLLMInferenceTrace_conv.csv").write_text(f"{HEADER}\n1,40,7\n")
-    assert workload.find_trace("azure-conv").exists() and workload.find_trace("small").exists()
 
 
 # Traffic --------------------------------------------------------------------------------------------------------------
@@ -217,16 +202,27 @@ def test_the_times_of_a_trace_file_are_stretched_to_a_rate(text, tmp_path):
     assert one.input_len == 60 and "2 of 3 requests" in told[0]
 
 
-def test_a_system_prompt_is_what_all_prompts_begin_with_and_keep_when_they_are_sent_again(text):
+def test_the_courses_own_trace_has_a_name(text):
+    assert len(Traffic(trace="small").requests(text, BUILD, 5)) == 5
+
+
+def test_a_system_prompt_is_what_all_prompts_begin_with(text):
     plain = Traffic("mild").requests(text, BUILD, 5)
     shaped = Traffic("mild", system_prompt=120).requests(text, BUILD, 5)
     for before, after in zip(plain, shaped):
         assert after.text.endswith(before.text) and after.input_len == as_engine_gets_it(text, after.text)
         assert 118 <= after.input_len - before.input_len <= 124
-    kept = workload.alike_until(one.text for one in shaped)
-    again = workload.repeated(shaped, 10, text)
-    assert {one.text[:kept] for one in again} == {shaped[0].text[:kept]}
-    assert len({one.text[kept:].partition(" ")[0] for one in again}) == 2, "a number for each time"
+
+
+@pytest.mark.parametrize("system_prompt", [0, 120])
+def test_endless_traffic_never_sends_a_prompt_twice(text, system_prompt):
+    make = Traffic("mild", system_prompt=system_prompt).endless(text, BUILD)
+    rounds = [make(4.0, 40, seed) for seed in (1, 2)]
+    assert [request.at_s for request in rounds[1]] == workload.poisson(40, 4.0, 2)
+    shared = rounds[0][0].text.rpartition("\n\n")[0]
+    assert bool(shared) == bool(system_prompt)
+    beginnings = [one.text.removeprefix(shared).strip().partition(":")[0] for asked in rounds for one in asked]
+    assert len(set(beginnings)) == 80 and all(one.isdecimal() for one in beginnings)
 
 
 @pytest.mark.parametrize(
@@ -247,22 +243,16 @@ def test_traffic_that_cannot_be_made_is_one_sentence(text, traffic, number, comp
 # Prompts unlike each other --------------------------------------------------------------------------------------------
 
 
-def test_an_opening_makes_a_prompt_unlike_all_others_and_no_longer():
-    text = "The train to the coast left the station at nine."
-    assert workload.opening(text, 7) == "7: left the station at nine."
-    assert workload.opening("Hello there", 7) == "7: Hello there", "of a few words none can be spared"
-    assert workload.opening(text, 12, shared=len("The train ")) == "The train 12: station at nine."
-
-
-@pytest.mark.parametrize(
-    ("texts", "shared"),
-    [
-        (["rules a", "rules b", "rules c"], 6),
-        (["a", "b"], 0),
-        (["one", "one"], 0),
-        (["one"], 0),
-        (["one", "one two"], 3),
-    ],
-)
-def test_what_texts_share_is_what_they_begin_with(texts, shared):
-    assert workload.alike_until(texts) == shared
+def test_a_number_makes_a_prompt_unlike_all_others_and_no_longer(text):
+    long, short = (
+        workload.TimedRequest(prompt, 5, 0.0, as_engine_gets_it(text, prompt))
+        for prompt in ("The train to the coast left the station at nine.", "Hello there")
+    )
+    found = workload.numbered([long, short], 3, text)
+    assert [request.text.partition(": ")[2] for request in found] == [
+        "left the station at nine.",
+        "Hello there",  # of a few words none can be spared
+        "left the station at nine.",
+    ]
+    assert all(request.input_len == as_engine_gets_it(text, request.text) for request in found)
+    assert found[0].input_len <= long.input_len

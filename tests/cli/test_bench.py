@@ -68,7 +68,6 @@ def test_a_signal_ends_a_sweep_with_what_it_has(stand_in, roomy_engine, tmp_path
         (["sweep", "--rates", "3,2"], r"^The rates must be above 0 and rise"),
         (["sweep", "--csv", "/nowhere/rows.csv"], r"^/nowhere/rows\.csv cannot be written"),
         (["sweep", "--url", "openai:http://127.0.0.1:9"], r"^The server at http://127.0.0.1:9 does not answer"),
-        (["load", "--url", "127.0.0.1:9", "--set", "decoupled_mode=true"], r"--set is for the server for the occasion"),
         (["compare", "V1", "V2"], r"no way of serving called 'V2'"),
     ],
 )

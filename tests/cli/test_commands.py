@@ -12,6 +12,7 @@ import termios
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from inflight.cli.commands import app
 from inflight.engine.config import BuildConfig
@@ -26,7 +27,22 @@ def options(command: str) -> dict:
 
 def test_every_setting_of_an_engine_that_can_vary_is_an_option_of_build():
     settings = {setting.name for setting in dataclasses.fields(BuildConfig)}
-    assert settings - set(options("build")) == {"remove_input_padding"}  # there is nothing to choose
+    nothing_to_choose = {"remove_input_padding", "max_beam_width", "kv_cache_type"}
+    assert settings - set(options("build")) == nothing_to_choose
+
+
+def commands(group, path=()):
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+        elif not command.hidden:
+            yield (*path, name)
+
+
+@pytest.mark.parametrize("path", list(commands(typer.main.get_command(app))), ids=" ".join)
+def test_the_help_of_a_command_fits_a_screen(path):
+    shown = CliRunner().invoke(app, [*path, "--help"], terminal_width=80, env={"COLUMNS": "80"}).stdout.splitlines()
+    assert len(shown) <= ROWS and max(map(len, shown)) <= 80
 
 
 def in_a_terminal(columns, *command):

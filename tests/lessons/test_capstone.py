@@ -1,4 +1,4 @@
-"""Lesson 09's dashboard, grid of experiments and report, without a server: what runs came to is made up."""
+"""Lesson 09's dashboard and experiment, without a server: what runs came to is made up."""
 
 import re
 
@@ -7,9 +7,10 @@ import pytest
 
 from inflight.errors import CourseError
 from inflight.lessons import capstone
-from inflight.lessons.capstone import grid, service, tuning_report
+from inflight.lessons.capstone import service
 from inflight.lessons.capstone.service import BRIEF, Deployment, Progress
 from inflight.lessons.capstone.tuning_board import TuningBoard
+from inflight.paths import ASSETS
 from tests.notebook.chart_samples import POINTS
 
 
@@ -99,63 +100,7 @@ def test_the_front_has_what_nothing_beats_and_the_corner_is_the_objective():
     assert sorted(marked) == [0, 1, 2, 3]
 
 
-# Experiments ----------------------------------------------------------------------------------------------------------
-
-CODE = """
-from pathlib import Path
-
-from inflight.lessons.capstone import service
-
-sample = Path(place, "sample.json")
-chosen = service.deployment(settings)
-if chosen.max_batch_size == 13:
-    raise service.CourseError("Thirteen seats are not built.")
-Path(result).write_text(sample.read_text())
-"""
-
-
-def test_a_grid_keeps_results_and_errors(tmp_path):
-    (tmp_path / "sample.json").write_text(service.to_json(POINTS[2]))
-    parameters = nbformat.v4.new_code_cell("settings, result, place = {}, '', ''", metadata={"tags": ["parameters"]})
-    notebook = nbformat.v4.new_notebook(cells=[parameters, nbformat.v4.new_code_cell(CODE)])
-    notebook.metadata["language_info"] = {"name": "python"}
-    nbformat.write(notebook, tmp_path / "experiment.ipynb")
-    asked = {"eight": {}, "thirteen": {"max_batch_size": 13}}
-    ran = grid.run(asked, tmp_path / "grid", tmp_path / "experiment.ipynb", place=str(tmp_path))
-    assert list(ran.served) == ["eight"] and ran.served["eight"].row() == POINTS[2].row()
-    assert ran.errors == {"thirteen": "Thirteen seats are not built."}
-    assert (tmp_path / "grid" / "eight.ipynb").exists()
-
-
-def test_the_experiment_that_ships_takes_what_a_grid_gives():
-    notebook = nbformat.read(grid.EXPERIMENT, as_version=4)
+def test_the_experiment_takes_what_the_lecture_gives():
+    notebook = nbformat.read(ASSETS / "experiments" / "deployment.ipynb", as_version=4)
     parameters = next(cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", []))
     assert set(re.findall(r"^(\w+) =", parameters.source, re.M)) == {"settings", "pace", "seed", "number", "result"}
-
-
-# The report -----------------------------------------------------------------------------------------------------------
-
-
-def test_the_report_is_a_page_and_a_notebook_with_the_figures_and_their_spread(tmp_path):
-    written = tuning_report.write(tmp_path / "report", POINTS[2:4], POINTS[:2], "Because of the **house rules**.")
-    page, notebook = written[1].read_text(), nbformat.read(written[0], as_version=4)
-    text = notebook.cells[0].source
-    for part in ("times the goodput of before", "| P99 of TTFT (ms) |", "kv_cache_quant_algo: INT8", "house rules"):
-        assert part in text
-    assert "<table" in page and "<strong>house rules</strong>" in page and 'src="http' not in page
-    assert notebook.cells[1].outputs
-
-
-def test_a_figure_has_the_same_decimals_wherever_it_stands_in_the_report():
-    assert tuning_report._spread([29.4, 17.65, 41.2], 0) == "29 (18 to 41)"
-    assert tuning_report._spread([29.4, 1017.6, 41.0], 2) == "41.00 (29.40 to 1,017.60)"
-    [row] = re.findall(r"\| goodput .*", tuning_report._text(POINTS[2:4], POINTS[:2], ""))
-    assert len(re.findall(r"\d+\.\d\d\b", row)) == 6
-
-
-def test_a_report_of_rounds_that_were_not_in_turns_is_refused(tmp_path):
-    with pytest.raises(CourseError, match="as many of each"):
-        tuning_report.write(tmp_path, POINTS[:2], POINTS[:1])
-    (tmp_path / "file").write_text("")
-    with pytest.raises(CourseError, match="name another folder"):
-        tuning_report.write(tmp_path / "file", POINTS[:1], POINTS[:1])

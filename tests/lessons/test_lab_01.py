@@ -1,5 +1,6 @@
 """The checks of lab 01 find the mistakes that learners make, and say which; other right ways pass too."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -15,8 +16,8 @@ from inflight.checkpoint.weights import GgufFile
 from inflight.engine import BuildConfig, Executor, Request
 from inflight.errors import CourseError
 from inflight.lessons.engine import grading as graders
-from inflight.notebook import mine
-from inflight.notebook.grading import check
+from inflight.notebook import checks, mine
+from inflight.notebook.checks import check
 from inflight.paths import ASSETS
 
 COURSES = ASSETS / "parts" / "quantizer.py"
@@ -139,13 +140,15 @@ GIVES = "import numpy as np\n\n\ndef quantize(blocks):\n    return {}\n"
         (GIVES.format("np.zeros((len(blocks), 20), np.uint8)"), ""),
         (GIVES.format("blocks"), "float32 [772, 32]"),
         (GIVES.format("[[1], [1, 2]]"), "ValueError"),
+        (GIVES.format("blocks / 0 + nothing"), "quantizer.py, line 5: NameError"),
         (changed("np.rint(", "np.floor("), "0.5 steps"),
         (changed("/ 15", "/ 16"), "at most"),
         (changed("q[:, :16] | q[:, 16:] << 4", "q[:, ::2] | q[:, 1::2] << 4"), "i + 16"),
         (changed("np.stack([d, m]", "np.stack([m, d]"), "bell curve not right yet"),
-        (WITH_LOOPS.replace(" if d else 0", ""), "ZeroDivisionError"),
+        (WITH_LOOPS.replace(" if d else 0", ""), "quantizer.py, line 12: ZeroDivisionError"),
         ("", "'quantize'"),
-        ("def quantize(blocks)", "SyntaxError"),
+        ("def quantize(blocks)", "quantizer.py, line 1: SyntaxError"),
+        ("import os\nos._exit(3)\n", "exit status 3"),
         ("import sys\nsys.exit(0)\n", "quantizer.py"),
     ],
 )
@@ -154,8 +157,10 @@ def test_blocks_that_lose_too_much_are_told_why(written, text, says):
 
 
 def test_a_quantizer_without_end_is_ended(written, monkeypatch):
-    monkeypatch.setattr(graders, "CHECK_S", 1)
-    refused("1.2", written("def quantize(blocks):\n    while True:\n        pass\n"), "1 s")
+    grader = dataclasses.replace(checks._graders["1.2"], within_s=10)
+    monkeypatch.setitem(checks._graders, "1.2", grader)
+    text = "def quantize(blocks):\n    while True:\n        pass\n"
+    refused("1.2", written(text), "quantizer.py, line", "not through after 10 s", "whole arrays")
 
 
 def test_a_quantizer_that_nobody_has_written_is_open(written, tmp_path):

@@ -7,8 +7,8 @@ import pytest
 from inflight import engine
 from inflight.lessons.repository import broken_repositories
 from inflight.lessons.repository import grading as graders
-from inflight.notebook.grading import check
-from inflight.notebook.grading import served as serving
+from inflight.lessons.repository import served as serving
+from inflight.notebook.checks import check
 from inflight.paths import COURSE
 from inflight.triton import repository
 
@@ -34,7 +34,7 @@ def repo(intact, tmp_path):
     return shutil.copytree(intact, tmp_path / "repo")
 
 
-def extend(repo, code=CODE, config=CONFIG, text="text_input", query="_MASKED", runs=True):
+def extend(repo, code=CODE, config=CONFIG, text="text_input", query="_MASKED", runs=True, drops=""):
     """Add `mask`, and put it into the ensemble as a learner would."""
     (repo / "mask" / "1").mkdir(parents=True)
     (repo / "mask" / "1" / "model.py").write_text(code)
@@ -48,6 +48,13 @@ def extend(repo, code=CODE, config=CONFIG, text="text_input", query="_MASKED", r
         step = ensemble.ensemble_scheduling.step.add(model_name="mask", model_version=-1)
         step.input_map["TEXT"], step.output_map["MASKED"] = text, "_MASKED"
         ensemble.ensemble_scheduling.step.extend(others)
+    if drops:
+        kept = [one for one in ensemble.input if one.name != drops]
+        del ensemble.input[:]
+        ensemble.input.extend(kept)
+        for each in ensemble.ensemble_scheduling.step:
+            for own in [own for own, tensor in each.input_map.items() if tensor == drops]:
+                del each.input_map[own]
     repository.write_config(ensemble, path)
     return repo
 
@@ -62,7 +69,9 @@ def with_masked(line):
     return CODE.replace("masked = np.array([[self.mask(text)] for text in texts.reshape(-1)], object)", line)
 
 
-WORD_BY_WORD = """
+WORD_BY_WORD = r"""
+import re
+
 import numpy
 import triton_python_backend_utils as inside
 
@@ -73,8 +82,8 @@ class TritonPythonModel:
         for request in requests:
             rows = inside.get_input_tensor_by_name(request, "TEXT").as_numpy()
             for row in rows:
-                words = row[0].decode("utf-8").split(" ")
-                row[0] = " ".join("[e-mail]" if "@" in word else word for word in words).encode("utf-8")
+                words = re.split(r"(\s+)", row[0].decode("utf-8"))
+                row[0] = "".join("[e-mail]" if "@" in word else word for word in words).encode("utf-8")
             responses.append(inside.InferenceResponse([inside.Tensor("MASKED", rows)]))
         return responses
 """
@@ -99,6 +108,8 @@ def test_a_model_written_another_way_is_done(repo):
         ({"query": "_MASK"}, "ensemble/config.pbtxt"),
         ({"config": CONFIG.replace("64", "0")}, "max_batch_size 0"),
         ({"runs": False}, "mask"),
+        ({"drops": "stream"}, "no input stream any more"),
+        ({"drops": "random_seed"}, "no input random_seed any more"),
     ],
 )
 def test_a_repository_that_does_not_fit_together_is_told_before_a_server_starts(repo, changes, says):
@@ -119,6 +130,19 @@ def test_a_repository_that_does_not_fit_together_is_told_before_a_server_starts(
                 ({"config": CONFIG.replace("64", "8")}, "hidden prompts not right yet"),
                 ({"code": "import numpy as np\nclass TritonModel:\n    pass\n"}, "Triton says"),
                 ({"code": with_mask('return b"[e-mail]"')}, "prompts handed on right: 0, where exactly 4"),
+                (
+                    {"code": with_mask('return re.sub(r"\\S+@\\S+\\.org", "[e-mail]", text.decode()).encode()')},
+                    "hidden prompts not right yet",
+                ),
+                (
+                    {
+                        "code": with_mask(
+                            'words = ["[e-mail]" if "@" in one else one for one in text.decode().split()]\n'
+                            '        return " ".join(words).encode()'
+                        )
+                    },
+                    "its blanks are others",
+                ),
                 ({"code": with_mask('return re.sub(r"\\S+@\\S+", "[e-mail]", text.decode(), 1).encode()')}, "right: 3"),
                 (
                     {"code": with_masked("masked = np.array([[self.mask(texts[0, 0])]] * len(texts), object)")},

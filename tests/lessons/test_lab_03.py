@@ -1,19 +1,18 @@
 """The checks of lab 03 find the mistakes that learners make, and say which: on lists, and on the real server."""
 
+import dataclasses
 import random
 import runpy
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import nbformat
+import pandas as pd
 import pytest
 
 from inflight.lessons.serve import grading as serve
-from inflight.notebook import mine
-from inflight.notebook.grading import check
-from inflight.notebook.grading.checker import _finding
-from inflight.notebook.grading.finding import NOT_YET, hint
+from inflight.notebook import checks, mine
+from inflight.notebook.checks import NOT_YET, check
 from inflight.paths import COURSE
 from inflight.triton import repository, telemetry
 from inflight.triton.client import Client
@@ -58,14 +57,15 @@ def right_felt(times_s):
 @pytest.mark.parametrize(
     ("felt", "says"),
     [
-        (lambda times_s: dict.fromkeys(right_felt(times_s), 57.0), "ttft_ms is 57.0. Look at its unit"),
+        (lambda times_s: dict.fromkeys(right_felt(times_s), 57.0), "ttft_ms is 57. From where to where"),
         (lambda times_s: times_s, "'ttft_ms' is missing"),
         (lambda times_s: {"itl_ms": 1}, "'ttft_ms' is missing"),
-        (lambda times_s: {name: (value or 0) / 1e3 for name, value in right_felt(times_s).items()}, "Look at its unit"),
-        (lambda times_s: {**right_felt(times_s), "itl_ms": times_s[-1] / len(times_s) * 1000}, "itl_ms is"),
+        (lambda times_s: {name: (value or 0) / 1e3 for name, value in right_felt(times_s).items()}, "in seconds"),
+        (lambda times_s: {**right_felt(times_s), "itl_ms": times_s[-1] / len(times_s) * 1000}, "gaps between them"),
+        (lambda times_s: {**right_felt(times_s), "end_to_end_ms": (times_s[-1] - times_s[0]) * 1000}, "is sent"),
         (lambda times_s: {**right_felt(times_s), "itl_ms": right_felt(times_s)["itl_ms"] or 0}, "has no gaps"),
-        (lambda times_s: {**right_felt(times_s), "itl_ms": (times_s[1] - times_s[0]) * 1000}, "could not be checked"),
-        (lambda times_s: {**right_felt(times_s), "tokens_per_s": len(times_s)}, "tokens_per_s is"),
+        (lambda times_s: {**right_felt(times_s), "itl_ms": (times_s[1] - times_s[0]) * 1000}, "IndexError"),
+        (lambda times_s: {**right_felt(times_s), "tokens_per_s": len(times_s)}, "the number of pieces"),
         (lambda times_s: 1 / 0, "ZeroDivisionError"),
     ],
 )  # fmt: skip
@@ -76,12 +76,15 @@ def test_a_wrong_measure_gets_its_hint(felt, says):
 
 def test_a_right_measure_is_done():
     assert check("3.1", right_felt).status == "done"
+    assert check("3.1", lambda times_s: pd.Series(right_felt(times_s), dtype=float)).status == "done"
+    assert check("3.1", lambda times_s: pd.Series(right_felt(times_s), dtype=float).round(2)).status == "done"
     assert check("3.1", lambda times_s: None).status == NOT_YET
 
 
 # 3.2 ------------------------------------------------------------------------------------------------------------------
 
 TEXT, TIMES, REFUSAL, END = "the text", "the times", "a refusal", "the end of the request"
+STOP, OPTIONS = "cancel", "options"
 CANCEL = "        self._connection.stop_stream(cancel_requests=True)\n"
 READS = """            if word in stream.answer.text:
                 break
@@ -102,8 +105,6 @@ def asks_and_returns(answer):
     return ASKS.replace("stream.answer\n", answer + "\n")
 
 
-ALL_AT_THE_END = "Answer(stream.answer.pieces, [stream._now_s()] * len(stream.answer.pieces))"
-MADE_UP = "Answer(stream.answer.pieces, [n / 1e6 for n in range(len(stream.answer.pieces))])"
 IN_LETTERS = "Answer(list(stream.answer.text), [1.0] * len(stream.answer.text))"
 RAISES = "                raise error\n"
 NOTES = "times_s.append(after_s)"
@@ -116,18 +117,12 @@ WRONG_CLIENTS = {
     "a whole answer": ('("BOOL", True)', '("BOOL", False)', TEXT, "in 1 pieces; the server sends"),
     "a whole answer, cut": (ASKS, asks_and_returns(IN_LETTERS), TEXT, "pieces; the server sends"),
     "pieces lose their blanks": ("text[0].decode())", "text[0].decode().strip())", TEXT, "and ask gives"),
-    "the end is not seen": (
-        "            is_final = parameters",
-        "            is_over = parameters",
-        TEXT,
-        "last response",
-    ),
-    "all times at the end": (ASKS, asks_and_returns(ALL_AT_THE_END), TIMES, "pieces with a time of their own: 1"),
-    "times made up": (ASKS, asks_and_returns(MADE_UP), TIMES, "the engine took longer to make it"),
+    "one time for all": (NOTES, "times_s = [after_s] * len(self.answer.pieces)", TIMES, "with a time of their own: 1"),
+    "times made up": (NOTES, "times_s.append(len(self.answer.times_s) / 1e6)", TIMES, "engine took longer to make it"),
+    "times of the reader": (NOTES, "times_s.append(self._now_s())", TIMES, "in the callback"),
     "milliseconds": (NOTES, "times_s.append(after_s * 1000)", TIMES, "seconds since the request"),
     "one time too many": (NOTES, "times_s += [after_s] * 2", TIMES, "numbers for"),
     "an error is the end": (RAISES, "                return\n", REFUSAL, "says nothing of it"),
-    "an error is passed over": (RAISES, "                continue\n", REFUSAL, "your client waits on"),
     "the word at the end": (
         READS,
         READS.replace("word in stream.answer.text", ENDS),
@@ -138,6 +133,20 @@ WRONG_CLIENTS = {
     "cut at the word": (RETURNS, "    return stream.answer.text.split(word)[0] + word\n", END, "whole text is wanted"),
     "the stream waits for its end": (CANCEL, CANCEL.replace("cancel_requests=True", ""), END, ALL_COMPUTED),
     "cancel does nothing": (CANCEL + CLOSE, "        _left.append(self)\n\n\n_left = []\n", END, ALL_COMPUTED),
+    "cancel does nothing, read_until does": (
+        CANCEL + CLOSE,
+        "        pass\n\n    def end(self):\n" + CANCEL + CLOSE,
+        STOP,
+        "for 3 pieces and a cancel",
+    ),
+    "cancel but once": (CLOSE, CLOSE + "        del self._connection\n", STOP, "cancelled twice: AttributeError"),
+    "options are left out": ("    values |= {name", "    {name", OPTIONS, "pass options on"),
+    "no options": (
+        "def ask(url, prompt, max_tokens=64, **options)",
+        "def ask(url, prompt, max_tokens=64, options={})",
+        OPTIONS,
+        "unexpected keyword argument",
+    ),
     "asked for once more": (RETURNS, "    ask(url, prompt, max_tokens)\n" + RETURNS, END, ALL_COMPUTED),
 }
 
@@ -150,21 +159,33 @@ def changed(tmp_path, old, new):
     return path
 
 
-def part_of(path, server, part, seed):
-    """What is said of one part of a client."""
-    findings = serve._client((path, server), random.Random(seed))
-    try:
-        return hint(findings[part]())
-    except Exception as error:  # as the checker says it
-        return f"Your answer could not be checked: {type(error).__name__}: {error}."
+def said_of(path, server, part):
+    """What is said of one part of a client, without the process around it."""
+    findings = serve._client((str(path), checks._as_json(server)), random.Random(7))
+    return checks._said(checks._finding(findings[part], str(path)))
 
 
 @pytest.mark.parametrize("name", WRONG_CLIENTS)
-def test_a_wrong_client_gets_its_hint(name, server, tmp_path, monkeypatch):
+def test_a_wrong_client_gets_its_hint(name, server, tmp_path):
     old, new, part, says = WRONG_CLIENTS[name]
-    monkeypatch.setattr(serve, "PATIENCE_S", 10 if "waits on" in says or "last response" in says else 60)
-    said = part_of(changed(tmp_path, old, new), server, part, seed=7)
+    said = said_of(changed(tmp_path, old, new), server, part)
     assert says in str(said), said
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "part", "right"),
+    [
+        ("            is_final = parameters", "            is_over = parameters", TEXT, set()),
+        (RAISES, "                continue\n", REFUSAL, {TEXT, TIMES}),
+    ],
+)
+def test_a_client_that_waits_for_ever_is_ended_and_what_was_right_before_stays(
+    old, new, part, right, server, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(checks._graders, "3.2", dataclasses.replace(checks._graders["3.2"], within_s=10))
+    result = check("3.2", (changed(tmp_path, old, new), server))
+    assert "client.py, line" in result.hint and "last response, or an error, has come?" in result.hint
+    assert result.parts[part] == "wrong" and {name for name, one in result.parts.items() if one == "done"} == right
 
 
 STOPS_BY_ID = '''
@@ -220,13 +241,17 @@ def test_a_file_that_is_no_python_is_said_so(server, tmp_path):
 # 3.3 ------------------------------------------------------------------------------------------------------------------
 
 
-def at_once(server, number, max_tokens, num_threads=None, **options):
+def at_once(
+    server, number, max_tokens, num_threads=None, prompt="Tell me about the number {}.", whole=False, **options
+):
     with Client(server.grpc_url) as client, ThreadPoolExecutor(num_threads or number) as readers:
-        return list(
-            readers.map(
-                lambda n: client.stream(f"Tell me about the number {n}.", max_tokens, **options).read(), range(number)
-            )
-        )
+
+        def ask(reader):
+            if whole:
+                return client.ask(prompt.format(reader), max_tokens, **options)
+            return client.stream(prompt.format(reader), max_tokens, **options).read()
+
+        return list(readers.map(ask, range(number)))
 
 
 def waited(answers):
@@ -253,21 +278,14 @@ def any_that_holds(table, max_ttft_ms, max_itl_ms):
         (lambda server, number, tokens: [], "Your answer could not be checked|gave 0 answers"),
         (lambda server, number, tokens: at_once(server, number, tokens // 2, end_id=-1), "tokens computed for"),
         (lambda server, number, tokens: at_once(server, number, tokens, 2, end_id=-1), "at the most: 2"),
+        (lambda server, number, tokens: at_once(server, number, tokens, whole=True, end_id=-1), "in pieces: 0"),
+        (lambda server, number, tokens: at_once(server, number, tokens, prompt="Say.", end_id=-1), "different answers"),
     ],
 )  # fmt: skip
 def test_readers_who_do_not_ask_at_once_are_told(ask, says, server):
     result = check("3.3", (lambda number, tokens: ask(server, number, tokens), waited, fit, server))
     assert result.parts == {"at_once": "wrong", "who_waited": "done", "readers_that_fit": "done"}, result
     assert any(words in result.hint for words in says.split("|")), result
-
-
-def test_readers_who_take_for_ever_are_told_what_would_help(monkeypatch):
-    """As one after the other does on a slow machine: the words are for readers, and not for the client of 3.2."""
-    monkeypatch.setattr(serve, "PATIENCE_S", 0.1)
-    never, log = threading.Event(), SimpleNamespace(size=lambda: 0, slots=8)
-    said = _finding(lambda: serve._ask_at_once(lambda *_: never.wait(60), log, 3, 10))
-    never.set()
-    assert said.endswith("a thread for each reader.") and "last response" not in said
 
 
 @pytest.mark.parametrize(

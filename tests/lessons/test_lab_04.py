@@ -4,11 +4,12 @@ import re
 import textwrap
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from inflight.bench import trace_run
 from inflight.bench.workload import TimedRequest
-from inflight.notebook.grading import check
+from inflight.notebook.checks import check
 from inflight.paths import COURSE
 from inflight.triton import repository
 from inflight.triton.client import Client
@@ -21,8 +22,9 @@ WINS, DRAWS = ([128] + [8] * 7) * 3, [32] * 8 + [64] * 8 + [128] * 8
 
 @pytest.fixture(autouse=True)
 def as_in_a_lab(monkeypatch):
-    """Checks report and do not raise, whatever the run that these tests are part of has set."""
+    """Checks report and do not raise; the hidden cases are the same in each test run."""
     monkeypatch.setenv("COURSE_STRICT", "0")
+    monkeypatch.setenv("INFLIGHT_SEED", "48151")
 
 
 def scheduler(body):
@@ -112,14 +114,17 @@ def checked(tmp_path):
         ("4.1", lambda log, slots: log["empty_seats"].sum() / (slots * len(log))),
         ("4.1", lambda log, slots: float(np.mean(log.empty_seats) / slots)),
         ("4.1", lambda log, slots: 1 - log["scheduled"].mean() / slots),
+        ("4.1", lambda log, slots: np.float32(round(1 - log["scheduled"].mean() / slots, 2))),
+        ("4.1", lambda log, slots: pd.Series(log["empty_seats"]).div(slots).mean()),
         ("4.2", STATIC),
         ("4.2", solution_of("static.py")),
         ("4.3", IN_FLIGHT),
         ("4.3", COURSES),
+        ("4.3", TAKEN),
         ("4.3", solution_of("scheduler.py")),
         ("4.4", (WINS, DRAWS)),
         ("4.4", (tuple(WINS), [8] * 8 + [128] * 16)),
-        ("4.4", (np.array(WINS[::-1]), np.array(DRAWS))),
+        ("4.4", (np.array(WINS[::-1]), pd.Series(DRAWS, dtype=float))),
         ("4.5", lambda rows: (rows["last_s"] - rows["sent_s"]).sum() / (rows["last_s"].max() - rows["sent_s"].min())),
         ("4.5", lambda rows: len(rows) / np.ptp([*rows.sent_s, *rows.last_s]) * rows["latency_ms"].mean() / 1000),
     ],
@@ -133,7 +138,9 @@ def test_a_right_way_is_done(checked, exercise, answer):
     ("exercise", "answer", "says"),
     [
         ("4.1", lambda log, slots: 0.5, ""),
-        ("4.1", lambda log, slots: log["scheduled"].mean() / slots, ""),
+        ("4.1", lambda log, slots: log["scheduled"].mean() / slots, "the waste is the rest"),
+        ("4.1", lambda log, slots: log["empty_seats"].sum(), "between 0 and 1"),
+        ("4.1", lambda log, slots: 1 - log["generation_tokens"].mean() / slots, "in all iterations together"),
         ("4.1", lambda log, slots: log["empty"].sum(), "KeyError"),
         ("4.1", 0.3, "TypeError"),
         ("4.2", IN_FLIGHT, "exactly 0"),
@@ -141,12 +148,11 @@ def test_a_right_way_is_done(checked, exercise, answer):
         ("4.2", OUT_OF_TURN, "now.waiting"),
         ("4.2", STATIC.replace("now.running", "now.runing", 1), "line 6: AttributeError"),
         ("4.2", "class Scheduler:\n    x = (\n", "my_scheduler.py, line 2"),
-        ("4.2", COURSE / "no_such_file.py", "no such Python file"),
+        ("4.2", COURSE / "no_such_file.py", "no file"),
         ("4.3", STATIC, ""),
         ("4.3", NO_LIMIT_OF_TOKENS, "my_scheduler.py, line 5"),
         ("4.3", OVERTAKES, "short prompts ✓, long prompts not right yet"),
         ("4.3", LAST_FIRST, "now.waiting"),
-        ("4.3", TAKEN, "GuaranteedNoEvict"),
         ("4.3", "class Scheduler: ...\n", "schedule(self, now)"),
         ("4.4", ([64] * 24, [64] * 24), "in wins: 1, where at least 2.5"),
         ("4.4", (WINS, WINS), "in draws: 1, where at least 4"),
@@ -154,7 +160,8 @@ def test_a_right_way_is_done(checked, exercise, answer):
         ("4.4", (WINS * 2, DRAWS), "48"),
         ("4.4", ([1000] + [1] * 23, DRAWS), "from 1 to 1000"),
         ("4.5", lambda rows: 8.0, ""),
-        ("4.5", lambda rows: rows["latency_ms"].sum() / np.ptp([*rows.sent_s, *rows.last_s]), ""),
+        ("4.5", lambda rows: rows["latency_ms"].sum() / np.ptp([*rows.sent_s, *rows.last_s]), "milliseconds"),
+        ("4.5", lambda rows: rows["latency_ms"].sum() / 1000 / rows["last_s"].max(), "not at 0"),
         ("4.5", lambda rows: rows["latency_ms"].mean() / 1000, ""),
     ],
 )

@@ -9,10 +9,11 @@ import textwrap
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pytest
 
 from inflight.errors import CourseError
-from inflight.notebook.grading import check
+from inflight.notebook.checks import check
 from inflight.notebook.mine import COURSES_OWN
 from inflight.paths import COURSE
 from inflight.triton import repository, telemetry
@@ -45,7 +46,9 @@ def test_the_same_another_way_is_done():
     assert check("5.1", right_blocks).status == "done"
     halves = check("5.1", lambda prompt, answer, size: [(prompt - 1) // size + 1, (prompt + answer - 1) // size + 1])
     assert halves.status == "done"
+    assert check("5.1", lambda *case: np.array(right_blocks(*case), float)).status == "done"
     assert check("5.2", right_cache).status == "done"
+    assert check("5.2", lambda *case: np.float64(right_cache(*case))).status == "done"
 
 
 def kept_twice(prompt, answer, size):
@@ -161,9 +164,11 @@ def written(tmp_path):
     ("exercise", "text"),
     [
         ("5.3", scheduler(PROMISES)),
+        ("5.3", only("GuaranteedNoEvict")),
         ("5.3", scheduler(PROMISES.replace("max_answer_tokens)", "max_answer_tokens - 1)"))),  # the last is never read
         ("5.4", COURSES),
         ("5.4", pausing("min(running, key=lambda one: one.known_tokens)", "2 * others")),
+        ("5.4", pausing("min(running, key=lambda one: one.own_blocks)", "others")),
     ],
 )
 def test_a_scheduler_that_keeps_its_budgets_is_done(exercise, text, written):
@@ -176,7 +181,6 @@ def test_a_scheduler_that_keeps_its_budgets_is_done(exercise, text, written):
     ("exercise", "text", "says"),
     [
         ("5.3", ONE_AT_A_TIME, "iterations: "),
-        ("5.3", only("GuaranteedNoEvict"), "GuaranteedNoEvict"),
         ("5.3", NO_LIMIT, "KV cache blocks"),
         ("5.3", BY_PROMPT, "KV cache blocks"),
         ("5.3", WITHOUT_ROOM, "pending_tokens"),
@@ -187,6 +191,9 @@ def test_a_scheduler_that_keeps_its_budgets_is_done(exercise, text, written):
         ("5.3", scheduler("raise ValueError('later')"), "ValueError: later"),
         ("5.4", ONE_AT_A_TIME, ""),
         ("5.4", pausing("running[0]", "0"), ""),
+        ("5.4", pausing("running[0]", "others"), "the fewest tokens loses least"),
+        ("5.4", pausing("running[-1]", "others"), "the fewest tokens loses least"),
+        ("5.4", pausing("max(running, key=lambda one: one.known_tokens)", "others"), "the fewest tokens loses least"),
         ("5.4", pausing("running[-1]", "6 * others"), ""),
         ("5.4", ADMITS_TWICE, ""),
         ("5.4", WAITING_FIRST, "aused"),

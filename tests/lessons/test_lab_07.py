@@ -1,13 +1,16 @@
 """The checks of lab 07 find the mistakes that learners make, and say which."""
 
 import dataclasses
+import shutil
 
 import pytest
 
+from inflight.lessons.sequences import grading
 from inflight.lessons.sequences.sequences import Step
-from inflight.notebook.grading import check
+from inflight.notebook.checks import check
 from inflight.notebook.mine import COURSES_OWN
 from inflight.paths import COURSE
+from inflight.triton.server import Server
 from tools import lessons
 
 WRITES = "%%writefile {workdir.name}/model.py\n"
@@ -127,9 +130,47 @@ def test_the_file_as_it_is_handed_out_is_not_done_yet(tmp_path, exercise):
     assert check(exercise, tmp_path / "nothing.py").status == "not done yet"
 
 
+class OneForAll(Server):
+    """A server that is there already, and loads the model of another repository."""
+
+    running: Server
+
+    def start(self):
+        place = self.running.repo / "words"
+        shutil.rmtree(place)
+        shutil.copytree(self.repo / "words", place)
+        self.running.load("words")
+        return self
+
+    @property
+    def grpc_url(self):
+        return self.running.grpc_url
+
+    def stop(self, drain_s=0):
+        """It goes on."""
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shared") / "repo"
+    (folder / "words" / "1").mkdir(parents=True)
+    (folder / "words" / "config.pbtxt").write_text('name: "words"  backend: "python"')
+    code = "class TritonPythonModel:\n    def execute(self, requests):\n        return [None] * len(requests)\n"
+    (folder / "words" / "1" / "model.py").write_text(code)
+    with Server(folder) as server:
+        yield server
+
+
+@pytest.fixture
+def shared(running, monkeypatch):
+    """Checks take the server that is there: none of them starts one."""
+    monkeypatch.setattr(OneForAll, "running", running, raising=False)
+    monkeypatch.setattr(grading, "Server", OneForAll)
+
+
 @pytest.mark.server
 @pytest.mark.parametrize("exercise", ["7.3", "7.4"])
-def test_the_courses_model_is_right_on_a_real_server_with_a_comment_of_the_lab_left_in_it(tmp_path, exercise):
+def test_the_courses_model_is_right_on_a_real_server_with_a_comment_of_the_lab_left_in_it(tmp_path, exercise, shared):
     result = check(exercise, model(tmp_path, changed("return None\n", "return None  # your code\n")))
     assert result.status == "done", result
 
@@ -159,40 +200,58 @@ RESCHEDULED = """            # Triton frees the place when it is about to schedu
             request.set_release_flags(RESCHEDULE)
 """
 ENDED = "sender.send(pb_utils.InferenceResponse([output]), flags=FINAL)"
+TAKES = "                words = value"
+KEEPS_WORDS = changed(TAKES, "                self.texts[request] = words = value").replace(
+    "self.states = {}", "self.states, self.texts = {}, {}"
+)
 ONE_STATE = COURSES.replace('int(value(request, "ID"))', "0")
 
 
-# Each check starts a Triton of its own: one wrong model an exercise is in the gate, the others are slow.
 @pytest.mark.server
 @pytest.mark.parametrize(
     ("exercise", "text", "says"),
     [
-        pytest.param("7.3", KEEPS_ALL, "states left", id="never forgets"),
-        pytest.param("7.4", changed(LOOK, ""), "states left", id="lost"),
-        *(
-            pytest.param(*one, id=name, marks=pytest.mark.slow)
-            for name, one in {
-                "no model": ("7.3", changed("class TritonPythonModel", "class Model"), "load"),
-                "no end": ("7.3", changed(", flags=FINAL", ""), "in vain"),
-                "all at once": ("7.3", changed(BODY, AT_ONCE), "most words of a stream"),
-                "one a call": ("7.3", changed(EACH, ONE_OF_THEM), "in one call"),
-                "one state": ("7.3", ONE_STATE, "in line"),
-                # Triton goes down, or a client waits.
-                "FINAL at each word": (
-                    "7.3", changed("sender.send(pb_utils.InferenceResponse([output]))", ENDED), "FINAL"
-                ),
-                "no words": (
-                    "7.3", changed('state.words.pop(0) if state.words else ""', "state.words.pop(0)"), "IndexError"
-                ),
-                "released at once": ("7.4", changed(RESCHEDULED, ""), "reschedule"),
-                "cancelled": (
-                    "7.4", changed("        if request.is_cancelled():", "        if False:").replace(LOOK, ""), ""
-                ),
-                "no end, 7.4": ("7.4", changed("[output]), flags=FINAL", "[output])"), "in vain"),
-            }.items()
-        ),
+        pytest.param(*one, id=name)
+        for name, one in {
+            "never forgets": ("7.3", KEEPS_ALL, "things that are kept"),
+            "lost": ("7.4", changed(LOOK, ""), "things that are kept"),
+            "words elsewhere": ("7.3", KEEPS_WORDS, "things that are kept"),
+            "no model": ("7.3", changed("class TritonPythonModel", "class Model"), "load"),
+            "all at once": ("7.3", changed(BODY, AT_ONCE), "most words of a stream"),
+            "one a call": ("7.3", changed(EACH, ONE_OF_THEM), "in one call"),
+        }.items()
+    ],
+)
+def test_a_wrong_model_is_told_by_what_it_does(tmp_path, exercise, text, says, shared):
+    result = check(exercise, model(tmp_path, text))
+    assert result.status in ("wrong", "partly") and says in repr(result), result
+
+
+# Triton goes down, or a client waits: each has a Triton of its own.
+@pytest.mark.slow
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("exercise", "text", "says"),
+    [
+        pytest.param(*one, id=name)
+        for name, one in {
+            "no end": ("7.3", changed(", flags=FINAL", ""), "in vain"),
+            "one state": ("7.3", ONE_STATE, "in line"),
+            "FINAL at each word": (
+                "7.3", changed("sender.send(pb_utils.InferenceResponse([output]))", ENDED), "FINAL"
+            ),
+            "no words": (
+                "7.3", changed('state.words.pop(0) if state.words else ""', "state.words.pop(0)"), "IndexError"
+            ),
+            "released at once": ("7.4", changed(RESCHEDULED, ""), "reschedule"),
+            "cancelled": (
+                "7.4", changed("        if request.is_cancelled():", "        if False:").replace(LOOK, ""), ""
+            ),
+            "no end, 7.4": ("7.4", changed("[output]), flags=FINAL", "[output])"), "in vain"),
+        }.items()
     ],
 )  # fmt: skip
-def test_a_wrong_model_is_told_by_what_it_does(tmp_path, exercise, text, says):
+def test_a_model_that_breaks_its_server_is_told_by_what_it_does(tmp_path, exercise, text, says, monkeypatch):
+    monkeypatch.setattr(grading, "TIMEOUT_S", 5 if says == "in vain" else 20)
     result = check(exercise, model(tmp_path, text))
     assert result.status in ("wrong", "partly") and says in repr(result), result

@@ -1,7 +1,7 @@
 """The checks of lab 08 find the mistakes that learners make, and say which; and the lesson's pictures are drawn."""
 
 import ast
-import random
+import dataclasses
 
 import nbformat
 import numpy as np
@@ -10,11 +10,9 @@ import pytest
 
 from inflight.bench import gpt2_client
 from inflight.lessons.iterative_gpt2 import charts
-from inflight.lessons.iterative_gpt2 import grading as iterative_gpt2
 from inflight.lessons.iterative_gpt2 import passes as passes_of
-from inflight.notebook import mine
-from inflight.notebook.grading import check
-from inflight.notebook.grading.finding import NOT_YET, hint
+from inflight.notebook import checks, mine
+from inflight.notebook.checks import NOT_YET, check
 from inflight.paths import COURSE
 
 SETTINGS = {"max_batch_size": 4, "sequence_batching.oldest.max_candidate_sequences": 10, "kv_cache_slots": 10}
@@ -24,6 +22,7 @@ SETTINGS = {"max_batch_size": 4, "sequence_batching.oldest.max_candidate_sequenc
 def as_in_a_lab(monkeypatch):
     """Checks report and do not raise, whatever the run that these tests are part of has set."""
     monkeypatch.setenv("COURSE_STRICT", "0")
+    monkeypatch.setenv("INFLIGHT_SEED", "8")
 
 
 def padded(prompts, answer):
@@ -152,11 +151,16 @@ WRONG = {  # what is written in place of what, and the figure or the line that t
     "one slot for all": ("text.slot, :, : len(text.ids)]", "0, :, : len(text.ids)]", "answers that differ"),
     "released too early": ("< self.texts[number].length", "< self.texts[number].length - 2", "was released after"),
     "no last response": ("threading.Timer(0.2,", "threading.Timer(1e4,", "last response"),
+    "never forgets": (
+        "self.texts[number] = self.begin(request)",
+        "self.texts[number] = self.begin(request)\n"
+        "                    self.all_texts = [*getattr(self, 'all_texts', []), self.texts[number].ids]",
+        "more kept",
+    ),
     "no such name": ("net.num_layers", "net.layer_count", "line 45: AttributeError"),
 }
 FEW = ("computes all again", "nobody waits")  # in the gate; the others are slow
 RIGHT = {"the highest slot": ("self.free.pop()", "self.free.pop(0)")}
-SEED = 8
 
 
 def edited(old, new):
@@ -172,47 +176,29 @@ def given_model():
     return source.partition("\n")[2]
 
 
-def judge(names, tmp_path_factory):
-    """What is found of each model, all played on the same streams in one process."""
-    sources = {"untouched": given_model(), "course": COURSES.read_text()}
-    sources |= {name: edited(*(WRONG | RIGHT)[name][:2]) for name in names}
-    paths = []
-    for number, source in enumerate(sources.values()):
-        paths.append(tmp_path_factory.mktemp(f"model{number}") / "model.py")
-        paths[-1].write_text(source)
-    streams = iterative_gpt2._streams(random.Random(SEED))
-    plain, course, *own = iterative_gpt2._played([COURSES, *paths], streams, 280)
-    return {name: iterative_gpt2._judged(plain, course, one) for name, one in zip(sources, own, strict=True)}
+def checked(tmp_path, source):
+    path = tmp_path / "model.py"
+    path.write_text(source)
+    return check("8.4", path)
 
 
-@pytest.fixture(scope="module")
-def judged(tmp_path_factory):
-    return judge([*FEW, *RIGHT], tmp_path_factory)
+def test_the_model_as_it_is_given_is_not_done_yet(tmp_path):
+    assert checked(tmp_path, given_model()).status == NOT_YET
 
 
-@pytest.fixture(scope="module")
-def all_judged(tmp_path_factory):
-    return judge(WRONG, tmp_path_factory)
+@pytest.mark.parametrize("name", RIGHT)
+def test_another_right_model_is_done(tmp_path, name):
+    result = checked(tmp_path, edited(*RIGHT[name]))
+    assert result.status == "done", result
 
 
-def test_the_model_as_it_is_given_is_not_done_yet(judged):
-    assert judged["untouched"] == NOT_YET
-
-
-@pytest.mark.parametrize("name", ["course", *RIGHT])
-def test_another_right_model_is_done(judged, name):
-    assert hint(judged[name]) is None
-
-
-@pytest.mark.parametrize("name", FEW)
-def test_a_wrong_model_is_told_by_its_cause(judged, name):
-    assert WRONG[name][2] in hint(judged[name])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in WRONG if name not in FEW])
-def test_any_wrong_model_is_told_by_its_cause(all_judged, name):
-    assert WRONG[name][2] in hint(all_judged[name])
+@pytest.mark.parametrize(
+    "name", [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in WRONG]
+)
+def test_a_wrong_model_is_told_by_its_cause(tmp_path, name):
+    old, new, says = WRONG[name]
+    result = checked(tmp_path, edited(old, new))
+    assert result.status == "wrong" and says in result.hint, result
 
 
 def test_the_courses_model_passes_and_shows_its_figures():
@@ -224,9 +210,9 @@ def test_the_courses_model_passes_and_shows_its_figures():
 
 
 def test_a_model_that_never_comes_back_is_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr(iterative_gpt2, "TRIAL_S", 2)
-    (tmp_path / "model.py").write_text("while True:\n    pass\n")
-    assert "a loop in it that does not end" in check("8.4", tmp_path / "model.py").hint
+    monkeypatch.setitem(checks._graders, "8.4", dataclasses.replace(checks._graders["8.4"], within_s=6))
+    said = checked(tmp_path, "while True:\n    pass\n").hint
+    assert said.endswith("it was not through after 6 s. Is there a loop that does not end?")
 
 
 def test_the_solution_is_the_courses_part():

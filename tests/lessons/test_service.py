@@ -62,7 +62,7 @@ def test_the_pace_is_that_of_the_fastest_round(tokenizer, monkeypatch, delays_s,
     config = Deployment().executor_config(BRIEF.memory_mib, service.BYTES_PER_TOKEN[None])
     delays = iter(delays_s)
 
-    def as_rehearsed(send, burst, timed):
+    def as_rehearsed(send, burst):
         asked = [rehearsal.Asked(tokenizer.encode(tokenizer.chat(r.text)), r.max_tokens, 0.0) for r in burst]
         run = rehearsal.rehearse(asked, Deployment().build_config, config, rehearsal.PRICES)
         return replace(run, requests=run.requests.assign(last_s=run.requests["last_s"] + next(delays)))

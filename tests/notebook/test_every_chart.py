@@ -34,7 +34,7 @@ def of(name):
     return in_course_look(FIGURES[name])
 
 
-def test_every_picture_has_a_sample():
+def test_every_sample_is_of_a_picture():
     functions = {
         name
         for module in MODULES
@@ -42,7 +42,7 @@ def test_every_picture_has_a_sample():
         if inspect.isfunction(function) and function.__module__ == module and not name.startswith("_")
         if inspect.get_annotations(function).get("return") in (go.Figure, "go.Figure")
     }
-    assert functions == {name.split(".")[0] for name in FIGURES}
+    assert functions >= {name.split(".")[0] for name in FIGURES}
 
 
 # What a mark says -----------------------------------------------------------------------------------------------------

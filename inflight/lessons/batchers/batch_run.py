@@ -1,6 +1,6 @@
 """Send requests to a model on a time line, and tell what became of each: which batch it was in, or why it was rejected.
 
-    outcome = run(server, "batch-cost", at(workload.constant(20, rate=200)), log_path)
+    outcome = run(server, "batch-cost", at(workload.poisson(20, rate=200, seed=0)), log_path)
     outcome.executions["size"].tolist()                     # [1, 5, 6, 8]
     outcome.statistics.batches                              # the same, as Triton counts it
 

@@ -13,8 +13,7 @@ from inflight.lessons.batchers import batch_run
 from inflight.lessons.batchers.batch_run import Arrival, Outcome
 from inflight.lessons.batchers.batches_on_paper import batches_on_paper, in_figures
 from inflight.notebook import progress
-from inflight.notebook.grading.checker import grades
-from inflight.notebook.grading.finding import NOT_YET, Finding, Measured
+from inflight.notebook.checks import NOT_YET, Finding, Measured, grades
 from inflight.triton import custom_batching, repository
 from inflight.triton.server import Server
 
@@ -32,7 +31,8 @@ _RULES = (
 def _batch_sizes(sizes: Callable, choose: random.Random) -> dict[str, Callable[[], Finding]]:
     at_random = [
         (
-            [number + 0.5 for number in sorted(choose.sample(range(600), 24))],
+            # No two differ by a whole number: nobody arrives at the very moment at which a batch leaves.
+            [number + place / 100 for place, number in enumerate(sorted(choose.sample(range(600), 24)), 1)],
             choose.choice((0, 33, 77)),
             choose.choice((2, 4, 8)),
             "Play it event by event.",
@@ -80,6 +80,7 @@ def _within_budget(settings: dict, choose: random.Random) -> Finding:
     gaps = workload.poisson(2000, rate=RATE, seed=choose.randrange(10**6))
     arrivals_ms = [1000 * at_s for at_s in gaps]
     (mean, p95_ms), course, nothing = (_played(arrivals_ms, each) for each in (values, _COURSES_OWN, _NOTHING))
+    alone_ms = [_played([0.0], each)[1] for each in (values, _COURSES_OWN, _NOTHING)]
     advice = "What lets a request wait for others, and how many may a batch hold?"
     return [
         Measured(
@@ -98,6 +99,15 @@ def _within_budget(settings: dict, choose: random.Random) -> Finding:
             nothing=nothing[1],
             unit="ms",
             advice="At thirty a second, how long do you wait for two or three more?",
+        ),
+        Measured(
+            "answer to a request that comes alone",
+            alone_ms[0],
+            at_most=MOST_P95_MS,
+            course=alone_ms[1],
+            nothing=alone_ms[2],
+            unit="ms",
+            advice="Where nobody else comes, a batch is never full, and the whole delay is waited.",
         ),
     ]
 
@@ -118,6 +128,23 @@ _UNANSWERED = {
     "See whether the model still works.": "A request that is alone may always join, or nobody ever serves it.",
     "Start it again.": "Look at your pointers: userp is what you wrote into *userp, and is freed once.",
 }
+# Stands before a library, and keeps in a file how many pieces of memory it has taken and not freed.
+_COUNTED = """
+#include <stdio.h>
+#include <stdlib.h>
+static long pieces_held;
+static void* held(void* piece, long change)
+{
+  FILE* file = fopen("HELD", "w");
+  if (piece) pieces_held += change;
+  if (file) fprintf(file, "%ld", pieces_held), fclose(file);
+  return piece;
+}
+#define malloc(size) held(malloc(size), 1)
+#define calloc(number, size) held(calloc(number, size), 1)
+#define free(piece) free(held(piece, -1))
+#line 1 "batching.c"
+"""
 # What decides in the file as it is handed out: nothing is kept, and everybody joins.
 _OPEN = ("*userp = NULL;  /* your code */", "*should_include = true;  /* your code */")
 
@@ -138,10 +165,15 @@ def _library(source: Path, choose: random.Random) -> Finding:
     lengths.insert(choose.randrange(8, REQUESTS), LIMIT + 1)
     with tempfile.TemporaryDirectory(prefix="inflight-check-") as folder:
         try:
-            library = custom_batching.build(source, Path(folder) / "own.so")
+            custom_batching.build(source, Path(folder) / "own.so")  # as it stands: errors name its lines
+            counted = Path(folder) / "counted.c"
+            counted.write_text(_COUNTED.replace("HELD", str(Path(folder) / "held")) + written, encoding="utf-8")
+            library = custom_batching.build(counted, Path(folder) / "counted.so")
         except CourseError as error:
             return str(error)
         own = _batches(Path(folder), library, lengths)
+        held = Path(folder) / "held"
+        num_held = int(held.read_text() or 0) if held.exists() else 0
     if isinstance(own, str):
         return own
     queue = [length for batch in own for length in batch]
@@ -165,6 +197,14 @@ def _library(source: Path, choose: random.Random) -> Finding:
             course=away["course"],
             nothing=away["nothing"],
             advice="Compare with what the batch would be with the newcomer.",
+        ),
+        Measured(
+            f"pieces of memory that are not freed, after {number['own']} batches",
+            num_held,
+            at_most=2,  # the batch that is open, and one for all batches
+            course=0,
+            nothing=0,
+            advice="What a batch takes when it begins, ModelBatchFinalize gives back: it is called for each batch.",
         ),
         Measured("batches", number["own"], course=number["course"], nothing=number["nothing"]),
     ]

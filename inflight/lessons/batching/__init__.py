@@ -4,6 +4,7 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
+    submodules=["run_files"],
     submod_attrs={
         "dashboard": ["board"],
         "charts": [

@@ -4,7 +4,7 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules=["grid", "rehearsal", "service", "tuning_board", "tuning_report"],
+    submodules=["rehearsal", "service", "tuning_board"],
     submod_attrs={
         "charts": ["pareto", "pareto_summary"],
     },

@@ -11,7 +11,6 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 
 from inflight.bench.load import COLUMNS
@@ -20,13 +19,12 @@ from inflight.errors import CourseError
 from inflight.lessons.capstone import service
 from inflight.lessons.capstone.service import BRIEF, Brief, Deployment, Served
 from inflight.notebook import progress
-from inflight.notebook.grading.checker import grades
-from inflight.notebook.grading.finding import NOT_YET, Finding, Measured
+from inflight.notebook.checks import NOT_YET, Finding, Measured, grades, near
 
 # The course's own answers. Others are as good: these are what a check compares with.
 TUNED = Deployment(enable_kv_cache_reuse=True, kv_cache_quant_algo="INT8", max_batch_size=16)
 SHEDDING = replace(TUNED, max_batch_size=8, max_queue_size=4)
-RUNS, NUMBER = 2, 200  # hidden runs, and requests of each: long ones, in which a lucky start does not carry
+RUNS, NUMBER = 3, 150  # hidden runs, and requests of each: long ones, in which a lucky start does not carry
 ENOUGH, MORE = 0.9, 1.5  # of the course's goodput, and of the defaults'
 TWICE = 2.0
 
@@ -39,9 +37,9 @@ def _goodput(goodput: Callable, choose: random.Random) -> Finding:
         if got is None:
             return NOT_YET
         wanted = _right_goodput(table, ttft, itl)
-        if not isinstance(got, int | float | np.number) or isinstance(got, bool):
+        if not isinstance(got, int | float) or isinstance(got, bool):
             return f"goodput returned a {type(got).__name__}; it is a number of requests a second."
-        if math.isclose(got, wanted, rel_tol=1e-6):
+        if near(got, wanted):
             continue
         return _why(kind, float(got), wanted, len(table))
     return None
@@ -54,7 +52,8 @@ def _why(kind: str, got: float, wanted: float, number: int) -> str:
         "errors": "some without an answer: they meet nothing, but the run lasts until the last of them has ended too",
         "one token": "some with an answer of a single token: it has no ITL (NaN), and cannot break that limit",
     }[kind]
-    return f"{number} requests, {told}. Your goodput is {got:.3g}, and {wanted:.3g} is wanted."
+    much = "too much" if got > wanted else "too little"
+    return f"{number} requests, {told}. Your goodput is {got:.4g}, which is {much}."
 
 
 def _table(choose: random.Random, kind: str) -> tuple[pd.DataFrame, float, float]:
@@ -155,7 +154,7 @@ def _compared(settings: object, courses: Deployment, choose: random.Random, rate
     of_yours, of_course, of_nothing = map(_together, (yours, course, nothing))
     return [
         Measured(
-            "goodput over the defaults'",
+            f"goodput over the defaults', in {RUNS} rehearsals",
             of_yours / of_nothing if of_nothing else math.inf,
             at_least=MORE,
             course=of_course / of_nothing if of_nothing else math.inf,
@@ -164,7 +163,7 @@ def _compared(settings: object, courses: Deployment, choose: random.Random, rate
             advice=_advice(yours),
         ),
         Measured(
-            "goodput over the course's",
+            f"goodput over the course's, in {RUNS} rehearsals",
             of_yours / of_course,
             at_least=ENOUGH,
             course=1.0,

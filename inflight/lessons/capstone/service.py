@@ -480,7 +480,7 @@ def pace(server: Server, tokenizer: ChatTokenizer, rounds: int = 3) -> float:
     took_s = []
     with Client(server.grpc_url) as client, loads.sender(client, stream=True) as send:
         for _ in range(rounds):
-            run = loads.load(send, burst, timed=False)
+            run = loads.load(send, burst)
             if len(run.answered) < len(burst):
                 raise CourseError(f"The pace cannot be found: {run.requests['error'].max()}")
             took_s.append(run.requests["last_s"].max() - run.requests["sent_s"].min())

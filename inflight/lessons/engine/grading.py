@@ -6,12 +6,8 @@ import math
 import os
 import random
 import runpy
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
@@ -22,12 +18,8 @@ from inflight.engine.executor import Executor
 from inflight.engine.fake_model import FakeModel
 from inflight.errors import CourseError
 from inflight.notebook import mine, progress
-from inflight.notebook.grading.checker import grades
-from inflight.notebook.grading.finding import NOT_YET, Finding, Measured
+from inflight.notebook.checks import NOT_YET, Finding, Measured, grades
 from inflight.paths import ASSETS
-
-HERE = Path(__file__).parent
-
 
 # 1.1: a block is decoded ----------------------------------------------------------------------------------------------
 
@@ -105,16 +97,15 @@ ENCODE = "Lay 15 steps from the smallest weight to the largest, and give each we
 
 
 @grades("1.2", "Four bits cost what the widest weight of a block makes them cost: its steps are as wide as its range.",
-        keeps="quantizer")  # fmt: skip
-def _encoded(path: object, choose: random.Random) -> Finding | dict[str, Finding]:
+        keeps="quantizer", within_s=CHECK_S,
+        endless="Compute with whole arrays, not weight by weight.")  # fmt: skip
+def _encoded(path: str, choose: random.Random) -> Finding | dict[str, Finding]:
     kinds = _weights(choose)
     given = np.concatenate(list(kinds.values()))
-    try:
-        made = _run(Path(os.fspath(path)), given)
-    except CourseError as error:
-        return str(error)
+    made = runpy.run_path(path)["quantize"](given.copy())
     if made is None:
         return NOT_YET
+    made = np.asarray(made)
     if made.dtype != np.uint8 or made.shape != (len(given), 20):
         return f"Of {len(given)} blocks give uint8 [{len(given)}, 20]; yours is {made.dtype} {list(made.shape)}."
     courses = runpy.run_path(str(mine.COURSES_OWN / "quantizer.py"))["quantize"]
@@ -154,37 +145,6 @@ def _trained(choose: random.Random) -> np.ndarray:
     with safe_open(ASSETS / "checkpoints" / "course-gpt2" / "model.safetensors", framework="pt") as tensors:
         values = tensors.get_tensor(name).float().numpy().reshape(-1, q4_1.BLOCK)
     return values[choose.randrange(len(values) - 256) :][:256]
-
-
-def _run(path: Path, blocks: np.ndarray) -> np.ndarray | None:
-    """What the `quantize` in the file at `path` makes of `blocks`; None where it gives None.
-
-    Raises
-    ------
-    CourseError
-        There is no such file or function; it fails, or does not end.
-    """
-    if not path.is_file():
-        raise CourseError(f"There is no file {path}: run the cell that writes it, and give its path.")
-    with tempfile.TemporaryDirectory() as folder:
-        given, made = Path(folder) / "given.npy", Path(folder) / "made.npy"
-        np.save(given, blocks)
-        command = [sys.executable, str(HERE / "quantizer_child.py"), str(path), str(given), str(made)]
-        try:
-            ran = subprocess.run(command, capture_output=True, text=True, timeout=CHECK_S)
-        except subprocess.TimeoutExpired:
-            raise CourseError(
-                f"{path.name} has not answered in {CHECK_S} s: compute whole arrays, not weight by weight."
-            ) from None
-        if ran.returncode == 3:
-            return None
-        if ran.returncode or not made.exists():
-            said = (ran.stderr.strip() or "it ended without a word").splitlines()[-1]
-            raise CourseError(f"{path.name} fails: {said}")
-        try:
-            return np.load(made)
-        except ValueError:
-            raise CourseError(f"{path.name} gives something else than an array of numbers.") from None
 
 
 def _what_is_wrong(blocks: np.ndarray, made: np.ndarray) -> str:
@@ -440,10 +400,14 @@ def _keeps_its_words(folder: object, choose: random.Random) -> Finding:
         with Executor.load(info.folder) as executor:
             alone = [executor.generate(request) for request in requests]
             together = executor.generate_all(requests)
+            most = max(row.scheduled for row in executor.iteration_stats)
     except CourseError as error:
         return str(error)
     except TypeError:
         return "The second part of the answer is the folder that engine.build made."
+    if most < PROMPTS:
+        return Measured("requests in one iteration of your engine", most, at_least=PROMPTS, nothing=1,
+                        advice="Who never has company is not changed by it: leave max_batch_size larger.")  # fmt: skip
     changed = sum(_changed(one, other) for one, other in zip(alone, together))
     quant_algo = info.pretrained_config["quantization"]["quant_algo"]
     why = f"Its quant_algo is {quant_algo}: activations are rounded to 8 bits. Build one with W4A16."

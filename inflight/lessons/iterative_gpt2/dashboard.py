@@ -11,7 +11,7 @@ import ipywidgets
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.bench import gpt2_client, gpt2_race
+from inflight.bench import gpt2_client
 from inflight.lessons.iterative_gpt2 import charts
 from inflight.notebook.dashboard import Dashboard
 from inflight.notebook.panel import WRAP
@@ -50,7 +50,7 @@ class RaceSoFar(NamedTuple):
 
     @property
     def alt(self) -> str:
-        return f"{self.model}: {gpt2_race.summary(self.tokens)}."
+        return f"{self.model}: {gpt2_client.summary(self.tokens)}."
 
 
 class RaceBoard(Dashboard):
@@ -87,10 +87,10 @@ class RaceBoard(Dashboard):
         return self.frame.tokens if self.frame else gpt2_client.table([])
 
     def _race(self, server: Server, model: str, streams: int, offset_s: float, max_tokens: int) -> Iterator[RaceSoFar]:
-        prompts = gpt2_race.prompts(streams, self._prompts)
+        prompts = gpt2_client.prompts(streams, self._prompts)
         self.frame, self.words.value = None, ""  # or a race that fails would seem to have measured the one before
         self.lanes.children = [_lane(number, prompt, max_tokens) for number, prompt in enumerate(prompts, 1)]
-        so_far = RaceSoFar(model, gpt2_race.offsets(streams, offset_s), [], self._before)
+        so_far = RaceSoFar(model, gpt2_client.offsets(streams, offset_s), [], self._before)
         racing = gpt2_client.race(server.grpc_url, model, prompts, max_tokens, so_far.offsets_s)
         with contextlib.closing(racing):
             for arrived in racing:
@@ -107,7 +107,7 @@ class RaceBoard(Dashboard):
 
 
 def board(
-    server: Server, models: tuple[str, ...] = repository.GPT2, prompts: Sequence[str] = gpt2_race.PROMPTS
+    server: Server, models: tuple[str, ...] = repository.GPT2, prompts: Sequence[str] = gpt2_client.PROMPTS
 ) -> RaceBoard:
     """Choose model, number of streams and their start offset: the prompts race, and every token is seen as it comes.
 

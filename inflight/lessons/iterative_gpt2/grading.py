@@ -4,24 +4,19 @@ A learner's model is played in a process of its own, as Triton would play it, on
 network is counted, and its answers are set beside those of the plain way without a cache.
 """
 
-import json
 import random
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from inflight.notebook import progress
-from inflight.notebook.grading.checker import grades
-from inflight.notebook.grading.finding import NOT_YET, Finding, Measured
-from inflight.paths import COURSE
+from inflight.lessons.iterative_gpt2 import iterative_trial
+from inflight.notebook.checks import NOT_YET, Finding, Measured, grades
+from inflight.notebook.mine import COURSES_OWN, PARTS
 
-TRIAL = "inflight.lessons.iterative_gpt2.iterative_trial"
 TRIAL_S = 90  # longest time for a learner's model; it takes a tenth of that
 SLOTS, PLACES = 4, 8
+MOST_GROWN = 100  # items and bytes: those of a text or two, which may be forgotten when the next one comes
 BEGINNINGS = ("a cat", "the river", "one king", "our train", "my book", "Once upon a time", "Programming", "The city")
 REST = ("is like", "and then", "was never", "in the night", "can be", "because of", "with a friend", "wants to")
 
@@ -152,26 +147,18 @@ def _ten_streams_four_places(answer: tuple[dict, pd.DataFrame], _choose: random.
     "8.4",
     "A cache changes what is computed and never what comes out; the rest of the work is who may have a slot, and when.",
     keeps="iterative_gpt2",
+    within_s=TRIAL_S,
 )
-def _model_with_cache(path: str | Path, choose: random.Random) -> Finding:
-    path = Path(path)
-    if not path.is_file():
-        return f"There is no {path.name}: run the cell that writes it."
+def _model_with_cache(path: str, choose: random.Random) -> Finding:
+    models = [COURSES_OWN / PARTS["iterative_gpt2"], path]
     try:
-        plain, course, own = _played([COURSE / "assets" / "parts" / "gpt2_model.py", path], _streams(choose), TRIAL_S)
-    except subprocess.TimeoutExpired:
-        return f"Your model was not through after {TRIAL_S} s: is there a loop in it that does not end?"
-    return _judged(plain, course, own)
-
-
-def _judged(plain: dict, course: dict, own: dict) -> Finding:
-    """What is to be said of a model, beside the plain way and the course's on the same streams."""
-    if own["problem"]:
-        return f"{own['problem']}."
-    if own["together"] > SLOTS and own["computed"] == plain["computed"]:
+        plain, course, own = iterative_trial.played(models, _streams(choose), PLACES)
+    except iterative_trial.Problem as problem:
+        return f"{problem}."
+    if own.together > SLOTS and own.computed == plain.computed:
         return NOT_YET  # as it was given
-    differ = sum(got != right for got, right in zip(own["texts"], plain["texts"], strict=True))
-    rates = [sum(map(len, each["texts"])) / each["seconds"] for each in (own, course)]
+    differ = sum(got != right for got, right in zip(own.texts, plain.texts, strict=True))
+    rates = [sum(map(len, each.texts)) / each.seconds for each in (own, course)]
     return [
         Measured(
             "answers that differ",
@@ -183,26 +170,34 @@ def _judged(plain: dict, course: dict, own: dict) -> Finding:
         ),
         Measured(
             "tokens computed",
-            own["computed"],
-            exactly=course["computed"],
-            course=course["computed"],
-            nothing=plain["computed"],
+            own.computed,
+            exactly=course.computed,
+            course=course.computed,
+            nothing=plain.computed,
             advice="Only what has no key yet goes into the network: a newcomer's prompt, then one token a pass.",
         ),
         Measured(
             "texts in the fullest pass",
-            own["together"],
+            own.together,
             at_most=SLOTS,
-            course=course["together"],
+            course=course.together,
             nothing=PLACES,
             advice=f"There are {SLOTS} slots: who finds none waits.",
         ),
         Measured(
             "forward passes",
-            own["passes"],
-            at_most=course["passes"] + 2,
-            course=course["passes"],
+            own.passes,
+            at_most=course.passes + 2,
+            course=course.passes,
             advice="All texts that have a slot share one pass, and a slot that is given back is taken in the next.",
+        ),
+        Measured(
+            "more kept after the same texts once more",
+            max(0, own.grown),
+            at_most=MOST_GROWN,
+            course=max(0, course.grown),
+            nothing=0,
+            advice="Forget a text that is over, and give its slot back: a server runs for weeks.",
         ),
         Measured("tokens/s over the course's", rates[0] / rates[1]),
     ]
@@ -223,26 +218,3 @@ def _streams(choose: random.Random) -> list[dict]:
             }
         )
     return streams
-
-
-def _played(models: list[Path], streams: list[dict], within_s: float) -> list[dict]:
-    """What became of the streams: the plain way without a cache, then with each of the models.
-
-    Raises
-    ------
-    subprocess.TimeoutExpired
-    """
-    case = {
-        "models": [str(path.absolute()) for path in models],
-        "folder": str(COURSE / "assets" / "checkpoints" / "course-gpt2"),
-        "places": PLACES,
-        "streams": streams,
-    }
-    progress.say(f"{len(streams)} streams, without a cache and with yours")
-    ran = subprocess.run(
-        [sys.executable, "-m", TRIAL], input=json.dumps(case), capture_output=True, text=True, timeout=within_s
-    )
-    if ran.returncode or not ran.stdout:
-        said = ran.stderr.strip().splitlines() or ["without a word"]
-        return [{}, *({"problem": f"Your model ended its process: {said[-1]}"} for _ in models)]
-    return json.loads(ran.stdout)

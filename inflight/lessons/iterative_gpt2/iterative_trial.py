@@ -1,30 +1,20 @@
 """An iterative model of a GPT-2, played as Triton would, without a server: what comes out, and what it computed.
 
-    python -m inflight.lessons.iterative_gpt2.iterative_trial < case.json > result.json
+    plain, own = played(["model.py"], streams, places=8)
 
-It runs `model.py` files that others write, and so in a process of its own. The case, and the result, are JSON:
-
-    {"models": [path, …], "folder": checkpoint, "places": 8, "streams": [
-        {"prompt": text, "max_tokens": n, "arrives": execution, "leaves_after": tokens or null}, …]}
-
-    [{"texts": [answer, …], "computed": tokens, "passes": n, "together": most texts in a pass, "seconds": s,
-      "problem": sentence or ""}, …]
-
-of each model in turn, first of all of the plain way without a cache. Texts are judged by whoever reads them.
+It runs `model.py` files that others write, changes the network to count what goes through it, and leaves a stand-in for
+Triton's Python module behind: for a process of its own, as `checks` gives one to a grader.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
-import os
+import runpy
 import sys
 import time
-import traceback
 import types
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,7 +22,10 @@ import numpy as np
 
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.models import gpt2_network
+from inflight.notebook.kept import kept
+from inflight.paths import ASSETS
 
+CHECKPOINT = ASSETS / "checkpoints" / "course-gpt2"
 BACKEND = "triton_python_backend_utils"
 FINAL, ALL, RESCHEDULE = 1, 1, 2  # Triton's flags
 GRACE_S = 3.0  # for a last response that leaves a moment after its request was released
@@ -125,7 +118,7 @@ def _input(request: Request, name: str) -> Tensor | None:
     return next((tensor for tensor in request.inputs() if tensor.name() == name), None)
 
 
-def backend() -> types.ModuleType:
+def _backend() -> types.ModuleType:
     """A module with what a model imports from Triton."""
     module = types.ModuleType(BACKEND)
     module.Tensor, module.InferenceResponse, module.TritonError = Tensor, InferenceResponse, TritonError
@@ -197,100 +190,96 @@ def _wait_for_ends(streams: list[Stream]) -> None:
 
 
 @dataclass
-class _Counter:
-    """What goes through the network."""
+class Played:
+    """What a model made of all streams.
 
+    Attributes
+    ----------
+    texts : list of str
+        The answer of each stream.
+    computed : int
+        Tokens that went through the network.
+    passes, together : int
+        Its forward passes, and the most texts in one of them.
+    seconds : float
+    grown : int
+        By how much what the model keeps grew while it served the same streams once more.
+    """
+
+    texts: list[str]
     computed: int = 0
     passes: int = 0
     together: int = 0
-
-    def watch(self, forward: Callable) -> Callable:
-        """The network's forward pass, counted."""
-
-        @functools.wraps(forward)
-        def counted(network, ids, positions, last, attend):
-            self.computed += len(ids)
-            self.passes += 1
-            self.together = max(self.together, len(last))
-            return forward(network, ids, positions, last, attend)
-
-        return counted
+    seconds: float = 0.0
+    grown: int = 0
 
 
-def _result(make: Callable, case: dict, folder: str, forward: Callable) -> dict:
-    streams = [Stream(number, **stream) for number, stream in enumerate(case["streams"], 1)]
-    counter, problem, seconds = _Counter(), "", 0.0
-    try:
-        model = make()
-        gpt2_network.Network._forward = counter.watch(forward)
-        parameters = {"checkpoint_dir": {"string_value": folder}}
-        model.initialize({"model_config": json.dumps({"parameters": parameters})})
-        started = time.perf_counter()
-        play(model, streams, case["places"])
-        seconds = time.perf_counter() - started
-    except Problem as error:
-        problem = f"{error}"
-    except (Exception, SystemExit) as error:  # the model is somebody else's: whatever it raises is told
-        lines = [row.lineno for row in traceback.extract_tb(error.__traceback__) if row.filename.endswith("model.py")]
-        where = f"model.py, line {lines[-1]}: " if lines else ""
-        problem = f"{where}{type(error).__name__}: {error}"
-    return {
-        "texts": ["".join(stream.pieces) for stream in streams],
-        "computed": counter.computed,
-        "passes": counter.passes,
-        "together": counter.together,
-        "seconds": seconds,
-        "problem": problem,
-    }
+def played(models: list[str | Path], streams: list[dict], places: int) -> list[Played]:
+    """What becomes of the streams: the plain way without a cache, then with each of the models.
 
+    Parameters
+    ----------
+    models : list of path
+    streams : list of dict
+        Of each: `prompt`, `max_tokens`, the execution in which it `arrives`, and after how many tokens it leaves
+        (`leaves_after`, or None).
+    places : int
+        In Triton's batch.
 
-def _model(path: str):
-    """A new model of a file."""
-    spec = importlib.util.spec_from_file_location("model", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.TritonPythonModel()
-
-
-def _plain(case: dict, folder: str) -> dict:
-    """The answers, each text alone and whole at every pass, and the tokens that this computes."""
-    import torch
-
-    network, tokenizer = gpt2_network.load(folder), load_tokenizer(folder)
-    texts, computed = [], 0
-    for stream in case["streams"]:
-        ids = tokenizer.encode(stream["prompt"])
-        start = len(ids)
-        for _ in range(stream["leaves_after"] or stream["max_tokens"]):
-
-            def attend(_layer, projected):
-                found = torch.nn.functional.scaled_dot_product_attention(*projected.permute(1, 2, 0, 3), is_causal=True)
-                return found.transpose(0, 1)
-
-            computed += len(ids)
-            ids += network.next_tokens(ids, list(range(len(ids))), [len(ids) - 1], attend)
-        texts.append("".join(tokenizer.decode([token], skip_special_tokens=False) for token in ids[start:]))
-    return {"texts": texts, "computed": computed, "passes": 0, "together": 1, "seconds": 0.0, "problem": ""}
-
-
-def main() -> None:
-    """Play the case on standard input, write what came of it, and end; what models print goes to standard error."""
+    Raises
+    ------
+    Problem
+        What a model did that its clients would suffer from. What it raises itself comes through.
+    """
     import torch
 
     torch.set_num_threads(1)  # others may be at work here, and threads that wait for each other are slowest then
-    case, results = json.load(sys.stdin), sys.stdout
-    folder = str(Path(case["folder"]).absolute())
-    sys.modules[BACKEND] = backend()
+    sys.modules[BACKEND] = _backend()
     gpt2_network.load = functools.cache(gpt2_network.load)
     forward = gpt2_network.Network._forward
-    with redirect_stdout(sys.stderr):
-        found = [_plain(case, folder)]
-        for path in case["models"]:
-            found.append(_result(lambda path=path: _model(path), case, folder, forward))
-    json.dump(found, results)
-    results.flush()
-    os._exit(0)  # whatever threads a model has left
+    return [_plain(streams), *(_of_model(path, streams, places, forward) for path in models)]
 
 
-if __name__ == "__main__":
-    main()
+def _of_model(path: str | Path, streams: list[dict], places: int, forward: Callable) -> Played:
+    clients = [Stream(number, **stream) for number, stream in enumerate(streams, 1)]
+    result = Played([])
+
+    @functools.wraps(forward)
+    def counted(network, ids, positions, last, attend):
+        result.computed += len(ids)
+        result.passes += 1
+        result.together = max(result.together, len(last))
+        return forward(network, ids, positions, last, attend)
+
+    module = runpy.run_path(str(path))
+    model = module["TritonPythonModel"]()
+    gpt2_network.Network._forward = counted
+    parameters = {"checkpoint_dir": {"string_value": str(CHECKPOINT)}}
+    model.initialize({"model_config": json.dumps({"parameters": parameters})})
+    started = time.perf_counter()
+    play(model, clients, places)
+    result.seconds = time.perf_counter() - started
+    result.texts = ["".join(client.pieces) for client in clients]
+    gpt2_network.Network._forward = forward
+    before = kept(model, module)
+    play(model, [Stream(number, **stream) for number, stream in enumerate(streams, len(streams) + 1)], places)
+    result.grown = kept(model, module) - before
+    return result
+
+
+def _plain(streams: list[dict]) -> Played:
+    """The answers, each text alone and whole at every pass, and the tokens that this computes."""
+    from torch.nn.functional import scaled_dot_product_attention
+
+    def attend(_layer, projected):
+        return scaled_dot_product_attention(*projected.permute(1, 2, 0, 3), is_causal=True).transpose(0, 1)
+
+    network, tokenizer, result = gpt2_network.load(str(CHECKPOINT)), load_tokenizer(CHECKPOINT), Played([])
+    for stream in streams:
+        ids = tokenizer.encode(stream["prompt"])
+        start = len(ids)
+        for _ in range(stream["leaves_after"] or stream["max_tokens"]):
+            result.computed += len(ids)
+            ids += network.next_tokens(ids, list(range(len(ids))), [len(ids) - 1], attend)
+        result.texts.append("".join(tokenizer.decode([token], skip_special_tokens=False) for token in ids[start:]))
+    return result

@@ -9,7 +9,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "dashboard": ["board"],
         "charts": ["first_tokens", "kv_blocks", "kv_blocks_summary", "policy_gains", "token_gaps"],
         "explorables": ["policies_on_paper", "replay"],
-        "leader_board": ["leader_board"],
         "long_prompt": ["prompts_that_fit", "send_while_others_read"],
     },
 )

@@ -16,12 +16,13 @@ from tritonclient.grpc.model_config_pb2 import TYPE_STRING, DataType, ModelConfi
 from inflight.checkpoint import load_tokenizer
 from inflight.engine import BuildConfig, engine_version
 from inflight.errors import CourseError
-from inflight.notebook.grading.checker import grades
-from inflight.notebook.grading.finding import NOT_YET, Finding, Measured
-from inflight.notebook.grading.served import ANSWER_S, PIPELINE, served, stand_ins
+from inflight.lessons.repository.served import ANSWER_S, PIPELINE, served, stand_ins
+from inflight.notebook.checks import NOT_YET, Finding, Measured, grades
+from inflight.notebook.mine import COURSES_OWN
 from inflight.triton import client, repository
 
 MASK, MASKED = "mask", "[e-mail]"
+HOSTS = ("org", "com", "co.uk", "info", "de")
 WORDS = ("black", "hole", "where", "light", "old", "stars", "does", "not", "come", "back", "however", "long")
 
 
@@ -105,9 +106,24 @@ def _mask_step(config: ModelConfig) -> Finding:
     steps = {step.model_name: step for step in config.ensemble_scheduling.step}
     if MASK not in steps:
         return "No step of the ensemble runs mask."
-    client = {one.name: list(one.dims) for one in (*config.input, *config.output)}
-    if client.get("text_input") != [1] or client.get("text_output") != [-1]:
-        return "The ensemble's text_input is no longer [1], or its text_output no longer [-1]: clients rely on both."
+    courses = repository.read_config(COURSES_OWN / "repository" / "ensemble" / repository.CONFIG)
+    for kind in ("input", "output"):
+        found = {one.name: (one.data_type, list(one.dims)) for one in getattr(config, kind)}
+        for one in getattr(courses, kind):
+            wanted = one.data_type, list(one.dims)
+            said = [f"{DataType.Name(data_type)} {dims}" for data_type, dims in (found.get(one.name, wanted), wanted)]
+            if one.name not in found:
+                return f"The ensemble has no {kind} {one.name} any more: clients, and the next labs, rely on it."
+            if found[one.name] != wanted:
+                return f"The ensemble's {kind} {one.name} was {said[1]} and is {said[0]}: clients rely on it."
+    for one in courses.ensemble_scheduling.step:
+        if one.model_name not in steps:
+            return f"No step of the ensemble runs {one.model_name} any more."
+        for own, tensor in one.input_map.items():
+            if own not in steps[one.model_name].input_map:
+                return (
+                    f"The step of {one.model_name} no longer takes {own}, which was {tensor}: what asks for it is lost."
+                )
     return None
 
 
@@ -115,13 +131,15 @@ def _hidden_addresses(choose: random.Random) -> list[tuple[str, str, int]]:
     """Texts with none, one or two addresses, what is to become of each, and the most tokens that it asks for."""
     made = []
     for addresses in (0, 1, 2, 1):
-        words = ["grüße", *choose.choices(WORDS, k=choose.randint(2, 6))]
+        words = ["Grüße", *choose.choices(WORDS, k=choose.randint(2, 6))]
         masked = list(words)
         for _ in range(addresses):
-            place = choose.randint(0, len(words))
-            words.insert(place, f"{choose.choice(WORDS)}{choose.randint(1, 99)}@{choose.choice(WORDS)}.org")
+            place, host = choose.randint(0, len(words)), f"{choose.choice(WORDS)}.{choose.choice(HOSTS)}"
+            words.insert(place, f"{choose.choice(WORDS)}{choose.choice('._-')}{choose.randint(1, 99)}@{host}")
             masked.insert(place, MASKED)
-        made.append((" ".join(words), " ".join(masked), choose.randint(40, 60)))
+        blanks = [choose.choice((" ", "  ", "\n")) for _ in words]
+        text, wanted = ("".join(map("".join, zip(each, blanks))).strip() for each in (words, masked))
+        made.append((text, wanted, choose.randint(40, 60)))
     return made
 
 
@@ -131,9 +149,16 @@ def _answered_masked(connection: client.Connection, prompts: list[tuple[str, str
         said, wanted = _text(_ask(connection, prompt, most)), _right(masked, most)
         right += said == wanted
         if said != wanted:
-            leaks = said == _right(prompt, most)
-            what = "preprocessing gets it as it was" if leaks else f"preprocessing does not get {masked!r}"
-            advice = advice or f"A client sends {prompt!r}, and {what}."
+            told = {
+                "preprocessing gets it as it was": prompt,
+                "its blanks are others behind mask: leave them as they are": " ".join(masked.split()),
+                "its capital letters are lost": masked.lower(),
+                "only the first address is masked": prompt.replace(
+                    next((word for word in prompt.split() if "@" in word), ""), MASKED
+                ),
+            }
+            what = next((words for words, text in told.items() if said == _right(text, most)), "")
+            advice = advice or f"A client sends {prompt!r}, and {what or f'preprocessing does not get {masked!r}'}."
     nothing = sum(prompt == masked for prompt, masked, _ in prompts)
     return Measured(
         "prompts handed on right", right, exactly=len(prompts), course=len(prompts), nothing=nothing, advice=advice

@@ -11,8 +11,7 @@ from inflight.errors import CourseError
 from inflight.lessons.sequences import streams
 from inflight.lessons.sequences.sequences import Step
 from inflight.notebook import progress
-from inflight.notebook.grading.checker import grades
-from inflight.notebook.grading.finding import NOT_YET, Finding, Measured
+from inflight.notebook.checks import NOT_YET, Finding, Measured, grades
 from inflight.triton.client import NoAnswer, ServerGone
 from inflight.triton.server import Server
 
@@ -134,14 +133,19 @@ MODEL, WRITTEN, PLACES = "words", "written.py", 4
 TURNS, PLACES_IN_TURN = "oldest { max_candidate_sequences: 16 }", 1
 # Triton drops by itself those that it finds cancelled in its queue; now and then these are all, and it is played again.
 TRIES = 5
-TIMEOUT_S = 8  # for the next word of anybody
-AFTER = "one more"  # the text that is sent when all others have ended
+# Of streams that are over: keys, states, words, senders, wherever they are. One stream has four of them and more.
+LEFT, MOST_LEFT = "things that are kept when all streams are over", 4
+TIMEOUT_S = 20  # for the next word of anybody
+# Sent twice when all others have ended, one call each: when the second is answered, what was kept after the first is
+# written down. What was kept after the second may not be, yet.
+AFTER = "more"
 # `execute` in the file as it is handed out.
 _OPEN = "def execute(self, requests):\n        return None  # your code"
 # Around what the learner has written: counts calls, notes what each had and what is kept after it, and loses some.
 _AROUND = """
 import importlib.util, json, os, time, traceback
 import triton_python_backend_utils as pb_utils
+from inflight.notebook.kept import kept
 spec = importlib.util.spec_from_file_location("written", os.path.join(os.path.dirname(__file__), "written.py"))
 written = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(written)
@@ -168,6 +172,8 @@ class TritonPythonModel(written.TritonPythonModel):
         self.log = config["parameters"]["log"]["string_value"]
         self.log_of_calls = open(self.log, "a")
         super().initialize(args)
+        self.before = 0
+        self.before = kept(self, written)
 
     def execute(self, requests):
         time.sleep(0.01)
@@ -187,7 +193,8 @@ class TritonPythonModel(written.TritonPythonModel):
             raise
         finally:
             released = sum(id(request) not in again for request in gone)
-            self.log_of_calls.write(json.dumps([number, len(self.states), released, len(gone)]) + "\\n")
+            more = kept(self, written) - self.before
+            self.log_of_calls.write(json.dumps([number, more, released, len(gone)]) + "\\n")
             self.log_of_calls.flush()
 
     def is_lost(self, request):
@@ -242,7 +249,7 @@ def _model(path: Path, choose: random.Random) -> Finding | dict[str, Finding]:
         "calls": [
             Measured(
                 "ready requests that got no word",
-                max(0, sum(ready for ready, *_ in calls) - words - texts.count("") - len(AFTER.split())),
+                max(0, sum(ready for ready, *_ in calls) - words - texts.count("") - 2 * len(AFTER.split())),
                 exactly=0,
                 course=0,
                 advice="All that are ready are computed in one call.",
@@ -256,7 +263,12 @@ def _model(path: Path, choose: random.Random) -> Finding | dict[str, Finding]:
             ),
         ],
         "states at the end": Measured(
-            "states left", calls[-1][1], exactly=0, course=0, nothing=len(texts), advice="Who is done is forgotten."
+            LEFT,
+            _left_over(calls),
+            at_most=MOST_LEFT,
+            course=0,
+            nothing=4 * len(texts),
+            advice="Who is done is forgotten.",
         ),
     }
 
@@ -288,11 +300,11 @@ def _left(path: Path, choose: random.Random) -> Finding | dict[str, Finding]:
         if mixed
         else None,
         "states at the end": Measured(
-            "states left",
-            calls[-1][1],
-            exactly=0,
+            LEFT,
+            _left_over(calls),
+            at_most=MOST_LEFT,
             course=0,
-            nothing=len(leave_after),
+            nothing=4 * len(leave_after),
             advice="Who has gone is in no call any more: ask the senders that you keep, is_cancelled().",
         ),
         "their places": Measured(
@@ -313,6 +325,10 @@ def _left(path: Path, choose: random.Random) -> Finding | dict[str, Finding]:
     }
 
 
+def _left_over(calls: list[list[int]]) -> int:
+    return min(kept for _, kept, *_ in calls[-2:])
+
+
 def _is_open(path: Path) -> bool:
     path = Path(path)
     return not path.is_file() or _OPEN in path.read_text(encoding="utf-8", errors="replace")
@@ -325,10 +341,10 @@ def _text(choose: random.Random, number: int) -> str:
 def _play(path: Path, texts: list[str], leave_after: dict[int, int], strategy: str, places: int) -> tuple | str:
     """What was heard, and what happened in each call; or what went wrong.
 
-    Of a call there is how many were ready, how many states were kept after it, how many requests were released whose
+    Of a call there is how many were ready, how much was kept after it, how many requests were released whose
     clients had gone, and how many of those there were.
 
-    In the end one more text is sent, so that a model which looks around in each call has had the occasion.
+    In the end two more texts are sent, so that a model which looks around in each call has had the occasion.
     """
     with tempfile.TemporaryDirectory(prefix="inflight-check-") as folder:
         repo, log = Path(folder) / "repo", Path(folder) / "calls.jsonl"
@@ -345,8 +361,8 @@ def _play(path: Path, texts: list[str], leave_after: dict[int, int], strategy: s
         problem = ""
         try:
             heard = streams.ask(server, MODEL, texts, leave_after, TIMEOUT_S)
-            after = streams.ask(server, MODEL, [AFTER], timeout_s=TIMEOUT_S)
-            problem = next((message for message in [*heard["message"], *after["message"]] if message), "")
+            after = [streams.ask(server, MODEL, [AFTER], timeout_s=TIMEOUT_S) for _ in range(2)]
+            problem = next((message for each in (heard, *after) for message in each["message"] if message), "")
         except ServerGone:
             problem = (
                 "Your model has brought Triton down. After FINAL a request's sender must not send again, and the "

@@ -5,27 +5,25 @@ from __future__ import annotations
 import math
 import random
 import runpy
-import threading
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pandas as pd
 
 from inflight.engine import folder as engine_folder
 from inflight.errors import CourseError
 from inflight.notebook import mine
-from inflight.notebook.grading.checker import grades
-from inflight.notebook.grading.finding import NOT_YET, Finding, Measured
+from inflight.notebook.checks import NOT_YET, Finding, Measured, grades, near
 from inflight.triton import Client, Server, repository, telemetry
 from inflight.triton.client import Answer
 
 ENGINE = "tensorrt_llm"
 ALL_FIRST = "Send all requests before you wait for the first answer: a thread for each reader."
 MODELS = ("preprocessing", ENGINE, "postprocessing")
-PATIENCE_S = 30  # how long an answer may take: hundreds of tokens, on a machine that does other things too
+PATIENCE_S = 30  # how long a part of a client may take: hundreds of tokens, on a machine that does other things too
 ASKED = 120  # tokens of an answer that is to end early
 MANY_MORE = 40  # tokens computed after a word, for a request that was ended: an order of magnitude more than it takes
 SUBJECTS = ("river", "lighthouse", "garden", "mountain", "library", "railway", "village", "ship", "forest", "desert")
@@ -60,11 +58,23 @@ def _times_s(choose: random.Random, count: int) -> list[float]:
 def _felt_so(times_s: list[float], name: str, got: dict, value: float | None) -> Finding:
     if name not in got:
         return f"The key {name!r} is missing."
-    if value is None and got[name] is not None:
-        return f"An answer of one piece has no gaps, so {name} is None; yours is {got[name]}."
-    if value is not None and (got[name] is None or not math.isclose(got[name], value, rel_tol=1e-6)):
-        return f"For times_s = {times_s}, {name} is {got[name]}. Look at its unit and where it is counted from."
-    return None
+    number = got[name]
+    if number is None if value is None else near(number, value):
+        return None
+    if value is None:
+        return f"An answer of one piece has no gaps, so {name} is None; yours is {number}."
+    first, last, count = times_s[0], times_s[-1], len(times_s)
+    told = {
+        "It is in seconds: milliseconds are wanted.": value / 1000,
+        f"{count} pieces have {count - 1} gaps between them, from the first piece to the last.": last / count * 1000,
+        "There is one gap less than there are pieces.": (last - first) / count * 1000,
+        "It begins when the request is sent, and not with the first piece.": (last - first) * 1000,
+        "That is the number of pieces: divide by the seconds that all of it took.": count,
+        "The time is that of the whole answer, from sending to the last piece.": count / max(last - first, 1e-9),
+        "That is one piece less than there are.": (count - 1) / last,
+    }
+    why = next((words for words, other in told.items() if near(number, other)), "From where to where is it counted?")
+    return f"For times_s = {times_s}, {name} is {number}. {why}"
 
 
 # 3.2 ------------------------------------------------------------------------------------------------------------------
@@ -74,60 +84,38 @@ def _felt_so(times_s: list[float], name: str, got: dict, value: float | None) ->
     "3.2",
     "Who stops reading must say so: a request that nobody ends keeps its slot, and the engine at work, to the end.",
     keeps="client",
+    within_s=PATIENCE_S,
+    endless="How does your loop learn that the last response, or an error, has come?",
 )
-def _client(answer: tuple[str | Path, Server], choose: random.Random) -> dict[str, Finding | Callable[[], Finding]]:
-    path, server = answer
-    own, log = _module(path), _Log(server)
-    with Client(server.grpc_url) as reference:
-        cases = [(f"Tell me about a {subject}.", choose.randint(12, 24)) for subject in choose.sample(SUBJECTS, 2)]
-        told = [reference.stream(*case).read() for case in cases]
-    subject, place = choose.choice(SUBJECTS), choose.randint(6, 14)
-    story = f"Tell me a long story about a {subject}."
+def _client(answer: tuple[str, dict], choose: random.Random) -> dict[str, Callable[[], Finding]]:
+    path, url, repo = answer[0], answer[1]["grpc_url"], Path(answer[1]["repo"])
+    own, log = SimpleNamespace(**runpy.run_path(path)), _Log(url, repo)
+    cases = [(f"Tell me about a {subject}.", choose.randint(12, 24)) for subject in choose.sample(SUBJECTS, 2)]
+    story, place = f"Tell me a long story about a {choose.choice(SUBJECTS)}.", choose.randint(6, 14)
+    drawn = {"end_id": -1, "temperature": 0.9, "top_k": 20, "random_seed": choose.randrange(10**6)}
     return {
-        "the text": lambda: _answers_as(own, server, cases, told),
-        "the times": lambda: _tells_times(own, server, log, cases[0]),
-        "a refusal": lambda: _tells_a_refusal(own, server),
-        "the end of the request": lambda: _ends(own, server, log, story, place),
+        "the text": lambda: _answers_as(own, url, cases),
+        "the times": lambda: _tells_times(own, url, log, cases[0][0]),
+        "a refusal": lambda: _tells_a_refusal(own, url),
+        "cancel": lambda: _cancels(own, url, log, story),
+        "the end of the request": lambda: _ends(own, url, log, story, place),
+        "options": lambda: _takes_options(own, url, story, drawn),
     }
 
 
-def _module(path: str | Path) -> SimpleNamespace:
-    """What a learner's file defines."""
-    return SimpleNamespace(**runpy.run_path(str(path)))
-
-
-def _within_patience(call: Callable[[], Any], advice: str = "How does your loop learn of the last response?") -> Any:
-    """What `call` gives; a learner's loop may have no end, and then the thread that it runs in is given up."""
-    given: list[tuple[Any, BaseException | None]] = []
-
-    def run() -> None:
-        try:
-            given.append((call(), None))
-        except BaseException as error:
-            given.append((None, error))
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(PATIENCE_S)
-    if not given:
-        raise TimeoutError(f"it had not come back after {PATIENCE_S} s. {advice}")
-    value, error = given[0]
-    if error is not None:
-        raise error
-    return value
-
-
-def _answers_as(own: SimpleNamespace, server: Server, cases: list, told: list[Answer]) -> Finding:
-    for (prompt, max_tokens), right in zip(cases, told, strict=True):
-        got = _within_patience(lambda: own.ask(server.grpc_url, prompt, max_tokens))  # noqa: B023 (called at once)
+def _answers_as(own: SimpleNamespace, url: str, cases: list[tuple[str, int]]) -> Finding:
+    for prompt, max_tokens in cases:
+        got = own.ask(url, prompt, max_tokens)
         if got is None or not got.pieces:
             return NOT_YET
+        with Client(url) as reference:
+            right = reference.stream(prompt, max_tokens).read()
         if got.text != right.text:
             return (
                 f"For {prompt!r} and max_tokens {max_tokens} the server's text is {right.text!r}, and ask gives "
                 f"{got.text!r}."
             )
-        if got.pieces != right.pieces:
+        if list(got.pieces) != right.pieces:
             return (
                 f"The text is right, but in {len(got.pieces)} pieces; the server sends {len(right.pieces)}. Ask for a "
                 "stream, and keep each piece as it comes."
@@ -135,20 +123,26 @@ def _answers_as(own: SimpleNamespace, server: Server, cases: list, told: list[An
     return None
 
 
-def _tells_times(own: SimpleNamespace, server: Server, log: _Log, case: tuple[str, int]) -> Finding:
-    """No piece can have come before the engine had made it, none after `ask` returned, and not all at one moment."""
+def _tells_times(own: SimpleNamespace, url: str, log: _Log, prompt: str) -> Finding:
+    """No piece came before the engine had made it, none after all was computed, and not all at one moment."""
     start, began = log.size(), time.perf_counter()
-    got = _within_patience(lambda: own.ask(server.grpc_url, *case))
-    took_s = time.perf_counter() - began
-    if got is None or not got.pieces:
+    stream = own.Stream(url, prompt, 16, end_id=-1)
+    if not list(islice(stream, 1)):
         return NOT_YET
+    log.tokens_until_idle(start)  # a reader who is slow: the rest has come long ago when they read on
+    idle_s = time.perf_counter() - began
+    time.sleep(0.1)
+    for _ in stream:
+        pass
+    took_s, got = time.perf_counter() - began, stream.answer
+    stream.cancel()
     times_s = list(got.times_s)
     if len(times_s) != len(got.pieces):
         return f"times_s has {len(times_s)} numbers for {len(got.pieces)} pieces."
     if times_s != sorted(times_s) or times_s[-1] > took_s:
         return (
-            f"The last time is {times_s[-1]:.3f}, and ask took {took_s:.3f} s. They are seconds since the request was "
-            "sent, and rise."
+            f"The last time is {times_s[-1]:.3f}, and it took {took_s:.3f} s to read all. They are seconds since the "
+            "request was sent, and rise."
         )
     made = log.since(start)
     made_s = made["timestamp"] + made["iteration_ms"] / 1000 - made["timestamp"].iloc[0]
@@ -158,6 +152,11 @@ def _tells_times(own: SimpleNamespace, server: Server, log: _Log, case: tuple[st
             f"Piece {too_early[0]} has the time {times_s[too_early[0] - 1]:.3f} s, but the engine took longer to make "
             "it. Read the clock when the request is sent, and when each response arrives."
         )
+    if times_s[-1] > idle_s + 0.05:
+        return (
+            f"A reader who paused read the last piece after {times_s[-1]:.2f} s, and that is its time; the server had "
+            f"sent it before {idle_s:.2f} s. Read the clock where a response arrives, in the callback."
+        )
     apart = sum(after - before > 0.0005 for before, after in zip(times_s, times_s[1:]))
     return Measured(
         "pieces with a time of their own", apart + 1, at_least=3, nothing=1,  # on a busy machine some come together
@@ -165,42 +164,63 @@ def _tells_times(own: SimpleNamespace, server: Server, log: _Log, case: tuple[st
     )  # fmt: skip
 
 
-def _tells_a_refusal(own: SimpleNamespace, server: Server) -> Finding:
+def _tells_a_refusal(own: SimpleNamespace, url: str) -> Finding:
     try:
-        got = _within_patience(lambda: own.ask(server.grpc_url, " ", 4))
-    except TimeoutError as error:
-        return f"The server refuses a blank prompt, and your client waits on: {error}"
+        got = own.ask(url, " ", 4)
     except Exception:
         return None
-    if got is None or (not got.pieces and _is_stub(own, server)):
+    if got is None or (not got.pieces and not own.ask(url, "Hello.", 2).pieces):  # it sends nothing yet
         return NOT_YET
     return "The server refuses a blank prompt, and your client says nothing of it: raise the error that arrives."
 
 
-def _is_stub(own: SimpleNamespace, server: Server) -> bool:
-    """Whether a file sends nothing yet, so that nothing can be refused."""
-    return not _within_patience(lambda: own.ask(server.grpc_url, "Hello.", 2)).pieces
+def _cancels(own: SimpleNamespace, url: str, log: _Log, prompt: str) -> Finding:
+    """Three pieces are read, and then the answer is cancelled, twice."""
+
+    def computed(client: SimpleNamespace) -> int | None:
+        start, stream = log.size(), client.Stream(url, prompt, ASKED, end_id=-1)
+        if not list(islice(stream, 3)):
+            return None
+        stream.cancel()
+        num_tokens = log.tokens_until_idle(start)
+        stream.cancel()
+        return num_tokens
+
+    try:
+        got = computed(own)
+    except Exception as error:
+        return f"Three pieces were read, and the answer cancelled twice: {type(error).__name__}: {error}."
+    if got is None:
+        return NOT_YET
+    return Measured(
+        f"tokens computed, of {ASKED} asked for, for 3 pieces and a cancel", got, at_most=3 + MANY_MORE,
+        course=computed(_courses()), nothing=ASKED,
+        advice="Stream.cancel has to reach the server: to close a connection, or to stop reading, lets it go on.",
+    )  # fmt: skip
 
 
-def _ends(own: SimpleNamespace, server: Server, log: _Log, prompt: str, place: int) -> Finding:
+def _ends(own: SimpleNamespace, url: str, log: _Log, prompt: str, place: int) -> Finding:
     """Read to words that end within a piece, and count in the log how many tokens were computed in all."""
-    never, _ = _computed(own, server, log, prompt, "no such words", 12)
+    never, _ = _computed(own, url, log, prompt, "no such words", 12)
     if never is None:
         return NOT_YET
-    with Client(server.grpc_url) as reference:
-        whole = reference.ask(prompt, 12).text
+    with Client(url) as reference:
+        whole = reference.stream(prompt, 12).read().text
         words, text, num_pieces = _words_within(reference.stream(prompt, 40).read().pieces, place)
     if never != whole:
         return f"The words never come, so the whole text is wanted, {whole!r}; yours is {never!r}."
-    got, computed = _computed(own, server, log, prompt, words)
+    got, computed = _computed(own, url, log, prompt, words)
     if got != text:
         return f"Up to the piece that completes {words!r} the text is {text!r}; yours is {got!r}."
-    courses = _module(mine.COURSES_OWN / mine.PARTS["client"])
     return Measured(
         f"tokens computed, of {ASKED} asked for, for {num_pieces} pieces", computed, at_most=num_pieces + MANY_MORE,
-        course=_computed(courses, server, log, prompt, words)[1], nothing=ASKED,
+        course=_computed(_courses(), url, log, prompt, words)[1], nothing=ASKED,
         advice="The engine went on after you had what you need. Tell it so: to close a connection waits for the rest.",
     )  # fmt: skip
+
+
+def _courses() -> SimpleNamespace:
+    return SimpleNamespace(**runpy.run_path(str(mine.COURSES_OWN / mine.PARTS["client"])))
 
 
 def _words_within(pieces: list[str], place: int) -> tuple[str, str, int]:
@@ -214,12 +234,26 @@ def _words_within(pieces: list[str], place: int) -> tuple[str, str, int]:
 
 
 def _computed(
-    own: SimpleNamespace, server: Server, log: _Log, prompt: str, words: str, max_tokens: int = ASKED
+    own: SimpleNamespace, url: str, log: _Log, prompt: str, words: str, max_tokens: int = ASKED
 ) -> tuple[str | None, int]:
     """What `read_until` gives, and how many tokens the engine computed from its call until it was idle again."""
     start = log.size()
-    text = _within_patience(lambda: own.read_until(server.grpc_url, prompt, words, max_tokens))
+    text = own.read_until(url, prompt, words, max_tokens)
     return text, log.tokens_until_idle(start)
+
+
+def _takes_options(own: SimpleNamespace, url: str, prompt: str, drawn: dict) -> Finding:
+    """As later labs ask: to a fixed length, and sampled."""
+    for options in ({"end_id": -1}, drawn):
+        got = own.ask(url, prompt, 9, **options)
+        if got is None or not got.pieces:
+            return NOT_YET
+        with Client(url) as reference:
+            right = reference.stream(prompt, 9, **options).read()
+        if got.text != right.text:
+            given = ", ".join(f"{name}={value}" for name, value in options.items())
+            return f"ask with {given} gives {got.text!r}, and the server's answer is {right.text!r}: pass options on."
+    return None
 
 
 def _is_idle(rows: pd.DataFrame) -> bool:
@@ -231,13 +265,13 @@ def _is_idle(rows: pd.DataFrame) -> bool:
 class _Log:
     """The iteration log of a running server, which nobody else asks anything meanwhile."""
 
-    def __init__(self, server: Server):
-        config = repository.read_config(server.repo / ENGINE / repository.CONFIG)
+    def __init__(self, url: str, repo: Path):
+        config = repository.read_config(repo / ENGINE / repository.CONFIG)
         self.path = Path(repository.get_value(config, "iteration_log_path"))
         self.slots = engine_folder.read(repository.get_value(config, "gpt_model_path")).build_config.max_batch_size
-        self._server = server
+        self._url = url
         if not self.path.is_file():
-            raise CourseError("the server keeps no iteration log: assemble its repository with iteration_log_path")
+            raise CourseError("The server keeps no iteration log: assemble its repository with iteration_log_path.")
 
     def size(self) -> int:
         return self.path.stat().st_size
@@ -249,7 +283,7 @@ class _Log:
     def tokens_until_idle(self, start: int) -> int:
         """Tokens computed since the log had `start` bytes, once the engine has nothing left to do."""
         num_own = 0  # requests of ours, each one token: alone in its iteration when all others have ended
-        with Client(self._server.grpc_url) as client:
+        with Client(self._url) as client:
 
             def look() -> pd.DataFrame:
                 nonlocal num_own
@@ -257,10 +291,8 @@ class _Log:
                 client.ask("Hello.", 1)
                 return self.since(start)
 
-            log = telemetry.wait_for(
-                look, _is_idle,
-                f"after {PATIENCE_S} s the engine still computed what your client had asked for", PATIENCE_S,
-            )  # fmt: skip
+            what = f"after {PATIENCE_S} s the engine still computed what your client had asked for"
+            log = telemetry.wait_for(look, _is_idle, what, PATIENCE_S)
         return int(log["scheduled"].sum()) - num_own
 
 
@@ -272,7 +304,7 @@ def _readers(
     answer: tuple[Callable, Callable, Callable, Server], choose: random.Random
 ) -> dict[str, Finding | Callable[[], Finding]]:
     at_once, who_waited, readers_that_fit, server = answer
-    log = _Log(server)
+    log = _Log(server.grpc_url, server.repo)
     few, many = choose.randint(3, log.slots - 1), choose.randint(log.slots + 2, 2 * log.slots - 2)
     return {
         "at_once": lambda: _ask_at_once(at_once, log, few, many),
@@ -285,7 +317,7 @@ def _ask_at_once(at_once: Callable, log: _Log, few: int, many: int) -> Finding:
     figures: list[Measured] = []
     for number in (few, many):
         start = log.size()
-        answers = _within_patience(lambda: at_once(number, 16), ALL_FIRST)  # noqa: B023 (called at once)
+        answers = at_once(number, 16)
         if answers is None:
             return NOT_YET
         computed, rows = log.tokens_until_idle(start), log.since(start)
@@ -300,6 +332,14 @@ def _ask_at_once(at_once: Callable, log: _Log, few: int, many: int) -> Finding:
             Measured(
                 f"tokens computed for {number} readers", computed, exactly=16 * number,
                 advice="Each reader asks for 16 tokens, with end_id=-1, and each answer is asked for once.",
+            ),
+            Measured(
+                f"answers of {number} that came in pieces", sum(len(one.pieces) > 1 for one in answers), exactly=number,
+                advice="A reader sees each word as it comes: ask for a stream.",
+            ),
+            Measured(
+                f"different answers of {number} readers", len({"".join(one.pieces) for one in answers}),
+                at_least=max(2, number // 2), nothing=1, advice="Each reader has a prompt of their own.",
             ),
         ]  # fmt: skip
     return figures
@@ -386,7 +426,7 @@ def _counts(
         num_sent += 1
         send()
 
-    got = _within_patience(lambda: calls_of(counting), "Wait for the counters, and for nothing else.")
+    got = calls_of(counting)
     if got is None:
         return NOT_YET
     if num_sent != 1:
