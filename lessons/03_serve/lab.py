@@ -111,7 +111,8 @@ check("3.1", felt)
 # arrived?
 #
 # When it passes, this file is kept as your part `client`. Later labs call `ask(url, prompt, max_tokens, …)`, whose answer
-# has `text`, `pieces` and `times_s`; `Stream` and its `cancel`; and `read_until`.
+# has `text`, `pieces` and `times_s`; `Stream` and its `cancel`; and `read_until`. All three take the options in `OPTIONS` as
+# keyword arguments, and send them.
 
 # %%
 # %%writefile {workdir.name}/client.py
