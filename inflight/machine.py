@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from inflight import bootstrap, cache, tiers
+from inflight import bootstrap, cache, processor, tiers
 from inflight.checkpoint import sources
 from inflight.errors import CourseError
 from inflight.paths import cache_dir
@@ -55,6 +55,7 @@ def checks() -> list[Check]:
         *_platform_checks(),
         *_resource_checks(),
         _tier_check(),
+        _precision_check(),
         _model_check(),
         *_telemetry_checks(),
         *_neighbour_checks(),
@@ -122,6 +123,7 @@ def describe() -> dict:
         "gpu": f"{found.gpu.name}, {found.gpu.total_bytes / GIB:.1f} GiB" if found.gpu else None,
         "driver": driver.read_text().strip() if found.gpu and driver.exists() else None,
         "tier": found.name,
+        "precision": precision(),
         "os": _os_name(),
         "python": platform.python_version(),
         "versions": {
@@ -132,6 +134,12 @@ def describe() -> dict:
             },
         },
     }
+
+
+def precision() -> dict:
+    """In which precision this machine's CPU computes: `engine` with 4-bit weights, `pytorch` its models, and `why`."""
+    cpu = processor.here()
+    return {"engine": cpu.quant_algo, "pytorch": cpu.dtype, "why": cpu.why}
 
 
 # Rows -----------------------------------------------------------------------------------------------------------------
@@ -211,6 +219,12 @@ def _cache_check() -> Check:
 def _tier_check() -> Check:
     found = tiers.here()
     return check("tier", "cpu or cuda", f"{found.name}: {found.why}", not found.fix, found.fix, required=False)
+
+
+def _precision_check() -> Check:
+    chosen = precision()
+    have = f"{chosen['engine']} in engines, {chosen['pytorch']} in PyTorch: {chosen['why']}"
+    return Check("precision on the CPU", "the quickest here", have, True)
 
 
 def _model_check() -> Check:

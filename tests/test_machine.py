@@ -31,6 +31,7 @@ def test_the_table_covers_what_the_course_needs(monkeypatch):
         "free disk",
         "free /dev/shm",
         "tier",
+        "precision on the CPU",
         "model",
     ]
 

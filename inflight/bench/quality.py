@@ -79,7 +79,7 @@ def engines(
     default = engine.cached(source)
     windows(checkpoints.load_tokenizer(default), tokens)
     info = engine.read(default)
-    folders = {info.pretrained_config["quantization"]["quant_algo"] or "float": default}
+    folders = {info.quant_algo or "float": default}
     others = {name: config for name, config in BUILDS.items() if name not in folders and _has(info.tier, config)}
     for number, (name, config) in enumerate(others.items()):
         progress(f"building {name}", number, len(others))

@@ -326,6 +326,9 @@ def print_benchmark(result: dict, as_json: bool, upright: bool = False) -> None:
     if device := result["settings"].get("device"):
         console.print(escape(f"computed on {device}"), highlight=False)
     console.print(escape(f"on {', '.join(parts)}, {facts['os']}, Python {facts['python']}"), highlight=False)
+    chosen = facts["precision"]
+    on_cpu = f"precision on the CPU: {chosen['engine']} in engines, {chosen['pytorch']} in PyTorch ({chosen['why']})"
+    console.print(escape(on_cpu), highlight=False)
 
 
 def _print_rows(rows: list[dict]) -> None:

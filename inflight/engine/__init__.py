@@ -23,7 +23,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         ],
         "scheduler": ["Now", "Plan", "RequestView", "tokens_to_compute"],
         "folder": ["WEIGHTS_FILE", "EngineInfo", "KeptEngine", "engine_version", "kept", "read"],
-        "builder": ["build", "cached", "cpu_has_bfloat16"],
+        "builder": ["build", "cached"],
         "openvino": ["four_bits", "steps"],
         "openvino.layers": ["read_layer"],
         "openvino.profile": ["profile"],

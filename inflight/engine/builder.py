@@ -3,10 +3,10 @@
     folder = build(fetch(), BuildConfig(max_batch_size=8), "engine")
 
 The folder holds what TensorRT-LLM's does: the model prepared for one kind of machine, the tokenizer, and a
-`config.json` with `version`, `pretrained_config` and `build_config`; beside it, the commands that build it with
-TensorRT-LLM. On a CPU the model is an OpenVINO graph with packed weights, made from a GGUF file; the machine code for
-this very CPU is made from it when the engine is loaded, in about a second. On a GPU it is the weights of a Hugging Face
-folder as `torch.runner` takes them.
+`config.json` with `version`, `pretrained_config` and `build_config`. On a CPU the model is an OpenVINO graph with the
+checkpoint's own weights, made from a GGUF file, the same for every CPU; how this very one computes it is decided when
+the engine is loaded, in about a second. On a GPU it is the weights of a Hugging Face folder as `torch.runner` takes
+them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from inflight import cache, files, machine, tiers
+from inflight import cache, files, machine, processor, tiers
 from inflight.cache import made_once
 from inflight.checkpoint import tokenizer, weights
 from inflight.checkpoint.sources import Checkpoint
@@ -24,13 +24,7 @@ from inflight.engine.config import BuildConfig
 from inflight.engine.folder import CONFIG_FILE, engine_version, read
 from inflight.errors import CourseError
 
-FOLDER_FORMAT = 5  # of the engines in the cache: a change of what a build writes gives them another name
-
-
-def cpu_has_bfloat16() -> bool:
-    import openvino
-
-    return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+FOLDER_FORMAT = 6  # of the engines in the cache: a change of what a build writes gives them another name
 
 
 def _resolved(config: BuildConfig, tier: str) -> BuildConfig:
@@ -84,7 +78,7 @@ def build(
     """
     tier = tier or _tier_for(config)
     config = _resolved(config, tier)
-    if tier == "cpu" and config.dtype == "bfloat16" and not cpu_has_bfloat16():
+    if tier == "cpu" and config.dtype == "bfloat16" and not processor.here().has_bfloat16:
         raise CourseError(
             "Build option dtype 'bfloat16' needs a CPU with bfloat16 arithmetic, which this one lacks; use 'float32'."
         )
@@ -125,7 +119,7 @@ def _from_gguf(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict
         )
     source = weights.GgufFile(checkpoint.path)
     shape, stored = source.shape(), source.precision()
-    as_stored = {"W4": "W4A8", "W8": "W8A16"}.get(stored or "")
+    as_stored = {"W8": "W8A16"}.get(stored or "", stored)
     quant_algo = as_stored if config.quant_algo == "auto" else config.quant_algo
     of_graph, again = source, aside / "weights.gguf"
     try:

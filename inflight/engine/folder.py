@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
+from inflight import processor
 from inflight.checkpoint.sources import Checkpoint
 from inflight.engine.config import BuildConfig
 from inflight.errors import CourseError
@@ -49,6 +50,19 @@ class EngineInfo:
     def weight_bytes(self) -> int:
         """Bytes that the weights take in memory."""
         return (self.folder / {"cpu": WEIGHTS_FILE, "cuda": TORCH_WEIGHTS_FILE}[self.tier]).stat().st_size
+
+    @property
+    def quant_algo(self) -> str | None:
+        """Precision of a matrix product here: what the build decided, or the processor's for 4-bit weights."""
+        decided = self.pretrained_config["quantization"]["quant_algo"]
+        return processor.here().quant_algo if decided == "W4" else decided
+
+    @property
+    def precision(self) -> str:
+        """The same in a few words, with the reason."""
+        decided = self.pretrained_config["quantization"]["quant_algo"]
+        why = processor.here().why if decided == "W4" else "as it was built"
+        return f"{self.quant_algo or 'products in floating point'}: {why}"
 
     @property
     def kv_cache_bytes_per_token(self) -> int:

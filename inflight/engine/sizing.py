@@ -16,10 +16,10 @@ from inflight.engine.folder import EngineInfo
 from inflight.errors import CourseError
 
 # Bits that the engine stores for one weight, by the checkpoint's format; with 4 and 8 bits, the 32 weights of a block
-# share a float16 scale, and a zero point of as many bits as a weight.
+# share a float16 scale, and in Q4_1 a smallest value in float16, else a zero point of as many bits as a weight.
 STORED_BITS = {"Q4_0": 4, "Q4_1": 4, "Q8_0": 8, "F16": 16}
-BLOCK, BLOCK_SCALE_BYTES = 32, 2
-SCALE_BYTES = 8  # a float32 scale and a float32 zero point
+BLOCK, SCALE_BYTES = 32, 2
+KV_SCALE_BYTES = 8  # a float32 scale and a float32 zero point
 KINDS = ("feed-forward", "embedding", "attention", "norms")
 
 
@@ -80,8 +80,8 @@ class Sizing:
         """An 8-bit cache has one scale for each channel of a block of keys, and one for each token's values."""
         if config.kv_cache_quant_algo is None:
             return 0
-        keys = self.model["head_size"] * SCALE_BYTES // config.tokens_per_block
-        return self.model["num_hidden_layers"] * self.model["num_key_value_heads"] * (keys + SCALE_BYTES)
+        keys = self.model["head_size"] * KV_SCALE_BYTES // config.tokens_per_block
+        return self.model["num_hidden_layers"] * self.model["num_key_value_heads"] * (keys + KV_SCALE_BYTES)
 
     def kv_bytes_per_user(self, config: BuildConfig, tokens: int) -> int:
         """KV cache of one user with `tokens` tokens, in whole blocks."""
@@ -103,18 +103,13 @@ class Sizing:
                 continue
             stored = row["format"] if as_it_is else checkpoint.weights.stored_format(row["name"], quant_algo).name
             rows, columns = row["shape"]
-            bits, size = STORED_BITS[stored], 0
-            if stored.startswith("Q"):
-                blocks = columns // BLOCK
-                if stored == "Q4_1":  # one more weight for each block, in whole blocks, and what sums: see four_bits.py
-                    more = -(-blocks // BLOCK)
-                    size = 0 if ("sums", columns) in constants else columns * more * BLOCK * 4
-                    constants.add(("sums", columns))
-                    blocks += more
-                columns, zeros = blocks * BLOCK, -(-rows * blocks * bits // 8)
-                size += rows * blocks * BLOCK_SCALE_BYTES
-                if stored == "Q4_1" or (stored, zeros) not in constants:  # others have the middle step throughout
-                    size += zeros
+            bits, blocks = STORED_BITS[stored], rows * columns // BLOCK
+            size = rows * columns * bits // 8
+            if stored == "Q4_1":
+                size += blocks * 2 * SCALE_BYTES
+            elif stored.startswith("Q"):
+                zeros = -(-blocks * bits // 8)  # the middle step throughout
+                size += blocks * SCALE_BYTES + (0 if (stored, zeros) in constants else zeros)
                 constants.add((stored, zeros))
-            sizes.append(size + rows * columns * bits // 8)
+            sizes.append(size)
         return sizes

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inflight import engine, tiers
+from inflight import processor, tiers
 from inflight.checkpoint import sources, tokenizer
 from inflight.checkpoint.as_huggingface import LOCAL, dequantized, folder, last_line, quiet
 from inflight.checkpoint.sources import Checkpoint
@@ -26,17 +26,14 @@ __all__ = ["best_dtype", "folder", "on_device", "pipeline", "reference", "stop_w
 
 
 def best_dtype(device: str) -> str:
-    """The precision that a device computes these models in the quickest: float32 on a CPU without bfloat16 of its own.
-
-    There a linear layer in bfloat16 takes 5 to 19 times as long (AVX2, PyTorch 2.13).
-    """
-    return "bfloat16" if device != "cpu" or engine.cpu_has_bfloat16() else "float32"
+    """The precision that a device computes these models in the quickest."""
+    return processor.here().dtype if device == "cpu" else "bfloat16"
 
 
 def pipeline(
     checkpoint_dir: str | Path,
     tokenizer_dir: str | Path | None = None,
-    dtype: str = "bfloat16",
+    dtype: str = "auto",
     device: str | None = None,
 ) -> TextGenerationPipeline:
     """Hugging Face's text-generation pipeline.
@@ -48,7 +45,7 @@ def pipeline(
     tokenizer_dir : path, optional
         Folder with tokenizer.json and chat template; by default the same.
     dtype : str
-        Precision of weights and arithmetic: "bfloat16" or "float32".
+        Precision of weights and arithmetic: "bfloat16", "float32", or "auto": `best_dtype`.
     device : str, optional
         "cpu", "cuda" or "cuda:0"; by default that of this machine's tier.
 
@@ -58,6 +55,7 @@ def pipeline(
         A folder is not what it should be; a GPU where the tier has none, or without room for the model.
     """
     device = tiers.checked(device)
+    dtype = best_dtype(device) if dtype == "auto" else dtype
     import torch
     import transformers
 

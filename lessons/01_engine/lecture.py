@@ -137,8 +137,8 @@ Markdown(summary)
 #
 # ## Step 2: exactly the file's weights
 #
-# OpenVINO's fast product of 4-bit weights computes d · (q − z), and z must be a whole number. The file says
-# d · q + m. So the reader has rounded −m / d:
+# OpenVINO's product of 4-bit weights computes d · (q − z). The file says d · q + m. So z is −m / d, and the reader has
+# rounded that to a whole number:
 
 # %%
 from inflight.notebook import catch_up
@@ -152,9 +152,8 @@ print(f"all weights of this block are off by {abs(off[0]) / d:.0%} of a step")
 assert np.allclose(off, off[0])
 
 # %% [markdown]
-# What is missing is one number a block, the same for its 32 weights. So it can be given back: the product gets one
-# more column a block, and its input one more entry, the sum of the 32 numbers that meet the block. And products with
-# the same input are joined: query, key and value become one product, gate and up another.
+# So the graph gets −m / d as it is: the file's own numbers, and one more operation (*Divide*). And products with the same
+# input are joined: query, key and value become one product, gate and up another.
 
 # %% tags=["setup"]
 started = time.perf_counter()
@@ -210,22 +209,31 @@ assert paged["PagedAttentionExtension"] == layers and not paged["ReadValue"]
 # ## Step 4: a program
 #
 # A graph says what, not how. The compiler joins operations, lays the weights out anew, and picks machine code for
-# each step.
+# each step, by what this very processor can do. For 4-bit weights that decides the precision, too:
+#
+# - **W4A16**: as the graph stands. Each weight becomes a floating-point number again and meets an activation as it is.
+# - **W4A8**: some processors multiply 8-bit whole numbers, several at a time (Intel calls it VNNI and AMX). There it is quickest
+#   to round activations to 8 bits, and z to a whole number after all. What is missing then is one number a block, the
+#   same for its 32 weights, and can be given back: the product gets one more column a block, and its input one more
+#   entry, the sum of the 32 activations that meet the block.
 
 # %% tags=["setup", "nbval-ignore-output"]
 from inflight.notebook import catch_up
 
 catch_up("01", "Step 4: a program")
 
+from inflight import machine
 from inflight.engine import BuildConfig
 
+chosen = machine.precision()
+print(f"{chosen['engine']}, for {chosen['why']}")
 started = time.perf_counter()
 with progress.wait("The graph is compiled"):
-    program = steps.compiled(graph, BuildConfig().on("cpu"), "W4A8")
+    program = steps.compiled(graph, BuildConfig().on("cpu"), chosen["engine"])
 seconds["4 program"] = time.perf_counter() - started
 fused = steps.fused(program)
 
-# %%
+# %% tags=["nbval-ignore-output"]
 print(f"{paged.total():,} operations became {fused.total():,}. Among them:")
 for kind in ("RMS", "RoPE", "FullyConnected", "PagedAttention"):
     print(f"{fused[kind]:5} {kind}")
@@ -263,7 +271,7 @@ print(guess.score(measured))
 # ## In one line
 #
 # That was a build. `engine.build` does steps 1 and 2, and stores what came of them with the tokenizer and the limits;
-# steps 3 and 4 are done at every load, for the program belongs to this very processor.
+# steps 3 and 4 are done at every load, for the program belongs to this very processor. What is stored is the same for all.
 
 # %% tags=["setup"]
 from inflight.notebook import catch_up
@@ -272,7 +280,7 @@ catch_up("01", "In one line")
 
 import filecmp
 
-folder = Path(workdir.name) / "W4A8"
+folder = Path(workdir.name) / "default"
 engine.build(checkpoint, BuildConfig(), folder, tier="cpu")
 files = [{file.name for file in place.iterdir()} for place in (by_hand, folder)]
 print("in both folders:", *sorted(files[0]))
@@ -306,7 +314,7 @@ charts.table(pd.DataFrame(rows, columns=["part", "took", "kernel"]))
 # | step 2, 4-bit products | a *plugin*: machine code from outside TensorRT, named in the graph |
 # | step 3, paged attention | a plugin again, `--gpt_attention_plugin`, put there when the engine is built |
 # | one row of tokens, up to `max_num_tokens` | an optimization *profile*: least, best and greatest size of each input |
-# | step 4, a kernel is picked by rules, in seconds | *tactics*: candidates are timed on the GPU at hand, in minutes |
+# | step 4, precision and kernels are picked by rules, in seconds | *tactics*: candidates are timed on the GPU at hand, in minutes |
 # | memory for activations is taken while it runs | activations are computed at build time, from the profile's greatest sizes |
 # | stored: graph and weights | stored: the program (`rank0.engine`) |
 # | compiled at every load, for this processor | loads at once, on that GPU model and TensorRT version only |
@@ -379,8 +387,7 @@ on_paper
 #
 # Five engines of the same checkpoint. W stands for weights, A for the activations that a product multiplies them with.
 #
-# - **W4A8**, the default: 4-bit weights; activations are rounded to 8 bits before each product.
-# - **W4A16**: the same weights; activations stay as they are.
+# - **W4A8** and **W4A16**: the same 4-bit weights, computed as in step 4. The first row is the default of this processor.
 # - **W8A16**: the checkpoint's 4-bit weights, stored in 8 bits.
 # - **float**: weights in 16 bits on disk.
 # - **INT8 KV**: as the default, keys and values in 8 bits.
@@ -397,14 +404,16 @@ catch_up("01", "Compare builds")
 
 from inflight.bench import quality
 
+built = {engine.read(folder).quant_algo: folder}
 options = {
+    "W4A8": {"quant_algo": "W4A8"},
     "W4A16": {"quant_algo": "W4A16"},
     "W8A16": {"quant_algo": "W8A16"},
     "float": {"quant_algo": None},
     "INT8 KV": {"kv_cache_quant_algo": "INT8"},
 }
-built = {"W4A8": folder}
-for name in progress.over(options, "Build"):
+others = [name for name in options if name not in built]
+for name in progress.over(others, "Build"):
     place = Path(workdir.name) / name
     built[name] = engine.build(checkpoint, BuildConfig(**options[name]), place)
 
@@ -425,9 +434,9 @@ Markdown(summary)
 # What to read off (± is a 95 % interval; `inflight bench quality` reads five times as much and is surer):
 #
 # - **Quality**: all builds stay close to the checkpoint. 4 bits are what the file has, and step 2 keeps them exact.
-# - **W4A8 against W4A16**: the same bytes. A CPU multiplies 8-bit whole numbers several at a time; for A16 it must
-#   first turn each weight back into a floating-point number. The price is `same_top`: the share of places with the
-#   checkpoint's most likely token. Where that is another, an answer takes another turn, and all after it differs.
+# - **W4A8 against W4A16**: the same file. On a processor that multiplies 8-bit whole numbers, W4A8 is quicker; the price
+#   is `same_top`: the share of places with the checkpoint's most likely token. Where that is another, an answer takes
+#   another turn, and all after it differs. On other processors nothing is rounded, and W4A8 only has the columns more.
 # - **W8A16**: half as many bytes again, and slower. More bits cannot bring back what the file never had.
 # - **float**: nothing to turn back; but several times the bytes have to come from memory.
 # - **1 user against 8**: an iteration reads the weights once, for however many users. That is why servers batch.

@@ -8,6 +8,7 @@ import shutil
 import pytest
 from transformers import AutoTokenizer
 
+from inflight import processor
 from inflight.checkpoint.sources import fetch
 from inflight.engine import builder as engine
 from inflight.engine.config import BuildConfig, Request
@@ -76,7 +77,7 @@ def test_each_tier_decides_what_auto_is():
 
 
 def test_bfloat16_is_taken_exactly_where_the_cpu_has_it():
-    if engine.cpu_has_bfloat16():
+    if processor.here().has_bfloat16:
         assert BuildConfig(dtype="bfloat16").dtype == "bfloat16"
     else:
         with pytest.raises(CourseError, match="needs a CPU with bfloat16 arithmetic"):

@@ -1,21 +1,25 @@
 """Makes the 4-bit matrix products of an OpenVINO graph say what the checkpoint says.
 
 GGUF's Q4_1 stores a weight as w = d·q + m: q is one of 16 steps, and the 32 weights of a block share the scale d and
-the smallest value m (https://github.com/ggml-org/ggml, `block_q4_1`). OpenVINO's fast kernel multiplies with d·(q − z),
-where z must be a whole number, so its reader rounds −m / d, and every weight of a block is wrong by the same
-c = m + d·z. The weights alone therefore say
+the smallest value m (https://github.com/ggml-org/ggml, `block_q4_1`). OpenVINO's products take d·(q − z). Its reader of
+GGUF files rounds z = −m / d to a whole number, and every weight of a block is wrong by the same c = m + d·z.
+
+When an engine is built, `make_exact` puts −m / d there as it is, so the engine holds the file's own numbers. It also
+makes one product of those that share their input (query, key and value; gate and up).
+
+A processor that multiplies 8-bit whole numbers is quickest with a whole z. When an engine is loaded for one,
+`in_whole_numbers` rounds z and gives back what the weights lack by another term,
 
     x · Wᵀ  =  x · W₄ᵀ + s · Cᵀ
 
-where s are the sums of x over blocks of 32 and C holds the c of each block. `make_exact` appends s to x and C, in 4
-bits too, to W₄, so that one product of 1/32 more columns computes both terms. It also makes one product of those that
-share their input (query, key and value; gate and up): the input is then summed and rounded to 8 bits once for all.
+where s are the sums of x over blocks of 32 and C holds the c of each block. It appends s to x and C, in 4 bits too, to
+W₄, so that one product of 1/32 more columns computes both terms.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 import gguf
 import numpy as np
@@ -27,52 +31,51 @@ from inflight.checkpoint import q4_1
 
 BLOCK = 32  # weights that share a scale
 STEPS = 15  # the largest q
-SUMS = "/sums"  # ends the name of what adds up the input of the product with the name before
 SMALLEST_SCALE = 2.0**-24  # of float16
+LARGEST_ZERO = 2.0**15  # −m / d in float16; beyond it, steps of d are finer than the rounding of m
 
 
-@dataclass
-class Packed:
-    """A matrix of 4-bit weights d·(q − z): `q` uint8 [rows, blocks, 32], `z` uint8 and `d` float16 [rows, blocks]."""
+class Blocks(NamedTuple):
+    """A matrix of 4-bit weights d·q + m: `q` uint8 [rows, blocks, 16], two in a byte; float16 [rows, blocks, 1]."""
 
     q: np.ndarray
-    z: np.ndarray
     d: np.ndarray
+    m: np.ndarray
+
+
+# When it is built -----------------------------------------------------------------------------------------------------
 
 
 def make_exact(graph: ov.Model, source: checkpoint.GgufFile) -> int:
-    """Give the products of Q4_1 weights in `graph`, which was made from `source`, the terms that rounding took away.
+    """Give the products of Q4_1 weights in `graph`, which was made from `source`, the zero points of the file.
 
     Returns
     -------
     int
         How many products were changed; 0 where the checkpoint has no such weights.
     """
-    offsets = _offsets(source)
-    found = [(product, offsets.get(_content(_weights(product).q))) for product in _products(graph)]
-    exact = [(product, offset) for product, offset in found if offset is not None]
+    stored = _stored(source)
+    found = [(product, stored.get(_q(product).data.tobytes())) for product in _products(graph)]
+    exact = [(product, matrix) for product, matrix in found if matrix is not None]
     by_input = lambda pair: pair[0].input_value(0).get_node().get_name()
     for _, pairs in groupby(sorted(exact, key=by_input), by_input):
-        products, smallest = zip(*pairs)
-        matrices = [_with_offsets(_weights(product), m) for product, m in zip(products, smallest)]
-        _replace(products, matrices, num_blocks=smallest[0].shape[1])
+        products, matrices = zip(*pairs)
+        _replace(products, Blocks(*map(np.concatenate, zip(*matrices))))
     graph.validate_nodes_and_infer_types()
     return len(exact)
 
 
-# What the checkpoint says ---------------------------------------------------------------------------------------------
-
-
-def _offsets(source: checkpoint.GgufFile) -> dict[bytes, np.ndarray]:
-    """The smallest values m, float32 [rows, blocks], of each Q4_1 matrix, by the content of its q."""
+def _stored(source: checkpoint.GgufFile) -> dict[bytes, Blocks]:
+    """Each Q4_1 matrix of a file by its q, as the graph has them."""
     shape, found = source.shape(), {}
     for tensor in source.tensors.values():
         if tensor.tensor_type == gguf.GGMLQuantizationType.Q4_1 and len(tensor.shape) == 2:
-            _, m, q = q4_1.unpacked(tensor.data.reshape(len(tensor.data), -1, q4_1.BLOCK_BYTES))
+            d, m, q = q4_1.unpacked(tensor.data.reshape(len(tensor.data), -1, q4_1.BLOCK_BYTES))
+            matrix = Blocks(_packed(q), *(values.astype(np.float16)[..., None] for values in (d, m)))
             rotary = {"attn_q": shape.heads, "attn_k": shape.kv_heads}.get(tensor.name.split(".")[-2])
             if rotary:  # the graph has the halves of a head where GGUF has neighbours
-                q, m = _halves(q, rotary), _halves(m, rotary)
-            found[_content(q)] = m
+                matrix = Blocks(*(_halves(part, rotary) for part in matrix))
+            found[matrix.q.tobytes()] = _with_scales(matrix)
     return found
 
 
@@ -80,103 +83,119 @@ def _halves(rows: np.ndarray, heads: int) -> np.ndarray:
     return rows.reshape(heads, len(rows) // heads // 2, 2, -1).swapaxes(1, 2).reshape(rows.shape)
 
 
-def _content(q: np.ndarray) -> bytes:
-    return q.tobytes()
+def _with_scales(matrix: Blocks) -> Blocks:
+    """The matrix with w = m as −m · (0 − 1) in blocks whose weights are all the same: there d is 0, or as good as."""
+    q, d, m = matrix
+    same = np.abs(m.astype(np.float32)) >= LARGEST_ZERO * d.astype(np.float32)
+    return Blocks(np.where(same, np.uint8(0), q), np.where(same, np.where(m == 0, np.float16(1), -m), d), m)
 
 
-# What the graph has ---------------------------------------------------------------------------------------------------
-
-
-def _products(graph: ov.Model) -> list[ov.Node]:
-    """The products with 4-bit weights in blocks of 32."""
-    return [node for node in graph.get_ordered_ops() if node.get_type_name() == "MatMul" and _constants(node)]
-
-
-def _constants(product: ov.Node) -> tuple[ov.Node, ov.Node, ov.Node] | None:
-    """The constants q, z and d of a product, if its weights are Convert(Reshape((Convert(q) − Convert(z)) · d))."""
-    node = product.input_value(1).get_node()
-    for expected in ("Convert", "Reshape", "Multiply"):
-        if node.get_type_name() != expected:
-            return None
-        multiply, node = node, node.input_value(0).get_node()
-    if node.get_type_name() != "Subtract":
-        return None
-    q, z = (node.input_value(number).get_node().input_value(0).get_node() for number in (0, 1))
-    is_packed = q.get_output_element_type(0) == ov.Type.u4 and list(q.get_output_shape(0))[2:] == [BLOCK]
-    return (q, z, multiply.input_value(1).get_node()) if is_packed else None
-
-
-def _weights(product: ov.Node) -> Packed:
-    constants = _constants(product)
-    assert constants is not None
-    q, z, d = constants
-    rows, blocks, _ = q.get_output_shape(0)
-    return Packed(
-        _unpacked(q.data, (rows, blocks, BLOCK)), _unpacked(z.data, (rows, blocks)), d.data.reshape(rows, blocks)
-    )
-
-
-def _unpacked(nibbles: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    flat = np.stack([nibbles.reshape(-1) & 15, nibbles.reshape(-1) >> 4], axis=-1).reshape(-1)
-    return flat[: np.prod(shape)].reshape(shape)  # an odd number fills half of the last byte
-
-
-def _packed(values: np.ndarray) -> ov.Node:
-    flat = values.reshape(-1)
-    nibbles = flat[0::2].copy()
-    nibbles[: len(flat) // 2] |= flat[1::2] << 4
-    tensor = ov.Tensor(ov.Type.u4, ov.Shape(values.shape))  # of its own memory: one made of an array does not hold it
-    tensor.data[:] = nibbles
-    return ov.op.Constant(tensor)
-
-
-# The exact product ----------------------------------------------------------------------------------------------------
-
-
-def _with_offsets(weights: Packed, smallest: np.ndarray) -> Packed:
-    """The weights with the columns C appended, filled up to whole blocks."""
-    scales = weights.d.astype(np.float32)
-    offsets = smallest + scales * weights.z
-    more = _quantized(np.pad(offsets, ((0, 0), (0, -offsets.shape[1] % BLOCK))))
-    join = lambda first, second: np.concatenate([first, second], axis=1)
-    return Packed(join(weights.q, more.q), join(weights.z, more.z), join(weights.d, more.d))
-
-
-def _quantized(values: np.ndarray) -> Packed:
-    """Float values [rows, columns] in 4 bits, each block with the least scale that reaches all of it."""
-    blocks = values.reshape(len(values), -1, BLOCK)
-    least, most = np.minimum(blocks.min(-1), 0), np.maximum(blocks.max(-1), 0)
-    z = np.round(STEPS * -least / np.maximum(most - least, SMALLEST_SCALE))
-    below, above = -least / np.maximum(z, 1), most / np.maximum(STEPS - z, 1)
-    d = np.maximum(np.maximum(below, above), SMALLEST_SCALE).astype(np.float16)
-    q = np.clip(np.round(blocks / d[..., None].astype(np.float32)) + z[..., None], 0, STEPS)
-    return Packed(q.astype(np.uint8), z.astype(np.uint8), d)
-
-
-def _replace(products: tuple[ov.Node, ...], matrices: list[Packed], num_blocks: int) -> None:
-    """Put one product of all `matrices` in the place of `products`, which have one input of `num_blocks` blocks."""
-    together = Packed(*(np.concatenate([getattr(matrix, part) for matrix in matrices]) for part in ("q", "z", "d")))
+def _replace(products: tuple[ov.Node, ...], together: Blocks) -> None:
+    """Put one product in the place of `products`, which have the same input."""
+    d = ops.constant(together.d)
+    weights = _weights(_constant(together.q), ops.divide(ops.constant(-together.m), d), d)
     name = products[0].get_friendly_name()
-    summed = _with_sums(products[0].input_value(0), num_blocks, name + SUMS)
-    result = ops.matmul(summed, _unpacking(together), False, True, name=name)
+    result = ops.matmul(products[0].input_value(0), weights, False, True, name=name)
     if len(products) > 1:
-        result = ops.variadic_split(result, np.int64(2), np.array([len(matrix.q) for matrix in matrices]))
+        result = ops.variadic_split(result, np.int64(2), np.array([_q(one).get_output_shape(0)[0] for one in products]))
     for number, product in enumerate(products):
         for target in list(product.output(0).get_target_inputs()):
             target.replace_source_output(result.output(number))
 
 
-def _with_sums(source: ov.Output, num_blocks: int, name: str) -> ov.Node:
+# When it is loaded ----------------------------------------------------------------------------------------------------
+
+
+def in_whole_numbers(graph: ov.Model) -> None:
+    """Give the products that `make_exact` made whole zero points, and one more column a block for what these lack."""
+    for product in _products(graph):
+        zero = _zero(product)
+        if zero.get_type_name() == "Divide":
+            minus_m, d = (zero.input_value(number).get_node().data for number in (0, 1))
+            z, offsets = _whole(minus_m.astype(np.float32), d.astype(np.float32))
+            num_blocks = d.shape[1]
+            more_q, more_z, more_d = _quantized(np.pad(offsets, ((0, 0), (0, -num_blocks % BLOCK))))
+            q = np.concatenate([_q(product).data.reshape(*d.shape[:2], BLOCK // 2), more_q], axis=1)
+            z, d = np.concatenate([z, more_z], axis=1), np.concatenate([d, more_d], axis=1)
+            weights = _weights(_constant(q), ops.convert(_constant(_packed(z), z.shape), "f16"), ops.constant(d))
+            product.input(1).replace_source_output(weights.output(0))
+            product.input(0).replace_source_output(_with_sums(product.input_value(0), num_blocks).output(0))
+    graph.validate_nodes_and_infer_types()
+
+
+def _whole(minus_m: np.ndarray, d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Zero points uint8 [rows, blocks, 1], and what the weights lack with them, [rows, blocks]."""
+    z = np.clip(np.floor(minus_m / d + 0.5), 0, STEPS)
+    return z.astype(np.uint8), (d * z - minus_m)[..., 0]
+
+
+def _quantized(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Float values [rows, columns] in 4 bits, packed, with z and d: each block with the least scale that reaches it."""
+    blocks = values.reshape(len(values), -1, BLOCK)
+    least, most = np.minimum(blocks.min(-1, keepdims=True), 0), np.maximum(blocks.max(-1, keepdims=True), 0)
+    z = np.round(STEPS * -least / np.maximum(most - least, SMALLEST_SCALE))
+    below, above = -least / np.maximum(z, 1), most / np.maximum(STEPS - z, 1)
+    d = np.maximum(np.maximum(below, above), SMALLEST_SCALE).astype(np.float16)
+    q = np.clip(np.round(blocks / d.astype(np.float32)) + z, 0, STEPS)
+    return _packed(q.astype(np.uint8)), z.astype(np.uint8), d
+
+
+def _with_sums(source: ov.Output, num_blocks: int) -> ov.Node:
     """`source` [.., .., columns] with its sums over blocks of 32 appended, and zeros up to a whole block of sums."""
     summing = np.zeros((num_blocks * BLOCK, num_blocks + -num_blocks % BLOCK), np.float32)
     summing[np.arange(len(summing)), np.arange(len(summing)) // BLOCK] = 1
-    sums = ops.matmul(source, ops.constant(summing), False, False, name=name)  # one kernel; ReduceSum and Pad are two
+    sums = ops.matmul(source, ops.constant(summing), False, False)  # one kernel; ReduceSum and Pad are two
     return ops.concat([source, sums], axis=2)
 
 
-def _unpacking(weights: Packed) -> ov.Node:
-    """The subgraph that the compiler takes for packed weights: Convert(Reshape((Convert(q) − Convert(z)) · d))."""
-    rows, blocks, _ = weights.q.shape
-    q, z = (ops.convert(_packed(values), "f16") for values in (weights.q, weights.z[..., None]))
-    scaled = ops.multiply(ops.subtract(q, z), ops.constant(weights.d[..., None]))
+# A product in the graph -----------------------------------------------------------------------------------------------
+
+
+def _products(graph: ov.Model) -> list[ov.Node]:
+    """The products with 4-bit weights in blocks of 32: Convert(Reshape((Convert(q) − z) · d))."""
+    return [node for node in graph.get_ordered_ops() if node.get_type_name() == "MatMul" and _has_blocks(node)]
+
+
+def _has_blocks(product: ov.Node) -> bool:
+    node = product.input_value(1).get_node()
+    for expected in ("Convert", "Reshape", "Multiply", "Subtract", "Convert"):
+        if node.get_type_name() != expected:
+            return False
+        node = node.input_value(0).get_node()
+    return node.get_output_element_type(0) == ov.Type.u4 and list(node.get_output_shape(0))[2:] == [BLOCK]
+
+
+def _difference(product: ov.Node) -> ov.Node:
+    """Convert(q) − z."""
+    scaled = product.input_value(1).get_node().input_value(0).get_node().input_value(0).get_node()
+    return scaled.input_value(0).get_node()
+
+
+def _q(product: ov.Node) -> ov.Node:
+    return _difference(product).input_value(0).get_node().input_value(0).get_node()
+
+
+def _zero(product: ov.Node) -> ov.Node:
+    return _difference(product).input_value(1).get_node()
+
+
+def _weights(q: ov.Node, zero: ov.Node, d: ov.Node) -> ov.Node:
+    """The subgraph that the compiler takes for packed weights."""
+    rows, blocks, _ = q.get_output_shape(0)
+    scaled = ops.multiply(ops.subtract(ops.convert(q, "f16"), zero), d)
     return ops.convert(ops.reshape(scaled, np.array([rows, blocks * BLOCK]), False), "f32")
+
+
+def _packed(values: np.ndarray) -> np.ndarray:
+    """4-bit values in order, two in a byte; an odd number fills half of the last."""
+    flat = values.reshape(-1)
+    nibbles = flat[0::2].copy()
+    nibbles[: len(flat) // 2] |= flat[1::2] << 4
+    return nibbles.reshape(*values.shape[:-1], -1) if values.shape[-1] % 2 == 0 else nibbles
+
+
+def _constant(nibbles: np.ndarray, shape: tuple[int, ...] | None = None) -> ov.Node:
+    """Packed 4-bit values as a constant; of `shape`, or as `nibbles` with twice as many in the last dimension."""
+    tensor = ov.Tensor(ov.Type.u4, ov.Shape(shape or (*nibbles.shape[:-1], nibbles.shape[-1] * 2)))
+    tensor.data[:] = nibbles.reshape(-1)  # of its own memory: one made of an array does not hold it
+    return ov.op.Constant(tensor)

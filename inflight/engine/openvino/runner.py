@@ -40,13 +40,12 @@ class OpenVINOModel:
 
     def __init__(self, info: EngineInfo, profiled: bool = False):
         self.info = info
-        quant_algo = self.info.pretrained_config["quantization"]["quant_algo"]
         try:
-            graph = steps.read(self.info.folder)
+            graph = steps.read(info.folder)
             steps.with_pages(graph)
             steps.keep_last_tokens(graph)
             self._graph = graph if profiled else None
-            self._compiled = steps.compiled(graph, self.info.build_config, quant_algo, profiled)
+            self._compiled = steps.compiled(graph, info.build_config, info.quant_algo, profiled)
         except RuntimeError as error:
             raise cannot_be_loaded(info, error) from error
         self._request = self._compiled.create_infer_request()

@@ -2,7 +2,7 @@
 
     graph = to_graph(checkpoint.path, folder)       # every operation of the model, and its weights, on disk
     slow_down(graph, source)                        # rotations, as Llama 3.1 and later have them
-    make_exact(graph, source)                       # four_bits: what the reader rounds away in 4-bit weights
+    make_exact(graph, source)                       # four_bits: the zero points that the reader rounds
     save(graph, folder)                             # so far when an engine is built
     with_pages(graph)                               # from here on when it is loaded
     keep_last_tokens(graph)
@@ -29,10 +29,11 @@ from openvino._offline_transformations import paged_attention_transformation
 from inflight.checkpoint import GgufFile
 from inflight.engine.config import BuildConfig
 from inflight.engine.folder import MODEL_FILE, WEIGHTS_FILE
+from inflight.engine.openvino.four_bits import in_whole_numbers
 from inflight.errors import CourseError
 
-# With quant_algo W…A8, activations are rounded to 8 bits in groups of this many values before a product. Half a block
-# of weights: with 32 the most likely token is another in 4 of 100 places, with 16 in 3, for some 5 % more time.
+# With W4A8, activations are rounded to 8 bits in groups of this many values before a product. Half a block of weights:
+# with 32 the most likely token is another in 4 of 100 places, with 16 in 3, for some 5 % more time.
 A8_GROUP = 16
 OPENVINO_TYPE = {"float32": "f32", "bfloat16": "bf16", "INT8": "u8"}
 
@@ -170,15 +171,19 @@ def compiled(graph: ov.Model, config: BuildConfig, quant_algo: str | None, profi
     config : BuildConfig
         As it is `on` the tier cpu.
     quant_algo : str, optional
-        As "W4A8": whether products round their input to 8 bits.
+        As "W4A8": whether products round their input to 8 bits, for which `graph` is changed; `EngineInfo.quant_algo`
+        is the one for this CPU.
     profiled : bool
         Have the runtime take the time of each of its kernels.
     """
+    rounds = quant_algo == "W4A8"
+    if rounds:
+        in_whole_numbers(graph)
     properties = {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": OPENVINO_TYPE[config.dtype],
         "KV_CACHE_PRECISION": OPENVINO_TYPE[config.kv_cache_quant_algo or config.dtype],
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": A8_GROUP if (quant_algo or "").endswith("A8") else 0,
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": A8_GROUP if rounds else 0,
         "PERF_COUNT": profiled,
     }
     return ov.Core().compile_model(graph, "CPU", properties)

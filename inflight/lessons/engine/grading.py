@@ -409,7 +409,7 @@ def _keeps_its_words(folder: object, choose: random.Random) -> Finding:
         return Measured("requests in one iteration of your engine", most, at_least=PROMPTS, nothing=1,
                         advice="Who never has company is not changed by it: leave max_batch_size larger.")  # fmt: skip
     changed = sum(_changed(one, other) for one, other in zip(alone, together))
-    quant_algo = info.pretrained_config["quantization"]["quant_algo"]
+    quant_algo = info.quant_algo
     why = f"Its quant_algo is {quant_algo}: activations are rounded to 8 bits. Build one with W4A16."
     advice = why if (quant_algo or "").endswith("A8") else "Its words depend on who is beside them."
     return Measured(f"of {PROMPTS * WORDS} words, those that company made another, or more or less likely", changed,

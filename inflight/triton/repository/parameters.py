@@ -98,7 +98,12 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
             made_by=_MAKES_BASELINE,
             required=True,
         ),
-        "dtype": Parameter("choice", "bfloat16", "Precision of weights and arithmetic.", ("bfloat16", "float32")),
+        "dtype": Parameter(
+            "choice",
+            "auto",
+            "Precision of weights and arithmetic; auto: the faster one here.",
+            ("auto", "bfloat16", "float32"),
+        ),
         **_CHAT_TEMPLATE,
         "exclude_input_in_output": _EXCLUDE_INPUT,
     },

@@ -1,32 +1,60 @@
-"""The products of a graph after `four_bits.make_exact`, beside what the checkpoint says."""
+"""The products of an engine's graph beside what the checkpoint says, in both forms that a processor may compute."""
+
+import dataclasses
 
 import gguf
 import numpy as np
 import openvino as ov
 import pytest
+import torch
 
+from inflight import processor
+from inflight.checkpoint import as_huggingface
 from inflight.checkpoint.sources import fetch
 from inflight.checkpoint.weights import GgufFile
 from inflight.engine import builder as engine
-from inflight.engine.folder import MODEL_FILE, WEIGHTS_FILE
-from inflight.engine.openvino import four_bits
-from tests.engines import SMALL_BUILD, SMALL_LAYERS, write_quantized
+from inflight.engine.config import Chunk
+from inflight.engine.folder import WEIGHTS_FILE, read
+from inflight.engine.model import load
+from inflight.engine.openvino import four_bits, steps
+from inflight.processor import Processor
+from tests.engines import SMALL_BUILD, SMALL_LAYERS, build_small, write_quantized
 
 PRODUCTS = 7 * SMALL_LAYERS
-# What is left, over the largest scale of a row: offsets c lie within half a scale of 0 and share 15 steps with the 31
-# beside them, so half of a fifteenth, and a fifth more where zero must be one of the steps. A zero point alone leaves
-# half a scale.
+# Errors of a weight over the largest scale of its row. The file's numbers: a 16-bit float's rounding of up to 16 steps.
+EXACT = 16 * 2.0**-11
+# In whole numbers: offsets c lie within half a scale of 0 and share 15 steps with the 31 beside them, so half of a
+# fifteenth, and a fifth more where zero must be one of the steps. A zero point alone leaves half a scale.
 LEFT = 0.5 / 15 * 1.2
+SEED = 12
 
 
-def weights_of(product: ov.Node, num_blocks: int) -> np.ndarray:
+@pytest.fixture(scope="module")
+def stored_file(small_checkpoint, tmp_path_factory):
+    """The small model in Q4_1."""
+    return write_quantized(small_checkpoint.path, tmp_path_factory.mktemp("stored") / "stored.gguf", "Q4_1")
+
+
+def weights_of(product: ov.Node) -> np.ndarray:
     """What a product multiplies its input with, from the graph's own constants; float32 [rows, columns]."""
-    packed = four_bits._weights(product)
-    values = (packed.q.astype(np.float32) - packed.z[..., None]) * packed.d.astype(np.float32)[..., None]
-    offsets = values[:, num_blocks:].reshape(len(values), -1)[:, :num_blocks]
-    if offsets.size:
-        values = values[:, :num_blocks] + offsets[..., None]
-    return values.reshape(len(values), -1)
+    nibbles, zero = four_bits._q(product), four_bits._zero(product)
+    rows, blocks, _ = nibbles.get_output_shape(0)
+    q = unpacked(nibbles.data, (rows, blocks, 32))
+    scaled = product.input_value(1).get_node().input_value(0).get_node().input_value(0).get_node()
+    d = scaled.input_value(1).get_node().data.astype(np.float32)
+    if zero.get_type_name() == "Divide":
+        z = zero.input_value(0).get_node().data.astype(np.float32) / d
+        return (d * (q - z)).reshape(rows, -1)
+    z = unpacked(zero.input_value(0).get_node().data, (rows, blocks, 1))
+    values, own = d * (q - z), {19: 18, 50: 48}.get(blocks, blocks)
+    if own != blocks:
+        values = values[:, :own] + values[:, own:].reshape(rows, -1)[:, :own, None]
+    return values.reshape(rows, -1)
+
+
+def unpacked(nibbles: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    flat = np.stack([nibbles.reshape(-1) & 15, nibbles.reshape(-1) >> 4], axis=-1).reshape(-1)
+    return flat[: np.prod(shape)].reshape(shape).astype(np.float32)
 
 
 def stored(source: GgufFile, kind: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -45,82 +73,103 @@ def stored(source: GgufFile, kind: str) -> dict[str, tuple[np.ndarray, np.ndarra
     return found
 
 
-def products_by_rows(folder) -> list[ov.Node]:
-    return four_bits._products(ov.Core().read_model(folder / MODEL_FILE))
-
-
+@pytest.mark.parametrize("whole", [False, True], ids=["as it stands", "in whole numbers"])
 @pytest.mark.parametrize("kind", ["Q4_1", "Q4_0", "mixed"])
-def test_the_graph_says_what_the_checkpoint_says(small_checkpoint, tmp_path, kind):
+def test_the_graph_says_what_the_checkpoint_says(small_checkpoint, tmp_path, kind, whole):
     """Among them products of 18 blocks and of 48: neither is a multiple of the 32 offsets that share a scale."""
     file = write_quantized(small_checkpoint.path, tmp_path / "stored.gguf", kind)
-    folder = engine.build(fetch(str(file)), SMALL_BUILD, tmp_path / "engine")
+    graph = steps.read(engine.build(fetch(str(file)), SMALL_BUILD, tmp_path / "engine"))
+    if whole:
+        four_bits.in_whole_numbers(graph)
     source = GgufFile(file)
-    wanted = [(name, *pair, LEFT) for name, pair in stored(source, "Q4_1").items()]
-    wanted += [(name, *pair, 0.002) for name, pair in stored(source, "Q4_0").items()]  # a 16-bit float's rounding
+    wanted = [(name, *pair, LEFT if whole else EXACT) for name, pair in stored(source, "Q4_1").items()]
+    wanted += [(name, *pair, EXACT) for name, pair in stored(source, "Q4_0").items()]
     assert len(wanted) == (PRODUCTS if kind != "mixed" else len(wanted)) > SMALL_LAYERS
-    found: dict[int, list[np.ndarray]] = {}
-    for product in products_by_rows(folder):
-        q = four_bits._weights(product).q
-        blocks = {18: 18, 19: 18, 48: 48, 50: 48}[q.shape[1]]
-        found.setdefault(blocks, []).append(weights_of(product, blocks))
+    found = [weights_of(product) for product in four_bits._products(graph)]
     for name, values, scales, most in wanted:
         errors = [
             np.abs(matrix[begin : begin + len(values)] - values).reshape(*scales.shape, 32).max(-1)
             / scales.max(-1, keepdims=True)
-            for matrix in found[scales.shape[1]]
-            for begin in {0, len(matrix) - len(values), *starts(len(matrix), len(values))}
-            if begin >= 0 and begin + len(values) <= len(matrix)
+            for matrix in found
+            if matrix.shape[1] == values.shape[1]
+            for begin in range(0, len(matrix) - len(values) + 1, 192)  # all sizes are multiples of a KV head's rows
         ]
         assert min(error.max() for error in errors) <= most, name
 
 
-def starts(rows: int, part: int) -> range:
-    """Where a matrix may begin among those that were joined: all sizes are multiples of a KV head's 192 rows."""
-    return range(0, rows - part + 1, 192)
-
-
-def test_products_of_one_input_are_one(small_checkpoint, tmp_path):
+def test_products_of_one_input_are_one(stored_file, tmp_path):
     """Query, key and value; gate and up; the other two have an input of their own."""
-    file = write_quantized(small_checkpoint.path, tmp_path / "stored.gguf", "Q4_1")
-    folder = engine.build(fetch(str(file)), SMALL_BUILD, tmp_path / "engine")
-    rows = sorted(four_bits._weights(product).q.shape[0] for product in products_by_rows(folder))
+    folder = engine.build(fetch(str(stored_file)), SMALL_BUILD, tmp_path / "engine")
+    rows = sorted(weights_of(product).shape[0] for product in four_bits._products(steps.read(folder)))
     assert rows == sorted([576 + 192 + 192, 576, 2 * 1536, 576] * SMALL_LAYERS)
 
 
 def test_a_graph_without_such_weights_is_left_alone(small_checkpoint, tmp_path):
     file = write_quantized(small_checkpoint.path, tmp_path / "stored.gguf", "Q4_0")
-    folder = engine.build(fetch(str(file)), SMALL_BUILD, tmp_path / "engine")
-    graph = ov.Core().read_model(folder / MODEL_FILE)
+    graph = steps.read(engine.build(fetch(str(file)), SMALL_BUILD, tmp_path / "engine"))
     before = len(graph.get_ops())
-    assert four_bits.make_exact(graph, GgufFile(file)) == 0 and len(graph.get_ops()) == before
-    assert {path.name for path in folder.iterdir()} >= {MODEL_FILE, WEIGHTS_FILE}
+    assert four_bits.make_exact(graph, GgufFile(file)) == 0
+    four_bits.in_whole_numbers(graph)
+    assert len(graph.get_ops()) == before
+
+
+# How it is computed is chosen when it is loaded -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_8_bits", [True, False])
+def test_the_processor_chooses_where_the_build_did_not(stored_file, tmp_path, monkeypatch, has_8_bits):
+    monkeypatch.setattr(processor, "here", lambda: pytest.fail("a build asked what this processor is"))
+    config = dataclasses.replace(SMALL_BUILD, quant_algo="auto")
+    folder = engine.build(fetch(str(stored_file)), config, tmp_path / "auto")
+    decided = engine.build(fetch(str(stored_file)), SMALL_BUILD, tmp_path / "decided")
+    assert (folder / WEIGHTS_FILE).read_bytes() == (decided / WEIGHTS_FILE).read_bytes()
+    monkeypatch.setattr(processor, "here", lambda: Processor(has_bfloat16=False, has_8_bits=has_8_bits))
+    assert read(folder).quant_algo == ("W4A8" if has_8_bits else "W4A16") and "8-bit" in read(folder).precision
+    assert read(decided).quant_algo == "W4A16" and "as it was built" in read(decided).precision
+    has_sums, has_none = (steps.fused(load(one)._compiled)["FullyConnected"] for one in (folder, decided))
+    assert (has_sums > has_none) == has_8_bits
+
+
+@pytest.mark.parametrize(("quant_algo", "most"), [("W4A16", 0.005), ("W4A8", 0.05)])
+def test_both_forms_give_the_logits_of_the_dequantized_checkpoint(stored_file, tmp_path, quant_algo, most):
+    """The mean error over the spread of the logits."""
+    print(f"seed {SEED}")
+    draw = np.random.default_rng(SEED)
+    prompts = [draw.integers(3, 300, length).tolist() for length in (5, 17, 40)]
+    model = load(build_small(fetch(str(stored_file)), tmp_path / "engine", quant_algo=quant_algo))
+    model.allocate_kv_cache(6)
+    ours = model.forward([Chunk(prompt, 0, [2 * number, 2 * number + 1]) for number, prompt in enumerate(prompts)])
+    reference = as_huggingface.dequantized(stored_file, "float32").eval()
+    with torch.inference_mode():
+        theirs = np.stack([reference(torch.tensor([prompt])).logits[0, -1].numpy() for prompt in prompts])
+    assert np.abs(ours - theirs).mean() / theirs.std() < most
 
 
 @pytest.mark.parametrize("columns", [32, 64, 576, 1056])
-def test_a_product_with_appended_sums_is_the_exact_one(columns):
-    """One product with no other of its input, of a number of blocks that is 1, 2, 18 and 33."""
-    seed = 12
-    print(f"seed {seed}")
-    rng = np.random.default_rng(seed)
+@pytest.mark.parametrize("whole", [False, True], ids=["as it stands", "in whole numbers"])
+def test_a_product_is_the_exact_one(columns, whole):
+    """One product with no other of its input, of 1, 2, 18 and 33 blocks; in one, all weights are the same."""
+    print(f"seed {SEED}")
+    rng = np.random.default_rng(SEED)
     rows, blocks = 5, columns // 32
     q = rng.integers(0, 16, (rows, blocks, 32)).astype(np.uint8)
-    z = rng.integers(4, 12, (rows, blocks)).astype(np.uint8)
-    d = rng.uniform(0.01, 0.02, (rows, blocks)).astype(np.float16)
-    smallest = (-d.astype(np.float32) * (z + rng.uniform(-0.5, 0.5, z.shape))).astype(np.float32)
+    d = rng.uniform(0.01, 0.02, (rows, blocks, 1)).astype(np.float16)
+    m = (-d * rng.uniform(4, 12, d.shape)).astype(np.float16)
+    d[0, 0] = 0
+    d[1, -1] = m[1, -1] = 0
     source = ov.opset13.parameter([-1, -1, columns], np.float32)
-    product = ov.opset13.matmul(source, four_bits._unpacking(four_bits.Packed(q, z, d)), False, True)
+    matrix = four_bits._with_scales(four_bits.Blocks(four_bits._packed(q), d, m))
+    scale = ov.opset13.constant(matrix.d)
+    zero = ov.opset13.divide(ov.opset13.constant(-matrix.m), scale)
+    product = ov.opset13.matmul(source, four_bits._weights(four_bits._constant(matrix.q), zero, scale), False, True)
     graph = ov.Model([ov.opset13.result(product)], [source])
-    matrix = four_bits._with_offsets(four_bits.Packed(q, z, d), smallest)
-    four_bits._replace((product,), [matrix], blocks)
-    graph.validate_nodes_and_infer_types()
+    if whole:
+        four_bits.in_whole_numbers(graph)
     properties = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
     x = rng.normal(size=(1, 3, columns)).astype(np.float32)
     result = ov.Core().compile_model(graph, "CPU", properties)(x)[0]
-    exact = q * d.astype(np.float32)[..., None] + smallest[..., None]
-    expected = x[0] @ exact.reshape(rows, columns).T
-    sums = (
-        np.abs(x.reshape(3, blocks, 32).sum(-1))
-        @ np.broadcast_to(d.astype(np.float32).max(-1, keepdims=True), d.shape).T
-        * LEFT
-    )
-    assert (np.abs(result[0] - expected) <= sums + 1e-4).all()
+    exact = (d.astype(np.float32) * q + m.astype(np.float32)).reshape(rows, columns)
+    of_scale = np.broadcast_to(d.astype(np.float32).max(1), (rows, blocks)).T
+    left = np.abs(x.reshape(3, blocks, 32).sum(-1)) @ of_scale * LEFT if whole else 0
+    rounding = np.abs(x[0]) @ np.repeat(np.abs(m.astype(np.float32)), 32, 1).reshape(rows, columns).T * 2.0**-11
+    assert (np.abs(result[0] - x[0] @ exact.T) <= left + rounding + 1e-4).all()

@@ -68,6 +68,7 @@ class TritonPythonModel:
         }
         # A scheduler of a learner's that hangs ends this process; its traceback goes into the server's log.
         self.executor = Executor.load(self.parameters["gpt_model_path"], ExecutorConfig(**settings), STDERR)
+        pb_utils.Logger.log_info(f"The engine computes {self.executor.model.info.precision}.")
         self.metrics = python_model.EngineMetrics(args, self.executor)
         self.running = {}  # executor's id of a prompt -> Running
         self.lock = threading.Lock()
