@@ -493,8 +493,8 @@ stopped
 # </details>
 #
 # By hand, leaving the loop saved nothing: the connection is closed in good order, which means that `tritonclient` waits for
-# the rest, and the engine computes it for nobody. `Client` cancels the stream, and the engine computed what you read,
-# plus the few tokens that were already under way. The request's slot is free at once.
+# the rest, and the engine computes it for nobody. `Client` cancels the stream, and the engine computed what you read, and
+# at most a few tokens more. The request's slot is free at once.
 #
 # How does the engine hear of it? There are two ways:
 #
