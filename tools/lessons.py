@@ -17,7 +17,6 @@ What `%%writefile` writes may stand in the script as comments: a `config.pbtxt` 
 What a lesson is called, asks and takes is written in from `lessons/syllabus.toml`: `tools.titles`.
 """
 
-import ast
 import copy
 import hashlib
 import itertools
@@ -28,14 +27,12 @@ from pathlib import Path
 
 import jupytext
 import nbformat
-from IPython.core.inputtransformer2 import TransformerManager
 from nbformat import NotebookNode
 
 from inflight.errors import CourseError
 from inflight.notebook import sections
 from inflight.notebook.execution import WIDGET_MIME, execute, select
 from inflight.notebook.progress import is_progress
-from inflight.notebook.workspace import with_blanks
 from tools import homes, instructor, pictures, titles
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -224,23 +221,11 @@ def _problems(path: Path, folder: Path, kind: str) -> Iterator[str]:
     yield from _lab_problems(notebook, folder) if kind == "labs" else _execution_problems(notebook)
     if kind == "notebooks":
         yield from sections.unmet(expected, folder.name[:2])
-        yield from _blank_problems(expected)
     prose = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     prose = re.sub(r"^(```|~~~).*?^\1|`[^`\n]*`", "", prose, flags=re.M | re.S)
     for link in sorted(set(re.findall(r"(?:\]\(|(?:href|src)=[\"'])([^)#\s\"']+)", prose))):
         if not re.match(r"[a-z]+:", link) and not (path.parent / link).exists():
             yield f"the link to {link} leads nowhere"
-
-
-def _blank_problems(lecture: NotebookNode) -> Iterator[str]:
-    """Blanks that leave no Python: a line that others are indented under, or that goes on in the next one."""
-    for cell in _code(lecture):
-        if cell.source.startswith("%%"):
-            continue
-        try:
-            ast.parse(TransformerManager().transform_cell(with_blanks(cell.source)))
-        except SyntaxError as error:
-            yield f"the blank in the cell that begins with {cell.source.splitlines()[0]!r} leaves no Python: {error}"
 
 
 def _sources(notebook: NotebookNode) -> list[tuple]:

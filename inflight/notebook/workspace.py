@@ -3,9 +3,8 @@
     prepared = prepare(home())
     prepared.made, prepared.before        # what was copied now; copies of yours that now stand beside a newer one
 
-Lectures come without outputs, so that nothing gives a measurement away, and the line below each comment `# your line`
-is `...`: the reader writes it. A copy in which nothing was written follows the course; one that was changed is kept
-beside the new one. Solutions and assets are the course's own, for reading.
+Lectures come without outputs, so that nothing gives a measurement away. A copy in which nothing was written follows the
+course; one that was changed is kept beside the new one. Solutions and assets are the course's own, for reading.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +31,6 @@ nbformat = lazy_loader.load("nbformat")  # one to two seconds, and a notebook ne
 COPIED = ("notebooks", "labs")  # a learner's
 SHOWN = ("solutions", "assets")  # the course's
 VERSIONS = ".versions.json"  # what each copy was made from
-BLANK = re.compile(r"^([ \t]*# your line.*\n[ \t]*(?:\w+(?:\[[^\]\n]+\])? = )?).*", re.M)  # kept: what is assigned to
 MINE = "mine"  # what a learner has written in the labs
 TRANSPORT = "--KernelManager.transport"
 MOST_RUNTIME_DIR = 50  # characters: a kernel's sockets in it have 50 more, and Linux takes 107 in all
@@ -181,11 +178,6 @@ def _copy(sources: dict[str, Path], folder: Path, fresh: str | None) -> Prepared
     return prepared
 
 
-def with_blanks(source: str) -> str:
-    """The source of a cell as the learner gets it: the line below each `# your line` is `...`, or is `name = ...`."""
-    return BLANK.sub(r"\1...", source)
-
-
 def _version(notebook: NotebookNode) -> str:
     return hashlib.sha256(json.dumps([cell.source for cell in notebook.cells]).encode()).hexdigest()
 
@@ -202,7 +194,7 @@ def _versions(folder: Path) -> dict[str, str]:
 def _without_outputs(notebook: NotebookNode) -> NotebookNode:
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cell.outputs, cell.execution_count, cell.source = [], None, with_blanks(cell.source)
+            cell.outputs, cell.execution_count = [], None
     return notebook
 
 

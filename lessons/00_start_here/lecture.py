@@ -18,8 +18,10 @@
 # late.
 #
 # **To begin in the middle,** for example after a break, select the cell where you want to go on and choose *Run → Run All
-# Above Selected Cell*. In later lessons a few lines are yours: they read `...`, under a comment `# your line`, and the
-# answer is folded below the cell. Fill these in first, because the run stops at a line that is still blank.
+# Above Selected Cell*.
+#
+# **In later lessons a few lines are yours,** under a comment `# your line:`. Delete the line, write it yourself, and
+# compare it with the one folded below the cell.
 #
 # {navigation}
 
@@ -173,14 +175,16 @@ playground
 # ## Elsewhere
 #
 # The course keeps the names, tensors and connections of TensorRT-LLM's four Triton models; only the engine inside
-# `tensorrt_llm` is another. NVIDIA removed that engine backend in July 2026; the last containers that have it are the
-# third column. Today TensorRT-LLM and vLLM load a Hugging Face folder and serve it with one command.
+# `tensorrt_llm` is another, OpenVINO on the CPU. NVIDIA removed its own in July 2026, and the second row is for the last
+# containers that have it. Today TensorRT-LLM and vLLM load a Hugging Face folder with PyTorch, and serve it with one
+# command.
 #
-# | | here | TensorRT-LLM with engines | TensorRT-LLM today | vLLM |
-# |---|---|---|---|---|
-# | the engine | OpenVINO, on the CPU | `trtllm-build`, on a GPU | PyTorch, on a GPU | PyTorch, on a GPU |
-# | start | `Server(repo).start()` | `launch_triton_server.py` | `trtllm-serve MODEL` | `vllm serve MODEL` |
-# | ask by HTTP | `…/ensemble/generate_stream` | the same | `/v1/completions` | `/v1/completions` |
+# | | start | ask by HTTP |
+# |---|---|---|
+# | here | `Server(repo).start()` | `…/ensemble/generate_stream` |
+# | TensorRT-LLM with engines | `launch_triton_server.py` | `…/ensemble/generate_stream` |
+# | TensorRT-LLM today | `trtllm-serve MODEL` | `/v1/completions` |
+# | vLLM | `vllm serve MODEL` | `/v1/completions` |
 #
 # [The page for a lab GPU](../assets/lab-gpu/README.md) has the commands, and says which of them were tried.
 

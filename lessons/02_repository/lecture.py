@@ -8,7 +8,8 @@
 # - **repair** a repository that does not load.
 #
 # You need a little Python, and the engine of lesson 01; it is built here if it is not there yet. The
-# [glossary](00_start_here.ipynb#Glossary) explains terms that are new to you.
+# [glossary](00_start_here.ipynb#Glossary) explains terms that are new to you. Lines under `# your line:` are for you:
+# delete the line, write it yourself, and compare it with the one folded below.
 #
 # {navigation}
 
@@ -371,7 +372,7 @@ print(f"{answer.text!r} after {answer.latency_s * 1000:.0f} ms")
 assert all(row.state == "READY" for row in server.models())
 
 # %% [markdown]
-# How many inputs has the ensemble of an LLM? Read its config. `required` is your line: the names of the inputs that a
+# How many inputs does the ensemble of an LLM have? Read its config. `required` is your line: the names of the inputs that a
 # client must send. An input's `optional` is True or False.
 
 # %%
@@ -496,16 +497,17 @@ assert all(row.state == "READY" for row in server.models())
 #
 # ## Elsewhere
 #
-# | | here, and TensorRT-LLM with engines | TensorRT-LLM since July 2026 | vLLM in Triton |
-# |---|---|---|---|
-# | models | four: three and an ensemble | one Python model, `llmapi` | one, `backend: "vllm"` |
-# | who tokenizes | `preprocessing` | `llmapi` | vLLM |
-# | the engine's options | `parameters` in `config.pbtxt` | `model.yaml` | `1/model.json` |
-# | most requests that run at once | `max_batch_size` of the engine | `max_batch_size` | `max_num_seqs` |
-# | memory for the KV cache | `kv_cache_free_gpu_mem_fraction` | `free_gpu_memory_fraction` | `gpu_memory_utilization` |
+# | | TensorRT-LLM with engines, as here | vLLM in Triton |
+# |---|---|---|
+# | models | four: three and an ensemble | one, `backend: "vllm"` |
+# | tokenizes | `preprocessing` | vLLM |
+# | options | `parameters` in `config.pbtxt` | `1/model.json` |
+# | most requests that run at once | `max_batch_size` of the engine | `max_num_seqs` |
+# | memory for the KV cache | `kv_cache_free_gpu_mem_fraction` | `gpu_memory_utilization` |
 #
-# The last two rows differ in detail. TensorRT-LLM's fraction is of the memory that is free once the weights are loaded;
-# vLLM's is of all the GPU's memory, weights included. With engines, take the templates from the release that you serve,
+# The last row differs in detail: TensorRT-LLM's fraction is of the memory that is free once the weights are loaded; vLLM's
+# is of all the GPU's memory, weights included. Since July 2026 TensorRT-LLM is one Python model in Triton, `llmapi`, with
+# its options in `model.yaml`. With engines, take the templates from the release that you serve,
 # and from no other place: they change with every release. [The page for a lab GPU](../assets/lab-gpu/README.md) has the
 # commands. Triton's own pages:
 # [model repository](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/model_repository.html),

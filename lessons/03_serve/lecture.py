@@ -8,8 +8,8 @@
 # - **end** an answer early, and show how much computing that saves.
 #
 # You need lessons 00 and 02: what a token, an ensemble and a `config.pbtxt` are. Engine, repository and server are made
-# here. To begin in the middle, click a cell and choose *Run All Above Selected Cell* in the menu *Run*. Where a cell of your
-# copy says `...` below `# your line`, write the line; the answer is folded below the cell.
+# here. To begin in the middle, click a cell and choose *Run All Above Selected Cell* in the menu *Run*. A line under
+# `# your line:` is for you: delete it, write it yourself, and compare with what is folded below.
 #
 # {navigation}
 
