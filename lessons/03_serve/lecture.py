@@ -611,17 +611,17 @@ playground
 # ## Elsewhere
 #
 # Names and tensors here are those of TensorRT-LLM's engine backend, which was removed in July 2026: your client fits the
-# containers up to then. Today's Triton container serves a model called `llmapi`, without an ensemble. vLLM's server speaks
-# OpenAI's protocol. [How to start each](../assets/lab-gpu/README.md).
+# containers up to then. Today's Triton container serves a model called `llmapi`, without an ensemble and with other names,
+# such as `sampling_param_max_tokens` for `max_tokens`. vLLM's server speaks OpenAI's protocol.
+# [How to start each](../assets/lab-gpu/README.md).
 #
-# | | Here | TensorRT-LLM, `llmapi` | vLLM |
+# | | Here | `llmapi` | vLLM |
 # |---|---|---|---|
 # | Ready? | `/v2/health/ready` | the same | `/health` |
-# | Whole answer | `generate` of `ensemble` | `generate` of `tensorrt_llm` | `/v1/completions` |
-# | Streamed | `decoupled: true` and a stream | `decoupled: true`, `generate_stream` | `"stream": true` |
-# | Length | `max_tokens` | `sampling_param_max_tokens` | `max_tokens` |
-# | Stop early | cancel, or `stop` with the same id | `stop` with the same id, or cancel | close the connection |
-# | Who waits | `nv_trt_llm_request_metrics` | at the client: sent, not answered | `vllm:num_requests_waiting` |
+# | Whole | `generate` | `generate` | `/v1/completions` |
+# | Streamed | decoupled, on a stream | `generate_stream` | `"stream": true` |
+# | Stop early | cancel, or `stop` | the same | close the connection |
+# | Who waits | gauge `waiting` | count at the client | `num_requests_waiting` |
 #
 # ## What breaks
 #
