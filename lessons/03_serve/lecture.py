@@ -613,7 +613,7 @@ playground
 # Names and tensors here are those of TensorRT-LLM's engine backend, which was removed in July 2026: your client fits the
 # containers up to then. Today's Triton container serves a model called `llmapi`, without an ensemble and with other names,
 # such as `sampling_param_max_tokens` for `max_tokens`. vLLM's server speaks OpenAI's protocol.
-# [How to start each](../assets/lab-gpu/README.md).
+# [How to start the first two on a GPU](../assets/lab-gpu/README.md).
 #
 # | | Here | `llmapi` | vLLM |
 # |---|---|---|---|
