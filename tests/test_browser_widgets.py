@@ -57,7 +57,7 @@ WIDGETS = {
     "options": "from inflight.lessons import engine\nengine.BuildOptions(sizing, 4e9)",
     "editor": "widgets.ConfigEditor(server, 'tensorrt_llm')",
     "playground": "widgets.Playground(server)",
-    "batching": "batching.board(server, engine_dir, engine_log)",
+    "batching": "batching.board(server, {'mild': guests, 'equal': guests}, 8, engine_log)",
     "policies": "kv_cache.board(server, guests, engine_log)",
     "batchers": "batchers.board(server, batch_log)",
     "race": "iterative_gpt2.board(server)",

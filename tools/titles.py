@@ -9,6 +9,7 @@ In a markdown cell of a lesson's script these stand for it:
                     solution and the next lecture
     {next}          a link to the lecture after it
     {lab}           where a lecture's lab is
+    {map}           a table of all lessons, in a lecture
     {counterpart}   a link from a lab to its solution, and from a solution to its lab
 """
 
@@ -18,7 +19,7 @@ from pathlib import Path
 from inflight.errors import CourseError
 from inflight.notebook import syllabus
 
-FIELD = re.compile(r"\{(heading|minutes|question|navigation|next|lab|counterpart)\}")
+FIELD = re.compile(r"\{(heading|minutes|question|navigation|next|lab|map|counterpart)\}")
 # A tab shows a notebook's name without its folder: lecture, lab and solution of a lesson are told apart by it.
 SUFFIX = {"notebooks": "", "labs": "_lab", "solutions": "_solution"}
 TABLE = re.compile(r"(<!-- written by `make notebooks`[^\n]*-->\n).*?(<!-- end of what is written -->)", re.S)
@@ -50,6 +51,7 @@ def fields(folder: Path, kind: str) -> dict[str, str]:
     if after:
         values["next"] = f"[{after[0].heading}]({lectures}{after[0].name}.ipynb)"
     if kind == "notebooks":
+        values["map"] = _table(folder.parent.parent, "", "../labs/")
         back = [f"[← {other.heading}]({other.name}.ipynb)" for other in before]
         back += [f"[Lab {lesson.number}]({lab})"] if (folder / "lab.py").exists() else []
     else:
@@ -70,11 +72,16 @@ def filled(text: str, values: dict[str, str]) -> str:
 
 def readme(root: Path) -> str:
     """The text that README.md should have: its own, with the table of the lessons written anew."""
+    table = _table(root, "notebooks/", "labs/") + "\n\n"
+    return TABLE.sub(lambda match: match[1] + table + match[2], (root / "README.md").read_text(encoding="utf-8"))
+
+
+def _table(root: Path, lectures: str, labs: str) -> str:
+    """All lessons in the clone `root` as a table in Markdown, with links that begin as given."""
     rows = ["| | lesson | question | minutes |", "|---|---|---|---|"]
     for lesson in syllabus.read(root):
         has_lab = (root / "lessons" / lesson.name / "lab.py").exists()
-        lab = f" · [lab](labs/{file_name('labs', lesson.name)})" if has_lab else ""
-        title = f"[{lesson.title}](notebooks/{lesson.name}.ipynb){lab}"
+        lab = f" · [lab]({labs}{file_name('labs', lesson.name)})" if has_lab else ""
+        title = f"[{lesson.title}]({lectures}{lesson.name}.ipynb){lab}"
         rows.append(f"| {lesson.number} | {title} | {lesson.question} | {lesson.minutes} |")
-    table = "\n".join(rows) + "\n\n"
-    return TABLE.sub(lambda match: match[1] + table + match[2], (root / "README.md").read_text(encoding="utf-8"))
+    return "\n".join(rows)

@@ -67,8 +67,8 @@ class BuildConfig:
 
     max_batch_size: int = setting(8, "Most sequences in one iteration.", low=1)
     max_input_len: int = setting(1024, "Most tokens of a prompt.", low=1)
-    max_seq_len: int = setting(2048, "Most tokens of a prompt with its answer.", low=1)
-    max_num_tokens: int = setting(2048, "Most tokens computed in one iteration, of all sequences.", low=1)
+    max_seq_len: int = setting(2048, "Most tokens of prompt and answer.", low=1)
+    max_num_tokens: int = setting(2048, "Most tokens computed in one iteration.", low=1)
     max_beam_width: int = setting(1, "1: this engine has no beam search.")
     kv_cache_type: str = setting("paged", "paged: this engine has no other.")
     tokens_per_block: int = setting(TOKENS_PER_BLOCK, "Tokens of a KV cache block: 32; on a GPU also 64, 128 or 256.")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-
-import pandas as pd
 
 from inflight.errors import CourseError
 from inflight.paths import COURSE
@@ -49,12 +47,3 @@ def read(course: Path = COURSE) -> list[Lesson]:
         raise CourseError(
             f"{path} cannot be read as the course's syllabus ({error}); mend it, or get it anew."
         ) from error
-
-
-def table() -> pd.DataFrame:
-    """One row a lesson, with `number` and `link`: the notebook's name, blank while the lesson is planned."""
-    lessons = read()
-    rows = pd.DataFrame([asdict(lesson) for lesson in lessons]).drop(columns=["name", "planned"])
-    rows.insert(0, "number", [lesson.number for lesson in lessons])
-    rows["link"] = ["" if lesson.planned else f"{lesson.name}.ipynb" for lesson in lessons]
-    return rows

@@ -1,99 +1,65 @@
 # %% [markdown]
 # # {heading}
 #
-# {minutes} min. Afterwards you will be able to
+# About {minutes} minutes (an estimate). Afterwards you will be able to
 #
 # - **ask** a language model that runs in a real Triton server on this machine;
 # - **follow** one request from Enter to the first word, and say where its time goes;
 # - **find** your way: the lessons, the check of your machine, help, and how to start over.
 #
-# You need nothing but this notebook: no GPU, no container, no account. Work in your own copy, which lies in `work/`: `make
-# lab` or `inflight lab` made it, and opens JupyterLab there. What you write in it stays yours: where an update of the course
-# brings a newer lesson, yours is kept beside it.
+# You need some Python and nothing else: no GPU, no container, no account. [Six questions](#What-you-should-know) further
+# down tell you whether you know enough to begin.
 #
-# **Run a section at a time.** Shift+Enter runs a cell and goes to the next; read what it shows before you go on. *Run All
-# Cells* runs everything at once: the measurements are made before you have predicted anything, and a prediction made after
-# them counts as late. Use it when you come back to a lesson that you have done. If a kernel has died, begin at any section:
-# its first cell runs what it needs of the earlier ones (`catch_up`).
+# Work in your own copy, in the folder `work/`: `make lab` or `inflight lab` makes it, and opens JupyterLab there. What
+# you write stays yours. If an update of the course brings a newer lesson, your version is kept beside it.
+#
+# **Run one cell at a time.** Shift+Enter runs a cell and goes to the next; read what it shows before you go on. Each lesson
+# asks you for a prediction before it measures. *Run All Cells* would measure first, and your prediction would count as
+# late.
+#
+# **To begin in the middle,** for example after a break, select the cell where you want to go on and choose *Run → Run All
+# Above Selected Cell*.
+#
+# **In later lessons a few lines are yours,** under a comment `# your line:`. Delete the line, write it yourself, and
+# compare it with the one folded below the cell.
 #
 # {navigation}
 
 # %% [markdown]
-# ## What you should know
-#
-# Six questions. If you can answer four of them, you know what the course needs; each answer says where to read on.
-#
-# <details><summary>1. What does <code>[word.upper() for word in words if word]</code> give, and what does <code>**options</code>
-# mean in a call?</summary>
-#
-# A list of the words in capitals, without the blank ones. And: the entries of a dict, each as an argument of its name. The first
-# nine chapters of <a href="https://docs.python.org/3/tutorial/">Python's tutorial</a> are all the Python that lessons use.
-# </details>
-#
-# <details><summary>2. An array has the shape [8, 1, 128]. How many numbers are in it, and how many does
-# <code>array[0, 0]</code> have?</summary>
-#
-# 1,024, and 128. NumPy's <a href="https://numpy.org/doc/stable/user/absolute_beginners.html">guide for beginners</a> is
-# enough.
-# </details>
-#
-# <details><summary>3. What does <code>table.loc[table["ms"] > 10, "stage"]</code> give, where <code>table</code> is a pandas
-# DataFrame?</summary>
-#
-# The column "stage" of those rows whose "ms" is above 10: <a
-# href="https://pandas.pydata.org/docs/user_guide/10min.html">10 minutes to pandas</a>.
-# </details>
-#
-# <details><summary>4. A program asks a server at <code>127.0.0.1:8000</code>. On which machine does the server run, and what is
-# 8000?</summary>
-#
-# On the same machine: no other is reached by that address. 8000 is the port, one of the many doors of a machine; each server
-# listens at its own. See <a href="https://developer.mozilla.org/en-US/docs/Web/HTTP/Guides/Overview">MDN's overview of HTTP</a>.
-# </details>
-#
-# <details><summary>5. A language model has written "The cat sat on". What does it compute next, and from what?</summary>
-#
-# For each token that it knows, how likely it comes next, from all the tokens so far. One of them is chosen and put behind the
-# others, and the model runs again. You need to know no more than that; lesson 01 takes the model apart.
-# </details>
-#
-# <details><summary>6. Two programs share two CPU cores, and each needs only one. Why may each be slower than alone?</summary>
-#
-# They share more than cores: memory, and the way to it. And a program may have more threads than you see. That is why
-# measurements here are repeated, and compared within one run.
-# </details>
-#
-# You need to know nothing of Triton, TensorRT-LLM, containers or GPUs.
-
-# %% [markdown]
 # ## {question}
 #
-# A colleague shows you a chat window. She types a question and presses Enter; for a moment nothing happens, then words
+# A colleague shows you a chat window. She types a question and presses Enter. For a moment nothing happens, then words
 # appear one by one. "Why that moment," she asks, "and what is the machine doing in it?"
 #
-# To answer her you need a model that is being served. The next cell gets the model (93 MB, once), prepares it, and
-# starts a Triton server with it. The first time this takes a minute, later some seconds. In lessons 01 to 03 you do by
-# hand what these lines do.
+# To answer her, you need a model that is being served. The next cells download the model (93 MB, once), prepare it, and
+# start a Triton server with it. The first time this takes a minute, later some seconds. In lessons 01 to 03 you do the
+# same steps by hand.
 
-# %% tags=["setup"]
+# %%
 import tempfile
 from pathlib import Path
 
-from inflight import engine
-from inflight.checkpoint import fetch
-from inflight.notebook import progress
+import pandas as pd
+from IPython.display import Markdown
+
+from inflight import CourseError, machine
+from inflight.checkpoint import cache_dir, fetch
+from inflight.engine import cached
+from inflight.lessons import start_here as lesson
+from inflight.lessons.start_here import request_path
+from inflight.notebook import charts, progress, record, session, widgets
 from inflight.triton import Client, Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
 
-# %% tags=["setup"]
-with progress.wait("The engine, which the first time is built"):
-    engine_dir = engine.cached(fetch())
+# %%
+with progress.wait("The engine, which is built the first time"):
+    engine_dir = cached(fetch())
 repo = repository.assemble(
     Path(workdir.name) / "repository",
     engine_dir,
-    decoupled_mode=True,
+    decoupled_mode=True,  # so that answers can be streamed
     iteration_log_path=log_path,
 )
 with progress.wait("The server starts and loads its models"):
@@ -106,14 +72,12 @@ assert len(ready) == 4
 # %% [markdown]
 # ## Predict
 #
-# Four parts take turns before the first word is on the screen. Commit yourself to one, before you measure.
+# Four parts take turns before the first word is on the screen. Choose one, before you measure.
 
 # %% tags=["parameters"]
 prediction = None  # papermill may answer
 
-# %% tags=["setup", "nbval-ignore-output"]
-from inflight.notebook import widgets
-
+# %% tags=["nbval-ignore-output"]
 guess = widgets.predict(
     "Which part takes most of the time to the first word?",
     [
@@ -131,28 +95,20 @@ guess
 # ## Ask
 
 # %%
-from inflight.notebook import catch_up
-
-catch_up("00", "Ask")
 answer = client.ask("Name the capital of France.", max_tokens=32)
 print(f"{answer.text}\n\n({answer.latency_s:.2f} s, the first request after the start)")
 assert "Paris" in answer.text
 
 # %% [markdown]
-# That answer was made here, by a model that is small enough for a laptop. It makes more mistakes than the ones you know,
-# but it is served in the same way as a large one.
+# This answer was computed on your machine, by a model that is small enough for a laptop. It makes more mistakes than the
+# models you know, but it is served in the same way as a large one.
 #
 # ## See the path
 #
-# Now the same question once more, streamed, with three clocks running: the client's, Triton's statistics of each
-# model, and the log in which the engine notes every [iteration](#Iteration).
+# Ask the same question once more, streamed, and read three clocks: the client's, Triton's statistics of each model, and
+# the log in which the engine notes every [iteration](#Iteration).
 
-# %% tags=["setup", "nbval-ignore-output"]
-from inflight.lessons.start_here import request_path
-from inflight.lessons import start_here as lesson
-from inflight.notebook import catch_up, charts
-
-catch_up("00", "See the path")
+# %% tags=["nbval-ignore-output"]
 answer, path = request_path.measure(
     server, client, log_path, "Name the capital of France.", max_tokens=32
 )
@@ -161,8 +117,6 @@ assert len(first_word) == 5 and (path["what"] == "token").any()
 charts.table(first_word)
 
 # %% tags=["nbval-ignore-output"]
-from IPython.display import Markdown
-
 summary = lesson.request_map_summary(path, first_word)
 charts.show(lesson.request_map(path), summary)
 Markdown(summary)
@@ -178,20 +132,17 @@ print(
 )
 
 # %% [markdown]
-# ## What it means
+# ## Explain
 #
 # The text goes from model to model. [Preprocessing](#Preprocessing-and-postprocessing) turns it into
-# [tokens](#Token). `tensorrt_llm` runs the model over all of them at once: that is the [prefill](#Prefill), and it
-# gives the first new token. From then on each [iteration](#Iteration) gives one more: that is [decode](#Decode).
-# Postprocessing turns each token into text while the engine is already at the next.
+# [tokens](#Token). `tensorrt_llm` runs the model over all of these tokens at once, which is called the
+# [prefill](#Prefill), and gets the first new token. From then on each [iteration](#Iteration) gives one more token; this
+# part is called [decode](#Decode). Postprocessing turns a token into text while the engine computes the next.
 #
-# So the moment before the first word is mostly prefill, and the pace of the words after it is the length of an
-# iteration. If that is all, two figures should predict when the last word arrives.
+# If that is all, two figures predict when the last word arrives: the time to the first word, and the length of an
+# iteration.
 
 # %%
-from inflight.notebook import catch_up
-
-catch_up("00", "What it means")
 tokens = path[path["what"] == "token"]
 iteration_ms = (tokens["end_ms"] - tokens["start_ms"]).mean()
 predicted = first_word["ms"].sum() + len(tokens) * iteration_ms
@@ -202,55 +153,47 @@ print(
 )
 
 # %% [markdown]
-# The rest is what lies between iterations, and the way of the last word. Two notes on how the picture was measured.
-# Triton says how long preprocessing and postprocessing took, not when they began: their lengths are measured, their
-# places follow from what is next to them. And `tensorrt_llm` answers from a thread of its own, so Triton's figure for
-# it is only the hand-over; its bars come from the engine's log.
+# The prediction leaves out the pauses between iterations, and the way of the last word to the client.
+#
+# How could the picture mislead? Triton says how long preprocessing and postprocessing took, but not when they began. So
+# their lengths are measured, and their places in the picture follow from what comes next to them. `tensorrt_llm` answers
+# from a thread of its own, and Triton counts only the time until the request is handed over; its bars therefore come from
+# the engine's log.
 
 # %% [markdown]
 # ## Turn the knob
 #
-# Ask what you like. Try **Max tokens** 10 and then 300: the time to the first word (TTFT) stays, the rest grows. Then
-# paste a long text as the prompt: now the TTFT grows.
+# Ask what you like. Try **Max tokens** at 10, then at 300. Then paste a long text as the prompt. Which of the two changes
+# the time to the first token (TTFT), and which changes only the rest?
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import catch_up
-
-catch_up("00", "Turn the knob")
 playground = widgets.Playground(server)
 assert playground.frame is None  # nothing is sent before you press Run
 playground
 
 # %% [markdown]
-# ## On the lab GPU
+# ## Elsewhere
 #
-# On a machine with a GPU the same four models have the same names, tensors and connections; the engine inside
-# `tensorrt_llm` is another.
+# The course keeps the names, tensors and connections of TensorRT-LLM's four Triton models; only the engine inside
+# `tensorrt_llm` is another, OpenVINO on the CPU. NVIDIA removed its own in July 2026, and the second row is for the last
+# containers that have it. Today TensorRT-LLM and vLLM load a Hugging Face folder with PyTorch, and serve it with one
+# command.
 #
-# | step | here | with TensorRT-LLM |
+# | | start | ask by HTTP |
 # |---|---|---|
-# | get the server | comes with the course | `nvcr.io/nvidia/tritonserver:25.04-trtllm-python-py3` |
-# | start it | `Server(repo).start()` | `launch_triton_server.py --model_repo /lab/repo` |
-# | engine of `tensorrt_llm` | OpenVINO on the CPU | TensorRT-LLM 0.18 on the GPU |
-# | ask by HTTP | `…/ensemble/generate_stream` | the same |
+# | here | `Server(repo).start()` | `…/ensemble/generate_stream` |
+# | TensorRT-LLM with engines | `launch_triton_server.py` | `…/ensemble/generate_stream` |
+# | TensorRT-LLM today | `trtllm-serve MODEL` | `/v1/completions` |
+# | vLLM | `vllm serve MODEL` | `/v1/completions` |
 #
-# That container is one of the last that have engines: TensorRT-LLM removed them in July 2026 and loads Hugging Face
-# folders since. Whoever prepares a machine begins with [its page](../assets/lab-gpu/README.md): both forms, command by command, and a map
-# of where each thing of this course lives today.
-#
-# What would differ in the picture: prefill and iterations are shorter, so that preprocessing, postprocessing and the
-# way between them take a larger share.
+# [The page for a lab GPU](../assets/lab-gpu/README.md) has the commands, and says which of them were tried.
 
 # %% [markdown]
 # ## What breaks
 #
-# A wrong request is answered with a sentence, and the server goes on.
+# A wrong request is answered with one sentence, and the server goes on.
 
 # %%
-from inflight import CourseError
-from inflight.notebook import catch_up
-
-catch_up("00", "What breaks")
 for wrong in (
     {"text": "   "},
     {"text": "Hello", "max_tokens": 0},
@@ -262,45 +205,79 @@ for wrong in (
         print(f"{wrong}\n  → {error}\n")
 
 # %% [markdown]
-# Read such sentences to the end: they say what happened, where, and what to do next.
+# Read such a sentence to its end: it says what happened, where, and what to do next.
+
+# %% [markdown]
+# ## What you should know
+#
+# Six questions. If you can answer four of them, you know what the course needs; each answer says where to read on. You need
+# to know nothing of Triton, TensorRT-LLM, containers or GPUs.
+#
+# <details><summary>1. What does <code>[word.upper() for word in words if word]</code> give, and what does <code>**options</code>
+# mean in a call?</summary>
+#
+# A list of the words in capitals, without the empty ones. And: the entries of a dict, each as an argument of its name. The first
+# nine chapters of <a href="https://docs.python.org/3/tutorial/">Python's tutorial</a> are all the Python that lessons use.
+# </details>
+#
+# <details><summary>2. An array has the shape [8, 1, 128]. How many numbers are in it, and how many does
+# <code>array[0, 0]</code> have?</summary>
+#
+# 1,024, and 128. NumPy's <a href="https://numpy.org/doc/stable/user/absolute_beginners.html">guide for beginners</a> is
+# enough.
+# </details>
+#
+# <details><summary>3. What does <code>table.loc[table["ms"] > 10, "stage"]</code> give, where <code>table</code> is a pandas
+# DataFrame?</summary>
+#
+# The column "stage" of the rows whose "ms" is above 10: <a
+# href="https://pandas.pydata.org/docs/user_guide/10min.html">10 minutes to pandas</a>.
+# </details>
+#
+# <details><summary>4. A program asks a server at <code>127.0.0.1:8000</code>. On which machine does the server run, and what is
+# 8000?</summary>
+#
+# On the same machine: that address reaches no other. 8000 is the port; each server on a machine listens at its own. See <a
+# href="https://developer.mozilla.org/en-US/docs/Web/HTTP/Guides/Overview">MDN's overview of HTTP</a>.
+# </details>
+#
+# <details><summary>5. A language model has written "The cat sat on". What does it compute next, and from what?</summary>
+#
+# For each token that it knows, how likely that token comes next, given all tokens so far. One is chosen and appended, and
+# the model runs again. You need to know no more than that; lesson 01 takes the model apart.
+# </details>
+#
+# <details><summary>6. Two programs share two CPU cores, and each needs only one. Why may each be slower than alone?</summary>
+#
+# They share more than cores: the memory, its bandwidth and the caches. And a program may have more threads than you see.
+# That is why the lessons repeat measurements, and compare only within one run.
+# </details>
 
 # %% [markdown]
 # ## The map
 #
-# Each lesson asks one question and answers it with measurements and a picture.
-
-# %%
-from inflight.lessons import start_here as lesson
-from inflight.notebook import charts, syllabus
-
-lesson.course_map(syllabus.table())
-
-# %% [markdown]
-# Lessons [01](01_engine.ipynb), [02](02_repository.ipynb) and [03](03_serve.ipynb) build what you have just used, one
-# by one: the engine, the model repository, the server. Each has a lab with exercises that check your answers. The map
-# as text, for those who do not see it: lessons 00 to 03 serve a model, 04 to 07 share it among many users, 08 and 09
-# look underneath.
+# Each lesson asks one question, and answers it with measurements and a picture. Each lab has exercises that check your
+# answers.
 #
-# How far you are: in your own copy this table counts the exercises that you have done. Run the cell again to see it grow.
+# {map}
+#
+# The lessons build on each other in this order. Beyond the Python, NumPy and pandas of the six questions, the labs of 06
+# need C and a compiler (`cc`), and 08 reads some PyTorch (`permute`, `scaled_dot_product_attention`).
+#
+# How far are you? In your own copy, this table counts the exercises that you have done. Run the cell again to see it grow.
 
-# %%
-from inflight.notebook import charts, record
-
-charts.table(record.exercises())
+# %% tags=["nbval-ignore-output"]
+done = record.exercises()
+assert not done.empty
+charts.table(done)
 
 # %% [markdown]
 # ## Your machine
 #
-# What the course needs, and what it found here; CACHE is the folder where engines are kept. `inflight
-# doctor` prints the same table in a terminal, with that folder's name.
+# What the course needs, and what it found here. CACHE is the folder where engines are kept. In a terminal, `inflight
+# doctor` prints the same table with the folder's name.
 
 # %% tags=["nbval-ignore-output"]
-import pandas as pd
-
-from inflight import machine
-from inflight.checkpoint import cache_dir
-from inflight.notebook import charts
-
 checks = pd.DataFrame(machine.checks()).replace(str(cache_dir()), "CACHE", regex=True)
 checks["ok"] = checks["ok"].map({True: "yes", False: "no"})
 assert len(checks) > 5
@@ -309,31 +286,28 @@ charts.table(checks[["name", "need", "have", "ok", "fix"]])
 # %% [markdown]
 # ## Help, stop, start over
 #
-# - **A cell shows an error.** Read its last line. If it makes no sense, choose *Kernel → Restart Kernel and Run All
-#   Cells*.
-# - **A cell hangs.** Press the square in the toolbar. An interrupted notebook leaves nothing running.
-# - **What does this function do?** Write its name and a question mark into a cell: `repository.assemble?`
+# - **A cell shows an error.** Read its last line. If that does not help, choose *Kernel → Restart Kernel*, select the cell,
+#   and choose *Run → Run All Above Selected Cell*.
+# - **A cell hangs.** Press the square in the toolbar, then run the cell again.
+# - **A widget is grey and says that the kernel was restarted,** or reads *model not found*. Select its cell, choose *Run →
+#   Run All Above Selected Cell*, then run the cell.
+# - **A widget says that its server does not run.** Press *Run*: the widget starts it again.
+# - **You want to know what a function does.** Write its name and a question mark into a cell: `repository.assemble?`
 # - **You broke a notebook.** `inflight lab 03 --fresh` makes new copies of lesson 03, and keeps yours beside them.
-# - **How far you are.** The table above, or `inflight progress`. `inflight progress --hand-in NAME` writes a file that you
-#   may give to whoever teaches.
-# - **Everything from the start.** Remove the folder that `inflight doctor` names as the cache (engines),
-#   then `make clean` and `make lab`.
-# - **Stop.** Close JupyterLab with *File → Shut Down*. Servers that notebooks started end with them. One notebook's:
-#   *Kernel → Shut Down Kernel*.
-# - **A server does not run any more.** Press *Run* in its widget: it is started again.
-# - **A widget is grey and says that the kernel was restarted**, or, once the page was loaded again, reads *model not
-#   found*: run its section again.
+# - **You want to hand in your work.** `inflight progress --hand-in NAME` writes a file for your teacher.
+# - **You want to start from nothing.** Remove the cache (engines); `inflight doctor` names its folder. Then run `make
+#   clean` and `make lab`.
+# - **You want to stop.** Close JupyterLab with *File → Shut Down*. Servers that notebooks started end with them. To stop
+#   only one notebook's servers, choose *Kernel → Shut Down Kernel*.
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import session
-
 session.running()
 
 # %% [markdown]
 # ## Recap
 #
 # - A request goes client → Triton → preprocessing → tensorrt_llm → postprocessing → client.
-# - Before the first word lies the prefill: the model reads the whole prompt in one iteration.
+# - Before the first word comes the prefill: the model reads the whole prompt in one iteration.
 # - After it, each iteration gives one token.
 # - The time to the first word and the length of an iteration predict when the last word arrives.
 # - An error is one sentence that says what to do.
@@ -342,17 +316,17 @@ session.running()
 #
 # <details><summary>1. The prompt gets ten times as long, the answer stays. Which part of the picture grows?</summary>
 #
-# The prompt's iteration, and with it the time to the first word. The iterations after it hardly change.
+# The iteration of the prompt, and with it the time to the first word. The iterations after it hardly change.
 #
 # </details>
 # <details><summary>2. The answer becomes ten times as long, the prompt stays. What does the user notice?</summary>
 #
-# The first word comes as soon as before; the words come at the same pace; it goes on for ten times as long.
+# The first word comes as soon as before, and the words come at the same pace, for about ten times as long.
 #
 # </details>
 # <details><summary>3. Why does postprocessing hardly delay the words, although it runs for each token?</summary>
 #
-# It turns one token into text while the engine computes the next. Only its part for the last token is waited for.
+# It turns one token into text while the engine computes the next. The client waits only for its work on the last token.
 #
 # </details>
 #

@@ -1,9 +1,10 @@
 # %% [markdown]
 # # {heading}
 #
-# Four exercises, 60 minutes in all. You write a model and put it into the ensemble, repair what others have broken, and
-# fill the templates for an engine that you have not seen. Your repository is kept and serves in later labs. Each exercise
-# ends with a `check`, which starts a server of its own where it needs one, and never stops the notebook.
+# Four exercises, about 80 minutes in all (an estimate). You write a model and put it into the ensemble, repair three broken
+# repositories, and fill the templates for an engine that you have not seen. The course keeps your repository, and later
+# labs serve it. Each exercise ends with a `check`. A check starts its own server if it needs one, and a wrong answer never
+# stops the notebook.
 #
 # {navigation}
 
@@ -31,19 +32,22 @@ print(f"engine: {engine_dir.name}")
 # %% [markdown]
 # ## Exercise 2.1: a model of your own in the ensemble
 #
-# *Core · importance 5/5 · difficulty 3/5 · 20 minutes*
+# *Core · importance 5/5 · difficulty 3/5 · 30 minutes*
 #
-# A service must not hand its users' e-mail addresses to a model. Write `mask` from blank files, a model in front of
-# `preprocessing`: in each text, every run of characters without blanks that has an `@` inside becomes `[e-mail]`. Then
-# give it its place in the ensemble of `repo`. Clients notice nothing: names and shapes of the ensemble stay as they are,
-# and no other model changes.
+# A service must not pass its users' e-mail addresses to a model. Write the model `mask`, which runs before
+# `preprocessing`, from blank files. It replaces each address by `[e-mail]`. An address is, for this exercise, one or more
+# characters that are not blanks, an `@`, and again one or more characters that are not blanks. Everything else in the text
+# stays as it is, capital letters, blanks and line breaks included.
 #
-# | Tensor of `mask` | | Type | `dims` | What |
+# Then put `mask` into the ensemble of `repo`. Clients must not notice: all inputs and outputs of the ensemble stay as they
+# are, each input still reaches its model, and no other model changes.
+#
+# | tensor of `mask` | | type | `dims` | what it is |
 # |---|---|---|---|---|
 # | `TEXT` | in | STRING | `[ 1 ]` | what the client sends |
 # | `MASKED` | out | STRING | `[ 1 ]` | what `preprocessing` gets |
 #
-# Its `max_batch_size` is 64, as that of the others. So a request may have several rows, each a text of its own. A text
+# Its `max_batch_size` is 64, like that of the other models. So a request may have several rows, each with one text. A text
 # arrives as `bytes` in UTF-8. First the code:
 
 # %%
@@ -87,8 +91,9 @@ print(f"engine: {engine_dir.name}")
 # # END SOLUTION
 
 # %% [markdown]
-# And the ensemble: edit `repo / "ensemble" / "config.pbtxt"` as text, or as the message that `repository.read_config`
-# gives and `repository.write_config` takes. When it is done, set `extended` to `repo`.
+# And the ensemble: edit `repo / "ensemble" / "config.pbtxt"` as text, or as a protobuf message:
+# `repository.read_config(path)` returns the message, `repository.write_config(message, path)` writes it. Then set
+# `extended` to `repo`.
 
 # %%
 extended = None
@@ -111,28 +116,29 @@ extended = repo
 check("2.1", extended)
 
 # %% [markdown]
-# <details><summary>Where to look</summary>The lecture's section "A model by hand" has a model, its config and a step of an
-# ensemble, each whole. In the ensemble's config, look for <code>text_input</code>: somebody takes it today, and is to
-# take your tensor tomorrow.</details>
+# <details><summary>Where to look</summary>The lecture's sections "A model by hand" and "A second model, and an ensemble"
+# show a model, its config and a step of an ensemble. In the ensemble's config, look for <code>text_input</code>: one model
+# takes it now, and has to take your tensor instead.</details>
 #
-# <details><summary>How to begin</summary>Copy <code>to_text</code>, and let it return what it gets. Load it by the check,
-# and only then change the text: <code>re.sub(r"\S+@\S+", …)</code> on <code>text.decode()</code>. A step may stand
-# only behind those whose tensors it takes.</details>
+# <details><summary>How to begin</summary>Copy <code>to_text</code>, and let it return what it gets. Run the check: it
+# loads the model. Only then change the text: <code>re.sub(r"\S+@\S+", …)</code> on <code>text.decode()</code>. A step
+# must come after the steps whose tensors it takes.</details>
 #
 # <details><summary>The error you see</summary>"… which no earlier step and no input gives": the value in an
-# <code>input_map</code> is none of the ensemble's names, or its step comes later. "max_batch_size": that of a step is at
-# least the ensemble's. A text that begins with <code>b'</code>: <code>str</code> was called on
+# <code>input_map</code> is not one of the ensemble's names, or its step comes later. "max_batch_size": a step's must not be
+# smaller than the ensemble's. A text that begins with <code>b'</code>: you called <code>str</code> on
 # <code>bytes</code>.</details>
 
 # %% [markdown]
 # ## Exercise 2.2: three repositories that do not serve
 #
-# *Core · importance 5/5 · difficulty 3/5 · 20 minutes*
+# *Core · importance 5/5 · difficulty 3/5 · 25 minutes*
 #
-# Three colleagues hand you their repositories: `captions`, `search` and `chat`. Each has settings that its owner chose,
-# and something is broken. Of one the check names everything; one only Triton refuses; in the last, tensors that fit
-# everywhere have changed places. Repair the files where they are, and leave the settings alone: the check serves each of
-# them, and compares it with what its owner had. Then set `repaired` to `broken`.
+# Three colleagues hand you their repositories, and something in each is broken. `captions`: the check finds every fault.
+# `search`: only Triton does. `chat`: both accept it, but two tensors are swapped.
+#
+# Repair the files in place. Leave the settings as their owners chose them: the check serves each repository, and compares
+# its settings with the owner's. Then set `repaired` to `broken`.
 
 # %%
 broken = broken_repositories(Path(folder.name) / "broken", engine_dir)
@@ -171,31 +177,31 @@ repaired = broken
 check("2.2", repaired)
 
 # %% [markdown]
-# <details><summary>Where to look</summary><code>captions</code>: each message of the check ends with what to do; run the
-# cell above again after each repair. <code>search</code>: start <code>Server(broken["search"])</code> in a cell, and read
-# the reason. <code>chat</code>: compare <code>pd.DataFrame(repository.ensemble_edges(broken["chat"]))</code> with the same
-# of a repository in good order.</details>
+# <details><summary>Where to look</summary><code>captions</code>: each message ends with what to do; list the problems again
+# after each repair. <code>search</code>: run <code>Server(broken["search"]).start()</code> in a cell, and read the
+# reason. <code>chat</code>: compare <code>pd.DataFrame(repository.ensemble_edges(broken["chat"]))</code> with the same
+# table of a repository that works.</details>
 #
-# <details><summary>How to begin</summary>With <code>captions</code>, and with one file. A config is text:
-# <code>print(path.read_text())</code>, then <code>path.write_text(path.read_text().replace(…, …))</code>. For a key of
-# <code>tensorrt_llm</code> there is <code>repository.edit</code>.</details>
+# <details><summary>How to begin</summary>Begin with <code>captions</code>, and with one file. A config is text:
+# <code>print(path.read_text())</code>, then <code>path.write_text(path.read_text().replace(…, …))</code>. To set a key of
+# <code>tensorrt_llm</code>, you can use <code>repository.edit</code>.</details>
 #
-# <details><summary>The error you see</summary>"its owner had …": a file came from another repository, or a setting was
-# changed along. "AttributeError … has no attribute": Python names the line of <code>model.py</code>. "is to be answered
-# with …": all is loaded, and the maps hand a tensor to the wrong input.</details>
+# <details><summary>The error you see</summary>"its owner had …": you changed a setting, or copied a file from another
+# repository. "AttributeError … has no attribute": Python names the line of <code>model.py</code>. "is to be answered
+# with …": every model is loaded, but the maps pass a tensor to the wrong input.</details>
 
 # %% [markdown]
 # ## Exercise 2.3: fill the templates for another engine
 #
-# *importance 4/5 · difficulty 2/5 · 10 minutes*
+# *importance 4/5 · difficulty 2/5 · 15 minutes*
 #
-# Tomorrow there is another engine, its tokenizer lies in a folder of its own, and the service changes. Write
-# `fill_for`: it makes a repository in `target`, by whatever tool you like, and returns its path.
+# Tomorrow you serve another engine, with its tokenizer in another folder, for another number of users. Write `fill_for`:
+# it makes a repository in `target`, with any tool you like, and returns its path.
 #
-# - `engine_dir`, `tokenizer_dir`: where they are. Every model that has a tokenizer gets this one.
-# - `users`: how many of them must fit into the KV cache at the same time, each with the longest sequence that the engine
-#   takes. The variable is `max_tokens_in_paged_kv_cache`; the limit stands in the engine's `config.json`.
-# - `streams`: whether a request may get more than one response; `decoupled_mode`.
+# - `engine_dir`, `tokenizer_dir`: the folders. Every model that has a tokenizer gets this one.
+# - `users`: how many users must fit into the KV cache at the same time, each with the longest sequence that the engine
+#   takes. The variable is `max_tokens_in_paged_kv_cache`; the engine's `config.json` has the longest sequence.
+# - `streams`: whether a request may get more than one response. The variable is `decoupled_mode`.
 
 
 # %%
@@ -218,26 +224,26 @@ def fill_for(target, engine_dir, tokenizer_dir, users, streams):
 check("2.3", fill_for)
 
 # %% [markdown]
-# <details><summary>Where to look</summary>The lecture's section "Four templates" lists all variables. The engine's limit:
+# <details><summary>Where to look</summary>The lecture's section "Four templates" shows what a variable is. The engine's limit:
 # <code>engine.read(engine_dir).build_config.max_seq_len</code>, or <code>json.loads</code> of its
 # <code>config.json</code>.</details>
 #
-# <details><summary>How to begin</summary><code>repository.assemble(target, engine_dir)</code> fills all that has a
-# default. Each variable can be given by its name; try it with <code>Path(folder.name) / "filled"</code> and the lab's own
+# <details><summary>How to begin</summary><code>repository.assemble(target, engine_dir)</code> fills every variable that has
+# a default. You can give each variable by its name. Try it with <code>Path(folder.name) / "filled"</code> and the lab's own
 # engine, and look at the files.</details>
 #
-# <details><summary>The error you see</summary>"The templates have no variable …": a typo in a name, with the nearest that
-# there is. "For a hidden engine, … is wanted": the check's engines differ from the lab's in every folder and limit, so
-# nothing may be written down.</details>
+# <details><summary>The error you see</summary>"The templates have no variable …": a typo in a name; the message has the
+# nearest name. "For a hidden engine, … is wanted": the check's engines have other folders and other limits than the lab's,
+# so read them; do not type them in.</details>
 
 # %% [markdown]
 # ## Exercise 2.4: who takes this tensor?
 #
 # *importance 3/5 · difficulty 2/5 · 10 minutes*
 #
-# Before a tensor is renamed or removed, one wants to know who would miss it. Write `takers`: given a repository and the
-# name that a tensor has in the ensemble, it returns the models that take it, each with the model's own name for it, as a
-# list of pairs, in the order of the steps. For `"text_input"` that is `[("preprocessing", "QUERY")]`.
+# Before you rename or remove a tensor, you want to know which models take it. Write `takers`: given a repository and the
+# ensemble's name for a tensor, it returns a list of pairs, in the order of the steps: a model that takes the tensor, and
+# the model's own name for it. For `"text_input"` that is `[("preprocessing", "QUERY")]`.
 #
 # - `repository.read_config(path)` gives a `config.pbtxt` as a message.
 # - The steps are in `config.ensemble_scheduling.step`; each has a `model_name` and an `input_map`.
@@ -268,16 +274,16 @@ check("2.4", takers)
 # <details><summary>How to begin</summary>Two loops: over the steps, and over
 # <code>step.input_map.items()</code>.</details>
 #
-# <details><summary>The error you see</summary>"argument of type … is not iterable": you read the message itself. Its parts
-# are attributes: <code>config.ensemble_scheduling.step</code>. "In a hidden ensemble …": the check asks about ensembles
-# that it makes up, in the folder that it gives you.</details>
+# <details><summary>The error you see</summary>"argument of type … is not iterable": you looped over the message itself. Its
+# parts are attributes: <code>config.ensemble_scheduling.step</code>. "In a hidden ensemble …": the check makes up
+# ensembles, so read the repository that your function is given.</details>
 
 # %% [markdown]
 # ## Bonus
 #
-# See your `mask` at work, with the real engine: this one gives back the prompt, as it saw it, in front of its answer.
-# `repository.refit` puts another engine and other settings into a repository; tensors and code stay yours, and later labs
-# serve it in this way. Then find out what your `mask` costs: ask a hundred times with it and without.
+# See your `mask` at work with the real engine, set so that it returns the prompt, as it got it, before its answer.
+# `repository.refit` copies a repository with another engine and other settings, and keeps your tensors and your code; later
+# labs use it to serve your repository. Then measure what `mask` costs: ask a hundred times with it and without.
 
 # %% tags=["nbval-ignore-output"]
 if extended is not None:
@@ -289,7 +295,7 @@ if extended is not None:
     )
     server = Server(shown).start()
     answer = Client(server.grpc_url).ask(
-        "Who is ada@example.org, please?", max_tokens=24
+        "Please write to ada@example.org today.", max_tokens=24
     )
     print(answer.text)
 
@@ -301,22 +307,23 @@ if extended is not None:
 # 1. The service moves to a server with TensorRT-LLM and two GPUs, and the engine to another folder. Which of your files
 #    change?
 #
-# <details><summary>Answer</summary>Only values: the engine's folder, the backend of <code>tensorrt_llm</code>, and where
-# the tokenizer lies. <code>mask</code> and its place in the ensemble stay, as far as the release has the same names of
+# <details><summary>Answer</summary>Only values: the engine's folder, the backend of <code>tensorrt_llm</code>, and the
+# folder of the tokenizer. <code>mask</code> and its place in the ensemble stay, if the release uses the same names of
 # tensors.</details>
 #
-# 2. The service begins to stream. Your `mask` is a step of a decoupled ensemble now. How often does it run for one
-#    request? And could it do the same for the answer, behind `postprocessing`?
+# 2. The service begins to stream. Your `mask` is now a step of a decoupled ensemble. How often does it run for one
+#    request? And could it mask the answer in the same way, after `postprocessing`?
 #
-# <details><summary>Answer</summary>Once, as it stands before the engine. Behind it, it would run for each piece, and an
-# address that is spread over several pieces would pass: it would have to remember the end of the piece
-# before.</details>
+# <details><summary>Answer</summary>Once, because it runs before the engine. After the engine it would run once for each
+# piece of the answer, and an address split over two pieces would pass. It would have to keep the end of each piece until
+# the next one comes.</details>
 #
-# 3. A client was written for the ensemble before `mask` was there. Does it still work? And one that asked
-#    `preprocessing` itself, as some do?
+# 3. A client was written for the ensemble before `mask` was added. Does it still work? And what about a client that asks
+#    `preprocessing` itself?
 #
-# <details><summary>Answer</summary>The first works and is protected. The second works too, and its addresses reach the
-# model: an ensemble protects only those who use it, so the other models have to be closed to clients.</details>
+# <details><summary>Answer</summary>The first works, and its addresses are masked. The second works too, but its addresses
+# reach the model: the ensemble protects only the clients that use it. To protect everybody, close the other models to
+# clients.</details>
 
 # %% tags=["nbval-ignore-output"]
 session.running()
@@ -324,4 +331,4 @@ session.running()
 # %% [markdown]
 # ## Done?
 #
-# When every check says so, compare with {counterpart}, then go on to {next}.
+# When every check passes, compare your work with {counterpart}, then go on to {next}.

@@ -1,32 +1,27 @@
 # %% [markdown]
 # # {heading}
 #
-# {minutes} min. Afterwards you will be able to
+# About {minutes} minutes (an estimate). Afterwards you will be able to
 #
 # - **write** a model repository from blank files, and start a server on it;
 # - **trace** every tensor through an ensemble;
 # - **repair** a repository that does not load.
 #
-# You need the engine of lesson 01; it is built here if it is not there yet. Words you do not know are in the
-# [glossary](00_start_here.ipynb#Glossary).
+# You need a little Python, and the engine of lesson 01; it is built here if it is not there yet. The
+# [glossary](00_start_here.ipynb#Glossary) explains terms that are new to you. Lines under `# your line:` are for you:
+# delete the line, write it yourself, and compare it with the one folded below.
 #
 # {navigation}
 
 # %% [markdown]
 # ## The question
 #
-# A colleague hands you a folder with four `config.pbtxt` files. The server starts, one model is UNAVAILABLE, and the
-# demo is in ten minutes. Which file do you open?
+# A colleague hands you a folder with four files called `config.pbtxt`. The server starts, one model is UNAVAILABLE, and
+# the demo is in ten minutes. Which file do you open?
 #
 # **{question}**
 
-# %% [markdown]
-# ## Predict
-#
-# A client sends two tensors, a text and the most tokens it wants, and gets its answer. Between the two, three models
-# hand each other tensors: text to token ids, token ids to more token ids, token ids to text.
-
-# %% tags=["setup"]
+# %%
 import subprocess
 import tempfile
 from pathlib import Path
@@ -35,19 +30,35 @@ from string import Template
 import numpy as np
 import pandas as pd
 import tritonclient.grpc as triton
+from google.protobuf import text_format
 from IPython.display import Markdown, display
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from inflight import CourseError
-from inflight.notebook import widgets
+from inflight.checkpoint import fetch
+from inflight.engine import cached
+from inflight.lessons import repository as lesson
+from inflight.notebook import charts, session, widgets
+from inflight.triton import Client, Server, repository, tritonserver
+
+folder = tempfile.TemporaryDirectory()  # it goes when the notebook's kernel ends
+
+# %% [markdown]
+# ## Predict
+#
+# In the next sections you build three models. `to_ids` turns a text into 32-bit numbers. `to_text` turns such numbers
+# back into the text. `round_trip` has no code: it sends a text through `to_ids`, then `to_text`.
+#
+# When all three work, you change one word in the config of `to_text`, so that it asks for 64-bit numbers. Then you tell
+# Triton to load `to_text` again.
 
 # %% tags=["parameters"]
 prediction = None  # papermill may answer
 
-# %% tags=["setup"]
+# %%
 guess = widgets.predict(
-    "How many tensors are handed over in all, those of the client included?",
-    {"some 5": 5, "some 10": 10, "some 20": 20, "some 40": 40},
+    "Which model becomes UNAVAILABLE?",
+    ["to_ids", "to_text", "round_trip", "none: the text comes back as before"],
     given=prediction,
 )
 guess
@@ -55,28 +66,22 @@ guess
 # %% [markdown]
 # ## A model by hand
 #
-# Begin with something small enough to write yourself. A **model repository** is a folder that has a folder for each
-# model. In a model's folder, `config.pbtxt` says what flows in and out and what runs it; the folder `1` holds version 1
-# of the model itself. Three models are to come, so there are three folders.
+# A **model repository** is a folder with one folder for each model. In a model's folder, `config.pbtxt` says what flows
+# in and out and what runs it. The folder `1` holds version 1 of the model itself.
 
-# %% tags=["setup"]
-from inflight.notebook import catch_up
-
-catch_up("02", "A model by hand")
-
-folder = tempfile.TemporaryDirectory()  # it goes with the notebook's kernel
+# %%
 repo = Path(folder.name) / "by_hand"
 for model in ("to_ids", "to_text", "round_trip"):
     (repo / model / "1").mkdir(parents=True)
 
 # %% [markdown]
-# The first model turns a text into numbers, as a tokenizer does; here they are simply the text's bytes. Triton calls
-# `execute` with a list of requests and wants a list of as many responses.
+# The first model turns a text into numbers, as a tokenizer does. To keep it short, the numbers are the text's bytes.
+# Triton calls `execute` with a list of requests and expects a list of responses, one for each request.
 
-# %% tags=["setup"]
+# %%
 # %%writefile {repo}/to_ids/1/model.py
 # import numpy as np
-# import triton_python_backend_utils as pb_utils  # there is one inside Triton only
+# import triton_python_backend_utils as pb_utils  # exists only inside Triton
 #
 #
 # class TritonPythonModel:
@@ -85,10 +90,10 @@ for model in ("to_ids", "to_text", "round_trip"):
 #
 #     def answer(self, request):
 #         text = pb_utils.get_input_tensor_by_name(request, "TEXT").as_numpy().item()
-#         ids = pb_utils.Tensor("IDS", np.array([list(text)], np.int32))
-#         return pb_utils.InferenceResponse([ids])
+#         ids = np.array([list(text)], np.int32)
+#         return pb_utils.InferenceResponse([pb_utils.Tensor("IDS", ids)])
 
-# %% tags=["setup"]
+# %%
 # %%writefile {repo}/to_ids/config.pbtxt
 # name: "to_ids"
 # backend: "python"
@@ -98,29 +103,27 @@ for model in ("to_ids", "to_text", "round_trip"):
 
 # %% [markdown]
 # That is the whole config. The **backend** `python` is the program that runs `model.py`. `dims` is the shape of one
-# request's tensor: one text in, any number of ids out (`-1`). `max_batch_size` adds one more dimension in front of every
-# shape, even if it is 1: a text arrives as `[1, 1]`, and the ids leave as `[1, n]`.
+# request's tensor: one text in, any number of ids out (`-1`). With `max_batch_size` at 1 or more, Triton puts a batch
+# dimension in front of every shape: the text arrives as `[1, 1]`, and the ids leave as `[1, n]`.
 #
-# Now the server. These four arguments are all that you have to decide. `tritonserver` starts the program of that name
-# and prints what it adds: where Triton's libraries are, free ports on this machine alone, a **key** without which nobody
-# can load models, and a keeper that ends the server with this notebook.
+# Now start the server. You decide four arguments:
 
-# %% tags=["setup", "nbval-ignore-output"]
-from inflight.triton import tritonserver
-
+# %% tags=["nbval-ignore-output"]
 hand_made = tritonserver(
     [
         f"--model-repository={repo}",
-        "--model-control-mode=explicit",  # a model is loaded when it is asked for
+        "--model-control-mode=explicit",  # load a model only when told to
         "--load-model=to_ids",  # and this one at the start
-        "--disable-auto-complete-config",  # the files say it all: nothing is guessed
+        "--disable-auto-complete-config",  # use the files as they are: fill in nothing
     ]
 )
 
 # %% [markdown]
-# At the top stands the environment, then the program and its arguments: your four, and those that were added. In a
-# terminal you would type the same. Triton writes a log, and into it a table of its models. It is the first thing to read
-# when something is wrong:
+# The course's `tritonserver` starts the program of that name and prints the whole command: your arguments, and those it
+# adds. It adds free ports on this machine only, and a **key**, so that only you can tell this server to load models.
+# The server ends when this notebook's kernel does.
+#
+# Triton writes a log, and in the log a table of its models. When something is wrong, read this table first:
 
 # %%
 log = hand_made.log_tail(100)
@@ -128,10 +131,10 @@ table = log[log.index("| Model") :]
 print(table.partition("\nI")[0])
 
 # %% [markdown]
-# READY. Ask it with NVIDIA's own client, which knows nothing but names of tensors, their types and their shapes:
+# `to_ids` is READY. Ask it with NVIDIA's own client. All a client needs are the tensors' names, types and shapes.
 
 
-# %% tags=["setup"]
+# %%
 def ask(server, model, **tensors):
     """Send arrays to a model's inputs, by name; return its outputs, by name."""
     inputs = []
@@ -149,11 +152,12 @@ print(ids.shape, ids)
 assert ids.tolist() == [[72, 105, 33]]
 
 # %% [markdown]
-# ### A second model, and an ensemble
+# ## A second model, and an ensemble
 #
-# The second model goes the other way, from ids to text.
+# `to_text` goes the other way. One line is yours: the ids arrive as an array of shape `[1, n]`. Make from them an array
+# of shape `[1, 1]` that holds one `bytes` object, with the dtype `object`.
 
-# %% tags=["setup"]
+# %%
 # %%writefile {repo}/to_text/1/model.py
 # import numpy as np
 # import triton_python_backend_utils as pb_utils
@@ -165,10 +169,15 @@ assert ids.tolist() == [[72, 105, 33]]
 #
 #     def answer(self, request):
 #         ids = pb_utils.get_input_tensor_by_name(request, "IDS").as_numpy()
-#         text = pb_utils.Tensor("TEXT", np.array([[bytes(ids[0].tolist())]], object))
-#         return pb_utils.InferenceResponse([text])
+#         # your line:
+#         text = np.array([[bytes(ids[0].tolist())]], object)
+#         return pb_utils.InferenceResponse([pb_utils.Tensor("TEXT", text)])
 
-# %% tags=["setup"]
+# %% [markdown]
+# <details><summary>The line</summary><code>text = np.array([[bytes(ids[0].tolist())]], object)</code>: the outer two
+# brackets are the batch and the one text in it.</details>
+
+# %%
 # %%writefile {repo}/to_text/config.pbtxt
 # name: "to_text"
 # backend: "python"
@@ -177,12 +186,14 @@ assert ids.tolist() == [[72, 105, 33]]
 # output [ { name: "TEXT"  data_type: TYPE_STRING  dims: [ 1 ] } ]
 
 # %% [markdown]
-# The third is an **ensemble**. It has no code and its folder `1` stays empty: Triton itself carries the tensors from step
-# to step, as `ensemble_scheduling` says. In each map the **key** is the model's own name for a tensor, the **value** the
-# ensemble's. Two steps are connected where both use the same value: here `ids`. A value that is the name of an input or
-# output of the ensemble is connected with the client.
+# The third model is an **ensemble**. It has no code, and its folder `1` stays empty: Triton itself passes the tensors
+# from step to step, as `ensemble_scheduling` says. In each map the **key** is the model's own name for a tensor, and the
+# **value** is the ensemble's name for it. Two steps are connected when they use the same value. A value that is also the
+# name of an input or output of the ensemble connects the step with the client.
+#
+# One line is yours again: connect the input of `to_text` with the output of `to_ids`.
 
-# %% tags=["setup"]
+# %%
 # %%writefile {repo}/round_trip/config.pbtxt
 # name: "round_trip"
 # platform: "ensemble"
@@ -200,6 +211,7 @@ assert ids.tolist() == [[72, 105, 33]]
 #     {
 #       model_name: "to_text"
 #       model_version: -1
+#       # your line:
 #       input_map { key: "IDS"  value: "ids" }
 #       output_map { key: "TEXT"  value: "text_output" }
 #     }
@@ -207,12 +219,15 @@ assert ids.tolist() == [[72, 105, 33]]
 # }
 
 # %% [markdown]
-# Loading takes the key along, in `headers`.
+# <details><summary>The line</summary><code>input_map { key: "IDS"  value: "ids" }</code>: the model calls its input
+# <code>IDS</code>; the ensemble calls the tensor <code>ids</code>, as in the step before.</details>
+#
+# A request to load a model carries the key, in `headers`.
 
 
-# %% tags=["setup"]
+# %%
 def load(server, model):
-    """Tell Triton to load a model from its files; return what it says."""
+    """Tell Triton to load a model from its files; return what it answers."""
     with triton.InferenceServerClient(server.grpc_url) as connection:
         try:
             connection.load_model(model, headers=server.headers)
@@ -221,26 +236,22 @@ def load(server, model):
     return "loaded"
 
 
-print(load(hand_made, "round_trip"))
+print("round_trip:", load(hand_made, "round_trip"))
 text = np.array([["Hi!"]], object)
 print(ask(hand_made, "round_trip", text_input=text)["text_output"].item())
 pd.DataFrame(hand_made.models())
 
 # %% [markdown]
-# You asked for one model, and three are READY: an ensemble takes the models of its steps along.
+# You asked for one more model and got two: loading an ensemble also loads its steps' models.
 #
 # ## Broken on purpose
 #
-# Two faults of one word each. First, `to_text` asks for 64-bit numbers:
+# Now the change of your prediction: `to_text` asks for 64-bit numbers. Then the file is put back.
+
 
 # %%
-from inflight.notebook import catch_up
-
-catch_up("02", "Broken on purpose")
-
-
 def last_error(server):
-    """What Triton's log says last of what went wrong."""
+    """The last error in Triton's log."""
     lines = server.log_tail(100).splitlines()
     return [line for line in lines if line.startswith("E")][-1].partition("] ")[2]
 
@@ -249,20 +260,25 @@ config = repo / "to_text" / "config.pbtxt"
 intact = config.read_text()
 config.write_text(intact.replace("TYPE_INT32", "TYPE_INT64"))
 print("to_text:", load(hand_made, "to_text"))
-for row in hand_made.models():
-    print("   ", row.name, row.state, row.reason)
+states = pd.DataFrame(hand_made.models())
+display(states)
 print("log:", last_error(hand_made))
 config.write_text(intact)
 print("repaired:", load(hand_made, "to_text"))
+[gone] = states.loc[states["state"] == "UNAVAILABLE", "name"]
+print(guess.score(gone))
 
 # %% [markdown]
-# Triton is content with `to_text` alone, then finds that the parts of the ensemble no longer fit, and takes the ensemble
-# away. The model that you changed is READY; the one that clients use is not. Why, only the log says: a line that begins
-# with `E`. Second, a letter is missing in a map:
+# Triton loads `to_text`, because that model is fine by itself. Then it checks the ensembles that use `to_text`. The steps
+# of `round_trip` no longer fit together, so Triton unloads `round_trip`. The model that was changed is READY, and the one
+# that clients call is gone. The reason column says only `unloaded`; the log says why, in a line that begins with `E`.
+#
+# A second fault: one letter is missing in a map of the ensemble.
 
 # %%
 config = repo / "round_trip" / "config.pbtxt"
 intact = config.read_text()
+assert 'key: "IDS"  value: "ids"' in intact
 config.write_text(
     intact.replace('key: "IDS"  value: "ids"', 'key: "IDS"  value: "id"', 1)
 )
@@ -273,156 +289,145 @@ print("repaired:", load(hand_made, "round_trip"))
 assert all(row.state == "READY" for row in hand_made.models())
 
 # %% [markdown]
-# To "poll" is to read the folder. The log names the tensor that is not connected, `ids`. It does not say that `id` was
-# meant to be it.
+# "Failed to poll" means that Triton could not use what it read in the folder. The log names the tensor that is not
+# connected, `ids`. It cannot know that `id` was a typo.
 #
 # ## Four templates
 #
-# An LLM's repository looks like yours, with three models in place of two. It comes as templates: most of it is fixed, and
-# what depends on your machine or your service is a variable. These are all lines that have one; the lines left out name
-# tensors, as yours do.
-
-# %%
-from inflight.notebook import catch_up
-
-catch_up("02", "Four templates")
-
-from inflight.triton import repository
-
-for model in repository.PIPELINE:
-    print(f"{model}/config.pbtxt")
-    for line in (
-        (repository.TEMPLATES / model / "config.pbtxt").read_text().splitlines()
-    ):
-        if "${" in line:
-            print("   ", " ".join(line.split()))
-
-# %% [markdown]
-# In a TensorRT-LLM tutorial you meet two tools that fill in such a file: `sed`, and `fill_template.py`, which is Python's
-# `Template.safe_substitute` behind a command line. Here is the shortest of the four, whole, and what each tool does with
-# a right name and with a misspelt one. `parameters` hand values to `model.py`; Triton does not look at them. The shape
-# `[ -1, -1 ]` is any number of beams, each of any length.
+# An LLM's repository looks like yours, with three models in the place of two. TensorRT-LLM ships it as templates. Most of
+# a template is fixed; what depends on your machine or your service is a `${variable}`. Here is the shortest of the four.
+# `parameters` hand values to `model.py`; Triton passes them on and does not look at them. The shape `[ -1, -1 ]` is any
+# number of beams, each of any length.
 
 # %%
 template = (repository.TEMPLATES / "postprocessing" / "config.pbtxt").read_text()
 print(template)
 
+# %% [markdown]
+# Tutorials fill templates with `sed`, or with TensorRT-LLM's `fill_template.py`. Up to release 0.18 that script is
+# Python's `safe_substitute` behind a command line. From 0.19 on it first asserts that the name is in the file. What does
+# each do with the right name, and with a typo?
 
+
+# %%
 def with_sed(name, value):
     command = ["sed", f"s|${{{name}}}|{value}|"]
     return subprocess.run(command, input=template, stdout=-1, text=True).stdout
 
 
-def with_fill_template(name, value):
+def with_fill_template_0_18(name, value):
     return Template(template).safe_substitute({name: value})
 
 
-for fill in (with_sed, with_fill_template):
+def with_fill_template_0_19(name, value):
+    assert name in template, f"key '{name}' does not exist in the file"
+    return Template(template).safe_substitute({name: value})
+
+
+for fill in (with_sed, with_fill_template_0_18, with_fill_template_0_19):
     for name in ("tokenizer_dir", "tokeniser_dir"):
-        changed = fill(name, "/engines/model") != template
-        print(f"{fill.__name__:18}  {name}  {'filled' if changed else 'says nothing'}")
+        try:
+            filled = fill(name, "/engines/model") != template
+            said = "filled" if filled else "nothing changed, no error"
+        except AssertionError as error:
+            said = f"AssertionError: {error}"
+        print(f"{fill.__name__:24} {name}  {said}")
 
 # %% [markdown]
-# Both change text, and a typo is no error to them. The file is more than that: the text form of a **protobuf** message
-# of type `ModelConfig`, whose fields and types are known. The course's tools read and write that message, and know the
-# keys of `parameters` as well:
+# All three change text. But a config is more than text: it is the text form of a **protobuf** message, `ModelConfig`,
+# with known fields of known types. A program that reads the file as that message finds a typo in the name of a field, and
+# a word where a number belongs. It does not find a typo in a key of `parameters`: there, any key is allowed.
 
 # %%
-values = repository.DEFAULTS | {"tokenizer_dir": "/engines/model"}
-message = repository.fill(template, values)
-print(type(message).__name__, "with the inputs", *(one.name for one in message.input))
-for name, value in (("tokeniser_dir", "/engines"), ("skip_special_tokens", "perhaps")):
+for wrong in (
+    "max_batchsize: 8",
+    "max_batch_size: ${triton_max_batch_size}",
+    'parameters { key: "tokeniser_dir"  value { string_value: "/engines" } }',
+):
     try:
-        repository.set_parameter(message, name, value)
-    except CourseError as error:
-        print(error)
+        text_format.Parse(wrong, ModelConfig())
+        print("accepted:", wrong)
+    except text_format.ParseError as error:
+        print("refused: ", wrong, "\n         ", error)
 
 # %% [markdown]
-# The price: a message has no comments, so they are lost when it is written back.
+# So a tool that knows the models has to check their keys. The course's `repository.check` does; you meet it below. One
+# caution: a protobuf message has no comments, so a tool that reads and rewrites a config loses them.
 #
-# ## The code behind a config
-#
-# This is `model.py` of the same model. `initialize` runs once, when the model is loaded, and reads the parameters.
-# `execute` is what you wrote, with one addition: an error answers only the request that caused it. `finalize` runs when
-# the model is unloaded. The rest joins a streamed text without losing a space or half a character.
-
-# %%
-from inflight.triton import repository
-
-print((repository.TEMPLATES / "postprocessing" / "1" / "model.py").read_text())
-
-# %% [markdown]
 # ## Assemble
 #
-# By now you know what there is to do for four models: copy, fill in, look for typos. `assemble` does it in a line, and
-# `check` reads the result as Triton will, before anything starts. `Server` is your `tritonserver` with a check before it
-# and a wait until every model is READY.
+# By now you know what has to be done for four models: copy, fill in, look for typos. `assemble` does this in one call.
+# `check` then reads the result as Triton will, before anything starts. `Server` starts `tritonserver` as you did, checks
+# first, and waits until every model is READY.
 
-# %% tags=["setup", "nbval-ignore-output"]
-from inflight.notebook import catch_up
-
-catch_up("02", "Assemble")
-
-from inflight.checkpoint import fetch
-from inflight.engine import cached
-from inflight.triton import Client, Server, repository
-
+# %% tags=["nbval-ignore-output"]
 engine_dir = cached(fetch())
 llm = repository.assemble(Path(folder.name) / "llm", engine_dir)
-assert repository.check(llm) == []  # no problem found without starting anything
+assert repository.check(llm) == []  # no problem found, and nothing was started
 server = Server(llm).start()
 client = Client(server.grpc_url)
 question = "Name the capital of France."
 answer = client.ask(question)
 print(f"{answer.text!r} after {answer.latency_s * 1000:.0f} ms")
+assert all(row.state == "READY" for row in server.models())
 
 # %% [markdown]
-# ## See
-#
-# The repository as a tree, with each model's folder at the height of the model it describes. The arrows are read from the
-# ensemble's maps. At an arrow: what the sender calls the tensor, what the receiver calls it, its type, its shape without
-# the batch dimension.
+# How many inputs does the ensemble of an LLM have? Read its config. `required` is your line: the names of the inputs that a
+# client must send. An input's `optional` is True or False.
 
 # %%
-from inflight.notebook import catch_up
-
-catch_up("02", "See")
-
-from inflight.lessons import repository as lesson
-from inflight.notebook import charts
-
+config_text = (llm / "ensemble" / "config.pbtxt").read_text()
+config = text_format.Parse(config_text, ModelConfig())
+# your line:
+required = [one.name for one in config.input if not one.optional]
 edges = pd.DataFrame(repository.ensemble_edges(llm))
+used = set(edges.loc[edges["source"] == "client", "tensor"])
+print(f"{len(config.input)} inputs, of which {len(required)} are required:", *required)
+print(f"{len(used)} are drawn below, {len(config.input) - len(used)} are left out.")
+assert required == ["text_input", "max_tokens"]
+
+# %% [markdown]
+# <details><summary>The line</summary>
+# <code>required = [one.name for one in config.input if not one.optional]</code></details>
+#
+# The inputs left out belong to features that this engine does not have, such as LoRA and guided decoding. They are
+# declared all the same, because Triton refuses a request with an input that the config does not name, and a client
+# written for TensorRT-LLM may send them. `assemble` adds them; a value that asks for such a feature is refused.
+#
+# ## See
+#
+# The repository as a tree, with each model's files beside the model. The arrows are read from the ensemble's maps. At an
+# arrow stand the sender's name of the tensor, the receiver's name, its type, and its shape without the batch dimension.
+
+# %%
 paths = [path for path in sorted(llm.rglob("*")) if path.suffix in (".pbtxt", ".py")]
 files = [str(path.relative_to(llm)) for path in paths]
-optional = edges[edges.optional]
+counts = edges.groupby("target", sort=False).size()
 alt = (
-    f"A tree of {len(files)} files beside a graph: the client's request goes down "
-    "through preprocessing, tensorrt_llm and postprocessing, and back to the client, "
-    f"over {len(edges)} possible tensors, of which {len(optional)} are optional."
+    f"A tree of {len(files)} files beside a graph. The client's tensors go to "
+    "preprocessing and tensorrt_llm, those of preprocessing to tensorrt_llm, and those "
+    "of tensorrt_llm to postprocessing and the client. Tensors that may arrive: "
+    + ", ".join(f"{count} at {model}" for model, count in counts.items())
+    + f". {edges['optional'].sum()} of them are optional."
 )
 charts.show(lesson.repository_map(files, edges), alt)
 Markdown(alt)
 
 # %% [markdown]
-# An optional tensor of the client travels only when it is sent. What a model puts out always travels.
+# An optional tensor of the client travels only if the client sends it.
 #
 # ## Explain
 #
-# Be the ensemble: ask the three models one after the other, and give each output the name that the next model knows it
-# by. Each line below is one line of a map.
+# Do the ensemble's work by hand: ask the three models one after the other, and give each output the name that the next
+# model knows it by. Each line below is one line of a map. One of them is yours; the picture has its names.
 
-# %% tags=["setup"]
-from inflight.notebook import catch_up
-
-catch_up("02", "Explain")
-
+# %%
 first = {
     "QUERY": np.array([[question.encode()]], object),
     "REQUEST_OUTPUT_LEN": np.array([[16]], np.int32),
 }
 ids = ask(server, "preprocessing", **first)
 second = {
-    "input_ids": ids["INPUT_ID"],
     "input_lengths": ids["REQUEST_INPUT_LEN"],
     "request_output_len": ids["REQUEST_OUTPUT_LEN"],
     "end_id": ids["OUT_END_ID"],
@@ -430,7 +435,12 @@ second = {
     "stop_words_list": ids["STOP_WORDS_IDS"],
     "bad_words_list": ids["BAD_WORDS_IDS"],
 }
+# your line:
+second["input_ids"] = ids["INPUT_ID"]
 tokens = ask(server, "tensorrt_llm", **second)
+
+# %% [markdown]
+# <details><summary>The line</summary><code>second["input_ids"] = ids["INPUT_ID"]</code></details>
 
 # %%
 third = {
@@ -440,62 +450,66 @@ third = {
     "IS_FINAL": tokens["is_final"],
 }
 words = ask(server, "postprocessing", **third)
-to_client = {"text_output": words["OUTPUT"]}
-for name in ("cum_log_probs", "output_log_probs", "batch_index", "sequence_index"):
-    to_client[name] = tokens[name]
-hops = [first, second, third, to_client]
-moved = sum(len(tensors) for tensors in hops)
-print(" + ".join(str(len(tensors)) for tensors in hops), "=", moved)
-assert to_client["text_output"].item().decode() == answer.text
+by_hand = words["OUTPUT"].item().decode()
+assert by_hand == answer.text
 Markdown(
-    f"By hand you got the same text as from the ensemble, and **{moved}** tensors were "
-    f"handed over. {guess.score(moved)} The {len(question)} characters became "
-    f"{second['input_ids'].shape[1]} token ids: the chat template puts its own words "
-    "around them."
+    f"By hand: {by_hand!r}, the same text as from the ensemble. The {len(question)} "
+    f"characters became {second['input_ids'].shape[1]} token ids, because the chat "
+    f"template adds its own words around them. {len(first)} tensors went into "
+    f"preprocessing, {len(second)} into tensorrt_llm, {len(third)} into postprocessing."
 )
 
 # %% [markdown]
-# The maps name one more, `CANCELLATION_ID`. Only a streamed answer carries it: it tells the engine that a client has
-# gone.
+# `tensorrt_llm` has a further output, which the maps pass to postprocessing: `cancellation_id`. Only a streamed answer
+# carries it. With it, postprocessing tells the engine that the client has gone.
 #
+# Three methods of a Python model are worth knowing. Here they are in postprocessing: `initialize` runs once, when the
+# model is loaded, and reads the `parameters`. `execute` is the one you wrote. `finalize` runs when the model is unloaded.
+
+# %%
+code = (llm / "postprocessing" / "1" / "model.py").read_text()
+print(code[code.index("    def initialize") : code.index("    def _text")])
+
+# %% [markdown]
 # ## Turn the knob
 #
-# A config can be changed while the server runs. Every key of `tensorrt_llm` has a field here; what a key does not take is
-# refused before anything is written. **Apply** writes the file and loads the model again. Try:
+# You can change a config while the server runs. The editor below has a field for every key of `tensorrt_llm`. **Apply**
+# writes the file and tells Triton to load the model again. A value that the key does not take is refused before anything
+# is written. Try:
 #
-# - `exclude_input_in_output` at `false`, then **Apply**. What does `client.ask(question).text` give in a cell of your own?
-# - `max_tokens_in_paged_kv_cache` at `many`, then at `64`, as the cell below does too. Who refuses each of them?
+# - `exclude_input_in_output` at `false`, then **Apply**. What does `client.ask(question).text` return now, in a cell of
+#   your own? Set it back to `true` before you go on.
+# - `max_tokens_in_paged_kv_cache` at `many`, then at `64`, as the cell does too. What refuses each of them?
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import catch_up
-
-catch_up("02", "Turn the knob")
-
 editor = widgets.ConfigEditor(server, "tensorrt_llm")
 display(editor)
 for value in ("many", "64"):
     said = editor.apply(max_tokens_in_paged_kv_cache=value)
     display(Markdown(f"`{value}`: {said}"))
+    assert "Refused" in said
 assert all(row.state == "READY" for row in server.models())
 
 # %% [markdown]
-# The first is no number, so the file was never touched. Only the engine knows that 64 is too small: it was written,
-# loaded, refused, and the file put back. Meanwhile the server went on with the model that it had.
+# `many` is not a number, so the editor did not touch the file. 64 is a number; only the engine knows that it is too small
+# for one request. So the file was written, the engine refused to load, and the editor put the old file back. Meanwhile
+# the server went on with the model it had.
 #
-# ## On the lab GPU
+# ## Elsewhere
 #
-# Up to the containers of July 2026 TensorRT-LLM's repository was the same four models, made from templates that came
-# with each release; what to know of them is on [the page for a lab GPU](../assets/lab-gpu/README.md). Since then there is one Python model,
-# `llmapi`, whose engine's options stand in a `model.yaml` and no longer in `config.pbtxt`.
-#
-# | Step | Here | There, with engines |
+# | | TensorRT-LLM with engines, as here | vLLM in Triton |
 # |---|---|---|
-# | take the templates | `assemble("repo", engine)` | copy `all_models/inflight_batcher_llm`, from the container and no other place |
-# | fill them | in the same call | `fill_template.py -i …/config.pbtxt triton_max_batch_size:8,…`, once a file |
-# | look for what was forgotten | `repository.check("repo")` | `grep` for `${` outside quotes |
-# | start | `Server("repo").start()` | `launch_triton_server.py --model_repo /lab/repo` |
+# | models | four: three and an ensemble | one, `backend: "vllm"` |
+# | tokenizes | `preprocessing` | vLLM |
+# | options | `parameters` in `config.pbtxt` | `1/model.json` |
+# | most requests that run at once | `max_batch_size` of the engine | `max_num_seqs` |
+# | memory for the KV cache | `kv_cache_free_gpu_mem_fraction` | `gpu_memory_utilization` |
 #
-# Triton's own pages:
+# The last row differs in detail: TensorRT-LLM's fraction is of the memory that is free once the weights are loaded; vLLM's
+# is of all the GPU's memory, weights included. Since July 2026 TensorRT-LLM is one Python model in Triton, `llmapi`, with
+# its options in `model.yaml`. With engines, take the templates from the release that you serve,
+# and from no other place: they change with every release. [The page for a lab GPU](../assets/lab-gpu/README.md) has the
+# commands. Triton's own pages:
 # [model repository](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/model_repository.html),
 # [model configuration](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/model_configuration.html),
 # [ensembles](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/ensemble_models.html).
@@ -503,18 +517,14 @@ assert all(row.state == "READY" for row in server.models())
 # %% [markdown]
 # ## What breaks
 #
-# Three faults, one after the other. Some faults the check sees, before anything starts. Some only Triton sees, when it
-# loads the model. And there is a third possibility.
+# Three more faults, one after the other. Some are found by the check, before anything starts. Some are found only by
+# Triton, when it loads the model. And some are found by neither.
 
-# %% tags=["setup", "nbval-ignore-output"]
-from inflight.notebook import catch_up
-
-catch_up("02", "What breaks")
-
-WHO = ["the check", "only Triton", "nobody"]
-unfilled = widgets.predict("A variable was not filled. Who sees it?", WHO)
-elsewhere = widgets.predict("The engine is in another folder. Who sees it?", WHO)
-crossed = widgets.predict("Stop words and bad words are crossed. Who sees it?", WHO)
+# %%
+WHO = ["the check", "only Triton", "neither"]
+unfilled = widgets.predict("A variable was not filled. What finds it?", WHO)
+elsewhere = widgets.predict("The engine is in another folder. What finds it?", WHO)
+crossed = widgets.predict("Stop words and bad words are swapped. What finds it?", WHO)
 display(unfilled, elsewhere, crossed)
 
 # %% tags=["nbval-ignore-output"]
@@ -523,7 +533,8 @@ intact = config.read_text()
 config.write_text(
     intact.replace("max_batch_size: 64", "max_batch_size: ${triton_max_batch_size}")
 )
-print("the check:", str(repository.check(llm)[0]).replace(f"{folder.name}/", ""))
+[problem] = repository.check(llm)
+print("the check:", str(problem).replace(f"{folder.name}/", ""))
 print("Triton:   ", load(server, "preprocessing"))
 print("a client: ", client.ask(question).text)
 config.write_text(intact)
@@ -531,20 +542,22 @@ print(unfilled.score("the check"))
 
 # %% [markdown]
 # The check names file, line and variable. Triton's answer names none of them; only its log does. The client notices
-# nothing: a model that cannot be loaded again goes on as it was. After a restart it would be gone.
+# nothing: when a model cannot be loaded again, Triton keeps the one it has. After a restart there would be none.
 
 # %% tags=["nbval-ignore-output"]
 config = llm / "tensorrt_llm" / "config.pbtxt"
 intact = config.read_text()
 config.write_text(intact.replace(str(engine_dir), "/engines/model"))
-print("the check:", repository.check(llm) or "nothing")
-print("Triton:   ", load(server, "tensorrt_llm"))
+assert repository.check(llm) == []  # it finds nothing
+said = load(server, "tensorrt_llm")
+print("Triton:", said)
 config.write_text(intact)
+assert "no engine at /engines/model" in said
 print(elsewhere.score("only Triton"))
 
 # %% [markdown]
-# The path is well-formed. Whether it leads anywhere is known only on the machine that serves, so the check passes it and
-# the engine speaks up.
+# A path is just a string to the check. Only the machine that serves can tell whether an engine is there, so the error
+# comes from the engine's `initialize`.
 
 # %% tags=["nbval-ignore-output"]
 config = llm / "ensemble" / "config.pbtxt"
@@ -553,65 +566,55 @@ before = client.ask(question, max_tokens=24, stop_words=[" of"]).text
 swapped = intact.replace("STOP_WORDS_DICT", "?")
 swapped = swapped.replace("BAD_WORDS_DICT", "STOP_WORDS_DICT")
 config.write_text(swapped.replace("?", "BAD_WORDS_DICT"))
-print("the check:", repository.check(llm) or "nothing")
-print("Triton:   ", load(server, "ensemble"))
+assert repository.check(llm) == [] and load(server, "ensemble") == "loaded"
 after = client.ask(question, max_tokens=24, stop_words=[" of"]).text
-print("a client: ", repr(after), "and before", repr(before))
+print("stop at ' of', before:", repr(before))
+print("stop at ' of', after: ", repr(after))
 config.write_text(intact)
-assert " of" in before and " of" not in after
 assert load(server, "ensemble") == "loaded" and repository.check(llm) == []
-print(crossed.score("nobody"))
+assert " of" in before and " of" not in after
+print(crossed.score("neither"))
 
 # %% [markdown]
-# Both tensors are texts of any number, so names, types and shapes all fit, and every model is READY. But the word at
-# which the answer should stop is now one that it may not use. TensorRT-LLM 0.5 shipped with a relative of this fault:
-# its maps left the stop words unconnected. Only a test that asks for the behaviour finds it.
+# Both tensors hold any number of texts, so names, types and shapes all fit, and every model is READY. But the word at
+# which the answer should stop is now a word that it may not use. The repository of TensorRT-LLM 0.5 had a related fault:
+# its maps left the stop words unconnected. Only a test of the behaviour finds such faults.
 
 # %% [markdown]
 # ## Recap
 #
-# - A model repository is a folder with a folder for each model; `config.pbtxt` names what flows in and out, `1/` holds
-#   the model.
-# - An ensemble is maps, not code: two steps are connected where they use the same name for a tensor.
-# - `-1` in a shape fits any length, and `max_batch_size` adds one dimension in front of every shape.
-# - Text tools write typos without a word. Protobuf knows fields and types, and the course's check knows keys and
-#   values.
-# - When something is wrong, ask in this order: what does the check say, what is each model's state, what does the log's
-#   last error say, and does the answer do what was asked?
+# - A model repository has one folder for each model; `config.pbtxt` names what flows in and out, `1/` holds the model.
+# - An ensemble is maps, not code: two steps are connected when they use the same name for a tensor.
+# - `-1` in a shape means any length, and `max_batch_size` adds one dimension in front of every shape.
+# - `sed` does not report a typo, nor does `fill_template.py` before 0.19. Protobuf knows fields and types; only who knows
+#   the model knows the keys of `parameters`.
+# - When something is wrong, ask in this order: what does the check say, what is each model's state, what is the last
+#   error in the log, and does the answer do what was asked?
 #
 # Three questions, without running anything:
 #
 # <details><summary>1. The ensemble has an optional input <code>temperature</code>. Which models get a tensor when a
-# client does not send it?</summary>None. An optional tensor that was not sent is not handed over, and
+# client does not send it?</summary>None. Triton passes on an optional tensor only if it was sent, and
 # <code>tensorrt_llm</code> uses its default.</details>
 #
-# <details><summary>2. You fill <code>engine_dir</code> with <code>sed s/…/…/</code> and the path has slashes. What
+# <details><summary>2. You fill <code>engine_dir</code> with <code>sed s/…/…/</code>, and the path has slashes. What
 # happens?</summary><code>sed</code> takes the first slash of the path as the end of the replacement, and stops with an
-# error. That is its good case: with a typo in the name it says nothing. With <code>|</code> in place of <code>/</code>,
-# as above, the path fits.</details>
+# error. Use another separator, such as <code>|</code> above. A typo in the name is worse: then <code>sed</code> reports
+# nothing.</details>
 #
-# <details><summary>3. A model was edited, could not be loaded again, and clients are still served. Is all
-# well?</summary>No. The server goes on with what it had loaded, and the file on disk is broken. The next restart
-# brings the fault to light.</details>
+# <details><summary>3. A model was edited and could not be loaded again. Clients are still served. Is all
+# well?</summary>No. The server goes on with the version it had loaded, and the file on disk is broken. At the next
+# restart the model is missing.</details>
 #
 # Now the [lab]({lab}), then the next lesson: {next}.
 
 # %% [markdown]
 # ## Appendix: whose clients?
 #
-# Names, types and shapes of the ensemble's tensors are a **contract** with every client ever written. The course's
-# repository has the one of TensorRT-LLM 0.9 to 0.19; `assemble(…, contract="0.5")` makes that of the first workshops.
-# Each row has broken somebody's client.
+# Names, types and shapes of the ensemble's tensors are a **contract** with every client that was ever written for it. The
+# course's repository keeps the contract of TensorRT-LLM 0.9 to 0.19; `assemble(…, contract="0.5")` keeps that of the
+# first workshops. The table has what differs: a client has to send, and to expect, what its column says.
 
 # %%
-import pandas as pd
-
-from inflight.notebook import charts
-from inflight.triton import repository
-
+session.running()  # both servers end with the notebook's kernel
 charts.table(pd.DataFrame(repository.contract_differences()))
-
-# %% tags=["nbval-ignore-output"]
-from inflight.notebook import session
-
-session.running()  # both servers end with the notebook

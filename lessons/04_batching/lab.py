@@ -1,20 +1,20 @@
 # %% [markdown]
 # # {heading}
 #
-# Five exercises, about 60 minutes. You read the waste from an engine's log, and write the two rules of the lesson as
-# schedulers: first static, then in flight. The running engine obeys your file. Then you make a trace that in-flight
-# batching wins and one that it does not, and read what a benchmark leaves behind.
+# Five exercises, about 60 minutes (an estimate). You read the waste from an engine's log, and write the two rules of the
+# lesson as schedulers: first static, then in flight. The running engine obeys your file. Then you make a trace on which
+# in-flight batching wins and one on which it does not, and read the files that a benchmark leaves behind.
 #
-# A check counts and never times: it plays your scheduler on requests that it makes anew each time, and sets its figures
-# beside the built-in rule's. It never stops you: it says done, not done yet, or which way to go.
+# A check counts and never times: it plays your scheduler on requests that it makes anew each time, and compares its
+# counts with the built-in rule's. It never stops you: it says *done*, *not done yet*, or what to look at.
 #
 # {navigation}
 
 # %% [markdown]
 # ## Set up
 #
-# A server with static batching, as in the lesson, and decoupled, so that answers can be streamed. It uses the engine from
-# lesson 01.
+# A server with static batching as in the lesson, with the engine from lesson 01. The trace is *mild*: sixteen requests of
+# 8 to 128 tokens.
 
 # %%
 import tempfile
@@ -39,7 +39,7 @@ repo = repository.assemble(
 )
 server = Server(repo).start()
 client = Client(server.grpc_url, timeout_s=600)
-mild = workload.trace("mild", load_tokenizer(engine_dir), seed=0)
+mild = workload.trace("mild", load_tokenizer(engine_dir), seed=3, num_requests=16)
 print(f"{len(mild)} requests, {sum(one.max_tokens for one in mild)} tokens")
 
 # %% [markdown]
@@ -57,8 +57,8 @@ static.log[
 ].head()
 
 # %% [markdown]
-# `scheduled` is the number of slots that computed something in that iteration, `empty_seats` the number of those that
-# did not. Write the function that gives the share of the slots' time that was wasted, between 0 and 1.
+# A row is an iteration. `scheduled` is the number of slots that computed something in it, `empty_seats` the number of
+# those that did not. Write the function that returns the wasted share of all slots in all iterations, between 0 and 1.
 
 
 # %%
@@ -76,7 +76,7 @@ check("4.1", wasted)
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# At two columns of the log: one row is one iteration, and each iteration has <code>slots</code> slots.
+# At one column of the log, and at its number of rows: each iteration has <code>slots</code> slots.
 # </details>
 #
 # <details><summary>How to begin</summary>
@@ -86,16 +86,16 @@ check("4.1", wasted)
 #
 # <details><summary>The error you see</summary>
 #
-# A figure above 1 is a number of slots and no share. One that is too large may count tokens: an iteration that computes
-# a prompt has a slot taken and no token of an answer.
+# A figure above 1 is a number of slots, not a share. One that is too large may count tokens: while a prompt is computed,
+# its slot is taken, although it has no token of an answer yet.
 # </details>
 #
 # ## Exercise 4.2: static batching
 #
 # *Core · importance 5/5 · difficulty 3/5 · 15 minutes*
 #
-# Before each iteration the engine asks its scheduler who is computed. You write this scheduler: a class with one
-# method, in a file of its own. `now` tells how the engine stands:
+# Before each iteration the engine asks its scheduler which requests to compute. You write this scheduler: a class with
+# one method, in a file of its own. `now` describes the engine at this moment:
 #
 # | `now.` | |
 # |---|---|
@@ -104,12 +104,12 @@ check("4.1", wasted)
 # | `max_batch_size` | the slots |
 # | `max_num_tokens` | most tokens that one iteration computes |
 #
-# A request has an `id` and `pending_tokens`: the tokens that can be computed now, its whole prompt at first, then one in
-# each iteration. The answer is a `Plan`: in `admit` the ids of those that start, in `compute` how many tokens each
-# request computes, by its id.
+# A request has an `id` and `pending_tokens`, the tokens that can be computed now: its whole prompt at first, then one in
+# each iteration. The method returns a `Plan`. `admit` has the ids of the requests that start; `compute` says, by id, how
+# many tokens each request computes.
 #
-# The file below runs one request at a time, as `llama-python` does. Make it `V1`'s rule: when nobody runs, as many
-# start as wait and have a slot; until the last of them has finished, nobody joins. Prompts are short here: those of a
+# The file below runs one request at a time, as `llama-python` does. Make it `V1`'s rule: when no request runs, as many
+# start as wait and have a slot; until the last of them has finished, none joins. Prompts are short here: those of a
 # batch fit into one iteration.
 
 # %%
@@ -145,25 +145,23 @@ check("4.2", Path(workdir.name) / "static.py")
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# At <code>play</code> in the lesson: its <code>if</code> is yours, with <code>now.running</code> for
-# <code>running</code>.
+# At <code>may_start</code> in the lesson's <code>play</code>, with <code>now.running</code> for <code>running</code>.
 # </details>
 #
 # <details><summary>How to begin</summary>
 #
-# Only the second branch changes at first: not one request of <code>now.waiting</code>, but a slice of it. Then compute
-# everybody who runs, and not the first alone.
+# Begin with the second branch: take a slice of <code>now.waiting</code> instead of one request. Then compute all that
+# run, not the first alone.
 # </details>
 #
 # <details><summary>The error you see</summary>
 #
-# It names file, line and the rule that the plan broke. <em>computes tokens of request 3, which would not run</em>: who
-# starts must be in <code>admit</code>. <em>lets 9 requests run at once</em>: count those that run already.
-# <em>IndexError: list index out of range</em>: nobody may be waiting.
+# It names file, line and the rule that the plan broke. <em>computes tokens of request 3, which would not run</em>: a
+# request that starts must be in <code>admit</code>. <em>lets 9 requests run at once</em>: count those that run already.
+# <em>IndexError: list index out of range</em>: it can be that none is waiting.
 # </details>
 #
-# The engine takes your file at the next load, and tries it before the first request. Yours and the built-in rule, on
-# the mild trace:
+# The engine loads your file, and tries it before the first request. Your rule and the built-in one, on the mild trace:
 
 
 # %%
@@ -180,15 +178,15 @@ own = serve(
     gpt_model_type="inflight_fused_batching",
     scheduler_path=Path(workdir.name) / "static.py",
 )
-print(f"built-in V1: {len(static.log)} iterations; yours: {len(own.log)} iterations,")
-print(f"{own.tokens_per_s / static.tokens_per_s:.2f} times the tokens a second")
+print(f"built-in V1: {len(static.log)} iterations; yours: {len(own.log)} iterations")
 
 # %% [markdown]
-# The counts may differ by a batch: who is there already when the first one begins is chance.
+# The counts can differ by a batch: it is chance how many requests have arrived when the first batch begins, and in which
+# order. That is why nothing is said of speed here: two runs of one rule differ, too.
 #
-# There is one more thing that `V1` does: the engine holds all answers back until the last of the batch is complete.
-# The loop around the scheduler does that for a class that says `answers_together = True`, as the built-in one does. Your
-# client of lab 03 sees the difference (the course's stands in where yours has not passed):
+# `V1` does one more thing: the engine holds all answers of a batch back until the last one is complete. The loop around
+# the scheduler does that for a class with `answers_together = True`, as the built-in one has. Your client of lab 03 sees
+# the difference (if it has not passed yet, the course's is used):
 
 # %%
 print(repr(mine.part("client")))
@@ -204,10 +202,10 @@ print("built-in V1:   ", len(story.pieces), "piece")
 #
 # *Core · importance 5/5 · difficulty 3/5 · 15 minutes*
 #
-# The same again, in flight: a request that waits starts as soon as a slot is free, whoever else runs. They start
-# in the order in which they came. And now prompts are long: those of all slots together may have more than `max_num_tokens`. Whoever runs has one
-# token in each iteration, and a prompt that does not fit into the rest of it waits for the next; so does everybody
-# behind it.
+# The same again, in flight: a waiting request starts as soon as a slot is free, even while others run. Requests start in
+# the order in which they came. And now prompts are long: those of all slots together may have more tokens than
+# `max_num_tokens`. Each running request computes one token in each iteration. A prompt that does not fit into the rest
+# of the iteration waits for the next one, and so do all behind it.
 
 # %%
 # %%writefile {workdir.name}/scheduler.py
@@ -252,19 +250,19 @@ check("4.3", Path(workdir.name) / "scheduler.py")
 #
 # <details><summary>How to begin</summary>
 #
-# Two loops, one after the other: everybody in <code>now.running</code> computes; then, from the first of
-# <code>now.waiting</code> on, as many start as there are free slots. Prompts come last: keep a number of the tokens that
-# the iteration still takes.
+# Two loops, one after the other: all in <code>now.running</code> compute; then, from the first of
+# <code>now.waiting</code> on, as many start as there are free slots. Keep count of the tokens that the iteration can
+# still take.
 # </details>
 #
 # <details><summary>The error you see</summary>
 #
-# <em>lets 9 requests run at once</em>: the free slots are <code>max_batch_size</code> without those that run.
+# <em>lets 9 requests run at once</em>: the free slots are <code>max_batch_size</code> less those that run.
 # <em>computes 301 tokens in an iteration; max_num_tokens is 256</em>: stop before the prompt that does not fit.
-# <em>requests overtaken</em>: you went on behind one that did not fit.
+# <em>requests overtaken</em>: you skipped one that did not fit, and let a later one start.
 # </details>
 #
-# `mine.part` gives your file once it has passed, and the course's until then. Later labs go on from it. Here it serves
+# `mine.part` returns your file once it has passed, and the course's until then. Later labs build on it. Here it serves
 # the mild trace, beside the engine's own rule:
 
 # %% tags=["nbval-ignore-output"]
@@ -273,10 +271,7 @@ print(repr(scheduler))
 built_in = serve(gpt_model_type="inflight_fused_batching", scheduler_path="")
 own = serve(gpt_model_type="inflight_fused_batching", scheduler_path=scheduler.path)
 for name, run in (("static", static), ("built-in", built_in), ("your file", own)):
-    print(
-        f"{name:10} {len(run.log):4} iterations, wasted: {wasted(run.log, slots)}, "
-        f"{run.tokens_per_s / built_in.tokens_per_s:.2f} times the built-in's tokens/s"
-    )
+    print(f"{name:10} {len(run.log):4} iterations, wasted: {wasted(run.log, slots)}")
 
 # %% [markdown]
 # ## Exercise 4.4: a trace that wins, and one that does not
@@ -304,31 +299,31 @@ check("4.4", (wins, draws))
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# Copy <code>play</code> from the lesson; it tells at once how near you are. Take the line with <code>room</code> out of
-# it, for here the first does not start alone.
+# Copy <code>play</code> from the lesson and count. Write <code>room = slots</code> in it: here the first does not start
+# alone.
 # </details>
 #
 # <details><summary>How to begin</summary>
 #
-# Think in batches of eight. Which batch wastes most with static batching, and how many such batches are there room for?
-# Which batch wastes nothing, whatever the other batches are?
+# Think in batches of eight. Which batch wastes most with static batching, and how many such batches fit into 24? Which
+# batch wastes nothing, whatever the others are?
 # </details>
 #
 # <details><summary>The error you see</summary>
 #
-# <em>needs 24 lengths between 8 and 128</em>: both lists do. A single long answer among short ones is not what
-# <code>draws</code> asks for: eight of the answers have to be long.
+# <em>needs 24 lengths between 8 and 128</em>: that holds for both lists. A single long answer among short ones is not
+# enough for <code>draws</code>: eight of the answers have to be long.
 # </details>
 #
-# The second trace has a moral: whoever sorts requests by length before batching them needs no in-flight batching. Why
-# does nobody do that? Because nobody knows the lengths in advance.
+# The second trace has a moral: static batching of requests that are sorted by length loses little. It is hardly done,
+# because an answer's length is not known before it ends.
 #
 # ## Exercise 4.5: what a file says
 #
 # *importance 3/5 · difficulty 2/5 · 10 minutes*
 #
-# A benchmark that leaves no file was never run. Here is what colleagues can open: a row a request as CSV; one line a run
-# in the columns of TensorRT-LLM's own client, which writes it with `--op-stats-csv`; and a time line for
+# Here are the files of a benchmark that colleagues can open: a CSV with a row per request; one with a line per run, in the
+# columns that TensorRT-LLM's own client writes with `--op-stats-csv`; and a time line for
 # [ui.perfetto.dev](https://ui.perfetto.dev).
 
 # %% tags=["nbval-ignore-output"]
@@ -350,12 +345,12 @@ files["timeline.json"].write_text(json.dumps(timeline))
 pd.DataFrame(lines, index=["static", "in flight"]).T.round(1)
 
 # %% [markdown]
-# Open `timeline.json` in Perfetto later: above are the requests, a bar each from sending to answer, below the engine's
-# iterations, with the number of tokens in each. In the static one you see whole groups of bars end together.
+# Open `timeline.json` in Perfetto later. Above are the requests, each a bar from sending to answer; below are the
+# engine's iterations, with the number of tokens in each. In this static run whole groups of bars end together.
 #
 # Now look at *Avg. InFlight requests* of the **static** run. There are eight slots, and nothing was batched in flight.
-# What does the column count? Write the function that gives it, from the rows of `static.requests`: `sent_s` and
-# `last_s` are seconds since the run began, `latency_ms` is what lies between them.
+# What does the column count? Write the function that computes it from the rows of `static.requests`: `sent_s` and
+# `last_s` are seconds since the run began, `latency_ms` are the milliseconds between them.
 
 
 # %%
@@ -374,8 +369,8 @@ check("4.5", in_flight_mean)
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# At <em>Total latency (ms)</em> and <em>Avg. latency (ms)</em> beside it: the column follows from these two and the
-# number of requests.
+# At <em>Total latency (ms)</em> and <em>Avg. latency (ms)</em> beside it. Together with the number of requests they give
+# the column.
 # </details>
 #
 # <details><summary>How to begin</summary>
@@ -385,15 +380,15 @@ check("4.5", in_flight_mean)
 #
 # <details><summary>The error you see</summary>
 #
-# A figure a thousand times too large has milliseconds over seconds. One a little too small may begin at zero: a run
-# lasts from the first request sent to the last answer.
+# A figure that is a thousand times too large divides milliseconds by seconds. One that is a little too small may count
+# from zero: the run begins when the first request is sent, and ends with the last answer.
 # </details>
 #
 # ## Bonus
 #
-# A scheduler that knows the lengths may do better than both: `request.max_answer_tokens` is what the client asked for.
-# Write one that starts the longest of those that wait first, serve it, and compare its iterations with the built-in
-# rule's. The check of 4.3 has a word for what it does to the others: who is overtaken, and how often?
+# A scheduler that knows the lengths can do better than both: `request.max_answer_tokens` is what the client asked for.
+# Write one that starts the longest waiting request first, serve it, and compare its iterations with the built-in rule's.
+# The check of 4.3 would say that requests are overtaken: which ones, and how often?
 
 # %%
 # BEGIN SOLUTION
@@ -421,29 +416,24 @@ if longest_first is not None:
         gpt_model_type="inflight_fused_batching", scheduler_path=longest_first
     )
     print(f"built-in: {len(built_in.log)} iterations; yours: {len(bonus.log)}")
-    for name, run in (("built-in", built_in), ("longest first", bonus)):
-        median_s = run.requests["latency_ms"].median() / 1000
-        print(f"{name}: half of all requests have their answer within {median_s:.1f} s")
 
 # %% [markdown]
 # ## Elsewhere
 #
 # **1.** The service moves to a GPU on which an iteration with 64 answers takes hardly longer than one with 8, and the
-# engine is built with 64 slots. Which of these still holds: the iterations that you counted, or what they say of the
-# gain in time?
+# engine is built with 64 slots. What still holds: the iterations that you counted, or the gain in time?
 #
 # <details><summary>Answer</summary>
 #
 # Neither number, but both ways to get them. With 64 slots the same trace has fewer batches, so count again. And where a
-# full iteration costs no more than an empty one, time follows the iterations: the gain in time comes near to the gain on
-# paper.
+# full iteration costs hardly more than an empty one, the gain in time comes near to the gain in iterations.
 # </details>
 #
-# **2.** Another service labels texts: each answer has one token. What does in-flight batching win there?
+# **2.** Another service labels texts: each answer has one token. What does in-flight batching gain there?
 #
 # <details><summary>Answer</summary>
 #
-# Nothing: all answers of a batch are of one length, and each lasts one iteration. All the work is in the prompts.
+# Nothing: each answer takes one iteration, so a static batch ends for all at once. All the work is in the prompts.
 # </details>
 #
 # **3.** A colleague's scheduler starts short prompts before long ones, and its mean latency is the best of all. Its P99 is
@@ -451,7 +441,7 @@ if longest_first is not None:
 #
 # <details><summary>Answer</summary>
 #
-# The requests that are overtaken. While short ones keep coming, a long one may wait for ever.
+# The number of requests that are overtaken. While short ones keep coming, a long one can wait for ever.
 # </details>
 #
 # ## What runs

@@ -1,91 +1,78 @@
 # %% [markdown]
 # # {heading}
 #
-# {minutes} min. Afterwards you will be able to
+# {minutes} min, an estimate. Afterwards you will be able to
 #
-# - **predict** from the lengths of the answers how many iterations a way of batching needs;
-# - **switch** a running server between static and in-flight batching, and show which request had which slot;
-# - **decide** when the switch is worth nothing, and name who pays for it.
+# - **predict** from the lengths of the answers how many iterations static and in-flight batching need, and how long
+#   those take;
+# - **switch** a running server from one to the other, and show which request had which slot;
+# - **decide** when the switch gains nothing, and say who pays for it.
 #
-# You need nothing but this notebook: engine, repository and server are made here.
+# You need lessons 00 and 03: what an iteration, a prompt's prefill and ITL are. Engine, repository and server are made
+# here. A line under `# your line:` is for you: delete it, write it yourself, and compare with what is folded below.
 #
 # {navigation}
 
 # %% [markdown]
 # ## {question}
 #
-# Your engine has eight slots: its `max_batch_size`. Forty-eight requests wait for them, like guests at the door of a
-# small restaurant. Most ask for eight tokens, a few for sixteen, some for two hundred and fifty-six. The engine works
-# in rounds: one [iteration](00_start_here.ipynb#Iteration) gives each request in a slot one token.
+# Your engine has eight slots (`max_batch_size`). Twenty-four requests wait for them, like guests at the door of a small
+# restaurant. Most ask for 8 tokens, every sixth for 128. The engine works in rounds: one
+# [iteration](00_start_here.ipynb#Iteration) gives one token to each request in a slot.
 #
 # When may the next request start? There are two answers:
 #
-# - **Static batching** (`gpt_model_type: V1`): eight start together, and the next eight when the last of them has
-#   finished.
-# - **In-flight batching** (`inflight_fused_batching`; others say *continuous batching*): a slot that gets free is
-#   taken in the next iteration.
+# - **Static batching** (`V1`): eight requests start together. The next eight start when the last of them has finished.
+# - **In-flight batching** (`inflight_fused_batching`): when a slot becomes free, the next iteration fills it. vLLM and
+#   others call this *continuous batching*.
 #
-# TensorRT-LLM calls both by these names
+# The names in brackets are the values of `gpt_model_type` in TensorRT-LLM
 # ([its batch manager](https://github.com/NVIDIA/TensorRT-LLM/blob/2a115dae84f13daaa54727534daa837c534eceb4/docs/source/advanced/batch-manager.md)).
 
-# %% [markdown]
-# ## Predict
-#
-# Requests, slots and model are the same both times. Commit yourself:
+# %%
+import tempfile
+from dataclasses import replace
+from pathlib import Path
 
-# %% tags=["setup"]
-from inflight.notebook import progress, widgets
+import numpy as np
+import pandas as pd
+import plotly.express as px
 
-# %% tags=["parameters"]
-prediction = None  # papermill may answer
-
-# %% tags=["setup"]
-guess = widgets.predict(
-    "In-flight batching makes how many times as many tokens a second "
-    "as static batching?",
-    {"about 1.2 times": 1.2, "about 1.8 times": 1.8, "about 3 times": 3},
-    given=prediction,
-)
-guess
-
-# %% [markdown]
-# ## Who comes
-#
-# A *trace* is a list of requests: a text each, the tokens of its answer, and when it is sent. `workload.trace` makes
-# the same one each time for the same seed. Every answer will be exactly as long as `max_tokens` says.
-
-# %% tags=["setup"]
-from inflight import engine
-from inflight.bench import workload
+from inflight import CourseError, engine
+from inflight.bench import trace_run, workload
 from inflight.checkpoint import fetch, load_tokenizer
+from inflight.lessons import batching as lesson
+from inflight.models import huggingface
+from inflight.notebook import charts, progress, widgets
+from inflight.triton import Client, Server, repository
 
 engine_dir = engine.cached(fetch())
-tokenizer = load_tokenizer(engine_dir)
 slots = engine.read(engine_dir).build_config.max_batch_size
-requests = workload.trace("skewed", tokenizer, seed=0)
-lengths = [request.max_tokens for request in requests]
-for length in sorted(set(lengths)):
-    print(f"{lengths.count(length):3} requests for {length:3} tokens")
-print(f"{len(requests)} requests, {sum(lengths)} tokens, {slots} slots")
-print("The first:", requests[0].text)
+print("An engine with", slots, "slots.")
 
 # %% [markdown]
-# ## On paper first
+# ## On paper
 #
-# Nothing has run yet, and the lengths alone already tell the number of iterations. Here is a whole scheduler that
-# knows nothing else. Look for the line in which the two ways differ:
+# These are the answers that the twenty-four ask for, in tokens, in the order in which they come. Nobody will get fewer:
+# the run below ignores the model's own end of an answer.
 
-# %% tags=["setup"]
-from inflight.notebook import catch_up
+# %%
+lengths = ([128] + [8] * 5) * 4
+print(len(lengths), "requests,", sum(lengths), "tokens:", lengths[:8], "…")
 
-catch_up("04", "On paper first")
+# %% [markdown]
+# The lengths are enough to count iterations. This is a whole scheduler; the one line that distinguishes the two rules
+# is yours.
 
 
+# %%
 def play(lengths, slots, rule):
     """How many requests are computed in each iteration."""
     waiting, running, computed = list(lengths), [], []
     while waiting or running:
-        if rule == "in-flight" or not running:
+        # your line: may requests start now? rule is "static" or "in-flight"
+        may_start = rule == "in-flight" or not running
+        if may_start:
             # An idle engine does not wait for company: the first starts alone.
             room = slots if computed else 1
             while waiting and len(running) < room:
@@ -96,469 +83,406 @@ def play(lengths, slots, rule):
 
 
 # %% [markdown]
-# It is the `if`: static batching starts requests only when nobody runs.
+# <details><summary>The line</summary>
+#
+# <code>may_start = rule == "in-flight" or not running</code>: with static batching requests start only when nobody
+# runs.
+# </details>
 
-# %% tags=["setup"]
+# %%
 on_paper = {rule: play(lengths, slots, rule) for rule in ("static", "in-flight")}
 for rule, computed in on_paper.items():
+    # your line: the share of all slots, in all iterations, that computed something
     used = sum(computed) / (len(computed) * slots)
     print(
-        f"{rule:9} {len(computed):4} iterations for {sum(computed)} tokens: "
-        f"{100 * used:.0f} % of the slots' time used"
+        f"{rule:9} {len(computed):4} iterations, {100 * used:.0f} % of the slots used"
     )
-fewer_on_paper = len(on_paper["static"]) / len(on_paper["in-flight"])
-print(f"In-flight batching needs {fewer_on_paper:.1f} times fewer iterations.")
+fewer = len(on_paper["static"]) / len(on_paper["in-flight"])
+print(f"Static batching needs {fewer:.1f} times as many.")
 
 # %% [markdown]
-# A static batch lasts as long as its longest answer. In flight, all slots are busy until nobody waits: that takes
-# about all tokens over the slots, and a tail.
+# <details><summary>The line</summary>
 #
-# `engine.schedule` is the same in the package. It also notes who has which slot, and the picture asks it again
-# whenever you move a slider. Which requests make the difference? Shorten the longest answers, or take a single slot,
-# and look for the trace with which static batching loses nothing.
+# <code>used = sum(computed) / (len(computed) * slots)</code>
+# </details>
+#
+# A static batch lasts as long as its longest answer, and each of the four batches here has a long one: 4 × 128. In
+# flight the slots stay full until nobody waits. Then the last answers run on with empty slots beside them: the *tail*.
+# No rule ends before the longest answer does.
+#
+# Move the sliders. Which requests make the difference? Shorten the longest answers until static batching loses almost
+# nothing.
 
-# %% tags=["setup", "nbval-ignore-output"]
-from inflight.engine import schedule
-from inflight.lessons import batching as lesson
-
-for rule, name in (("static", "V1"), ("in-flight", "inflight_fused_batching")):
-    assert len(on_paper[rule]) == len(schedule(lengths, slots, name).iterations)
+# %% tags=["nbval-ignore-output"]
 picture = lesson.slots_on_paper(lengths, slots)
 picture
 
 # %% [markdown]
-# Is that the gain, then? Hold on to the figure.
+# ## Predict
 #
+# Now the same requests go to a real engine, once with each rule. You know the iterations. Commit yourself to the speed:
+
+# %% tags=["parameters"]
+prediction = None  # papermill may answer
+
+# %%
+guess = widgets.predict(
+    "In-flight batching makes how many times as many tokens a second "
+    "as static batching?",
+    {
+        "about 1.2 times": 1.2,
+        "about 2 times": 2,
+        f"about {fewer:.1f} times, as on paper": fewer,
+        f"about {slots} times, one for each slot": slots,
+    },
+    given=prediction,
+)
+guess
+
+# %% [markdown]
 # ## Static: run it
 #
-# The repository is assembled with `V1`, and the engine notes each iteration in a log.
+# The repository is assembled with `V1`. The engine writes a line for each iteration into a log: who was computed, and
+# how long it took.
 
-# %% tags=["setup"]
-from inflight.notebook import catch_up
-
-catch_up("04", "Static: run it")
-import tempfile
-from pathlib import Path
-
-from inflight.bench import trace_run
-from inflight.triton import Client, Server, repository
-
+# %%
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
 repo = repository.assemble(
     Path(workdir.name) / "repo",
     engine_dir,
     batching_strategy="V1",
+    decoupled_mode=True,
     iteration_log_path=log_path,
 )
-server = Server(repo).start()
+with progress.wait("The server starts"):
+    server = Server(repo).start()
 client = Client(server.grpc_url, timeout_s=600)
 
 # %% [markdown]
-# `trace_run.run` sends the trace and waits for the last answer. It gives one row a request, as the clients saw it, and
-# one row an iteration, as the engine noted it. A fresh engine's first request is its slowest, so one goes ahead that is
-# not counted.
+# A *trace* is a list of requests: a prompt, the tokens of its answer, and when it is sent. Here the first comes at once
+# and the others a moment later, one after the other. `trace_run.run` sends a trace, each request from a thread of its
+# own, and waits for all answers. It returns a row per request, as the clients saw it, and a row per iteration, as the
+# engine logged it. One request goes ahead and is not counted: an engine's first is its slowest.
 
-# %% tags=["setup", "long", "nbval-ignore-output"]
-trace_run.run(client, requests[:1], log_path)
+# %% tags=["nbval-ignore-output"]
+texts = workload.trace("skewed", load_tokenizer(engine_dir), num_requests=len(lengths))
+moments = [0.0, *np.arange(1, len(lengths)) * 0.005 + 0.03]
+requests = [
+    replace(text, max_tokens=length, at_s=moment)
+    for text, length, moment in zip(texts, lengths, moments, strict=True)
+]
+trace_run.run(client, requests[1:2], log_path)
 with progress.wait(f"{len(requests)} requests, static"):
     static = trace_run.run(client, requests, log_path)
-assert static.requests["output_len"].tolist() == lengths
 print(f"static: {len(static.log)} iterations, {static.tokens_per_s:.0f} tokens/s")
 
 # %% [markdown]
 # ## Switch
 #
-# The type is one parameter of one model. `repository.edit` changes it in the file and shows what it did;
-# `server.load` has the running server read the file again. The other models go on as they are.
+# The rule is one parameter of one model. `repository.edit` changes it in `config.pbtxt` and shows the difference.
+# `server.load` makes the running server read that file again; its other models are untouched.
 
-# %% tags=["setup"]
-from inflight.notebook import catch_up
-
-catch_up("04", "Switch")
+# %%
 print(repository.edit(repo, "tensorrt_llm", gpt_model_type="inflight_fused_batching"))
 server.load("tensorrt_llm")
 
-# %% tags=["setup", "long", "nbval-ignore-output"]
-trace_run.run(client, requests[:1], log_path)
+# %% tags=["nbval-ignore-output"]
+trace_run.run(client, requests[1:2], log_path)
 with progress.wait(f"{len(requests)} requests, in flight"):
     in_flight = trace_run.run(client, requests, log_path)
-assert len(in_flight.log) < len(static.log) / 2
-print(
-    f"in flight: {len(in_flight.log)} iterations, {in_flight.tokens_per_s:.0f} tokens/s"
-)
+print(f"in flight: {len(in_flight.log)} iterations,", end=" ")
+print(f"{in_flight.tokens_per_s:.0f} tokens/s")
 
 # %% [markdown]
 # ## See
 #
-# Each row is a slot, each bar a request, grey an empty slot. Both pictures are drawn from the iteration log, on one
+# Each row is a slot, each bar a request; an empty slot is grey. Both panels are drawn from the iteration log, on one
 # scale.
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import catch_up
-
-catch_up("04", "See")
-from IPython.display import Markdown, display
-
-from inflight.notebook import charts
-
 stays = {"static (V1)": static.stays, "in-flight": in_flight.stays}
-summary = lesson.slot_map_summary(stays, slots)
-charts.show(lesson.slot_map(stays, slots), summary)
-display(Markdown(summary))
+charts.show(lesson.slot_map(stays, slots), lesson.slot_map_summary(stays, slots))
 
 # %% [markdown]
-# Above, one long answer keeps seven empty slots waiting, again and again. Below, each slot is taken as soon as it is free,
-# and only the tail is empty.
+# Above, one long answer in each batch keeps the other slots empty. Below, a slot is taken as soon as it is free, and
+# almost all of the grey is in the tail.
+#
+# Does the engine count as the paper does? Two requests that are sent within milliseconds may overtake each other on
+# their way through 24 threads, the network and the tokenizer. The engine numbers them as they arrive, so the log knows
+# the real order, and `play` can play that one:
 
 # %% tags=["nbval-ignore-output"]
+runs = {"static": static, "in-flight": in_flight}
+for rule, run in runs.items():
+    arrived = run.stays.sort_values("request")
+    in_order = (arrived["last"] - arrived["first"] + 1).tolist()
+    assert sorted(in_order) == sorted(lengths)
+    replayed = len(play(in_order, slots, rule))
+    print(f"{rule:9} on paper {len(on_paper[rule])}, in the order of arrival", end=" ")
+    print(f"{replayed}, counted {len(run.log)}")
 counted = {"V1": len(static.log), "inflight_fused_batching": len(in_flight.log)}
-picture.measured(
-    [{"type": name, "iterations": number} for name, number in counted.items()],
-    requests=len(lengths),
-    slots=slots,
-    longest=max(lengths),
-)
-fewer = counted["V1"] / counted["inflight_fused_batching"]
-assert fewer > 0.5 * fewer_on_paper
+points = [{"type": name, "iterations": count} for name, count in counted.items()]
+settings = {"requests": len(lengths), "slots": slots, "longest": max(lengths)}
+picture.measured(points, **settings)  # diamonds in the picture with the sliders
+
+# %% tags=["nbval-ignore-output"]
 faster = in_flight.tokens_per_s / static.tokens_per_s
-print(f"Iterations on paper: {[len(each) for each in on_paper.values()]},")
-print(f"counted: {list(counted.values())}, {fewer:.1f} times fewer,")
+print(f"{len(static.log) / len(in_flight.log):.1f} times fewer iterations,")
 print(f"but {faster:.2f} times as many tokens a second.")
 print(guess.score(faster))
 
 # %% [markdown]
-# The iterations came out as on paper, or a few fewer: on paper the first request starts alone, and the engine may find
-# several when it begins. (The picture there shows the counts now, as diamonds.) But they were not the gain. What did
-# the paper miss?
+# So the paper is right about the iterations, give or take the order of arrival. But they are not the gain. What did it
+# miss?
 #
 # ## What an iteration costs
 #
-# An iteration with eight answers in it costs more than one with two, and static batching has mostly the cheap kind:
-# its slots are empty. So measure the price: send 1, 2, … 8 requests side by side, and let the log tell how long their
-# iterations take.
+# An iteration with eight answers takes longer than one with a single answer, and static batching has mostly the cheap
+# kind, because its slots are empty. So measure the price. Send 1, 2, 4 and 8 requests side by side, and read from the
+# log how long their iterations take. The mean, since a sum of iterations is what we are after:
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import catch_up
-
-catch_up("04", "What an iteration costs")
-from dataclasses import replace
-
-import pandas as pd
-
-alike = replace(requests[0], max_tokens=96, at_s=0.0)
+alike = replace(requests[1], max_tokens=32, at_s=0.0)
 logs = []
-for number in progress.over(range(1, slots + 1), "Answers side by side"):
+for number in progress.over((1, 2, 4, 8), "Answers side by side"):
     logs.append(trace_run.run(client, [alike] * number, log_path).log)
 log = pd.concat(logs)
-
-# %% [markdown]
-# Iterations without a prompt give the price by the number of answers. What those with prompts take beyond it is the
-# price of a prompt's tokens. Medians, so that one slow iteration does not count:
-
-# %%
 has_prompt = log["context_tokens"] > 0
-answers_ms = log[~has_prompt].groupby("scheduled")["iteration_ms"].median()
-beyond_ms = log["iteration_ms"] - log["scheduled"].map(answers_ms)
-prompt_token_ms = (beyond_ms / log["context_tokens"])[has_prompt].median()
-assert answers_ms.index.tolist() == list(range(1, slots + 1))
-print(f"An iteration with one answer takes {answers_ms[1]:.1f} ms,")
-print(f"one with all slots taken {answers_ms[slots]:.1f} ms,")
-print(f"and a token of a prompt another {prompt_token_ms:.2f} ms.")
+by_number = log[~has_prompt].groupby("scheduled")["iteration_ms"]
+answers_ms = by_number.mean()[[1, 2, 4, 8]]
+print(answers_ms.round(1).to_dict(), "ms with 1, 2, 4, 8 answers")
 
 # %% tags=["nbval-ignore-output"]
-from inflight.lessons import batching as lesson
-from inflight.notebook import charts
-
-summary = (
-    "The time of an iteration against the number of answers in it: "
-    f"{answers_ms[slots] / answers_ms[1]:.1f} times as long for {slots} answers as for "
-    f"one, where paying in full were {slots} times."
+figure = px.line(
+    answers_ms.reset_index(), x="scheduled", y="iteration_ms", markers=True
 )
-charts.show(lesson.iteration_cost(answers_ms), summary)
+figure.update_layout(xaxis_title="answers in the iteration", yaxis_title="time (ms)")
+figure.update_yaxes(rangemode="tozero")
+times = answers_ms[8] / answers_ms[1]
+summary = (
+    f"An iteration with 8 answers takes {times:.1f} times as long as one with 1. "
+    "If each answer paid in full, it would be 8 times."
+)
+charts.show(figure, summary)
 print(summary)
 
 # %% [markdown]
-# Now put both together: the iterations from the paper, each at its price, and the prompts on top, which are the same
-# for both. No run of the trace is in this prediction.
+# An iteration goes through the weights once, for all answers in it. They share that part, so eight answers do not cost
+# eight times as much. Attention and the arithmetic of each answer come on top, so they are not free either.
+#
+# Prompts have a price of their own. It is what the iterations with prompts took beyond the same number of answers:
 
 # %% tags=["nbval-ignore-output"]
+price_ms = np.interp(range(slots + 1), [0, *answers_ms.index], [0, *answers_ms])
+with_prompts = log[has_prompt]
+beyond_ms = (
+    with_prompts["iteration_ms"].sum() - price_ms[with_prompts["scheduled"]].sum()
+)
+prompt_token_ms = beyond_ms / with_prompts["context_tokens"].sum()
 prompts_s = sum(request.input_len for request in requests) * prompt_token_ms / 1000
-predicted_s = {
-    rule: sum(answers_ms[number] for number in computed) / 1000 + prompts_s
-    for rule, computed in on_paper.items()
-}
-for rule, run in (("static", static), ("in-flight", in_flight)):
+print(f"A token of a prompt takes {prompt_token_ms:.2f} ms,")
+print(f"the prompts of all {len(requests)} requests {prompts_s:.1f} s.")
+
+# %% [markdown]
+# Now put it together: the iterations from the paper, each at its price, and the prompts, which cost the same with both
+# rules. No run of the trace is in this prediction.
+
+# %% tags=["nbval-ignore-output"]
+predicted_s = {}
+for rule, run in runs.items():
+    # your line: seconds, from on_paper[rule] (answers in each iteration) and price_ms
+    predicted_s[rule] = sum(price_ms[on_paper[rule]]) / 1000 + prompts_s
     measured_s = run.requests["last_s"].max()
     print(f"{rule:9} predicted {predicted_s[rule]:.1f} s, measured {measured_s:.1f} s")
-faster = in_flight.tokens_per_s / static.tokens_per_s
 expected = predicted_s["static"] / predicted_s["in-flight"]
-print(f"Prompts take {prompts_s:.1f} s of both.")
 print(f"Gain: predicted {expected:.2f} times, measured {faster:.2f} times.")
 
 # %% [markdown]
-# A single run of each comes no nearer on a machine that does other things too. `engine.iteration_cost` reads the same
-# prices from any log, and `inflight bench compare` uses them: it takes turns and gives ratios with their spread.
+# <details><summary>The line</summary>
+#
+# <code>predicted_s[rule] = sum(price_ms[on_paper[rule]]) / 1000 + prompts_s</code>: a NumPy array takes a list of
+# numbers as its index.
+# </details>
+#
+# How could this mislead? Each rule ran once, and a machine that did something else in the meantime shows it here;
+# `inflight bench compare` takes turns and gives ratios with their spread. The prices between 4 and 8 answers are
+# interpolated. And they were measured with short contexts, at most 70 tokens in the KV cache of each answer. Attention
+# reads the whole cache, so eight long answers in one iteration cost more than eight short ones. That bends the
+# prediction one way: in flight, long answers share iterations; with static batching most of theirs are almost empty. With
+# answers of 256 tokens and more, the predicted gain is visibly too high.
 #
 # ## Who pays?
 #
-# Tokens a second are the operator's figure. Whoever asks cares about two others: when the answer is complete, and the
-# time from one of its tokens to the next, the ITL. With static batching no client sees that pace, for the answer comes
-# whole. So `itl_ms` reads it from the log: the time from the end of an answer's first iteration to the end of its last,
+# Tokens a second are the operator's figure. A user feels two others: when the answer is complete, and the time from one
+# of its tokens to the next, the ITL. A static batch hands its answers over when the last has finished, so no client sees
+# its pace. `itl_ms` takes it from the log: the time from the end of an answer's first iteration to the end of its last,
 # divided by the tokens in between.
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import catch_up
-
-catch_up("04", "Who pays?")
-from IPython.display import Markdown, display
-
-from inflight.notebook import charts
-
-paid = {
-    name: run.requests.assign(itl_ms=run.itl_ms)
-    for name, run in (("static", static), ("in flight", in_flight))
-}
-assert all(rows["itl_ms"].notna().all() for rows in paid.values())
+paid = {name: run.requests.assign(itl_ms=run.itl_ms) for name, run in runs.items()}
 charts.show(lesson.who_pays(paid), lesson.who_pays_summary(paid))
-display(Markdown(lesson.who_pays_summary(paid)))
+print(lesson.who_pays_summary(paid))
 
 # %% [markdown]
-# Each mark is a request; above the line it pays. In the lower picture most do: fuller iterations take
-# longer, and each prompt that joins holds up those who run. Short answers get that back many times over, since they no
-# longer wait for a long neighbour to finish. Long ones do not always: with static batching, whoever was among the first
-# had the engine almost alone once the short neighbours were done. In flight they share it to the end.
+# Each mark is a request; above the dashed line it is slower in flight. Look at the long answers in the lower panel. With
+# static batching each of them has the engine to itself once its short neighbours are done. In flight it shares
+# iterations to its end, and each prompt that joins makes one of them longer. Short answers share their iterations under
+# either rule.
 #
-# So nobody gains for nothing. In-flight batching takes time from the long answers of those who came first, and gives
-# it to everybody behind them.
+# Latency has a second part, the wait for a slot. Short answers no longer wait for a long neighbour to finish. The first
+# long answer is the one to look at: with static batching it ran alone from the beginning.
 #
 # ## When is there no gain?
 #
-# Two cases. **Equal lengths**: a static batch ends for all at once. **Empty slots**: with fewer requests than slots
-# nobody waits. And what of the case that benchmarks like, news articles to be summarized? Look at the lengths:
+# There are two cases. With **equal lengths** a static batch ends for all at once. With **fewer requests than slots**
+# nobody waits. And the summaries of news articles, which benchmarks like? Count them all:
 
 # %%
-from inflight.notebook import catch_up
-
-catch_up("04", "When is there no gain?")
-articles = workload.from_dataset(workload.read_dataset(), tokenizer)
+articles = workload.from_dataset(workload.read_dataset(), load_tokenizer(engine_dir))
 summaries = [article.max_tokens for article in articles]
-mild = [request.max_tokens for request in workload.trace("mild", tokenizer)]
 cases = {
-    "skewed, the trace above": (lengths, slots),
-    "mild": (mild, slots),
+    "the trace above": (lengths, slots),
     "articles": (summaries, slots),
     "articles, 64 slots": (summaries, 64),
-    "all equal": ([64] * 48, slots),
-    "fewer requests than slots": ([64, 16, 256, 8], slots),
+    "equal lengths": ([64] * 48, slots),
+    "fewer than slots": ([64, 16, 128, 8], slots),
+    # your line: a trace of your own
+    "long ones last": (sorted(lengths), slots),
 }
+rows = []
 for name, (case, room) in cases.items():
-    before, after = (len(play(case, room, rule)) for rule in ("static", "in-flight"))
-    print(
-        f"{name:25} {min(case):3} to {max(case):3} tokens: {before:4} against "
-        f"{after:4} iterations, {before / after:.2f} times fewer"
-    )
+    counts = [len(play(case, room, rule)) for rule in ("static", "in-flight")]
+    rows.append((name, min(case), max(case), *counts, counts[0] / counts[1]))
+columns = ["trace", "shortest", "longest", "static", "in flight", "ratio"]
+pd.DataFrame(rows, columns=columns).set_index("trace").round(2)
 
 # %% [markdown]
-# In those two cases a little is left: an idle engine does not wait for company, so the first static batch is a single
-# request, and the others wait for its whole answer.
+# The two cases still show more than 1, for a single reason: an idle engine does not wait for company, so the first static
+# batch is one request, and the others wait for its whole answer. Sorting the requests by length helps static batching,
+# too. But an answer may end long before its `max_tokens`, and nobody knows where. That is why LLM engines today batch in
+# flight.
 #
-# Summaries are not "all of similar length", as one often reads: the longest asks for several times the tokens of the
-# shortest, and on paper there is something to gain. With 64 slots it is a little less: the tail is a larger part.
+# ## Where we came from
 #
-# Traffic is rarely even, and an answer may end long before its `max_tokens`, which nobody knows in advance. That is why
-# every LLM engine batches in flight today.
-#
-# ## Summaries, with an engine and without
-#
-# Where did we come from? `llama-python` is what one writes first: the checkpoint in Hugging Face's pipeline, in the same
-# server, for the same request. It has no slots: one request after the other, its weights in 16 bits. The
-# [workshop](https://github.com/scaleway/ai-pulse-nvidia-trt-llm) that this course follows sent its four shortest
-# articles to both, on one H100. Here are four again, of 32 tokens of answer each. The engine gets them twice: one after
-# the other, then all at once.
+# `llama-python` is what one writes first: the checkpoint in Hugging Face's pipeline, as a model of Triton with the same
+# inputs. It has no slots and serves one request after the other. Four of the prompts go to both, for 16 tokens each.
+# The engine gets them twice, one after the other and all at once.
 
 # %%
-from inflight.notebook import catch_up
-
-catch_up("04", "Summaries, with an engine and without")
-from dataclasses import replace
-
-from inflight import engine, machine
-from inflight.models import huggingface
-
-with progress.wait("The checkpoint, as llama-python reads it"):
-    checkpoint_dir = huggingface.folder(fetch())
 no_engine = repository.assemble(
     Path(workdir.name) / "no_engine",
     models=("llama-python",),
-    checkpoint_dir=checkpoint_dir,
+    checkpoint_dir=huggingface.folder(fetch()),
 )
 
-# %%
-articles = workload.from_dataset(workload.read_dataset(), tokenizer)
-shortest = sorted(articles, key=lambda article: article.input_len)[:4]
-four = [replace(one, max_tokens=32) for one in shortest]  # llama-python is slow
-computes_on = {
-    "llama-python": machine.device_name(),
-    "ensemble": machine.device_name(engine.read(engine_dir).device),
-}
-rows = []
+# %% tags=["nbval-ignore-output"]
+four = [replace(request, max_tokens=16, at_s=0.0) for request in requests[:4]]
+per_s = {}
 with (
-    progress.wait("Four articles, with an engine and without"),
+    progress.wait("Four requests, with an engine and without"),
     Server(no_engine) as second,
     Client(second.grpc_url, timeout_s=600) as to_python,
 ):
     for way, to, model, users in (
-        ("llama-python, one after the other", to_python, "llama-python", 1),
-        ("engine, one after the other", client, "ensemble", 1),
+        ("llama-python, in turn", to_python, "llama-python", 1),
+        ("engine, in turn", client, "ensemble", 1),
         ("engine, all at once", client, "ensemble", 4),
     ):
-        trace_run.run(to, [replace(four[0], max_tokens=2)], log_path, model)
+        trace_run.run(to, four[:1], log_path, model)
         run = trace_run.run(to, four, log_path, model, concurrency=users)
-        rows.append((way, run.tokens_per_s, computes_on[model]))
-        print(f"{way}: {run.tokens_per_s:.0f} tokens/s, on {computes_on[model]}")
-        assert run.requests["output_len"].tolist() == [32] * 4
+        per_s[way] = run.tokens_per_s
+pd.Series(per_s, name="tokens/s").round(0)
 
 # %% tags=["nbval-ignore-output"]
-import pandas as pd
-from IPython.display import Markdown, display
-
-from inflight.lessons import batching as lesson
-from inflight.notebook import charts
-
-baseline = pd.DataFrame(rows, columns=["way", "tokens_per_s", "device"])
-python, in_turn_rate, at_once_rate = baseline["tokens_per_s"]
-summary = (
-    f"Four articles: {at_once_rate / python:.1f} times as many tokens a second from "
-    f"the engine as from llama-python. {in_turn_rate / python:.1f} times are the "
-    f"engine's own, and {at_once_rate / in_turn_rate:.1f} times that from sharing "
-    f"iterations. llama-python ran on {computes_on['llama-python']}, the engine on "
-    f"{computes_on['ensemble']}."
-)
-charts.show(lesson.against_the_baseline(baseline), summary)
-display(Markdown(summary))
+python, in_turn, at_once = per_s.values()
+print(f"In turn, the engine is {in_turn / python:.1f} times as fast as llama-python;")
+print(f"sharing iterations makes it {at_once / in_turn:.1f} times faster still.")
 
 # %% [markdown]
-# The workshop reported 1,998 ms from Python and 659 ms from the engine: 3 times. There, both had 16-bit weights, on a
-# GPU that spends little time on Python. Here the engine's weights have 4 bits, so that on a CPU a token reads a quarter
-# of the memory; and no Python runs between its layers.
+# The second factor is what this lesson is about. The first is not the lesson's, and it has two parts that this run does
+# not separate. One is the weights: 4 bits against 16 or 32. The other is the path. For each token, Hugging Face's
+# `generate` runs a Python loop over logits processors and stopping criteria, 30 layers of Python modules start dozens of
+# small PyTorch operators each, and the KV cache is copied to grow by one token. The engine runs one compiled graph on a
+# KV cache that was allocated when it was loaded. To separate the two, build an engine with 16-bit weights (lesson 01)
+# and send it the same requests: what is left of the distance is the path.
 #
-# It then sent 98 articles, static and in flight: 334 and 436 tokens a second, 31 % more. That is less than the lengths
-# above allow on paper, and the cost of an iteration says why: a request there had 800 tokens of prompt for 41 of answer, and
-# no way of batching computes a prompt for less.
-#
-# `llama-python` beside an engine is for comparing, never for production: the two take each other's memory and cores, it
-# makes the fourth request wait for the three before it, and nothing bounds its queue.
+# The [workshop](https://github.com/scaleway/ai-pulse-nvidia-trt-llm) that this course follows measured both on one H100,
+# with 16-bit weights: 1,998 ms from Python, 659 ms from the engine. It then sent 98 articles: 334 tokens/s static, 436
+# in flight, 1.3 times as many. The table above allows more on paper; but a request there had 800 tokens of prompt for
+# 41 of answer, and neither rule computes a prompt for less.
 #
 # ## Turn the knob
 #
 # The dashboard edits the config, loads the model again, and draws the slots while the requests run. The run before
 # stays above, on the same scale. Try:
 #
-# 1. `V1`, then `inflight_fused_batching`, with the skewed trace: the picture of this lesson, live.
-# 2. The same with `mild`. Where has the grey gone?
-# 3. `equal`: is there any grey to win back?
+# 1. `V1`, then `inflight_fused_batching`, with `skewed`: the picture of this lesson, live.
+# 2. The same with `equal`: as many requests and tokens, but all alike. Is there any grey to win back?
+# 3. The same with `mild`, 32 requests of 8 to 128 tokens. Guess the ratio of the iterations first.
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import catch_up
-
-catch_up("04", "Turn the knob")
-board = lesson.board(server, engine_dir, log_path)
-board.controls["trace"].value = "mild"
-for gpt_model_type in progress.over(("V1", "inflight_fused_batching"), "Run"):
-    board.controls["gpt_model_type"].value = gpt_model_type
-    board.run()
-assert "before: V1, mild" in board.frame.alt
+equal = sum(lengths) // len(lengths)
+traces = {
+    "skewed": requests,
+    "equal": [replace(request, max_tokens=equal) for request in requests],
+    "mild": workload.trace("mild", load_tokenizer(engine_dir)),
+}
+board = lesson.board(server, traces, slots, log_path)
+board.controls["trace"].value = "equal"
+board.run()
 board
 
 # %% [markdown]
-# ## On the lab GPU
+# ## Elsewhere
 #
-# The parameter and its values are TensorRT-LLM's own, and one engine serves both. What differs is the age of the
-# software: static batching was [removed in TensorRT-LLM 0.20](https://github.com/NVIDIA/TensorRT-LLM/releases), so this
-# lesson needs a container up to 25.05; `scheduler_config: {capacity_scheduler_policy: STATIC_BATCH}` is its heir.
+# | | Here | TensorRT-LLM with engines | TensorRT-LLM today (`llmapi`) | vLLM |
+# |---|---|---|---|---|
+# | Slots | `max_batch_size` of the engine | the same | `max_batch_size` | `max_num_seqs` |
+# | Tokens in an iteration | `max_num_tokens` of the engine | the same | `max_num_tokens` | `max_num_batched_tokens` |
+# | Static | `gpt_model_type` `V1` | the same, up to 0.19 | `capacity_scheduler_policy` `STATIC_BATCH` | no |
+# | In flight | `inflight_fused_batching` | the same | the default | always |
 #
-# | Step | Here | With TensorRT-LLM |
-# |---|---|---|
-# | Static | `assemble(…, batching_strategy="V1")` | `batching_strategy:V1` when filling |
-# | In flight | `gpt_model_type="inflight_fused_batching"` | `batching_strategy:inflight_fused_batching` |
-# | Names | `V1`, `inflight_batching`, `inflight_fused_batching` | the same; the last two are one since 0.10 |
-# | Slots | `max_batch_size` of the engine | the same, when building |
-# | Switch | `server.load("tensorrt_llm")` | stop, fill, launch |
-# | Send a trace | `inflight bench load --dataset FILE` | the same command |
-# | See it work | the iteration log | a line of JSON an iteration in the verbose log |
+# [The page for a lab GPU](../assets/lab-gpu/README.md) says which container has what. Two things to know with `V1` there:
 #
-# - The 50,000 are microseconds for which Triton gathers requests, so that they reach the engine together. Without them
-#   the first static batch is a single request, as here.
-# - All requests of a static batch need the same `end_id`, `pad_id`, `beam_width` and set of optional fields; otherwise
+# - `max_queue_delay_microseconds` lets Triton gather requests, so that they reach the engine together. Without it the
+#   first static batch is a single request, as here.
+# - All requests of a static batch need the same `end_id`, `pad_id`, `beam_width` and set of optional inputs. Otherwise
 #   all of them get an error.
-# - A line of that log is one iteration in flight, but one whole batch with `V1`.
 #
-# The course's own engine on a GPU, as it was recorded, beside the gain that you measured:
-
-# %% tags=["nbval-ignore-output"]
-from inflight.notebook import catch_up
-
-catch_up("04", "On the lab GPU")
-import pandas as pd
-
-from inflight.bench import recorded
-from inflight.notebook import charts
-
-faster = in_flight.tokens_per_s / static.tokens_per_s
-here = pd.DataFrame({"ratio": ["throughput"], "median": [faster]})
-lab = recorded.table("compare-V1-inflight_fused_batching", "ratios", gpus_only=True)
-summary = charts.lab_results_summary(here, lab, "ratio", "median")
-charts.show(
-    charts.lab_results(here, lab, "ratio", "median", "in-flight over static"), summary
-)
-assert lab.empty or "throughput" in set(lab["ratio"])
-
-# %% [markdown]
 # ## What breaks
 #
-# **Streaming from a static batch.** Its answers leave together, when the last has finished. So a stream has one piece,
-# the whole answer; a warning in the log says so. TensorRT-LLM does the same:
+# **Streaming from a static batch.** The answers of a batch leave together, when the last has finished. A stream then has
+# one piece, the whole answer, and the server's log has a warning. TensorRT-LLM does the same:
 
-# %%
-from inflight.notebook import catch_up
-
-catch_up("04", "What breaks")
-streaming = repository.assemble(
-    Path(workdir.name) / "V1", engine_dir, batching_strategy="V1", decoupled_mode=True
-)
-with (  # a server of its own: the dashboard above keeps the other one
-    progress.wait("A second server starts and answers"),
-    Server(streaming) as its_own,
-    Client(its_own.grpc_url) as to_it,
-):
-    pieces = to_it.stream("Tell me a story.", 24, end_id=-1).read().pieces
-print("pieces of the stream:", len(pieces))
+# %% tags=["nbval-ignore-output"]
+for gpt_model_type in ("V1", "inflight_fused_batching"):
+    server.load("tensorrt_llm", gpt_model_type=gpt_model_type)
+    pieces = client.stream("Tell me a story.", 16, end_id=-1).read().pieces
+    print(f"{gpt_model_type}: {len(pieces)} piece{'s' * (len(pieces) > 1)}")
 
 # %% [markdown]
-# **A type that does not exist.** The config editor and `repository.edit` refuse it before anything is written.
-# Whoever writes the file by hand hears it from the server, which goes on with what it has loaded:
+# **A type that does not exist.** `repository.edit` refuses it before it writes anything:
 
 # %%
-from inflight import CourseError
-
 try:
-    repository.edit(streaming, "tensorrt_llm", gpt_model_type="static")
+    repository.edit(repo, "tensorrt_llm", gpt_model_type="static")
 except CourseError as error:
     print(error)
 
 # %% [markdown]
 # ## Recap
 #
-# - Static batching waits for the longest answer of each batch; in-flight batching fills each slot as it gets free.
-# - The lengths alone give the iterations: the sum of each batch's longest, against all tokens over the slots and a
-#   tail.
-# - Time needs the price of an iteration: it grows with the answers in it, but far less than they do. Prompts cost
-#   the same either way.
-# - In flight, tokens come more slowly. Short answers gain all the same, for they wait less; long ones that came first
-#   may lose.
-# - The gain belongs to the trace: none with equal lengths or slots to spare. Name the trace, and let both sides take
-#   turns in the same run.
+# - A static batch lasts as long as its longest answer. In-flight batching fills a slot in the iteration after it became
+#   free.
+# - The lengths give the iterations: static, the sum of each batch's longest; in flight, about all tokens over the slots,
+#   and a tail.
+# - The time of an iteration grows with the answers in it, but more slowly than they do. So the gain in time is smaller
+#   than the gain in iterations.
+# - In flight, answers do not wait for a batch to end. Long ones pay: they share iterations that they would have had to
+#   themselves.
+# - The gain belongs to the trace. Equal lengths or free slots leave almost none, so a factor is worth nothing without the
+#   lengths.
 #
 # Three questions to answer without running anything:
 #
@@ -571,7 +495,7 @@ except CourseError as error:
 # <details><summary>2. Your in-flight server has eight slots, and <code>scheduled</code> in <code>/metrics</code> is
 # never above 3. What would static batching cost you?</summary>
 #
-# Little throughput, but latency. Five slots are always free, so a newcomer starts at once in flight. With static
+# Little throughput, but latency. Five slots are always free, so a new request starts at once in flight. With static
 # batching it waits for the running batch to end.
 # </details>
 #
@@ -584,12 +508,4 @@ except CourseError as error:
 # Now [do the lab]({lab}): there you write both rules, and the running engine obeys them. Or go on with {next}: what if
 # there is a slot, but no memory?
 #
-# ## What runs
-#
-# The server belongs to this notebook, and so the widgets above go on working. It ends with the notebook's kernel. After
-# the kernel was restarted, a widget says so, or reads *model not found*: run its section again.
-
-# %% tags=["nbval-ignore-output"]
-from inflight.notebook import session
-
-session.running()
+# The server ends with this notebook's kernel (*Kernel → Shut Down Kernel*). Until then the widgets above go on working.

@@ -279,13 +279,6 @@ POINTS = [
 
 # A name may have a second sample, after a full stop.
 FIGURES: dict[str, go.Figure] = {
-    "against_the_baseline": batching.against_the_baseline(
-        pd.DataFrame({
-            "way": ["llama-python, one after the other", "engine, one after the other", "engine, all at once"],
-            "tokens_per_s": [21.0, 96.0, 173.0],
-            "device": ["AMD EPYC", "NVIDIA H200", "NVIDIA H200"],
-        })
-    ),
     "batch_cost": batchers.batch_cost({1: 15.1, 2: 18.0, 4: 24.2, 8: 35.9}, fixed_ms=12.0, item_ms=3.0),
     "batches": batchers.batches(RUNS),
     "builds": engine_lesson.builds(BUILDS),
@@ -293,7 +286,6 @@ FIGURES: dict[str, go.Figure] = {
     "engine_bytes": engine_lesson.engine_bytes(WEIGHTS, KV, 6.4e9, slots=8),
     "first_tokens": kv_cache.first_tokens(pd.DataFrame({"without reuse": [310.0, 305, 299], "with": [312.0, 61, 58]})),
     "forward_passes": iterative_gpt2.forward_passes({"simple-gpt2": passes(False), "iterative-gpt2": passes(True)}),
-    "iteration_cost": batching.iteration_cost(pd.Series([15.3, 15.9, 17.0, 18.2, 19.5, 20.2, 21.7, 22.5], range(1, 9))),
     "kv_blocks": kv_cache.kv_blocks(LOGS, IDLE),
     "lab_results": charts.lab_results(HERE, RECORDED, "ratio", "median", "in-flight over static"),
     "lab_results.none yet": charts.lab_results(HERE, RECORDED.iloc[:0], "ratio", "median", "in-flight over static"),

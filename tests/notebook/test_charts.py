@@ -72,13 +72,6 @@ def test_who_pays_shows_those_who_gain_nothing():
     )
 
 
-def test_the_baseline_names_the_device_of_each_side():
-    rows = pd.DataFrame({"way": ["python", "engine"], "tokens_per_s": [20.0, 90.0], "device": ["AMD EPYC", "H200"]})
-    assert batching.against_the_baseline(rows).layout.meta["device"] == "AMD EPYC: python; H200: engine"
-    same = rows.assign(device="AMD EPYC")
-    assert batching.against_the_baseline(same).layout.meta["device"] == "AMD EPYC"
-
-
 # On the lab GPU -------------------------------------------------------------------------------------------------------
 
 MEASURED = pd.DataFrame({"ratio": ["throughput"], "median": [1.8]})

@@ -112,11 +112,11 @@ def test_the_instructors_pages_name_the_headings_of_their_lessons(monkeypatch, t
     monkeypatch.setattr(guide, "PAGES", pages)
     page = pages / "04_batching.md"
     page.write_text(
-        page.read_text().replace("**Who comes**", "**Who came**").replace("### Exercise 4.2", "### Exercise")
+        page.read_text().replace("**On paper**", "**On papers**").replace("### Exercise 4.2", "### Exercise")
     )
     (pages / "07_sequences.md").unlink()
     found = "\n".join(instructor.problems())
-    assert "04_batching.md: the lecture has no section 'Who came'" in found
+    assert "04_batching.md: the lecture has no section 'On papers'" in found
     assert "04_batching.md: 'Exercise 4.2: static batching' is in the page or in the lab, not in both" in found
     assert found.count("07_sequences.md: says nothing under") == len(guide.PARTS)
 

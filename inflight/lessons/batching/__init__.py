@@ -8,8 +8,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "dashboard": ["board"],
         "charts": [
-            "against_the_baseline",
-            "iteration_cost",
             "slot_map",
             "slot_map_summary",
             "who_pays",

@@ -1,17 +1,15 @@
-"""Lesson 04: who sits when, what an iteration costs, and who pays."""
+"""Lesson 04: who has which slot when, and who pays."""
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.notebook.charts.display import wrapped
 from inflight.notebook.charts.marks import counted, in_order, line_saying, once_in_legend, saying, words
 from inflight.notebook.charts.panels import stack
-from inflight.notebook.palette import DECODE, EMPTY, INK, REQUEST, SYMBOLS, WASTE, WASTE_TEXT, patterns
+from inflight.notebook.palette import EMPTY, REQUEST, SYMBOLS, WASTE, WASTE_TEXT, patterns
 
 CLASSES = {"short": REQUEST[0], "medium": REQUEST[2], "long": REQUEST[3]}
 PATTERNS = dict(zip(CLASSES, patterns(len(CLASSES)), strict=True))
-LABEL_SIZE, LABEL_PX = 14, 150  # of the letters of an axis' labels, and the room for them, in pixels
 
 
 def length_class(tokens: pd.Series) -> pd.Series:
@@ -128,61 +126,7 @@ def slot_map_summary(runs: dict[str, pd.DataFrame], slots: int) -> str:
     return f"Which of {slots} slots was taken by which request in which iteration. " + "; ".join(parts) + "."
 
 
-# Cost and payment -----------------------------------------------------------------------------------------------------
-
-
-def iteration_cost(answers_ms: pd.Series) -> go.Figure:
-    """Milliseconds of an iteration against the answers in it, beside what it were if each slot paid in full.
-
-    `answers_ms` is indexed by the number of answers.
-    """
-    cost = answers_ms[answers_ms.index > 0]
-    number, full = cost.index.to_numpy(), cost.iloc[0] * cost.index.to_numpy()
-    fig = go.Figure()
-    fig.add_scatter(
-        x=number.tolist(),
-        y=full.tolist(),
-        mode="lines",
-        line={"color": WASTE, "width": 2, "dash": "dash"},
-        **saying(
-            f"{counted(answers, 'answer')} · {ms:.1f} ms, if each paid in full" for answers, ms in zip(number, full)
-        ),
-    )
-    fig.add_scatter(
-        x=number.tolist(),
-        y=cost.tolist(),
-        mode="lines+markers+text",
-        textposition="top center",
-        text=[f"{value:.1f}" for value in cost],
-        textfont={"color": INK},
-        line={"color": DECODE, "width": 2},
-        marker={"color": DECODE, "size": 9},
-        **saying(f"{counted(answers, 'answer')} · {ms:.1f} ms an iteration, measured" for answers, ms in cost.items()),
-    )
-    inner = len(number) - len(number) // 3 - 1
-    fig.add_annotation(
-        x=int(number[inner]),
-        y=float(full[inner]),
-        text="if each answer paid in full",
-        xanchor="right",
-        yanchor="bottom",
-        xshift=-10,
-        showarrow=False,
-        font={"color": WASTE_TEXT},
-    )
-    fig.add_annotation(
-        x=int(number[-1]),
-        y=float(cost.iloc[-1]),
-        text="measured",
-        xanchor="right",
-        yanchor="top",
-        yshift=-10,
-        showarrow=False,
-        font={"color": DECODE},
-    )
-    fig.update_xaxes(title="answers in the iteration", dtick=1, range=[0.5, number[-1] + 0.5])
-    fig.update_yaxes(title="time of an iteration (ms)", range=[0, float(full[-1]) * 1.08])
-    return fig.update_layout(showlegend=False, height=360)
+# Who pays -------------------------------------------------------------------------------------------------------------
 
 
 def who_pays(runs: dict[str, pd.DataFrame]) -> go.Figure:
@@ -278,25 +222,3 @@ def _draw_equal(fig: go.Figure, most: float, unit: str, axes: dict) -> None:
     place = {"xref": axes["xaxis"], "yref": axes["yaxis"], "showarrow": False, "font": {"color": WASTE_TEXT}}
     fig.add_annotation(x=0.03 * most, y=0.97 * most, text="pays", xanchor="left", yanchor="top", **place)
     fig.add_annotation(x=0.97 * most, y=0.03 * most, text="gains", xanchor="right", yanchor="bottom", **place)
-
-
-def against_the_baseline(rows: pd.DataFrame) -> go.Figure:
-    """Tokens a second of each way to serve; `rows` has `way`, `tokens_per_s` and `device`, on which it computes."""
-    fig, ways = go.Figure(), ["<br>".join(wrapped(way, LABEL_SIZE, LABEL_PX)) for way in rows["way"]]
-    fig.add_bar(
-        orientation="h",
-        y=ways,
-        x=rows["tokens_per_s"].tolist(),
-        marker={"color": DECODE},
-        text=[f"{value:.0f}" for value in rows["tokens_per_s"]],
-        textposition="outside",
-        textfont={"color": INK},
-        **saying(f"{row.way} · {row.tokens_per_s:.1f} tokens a second · {row.device}" for row in rows.itertuples()),
-    )
-    fig.update_xaxes(title="tokens a second", range=[0, float(rows["tokens_per_s"].max()) * 1.12])
-    fig.update_yaxes(autorange="reversed")
-    devices = rows.groupby("device", sort=False)["way"].agg(", ".join)
-    named = "; ".join(f"{device}: {ways}" for device, ways in devices.items()) if len(devices) > 1 else devices.index[0]
-    return fig.update_layout(
-        showlegend=False, height=100 + 60 * len(rows), margin={"l": LABEL_PX + 16}, meta={"device": named}
-    )

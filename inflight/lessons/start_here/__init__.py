@@ -6,6 +6,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submodules=["request_path"],
     submod_attrs={
-        "charts": ["course_map", "request_map", "request_map_summary"],
+        "charts": ["request_map", "request_map_summary"],
     },
 )

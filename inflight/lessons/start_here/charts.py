@@ -1,10 +1,7 @@
-"""Lesson 00: the path of one request, and the map of the course."""
-
-import html
+"""Lesson 00: the path of one request."""
 
 import pandas as pd
 import plotly.graph_objects as go
-from IPython.display import HTML
 
 from inflight.notebook.charts.marks import saying
 from inflight.notebook.palette import DECODE, INK, PREFILL, REQUEST, WASTE, pattern
@@ -122,35 +119,4 @@ def request_map_summary(path: pd.DataFrame, first_word: pd.DataFrame) -> str:
         f"all of them and arrives after {first_word['ms'].sum():.0f} ms: {parts}. Then tensorrt_llm makes a token an "
         f"iteration, and each is turned into text while the next is computed; the last of {len(arrivals)} pieces "
         f"arrives after {arrivals.max():.0f} ms."
-    )
-
-
-def course_map(lessons: pd.DataFrame) -> HTML:
-    """The lessons as cards, side by side by `part`.
-
-    Parameters
-    ----------
-    lessons : DataFrame
-        `number`, `title`, `part`, `question`, `minutes`, `link` (blank while the lesson is planned).
-    """
-    columns = "".join(
-        f'<div style="flex: 1 1 14em; min-width: 14em">'
-        f'<div style="font-weight: 600; margin: 4px">{html.escape(part)}</div>'
-        f"{''.join(map(_card, rows.to_dict('records')))}</div>"
-        for part, rows in lessons.groupby("part", sort=False)
-    )
-    return HTML(f'<div style="display: flex; flex-wrap: wrap; gap: 12px">{columns}</div>')
-
-
-def _card(lesson: dict) -> str:
-    title = f"{lesson['number']} · {html.escape(lesson['title'])}"
-    if lesson["link"]:
-        title = f'<a href="{lesson["link"]}">{title}</a>'
-    colour, state = (DECODE, "") if lesson["link"] else (WASTE, " · planned")
-    # On the page's own ground: the page has a link in its theme's colour, which a light card would make unreadable.
-    look = f"border: 1px solid #767676; border-left: 6px solid {colour}; padding: 4px 10px; margin: 6px 0"
-    return (
-        f'<div style="{look}">'
-        f'<div style="font-weight: 600">{title}</div><div>{html.escape(lesson["question"])}</div>'
-        f'<div style="font-size: 90%">{lesson["minutes"]} min{state}</div></div>'
     )
