@@ -16,8 +16,6 @@ import numpy as np
 import tritonclient.grpc as triton
 from tritonclient.utils import triton_to_np_dtype
 
-from inflight.triton import keys
-
 OPTIONS = {
     "end_id": "INT32",
     "random_seed": "UINT64",
@@ -61,7 +59,6 @@ class Stream:
         self._connection = triton.InferenceServerClient(url)
         self._connection.start_stream(
             lambda result, error: self._arrived.put((self._now_s(), result, error)),
-            headers=keys.headers(url),
         )
         self._connection.async_stream_infer(
             "ensemble",

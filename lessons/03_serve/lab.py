@@ -1,19 +1,20 @@
 # %% [markdown]
 # # {heading}
 #
-# Four exercises, about 60 minutes. You write the client that your own services would use, make it end what nobody
-# reads, let a crowd ask with it, and count what a stream costs the server. What you write is measured on the real
-# server: its iteration log and its counters are the judge.
+# Four exercises, about 60 minutes, an estimate. You write a client in plain `tritonclient`, make it end requests that
+# nobody reads any more, let several readers ask with it, and count what a stream costs the server. The checks measure
+# on the real server, with its iteration log and its counters.
 #
-# A check never stops you: it says done, not done yet, or what it measured and which way to go.
+# You need lecture 03. A check never stops you: it says that you are done, or what is missing, or what it measured and
+# where to look.
 #
 # {navigation}
 
 # %% [markdown]
 # ## Set up
 #
-# A server like the lesson's: decoupled, so that it can stream, and with an iteration log. Its repository is the one that
-# you wrote in lab 02, with your `mask`; where that has not passed, the course's takes its place.
+# Run this cell first. It starts a server like the lecture's: decoupled, so that it can stream, and with an iteration
+# log. The repository is the one that you wrote in lab 02, with your `mask`, or the course's if yours has not passed yet.
 
 # %%
 import tempfile
@@ -44,14 +45,14 @@ print("READY:", *sorted(model.name for model in server.models()))
 #
 # *Core · importance 5/5 · difficulty 1/5 · 8 minutes*
 #
-# A streamed answer has `times_s`: for each piece, the seconds from sending the request to its arrival. Write the
-# function that turns them into what the user felt:
+# A streamed answer has `times_s`: for each piece, the seconds from sending the request to its arrival. A piece is one
+# token. Write the function that turns these times into four figures:
 #
-# - `ttft_ms`: until the first piece, in milliseconds;
+# - `ttft_ms`: from sending the request to the first piece, in milliseconds;
 # - `itl_ms`: from one piece to the next, the mean over the answer, in milliseconds; `None` if there is only one
 #   piece;
-# - `end_to_end_ms`: until the last piece, in milliseconds;
-# - `tokens_per_s`: pieces a second, over the whole time.
+# - `end_to_end_ms`: from sending the request to the last piece, in milliseconds;
+# - `tokens_per_s`: pieces per second, from sending the request to the last piece.
 
 
 # %%
@@ -80,13 +81,13 @@ check("3.1", felt)
 #
 # <details><summary>How to begin</summary>
 #
-# <code>times_s[0]</code> and <code>times_s[-1]</code> are all you need of the list, besides its length. Between
-# <i>n</i> pieces there are <i>n</i> − 1 gaps, and all gaps together last from the first piece to the last.
+# You need only <code>times_s[0]</code>, <code>times_s[-1]</code> and the length of the list. Between <i>n</i> pieces
+# there are <i>n</i> − 1 gaps, and together they last from the first piece to the last.
 # </details>
 #
 # <details><summary>The error you see</summary>
 #
-# <code>ZeroDivisionError</code>: one piece has no gap. Decide that case before you divide. A number that is a thousand
+# <code>ZeroDivisionError</code>: one piece has no gap. Handle that case before you divide. A figure that is a thousand
 # times too small is in seconds.
 # </details>
 
@@ -95,21 +96,23 @@ check("3.1", felt)
 #
 # *Core · importance 5/5 · difficulty 4/5 · 25 minutes*
 #
-# Write `client.py`, in plain `tritonclient`: no `inflight.triton.Client`. Request and answer are done for you. Four
-# things are missing:
+# Write `client.py`, in plain `tritonclient`: without `inflight.triton.Client`. The tensors and the answer are there.
+# Four things are missing:
 #
-# 1. `Stream.__init__` connects to `url`, opens a stream, and sends the request on it. `self._now_s()` is there for times.
-# 2. `Stream.__iter__` yields each piece of text as it arrives, and notes it in `self.answer`, with the seconds since the
-#    request was sent. It ends after the last response, and raises the error where one arrives.
-# 3. `Stream.cancel` ends the request **in the server**, at any moment, also twice.
-# 4. `read_until` reads until the text so far has `word` in it, ends the request there, and returns the text so far; the
-#    whole text, if the word never comes.
+# 1. `Stream.__init__` connects to `url`, opens a stream, and sends the request on it. `self._now_s()` gives the time.
+# 2. `Stream.__iter__` yields each piece of text, and appends it to `self.answer.pieces`, and to `self.answer.times_s` the
+#    seconds from sending the request to its **arrival**. It ends after the last response. If an error arrives, it raises
+#    that error.
+# 3. `Stream.cancel` ends the request **in the server**, at any moment. A second call does no harm.
+# 4. `read_until` reads until `word` is in the text so far, ends the request, and returns the text so far. If the word
+#    never comes, it returns the whole text.
 #
-# The check asks through your client, and then opens the engine's log: how many tokens were computed after the word was
-# there?
+# The check asks through your client, and then reads the engine's log: how many tokens were computed after the word had
+# arrived?
 #
 # When it passes, this file is kept as your part `client`. Later labs call `ask(url, prompt, max_tokens, …)`, whose answer
-# has `text`, `pieces` and `times_s`; `Stream` and its `cancel`; and `read_until`.
+# has `text`, `pieces` and `times_s`; `Stream` and its `cancel`; and `read_until`. All three take the options in `OPTIONS` as
+# keyword arguments, and send them.
 
 # %%
 # %%writefile {workdir.name}/client.py
@@ -130,8 +133,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import tritonclient.grpc as triton
 from tritonclient.utils import triton_to_np_dtype
-
-from inflight.triton import keys
 
 OPTIONS = {
     "end_id": "INT32",
@@ -173,12 +174,11 @@ class Stream:
         self.answer = Answer()
         self._started = time.perf_counter()
         # BEGIN SOLUTION
-        # LAB: # connect, open a stream (headers: keys.headers(url)), and send
+        # LAB: # connect, open a stream, and send
         self._arrived = queue.Queue()
         self._connection = triton.InferenceServerClient(url)
         self._connection.start_stream(
             lambda result, error: self._arrived.put((self._now_s(), result, error)),
-            headers=keys.headers(url),
         )
         self._connection.async_stream_infer(
             "ensemble",
@@ -251,26 +251,27 @@ check("3.2", (client_file, server))
 # <details><summary>Where to look</summary>
 #
 # The lecture's section "A streamed answer, by hand" has the stream in twenty lines, and "Stop early" names the two ways to
-# end a request. <code>help(triton.InferenceServerClient.stop_stream)</code> tells what of it waits and what cancels.
+# end a request. <code>help(triton.InferenceServerClient.stop_stream)</code> says when it waits and when it cancels.
 # </details>
 #
 # <details><summary>How to begin</summary>
 #
-# <code>__init__</code> first: a queue, a connection, <code>start_stream</code> with a callback that puts what arrives into the
-# queue (and the time: it is the moment of arrival), <code>async_stream_infer</code>. Then <code>__iter__</code> takes from the
-# queue. Check: two parts are right. Then <code>cancel</code>; then <code>read_until</code>, which is a loop over a stream, and
-# <code>cancel</code> in a <code>finally</code>.
+# <code>__init__</code> first: a queue, a connection, <code>start_stream</code> with a callback that puts response and time into
+# the queue (the callback runs at the moment of arrival), <code>async_stream_infer</code>. Then <code>__iter__</code>, which takes
+# from the queue. Run the check: the first parts are right. Then <code>cancel</code>. Last <code>read_until</code>: a loop over a
+# stream, with <code>cancel</code> in a <code>finally</code>.
 # </details>
 #
 # <details><summary>The error you see</summary>
 #
-# <code>got an unexpected keyword argument 'result'</code>: tritonclient calls back by name; the callback's parameters must be
-# called <code>result</code> and <code>error</code>.<br>
-# The check waits and waits: without <code>enable_empty_final_response=True</code> nothing tells that the end was there.<br>
-# The word is there, and your loop goes on: a piece may be half a word, or a word and more. Look for it in the text so far, not
-# in the piece, and not at its end only.<br>
-# All tokens were computed: <code>close()</code>, and <code>stop_stream()</code> without an argument, wait for what is still to
-# come.
+# <code>got an unexpected keyword argument 'result'</code>: tritonclient passes arguments by name; the callback's parameters must
+# be called <code>result</code> and <code>error</code>.<br>
+# The check does not come back: without <code>enable_empty_final_response=True</code> no final response follows the last token,
+# and the loop waits for one.<br>
+# The word has arrived, and your loop goes on: a piece may be half a word, or a word and more. Look for it anywhere in the text
+# so far, not in the last piece.<br>
+# All tokens were computed: <code>close()</code>, and <code>stop_stream()</code> without an argument, wait for the rest of the
+# answer.
 # </details>
 
 # %% [markdown]
@@ -278,15 +279,15 @@ check("3.2", (client_file, server))
 #
 # *importance 4/5 · difficulty 3/5 · 15 minutes*
 #
-# Your service promises its readers the first word within `max_ttft_ms`, and then at most `max_itl_ms` from word to word.
-# The engine has eight slots. Three functions:
+# Your service promises its readers the first token within `max_ttft_ms`, and then at most `max_itl_ms` from token to
+# token. The engine has eight slots. Write three functions:
 #
-# - `at_once(number, max_tokens)`: `number` readers ask at the same moment, each with a prompt of their own and `end_id=-1`,
-#   so that all answers are equally long. It returns their answers. Use a client: yours, or the course's.
-# - `who_waited(answers)`: how many of these readers had no word yet when some other had all of theirs.
-# - `readers_that_fit(table, max_ttft_ms, max_itl_ms)`: the table has the columns `readers`, `ttft_ms` and `itl_ms`, its rows
-#   come in any order. The largest number of readers for which both promises hold, for it and for every smaller number in
-#   the table; 0 if not even the smallest fits.
+# - `at_once(number, max_tokens)`: `number` readers ask at the same moment, each with a prompt of their own, for a streamed
+#   answer with `end_id=-1`, so that all answers are equally long. It returns the answers. Use your client or the course's.
+# - `who_waited(answers)`: how many readers had no token yet when some other reader had all of theirs.
+# - `readers_that_fit(table, max_ttft_ms, max_itl_ms)`: the table has the columns `readers`, `ttft_ms` and `itl_ms`, in rows
+#   of any order. Return the largest number of readers for which both promises hold, if they also hold for every smaller
+#   number in the table; 0 if they do not hold for the smallest.
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -334,14 +335,14 @@ def readers_that_fit(table, max_ttft_ms: float, max_itl_ms: float) -> int | None
 check("3.3", (at_once, who_waited, readers_that_fit, server))
 
 # %% [markdown]
-# Now measure with them. Before you run the cell: what gets worse from 8 readers to 16, the first word or the pace?
+# Now measure with them. Before you run the cell: what gets worse from 8 readers to 16, TTFT or ITL?
 
 # %% tags=["nbval-ignore-output"]
 import pandas as pd
 
 
 def row_of(number):
-    """Readers, those who waited, and TTFT and ITL (ms) below which 95 % lie."""
+    """Number of readers, how many waited, the slowest TTFT and the median ITL (ms)."""
     answers = at_once(number, 32)
     if answers is None:
         return number, None, None, None
@@ -349,12 +350,11 @@ def row_of(number):
     gaps_s = pd.concat(
         [pd.Series(answer.times_s).diff().dropna() for answer in answers]
     )
-    ttft_ms, itl_ms = firsts_s.quantile(0.95) * 1000, gaps_s.quantile(0.95) * 1000
-    return number, who_waited(answers), ttft_ms, itl_ms
+    return number, who_waited(answers), firsts_s.max() * 1000, gaps_s.median() * 1000
 
 
 table = pd.DataFrame(
-    [row_of(number) for number in (1, 2, 4, 8, 12, 16)],
+    [row_of(number) for number in (1, 4, 8, 16)],
     columns=["readers", "waited", "ttft_ms", "itl_ms"],
 ).round(0)
 table
@@ -362,21 +362,21 @@ table
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# The lecture's section "Measure" sends for several users at once; "One of eight is first" reads what became of it.
+# The lecture's section "Measure" sends for several users at once; "Who came first?" looks at their first tokens.
 # </details>
 #
 # <details><summary>How to begin</summary>
 #
 # <code>ThreadPoolExecutor(number).map(…)</code> with a function that asks for one reader and reads to the end. For
-# <code>who_waited</code>: when was the earliest of all last pieces? For <code>readers_that_fit</code>: go through the rows from
-# few readers to many, and stop at the first that does not hold.
+# <code>who_waited</code>: when did the earliest of all last pieces arrive? For <code>readers_that_fit</code>: go through the rows
+# from few readers to many, and stop at the first one that breaks a promise.
 # </details>
 #
 # <details><summary>The error you see</summary>
 #
-# Never more than one reader in an iteration: you wait for an answer before you send the next request. With the course's client,
-# <code>stream()</code> sends nothing before it is read. Fewer tokens than wanted: an answer ended by itself, for
-# <code>end_id=-1</code> is missing.
+# There is never more than one reader in an iteration: you wait for an answer before you send the next request. The course's
+# <code>stream()</code> sends its request when you begin to read.<br>
+# There are fewer tokens than asked for: an answer ended by itself, because <code>end_id=-1</code> is missing.
 # </details>
 
 # %% [markdown]
@@ -384,10 +384,10 @@ table
 #
 # *importance 3/5 · difficulty 3/5 · 12 minutes*
 #
-# An operator asks what a request costs, and has no clock that is quiet enough to tell. Count instead. Write
-# `calls_of(send)`: it calls `send()` once, and returns how many calls of each of the three models of the pipeline that made, as
-# `{"preprocessing": 1, "tensorrt_llm": 1, "postprocessing": 24}`. The server's counters were not zero before, and Triton
-# counts a moment after an answer has left.
+# An operator asks what a request costs, on a machine that is too busy for a stopwatch. Count instead. Write
+# `calls_of(send)`: it calls `send()` once, and returns how many calls of each model in the pipeline that caused, such as
+# `{"preprocessing": 1, "tensorrt_llm": 1, "postprocessing": 24}`. Two things to mind: the server's counters are not zero
+# before, and Triton counts a moment after an answer has left.
 
 # %%
 from inflight.triton import telemetry
@@ -404,7 +404,7 @@ def counted() -> dict[str, int]:
 
 
 def calls_of(send) -> dict[str, int] | None:
-    """How many calls each model gets by `send()`."""
+    """How many calls of each model one `send()` causes."""
     # BEGIN SOLUTION
     # LAB: return None
     before = telemetry.settled(counted)
@@ -425,32 +425,34 @@ print("streamed:", calls_of(lambda: client.stream(question, 24, end_id=-1).read(
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# The lecture's section "What streaming costs" counts the calls of one model; <code>help(telemetry.settled)</code>.
+# The lecture's section "What streaming costs" counts the calls of one model. See <code>help(telemetry.settled)</code>.
 # </details>
 #
 # <details><summary>How to begin</summary>
 #
-# Counters only grow, so read them twice and subtract. Both readings have to wait until the counters stand still: the first too,
-# for an earlier request may still be on its way into them.
+# Counters only grow, so read them twice and subtract. Wait until they stand still, both times: before the first reading, an
+# earlier request may not have been counted yet.
 # </details>
 #
 # <details><summary>The error you see</summary>
 #
-# A call too few, now and then: you read before Triton had counted. "The server's figures keep changing": something else asks
-# the server; stop what runs in other cells.
+# Now and then a call is missing: you read before Triton had counted it. "The server's figures keep changing": something else
+# is asking this server; stop it.
 # </details>
 
 # %% [markdown]
 # ## Bonus: read with your own eyes
 #
-# Your client, as a typewriter that stops at the end of the first sentence. Change the prompt, and what it stops at; then
-# look how many pieces you would have paid for.
+# Your client as a typewriter that stops at the end of the first sentence. Change the prompt, and what it stops at, and see
+# how many of the 200 tokens were needed.
 
 # %% tags=["nbval-ignore-output"]
 import runpy
 
-own = runpy.run_path(str(client_file))
-stream = own["Stream"](server.grpc_url, "Tell me a story about a fox.", max_tokens=200)
+written = runpy.run_path(str(client_file))
+stream = written["Stream"](
+    server.grpc_url, "Tell me a story about a fox.", max_tokens=200
+)
 for piece in stream:
     print(piece, end="", flush=True)
     if piece.strip().endswith("."):
@@ -461,34 +463,35 @@ print(f"\n{len(stream.answer.pieces)} of 200 tokens")
 # %% [markdown]
 # ## Elsewhere
 #
-# The service moves to a lab GPU, with TensorRT-LLM behind the same Triton.
+# The service moves to a server with a GPU, with TensorRT-LLM behind the same Triton.
 #
-# **1.** Does your `client.py` still work there, and does its `cancel` still save
-# tokens?
+# **1.** Does your `client.py` still work there, and does its `cancel` still save tokens?
 #
 # <details><summary>Answer</summary>
 #
-# It works: the tensors' names, the stream and the final response are the same. What it saves, count: Triton tells a
-# cancellation only to those steps of an ensemble that begin afterwards. Here <code>postprocessing</code> tells the engine;
-# another's may not. A <code>stop</code> request with the same id to <code>tensorrt_llm</code> reaches it in any case.
+# It works in the containers with TensorRT-LLM's engine backend (up to July 2026), whose ensemble has these tensors. What
+# <code>cancel</code> saves there, you have to count: Triton tells a cancellation only to the steps of an ensemble that begin
+# afterwards. Here <code>postprocessing</code> passes it on to the engine; another one may not. A <code>stop</code> request to
+# <code>tensorrt_llm</code> with the same id reaches the engine in any case. Today's <code>llmapi</code> is one model with other
+# names (<code>sampling_param_max_tokens</code>), and hears a cancellation itself. With vLLM you close the HTTP connection.
 # </details>
 #
-# **2.** Each iteration is ten times as fast there. Is a stream's price, one call of
-# `postprocessing` a token, smaller or larger then?
+# **2.** Each iteration is ten times as fast there. Is the price of a stream, one call of `postprocessing` per token, smaller
+# or larger then?
 #
 # <details><summary>Answer</summary>
 #
-# The count is the same, and a call takes as long as here, for it runs on the CPU. So its share grows: with enough readers it is
-# what sets the pace. More instances of <code>postprocessing</code>, or pieces of several tokens, help then.
+# The number of calls is the same, and each takes as long as before, since it runs on the CPU. Its share of the time grows: with
+# enough readers, <code>postprocessing</code> sets the pace. More instances of it help, or pieces of several tokens.
 # </details>
 #
-# **3.** The readers come through a web gateway which collects an answer and passes it on whole. Which of your
-# two promises is left?
+# **3.** The readers come through a web gateway that collects each answer and passes it on whole. Which of your two promises
+# still holds for them?
 #
 # <details><summary>Answer</summary>
 #
-# Neither, as the reader feels it: the first word comes with the last, after the end-to-end latency. The server streams, pays for
-# it, and nobody sees it. Measure where the reader is.
+# Neither: the first token reaches them together with the last, after the end-to-end latency. The server streams, with all that
+# costs, and nobody sees it. Measure where the reader is.
 # </details>
 
 # %% [markdown]

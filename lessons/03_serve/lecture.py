@@ -1,46 +1,73 @@
 # %% [markdown]
 # # {heading}
 #
-# {minutes} min. Afterwards you will be able to
+# {minutes} min, an estimate. Afterwards you will be able to
 #
-# - **write** a client for Triton with NVIDIA's `tritonclient` alone, whole answers and streamed ones;
-# - **measure** what a user feels of an answer: time to first token, inter-token latency, end-to-end latency;
-# - **end** an answer early and show how much work that saved.
+# - **write** a client for Triton with NVIDIA's `tritonclient`, for whole answers and for streamed ones;
+# - **measure** what a user notices: time to first token, inter-token latency, end-to-end latency;
+# - **end** an answer early, and show how much computing that saves.
 #
-# You need nothing but this notebook: engine and model repository, as in lessons 01 and 02, are made here.
+# You need lessons 00 and 02: what a token, an ensemble and a `config.pbtxt` are. Engine, repository and server are made
+# here. To begin in the middle, click a cell and choose *Run All Above Selected Cell* in the menu *Run*. A line under
+# `# your line:` is for you: delete it, write it yourself, and compare with what is folded below.
 #
 # {navigation}
 
 # %% [markdown]
 # ## {question}
 #
-# Two teams send the same prompt to the same server. One says: "It hangs, and then a wall of text falls on us." The
-# other says: "It starts to write at once." The server's log shows the same answer and the same number of tokens for
-# both.
+# Two teams send the same prompt to the same server. One reports: "It hangs, and then all the text appears at once." The
+# other: "It starts writing immediately." The server's log shows the same answer for both, token for token.
 #
-# Both are right. What a user feels has three names, and this lesson measures each:
+# Both are right. What a user notices has three names, and this lesson measures each:
 #
-# - [TTFT](00_start_here.ipynb#TTFT), time to first token: from sending the request to the first word.
+# - [TTFT](00_start_here.ipynb#TTFT), time to first token: from sending the request until the first token arrives.
 # - [ITL](00_start_here.ipynb#ITL), inter-token latency: from one token to the next.
-# - [End-to-end latency](00_start_here.ipynb#End-to-end-latency): from sending the request to the last word.
+# - [End-to-end latency](00_start_here.ipynb#End-to-end-latency): from sending the request until the last token arrives.
+
+# %%
+import itertools
+import os
+import queue
+import signal
+import statistics
+import tempfile
+import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import tritonclient.grpc as triton
+from IPython.display import Markdown, display
+from tritonclient.utils import InferenceServerException, triton_to_np_dtype
+
+from inflight import CourseError, engine
+from inflight.checkpoint import fetch
+from inflight.lessons import serve as lesson
+from inflight.notebook import charts, progress, session, widgets
+from inflight.triton import Client, Server, repository, telemetry
 
 # %% [markdown]
 # ## Predict
 #
-# One user asks, and waits for the whole answer. Now eight users ask at the same moment, each for as many tokens. There are
-# two CPU cores or so, and one model. Commit yourself before you measure.
-
-# %% tags=["setup"]
-from inflight.notebook import progress, widgets
+# One user asks, and waits for a whole answer. Then eight users ask at the same moment, each for just as many tokens. They
+# share one model and the same CPU cores. Choose before you measure.
 
 # %% tags=["parameters"]
 prediction = None  # papermill may answer
 
-# %% tags=["setup", "nbval-ignore-output"]
+# %% tags=["nbval-ignore-output"]
 guess = widgets.predict(
-    "Eight users ask at once. "
-    "How many times as long as a lone user does each of them wait for a whole answer?",
-    {"about as long": 1, "about twice as long": 2, "about eight times as long": 8},
+    "How many times as long as one user do the eight wait for their whole answers?",
+    {
+        "as long": 1,
+        "about twice as long": 2,
+        "about four times as long": 4,
+        "about eight times as long": 8,
+    },
     given=prediction,
 )
 assert guess.value == prediction
@@ -49,20 +76,11 @@ guess
 # %% [markdown]
 # ## Start the server
 #
-# The repository comes from lesson 02's `assemble`. `decoupled_mode` is false for now: every request gets exactly one
-# response. `iteration_log_path` names a file in which the engine notes each of its
-# [iterations](00_start_here.ipynb#Iteration); you will read it below.
+# `assemble` makes the repository of lesson 02. `decoupled_mode` is false for now: every request gets exactly one
+# response. `iteration_log_path` names a file to which the engine adds a line per
+# [iteration](00_start_here.ipynb#Iteration); you will read it below.
 
-# %% tags=["setup"]
-import tempfile
-from pathlib import Path
-
-from inflight import engine
-from inflight.checkpoint import fetch
-from inflight.notebook import catch_up
-from inflight.triton import Server, repository
-
-catch_up("03", "Start the server")
+# %%
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
 repo = repository.assemble(
@@ -77,145 +95,161 @@ with progress.wait("The server starts and loads its models"):
 print("READY:", *sorted(model.name for model in server.models()))
 
 # %% [markdown]
-# `start` runs the `tritonserver` that you started by hand in lesson 02, and waits until every model is ready. It has three
-# ports on 127.0.0.1: for HTTP, for gRPC, for the metrics.
-#
 # ## A whole answer, by hand
 #
-# NVIDIA's `tritonclient` is what most services use to talk to Triton. A request is a list of tensors, each with a name,
-# a datatype and a shape. Nobody has to guess these: the server tells them.
+# `tritonclient` is NVIDIA's client library. A request is a list of tensors, each with a name, a datatype and a shape. You
+# need not guess them: the server describes its models.
 
-# %% tags=["setup"]
-import pandas as pd
-import tritonclient.grpc as triton
-
-from inflight.notebook import catch_up
-
-catch_up("03", "A whole answer, by hand")
-with triton.InferenceServerClient(server.grpc_url) as connection:
-    metadata = connection.get_model_metadata(
-        "ensemble", headers=server.headers, as_json=True
-    )
-tensors = pd.DataFrame(metadata["inputs"])
-print(f"The ensemble has {len(tensors)} inputs; the first two are required:")
-tensors.head(4)
+# %%
+connection = triton.InferenceServerClient(server.grpc_url)
+config = connection.get_model_config("ensemble").config
+required = [tensor.name for tensor in config.input if not tensor.optional]
+print(f"The ensemble takes {len(config.input)} inputs. Required:", *required)
+metadata = connection.get_model_metadata("ensemble", as_json=True)
+pd.DataFrame(metadata["inputs"]).head(4)
 
 # %% [markdown]
-# The -1 in front is the batch; ours is a batch of one, so a single value has the shape `[1, 1]`. `BYTES` is Triton's
-# word for text. This is the whole client:
-
-# %% tags=["setup"]
-import numpy as np
-from tritonclient.utils import triton_to_np_dtype
+# All other inputs are options, such as stop words or a temperature. `BYTES` is Triton's datatype for text. The first
+# dimension is the batch; we send a batch of one, so a single value has the shape `[1, 1]`. This is the whole client:
 
 
+# %%
 def tensor(name, datatype, value):
     """One value as an input of shape [1, 1]."""
     array = np.array([[value]], triton_to_np_dtype(datatype))
-    made = triton.InferInput(name, array.shape, datatype)
-    made.set_data_from_numpy(array)
-    return made
+    return triton.InferInput(name, array.shape, datatype).set_data_from_numpy(array)
 
 
 question = "Name the capital of France."
 request = [tensor("text_input", "BYTES", question), tensor("max_tokens", "INT32", 64)]
-with triton.InferenceServerClient(server.grpc_url) as connection:
-    result = connection.infer("ensemble", request, headers=server.headers)
+result = connection.infer("ensemble", request)
 whole_text = result.as_numpy("text_output")[0].decode()
 print(whole_text)
 
 # %% [markdown]
-# `headers` carry the key, which loading a model takes and a request ignores. The same request needs no library at
-# all: over HTTP, here by httpx, it is one JSON object, whose keys are the tensors' names.
+# Over HTTP the same request needs no client library: Triton's endpoint `generate` takes a JSON object whose keys are the
+# tensors' names. `server.http` is an ordinary `httpx` client with the server's address.
 
 # %%
 path = "/v2/models/ensemble/generate"
 in_json = {"text_input": question, "max_tokens": 64}
 reply = server.http.post(path, json=in_json, timeout=60).json()
-print("keys:", *sorted(reply))
+print("The same text:", reply["text_output"] == whole_text)
 assert reply["text_output"] == whole_text and "Paris" in whole_text
 
 # %% [markdown]
-# The same text, and both times you waited for all of it.
-#
 # ## A streamed answer, by hand
 #
-# A model that may answer a request several times is called [decoupled](00_start_here.ipynb#Decoupled), and its config says
-# so. Change that one value, load the engine again, and send the same request:
+# A model that may send several responses to one request is called [decoupled](00_start_here.ipynb#Decoupled), and its
+# config says so. Change that value for the engine, load it again, and send the same request:
 
-# %% tags=["setup"]
-from tritonclient.utils import InferenceServerException
-
-from inflight.notebook import catch_up
-
-catch_up("03", "A streamed answer, by hand")
-config_path = repo / "tensorrt_llm" / "config.pbtxt"
-config = repository.read_config(config_path)
-config.model_transaction_policy.decoupled = True
-repository.write_config(config, config_path)
+# %%
+change = "model_transaction_policy { decoupled: true }"
+print(repository.edit(repo, "tensorrt_llm", change))
 server.load("tensorrt_llm")
 try:
-    with triton.InferenceServerClient(server.grpc_url) as connection:
-        connection.infer("ensemble", request, headers=server.headers)
+    connection.infer("ensemble", request)
 except InferenceServerException as error:
-    print(error.message())
+    print("Refused:", error.message())
 
 # %% [markdown]
-# "ModelInfer" is `infer`: one request, one response. A decoupled model wants a stream, into which you put requests and
-# out of which responses come, in a thread of tritonclient's own:
+# `ModelInfer` is what gRPC calls `infer`: one request, one response. But you changed the engine's config, and it is the
+# *ensemble* that refuses. Ask the server what it now takes each model for:
 
-# %% tags=["setup"]
-import queue
-import time
+# %%
+for model in ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble"):
+    policy = connection.get_model_config(model).config.model_transaction_policy
+    print(f"{model:14}  decoupled: {policy.decoupled}")
+
+# %% [markdown]
+# The ensemble's own file says nothing about it. When Triton loads an ensemble, it looks at the steps: if one of them may
+# answer several times, so may the ensemble. And when a step is loaded again, Triton also loads the ensemble again.
+#
+# A decoupled model is asked on a stream. You send a request on it; for each response `tritonclient` calls a function of
+# yours, in a thread of its own. A queue brings the responses back to your thread:
 
 
-def stream_by_hand(prompt, max_tokens):
-    """Yield each piece of the answer, and the seconds until it was there."""
-    arrived, started = queue.Queue(), time.perf_counter()
-    request = [
-        tensor("text_input", "BYTES", prompt),
-        tensor("max_tokens", "INT32", max_tokens),
-        tensor("stream", "BOOL", True),
-    ]
-    with triton.InferenceServerClient(server.grpc_url) as connection:
-        connection.start_stream(
-            lambda result, error: arrived.put((result, error)), headers=server.headers
-        )
-        connection.async_stream_infer(
-            "ensemble", request, enable_empty_final_response=True
-        )
+# %%
+def responses(request):
+    """Yield each response to one request, on a stream of its own."""
+    arrived = queue.Queue()
+    with triton.InferenceServerClient(server.grpc_url) as stream:
+        stream.start_stream(lambda result, error: arrived.put((result, error)))
+        stream.async_stream_infer("ensemble", request, enable_empty_final_response=True)
         is_final = False
         while not is_final:
             result, error = arrived.get()
             if error is not None:
                 raise error
+            yield result
             parameters = result.get_response().parameters
             is_final = parameters["triton_final_response"].bool_param
-            text = result.as_numpy("text_output")
-            if text is not None:
-                yield text[0].decode(), time.perf_counter() - started
 
 
 # %% [markdown]
-# How does the loop know the end? Triton marks the last response as final, and sends an empty one where there is no
-# text left; without `enable_empty_final_response` the loop would wait for ever. A `|` shows where a piece ends.
+# How does the loop know the end? Triton marks the last response as final. With `enable_empty_final_response` it also sends
+# one when no text is left; without that, this loop would wait for ever after the last token.
+
 
 # %%
-pieces = []
-for piece, after_s in stream_by_hand("What is a prime number?", 24):
-    pieces.append((piece, after_s))
-    print(piece, end="|", flush=True)
-print(
-    f"\n{len(pieces)} pieces; the first after {pieces[0][1] * 1000:.0f} ms, "
-    f"the last after {pieces[-1][1] * 1000:.0f} ms."
-)
+def stream_by_hand(prompt, max_tokens, *options):
+    """Yield each piece of text, and the seconds from sending the request to it."""
+    request = [
+        tensor("text_input", "BYTES", prompt),
+        tensor("max_tokens", "INT32", max_tokens),
+        tensor("stream", "BOOL", True),
+        *options,
+    ]
+    started = time.perf_counter()
+    for result in responses(request):
+        text = result.as_numpy("text_output")
+        if text is not None:  # the final response may be empty
+            yield text[0].decode(), time.perf_counter() - started
+
 
 # %% [markdown]
-# Now the course's client, which has the same in it:
+# Ask twice. A `|` marks the end of each piece, which is one token.
+#
+# One line is yours: the ITL of an answer, from its arrival times `times_s`.
 
-# %% tags=["setup"]
-from inflight.triton import Client, telemetry
+# %% tags=["nbval-ignore-output"]
+for attempt in ("first", "second"):
+    times_s = []
+    for piece, after_s in stream_by_hand("What is a prime number?", 24):
+        print(piece, end="|", flush=True)
+        times_s.append(after_s)
+    # your line: the median time from one token to the next, in milliseconds
+    itl_ms = 1000 * statistics.median(np.diff(times_s))
+    print(f"\n{attempt}: TTFT {1000 * times_s[0]:.0f} ms, ITL {itl_ms:.1f} ms,", end="")
+    print(f" end-to-end {1000 * times_s[-1]:.0f} ms\n")
+assert 0 < itl_ms < 1000 * times_s[-1]
 
+# %% [markdown]
+# <details><summary>The line</summary>
+#
+# <code>itl_ms = 1000 * statistics.median(np.diff(times_s))</code>
+# </details>
+#
+# Same prompt, and the TTFT of the first request is long? The engine's log says why. These are the iterations that
+# computed the two prompts:
+
+# %% tags=["nbval-ignore-output"]
+log = telemetry.iterations(log_path)
+prompts = log[log["context_tokens"] > 0].tail(2)
+first_ms, second_ms = prompts["iteration_ms"]
+print(f"The first took {first_ms / second_ms:.1f} times as long as the second.")
+assert prompts["context_tokens"].nunique() == 1  # the same prompt
+prompts[["context_tokens", "iteration_ms"]].round(1)
+
+# %% [markdown]
+# The engine had just been loaded, and a first iteration also does what is done only once, such as allocating memory and
+# preparing kernels. That is why services send *warm-up* requests before they take traffic (vLLM does so before it reports
+# ready), and why benchmarks leave the first requests out.
+#
+# From here on, the course's `Client` does this. It takes `infer` or a stream, whichever the model's config asks for,
+# makes the tensors from keyword arguments, and turns the errors of three libraries into one sentence.
+
+# %%
 client = Client(server.grpc_url)
 
 
@@ -229,37 +263,13 @@ print("the same pieces as by hand:", answer.pieces == by_hand)
 assert answer.pieces == by_hand and len(answer.times_s) == len(by_hand)
 
 # %% [markdown]
-# What it saves you, besides the typing:
-#
-# | By hand | `Client` |
-# |---|---|
-# | `infer` or a stream, as the model's config wants it | asks the server, and takes the right one |
-# | every option a tensor of its type | `temperature=0.9`; a misspelt name is refused before it is sent |
-# | an error from three libraries, or no end at all | one sentence, also when the server dies or does not answer |
-# | leaving the loop waits for the rest of the answer | leaving the loop ends the request in the engine |
-#
-# Triton's own pages say more of [decoupled models](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/decoupled_models.html)
-# and of the [client libraries](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/client/README.html).
-#
 # ## Measure: whole and streamed, one user and eight
 #
-# `measure` sends the same request for several users at the same moment, each from a thread of its own.
-# `end_id=-1` means that no token ends the answer, so that every answer has the same number of tokens.
-#
-# The first request of each kind pays for what is done once (memory, threads), so each kind runs once unmeasured. Then
-# each runs three times, taking turns, and the middle one counts: a machine that does other things too is never quite the same.
-
-# %% tags=["setup"]
-import statistics
-from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
-
-from inflight.notebook import catch_up
-
-catch_up("03", "Measure: whole and streamed, one user and eight")
-NUM_TOKENS = 48
+# Users who ask at the same moment are threads that send at the same moment. `end_id=-1` means that no token ends the answer,
+# so that all answers have the same number of tokens (vLLM: `ignore_eos`).
 
 
+# %%
 class Run(NamedTuple):
     """The answers of users who ask at the same moment, and when that was."""
 
@@ -268,9 +278,9 @@ class Run(NamedTuple):
     ended: float
 
 
-def measure(send, num_users):
+def measure(send, num_users, num_tokens=32):
     def ask(_):
-        return send("Explain how rain forms.", NUM_TOKENS, end_id=-1)
+        return send("Explain how rain forms.", num_tokens, end_id=-1)
 
     with ThreadPoolExecutor(num_users) as users:
         started = time.time()
@@ -278,311 +288,256 @@ def measure(send, num_users):
     return Run(answers, started, time.time())
 
 
-# %% tags=["setup", "long", "nbval-ignore-output"]
+# %% [markdown]
+# Each case runs once to warm up. Then the four take turns, three times, so that a moment in which the machine is busy
+# does not hit one case alone.
+
+# %% tags=["nbval-ignore-output"]
 cases = {
     "one user, whole": (client.ask, 1),
     "one user, streamed": (streamed, 1),
     "eight users, whole": (client.ask, 8),
     "eight users, streamed": (streamed, 8),
 }
-
-
-def duration_s(run):
-    return run.ended - run.started
-
-
-rounds = []
-for _ in progress.over(
-    ("to warm up", "1", "2", "3"), "All four cases", "round {}".format
-):
-    rounds.append({case: measure(*how) for case, how in cases.items()})
-del rounds[0]  # the one to warm up
-runs = {
-    case: sorted((one[case] for one in rounds), key=duration_s)[1] for case in cases
-}
-for case, run in runs.items():
-    print(f"{case:22} {duration_s(run):.2f} s until the last word")
-streams = [run.answers for case, run in runs.items() if "streamed" in case]
-assert {len(answer.pieces) for run in streams for answer in run} == {NUM_TOKENS}
+for send, num_users in cases.values():
+    measure(send, num_users, num_tokens=4)
+rounds = [
+    {case: measure(*how) for case, how in cases.items()}
+    for _ in progress.over(range(3), "Round", lambda _: "all four cases")
+]
+spans = [{case: run.ended - run.started for case, run in one.items()} for one in rounds]
+seconds = pd.DataFrame(spans, index=["round 1", "round 2", "round 3"]).T
+assert all(len(a.pieces) == 32 for a in rounds[0]["eight users, streamed"].answers)
+seconds.round(2)
 
 # %% [markdown]
+# Seconds until the last token of the last user. Compare the rounds with each other before you compare the cases.
+#
 # ## See
 #
-# Grey: nothing to read yet. A square: an answer given whole. A tick: one piece of a streamed answer.
+# The last round. Grey: nothing to read yet. A square: an answer that came whole. A tick: a token of a streamed answer.
 
 # %% tags=["nbval-ignore-output"]
-from IPython.display import Markdown, display
-
-from inflight.lessons import serve as lesson
-from inflight.notebook import catch_up, charts
-
-catch_up("03", "See")
 pieces = pd.DataFrame(
     [
         (case, user, time_s)
-        for case, run in runs.items()
+        for case, run in rounds[-1].items()
         for user, answer in enumerate(run.answers)
         for time_s in answer.times_s
     ],
     columns=["case", "user", "time_s"],
 )
-[whole], [alone] = (runs[f"one user, {how}"].answers for how in ("whole", "streamed"))
-crowd = runs["eight users, streamed"].answers
-slowest_s = max(answer.latency_s for answer in crowd)
+[whole] = rounds[-1]["one user, whole"].answers
+[alone] = rounds[-1]["one user, streamed"].answers
+crowd = rounds[-1]["eight users, streamed"].answers
+itl_ms = [1000 * statistics.median(answer.inter_token_s) for answer in (alone, *crowd)]
 summary = (
-    f"Time lines of answers of {NUM_TOKENS} tokens. "
-    f"A lone user sees nothing for {whole.latency_s:.2f} s when the answer comes "
-    f"whole, and for {alone.time_to_first_s:.2f} s when it is streamed; "
-    f"the last token comes after {alone.latency_s:.2f} s. "
-    "With eight users at once the ticks lie farther apart, "
-    f"and the last token of the slowest comes after {slowest_s:.2f} s."
+    f"Time lines of answers of 32 tokens. One user sees nothing for {whole.latency_s:.2f} s "
+    f"when the answer comes whole, and for {alone.time_to_first_s:.2f} s when it is "
+    f"streamed; the last token arrives after {alone.latency_s:.2f} s. From token to token "
+    f"it is {itl_ms[0]:.0f} ms for one user and {max(itl_ms[1:]):.0f} ms for eight."
 )
 charts.show(lesson.token_timeline(pieces), summary)
 display(Markdown(summary))
 
 # %% [markdown]
-# The two upper rows: the same work, token for token. Streaming gives each token away when it is made, and the grey
-# shrinks to the TTFT. So both teams were right: one of them does not stream.
+# The two upper rows are the same work. Streaming hands out each token when it is made, so the grey shrinks to the TTFT. One
+# of the two teams streams, the other does not.
 #
-# Compare with the two lower blocks, and with your prediction:
+# Now your prediction. It was about whole answers:
 
 # %% tags=["nbval-ignore-output"]
-crowd_s = statistics.median(answer.latency_s for answer in crowd)
-times_as_long = crowd_s / alone.latency_s
-print(f"Measured: {times_as_long:.1f} times as long. {guess.score(times_as_long)}")
-print(
-    f"Eight answers in {times_as_long:.1f} times the time of one: "
-    f"{8 / times_as_long:.1f} times as many tokens a second."
-)
-assert len(crowd) == 8 and len(alone.pieces) == NUM_TOKENS
+ratios = seconds.loc["eight users, whole"] / seconds.loc["one user, whole"]
+times_as_long = ratios.median()
+print(f"{ratios.min():.1f} to {ratios.max():.1f} times as long in three rounds.")
+print(guess.score(times_as_long))
+print(f"Together they got {8 / times_as_long:.1f} times as many tokens per second.")
+assert len(ratios) == 3
 
 # %% [markdown]
-# ## One of eight is first
+# ## Who came first?
 #
-# Look at the left edge of the lowest block: one user reads long before the other seven. Is that user served better?
-# The engine's log has what happened, iteration by iteration. These are the first five of that run:
+# Look at the left edge of the lowest block: the eight rows need not begin together. The engine's log has the reason. These
+# are its first iterations of that run:
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import catch_up
-
-catch_up("03", "One of eight is first")
-together = runs["eight users, streamed"]
+together = rounds[-1]["eight users, streamed"]
 log = telemetry.iterations(log_path)
 ours = log[log["timestamp"].between(together.started, together.ended)]
-assert ours["generation_tokens"].sum() == 8 * (NUM_TOKENS - 1)
-first, *others = sorted(answer.time_to_first_s * 1000 for answer in together.answers)
-gaps_ms = [
-    1000 * statistics.median(answer.inter_token_s) for answer in together.answers
-]
-print(f"The first word after {first:.0f} ms for one user,")
-print(f"after {others[0]:.0f} to {others[-1]:.0f} ms for the others;")
-print(f"from word to word {min(gaps_ms):.0f} to {max(gaps_ms):.0f} ms for all eight.")
-columns = [
-    "context_tokens",
-    "generation_tokens",
-    "scheduled",
-    "waiting",
-    "iteration_ms",
-]
-ours[columns].head(5).round(1).reset_index(drop=True)
+firsts_ms = sorted(1000 * answer.time_to_first_s for answer in together.answers)
+print("TTFT of the eight, in ms:", *(f"{first_ms:.0f}" for first_ms in firsts_ms))
+assert ours["generation_tokens"].sum() == 8 * (32 - 1)
+columns = ["context_tokens", "generation_tokens", "scheduled", "waiting"]
+ours[[*columns, "iteration_ms"]].head(5).round(1).reset_index(drop=True)
 
 # %% [markdown]
-# Eight threads send at the same moment, but their requests arrive one by one, and the engine waits for nobody. With the
-# first in its hands it begins an iteration: one prompt in `context_tokens`, the others in `waiting`. They are taken in
-# at the next, all their prompts at once, and that is a long one. The early user pays for it too: the second tick of
-# that row comes only when the long iteration is over.
+# Eight threads send at the same moment, but requests arrive one by one, and an idle engine waits for nobody. It starts with
+# the prompts that are there (`scheduled`). Those that come meanwhile are `waiting`, and are taken in at the next
+# iteration: all their prompts at once, so that one is long. Users who came first wait for it too, for their second token.
 #
-# From then on every iteration gives each of them one token. So what you see is the order of arrival, and it shows in the
-# TTFT alone. Lesson 04 asks who may sit down, and when.
+# After that, each iteration gives every user one token. Coming first shortens the TTFT, and nothing else. Lesson 04 is
+# about who may start when.
 #
 # ## Explain
 #
-# A streamed answer of *n* tokens arrives like this:
+# A streamed answer of *n* tokens takes
 #
-# > end-to-end = TTFT + (*n* − 1) × ITL
+# > end-to-end latency = TTFT + (*n* − 1) × ITL
 #
-# The engine computes one token for every running user in one iteration. So the ITL is the length of an iteration,
-# however many share it. The log has those lengths, measured inside the engine, without Triton and without you:
+# One iteration computes one token for every running user, so the ITL should be the length of an iteration, whatever the
+# number of users. The log has that length as the engine measures it, without Triton and without your client:
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import catch_up
-
-catch_up("03", "Explain")
-log = telemetry.iterations(log_path)
 rows = []
 for case in ("one user, streamed", "eight users, streamed"):
-    ours = log[log["timestamp"].between(runs[case].started, runs[case].ended)]
-    prompts = ours[ours["context_tokens"] > 0]
-    tokens = ours[ours["context_tokens"] == 0]
-    token_ms = tokens["iteration_ms"].median()
-    predicted_s = (prompts["iteration_ms"].sum() + (NUM_TOKENS - 1) * token_ms) / 1000
-    measured_s = np.median([answer.latency_s for answer in runs[case].answers])
-    rows.append((case, token_ms, predicted_s, measured_s, predicted_s / measured_s))
-columns = [
-    "case",
-    "an iteration (ms)",
-    "predicted (s)",
-    "measured (s)",
-    "predicted / measured",
-]
-explained = pd.DataFrame(rows, columns=columns).set_index("case")
-one_ms, eight_ms = explained["an iteration (ms)"]
-print(f"An iteration of eight takes {eight_ms / one_ms:.1f} times as long as of one:")
-print("the weights are read from memory once an iteration, whoever shares it.")
-assert len(log) >= NUM_TOKENS and explained.notna().all(axis=None)
-explained.round(2)
+    run = rounds[-1][case]
+    ours = log[log["timestamp"].between(run.started, run.ended)]
+    iteration_ms = ours.loc[ours["context_tokens"] == 0, "iteration_ms"].median()
+    ttft_ms = 1000 * statistics.median(answer.time_to_first_s for answer in run.answers)
+    measured_ms = 1000 * statistics.median(answer.latency_s for answer in run.answers)
+    # your line: the end-to-end latency of 32 tokens, from ttft_ms and iteration_ms
+    predicted_ms = ttft_ms + (32 - 1) * iteration_ms
+    rows.append((case, ttft_ms, iteration_ms, predicted_ms, measured_ms))
+columns = ["case (all in ms)", "TTFT", "iteration", "predicted", "measured"]
+explained = pd.DataFrame(rows, columns=columns).set_index("case (all in ms)")
+one_ms, eight_ms = explained["iteration"]
+print(f"With eight users an iteration takes {eight_ms / one_ms:.1f} times as long,")
+print("and computes eight times as many tokens.")
+assert explained.notna().all(axis=None)
+explained.round(1)
 
 # %% [markdown]
-# The prediction uses the engine's times alone. The rest lies around the engine: the way through Triton,
-# `postprocessing`, and your own threads, which share its cores. And it takes the median of the iterations, where the sum
-# has the slow ones too. So the formula errs on the early side, and the more so the busier the machine.
+# <details><summary>The line</summary>
+#
+# <code>predicted_ms = ttft_ms + (32 - 1) * iteration_ms</code>
+# </details>
+#
+# An iteration reads the model's weights from memory once, however many users share it; only the arithmetic and the
+# attention grow with each user. The formula counts nothing but iterations. Between them, tokens travel through Triton,
+# `postprocessing` and your own threads, on the same cores; and a median leaves the slow iterations out.
 #
 # ## What streaming costs
 #
-# Streaming gives the first word early. Does it make the last word late? Count before you judge: Triton's statistics
-# say how often `postprocessing` was called, the log how long an iteration was.
-
-# %% tags=["nbval-ignore-output"]
-from inflight.notebook import catch_up
-
-catch_up("03", "What streaming costs")
-
-
-def executions():
-    return telemetry.statistics(server.http_url, "postprocessing").executions
-
-
-rows = []
-for case in progress.over(cases, "Once more"):
-    send, num_users = cases[case]
-    before = telemetry.settled(executions)
-    counted = measure(send, num_users)
-    calls = telemetry.settled(executions) - before
-    log = telemetry.iterations(log_path)
-    ours = log[log["timestamp"].between(counted.started, counted.ended)]
-    last_word_s = statistics.median(duration_s(one[case]) for one in rounds)
-    rows.append((case, calls, ours["iteration_ms"].median(), last_word_s))
-    assert calls == sum(len(answer.pieces) for answer in counted.answers)
-columns = ["case", "postprocessing calls", "an iteration (ms)", "last word (s)"]
-price = pd.DataFrame(rows, columns=columns).set_index("case")
-price.round(2)
+# Streaming brings the first token earlier. Does it bring the last token later? Compare within each round:
 
 # %% tags=["nbval-ignore-output"]
 for users in ("one user", "eight users"):
-    times_as_late = sorted(
-        duration_s(one[f"{users}, streamed"]) / duration_s(one[f"{users}, whole"])
-        for one in rounds
-    )
-    least, middle, most = times_as_late
-    print(f"{users}: the last word {middle:.2f} times as late when streamed,")
-    print(f"    {least:.2f} to {most:.2f} in three rounds", end="")
-    print("." if middle > 1 else ": the machine has other things to do. Run it again.")
+    ratios = seconds.loc[f"{users}, streamed"] / seconds.loc[f"{users}, whole"]
+    print(f"{users}: {ratios.min():.2f} to {ratios.max():.2f} times as late, ", end="")
+    if ratios.min() > 1:
+        print("later in all three rounds.")
+    else:
+        print("not later in every round, so this run shows no cost.")
+assert (seconds > 0).all(axis=None)
 
 # %% [markdown]
-# A whole answer passes through `postprocessing` once. A streamed one does so token by token, and each piece is a call
-# from Triton into another process, a message to you, and a wake-up of your thread. That work wants the cores on which the
-# engine computes: its iterations get longer, and the last word later. With one user it is little; eight have eight times
-# as many pieces in an iteration. Where the engine has a GPU, the cores are free for them.
+# Seconds depend on what else the machine does; counts do not. Triton counts the calls of `postprocessing`, a moment after
+# an answer has left: `settled` waits until the count stands still.
+
+
+# %%
+def calls():
+    counted = connection.get_inference_statistics("postprocessing")
+    return counted.model_stats[0].execution_count
+
+
+for how, send in {"whole": client.ask, "streamed": streamed}.items():
+    before = telemetry.settled(calls)
+    measure(send, num_users=8, num_tokens=16)
+    print(f"Eight answers, {how}: {telemetry.settled(calls) - before} calls")
+
+# %% [markdown]
+# A whole answer passes `postprocessing` once, a streamed one once per token. Each call goes from process to process,
+# then to you as a message of its own. Here that work uses the cores on which the engine computes.
 #
 # ## Stop early
 #
-# A tab that is closed, a Stop button, a word that was waited for: each ends a request before
-# `max_tokens`. What is it worth? Three requests ask for the same number of tokens. The first runs to its end.
-# The second is stopped by the clock (`stop_after_s`), after half that time. The third is left in the middle of the loop.
+# A user closes the tab. Does the server stop computing, or does it only stop sending? The engine's log tells: it counts the
+# tokens of each iteration. An iteration with a prompt (`context_tokens`) gives a token as well.
 
-# %% tags=["setup", "nbval-ignore-output"]
-from inflight.lessons import serve as lesson
-from inflight.notebook import catch_up
 
-catch_up("03", "Stop early")
-ASKED, prompt = 160, "Tell me a long story about a river."
-to_the_end = client.stream(prompt, ASKED, end_id=-1)
-half_s = to_the_end.read().latency_s / 2
-by_the_clock = client.stream(prompt, ASKED, end_id=-1, stop_after_s=half_s)
-by_the_clock.read()
-left = client.stream(prompt, ASKED, end_id=-1)
-for piece in left:
-    if len(left.answer.pieces) == 20:
-        left.cancel()
-        break
-read = [len(stream.answer.pieces) for stream in (to_the_end, by_the_clock, left)]
-print(f"You read {read[0]}, {read[1]} and {read[2]} pieces.")
+# %%
+ASKED, story = 96, "Tell me a long story about a river."
+no_end = tensor("end_id", "INT32", -1)
+ways = {
+    "Client, to the end": (lambda: client.stream(story, ASKED, end_id=-1), ASKED),
+    "by hand, left after 20": (lambda: stream_by_hand(story, ASKED, no_end), 20),
+    "Client, left after 20": (lambda: client.stream(story, ASKED, end_id=-1), 20),
+}
 
-# %% [markdown]
-# Fewer pieces than asked for. But did the server stop, or did it only stop telling you? The iteration log knows which
-# request computed how many tokens. One more short request comes first, so that all before it is in the log.
+
+def num_iterations():
+    return len(telemetry.iterations(log_path))
+
 
 # %% tags=["nbval-ignore-output"]
-client.ask("Thank you!", 1)
-computed = lesson.last_requests(telemetry.iterations(log_path), 4).iloc[:3]
-computed.index = ["to the end", "stopped by the clock", "left in the loop"]
-computed["asked for"] = ASKED
-computed["read"] = read
-computed["saved (%)"] = (100 * (1 - computed["iterations"] / ASKED)).round()
-assert computed["iterations"].iloc[0] == ASKED > computed["iterations"].iloc[2] >= 20
-computed
+rows = []
+for way, (ask, most) in ways.items():
+    since = telemetry.settled(num_iterations)
+    read = len(list(itertools.islice(ask(), most)))  # then nobody reads on
+    ours = telemetry.iterations(log_path)[since : telemetry.settled(num_iterations)]
+    computed = ours["generation_tokens"].sum() + (ours["context_tokens"] > 0).sum()
+    # your line: the percentage of the tokens asked for that was not computed
+    saved = 100 * (1 - computed / ASKED)
+    rows.append((way, read, computed, round(saved)))
+columns = ["way", "read", "tokens computed", "saved (%)"]
+stopped = pd.DataFrame(rows, columns=columns).set_index("way")
+assert stopped["tokens computed"].tolist()[:2] == [ASKED, ASKED]
+assert 20 <= stopped["tokens computed"].iloc[2] < ASKED
+stopped
 
 # %% [markdown]
-# One iteration is one token. The two that ended early computed as many tokens as you read, or a few more: an
-# iteration that is under way is not broken off. The rest was never computed, and their slots were free at once.
+# <details><summary>The line</summary>
 #
-# How does the word get through? There are two ways:
+# <code>saved = 100 * (1 - computed / ASKED)</code>
+# </details>
 #
-# - A second request to `tensorrt_llm` with the **same request id** and with the input `stop` set. The engine looks the id
-#   up and ends that request. That is TensorRT-LLM's own way, and what `Client` does.
-# - gRPC's own cancellation of the stream. Triton tells it to the steps that begin afterwards: `postprocessing` hears of it at
-#   the next token, and tells the engine. In the lab your client does this.
+# By hand, leaving the loop saved nothing: the connection is closed in good order, which means that `tritonclient` waits for
+# the rest, and the engine computes it for nobody. `Client` cancels the stream, and the engine computed what you read, and
+# at most a few tokens more. The request's slot is free at once.
+#
+# How does the engine hear of it? There are two ways:
+#
+# - **Cancel the gRPC stream**, as `Client` does. Triton tells only those steps of an ensemble that begin afterwards. Here
+#   `postprocessing` notices at the next token, and tells the engine. In the lab, your client does this.
+# - **Send a second request** to `tensorrt_llm` with the same request id and the input `stop`: TensorRT-LLM's own way.
 #
 # ## Sampling
 #
-# Without options the engine is greedy: it takes the likeliest token, each time. `temperature` flattens the choice,
-# `top_k` limits it to the *k* likeliest, `top_p` to those that together have that probability. `random_seed` fixes
-# the dice.
+# By default this engine is greedy: it takes the likeliest token each time. `temperature` flattens the probabilities,
+# `top_k` keeps the *k* likeliest tokens, `top_p` those that together reach that probability. `random_seed` fixes the
+# random numbers.
 
 # %% tags=["nbval-ignore-output"]
-import textwrap
-
-from inflight.notebook import catch_up
-
-catch_up("03", "Sampling")
-dice = {"temperature": 0.9, "top_k": 50}
+top_50 = {"temperature": 0.9, "top_k": 50}
 settings = {
     "greedy": {},
-    "greedy again": {},
-    "seed 1": {**dice, "random_seed": 1},
-    "seed 1 again": {**dice, "random_seed": 1},
-    "seed 2": {**dice, "random_seed": 2},
+    "temperature alone": {"temperature": 2.0},
+    "seed 1": {**top_50, "random_seed": 1},
+    "seed 1 again": {**top_50, "random_seed": 1},
+    "seed 2": {**top_50, "random_seed": 2},
 }
 texts = {}
 for name, options in settings.items():
-    sentence = client.ask("Write a sentence about a cat in the rain.", 28, **options)
-    texts[name] = sentence.text
-    print(textwrap.fill(f"{name}: {sentence.text}", 88), "\n")
-assert texts["greedy"] == texts["greedy again"]
+    texts[name] = client.ask("Write a sentence about a cat.", 20, **options).text
+    print(textwrap.fill(f"{name}: {texts[name]}", 88))
+assert texts["greedy"] == texts["temperature alone"]
 assert texts["seed 1"] == texts["seed 1 again"] != texts["seed 2"]
 
 # %% [markdown]
-# The seed is 0 unless you give one, so a request that samples is as repeatable as a greedy one. A trap: `temperature`
-# alone changes nothing. While `top_k` and `top_p` are both 0, the engine is greedy, here as in TensorRT-LLM.
+# The same seed gives the same text. And a trap: `temperature` alone changed nothing. As long as neither `top_k` nor
+# `top_p` is set, the engine stays greedy, as TensorRT-LLM's engine backend did. In vLLM `temperature` is enough.
 #
 # ## Bad input
 #
-# A good server refuses at once, in a sentence, and goes on:
+# A good server refuses at once, in a sentence, and goes on serving:
 
 # %%
-import textwrap
-
-from inflight import CourseError
-from inflight.notebook import catch_up
-
-catch_up("03", "Bad input")
 mistakes = {
     "an empty prompt": {"text": ""},
     "no tokens wanted": {"text": "Hello", "max_tokens": 0},
     "a prompt of 3,000 words": {"text": "word " * 3000},
-    "a temperature that is no number": {"text": "Hello", "temperature": float("nan")},
     "a misspelt option": {"text": "Hello", "temprature": 0.5},
-    "text that is not UTF-8": {"text": b"\xff\xfe"},
 }
 for mistake, given in mistakes.items():
     try:
@@ -592,167 +547,143 @@ for mistake, given in mistakes.items():
 assert "Paris" in client.ask(question).text
 
 # %% [markdown]
-# Who refused? The misspelt option never left your client. The empty prompt and the bytes that are no text stopped in
-# `preprocessing`, the others in the engine, before they took a slot.
+# The misspelt option never left your client. `preprocessing` refused the empty prompt; the engine refused the other two,
+# before they took a slot.
 #
 # ## Read /metrics
 #
-# An operator does not see your notebook. An operator sees `/metrics`, a page of text that a Prometheus server
-# collects ([Triton's list](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/metrics.html)).
-# `telemetry.metrics` makes a table of it. **Counters** only grow: subtract two readings. **Gauges** show
-# the moment: read them while something happens.
+# An operator does not see your notebook, but `/metrics`: a page of text that a Prometheus server collects
+# ([Triton's list](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/metrics.html)).
+# `telemetry.metrics` makes a table of it. **Counters** only grow: read them twice and subtract.
+# **Gauges** show the moment: read them while something happens.
+
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import catch_up
-
-catch_up("03", "Read /metrics")
-
-
 def read_metrics():
-    return telemetry.metrics(telemetry.page(server.metrics_url))
+    return telemetry.metrics(telemetry.page(server.metrics_url)).set_index("name")
 
 
 def served():
-    """Requests that each model has answered, from the counters."""
-    now = read_metrics()
-    counters = now[now["name"] == "nv_inference_request_success"]
+    counters = read_metrics().loc["nv_inference_request_success"]
     return counters.set_index("model")["value"].astype(int).to_dict()
 
 
 before = telemetry.settled(served)
 with ThreadPoolExecutor(7) as users:
-    others = [users.submit(streamed, prompt, 80, end_id=-1) for _ in range(7)]
-    for number, _ in enumerate(client.stream(prompt, 80, end_id=-1)):
+    others = [users.submit(streamed, story, 64, end_id=-1) for _ in range(7)]
+    for number, _ in enumerate(client.stream(story, 64, end_id=-1)):
         if number == 40:
             during = read_metrics()  # in the middle of eight answers
 after = telemetry.settled(served)
-grown = {model: after[model] - before[model] for model in after}
+grown = {model: after[model] - before[model] for model in sorted(after)}
 print("Requests served meanwhile:", grown)
-assert grown["ensemble"] == 8 and grown["postprocessing"] == 8 * 80
+assert grown["ensemble"] == 8 and grown["postprocessing"] == 8 * 64
 
 # %% tags=["nbval-ignore-output"]
-names = ["nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"]
-gauges = during[during["name"].isin(names)]
-gauges = gauges.set_index(["name", "label"])["value"].sort_index()
-slots, blocks = (gauges[name] for name in names)
+slots = during.loc["nv_trt_llm_request_metrics"].set_index("label")["value"]
+blocks = during.loc["nv_trt_llm_kv_cache_block_metrics"].set_index("label")["value"]
 print(
     f"In the middle, {slots['scheduled']:.0f} of {slots['max']:.0f} slots were taken, "
-    f"{slots['waiting']:.0f} requests waited, "
+    f"{slots['waiting']:.0f} requests waited,\n"
     f"and {blocks['used']:.0f} of {blocks['max']:.0f} KV cache blocks were in use."
 )
-gauges.to_frame()
+assert slots["max"] == 8
 
 # %% [markdown]
-# The engine refreshes its gauges every 100 ms (`stats_check_period_ms`); what comes and goes in between, only the
-# iteration log has.
+# The engine refreshes its gauges every 100 ms (`stats_check_period_ms`). Only the iteration log has what came and went
+# in between.
 #
 # ## Turn the knob
 #
-# The playground sends what you type to the running server, and says TTFT and ITL of what came. Try, in this order:
+# The playground sends your prompt to the running server, and measures TTFT and ITL. Try, in this order:
 #
-# 1. **Run** as it is, then Run again: the same text, for the seed is the same.
-# 2. `top_k` 1, then `top_k` 200 with a temperature of 2. Does the TTFT change? Does the ITL?
-# 3. A prompt of a hundred words: which of the two changes now?
-# 4. 400 tokens, and **Stop** in the middle. The slot is free at once.
+# 1. **Run**, and Run again. Is the text the same? (The seed is.)
+# 2. `top_k` 1, then `top_k` 200 with temperature 2. Does the TTFT change? Does the ITL?
+# 3. A prompt of a hundred words. Which of the two changes now?
+# 4. 400 tokens, and **Stop** in the middle.
 
 # %%
-from inflight.notebook import catch_up
-
-catch_up("03", "Turn the knob")
 playground = widgets.Playground(server)
 assert playground.frame is None  # nothing is sent before you press Run
 playground
 
 # %% [markdown]
-# ## On the lab GPU
+# ## Elsewhere
 #
-# Triton is the same there, and so are the ports, the URLs and the tensors' names, up to the last containers with
-# engines; your twenty lines work unchanged where the repository was filled with `decoupled_mode` `True`.
-# [Its page](../assets/lab-gpu/README.md) has every command. Today's model, `llmapi`, takes text and has other names
-# (`sampling_param_max_tokens` for `max_tokens`).
+# Names and tensors here are those of TensorRT-LLM's engine backend, which was removed in July 2026: your client fits the
+# containers up to then. Today's Triton container serves a model called `llmapi`, without an ensemble and with other names,
+# such as `sampling_param_max_tokens` for `max_tokens`. vLLM's server speaks OpenAI's protocol.
+# [How to start the first two on a GPU](../assets/lab-gpu/README.md).
 #
-# | Step | Here | With TensorRT-LLM |
-# |---|---|---|
-# | Ready? | `client.is_ready()` | `curl -fs localhost:8000/v2/health/ready` |
-# | Tensors | `client.metadata()` | `curl -s localhost:8000/v2/models/ensemble` |
-# | Streamed, HTTP | `stream` of `Client(server.http_url)` | `…/v2/models/ensemble/generate_stream`, the same |
-# | Streamed, text, gRPC | `client.stream("…", 64)` | `end_to_end_grpc_client.py --streaming` |
-# | Streamed, tokens | `client.stream_tokens(ids, 64)` | `inflight_batcher_llm_client.py --streaming` |
-# | Stop early | `stop_after_s=0.4` | the same client with `--stop-after-ms 400 --request-id 1` |
-# | Metrics | `server.metrics_url` | `curl -s localhost:8002/metrics` |
-#
-# One gauge means something else there: `waiting` counts requests that have a slot and were not in this iteration. Who
-# waits *for* a slot is in none. Count at the client: sent, not answered, not `active`.
+# | | Here | `llmapi` | vLLM |
+# |---|---|---|---|
+# | Ready? | `/v2/health/ready` | the same | `/health` |
+# | Whole | `generate` | `generate` | `/v1/completions` |
+# | Streamed | decoupled, on a stream | `generate_stream` | `"stream": true` |
+# | Stop early | cancel, or `stop` | the same | close the connection |
+# | Who waits | gauge `waiting` | count at the client | `num_requests_waiting` |
 #
 # ## What breaks
 #
-# The worst moment for a server to die is the middle of an answer. Kill it there, as the system does when memory runs
-# out:
+# The worst moment for a server to die is the middle of an answer. Start a second one, and kill it there, as the
+# system does when memory runs out:
 
 # %%
-import os
-import signal
-
-from inflight import CourseError
-from inflight.notebook import catch_up
-
-catch_up("03", "What breaks")
-dying = client.stream(prompt, ASKED, end_id=-1)
+victim = Server(repo)
+with progress.wait("A second server starts"):
+    victim.start()
+dying = Client(victim.grpc_url).stream(story, ASKED, end_id=-1)
 try:
-    for piece in dying:
+    for _ in dying:
         if len(dying.answer.pieces) == 10:
-            os.kill(server.pid, signal.SIGKILL)
+            os.kill(victim.pid, signal.SIGKILL)
 except CourseError as error:
-    print(str(error).replace(server.grpc_url, "HOST:PORT"))
+    message = str(error).replace(victim.grpc_url, "HOST:PORT")
+    print(textwrap.fill(message, 88))
 assert 10 <= len(dying.answer.pieces) < ASKED
 
 # %% [markdown]
-# The error comes at once, not after a time-out, and what you had read is still yours, in `dying.answer`. Whoever
-# retries must send the whole request again: the KV cache died with the server.
+# The error comes at once, not after a time-out, and what you had read is still in `dying.answer`. To try again you must
+# send the whole request: the KV cache died with the server.
 #
 # ## Recap
 #
-# - A client of Triton puts tensors into `infer`, or into a stream where the model is decoupled; the rest is comfort.
-# - Streaming shows each token when it is made: the wait shrinks to the TTFT. It costs a call of `postprocessing` a token, and
-#   so some of the engine's time.
-# - End-to-end latency = TTFT + (tokens − 1) × ITL, and the ITL is the length of the engine's iterations. Users share them:
-#   they get longer, but far less than users get more.
-# - A request that ends early frees its slot, and its tokens are never computed. Cancel what nobody reads.
-# - Counters tell what a server has done, gauges what it does now, and the iteration log why it took so long.
+# - A client of Triton sends tensors with `infer`, or on a stream if the model is decoupled. An ensemble is decoupled if one
+#   of its steps is.
+# - Streaming shows each token when it is made, so the wait shrinks to the TTFT. It costs one call of `postprocessing`
+#   per token.
+# - End-to-end latency = TTFT + (tokens − 1) × ITL, and the ITL is the length of an iteration, which all users share.
+# - Leaving the loop is not cancelling. A request that is cancelled frees its slot, and its remaining tokens are never
+#   computed.
+# - Counters say what a server has done, gauges what it is doing, the iteration log how long each step took.
 #
 # Three questions to answer without running anything:
 #
-# <details><summary>1. An answer of 101 tokens has a TTFT of 200 ms and an ITL of 15 ms. When is its last token
-# there?</summary>
+# <details><summary>1. An answer of 101 tokens has a TTFT of 200 ms and an ITL of 15 ms. When does its last token
+# arrive?</summary>
 #
-# 200 ms + 100 × 15 ms = 1.7 s.
+# After 200 ms + 100 × 15 ms = 1.7 s.
 # </details>
 #
-# <details><summary>2. Your client closes the connection in the middle of an ensemble request. What else must happen
-# so that the engine stops?</summary>
+# <details><summary>2. Your client cancels a <i>whole</i> answer of the ensemble, not a streamed one. What does the engine
+# hear of it?</summary>
 #
-# The engine must hear of it: by a second request with the same id and <code>stop</code> set, or, where the client
-# talks to
-# <code>tensorrt_llm</code> itself, by Triton's cancellation, which the model looks for every
-# <code>cancellation_check_period_ms</code>. In an ensemble Triton tells it only to steps that begin afterwards: with a
-# stream that is <code>postprocessing</code> at the next token, and ours tells the engine. A whole answer has no such
-# step before its end; <code>allotted_time_ms</code> bounds it.
+# Nothing before its end: Triton tells a cancellation only to steps that begin afterwards, and <code>postprocessing</code>
+# begins when the answer is complete. A request with the same id and <code>stop</code> reaches the engine, or
+# <code>allotted_time_ms</code> bounds the request from the start.
 # </details>
 #
 # <details><summary>3. TTFT doubles, ITL stays as it was. What do you look at first?</summary>
 #
-# At the queue: the gauge <code>waiting</code> here; with TensorRT-LLM what your clients have sent, less what is answered
-# and <code>active</code>. Whoever waits for a slot has no first token yet, and those who sit do not notice. Longer prompts
-# are the other candidate.
+# At the queue: the gauge <code>waiting</code>, in vLLM <code>vllm:num_requests_waiting</code>. A request that waits for a slot
+# has no first token yet, and those that have a slot do not notice. Longer prompts are the other candidate.
 # </details>
 #
-# Now [do the lab]({lab}). Next comes {next}: who may sit down, and when.
+# Now [do the lab]({lab}). Next comes {next}: who may start, and when.
 #
 # ## What runs
 #
-# You have killed the server; *Run* in the playground starts it again. What runs ends with the notebook's kernel.
+# The first server still runs, for the playground. It ends with the notebook's kernel.
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import session
-
 session.running()

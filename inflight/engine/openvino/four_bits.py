@@ -18,7 +18,7 @@ W₄, so that one product of 1/32 more columns computes both terms.
 
 from __future__ import annotations
 
-from itertools import groupby
+from collections import defaultdict
 from typing import NamedTuple
 
 import gguf
@@ -55,14 +55,15 @@ def make_exact(graph: ov.Model, source: checkpoint.GgufFile) -> int:
         How many products were changed; 0 where the checkpoint has no such weights.
     """
     stored = _stored(source)
-    found = [(product, stored.get(_q(product).data.tobytes())) for product in _products(graph)]
-    exact = [(product, matrix) for product, matrix in found if matrix is not None]
-    by_input = lambda pair: pair[0].input_value(0).get_node().get_name()
-    for _, pairs in groupby(sorted(exact, key=by_input), by_input):
+    by_input: defaultdict[str, list[tuple[ov.Node, Blocks]]] = defaultdict(list)
+    for product in _products(graph):
+        if (matrix := stored.get(_q(product).data.tobytes())) is not None:
+            by_input[product.input_value(0).get_node().get_name()].append((product, matrix))
+    for pairs in by_input.values():
         products, matrices = zip(*pairs)
         _replace(products, Blocks(*map(np.concatenate, zip(*matrices))))
     graph.validate_nodes_and_infer_types()
-    return len(exact)
+    return sum(map(len, by_input.values()))
 
 
 def _stored(source: checkpoint.GgufFile) -> dict[bytes, Blocks]:

@@ -118,6 +118,12 @@ def save(graph: ov.Model, folder: str | Path) -> None:
         It cannot be written.
     """
     folder = Path(folder)
+    # Names that OpenVINO makes up count what this process has made before; a file is to be the same from everywhere.
+    graph.set_friendly_name("model")
+    for number, node in enumerate(graph.get_ordered_ops()):
+        kind, _, counted = node.get_friendly_name().rpartition("_")
+        if kind == node.get_type_name() and counted.isdigit():
+            node.set_friendly_name(f"{kind}_{number}")
     written = Path(tempfile.mkdtemp(dir=folder))  # the graph has the files in `folder` open: they are put there last
     try:
         ov.save_model(graph, written / MODEL_FILE, compress_to_fp16=False)

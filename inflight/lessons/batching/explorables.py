@@ -61,6 +61,7 @@ def _draw_counted(fig: go.Figure, iterations: int, slots: int, suffix: str) -> N
         mode="lines+markers",
         line={"color": INK, "width": 2, "dash": "dot"},
         marker={"symbol": "diamond-open", "size": [0, 12, 0], "color": INK},
+        showlegend=False,
         hovertemplate=f"measured · the run ended after {iterations:,} iterations<extra></extra>",
         xaxis=f"x{suffix}",
         yaxis=f"y{suffix}",

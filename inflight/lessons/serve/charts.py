@@ -1,4 +1,4 @@
-"""Lesson 03: when the words arrive."""
+"""Lesson 03: when the tokens arrive."""
 
 import numpy as np
 import pandas as pd

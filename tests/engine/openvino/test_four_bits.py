@@ -14,7 +14,7 @@ from inflight.checkpoint.sources import fetch
 from inflight.checkpoint.weights import GgufFile
 from inflight.engine import builder as engine
 from inflight.engine.config import Chunk
-from inflight.engine.folder import WEIGHTS_FILE, read
+from inflight.engine.folder import MODEL_FILE, WEIGHTS_FILE, read
 from inflight.engine.model import load
 from inflight.engine.openvino import four_bits, steps
 from inflight.processor import Processor
@@ -122,7 +122,8 @@ def test_the_processor_chooses_where_the_build_did_not(stored_file, tmp_path, mo
     config = dataclasses.replace(SMALL_BUILD, quant_algo="auto")
     folder = engine.build(fetch(str(stored_file)), config, tmp_path / "auto")
     decided = engine.build(fetch(str(stored_file)), SMALL_BUILD, tmp_path / "decided")
-    assert (folder / WEIGHTS_FILE).read_bytes() == (decided / WEIGHTS_FILE).read_bytes()
+    for name in (MODEL_FILE, WEIGHTS_FILE):
+        assert (folder / name).read_bytes() == (decided / name).read_bytes()
     monkeypatch.setattr(processor, "here", lambda: Processor(has_bfloat16=False, has_8_bits=has_8_bits))
     assert read(folder).quant_algo == ("W4A8" if has_8_bits else "W4A16") and "8-bit" in read(folder).precision
     assert read(decided).quant_algo == "W4A16" and "as it was built" in read(decided).precision
