@@ -42,9 +42,8 @@ from pathlib import Path
 import pandas as pd
 from IPython.display import Markdown
 
-from inflight import CourseError, machine
+from inflight import CourseError, engine, machine
 from inflight.checkpoint import cache_dir, fetch
-from inflight.engine import cached
 from inflight.lessons import start_here as lesson
 from inflight.lessons.start_here import request_path
 from inflight.notebook import charts, progress, record, session, widgets
@@ -55,7 +54,7 @@ log_path = Path(workdir.name) / "iterations.jsonl"
 
 # %%
 with progress.wait("The engine, which is built the first time"):
-    engine_dir = cached(fetch())
+    engine_dir = engine.cached(fetch())
 repo = repository.assemble(
     Path(workdir.name) / "repository",
     engine_dir,

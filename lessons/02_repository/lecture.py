@@ -35,8 +35,8 @@ from IPython.display import Markdown, display
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
+from inflight import engine
 from inflight.checkpoint import fetch
-from inflight.engine import cached
 from inflight.lessons import repository as lesson
 from inflight.notebook import charts, session, widgets
 from inflight.triton import Client, Server, repository, tritonserver
@@ -361,7 +361,7 @@ for wrong in (
 # first, and waits until every model is READY.
 
 # %% tags=["nbval-ignore-output"]
-engine_dir = cached(fetch())
+engine_dir = engine.cached(fetch())
 llm = repository.assemble(Path(folder.name) / "llm", engine_dir)
 assert repository.check(llm) == []  # no problem found, and nothing was started
 server = Server(llm).start()

@@ -210,7 +210,7 @@ def test_the_board_edits_the_config_draws_and_keeps_the_run_before(server, log_p
 
 
 def test_the_batcher_and_its_fields_say_the_same():
-    fields = {name: boards._field(name, "", {}) for name in boards.BATCHER_FIELDS}
+    fields = {name: boards._field(name, "") for name in boards.BATCHER_FIELDS}
     boards._in_step(fields)
     delay = fields["dynamic_batching.max_queue_delay_microseconds"]
     delay.value = "30000"

@@ -50,5 +50,5 @@ def test_where_an_engine_takes_shorter_prompts_they_are_made_as_long_as_it_takes
         f"The engine at {client.url} takes prompts of at most {most:,} tokens: here the longest has so many, and "
         f"not {most + 20:,}.\n"
     )
-    with pytest.raises(CourseError, match="Tokens go over gRPC"):
+    with pytest.raises(CourseError, match="gRPC is needed"):
         prompts_that_fit(Client("http://127.0.0.1:1"), [most], tokenizer)

@@ -102,7 +102,7 @@ def test_one_whose_control_is_closed_by_another_is_used_without_it(small_engine,
 def test_a_server_of_somebody_else_is_measured(fixed, roomy_engine, tmp_path):
     records = [{"input": f"Hi {number}", "instruction": "b", "output": "word " * 3} for number in range(4)]
     (tmp_path / "dataset.json").write_text(json.dumps(records))
-    options = ["--url", fixed.grpc_url, "--engine-dir", str(roomy_engine), "--warm-up", "1", "--json"]
+    options = ["--url", fixed.grpc_url, "--engine-dir", str(roomy_engine), "--json"]
     data = ["--dataset", str(tmp_path / "dataset.json"), "--concurrency", "2"]
     done = CliRunner().invoke(app, ["bench", "load", *options, *data])
     assert done.exit_code == 0, done.output

@@ -189,7 +189,7 @@ def test_tritons_reason_is_told_and_the_model_goes_on(server, config, fragment):
 
 def test_the_editor_puts_the_file_back_and_says_tritons_reason(server, config):
     before = config.read_text()
-    editor = ConfigEditor(server.repo, MODEL, server, ["dynamic_batching.preferred_batch_size"])
+    editor = ConfigEditor(server, MODEL, ["dynamic_batching.preferred_batch_size"])
     said = editor.apply(**{"dynamic_batching.preferred_batch_size": "16"})
     assert "Refused; the file is as it was." in said and "preferred size" in said and config.read_text() == before
 

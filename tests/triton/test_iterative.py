@@ -21,7 +21,7 @@ SHORT_S = 0.001
 @pytest.fixture
 def iterative():
     """The module, with stand-ins for what only a model's process has, and a clock that a test sets."""
-    with backend_stand_ins.backend(iterative_trial.backend()):
+    with backend_stand_ins.backend(iterative_trial._backend()):
         yield importlib.import_module("inflight.triton.iterative")
 
 
