@@ -343,9 +343,8 @@ class Server:
                     return ask(connection.triton, headers=self.headers, client_timeout=LOAD_TIMEOUT_S)
             except (client.ServerGone, client.NoAnswer):
                 what = f"The server at {self.grpc_url} does not answer."
-        raise CourseError(
-            f"{what} {self._way.death()} Start it with start(). Last lines of its log:\n{self.log_tail()}"
-        )
+        said, log = " ".join(filter(None, (what, self._way.death(), "Start it with start()."))), self.log_tail()
+        raise CourseError(f"{said} Last lines of its log:\n{log}" if log else said)
 
 
 def _sentence(reason: str) -> str:

@@ -80,7 +80,7 @@ def test_requests_that_do_not_fit_the_model_are_told(installed, server):
 
 
 def test_a_server_that_does_not_run_is_one_sentence(tmp_path):
-    with pytest.raises(CourseError, match="The server does not run. Start it first"):
+    with pytest.raises(CourseError, match=r"^The server does not run\. Start it with start\(\)\.$"):
         model_analyzer.search(Server(tmp_path), EMBEDDING, DATA)
 
 
