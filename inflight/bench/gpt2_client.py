@@ -103,7 +103,7 @@ def race(
         There is no prompt, or the offsets do not fit them; the server does not answer, refused a request, or died.
     """
     offsets = [0.0] * len(prompts) if offsets_s is None else list(offsets_s)
-    _check(url, prompts, max_tokens, offsets)
+    _check(prompts, max_tokens, offsets)
     parameters = {"max_tokens": max_tokens, "ignore_eos": ignore_eos}
     arrived: queue.SimpleQueue[Reply] = queue.SimpleQueue()
     with contextlib.ExitStack() as stack:
@@ -208,9 +208,7 @@ def _taken(arrived: queue.SimpleQueue[Reply], timeout_s: float) -> Iterator[Repl
             yield arrived.get_nowait()
 
 
-def _check(url: str, prompts: Sequence[str], max_tokens: int, offsets_s: list[float]) -> None:
-    if url.startswith(("http://", "https://")):
-        raise CourseError(f"A race goes over gRPC: give its host:port, not {url}.")
+def _check(prompts: Sequence[str], max_tokens: int, offsets_s: list[float]) -> None:
     if not prompts:
         raise CourseError("There is no prompt to send: give at least one.")
     if max_tokens < 1:

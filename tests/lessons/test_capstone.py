@@ -96,8 +96,7 @@ def test_the_front_has_what_nothing_beats_and_the_corner_is_the_objective():
     assert max(by_name["the objective"].x) == BRIEF.objective.ttft_ms
     front = list(zip(by_name["the Pareto front"].x, by_name["the Pareto front"].y))
     assert all(before[0] < after[0] and before[1] < after[1] for before, after in zip(front, front[1:]))
-    marked = [*by_name["keeps the objective"].customdata, *by_name["does not"].customdata]
-    assert sorted(marked) == [0, 1, 2, 3]
+    assert sum(len(by_name[name].x) for name in ("keeps the objective", "does not")) == 4
 
 
 def test_the_experiment_takes_what_the_lecture_gives():

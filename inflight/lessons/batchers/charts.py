@@ -1,4 +1,4 @@
-"""Lesson 06: which requests share a batch, what a delay costs, what became of all, and where a sequence sits."""
+"""Lesson 06: which requests share a batch, what a delay costs, and what became of all."""
 
 from __future__ import annotations
 

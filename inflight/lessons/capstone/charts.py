@@ -24,7 +24,6 @@ def pareto(points: Sequence[Served], brief: Brief) -> go.Figure:
     Parameters
     ----------
     points : sequence of Served
-        Each is clickable: `customdata` is its place in this sequence.
     """
     limit = brief.objective.ttft_ms
     known = [point.ttft_p99_ms for point in points if math.isfinite(point.ttft_p99_ms)]
@@ -67,7 +66,6 @@ def pareto(points: Sequence[Served], brief: Brief) -> go.Figure:
             textfont={"color": as_text(colour), "size": 14},
             cliponaxis=False,
             name=name,
-            customdata=places,
             hoverinfo="text",
             hovertext=[_words(place, points[place]) for place in places],
         )

@@ -154,11 +154,6 @@ def show(fig: go.Figure, alt: str) -> None:
     display({PLOTLY_MIME: in_course_look(fig), "text/plain": in_words}, raw=True)
 
 
-def page(fig: go.Figure) -> str:
-    """`fig` in the course's look as an HTML page of its own, which needs no network."""
-    return pio.to_html(in_course_look(fig), config=CONFIG | {"responsive": True}, include_plotlyjs=True, validate=False)
-
-
 # Tables ---------------------------------------------------------------------------------------------------------------
 
 
