@@ -15,7 +15,6 @@ from inflight.lessons import (
     iterative_gpt2,
     kv_cache,
     repository,
-    sequences,
     serve,
     start_here,
 )
@@ -149,18 +148,6 @@ COUNTS = pd.DataFrame(
     {"answered": [200, 131, 77], "queue full": [0, 69, 60], "timed out": [0, 0, 63]},
     index=["no limit", "queue of 8", "and time-out 100 ms"],
 )
-PLACES = {
-    title: pd.DataFrame({"sequence": [1, 2, 3] * 4, "execution": np.repeat([3, 4, 7, 9], 3), "place": places * 4})
-    for title, places in (("direct", [0, 1, 2]), ("oldest", [2, 0, 1]))
-}
-LANES = pd.DataFrame(
-    {
-        "sequence": [1, 2, 3, 4] * 3,
-        "instance": [0, 0, 1, 1] * 3,
-        "place": [0, 1, 0, 1] * 3,
-        "start_s": [5 + 0.004 * turn for turn in range(12)],
-    }
-)
 
 
 # Lesson 08: streams ---------------------------------------------------------------------------------------------------
@@ -173,16 +160,6 @@ def tokens(streams: int, seconds_a_token: float, number: int = 48) -> pd.DataFra
         for token in range(1, number + 1)
     ]
     return pd.DataFrame(rows, columns=["stream", "token", "time_s"])
-
-
-def passes(together: bool) -> pd.DataFrame:
-    rows = [(number if together else 2 * number + stream, 1 + stream) for number in range(1, 25) for stream in (0, 1)]
-    return pd.DataFrame(rows, columns=["iteration", "stream"])
-
-
-def costs(slope: float) -> pd.DataFrame:
-    lengths = np.arange(8, 392)
-    return pd.DataFrame({"length": lengths, "ms": 3 + slope * lengths + RANDOM.normal(0, 0.2, len(lengths))})
 
 
 # Lessons 00 to 03, and the lab GPU ------------------------------------------------------------------------------------
@@ -282,10 +259,8 @@ FIGURES: dict[str, go.Figure] = {
     "batch_cost": batchers.batch_cost({1: 15.1, 2: 18.0, 4: 24.2, 8: 35.9}, fixed_ms=12.0, item_ms=3.0),
     "batches": batchers.batches(RUNS),
     "builds": engine_lesson.builds(BUILDS),
-    "cost_of_a_token": iterative_gpt2.cost_of_a_token({"no cache": costs(0.05), "with a KV cache": costs(0.004)}),
     "engine_bytes": engine_lesson.engine_bytes(WEIGHTS, KV, 6.4e9, slots=8),
     "first_tokens": kv_cache.first_tokens(pd.DataFrame({"without reuse": [310.0, 305, 299], "with": [312.0, 61, 58]})),
-    "forward_passes": iterative_gpt2.forward_passes({"simple-gpt2": passes(False), "iterative-gpt2": passes(True)}),
     "kv_blocks": kv_cache.kv_blocks(LOGS, IDLE),
     "lab_results": charts.lab_results(HERE, RECORDED, "ratio", "median", "in-flight over static"),
     "lab_results.none yet": charts.lab_results(HERE, RECORDED.iloc[:0], "ratio", "median", "in-flight over static"),
@@ -300,8 +275,6 @@ FIGURES: dict[str, go.Figure] = {
     "replay.after the end": at_iteration.replay(REPLAYED, PROMISED, 150, SLOTS),
     "repository_map": repository.repository_map(FILES, EDGES),
     "request_map": start_here.request_map(PATH),
-    "sequence_lanes": sequences.sequence_lanes(LANES),
-    "sequence_places": sequences.sequence_places(PLACES),
     "slot_map": batching.slot_map(STAYS, SLOTS),
     "slot_map.nobody yet": batching.slot_map({"in-flight": STAYS["in-flight"].iloc[:0]}, SLOTS),
     "token_gaps": kv_cache.token_gaps(GAPS),
