@@ -24,7 +24,7 @@ LINKED = ("batches", "forward_passes", "kv_blocks", "race", "sequence_places", "
 # Where shapes are only frames and the branches of a tree; everywhere else they would be marks that say nothing.
 DRAWN_BESIDE = {"layer", "repository_map"}
 
-MODULES = ["inflight.notebook.charts.lab_gpu", "inflight.lessons.kv_cache.at_iteration"] + [
+MODULES = ["inflight.notebook.charts.lab_gpu"] + [
     f"inflight.lessons.{file.parent.name}.charts" for file in (PACKAGE / "lessons").glob("*/charts.py")
 ]
 every_figure = pytest.mark.parametrize("name", FIGURES)
