@@ -1,8 +1,9 @@
 """Makes the 4-bit matrix products of an OpenVINO graph say what the checkpoint says.
 
-GGUF's Q4_1 stores a weight as w = d·q + m: q is one of 16 steps, and the 32 weights of a block share the scale d and
-the smallest value m (https://github.com/ggml-org/ggml, `block_q4_1`). OpenVINO's products take d·(q − z). Its reader of
-GGUF files rounds z = −m / d to a whole number, and every weight of a block is wrong by the same c = m + d·z.
+GGUF's Q4_1 stores a weight as w = d·q + m: q is one of 16 levels, and the 32 weights of a block share the scale d and
+the smallest value m (https://github.com/ggml-org/ggml, `block_q4_1`). OpenVINO's products take d·(q − z). OpenVINO
+GenAI's reader of GGUF files rounds z = −m / d to a whole number, and every weight of a block is wrong by the same
+c = m + d·z.
 
 When an engine is built, `make_exact` puts −m / d there as it is, so the engine holds the file's own numbers. It also
 makes one product of those that share their input (query, key and value; gate and up).
