@@ -180,8 +180,8 @@ charts.show(lesson.batches(run), lesson.batches_summary(run))
 # | `ModelBatchFinalize` | when the batch has left | frees `userp` |
 #
 # A request that is alone in its batch may always join, or nobody ever serves it. `length_of` is given; the input `work` is
-# the length. Two lines of C that you may need: `*userp = calloc(1, sizeof(Batch));` makes a `Batch` full of zeros, and
-# `Batch* batch = userp;` lets you write `batch->num_requests`.
+# the length. Two idioms of C that you may need: `calloc(1, sizeof(Thing))` gives a pointer to a `Thing` full of zeros, and
+# after `Thing* thing = pointer;` you can write `thing->field`.
 #
 # The check compiles your file and has a Triton of its own form batches with it: are they within the limit, and as large as
 # they may be? Then it forms two thousand more, after which your memory must be back.
