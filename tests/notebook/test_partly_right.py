@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from inflight.lessons.batchers.batches_on_paper import batches_on_paper
+from inflight.lessons.batchers import on_paper
 from inflight.lessons.sequences.sequences import Step
 from inflight.notebook import checks
 from inflight.notebook.checks import check
@@ -24,7 +24,7 @@ def felt(times_s):
 
 
 def sizes_without_a_delay(arrivals_ms, delay_ms, *rest):
-    return batches_on_paper(arrivals_ms, 0, *rest)["size"].tolist()
+    return on_paper(arrivals_ms, 0, *rest).sizes
 
 
 def only_started(messages):
@@ -54,8 +54,6 @@ def all_projections_again(x, query, key, value, cache):
         ("3.1", felt, "ttft_ms ✓, itl_ms not right yet, end_to_end_ms ✓, tokens_per_s not right yet."),
         ("4.4", (([128] + [8] * 7) * 3, None), "wins ✓, draws still open."),
         ("4.4", (([128] + [8] * 7) * 3, [None] * 24), "wins ✓, draws still open."),
-        ("5.1", lambda prompt, answer, size: (-(-prompt // size), (prompt + answer) // size),
-         "the prompt ✓, prompt and answer not right yet."),
         ("6.1", sizes_without_a_delay,
          "no delay ✓, max_batch_size ✓, the delay not right yet, a full batch not right yet, a busy "),
         ("6.4", idle_between_all, "a gap in which somebody waits ✓, a gap in which nobody waits not right yet"),
