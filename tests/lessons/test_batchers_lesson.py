@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from inflight import CourseError
-from inflight.lessons import batchers, sequences
+from inflight.lessons import batchers
 from inflight.lessons.batchers import batch_run
 from inflight.lessons.batchers import dashboard as boards
 from inflight.lessons.batchers.batch_run import Outcome
@@ -139,28 +139,6 @@ def test_a_run_in_which_nobody_was_answered_can_be_drawn():
     run = outcome([], requests=2, rejected=(1, 2))
     assert "0 requests in 0 batches, 2 rejected" in batchers.batches_summary({"none": run})
     assert drawn(batchers.batches({"none": run}))
-
-
-# The other pictures ---------------------------------------------------------------------------------------------------
-
-
-def test_a_sequence_has_one_colour_and_executions_are_counted_from_one():
-    rows = pd.DataFrame({"sequence": [7, 9, 7], "execution": [4, 4, 6], "place": [0, 1, 0]})
-    fig = sequences.sequence_places({"direct": rows, "oldest": rows})
-    first = fig.data[0]
-    assert list(first.x) == [1, 1, 2] and list(first.y) == [0, 1, 0] and list(first.text) == ["7", "9", "7"]
-    assert first.marker.color[0] == first.marker.color[2] != first.marker.color[1]
-    assert drawn(fig)
-
-
-def test_a_sequences_lane_is_that_of_its_place():
-    rows = pd.DataFrame(
-        {"sequence": [7, 9, 7], "instance": [0, 1, 0], "place": [0, 0, 0], "start_s": [100.0, 100.01, 100.02]}
-    )
-    fig = sequences.sequence_lanes(rows)
-    assert [(list(trace.x), list(trace.y)) for trace in fig.data] == [([0, 20], [1, 1]), ([10], [0])]
-    assert list(fig.layout.yaxis.ticktext) == ["instance 1, place 0", "instance 0, place 0"]
-    assert drawn(fig)
 
 
 # The dashboard --------------------------------------------------------------------------------------------------------

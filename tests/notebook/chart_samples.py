@@ -14,7 +14,6 @@ from inflight.lessons import (
     iterative_gpt2,
     kv_cache,
     repository,
-    sequences,
     serve,
     start_here,
 )
@@ -123,18 +122,6 @@ def outcome(instances: int, number: int = 24, rejected: int = 0) -> Outcome:
 
 
 RUNS = {"no batcher": outcome(1), "three instances": outcome(3, rejected=3), "now": outcome(2)}
-PLACES = {
-    title: pd.DataFrame({"sequence": [1, 2, 3] * 4, "execution": np.repeat([3, 4, 7, 9], 3), "place": places * 4})
-    for title, places in (("direct", [0, 1, 2]), ("oldest", [2, 0, 1]))
-}
-LANES = pd.DataFrame(
-    {
-        "sequence": [1, 2, 3, 4] * 3,
-        "instance": [0, 0, 1, 1] * 3,
-        "place": [0, 1, 0, 1] * 3,
-        "start_s": [5 + 0.004 * turn for turn in range(12)],
-    }
-)
 
 
 # Lesson 08: streams ---------------------------------------------------------------------------------------------------
@@ -147,16 +134,6 @@ def tokens(streams: int, seconds_a_token: float, number: int = 48) -> pd.DataFra
         for token in range(1, number + 1)
     ]
     return pd.DataFrame(rows, columns=["stream", "token", "time_s"])
-
-
-def passes(together: bool) -> pd.DataFrame:
-    rows = [(number if together else 2 * number + stream, 1 + stream) for number in range(1, 25) for stream in (0, 1)]
-    return pd.DataFrame(rows, columns=["iteration", "stream"])
-
-
-def costs(slope: float) -> pd.DataFrame:
-    lengths = np.arange(8, 392)
-    return pd.DataFrame({"length": lengths, "ms": 3 + slope * lengths + RANDOM.normal(0, 0.2, len(lengths))})
 
 
 # Lessons 00 to 03, and the lab GPU ------------------------------------------------------------------------------------
@@ -225,8 +202,6 @@ POINTS = [
 # A name may have a second sample, after a full stop.
 FIGURES: dict[str, go.Figure] = {
     "batches": batchers.batches(RUNS),
-    "cost_of_a_token": iterative_gpt2.cost_of_a_token({"no cache": costs(0.05), "with a KV cache": costs(0.004)}),
-    "forward_passes": iterative_gpt2.forward_passes({"simple-gpt2": passes(False), "iterative-gpt2": passes(True)}),
     "kv_blocks": kv_cache.kv_blocks(LOGS, IDLE),
     "lab_results": charts.lab_results(HERE, RECORDED, "ratio", "median", "in-flight over static"),
     "lab_results.none yet": charts.lab_results(HERE, RECORDED.iloc[:0], "ratio", "median", "in-flight over static"),
@@ -236,8 +211,6 @@ FIGURES: dict[str, go.Figure] = {
     "race.nothing yet": iterative_gpt2.race({"simple-gpt2": tokens(2, 0.03).iloc[:0]}, [0.0, 0.1]),
     "repository_map": repository.repository_map(FILES, EDGES),
     "request_map": start_here.request_map(PATH),
-    "sequence_lanes": sequences.sequence_lanes(LANES),
-    "sequence_places": sequences.sequence_places(PLACES),
     "slot_map": batching.slot_map(STAYS, SLOTS),
     "slot_map.nobody yet": batching.slot_map({"in-flight": STAYS["in-flight"].iloc[:0]}, SLOTS),
     "token_timeline": serve.token_timeline(PIECES),
