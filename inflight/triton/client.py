@@ -495,7 +495,7 @@ class Client:
         if not self._says("/v2/health/ready", lambda triton, **how: triton.is_server_ready(**how)):
             return False
         with contextlib.suppress(CourseError):
-            name = self.config().name
+            name = self._asked()
             return self._says(f"/v2/models/{name}/ready", lambda triton, **how: triton.is_model_ready(name, **how))
         return False
 
@@ -534,6 +534,11 @@ class Client:
         with errors(self.url):
             return self._grpc.triton.get_model_config(model, client_timeout=SHORT_TIMEOUT_S).config
 
+    def _asked(self, model: str | None = None) -> str:
+        """Name of the model to which a request for `model` goes."""
+        model = model or self.model
+        return ENGINE if is_llmapi(self.config(model)) else model
+
     def _llmapi(self) -> ModelConfig | None:
         """The config of `tensorrt_llm` where that is TensorRT-LLM's model of today."""
         with contextlib.suppress(Refused):
@@ -566,19 +571,19 @@ class Client:
         connection, allowed_us = self._grpc, int((self.timeout_s + GIVE_UP_S) * 1e6)
         if self.is_decoupled(model):  # such a model answers only on a stream
             return Stream(self._over_grpc(model, inputs, read, request_id, timeout=allowed_us)).read()
-        config = self.config(model)
-        arrays, started = arrays_for(config, inputs), time.perf_counter()
-        result = connection.infer(config.name, arrays, self.timeout_s, request_id=_name(request_id), timeout=allowed_us)
+        arrays, started = arrays_for(self.config(model), inputs), time.perf_counter()
+        result = connection.infer(
+            self._asked(model), arrays, self.timeout_s, request_id=_name(request_id), timeout=allowed_us
+        )
         return Answer([read(result)], [time.perf_counter() - started])
 
     def _over_grpc(self, model: str, inputs: dict, read: Callable, request_id: str, **options) -> Generator:
         """Yield pieces until the server says that the last has been sent; closing the connection ends the request."""
-        config, url, is_over = self.config(model), self._grpc.url, False
-        arrays = arrays_for(config, inputs)
+        url, arrays, is_over = self._grpc.url, arrays_for(self.config(model), inputs), False
         with Connection(url) as connection:
             connection.open_stream()
             how = {"enable_empty_final_response": True, **options}
-            connection.send_on_stream(config.name, arrays, _name(request_id), **how)
+            connection.send_on_stream(self._asked(model), arrays, _name(request_id), **how)
             while not is_over:
                 reply = connection.next_reply(self.timeout_s)
                 if reply.error is not None:
@@ -596,7 +601,7 @@ class Client:
                 said = len(piece) if is_llmapi(self.config()) else 0
 
     def _over_http(self, inputs: dict, request_id: str) -> Generator[str, None, None]:
-        body, path = self._body(inputs, request_id), f"/v2/models/{self.config().name}/generate_stream"
+        body, path = self._body(inputs, request_id), f"/v2/models/{self._asked()}/generate_stream"
         with (
             errors(self.url, self.timeout_s),
             http_client(self.url, self.timeout_s) as http,

@@ -175,4 +175,4 @@ def _in_yaml(name: str, values: dict) -> str:
     text = as_text(values[name])
     if name == "batch_scheduler_policy":
         return text.upper()
-    return text if re.fullmatch(r"true|false|[\d.]*", text) else json.dumps(text)
+    return text if re.fullmatch(r"true|false|[\d.]+", text) else json.dumps(text or None)
