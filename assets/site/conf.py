@@ -25,6 +25,7 @@ include_patterns = [
     "labs/*.ipynb",
     "solutions/*.ipynb",
     "lessons/glossary.md",
+    "assets/engine/README.md",
     "assets/instructor/**.md",
     "assets/lab-gpu/README.md",
 ]
@@ -34,7 +35,7 @@ CONTENTS = {
     "Lectures": ["notebooks/*"],
     "Labs": ["labs/*"],
     "Solutions": ["solutions/*"],
-    "Look it up": ["lessons/glossary", "REFERENCE", "assets/lab-gpu/README", "CHANGELOG"],
+    "Look it up": ["lessons/glossary", "REFERENCE", "assets/engine/README", "assets/lab-gpu/README", "CHANGELOG"],
     "Teach it": ["assets/instructor/README", "assets/instructor/[0-9]*", "assets/instructor/hub/**"],
     "Work on it": ["CONTRIBUTING", "SECURITY"],
 }

@@ -14,7 +14,9 @@ from tritonclient.grpc import InferResult
 from tritonclient.grpc.model_config_pb2 import TYPE_STRING, DataType, ModelConfig
 
 from inflight.checkpoint import load_tokenizer
-from inflight.engine import BuildConfig, engine_version
+from inflight.engine import BuildConfig, ExecutorConfig, engine_version
+from inflight.engine.play import Asked, Trial
+from inflight.engine.scheduler import GuaranteedNoEvict
 from inflight.errors import CourseError
 from inflight.lessons.repository.served import ANSWER_S, PIPELINE, served, stand_ins
 from inflight.notebook.checks import NOT_YET, Finding, Measured, grades
@@ -67,7 +69,7 @@ def _ask(connection: client.Connection, prompt: str, most: int) -> InferResult:
 # 2.1 ------------------------------------------------------------------------------------------------------------------
 
 
-@grades("2.1", "A step of an ensemble sees tensors and nothing else: who gives them and who takes them, the maps say.",
+@grades("2.1", "A step of an ensemble sees tensors and nothing else; the maps say who makes and who takes each.",
         keeps="repository")  # fmt: skip
 def _with_a_model_of_ones_own(repo: Path, choose: random.Random) -> dict[str, Finding] | Finding:
     configs, problem = _read(repo)
@@ -98,7 +100,7 @@ def _mask_model(config: ModelConfig) -> Finding:
             return f"mask has no {kind} {name}."
         if (given.data_type, list(given.dims)) != (TYPE_STRING, [1]):
             said = f"{DataType.Name(given.data_type)} {list(given.dims)}"
-            return f"mask's {name} is {said}. It is promised as TYPE_STRING [1]: one text a row."
+            return f"mask's {name} is {said}. It is promised as TYPE_STRING [1]: one text per row."
     return None if config.max_batch_size else "mask has max_batch_size 0: then no shape has a dimension in front."
 
 
@@ -121,9 +123,7 @@ def _mask_step(config: ModelConfig) -> Finding:
             return f"No step of the ensemble runs {one.model_name} any more."
         for own, tensor in one.input_map.items():
             if own not in steps[one.model_name].input_map:
-                return (
-                    f"The step of {one.model_name} no longer takes {own}, which was {tensor}: what asks for it is lost."
-                )
+                return f"The step of {one.model_name} no longer takes {own}, which was {tensor}: it is lost now."
     return None
 
 
@@ -297,7 +297,7 @@ def _changed_settings(wanted: dict[str, ModelConfig], found: dict[str, ModelConf
 # 2.3 ------------------------------------------------------------------------------------------------------------------
 
 
-@grades("2.3", "Of a repository only a few values belong to the engine and the service; all else is the same for all.")
+@grades("2.3", "Only a few values of a repository belong to the engine and the service; the rest is the same for all.")
 def _filled_for(fill_for: Callable, choose: random.Random) -> dict[str, Finding] | Finding:
     with tempfile.TemporaryDirectory() as folder:
         found: dict[str, Finding] = {}
@@ -313,6 +313,7 @@ def _filled_for(fill_for: Callable, choose: random.Random) -> dict[str, Finding]
         return found
 
 
+PER_BLOCK, SLOTS, PROMPT = 32, 16, 8  # tokens of a block; slots of a hidden engine; tokens of a prompt
 # What an engine's config.json says besides its version and the limits that it was built with.
 _ENGINE = {
     "tier": "cpu",
@@ -342,13 +343,13 @@ class _Case:
     def __init__(self, folder: Path, number: int, choose: random.Random):
         self.engine = folder / f"engines {choose.randint(100, 999)}" / f"model-{number}"
         self.tokenizer = folder / f"tokenizers {choose.randint(100, 999)}" / f"model-{number}"
-        self.longest = 64 * choose.randint(8, 64)
+        self.longest = PER_BLOCK * choose.randint(16, 128) + choose.randint(1, PER_BLOCK - 1)
         self.users, self.streams = choose.randint(2, 9), bool((number + choose.randint(0, 1)) % 2) if number else True
         self.target = folder / f"repo-{number}"
         self.tokenizer.mkdir(parents=True)
         self.engine.mkdir(parents=True)
-        build = BuildConfig(max_input_len=self.longest // 2, max_seq_len=self.longest)
-        config = {**_ENGINE, "version": engine_version(), "build_config": dataclasses.asdict(build)}
+        self.build = BuildConfig(max_batch_size=SLOTS, max_input_len=self.longest // 2, max_seq_len=self.longest)
+        config = {**_ENGINE, "version": engine_version(), "build_config": dataclasses.asdict(self.build)}
         (self.engine / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
     @property
@@ -361,7 +362,6 @@ class _Case:
             return {"the check": problem}
         if set(repository.PIPELINE) - set(configs):
             return {"the check": f"It has {', '.join(configs)}; wanted are {', '.join(repository.PIPELINE)}."}
-        tokens = str(self.users * self.longest)
         engine = configs["tensorrt_llm"]
         tokenizers = [
             _same(f"{model}'s tokenizer_dir", repository.get_parameter(configs[model], "tokenizer_dir"), self.tokenizer)
@@ -371,13 +371,24 @@ class _Case:
             "the check": None,
             "the engine": _same("gpt_model_path", repository.get_parameter(engine, "gpt_model_path"), self.engine),
             "the tokenizer": tokenizers[0] or tokenizers[1],
-            "the KV cache": _same(
-                f"for {self.users} users and a max_seq_len of {self.longest}, max_tokens_in_paged_kv_cache",
-                repository.get_parameter(engine, "max_tokens_in_paged_kv_cache"),
-                tokens,
-            ),
+            "the KV cache": self._users_at_once(repository.get_parameter(engine, "max_tokens_in_paged_kv_cache")),
             "streaming": _same("decoupled", engine.model_transaction_policy.decoupled, self.streams),
         }
+
+    def _users_at_once(self, tokens: str | None) -> Finding:
+        """Play more users than are wanted, each with the longest sequence, in a cache of so many tokens."""
+        try:
+            config = ExecutorConfig(max_tokens_in_paged_kv_cache=int(tokens) if tokens else None)
+            num_blocks = config.num_blocks(self.build)
+        except (CourseError, ValueError) as error:
+            return f"For {self.users} users and a max_seq_len of {self.longest}: {error}"
+        asked = Asked(PROMPT, self.longest - PROMPT, self.longest - PROMPT)
+        played = Trial([asked] * SLOTS, num_blocks, self.build).play(GuaranteedNoEvict(), leaps=True)
+        return Measured(
+            f"users at once, with a max_seq_len of {self.longest} and max_tokens_in_paged_kv_cache {tokens or 'blank'}",
+            max(len(iteration.chunks) for iteration in played), exactly=self.users, course=self.users, nothing=SLOTS,
+            advice="Each needs the longest sequence that the engine takes, in whole blocks of 32 tokens.",
+        )  # fmt: skip
 
 
 def _same(what: str, found: object, wanted: object) -> Finding:
@@ -388,7 +399,7 @@ def _same(what: str, found: object, wanted: object) -> Finding:
 # 2.4 ------------------------------------------------------------------------------------------------------------------
 
 
-@grades("2.4", "Its name in the ensemble is all that connects a tensor: who asks for that name gets it.")
+@grades("2.4", "Only its name in the ensemble connects a tensor: every step that asks for that name gets it.")
 def _takers(takers: Callable, choose: random.Random) -> dict[str, Finding] | Finding:
     found: dict[str, Finding] = {"a tensor that is taken": None, "one that nobody takes": None, "the order": None}
     for _ in range(3):

@@ -82,7 +82,7 @@ def _felt_so(times_s: list[float], name: str, got: dict, value: float | None) ->
 
 @grades(
     "3.2",
-    "Who stops reading must say so: a request that nobody ends keeps its slot, and the engine at work, to the end.",
+    "Tell the server when you stop reading: a request that nobody ends keeps its slot, and is computed to its end.",
     keeps="client",
     within_s=PATIENCE_S,
     endless="How does your loop learn that the last response, or an error, has come?",
@@ -299,7 +299,7 @@ class _Log:
 # 3.3 ------------------------------------------------------------------------------------------------------------------
 
 
-@grades("3.3", "Beyond the slots it is the first word that waits: who has a slot is served as before.")
+@grades("3.3", "A reader without a slot waits for one, and all of that wait is in the time to the first token.")
 def _readers(
     answer: tuple[Callable, Callable, Callable, Server], choose: random.Random
 ) -> dict[str, Finding | Callable[[], Finding]]:
@@ -335,7 +335,7 @@ def _ask_at_once(at_once: Callable, log: _Log, few: int, many: int) -> Finding:
             ),
             Measured(
                 f"answers of {number} that came in pieces", sum(len(one.pieces) > 1 for one in answers), exactly=number,
-                advice="A reader sees each word as it comes: ask for a stream.",
+                advice="A reader sees each token as it comes: ask for a stream.",
             ),
             Measured(
                 f"different answers of {number} readers", len({"".join(one.pieces) for one in answers}),
@@ -365,7 +365,7 @@ def _waited(who_waited: Callable, choose: random.Random) -> Finding:
         if got != right:
             spans = [(round(one.times_s[0], 2), round(one.times_s[-1], 2)) for one in answers]
             return (
-                f"Of these readers (first and last piece, in s) {right} had no word before somebody else had all of "
+                f"Of these readers (first and last piece, in s) {right} had no token before somebody else had all of "
                 f"theirs, and you say {got}: {spans}."
             )
     return None
@@ -393,7 +393,7 @@ def _fits(readers_that_fit: Callable, choose: random.Random) -> Finding:
 # 3.4 ------------------------------------------------------------------------------------------------------------------
 
 
-@grades("3.4", "Counters tell what a request cost without a clock: a stream calls postprocessing once for every token.")
+@grades("3.4", "Counters show what a request cost, without a clock: a stream calls postprocessing once per token.")
 def _calls(answer: tuple[Callable, Server], choose: random.Random) -> dict[str, Callable[[], Finding]]:
     calls_of, server = answer
     few, many = sorted(choose.sample(range(5, 30), 2))
