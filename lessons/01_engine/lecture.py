@@ -77,10 +77,10 @@ formats["bits each"] = 8 * formats["bytes"] / formats["parameters"]
 formats.round(1)
 
 # %% [markdown]
-# Most weights are in the format `Q4_1`, a [quantization](00_start_here.ipynb#Quantization). 32 neighbours form a block.
-# From the smallest to the largest of them there are 16 levels, a step of width d apart. A weight is stored as the number
-# q of the nearest level, in 4 bits. A block has 20 bytes: d and the smallest weight m, in 16 bits each, then 16 bytes with
-# two q in each. Here is the first block of the file:
+# Most weights are in the format `Q4_1`, a [quantization](00_start_here.ipynb#Quantization). 32 neighbours form a block. 16
+# levels, each d above the one before, reach from the smallest weight m to the largest. A weight is stored in 4 bits, as the
+# number q of its nearest level, from 0 to 15. A block has 20 bytes: d and m in 16 bits each, then 16 bytes with two q each.
+# Here is the first block of the file:
 
 # %%
 packed = source.tensors["blk.0.attn_q.weight"].data  # bytes, as they stand in the file
@@ -234,7 +234,7 @@ assert allocated == per_token // 4 + scales
 # %% [markdown]
 # Where do the other bytes come from? An 8-bit number means nothing without a scale and a zero point, 4 bytes each. Keys
 # have such a pair for each of their 64 numbers in a block of 32 tokens: 64 × 8 / 32 = 16 bytes per token. Values have a
-# pair per token: 8 bytes. Times layers and KV heads, that is `scales`.
+# pair per token: 8 bytes. `scales` multiplies the sum by layers and KV heads.
 #
 # ## Compare builds
 #
@@ -248,14 +248,13 @@ with progress.wait("An engine with weights of 16 bits is built"):
 executors["16 bits"] = Executor.load(wide)
 
 # %% [markdown]
-# **Quality.** One answer says nothing about a build. Let each engine read the same text instead. After every token, how
-# probable does it find the one that comes next? *Perplexity* is e to the mean of −log p: at 20 the engine is as unsure as
-# in a choice among 20 equally likely tokens. The text decides most of that, so compare two builds on the same text, as a
-# ratio.
+# **Quality.** One answer says nothing about a build. Let each engine read the same text instead. After every token, which
+# probability p does it give to the one that comes next? *Perplexity* is e to the mean of −log p: at 20 the engine is as
+# unsure as in a choice among 20 equally likely tokens. Most of that is due to the text, so take the ratio of two builds on
+# the same text.
 #
-# The text is the beginning of lesson 00, in eight windows of 64 tokens, which are read side by side. `forward` is one
-# iteration. A `Chunk` has the tokens of one request that it computes, how many came before, and the request's blocks of the
-# cache.
+# Here it is the beginning of lesson 00, in eight windows of 64 tokens, read side by side. `forward` is one iteration. A
+# `Chunk` has the tokens of one request to compute, how many came before them, and the request's blocks of the cache.
 
 # %%
 text = tokenizer.encode(quality.prose())[: 8 * 64]
@@ -359,7 +358,7 @@ print(*said, sep="\n")
 # its memory. Now look at one user against eight: an iteration reads the weights once for all. That is why servers batch.
 #
 # How could this mislead? The speed is that of this machine, in this minute, with short contexts. And 504 tokens of one text
-# hide a small loss; `inflight bench quality` reads ten times as many.
+# may hide a small loss; `inflight bench quality` reads ten times as many.
 #
 # ## What breaks
 #
