@@ -186,14 +186,13 @@ bars = [("weights", row.kind, row.bytes / 1e6) for row in by_kind.itertuples()]
 for number in (1, 4, slots):
     cache = number * longest * per_token / 1e6
     bars.append((f"cache of {number}", "KV cache", cache))
-figure = px.bar(
-    pd.DataFrame(bars, columns=["of", "part", "MB"]), x="MB", y="of", color="part"
-)
+frame = pd.DataFrame(bars, columns=["of", "part", "MB"])
+colours = ["#333333", "#5A5A5A", "#7A7A7A", "#949494", "#0072B2"]
+figure = px.bar(frame, x="MB", y="of", color="part", color_discrete_sequence=colours)
 figure.update_layout(yaxis={"title": "", "autorange": "reversed"}, meta={"device": ""})
 summary = (
-    f"The weights take {info.weight_bytes / 1e6:.0f} MB. The KV cache of one user with "
-    f"{longest:,} tokens takes {longest * per_token / 1e6:.0f} MB, that of all {slots} "
-    f"slots {cache:.0f} MB."
+    f"The weights take {info.weight_bytes / 1e6:.0f} MB. With {longest:,} tokens each, "
+    f"one user takes {longest * per_token / 1e6:.0f} MB, all {slots} slots {cache:.0f} MB."
 )
 charts.show(figure, summary)
 print(summary)
@@ -349,6 +348,7 @@ for users, found in speed.groupby("users"):
         said.append(f"{of}: {ratio.median():.2f} ({low:.2f} to {high:.2f}), {verdict}")
 figure = px.strip(speed.astype({"users": str}), x="tokens/s", y="build", color="users")
 figure.update_xaxes(rangemode="tozero")
+figure.update_yaxes(title="")
 charts.show(figure, "Tokens per second, five rounds a build. " + "; ".join(said) + ".")
 print(*said, sep="\n")
 
@@ -374,7 +374,7 @@ with Executor.load(small) as tiny:
     try:
         tiny.generate(Request([1] * 40, 8))
     except CourseError as error:
-        print("Prompt too long →", error)
+        print("Prompt too long →", str(error).replace(": ", ":\n    "))
     cut = tiny.generate(Request([1] * 30, 500))
     tiny.generate_all([Request([1] * 30, 8)] * 6)
     log = pd.DataFrame(tiny.iteration_stats)
