@@ -23,6 +23,7 @@
 
 # %%
 import tempfile
+import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -292,14 +293,16 @@ server.load(
     max_batch_size=2,
     **{"sequence_batching.max_sequence_idle_microseconds": 1_000_000},
 )
-print(sequences.send(server, [Step(7, value=1)])["message"].item())  # no START
+refused = sequences.send(server, [Step(7, value=1)])["message"].item()  # no START
+print(textwrap.fill(refused, 66))
 sequences.send(server, [Step(1, start=True), Step(2, start=True)])  # and never an END
 sent = time.monotonic()
 third = sequences.send(server, [Step(3, start=True, end=True)])["outcome"].item()
 waited_s = time.monotonic() - sent
 assert third == "answered" and waited_s > 0.2
 print("the third waits until a place is given up, and is", third)
-print(sequences.send(server, [Step(1, value=1)])["message"].item())
+refused = sequences.send(server, [Step(1, value=1)])["message"].item()
+print(textwrap.fill(refused, 66))
 
 # %% [markdown]
 # A forgotten START is refused. A forgotten END holds its place until the sequence has been silent for
