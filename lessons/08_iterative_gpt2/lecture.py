@@ -27,6 +27,7 @@
 # %%
 import shutil
 import tempfile
+import textwrap
 from itertools import product
 from pathlib import Path
 
@@ -58,8 +59,8 @@ guess = widgets.predict(
     "When does the second stream get its first token?",
     [
         "at once in both ways",
-        "at once in one, after the first stream's last token in the other",
-        "after the first stream's last token in both",
+        "at once in one way only",
+        "after the first stream's end in both",
     ],
     given=prediction,
 )
@@ -227,10 +228,10 @@ def run(model, prompts, max_tokens, offsets_s=None):
 
 
 pieces = {
-    model: run(model, prompts[:1], 12)["text"].tolist()
+    model: run(model, prompts[:1], 8)["text"].tolist()
     for model in ("simple-gpt2", "hand-gpt2")
 }
-print(pieces["hand-gpt2"])
+print("|".join(pieces["hand-gpt2"]))
 assert pieces["hand-gpt2"] == pieces["simple-gpt2"]
 
 # %% [markdown]
@@ -271,13 +272,11 @@ for model, tokens in races.items():
     first_s = tokens.groupby("stream")["time_s"].min()[2]
     last_s = tokens.groupby("stream")["time_s"].max()[1]
     waited += first_s > last_s
-    print(f"{model:12} stream 2 waits {first_s - 0.1:.2f} s for a token;", end=" ")
+    print(f"{model}: stream 2 waits {first_s - 0.1:.2f} s,", end=" ")
     print(f"stream 1 ends at {last_s:.2f} s")
 print(guess.score(("at once in both", "at once in one", "after")[waited]))
-times = [shared / alone for shared, alone in zip(shared_s, alone_s)]
-print("On hand-gpt2, stream 1 with company takes", end=" ")
-print(f"{min(times):.2f} to {max(times):.2f} times as long as alone", end=" ")
-print("in three rounds." if min(times) > 1 else "in three rounds: too noisy to tell.")
+print(f"On hand-gpt2, stream 1 takes {min(alone_s):.2f} s alone and", end=" ")
+print(f"{min(shared_s):.2f} s with company,\neach the quickest of three.")
 
 # %% [markdown]
 # Stream 2 joined the batch while stream 1 was in it. Stream 1 pays: each pass that it shares computes two texts. That is
@@ -426,8 +425,8 @@ print(*sorted(path.name for path in (slots / "1").iterdir()))
 # %%
 with progress.wait("The model with slots is loaded, and answers"):
     server.load("slots-gpt2")
-    pieces["slots-gpt2"] = run("slots-gpt2", prompts[:1], 12)["text"].tolist()
-print(pieces["slots-gpt2"])
+    pieces["slots-gpt2"] = run("slots-gpt2", prompts[:1], 8)["text"].tolist()
+print("|".join(pieces["slots-gpt2"]))
 assert pieces["slots-gpt2"] == pieces["hand-gpt2"]
 
 # %% [markdown]
@@ -461,19 +460,19 @@ figure = px.line(
 figure.update_layout(xaxis_title="tokens of text so far", yaxis_title="a token (ms)")
 figure.update_yaxes(rangemode="tozero")
 rows = [
-    f"{way}, a token takes {own['ms'].iloc[0]:.1f} ms at the start of the answer "
-    f"and {own['ms'].iloc[-1]:.1f} ms at its end"
+    f"{way}: a token takes {own['ms'].iloc[0]:.1f} ms at the start, "
+    f"{own['ms'].iloc[-1]:.1f} ms at the end"
     for way, own in windows.groupby("way", sort=False)
 ]
-summary = f"Means of 16 tokens, the quickest of three turns: {'; '.join(rows)}."
-charts.show(figure, summary)
-print(summary.replace(": ", ":\n").replace("; ", ";\n"))
+charts.show(figure, f"Means of 16 tokens, the quickest of 3 turns. {'; '.join(rows)}.")
+print(*rows, sep="\n")
 
 # %% tags=["nbval-ignore-output"]
 seconds = costs.groupby(["way", "turn"], sort=False)["ms"].sum() / 1000
-gains = seconds["without a cache"] / seconds["with a KV cache"]
-print(f"96 tokens are made {gains.min():.1f} to {gains.max():.1f} times as fast.")
-gain = gains.median()
+without, with_cache = seconds.groupby("way", sort=False).min()
+gain = without / with_cache
+print(f"96 tokens: {without:.2f} s without a cache and {with_cache:.2f} s with one,")
+print(f"each the quickest of three: {gain:.1f} times as fast.")
 print(factor.score("less" if gain < 2 else "2 to 5" if gain <= 5 else "more"))
 
 # %% [markdown]
@@ -533,7 +532,7 @@ try:
     asking = gpt2_client.race(url, "slots-gpt2", prompts[:1], 4, timeout_s=3)
     print("answered:", sum(map(len, asking)), "tokens")
 except CourseError as error:
-    print(str(error).replace(url, "HOST:PORT").partition("\n")[0])
+    print(textwrap.fill(str(error).replace(url, "HOST:PORT").partition("\n")[0], 66))
 
 # %% [markdown]
 # Triton dropped each of the eight requests when its client had gone, and told the model nothing. So `forget` was never
@@ -593,7 +592,7 @@ for name in progress.over(settings, "Four streams"):
     found = lesson.passes(lesson.executions(log_path, start))
     assert len(found) == 4 * 12
     begins = found.groupby("sequence")["iteration"].min().tolist()
-    print(f"{name}: {found['iteration'].max()} passes; streams begin in {begins}")
+    print(f"{name}: {found['iteration'].max()} passes, begin in", *begins)
     tables.append(found.assign(setting=name))
 server.load("iterative-gpt2")  # as its file says
 
@@ -666,7 +665,7 @@ for text, max_tokens in (("word " * 2000, 8), (prompts[0], 5000)):
     try:
         run("iterative-gpt2", [text], max_tokens)
     except CourseError as error:
-        print(error)
+        print(textwrap.fill(str(error), 66))
 
 # %% [markdown]
 # Your model would fail in the pass that finds no position left, and so would everybody who shares that pass. What a model
