@@ -120,7 +120,7 @@ def of_all_that_came(table, ttft, itl):
         ("9.3", REUSE | INT8 | {"max_batch_size": 1}, "late"),
         ("9.3", REUSE, "first tokens"),
         ("9.3", INT8, ""),
-        ("9.3", REUSE | INT8 | {"max_num_tokens": 128, "enable_chunked_context": True, "max_batch_size": 4}, "late"),
+        ("9.3", REUSE | INT8 | {"max_batch_size": 2}, "late"),
         ("9.3", {"cache_tokens": 10**6}, "no knob"),
         ("9.3", {"max_num_tokens": 128}, "enable_chunked_context"),
         ("9.3", {"max_batch": 16}, "'max_batch'"),

@@ -271,12 +271,13 @@ def rehearse(settings: Settings, brief: Brief, seeds: Sequence[int], number: int
         A setting is refused, or its scheduler fails.
     """
     chosen = deployment(settings)
-    config = chosen.executor_config(brief.memory_mib, BYTES_PER_TOKEN[chosen.kv_cache_quant_algo])
+    build = chosen.build_config
+    config = chosen.executor_config(brief.memory_mib, BYTES_PER_TOKEN[build.kv_cache_quant_algo])
     tables = []
     for seed in seeds:
         texts, input_ids = requests(brief, seed, number), _token_ids(tokenizer(), seed, number)
         asked = [rehearsal.Asked(ids, text.max_tokens, text.at_s) for ids, text in zip(input_ids, texts, strict=True)]
-        played = rehearsal.rehearse(asked, chosen.build_config, config, brief.prices, chosen.allotted_time_ms)
+        played = rehearsal.rehearse(asked, build, config, brief.prices, chosen.allotted_time_ms)
         tables.append(played.assign(seed=seed))
     return Served(chosen, pd.concat(tables, ignore_index=True), brief)
 
