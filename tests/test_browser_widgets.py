@@ -37,8 +37,6 @@ from inflight.triton import repository
 from inflight.checkpoint import fetch
 from inflight.engine import BuildConfig
 from inflight.triton.server import Server
-from inflight.engine.sizing import Sizing
-from inflight.checkpoint.weights import GgufFile
 
 engine_log, batch_log = Path("engine.log").absolute(), Path("batches.log").absolute()
 checkpoint = fetch()
@@ -48,13 +46,11 @@ repo = repository.assemble(
     iteration_log_path=engine_log, execution_log_path=batch_log,
     gpt2_checkpoint_dir=gpt2_checkpoint.find("course-gpt2"))
 server = Server(repo).start()
-sizing = Sizing(GgufFile(checkpoint.path), engine.read(engine_dir).pretrained_config)
 guests = [workload.TimedRequest("Tell me a story.", 24, 0.0, 5)] * 4
 """
 WIDGETS = {
     "choice": "choice = widgets.predict('Which?', ['this', 'that']); choice",
     "number": "number = widgets.predict('How many?'); number",
-    "options": "from inflight.lessons import engine\nengine.BuildOptions(sizing, 4e9)",
     "editor": "widgets.ConfigEditor(server, 'tensorrt_llm')",
     "playground": "widgets.Playground(server)",
     "batching": "batching.board(server, {'mild': guests, 'equal': guests}, 8, engine_log)",
@@ -114,20 +110,13 @@ def test_a_lecture_is_shown_whole_on_every_laptop(lectures, name):
 
 
 def test_every_widget_of_the_lectures_is_used_here():
-    call = re.compile(r"\b(?:widgets\.\w+|lesson\.board|lesson\.BuildOptions)(?=\()")
+    call = re.compile(r"\b(?:widgets\.\w+|lesson\.board)(?=\()")
     used = {
         name.replace("lesson", path.parent.name[3:])
         for path in (ROOT / "lessons").glob("*/lecture.py")
         for name in call.findall(path.read_text("utf-8"))
     }
     assert used and used <= set(re.findall(r"\b\w+\.\w+(?=\()", "\n".join(WIDGETS.values())))
-
-
-def test_change_a_build_option_and_read_why_it_is_refused(outputs):
-    options = outputs["options"]
-    options.get_by_label("quant_algo", exact=True).select_option("W8A8")
-    options.get_by_text("the engines here have").wait_for(timeout=60_000)
-    screenshot(options, "options")
 
 
 def test_edit_the_config_and_the_server_loads_it(outputs):

@@ -43,6 +43,7 @@ LESSONS = {f"{path.parent.name}/{path.stem}": path for path in sorted(COURSE.glo
 ADAPTERS = {path.parents[1].name: path for path in sorted(COURSE.glob("assets/repository/*/1/model.py"))}
 # What is exempt, as it is there to compute: it may bring what it computes with, and nothing else.
 EXEMPT = {
+    "01_engine/lecture": {"gguf"},  # decodes a block, and compares with the library
     "01_engine/lab": {"openvino", "openvino_genai"},  # runs an engine in the notebook's own process
     "tensorrt_llm": {"openvino", "openvino_genai"},  # loads the engine
     "simple-gpt2": {"torch"},  # computes GPT-2

@@ -25,6 +25,7 @@ include_patterns = [
     "labs/*.ipynb",
     "solutions/*.ipynb",
     "lessons/glossary.md",
+    "assets/engine/README.md",
     "assets/instructor/**.md",
     "assets/lab-gpu/README.md",
     "assets/going-live.md",
@@ -35,7 +36,14 @@ CONTENTS = {
     "Lectures": ["notebooks/*"],
     "Labs": ["labs/*"],
     "Solutions": ["solutions/*"],
-    "Look it up": ["lessons/glossary", "REFERENCE", "assets/lab-gpu/README", "assets/going-live", "CHANGELOG"],
+    "Look it up": [
+        "lessons/glossary",
+        "REFERENCE",
+        "assets/engine/README",
+        "assets/lab-gpu/README",
+        "assets/going-live",
+        "CHANGELOG",
+    ],
     "Teach it": ["assets/instructor/README", "assets/instructor/[0-9]*", "assets/instructor/hub/**"],
     "Work on it": ["CONTRIBUTING", "SECURITY"],
 }

@@ -1,11 +1,12 @@
 # %% [markdown]
 # # {heading}
 #
-# Here you write the innermost part of a build, 4-bit weights, decoded and encoded; then you work out, build and judge
-# engines. Your quantizer is kept, and an engine is built with it.
+# Five exercises, about 60 minutes in all (an estimate); the two marked *Core* take 25. You decode and encode 4-bit weights,
+# and an engine is built from what your code made. Then you work out the memory of models that you do not have, build an
+# engine for a service, and find out whether a request's answer depends on who is served beside it.
 #
-# 60 minutes; the two exercises marked *Core* take 25. After each, run the cell with `check`: it measures your answer on
-# cases that differ every time, and says which way to go when something is not right.
+# You need lecture 01. Each exercise ends with a `check`. It tries your answer on cases that differ every time, and says
+# what to look at when something is not right.
 #
 # {navigation}
 
@@ -28,16 +29,16 @@ checkpoint = fetch()
 #
 # *Core · importance 5/5 · difficulty 2/5 · 10 minutes*
 #
-# A block of `Q4_1` has 20 bytes and means 32 weights:
+# A block of `Q4_1` has 20 bytes and stands for 32 weights:
 #
 # | bytes | hold |
 # |---|---|
 # | 0, 1 | d, the width of a step: float16, low byte first |
 # | 2, 3 | m, the smallest weight: float16 |
-# | 4 to 19 | the steps q, 4 bits each: byte 4 + i has that of weight i in its low half, that of weight i + 16 in its high half |
+# | 4 to 19 | 32 numbers q of 4 bits: byte 4 + i has that of weight i in its low half, and that of weight i + 16 in its high half |
 #
-# A weight is d · q + m. Write `decode`. Below it is the first block of the course's model; its first weights are
-# −0.096, 0.157 and −0.096.
+# A weight is d · q + m. Write `decode`. `example` is the first block of the course's model. Its first weights are −0.096,
+# 0.157 and −0.096.
 
 # %%
 example = bytes.fromhex("0f30d8b9458765406f65164b677664502267655a")
@@ -66,14 +67,13 @@ check("1.1", decode)
 # </details>
 # <details><summary>How to begin</summary>
 #
-# `np.frombuffer(block[:4], np.float16)` gives d and m. Of a byte, `byte & 15` is the low half and `byte >> 4` the high
-# one.
+# `np.frombuffer(block[:4], np.float16)` gives d and m. The low half of a byte is `byte & 15`, the high half `byte >> 4`.
 #
 # </details>
 # <details><summary>The error you see</summary>
 #
-# *cannot be checked: ValueError: buffer size must be a multiple of element size*: you took an odd number of bytes as
-# float16. *OverflowError* or weights of thousands: you read d and m as whole numbers.
+# *buffer size must be a multiple of element size*: you took an odd number of bytes as float16. Weights of many thousands: you
+# read d and m as whole numbers.
 #
 # </details>
 
@@ -82,12 +82,12 @@ check("1.1", decode)
 #
 # *Core · importance 5/5 · difficulty 3/5 · 15 minutes*
 #
-# Now the other way: `quantize` takes float32 weights, a row of 32 for each block, and gives the 20 bytes of each. Find
-# d and m from the smallest and the largest weight, and give each weight the nearest step. The check decodes what you
-# made, and compares the squared error with a budget, on blocks of four kinds. One kind has all 32 weights alike.
+# Now the other way. `quantize` takes float32 weights, a row of 32 for each block, and returns 20 bytes for each block. Find d
+# and m from the smallest and the largest weight, and for each weight the q of the nearest level. The check decodes what
+# you made, and compares the squared error with a budget, on blocks of three kinds. In one kind all 32 weights are alike.
 #
-# Compute with whole arrays: a model has millions of blocks. The file runs in a process of its own, so it needs its own
-# imports.
+# Compute with whole arrays: a model has millions of blocks. The check runs your file in a process of its own, so the file
+# needs its own imports.
 
 # %%
 # BEGIN SOLUTION
@@ -96,7 +96,7 @@ check("1.1", decode)
 # LAB:
 # LAB:
 # LAB: def quantize(blocks):
-# LAB:     """Float32 [blocks, 32] as uint8 [blocks, 20]: d, m, and 16 bytes of two steps."""
+# LAB:     """Float32 [blocks, 32] as uint8 [blocks, 20]: d, m, and 16 bytes with two q each."""
 # LAB:     return None
 written = Path(workdir.name, "quantizer.py").write_text(
     Path("../assets/parts/quantizer.py").read_text(encoding="utf-8"), encoding="utf-8"
@@ -115,24 +115,24 @@ check("1.2", Path(workdir.name) / "quantizer.py")
 # <details><summary>How to begin</summary>
 #
 # `d = (most - least) / 15` and `m = least`, both `.astype(np.float16)`; `q` is the nearest whole number to
-# `(blocks - m[:, None]) / d[:, None]`, from 0 to 15. Two float16 become four bytes by
-# `np.stack([d, m], axis=1).view(np.uint8)`; two steps become one by `q[:, :16] | q[:, 16:] << 4`.
+# `(blocks - m[:, None]) / d[:, None]`, from 0 to 15. `np.stack([d, m], axis=1).view(np.uint8)` makes four bytes of two
+# float16, and `q[:, :16] | q[:, 16:] << 4` makes one byte of two q.
 #
 # </details>
 # <details><summary>The error you see</summary>
 #
-# *gives uint8 … yours is int64*: turn q into `np.uint8` before you join. *divide by zero*, or the kind *all alike* is
-# not right: where d is 0, divide by something else; the steps do not matter there. An error a few per cent above the
-# budget: you cut (`astype(int)`) where you should round.
+# *give uint8 … yours is int64*: turn q into `np.uint8` before you join the bytes. *divide by zero*, or *all alike not right
+# yet*: where d is 0, divide by 1; any q will do there. An error somewhat above the budget: you divided by 16, but 16
+# levels are 15 steps apart. An error of several times the budget: you cut (`astype(int)`) where you should round.
 #
 # </details>
 
 # %% [markdown]
 # ### Your weights in an engine
 #
-# From here on the course takes your quantizer where it has passed, and its own where it has not. The model's weights
-# become floats, your function puts those of all layers into 4 bits again, and the engine is built from the file that
-# comes of it. How many of the answer's 32 tokens are those of the checkpoint's own engine?
+# If your quantizer has passed, the course uses it from here on; otherwise it uses its own. The next cell turns the model's
+# weights into floats, quantizes those of all layers again with that function, and builds an engine from the result.
+# At the first token that differs, two answers diverge: how many of 32 tokens are the same?
 
 # %% tags=["nbval-ignore-output"]
 from inflight.checkpoint import quantized
@@ -161,15 +161,16 @@ print(f"{same} of 32 tokens are the same")
 #
 # *importance 4/5 · difficulty 3/5 · 10 minutes*
 #
-# You are asked for models that you do not have; all you get is their `config.json`. What a layer keeps of a token:
+# How much memory would a model need that you do not have? All you get is its `config.json`. What a layer keeps of a token:
 #
 # | the config has | a layer keeps |
 # |---|---|
-# | `num_key_value_heads` | a key and a value for each of them, of `head_dim` numbers; where there is no `head_dim`, of `hidden_size` / `num_attention_heads` |
-# | no `num_key_value_heads` | the same for each of `num_attention_heads` |
+# | `num_key_value_heads` | a key and a value for each of these heads. Each has `head_dim` numbers; without `head_dim`, `hidden_size` / `num_attention_heads` |
+# | no `num_key_value_heads` | the same, for each of `num_attention_heads` |
 # | `kv_lora_rank` (DeepSeek), whatever else | *one* vector of `kv_lora_rank` + `qk_rope_head_dim` numbers, from which all keys and values are made |
 #
-# Numbers take 2 bytes. Write both functions. The cache is handed out in whole blocks of 32 tokens.
+# A number takes 2 bytes. Write both functions. For `users_that_fit`, the cache is handed out in whole blocks of 32 tokens,
+# and no block belongs to two users.
 
 
 # %%
@@ -202,20 +203,20 @@ check("1.3", (kv_bytes, users_that_fit))
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# The formula in [Step 4](../notebooks/01_engine.ipynb#Step-4:-a-program): which of its factors does each row of the
-# table change?
+# The formula in [What a token costs](../notebooks/01_engine.ipynb#What-a-token-costs). Which of its factors does each row of
+# the table change?
 #
 # </details>
 # <details><summary>How to begin</summary>
 #
-# Ask for `"kv_lora_rank" in config` first. `config.get("head_dim", …)` takes the second value where the first is
-# missing. Whole blocks: `-(-tokens // 32)`.
+# Ask `"kv_lora_rank" in config` first. `config.get("head_dim", …)` returns its second argument where there is no `head_dim`.
+# Whole blocks: `-(-tokens // 32)`.
 #
 # </details>
 # <details><summary>The error you see</summary>
 #
-# *KeyError: 'num_key_value_heads'*: that config has none; take `get`. A few users too many: you divided by tokens
-# instead of by whole blocks. Twice too many bytes: a latent is one vector, not a key and a value.
+# *KeyError: 'num_key_value_heads'*: that config has none; use `get`. A few users too many: you divided by tokens instead of
+# whole blocks. Twice as many bytes as wanted, for *latent*: it is one vector, not a key and a value.
 #
 # </details>
 
@@ -224,9 +225,9 @@ check("1.3", (kv_bytes, users_that_fit))
 #
 # *importance 4/5 · difficulty 3/5 · 10 minutes*
 #
-# A service answers short questions: prompts up to 200 tokens, answers up to 56, 16 users at a time. Weights and a full
-# KV cache must fit into 170 MB (170e6 bytes). Build the engine. The check loads it, sends 16 requests at once, and
-# measures. Leave out what has the right value already.
+# A service answers short questions: prompts of up to 200 tokens, answers of up to 56, 16 users at a time. Weights and a full
+# KV cache must fit into 170 MB (170e6 bytes). Build the engine; options with the right default you can leave out. The
+# check loads it, sends 16 requests at once, and measures.
 
 # %%
 # BEGIN SOLUTION
@@ -249,22 +250,21 @@ check("1.4", service)
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# *Turn the knob* in the lecture shows what follows from each option, before you build. The parameters of `BuildConfig`
-# are explained by `help(BuildConfig)`.
+# *Turn the knob* in the lecture shows what slots, tokens and INT8 do to the memory. `BuildConfig?` lists all options.
 #
 # </details>
 # <details><summary>How to begin</summary>
 #
 # `engine.build(checkpoint, BuildConfig(...), Path(workdir.name) / "service")`, with `max_batch_size`, `max_input_len`
-# and `max_seq_len`, which counts prompt and answer together. 16 users of 256 tokens then take about twice what there is
-# room for: which option makes a number of the cache smaller?
+# and `max_seq_len`, which counts prompt and answer together. The cache of 16 users with 256 tokens each then takes more than
+# twice the room that there is. Which option stores its numbers in fewer bits?
 #
 # </details>
 # <details><summary>The error you see</summary>
 #
 # *leaves no room for an answer*: `max_seq_len` must exceed `max_input_len`. *does not fit into an iteration of
-# max_num_tokens*: a prompt is computed in one piece, so `max_num_tokens` must have room for it, and for a token of each
-# other user besides.
+# max_num_tokens*: a prompt is computed in one iteration, so `max_num_tokens` must have room for it, and for a token of
+# each other user.
 #
 # </details>
 
@@ -273,15 +273,21 @@ check("1.4", service)
 #
 # *importance 3/5 · difficulty 3/5 · 15 minutes*
 #
-# With 8-bit activations, words get other probabilities when other requests are in the same iteration, and now and then
-# another word wins. Write `compare`, which shows it for any engine: 32 tokens for `prompt` alone, then in the company
-# of `others`. Then build an engine that company does not change. The check runs your function on two stand-ins, one
-# that company sways and one that it does not. Your engine it asks itself, and compares words and probabilities.
+# On a processor that multiplies 8-bit whole numbers, the default engine rounds activations (W4A8). There the probabilities
+# of a request's tokens change when other requests are in the same iteration, and now and then another token wins.
+#
+# - Write `compare`, which shows this for any engine. It returns the 32 tokens that `prompt` gets when it runs alone, and
+#   those that it gets in one iteration with all `others`.
+# - Build an engine whose answers do not depend on company, on any processor. It must still be able to serve several
+#   requests at once.
+#
+# The check runs your function on two models made for it: company changes the tokens of one, and not of the other. It asks
+# your engine itself, and compares tokens and probabilities.
 
 
 # %%
 def compare(executor: Executor, prompt: list, others: list) -> tuple | None:
-    """Token ids of the answer to `prompt` alone, and in the company of `others`."""
+    """Token ids of the answer to `prompt`: alone, and in company of `others`."""
     # BEGIN SOLUTION
     # LAB: return None
     alone = executor.generate(Request(prompt, 32)).token_ids
@@ -303,30 +309,29 @@ check("1.5", (compare, steady))
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# The last cell of *In one line* generates one answer; in *What breaks* six requests are sent at once. *Compare builds* says
-# what W and A mean.
+# The lecture's section *Build* generates one answer, and says what W4A8 and W4A16 mean. In *What breaks* six requests are sent
+# at once.
 #
 # </details>
 # <details><summary>How to begin</summary>
 #
-# `executor.generate(Request(prompt, 32))` runs one alone; `executor.generate_all([...])` takes a list and keeps its
-# order. An answer's tokens are `.token_ids`.
+# `executor.generate(Request(prompt, 32))` runs one request alone. `executor.generate_all([...])` takes a list, runs all of them
+# at once, and returns the answers in the same order. An answer's tokens are its `.token_ids`.
 #
 # </details>
 # <details><summary>The error you see</summary>
 #
-# *requests in one iteration: 1*: you ran them one after the other. *These are not both words that the engine gave*:
-# put `prompt` first in the list, then its answer is the first as well. *those that company made another*: the engine
-# rounds its activations.
+# *requests in one iteration: 1*: you ran them one after the other. *is the second to `prompt`?*: put `prompt` first in the
+# list; then its answer comes first, too. *rounds activations*: choose another `quant_algo`.
 #
 # </details>
 
 # %% [markdown]
 # ## Bonus
 #
-# Beat the budget of 1.2. Weights far out are few: try ranges a little narrower than from the smallest to the largest
-# weight, cut what lies outside, and keep for each block the range with the least squared error. The cell shows what
-# of the weights' spread is lost: by your quantizer, and by the one that the package builds with.
+# Do better than the budget of 1.2. Few weights lie far out. Try ranges a little narrower than from the smallest to the
+# largest weight, clip what lies outside, and keep for each block the range with the least squared error. The cell shows
+# the squared error as a share of the weights' variance: of your quantizer, and of the one that the package builds with.
 
 # %%
 from inflight.checkpoint import q4_1
@@ -344,13 +349,13 @@ workdir.cleanup()
 #
 # The service moves to a GPU with 16-bit arithmetic, and from a model of 135 million weights to one of 8 billion.
 #
-# **1.** Does "the weights are not what fills the memory" still hold?
+# **1.** Here one long conversation takes as much memory as the weights. Does that still hold?
 #
 # <details><summary>Answer</summary>
 #
-# Not at once. 8 billion weights of 16 bits are 16 GB, of 4 bits 4.5 GB. With 32 layers and 8 KV heads of 128 a token
-# takes 131,072 bytes, a user of 2,048 tokens 0.27 GB: it takes 60 of them to weigh as much as the 16-bit weights. The
-# formula holds; which of its parts is the larger one does not.
+# No. 8 billion weights take 16 GB in 16 bits, and 5 GB in `Q4_1`. With 32 layers and 8 KV heads of 128 numbers a token takes
+# 131,072 bytes, and a user with 2,048 tokens 0.27 GB. Only 60 such users take as much as the 16-bit weights. The formula
+# holds; which part is the larger one depends on the model.
 #
 # </details>
 #
@@ -358,9 +363,9 @@ workdir.cleanup()
 #
 # <details><summary>Answer</summary>
 #
-# The format does: blocks are quantized one by one, whatever the matrix. But a block's error is as wide as its range, and
-# larger models are known for a few weights and activations far out. That is why GPU builds search, or scale columns by
-# what flows through them (AWQ), before they round.
+# It would run: each block is quantized by itself, whatever the matrix. But a block's error grows with its range, and larger
+# models are known for a few weights and activations far out. That is why tools for GPUs search for better ranges, or
+# scale columns by the activations that meet them (AWQ), before they round.
 #
 # </details>
 #
@@ -368,13 +373,14 @@ workdir.cleanup()
 #
 # <details><summary>Answer</summary>
 #
-# No. Here a limit is a number in `config.json`. With TensorRT-LLM it is in the program: another build, whose
-# activations take more memory, so that less is left for the KV cache.
+# With an engine of TensorRT-LLM (until July 2026): no. The limit is in the program, so more slots need another build; the
+# runtime can be told to use fewer. Activations take as much as before, because `max_num_tokens` bounds them. In TensorRT-LLM
+# today, and in vLLM (`--max-num-seqs`), there is no engine: you restart the server with another number.
 #
 # </details>
 
 # %% [markdown]
 # ## Done
 #
-# You can now say what a model costs in memory before you have it, and make the engine that a service needs, down to
-# the bits of a weight. Compare with {counterpart}, then go on to {next}.
+# You can now say how much memory a model needs before you have it, and build the engine that a service needs. Compare with
+# {counterpart}, then go on to {next}.

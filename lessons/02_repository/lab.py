@@ -199,9 +199,12 @@ check("2.2", repaired)
 # it makes a repository in `target`, with any tool you like, and returns its path.
 #
 # - `engine_dir`, `tokenizer_dir`: the folders. Every model that has a tokenizer gets this one.
-# - `users`: how many users must fit into the KV cache at the same time, each with the longest sequence that the engine
-#   takes. The variable is `max_tokens_in_paged_kv_cache`; the engine's `config.json` has the longest sequence.
+# - `users`: how many users fit into the KV cache at the same time, and no more, each with the longest sequence that the
+#   engine takes. The variable is `max_tokens_in_paged_kv_cache`; the engine's `config.json` has the longest sequence. As in
+#   lab 01, the cache is handed out in whole blocks of 32 tokens, and no block belongs to two users.
 # - `streams`: whether a request may get more than one response. The variable is `decoupled_mode`.
+#
+# The check fills templates for engines that you have not seen, and then plays users in a cache of the size that you gave.
 
 
 # %%
@@ -209,12 +212,12 @@ def fill_for(target, engine_dir, tokenizer_dir, users, streams):
     """A repository at `target` for this engine and this service; returns its path."""
     # BEGIN SOLUTION
     # LAB: return None
-    longest = engine.read(engine_dir).build_config.max_seq_len
+    blocks = -(-engine.read(engine_dir).build_config.max_seq_len // 32)
     return repository.assemble(
         target,
         engine_dir,
         tokenizer_dir=tokenizer_dir,
-        max_tokens_in_paged_kv_cache=users * longest,
+        max_tokens_in_paged_kv_cache=users * blocks * 32,
         decoupled_mode=streams,
     )
     # END SOLUTION
@@ -234,7 +237,7 @@ check("2.3", fill_for)
 #
 # <details><summary>The error you see</summary>"The templates have no variable …": a typo in a name; the message has the
 # nearest name. "For a hidden engine, … is wanted": the check's engines have other folders and other limits than the lab's,
-# so read them; do not type them in.</details>
+# so read them; do not type them in. One user too few: their last block is not full, but it is theirs alone.</details>
 
 # %% [markdown]
 # ## Exercise 2.4: who takes this tensor?

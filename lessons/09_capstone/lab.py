@@ -199,9 +199,9 @@ runs = {}
 if settings:
     with progress.wait("A run with your settings"):
         runs["yours"] = service.serve(server, settings, here, seed=21, number=number)
-    print(f"{runs['yours'].met} of {number} in time, goodput", end=" ")
     limits = here.objective
-    print(goodput(runs["yours"].requests, limits.ttft_ms, limits.itl_ms), "per second")
+    own = goodput(runs["yours"].requests, limits.ttft_ms, limits.itl_ms) or 0
+    print(f"{runs['yours'].met} of {number} in time, goodput {own:.2f} per second")
 
 # %% [markdown]
 # ## Exercise 9.4: twice as many

@@ -143,7 +143,7 @@ assert at_most_per_s(prompt - rules) > at_most_per_s(prompt)
 
 
 # %% tags=["nbval-ignore-output"]
-def rehearse(settings, load=1.0, seeds=(1, 2, 3), number=100):
+def rehearse(settings, load=1, seeds=(1, 2, 3), number=100):
     trial = replace(brief, rate=load * brief.rate)
     return service.rehearse(settings, trial, seeds, number)
 
@@ -185,7 +185,7 @@ charts.show(lesson.requests_in_time(two, brief), lesson.in_words(two))
 rows = []
 ways = [(name, load) for name in ("default", best) for load in (0.5, 0.75, 1, 1.5, 2)]
 for name, load in progress.over(ways, "Rehearse", "{0[0]} at {0[1]} times".format):
-    share = rehearse(knobs.get(name, {}), load, seeds=(1, 2)).share
+    share = rehearse(knobs.get(name, {}), load).share
     rows.append((name, load * brief.rate, 100 * share))
 curves = pd.DataFrame(rows, columns=["setting", "load", "in time"])
 assert len(curves) == 10
@@ -230,8 +230,8 @@ assert [len(run.requests) for run in board.runs[:2]] == [number] * 2
 # How could this mislead? Sixteen requests make steps of 6 %, so such a run cannot tell 90 % from 80 %. And it ends
 # after seconds, when an overload has hardly begun. It can show that a setting fails, or that the rehearsal is wrong.
 #
-# **Try in the dashboard:** `max_utilization` beside reuse; a `max_num_tokens` of 128 with chunked context, and look at
-# the ITL; `mine` as the scheduler. Then run your best setting again: does it stay where it was?
+# **Try in the dashboard:** `INT8` alone, and look at the ITL; the same with chunked context and a `max_num_tokens` of
+# 128; `mine` as the scheduler. Then run your best setting again: does it stay where it was?
 #
 # ## Explain
 #
@@ -240,7 +240,7 @@ assert [len(run.requests) for run in board.runs[:2]] == [number] * 2
 # %% tags=["nbval-ignore-output"]
 rows = []
 for seed, run in enumerate(board.runs[:2], tuning_board.FIRST_SEED):
-    again = rehearse(run.deployment, 1.0, [seed], number)
+    again = rehearse(run.deployment, 1, [seed], number)
     for way, each in (("measured", run), ("rehearsed", again)):
         medians = each.requests[["ttft_ms", "itl_ms"]].median().round()
         rows.append((str(run.deployment), way, each.met, *medians))
@@ -286,7 +286,7 @@ pd.Series(in_time, name="in time, of 300")
 # - **Time out**: `allotted_time_ms` bounds the whole request, its wait included. One that takes longer is ended.
 
 # %% tags=["nbval-ignore-output"]
-# your line: a time after which nobody wants the answer any more, in milliseconds
+# After this time, in milliseconds, nobody wants the answer any more.
 too_late = round(2 * brief.objective.ttft_ms)
 ways = {
     "queue": once,
@@ -312,7 +312,7 @@ charts.show(lesson.requests_in_time(two, brief), lesson.in_words(two))
 
 # %% tags=["nbval-ignore-output"]
 with progress.wait("A run at twice the load"):
-    twice = board.set(ways["shed"], load=2.0).run()
+    board.set(ways["shed"], load=2.0).run()
 monday = board.runs[-1]
 print(f"{monday.met} of {number} in time:", monday.row())
 assert len(monday.requests) == number

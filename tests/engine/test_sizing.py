@@ -1,4 +1,4 @@
-"""The arithmetic of lesson 01 against engines that are really built, and the widget that shows it."""
+"""The arithmetic of lesson 01 against engines that are really built."""
 
 import dataclasses
 
@@ -11,7 +11,6 @@ from inflight.engine.config import BuildConfig
 from inflight.engine.folder import WEIGHTS_FILE, read
 from inflight.engine.model import load as load_model
 from inflight.engine.sizing import KINDS, Sizing, kind
-from inflight.lessons.engine import BuildOptions
 from tests.engines import SMALL_BUILD, write_quantized
 
 
@@ -64,14 +63,3 @@ def test_every_tensor_has_a_kind_and_none_is_lost(sizing):
     assert tuple(weights["kind"]) == KINDS
     assert weights["parameters"].sum() == sizing.model["num_parameters"]
     assert kind("blk.0.attn_norm.weight") == "norms" and kind("token_embd.weight") == "embedding"
-
-
-def test_widget_shows_bytes_and_refusals(sizing):
-    options = BuildOptions(sizing, memory_bytes=4e9)
-    assert "46,080 bytes" in options.result.value
-    options.fields["kv_cache_quant_algo"].value = "INT8"
-    assert "13,680 bytes" in options.result.value
-    options.fields["max_batch_size"].value = 2000
-    assert "Too few for 2000 slots" in options.result.value
-    options.fields["max_beam_width"].value = 4
-    assert "Refused" in options.result.value and "max_beam_width" in options.result.value

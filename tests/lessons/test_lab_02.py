@@ -293,7 +293,7 @@ def test_a_list_of_paths_or_one_path(broken):
 
 
 def fill_for(target, engine_dir, tokenizer_dir, users, streams, **changed):
-    tokens = users * engine.read(engine_dir).build_config.max_seq_len
+    tokens = users * (engine.read(engine_dir).build_config.max_seq_len // 32 + 1) * 32
     values = {
         "tokenizer_dir": tokenizer_dir, "max_tokens_in_paged_kv_cache": tokens, "decoupled_mode": streams, **changed
     }  # fmt: skip
@@ -310,7 +310,7 @@ def fill_by_text(target, engine_dir, tokenizer_dir, users, streams):
         "engine_dir": engine_dir,
         "tokenizer_dir": tokenizer_dir,
         "decoupled_mode": streams,
-        "max_tokens_in_paged_kv_cache": users * limits["max_seq_len"],
+        "max_tokens_in_paged_kv_cache": users * -(-limits["max_seq_len"] // 32) * 32 + 31,  # no block more
     }
     words = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
     for model in repository.PIPELINE:
@@ -325,6 +325,11 @@ def fill_by_text(target, engine_dir, tokenizer_dir, users, streams):
 def test_templates_filled_one_way_or_another_are_done(right):
     result = check("2.3", right)
     assert result.status == "done" and result.seed is not None, result
+
+
+def exactly(target, engine_dir, tokenizer_dir, users, streams):
+    """Tokens without whole blocks."""
+    return users * engine.read(engine_dir).build_config.max_seq_len
 
 
 def everywhere_the_engines(target, engine_dir, tokenizer_dir, users, streams):
@@ -342,7 +347,10 @@ def one_tokenizer_forgotten(*arguments):
     [
         (lambda target, engine_dir, *rest: repository.assemble(target, engine_dir), "the engine ✓, the tokenizer not"),
         (lambda target, *rest: repository.assemble(target, "/engines/model"), "gpt_model_path is /engines/model"),
-        (lambda *rest: fill_for(*rest, max_tokens_in_paged_kv_cache=2 * 2048), "4096"),
+        (lambda *rest: fill_for(*rest, max_tokens_in_paged_kv_cache=9 * 4160), "users at once"),
+        (lambda *rest: fill_for(*rest, max_tokens_in_paged_kv_cache=64), "too few for one request"),
+        (lambda *rest: fill_for(*rest, max_tokens_in_paged_kv_cache=""), "users at once"),
+        (lambda *rest: fill_for(*rest, max_tokens_in_paged_kv_cache=exactly(*rest)), "whole blocks"),
         (lambda *rest: fill_for(*rest[:3], 1, rest[4]), "the KV cache not right yet"),
         (lambda *rest: fill_for(*rest, decoupled_mode=False), "streaming not right yet"),
         (everywhere_the_engines, "the tokenizer not right yet"),

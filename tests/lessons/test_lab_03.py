@@ -300,7 +300,7 @@ def test_readers_who_do_not_ask_at_once_are_told(ask, says, server):
     ],
 )
 def test_who_waited_is_not_guessed(who):
-    assert "had no word before somebody else had all" in serve._waited(who, random.Random(3))
+    assert "had no token before somebody else had all" in serve._waited(who, random.Random(3))
 
 
 @pytest.mark.parametrize(

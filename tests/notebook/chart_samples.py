@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.engine.openvino.layers import Layer, Step
 from inflight.lessons import (
     batchers,
     batching,
@@ -18,7 +17,6 @@ from inflight.lessons import (
     serve,
     start_here,
 )
-from inflight.lessons import engine as engine_lesson
 from inflight.lessons.batchers.batch_run import Outcome
 from inflight.lessons.capstone.service import BRIEF, Deployment, Served
 from inflight.lessons.kv_cache import at_iteration
@@ -198,35 +196,6 @@ PATH = pd.DataFrame(
     + [("client", "arrival", 77.0 + 18 * number, 77.0 + 18 * number) for number in range(12)],
     columns=["lane", "what", "start_ms", "end_ms"],
 )
-WEIGHTS = pd.DataFrame({"kind": ["feed-forward", "embedding", "attention", "norms"], "bytes": [61e6, 28e6, 18e6, 1e5]})
-KV = pd.DataFrame({"tokens": [8192, 2048, 512], "bytes": [189e6, 47e6, 12e6]})
-LAYER = Layer(
-    (
-        Step("norm 1", ("input",)), Step("query", ("norm 1",), (576, 576)), Step("turned query", ("query",)),
-        Step("past keys", ()), Step("key", ("norm 1",), (192, 576)), Step("turned key", ("key",)),
-        Step("past values", ()), Step("value", ("norm 1",), (192, 576)),
-        Step("attention", ("turned query", "turned key", "past keys", "past values", "value")),
-        Step("output", ("attention",), (576, 576)), Step("sum 1", ("input", "output")), Step("norm 2", ("sum 1",)),
-        Step("gate", ("norm 2",), (1536, 576)), Step("SiLU", ("gate",)), Step("up", ("norm 2",), (1536, 576)),
-        Step("gated", ("SiLU", "up")), Step("down", ("gated",), (576, 1536)), Step("sum 2", ("sum 1", "down")),
-    ),
-    num_operations=110,
-)  # fmt: skip
-BUILDS = [
-    {
-        "build": build,
-        "device": "a CPU of a test",
-        "weight_bytes": megabytes * 1e6,
-        "over_checkpoint": {"value": ratio, "low": ratio - 0.01, "high": ratio + 0.01} if ratio else None,
-        "same_top": {"value": 0.97},
-        "tokens_per_s_1": speed,
-        "tokens_per_s_8": 3 * speed,
-    }
-    for build, megabytes, ratio, speed in (
-        ("checkpoint", 145, None, 10), ("float32", 540, 1.0, 9), ("W8A16", 140, 1.002, 30), ("W4A16", 80, 1.04, 34),
-        ("float16", 540, 1.0, 9.5),
-    )
-]  # fmt: skip
 FILES = [f"{model}/{name}" for model in ("ensemble", "postprocessing", "preprocessing", "tensorrt_llm")
          for name in ("config.pbtxt", "1/model.py")]  # fmt: skip
 EDGES = pd.DataFrame(
@@ -274,15 +243,12 @@ SERVED = {"default": served(5000, 60, {}), "shed": served(1400, 105, {"max_queue
 FIGURES: dict[str, go.Figure] = {
     "batch_cost": batchers.batch_cost({1: 15.1, 2: 18.0, 4: 24.2, 8: 35.9}, fixed_ms=12.0, item_ms=3.0),
     "batches": batchers.batches(RUNS),
-    "builds": engine_lesson.builds(BUILDS),
     "cost_of_a_token": iterative_gpt2.cost_of_a_token({"no cache": costs(0.05), "with a KV cache": costs(0.004)}),
-    "engine_bytes": engine_lesson.engine_bytes(WEIGHTS, KV, 6.4e9, slots=8),
     "first_tokens": kv_cache.first_tokens(pd.DataFrame({"without reuse": [310.0, 305, 299], "with": [312.0, 61, 58]})),
     "forward_passes": iterative_gpt2.forward_passes({"simple-gpt2": passes(False), "iterative-gpt2": passes(True)}),
     "kv_blocks": kv_cache.kv_blocks(LOGS, IDLE),
     "lab_results": charts.lab_results(HERE, RECORDED, "ratio", "median", "in-flight over static"),
     "lab_results.none yet": charts.lab_results(HERE, RECORDED.iloc[:0], "ratio", "median", "in-flight over static"),
-    "layer": engine_lesson.layer(LAYER),
     "policy_gains": kv_cache.policy_gains(GAINS),
     "queue_outcomes": batchers.queue_outcomes(COUNTS),
     "race": iterative_gpt2.race({"simple-gpt2": tokens(6, 0.03), "iterative-gpt2": tokens(6, 0.02)}, np.arange(6) / 10),

@@ -1,7 +1,6 @@
 """The engine's model on a CPU: a checkpoint made a graph, the graph made a program, and the program run.
 
-Reading order: `steps` (from a file to a program), `four_bits`, `slow_rotation` (what is mended on the way), `runner`
-(one iteration); for a reader of graphs and kernels: `read_layer`, `profile`.
+Reading order: `steps` (from a file to a program), `four_bits` (what is mended on the way), `runner` (one iteration).
 """
 
 import lazy_loader

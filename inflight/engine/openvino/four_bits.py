@@ -1,8 +1,9 @@
 """Makes the 4-bit matrix products of an OpenVINO graph say what the checkpoint says.
 
-GGUF's Q4_1 stores a weight as w = d·q + m: q is one of 16 steps, and the 32 weights of a block share the scale d and
-the smallest value m (https://github.com/ggml-org/ggml, `block_q4_1`). OpenVINO's products take d·(q − z). Its reader of
-GGUF files rounds z = −m / d to a whole number, and every weight of a block is wrong by the same c = m + d·z.
+GGUF's Q4_1 stores a weight as w = d·q + m: q is one of 16 levels, and the 32 weights of a block share the scale d and
+the smallest value m (https://github.com/ggml-org/ggml, `block_q4_1`). OpenVINO's products take d·(q − z). OpenVINO
+GenAI's reader of GGUF files rounds z = −m / d to a whole number, and every weight of a block is wrong by the same
+c = m + d·z.
 
 When an engine is built, `make_exact` puts −m / d there as it is, so the engine holds the file's own numbers. It also
 makes one product of those that share their input (query, key and value; gate and up).
@@ -109,6 +110,7 @@ def _replace(products: tuple[ov.Node, ...], together: Blocks) -> None:
 
 def in_whole_numbers(graph: ov.Model) -> None:
     """Give the products that `make_exact` made whole zero points, and one more column a block for what these lack."""
+    summing: dict[int, ov.Node] = {}  # one a width: the compiler keeps what it is given twice once, and in the cache
     for product in _products(graph):
         zero = _zero(product)
         if zero.get_type_name() == "Divide":
@@ -120,7 +122,11 @@ def in_whole_numbers(graph: ov.Model) -> None:
             z, d = np.concatenate([z, more_z], axis=1), np.concatenate([d, more_d], axis=1)
             weights = _weights(_constant(q), ops.convert(_constant(_packed(z), z.shape), "f16"), ops.constant(d))
             product.input(1).replace_source_output(weights.output(0))
-            product.input(0).replace_source_output(_with_sums(product.input_value(0), num_blocks).output(0))
+            if num_blocks not in summing:
+                summing[num_blocks] = _summing(num_blocks)
+            source = product.input_value(0)
+            sums = ops.matmul(source, summing[num_blocks], False, False)  # one kernel; ReduceSum and Pad are two
+            product.input(0).replace_source_output(ops.concat([source, sums], axis=2).output(0))
     graph.validate_nodes_and_infer_types()
 
 
@@ -141,12 +147,11 @@ def _quantized(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return _packed(q.astype(np.uint8)), z.astype(np.uint8), d
 
 
-def _with_sums(source: ov.Output, num_blocks: int) -> ov.Node:
-    """`source` [.., .., columns] with its sums over blocks of 32 appended, and zeros up to a whole block of sums."""
-    summing = np.zeros((num_blocks * BLOCK, num_blocks + -num_blocks % BLOCK), np.float32)
-    summing[np.arange(len(summing)), np.arange(len(summing)) // BLOCK] = 1
-    sums = ops.matmul(source, ops.constant(summing), False, False)  # one kernel; ReduceSum and Pad are two
-    return ops.concat([source, sums], axis=2)
+def _summing(num_blocks: int) -> ov.Node:
+    """What x is multiplied with for its sums over blocks of 32, and zeros up to a whole block of sums."""
+    ones = np.zeros((num_blocks * BLOCK, num_blocks + -num_blocks % BLOCK), np.float32)
+    ones[np.arange(len(ones)), np.arange(len(ones)) // BLOCK] = 1
+    return ops.constant(ones)
 
 
 # A product in the graph -----------------------------------------------------------------------------------------------

@@ -27,25 +27,19 @@ class OpenVINOModel:
     block_bytes : int
         Bytes of one KV cache block: keys and values of `tokens_per_block` tokens in every layer, with their scales.
 
-    Parameters
-    ----------
-    profiled : bool
-        Have the runtime take the time of each of its kernels, and keep the graph: see `profile`.
-
     Raises
     ------
     CourseError
         The graph in the folder cannot be read or compiled.
     """
 
-    def __init__(self, info: EngineInfo, profiled: bool = False):
+    def __init__(self, info: EngineInfo):
         self.info = info
         try:
             graph = steps.read(info.folder)
             steps.with_pages(graph)
             steps.keep_last_tokens(graph)
-            self._graph = graph if profiled else None
-            self._compiled = steps.compiled(graph, info.build_config, info.quant_algo, profiled)
+            self._compiled = steps.compiled(graph, info.build_config, info.quant_algo)
         except RuntimeError as error:
             raise cannot_be_loaded(info, error) from error
         self._request = self._compiled.create_infer_request()

@@ -169,7 +169,7 @@ def keep_last_tokens(graph: ov.Model) -> None:
     graph.validate_nodes_and_infer_types()
 
 
-def compiled(graph: ov.Model, config: BuildConfig, quant_algo: str | None, profiled: bool = False) -> ov.CompiledModel:
+def compiled(graph: ov.Model, config: BuildConfig, quant_algo: str | None) -> ov.CompiledModel:
     """The program for this CPU: operations joined, weights laid out anew, a kernel chosen for each.
 
     Parameters
@@ -179,8 +179,6 @@ def compiled(graph: ov.Model, config: BuildConfig, quant_algo: str | None, profi
     quant_algo : str, optional
         As "W4A8": whether products round their input to 8 bits, for which `graph` is changed; `EngineInfo.quant_algo`
         is the one for this CPU.
-    profiled : bool
-        Have the runtime take the time of each of its kernels.
     """
     rounds = quant_algo == "W4A8"
     if rounds:
@@ -190,7 +188,6 @@ def compiled(graph: ov.Model, config: BuildConfig, quant_algo: str | None, profi
         "INFERENCE_PRECISION_HINT": OPENVINO_TYPE[config.dtype],
         "KV_CACHE_PRECISION": OPENVINO_TYPE[config.kv_cache_quant_algo or config.dtype],
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": A8_GROUP if rounds else 0,
-        "PERF_COUNT": profiled,
     }
     return ov.Core().compile_model(graph, "CPU", properties)
 

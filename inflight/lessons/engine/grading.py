@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import random
@@ -13,13 +14,12 @@ import numpy as np
 
 from inflight import checkpoint, engine
 from inflight.checkpoint import q4_1
-from inflight.engine.config import BuildConfig, Chunk, Request, Response
+from inflight.engine.config import BuildConfig, Chunk, Request
 from inflight.engine.executor import Executor
 from inflight.engine.fake_model import FakeModel
 from inflight.errors import CourseError
 from inflight.notebook import mine, progress
 from inflight.notebook.checks import NOT_YET, Finding, Measured, grades
-from inflight.paths import ASSETS
 
 # 1.1: a block is decoded ----------------------------------------------------------------------------------------------
 
@@ -35,15 +35,15 @@ MISREADINGS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
     "The first two bytes are d, the width of a step; the next two are m, the smallest weight.": (
         lambda d, m, low, high: m * np.concatenate([low, high], axis=1) + d
     ),
-    "Your weights leave out m: a step of 0 is the smallest weight, not 0.": (
+    "Your weights leave out m: where q is 0, the weight is m, not 0.": (
         lambda d, m, low, high: d * np.concatenate([low, high], axis=1)
     ),
     "m is added, whatever its sign.": lambda d, m, low, high: d * np.concatenate([low, high], axis=1) - m,
 }
-ELSEWISE = "Take one block apart on paper: float16 d, float16 m, then 16 bytes of two steps each; w = d·q + m."
+ELSEWISE = "Take one block apart on paper: float16 d, float16 m, then 16 bytes with two q each; w = d·q + m."
 
 
-@grades("1.1", "A weight of 4 bits is a step on a ladder that it shares with 31 others: w = d·q + m.")
+@grades("1.1", "A weight of 4 bits is one of 16 levels, and its block says where these lie: w = d·q + m.")
 def _decoded(decode: Callable, choose: random.Random) -> Finding:
     blocks = np.array([_random_block(choose) for _ in range(NUM_BLOCKS)])
     answers = [decode(bytes(block)) for block in blocks]
@@ -51,9 +51,7 @@ def _decoded(decode: Callable, choose: random.Random) -> Finding:
         return NOT_YET
     made = [_floats(answer) for answer in answers]
     if any(answer is None for answer in made):
-        return (
-            f"A block has {q4_1.BLOCK} weights: give a list or an array of so many numbers, for each block that comes."
-        )
+        return f"A block has {q4_1.BLOCK} weights: return a list or an array of 32 numbers for a block."
     right = [_alike(answer, says) for answer, says in zip(made, q4_1.dequantize(blocks))]
     return Measured(
         "blocks decoded as the file means them", sum(right), exactly=NUM_BLOCKS, course=NUM_BLOCKS, nothing=0,
@@ -96,7 +94,7 @@ ROOM = 1.03  # over the error of steps laid from the smallest weight to the larg
 ENCODE = "Lay 15 steps from the smallest weight to the largest, and give each weight the nearest: round, do not cut."
 
 
-@grades("1.2", "Four bits cost what the widest weight of a block makes them cost: its steps are as wide as its range.",
+@grades("1.2", "The steps of a block are as wide as its range asks: one weight far out costs all 32 of them precision.",
         keeps="quantizer", within_s=CHECK_S,
         endless="Compute with whole arrays, not weight by weight.")  # fmt: skip
 def _encoded(path: str, choose: random.Random) -> Finding | dict[str, Finding]:
@@ -107,7 +105,7 @@ def _encoded(path: str, choose: random.Random) -> Finding | dict[str, Finding]:
         return NOT_YET
     made = np.asarray(made)
     if made.dtype != np.uint8 or made.shape != (len(given), 20):
-        return f"Of {len(given)} blocks give uint8 [{len(given)}, 20]; yours is {made.dtype} {list(made.shape)}."
+        return f"For {len(given)} blocks give uint8 [{len(given)}, 20]; yours is {made.dtype} {list(made.shape)}."
     courses = runpy.run_path(str(mine.COURSES_OWN / "quantizer.py"))["quantize"]
     ends = np.cumsum([len(blocks) for blocks in kinds.values()])
     findings: dict[str, Finding] = {}
@@ -126,38 +124,34 @@ def _encoded(path: str, choose: random.Random) -> Finding | dict[str, Finding]:
 
 
 def _weights(choose: random.Random) -> dict[str, np.ndarray]:
-    """Hidden blocks, float32 [.., 32]: of a bell curve, with outliers, of a trained model, and all alike."""
-    numbers = np.random.default_rng(choose.getrandbits(32))
-    scale = np.float32(choose.uniform(0.02, 0.2))
+    """Hidden blocks, float32 [.., 32]: of a bell curve, with outliers, and all alike."""
+    draw, scale = np.random.default_rng(choose.getrandbits(32)), np.float32(choose.uniform(0.02, 0.2))
     return {
-        "bell curve": scale * numbers.normal(choose.uniform(-1, 1), 1, (256, q4_1.BLOCK)).astype(np.float32),
-        "outliers": scale * numbers.standard_t(3, (256, q4_1.BLOCK)).astype(np.float32),
-        "trained": _trained(choose),
+        "bell curve": scale * draw.normal(choose.uniform(-1, 1), 1, (256, q4_1.BLOCK)).astype(np.float32),
+        "outliers": scale * draw.standard_t(3, (256, q4_1.BLOCK)).astype(np.float32),
         "all alike": np.repeat(np.float32([0, -0.25, 0.125, 3]), q4_1.BLOCK).reshape(4, q4_1.BLOCK),
     }
 
 
-def _trained(choose: random.Random) -> np.ndarray:
-    """Blocks of the course's GPT-2, whose weights never were quantized."""
-    from safetensors import safe_open
-
-    name = f"transformer.h.{choose.randrange(8)}.mlp.c_fc.weight"
-    with safe_open(ASSETS / "checkpoints" / "course-gpt2" / "model.safetensors", framework="pt") as tensors:
-        values = tensors.get_tensor(name).float().numpy().reshape(-1, q4_1.BLOCK)
-    return values[choose.randrange(len(values) - 256) :][:256]
-
-
 def _what_is_wrong(blocks: np.ndarray, made: np.ndarray) -> str:
-    """The advice for what a quantizer's blocks look like."""
-    low, high = made[:, 4:] & 15, made[:, 4:] >> 4
-    pairs = np.concatenate([made[:, :4], np.stack([low, high], 2).reshape(len(made), -1)], axis=1)
-    steps = pairs[:, 4:]
-    as_neighbours = np.concatenate([pairs[:, :4], steps[:, :16] | steps[:, 16:] << 4], axis=1).astype(np.uint8)
-    if q4_1.share_lost(blocks, as_neighbours) < 0.5 * q4_1.share_lost(blocks, made):
-        return "Weight i shares its byte with weight i + 16, not with its neighbour."
+    """The advice for a quantizer's blocks: read otherwise they may say what they should."""
+    scales, low, high = made[:, :4], made[:, 4:] & 15, made[:, 4:] >> 4
+    in_turn = np.stack([low, high], 2).reshape(len(made), -1)
+    readings = {
+        "Weight i shares its byte with weight i + 16, not with its neighbour.": (
+            scales, in_turn[:, :16] | in_turn[:, 16:] << 4
+        ),
+        "Weight i is in the low half of its byte, and weight i + 16 in the high half.": (scales, high | low << 4),
+        "The first two bytes are d, the next two are m.": (scales[:, [2, 3, 0, 1]], made[:, 4:]),
+    }  # fmt: skip
+    with np.errstate(all="ignore"):  # nonsense may be infinite
+        lost = q4_1.share_lost(blocks, made)
+        for advice, parts in readings.items():
+            if q4_1.share_lost(blocks, np.concatenate(parts, axis=1)) < 0.5 * lost:
+                return advice
+        off = (q4_1.dequantize(made) - blocks).mean() / (np.ptp(blocks, axis=1).mean() / q4_1.STEPS)
     if (low.max(), high.max()) == (0, 0):
-        return "All steps are 0."
-    off = (q4_1.dequantize(made) - blocks).mean() / max(float(np.ptp(blocks, axis=1).mean()) / q4_1.STEPS, 1e-9)
+        return "All q are 0."
     if abs(off) > 0.25:
         return f"On average your weights lie {abs(off):.1f} steps too {'high' if off > 0 else 'low'}. {ENCODE}"
     return ENCODE
@@ -168,44 +162,45 @@ def _what_is_wrong(blocks: np.ndarray, made: np.ndarray) -> str:
 CASES = 6
 FLOAT16 = 2
 PER_BLOCK = 32
+BYTES_ADVICE = {
+    "KV heads": "2 (key and value) × layers × num_key_value_heads × head size × 2 bytes.",
+    "no num_key_value_heads": "Without num_key_value_heads, each of num_attention_heads has a key and a value.",
+    "head_dim": "Where head_dim is given, it is the size of a head, whatever hidden_size is.",
+    "latent": "With kv_lora_rank a layer keeps one vector of kv_lora_rank + qk_rope_head_dim numbers, not a pair.",
+}
 
 
-@grades("1.3", "The formula follows from what a layer keeps of a token: read it from the config before you buy memory.")
+@grades("1.3", "What a layer keeps of a token stands in the config: work out the memory before you buy it.")
 def _kv_of_any_model(answer: object, choose: random.Random) -> Finding | dict[str, Callable[[], Finding]]:
     if not isinstance(answer, tuple | list) or len(answer) != 2:
         return "Give both functions: check('1.3', (kv_bytes, users_that_fit))."
     kv_bytes, users_that_fit = answer
-    advice = {
-        "KV heads": "2 (key and value) × layers × num_key_value_heads × head size × 2 bytes.",
-        "no num_key_value_heads": "Without num_key_value_heads every one of num_attention_heads has its own.",
-        "head_dim": "Where head_dim is given it is the size of a head, whatever hidden_size is.",
-        "latent": "With kv_lora_rank a layer keeps one vector of kv_lora_rank + qk_rope_head_dim numbers, no pair.",
-    }
 
     def bytes_of(kind: str) -> Finding:
         for _ in range(CASES):
             config = _architecture(kind, choose)
-            got, right = kv_bytes(dict(config)), _kv_bytes(config)
-            if got is None:
-                return NOT_YET
-            if got != right:
-                return Measured(f"bytes a token of {config}", _number(got), exactly=right, advice=advice[kind])
+            if found := _compared(f"bytes per token for {config}", kv_bytes(dict(config)), _kv_bytes(config)):
+                return found if found == NOT_YET else dataclasses.replace(found, advice=BYTES_ADVICE[kind])
         return None
 
     def whole_blocks() -> Finding:
+        advice = "A block belongs to one user: round the tokens up to whole blocks of 32 before you divide."
         for number in range(CASES):
             config = _architecture(("KV heads", "latent")[number % 2], choose)
             memory, tokens = _where_blocks_matter(config, choose)
-            got, right = users_that_fit(dict(config), memory, tokens), _users(config, memory, tokens)
-            if got is None:
-                return NOT_YET
-            if got != right:
-                what = f"users with {tokens:,} tokens each in {memory / 1e9:.2f} GB"
-                hint = "A user's last block is theirs alone: round tokens up to whole blocks of 32 before you divide."
-                return Measured(what, _number(got), exactly=right, advice=hint)
+            what = f"users with {tokens:,} tokens each in {memory / 1e9:.0f} GB, for {config}"
+            if found := _compared(what, users_that_fit(dict(config), memory, tokens), _users(config, memory, tokens)):
+                return found if found == NOT_YET else dataclasses.replace(found, advice=advice)
         return None
 
-    return {**{kind: lambda kind=kind: bytes_of(kind) for kind in advice}, "whole blocks": whole_blocks}
+    return {**{kind: lambda kind=kind: bytes_of(kind) for kind in BYTES_ADVICE}, "whole blocks": whole_blocks}
+
+
+def _compared(what: str, got: object, right: int) -> Finding:
+    if got is None:
+        return NOT_YET
+    found = Measured(what, float(got) if isinstance(got, int | float) else math.nan, exactly=right)
+    return None if got == right else found
 
 
 def _architecture(kind: str, choose: random.Random) -> dict[str, int]:
@@ -229,11 +224,11 @@ def _architecture(kind: str, choose: random.Random) -> dict[str, int]:
 
 def _kv_bytes(config: dict[str, int]) -> int:
     if "kv_lora_rank" in config:
-        numbers = config["kv_lora_rank"] + config["qk_rope_head_dim"]
+        kept = config["kv_lora_rank"] + config["qk_rope_head_dim"]
     else:
         heads = config.get("num_key_value_heads", config["num_attention_heads"])
-        numbers = 2 * heads * config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
-    return config["num_hidden_layers"] * numbers * FLOAT16
+        kept = 2 * heads * config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
+    return config["num_hidden_layers"] * kept * FLOAT16
 
 
 def _users(config: dict[str, int], memory: int, tokens: int) -> int:
@@ -243,15 +238,11 @@ def _users(config: dict[str, int], memory: int, tokens: int) -> int:
 def _where_blocks_matter(config: dict[str, int], choose: random.Random) -> tuple[int, int]:
     """Memory and tokens for which other roundings give another number of users."""
     while True:
-        tokens, memory = choose.randint(2, 60) * PER_BLOCK + choose.randint(1, PER_BLOCK - 1), choose.randint(4, 80)
-        memory = memory * 10**9
+        tokens = choose.randint(2, 60) * PER_BLOCK + choose.randint(1, PER_BLOCK - 1)
+        memory = choose.randint(4, 80) * 10**9
         whole, down = (_users(config, memory, number) for number in (tokens, tokens - tokens % PER_BLOCK))
         if whole not in (memory // (tokens * _kv_bytes(config)), down):
             return memory, tokens
-
-
-def _number(answer: object) -> float:
-    return float(answer) if isinstance(answer, int | float) else math.nan
 
 
 # 1.4: an engine for a service -----------------------------------------------------------------------------------------
@@ -259,18 +250,16 @@ def _number(answer: object) -> float:
 USERS, PROMPT, ANSWER, MEMORY = 16, 200, 56, 170e6
 
 
-@grades("1.4", "A service's limits decide its engine: room for users comes from shorter limits and smaller numbers.")
+@grades("1.4", "A service's limits decide its engine: shorter limits and smaller numbers make room for users.")
 def _engine_for_a_service(folder: object, choose: random.Random) -> Finding | dict[str, Finding]:
     try:
         info = engine.read(os.fspath(folder))
     except (CourseError, TypeError) as error:
         return str(error) if isinstance(error, CourseError) else "Give the folder that engine.build made."
-    if info.pretrained_config["checkpoint"]["sha256"] != checkpoint.fetch().sha256:
-        return "That engine was built from another checkpoint than the course's."
     # The longest last: where an iteration has no room for it beside the others, it must wait until they are gone.
     lengths = [*(choose.randint(20, 60) for _ in range(USERS - 1)), PROMPT]
-    words = info.pretrained_config["vocab_size"]
-    requests = [Request([choose.randrange(words) for _ in range(length)], ANSWER) for length in lengths]
+    vocabulary = info.pretrained_config["vocab_size"]
+    requests = [Request([choose.randrange(vocabulary) for _ in range(length)], ANSWER) for length in lengths]
     progress.say(f"your engine computes {len(requests)} prompts")
     try:
         with Executor.load(info.folder) as executor:
@@ -281,15 +270,15 @@ def _engine_for_a_service(folder: object, choose: random.Random) -> Finding | di
         return f"It does not serve: {error}"
     limits = info.build_config
     cache = limits.max_batch_size * -(-limits.max_seq_len // limits.tokens_per_block) * block_bytes
-    taken = (info.weight_bytes + cache) / 1e6
     return {
         "users": Measured("users in one iteration", together, at_least=USERS, course=USERS, nothing=8,
                           advice="See max_batch_size, and max_num_tokens: everybody's tokens share an iteration."),
         "answers": Measured(f"answers of {ANSWER} tokens", sum(len(one.token_ids) == ANSWER for one in responses),
                             exactly=USERS, course=USERS, nothing=USERS,
                             advice="max_seq_len counts the prompt and its answer together."),
-        "memory": Measured("weights and a full KV cache", taken, at_most=MEMORY / 1e6, course=152.2, nothing=851.1,
-                           unit="MB", advice="Shorter limits, or smaller numbers in the cache, make room."),
+        "memory": Measured("weights and a full KV cache", (info.weight_bytes + cache) / 1e6, at_most=MEMORY / 1e6,
+                           course=152.2, nothing=851.1, unit="MB",
+                           advice="Shorter limits, or smaller numbers in the cache, make room."),
     }  # fmt: skip
 
 
@@ -299,7 +288,6 @@ LENGTH, FRIENDS = 32, 4  # tokens of an answer, and others in its company, of a 
 PROMPTS, WORDS = 4, 16  # of the check's
 MOVED = 1e-3  # of a log-probability: sums in another order move it by some 1e-5, activations of 8 bits by 1e-1
 TOPICS = ("rivers", "chess", "bread", "bees", "maps", "salt", "tides", "paper", "bridges", "owls", "clocks", "glass")
-ATTEMPTS = 3
 
 
 @grades("1.5", "With activations as they are, company changes nothing: each answer is computed as if it were alone.")
@@ -313,80 +301,53 @@ def _company(answer: object, choose: random.Random) -> Finding | dict[str, Calla
     }
 
 
-class _Sociable(FakeModel):
-    """Its words are others as soon as somebody is in the same iteration; at the pace of a model, so that they meet."""
+class _Steadfast(FakeModel):
+    """Gives the same words whoever is in the iteration, at the pace of a model, so that requests meet."""
 
-    sways = 1  # by how much a token moves for each of the others
+    sways = 0  # by how much a token moves for each other request in its iteration
 
     def forward(self, chunks: list[Chunk]) -> np.ndarray:
-        time.sleep(0.002)
+        time.sleep(0.005)
         return np.roll(super().forward(chunks), self.sways * (len(chunks) - 1), axis=1)
 
 
-class _Steadfast(_Sociable):
-    sways = 0
-
-
-class _Watched(Executor):
-    """Remembers what each prompt was answered."""
-
-    def __init__(self, model: FakeModel):
-        self.answers: list[tuple[list[int], list[int]]] = []
-        super().__init__(model)
-
-    def enqueue_request(self, request: Request, on_response: Callable[[Response], None]) -> int:
-        words: list[int] = []
-
-        def heard(response: Response) -> None:
-            words.extend(response.token_ids)
-            if response.is_final:
-                self.answers.append((list(request.input_ids), words))
-            on_response(response)
-
-        return super().enqueue_request(request, heard)
+class _Sociable(_Steadfast):
+    sways = 1
 
 
 def _compares(compare: Callable, choose: random.Random) -> Finding:
     """Whether a learner's function tells an engine that company sways from one that it does not."""
     for model in (_Sociable, _Steadfast):
-        prompts = [[choose.randrange(1000) for _ in range(8)] for _ in range(1 + FRIENDS)]
-        for _ in range(ATTEMPTS):
-            found, they_met = _compared(compare, model, prompts)
-            if found is None or found == NOT_YET or they_met:
-                break
-        if found is not None:
-            return found
+        prompt, *others = [[choose.randrange(1000) for _ in range(8)] for _ in range(1 + FRIENDS)]
+        with Executor(model(BuildConfig())) as executor:
+            right = executor.generate(Request(prompt, LENGTH)).token_ids
+            before = len(executor.iteration_stats)
+            given = compare(executor, list(prompt), [list(one) for one in others])
+            together = max((row.scheduled for row in list(executor.iteration_stats)[before:]), default=0)
+        if given is None:
+            return NOT_YET
+        try:
+            alone, in_company = (list(part) for part in given)
+        except (TypeError, ValueError):
+            return "Return two lists of token ids: (alone, in_company)."
+        if len(alone) != LENGTH or len(in_company) != LENGTH:
+            return f"Each answer must have {LENGTH} tokens; yours have {len(alone)} and {len(in_company)}."
+        if together <= FRIENDS:
+            return Measured(
+                "requests in one iteration", together, at_least=1 + FRIENDS, course=1 + FRIENDS, nothing=0,
+                advice="Hand prompt and others over at once, in one call of generate_all.",
+            )  # fmt: skip
+        if alone != right:
+            return "The first is not what the engine answers to `prompt` alone: run it once with nobody beside it."
+        if model is _Sociable and in_company == alone:
+            return (
+                "This engine answers otherwise in company, and your two answers are the same: return the second run's."
+            )
+        if model is _Steadfast and in_company != alone:
+            return (
+                "Company does not change this engine's words, and your two answers differ: is the second to `prompt`?"
+            )
     return None
-
-
-def _compared(compare: Callable, model: type[FakeModel], prompts: list[list[int]]) -> tuple[Finding, bool]:
-    """What is to be said of one comparison, and whether all prompts were in one iteration."""
-    with _Watched(model(BuildConfig())) as executor:
-        given = compare(executor, list(prompts[0]), [list(prompt) for prompt in prompts[1:]])
-        together = max((row.scheduled for row in executor.iteration_stats), default=0)
-        own = [words for prompt, words in executor.answers if prompt == prompts[0]]
-    they_met = together > FRIENDS
-    if given is None or (isinstance(given, tuple | list) and all(part is None for part in given)):
-        return NOT_YET, they_met
-    if not isinstance(given, tuple | list) or len(given) != 2:
-        return "Return two lists of token ids: (alone, in_company).", they_met
-    alone, in_company = (list(part) if isinstance(part, list | tuple) else None for part in given)
-    if alone not in own or in_company not in own:
-        return (
-            "These are not both words that the engine gave to `prompt`: return its answers, and no others'.",
-            they_met,
-        )
-    if len(alone) != LENGTH or len(in_company) != LENGTH:
-        return f"Each answer must have {LENGTH} tokens; yours have {len(alone)} and {len(in_company)}.", they_met
-    if not they_met:
-        return Measured(
-            "requests in one iteration", together, at_least=1 + FRIENDS, course=1 + FRIENDS, nothing=0,
-            advice="Hand prompt and others over at once, in one call of generate_all.",
-        ), they_met  # fmt: skip
-    is_swayed = alone != in_company
-    if is_swayed != (model is _Sociable):
-        return "One of the two must come from an iteration of its own: run `prompt` once with nobody beside it.", True
-    return None, True
 
 
 def _keeps_its_words(folder: object, choose: random.Random) -> Finding:
@@ -407,22 +368,13 @@ def _keeps_its_words(folder: object, choose: random.Random) -> Finding:
         return "The second part of the answer is the folder that engine.build made."
     if most < PROMPTS:
         return Measured("requests in one iteration of your engine", most, at_least=PROMPTS, nothing=1,
-                        advice="Who never has company is not changed by it: leave max_batch_size larger.")  # fmt: skip
-    changed = sum(_changed(one, other) for one, other in zip(alone, together))
-    quant_algo = info.quant_algo
-    why = f"Its quant_algo is {quant_algo}: activations are rounded to 8 bits. Build one with W4A16."
-    advice = why if (quant_algo or "").endswith("A8") else "Its words depend on who is beside them."
-    return Measured(f"of {PROMPTS * WORDS} words, those that company made another, or more or less likely", changed,
-                    exactly=0, course=0, advice=advice)  # fmt: skip
-
-
-def _changed(alone: Response, together: Response) -> int:
-    """How many tokens of an answer are others in company, or have another probability."""
-    for place, (one, other) in enumerate(zip(alone.token_ids, together.token_ids)):
-        if one != other:
-            return len(alone.token_ids) - place + _moved(alone.log_probs[:place], together.log_probs[:place])
-    return _moved(alone.log_probs, together.log_probs)
-
-
-def _moved(one: list[float], other: list[float]) -> int:
-    return int((np.abs(np.subtract(one, other)) > MOVED).sum())
+                        advice="An engine that never has company keeps its words, and serves one user: give it slots "
+                               "(max_batch_size).")  # fmt: skip
+    changed = sum(
+        one.token_ids != other.token_ids or np.abs(np.subtract(one.log_probs, other.log_probs)).max() > MOVED
+        for one, other in zip(alone, together)
+    )
+    rounds = (info.quant_algo or "").endswith("A8")
+    advice = f"It computes in {info.quant_algo}, which rounds activations to 8 bits. Which quant_algo does not?"
+    return Measured(f"of {PROMPTS} answers, those whose words or probabilities company changed", changed, exactly=0,
+                    course=0, advice=advice if rounds else "")  # fmt: skip

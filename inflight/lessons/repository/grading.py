@@ -14,7 +14,9 @@ from tritonclient.grpc import InferResult
 from tritonclient.grpc.model_config_pb2 import TYPE_STRING, DataType, ModelConfig
 
 from inflight.checkpoint import load_tokenizer
-from inflight.engine import BuildConfig, engine_version
+from inflight.engine import BuildConfig, ExecutorConfig, engine_version
+from inflight.engine.play import Asked, Trial
+from inflight.engine.scheduler import GuaranteedNoEvict
 from inflight.errors import CourseError
 from inflight.lessons.repository.served import ANSWER_S, PIPELINE, served, stand_ins
 from inflight.notebook.checks import NOT_YET, Finding, Measured, grades
@@ -310,6 +312,7 @@ def _filled_for(fill_for: Callable, choose: random.Random) -> dict[str, Finding]
         return found
 
 
+PER_BLOCK, SLOTS, PROMPT = 32, 16, 8  # tokens of a block; slots of a hidden engine; tokens of a prompt
 # What an engine's config.json says besides its version and the limits that it was built with.
 _ENGINE = {
     "tier": "cpu",
@@ -339,13 +342,13 @@ class _Case:
     def __init__(self, folder: Path, number: int, choose: random.Random):
         self.engine = folder / f"engines {choose.randint(100, 999)}" / f"model-{number}"
         self.tokenizer = folder / f"tokenizers {choose.randint(100, 999)}" / f"model-{number}"
-        self.longest = 64 * choose.randint(8, 64)
+        self.longest = PER_BLOCK * choose.randint(16, 128) + choose.randint(1, PER_BLOCK - 1)
         self.users, self.streams = choose.randint(2, 9), bool((number + choose.randint(0, 1)) % 2) if number else True
         self.target = folder / f"repo-{number}"
         self.tokenizer.mkdir(parents=True)
         self.engine.mkdir(parents=True)
-        build = BuildConfig(max_input_len=self.longest // 2, max_seq_len=self.longest)
-        config = {**_ENGINE, "version": engine_version(), "build_config": dataclasses.asdict(build)}
+        self.build = BuildConfig(max_batch_size=SLOTS, max_input_len=self.longest // 2, max_seq_len=self.longest)
+        config = {**_ENGINE, "version": engine_version(), "build_config": dataclasses.asdict(self.build)}
         (self.engine / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
     @property
@@ -358,7 +361,6 @@ class _Case:
             return {"the check": problem}
         if set(repository.PIPELINE) - set(configs):
             return {"the check": f"It has {', '.join(configs)}; wanted are {', '.join(repository.PIPELINE)}."}
-        tokens = str(self.users * self.longest)
         engine = configs["tensorrt_llm"]
         tokenizers = [
             _same(f"{model}'s tokenizer_dir", repository.get_parameter(configs[model], "tokenizer_dir"), self.tokenizer)
@@ -368,13 +370,24 @@ class _Case:
             "the check": None,
             "the engine": _same("gpt_model_path", repository.get_parameter(engine, "gpt_model_path"), self.engine),
             "the tokenizer": tokenizers[0] or tokenizers[1],
-            "the KV cache": _same(
-                f"for {self.users} users and a max_seq_len of {self.longest}, max_tokens_in_paged_kv_cache",
-                repository.get_parameter(engine, "max_tokens_in_paged_kv_cache"),
-                tokens,
-            ),
+            "the KV cache": self._users_at_once(repository.get_parameter(engine, "max_tokens_in_paged_kv_cache")),
             "streaming": _same("decoupled", engine.model_transaction_policy.decoupled, self.streams),
         }
+
+    def _users_at_once(self, tokens: str | None) -> Finding:
+        """Play more users than are wanted, each with the longest sequence, in a cache of so many tokens."""
+        try:
+            config = ExecutorConfig(max_tokens_in_paged_kv_cache=int(tokens) if tokens else None)
+            num_blocks = config.num_blocks(self.build)
+        except (CourseError, ValueError) as error:
+            return f"For {self.users} users and a max_seq_len of {self.longest}: {error}"
+        asked = Asked(PROMPT, self.longest - PROMPT, self.longest - PROMPT)
+        played = Trial([asked] * SLOTS, num_blocks, self.build).play(GuaranteedNoEvict(), leaps=True)
+        return Measured(
+            f"users at once, with a max_seq_len of {self.longest} and max_tokens_in_paged_kv_cache {tokens or 'blank'}",
+            max(len(iteration.chunks) for iteration in played), exactly=self.users, course=self.users, nothing=SLOTS,
+            advice="Each needs the longest sequence that the engine takes, in whole blocks of 32 tokens.",
+        )  # fmt: skip
 
 
 def _same(what: str, found: object, wanted: object) -> Finding:

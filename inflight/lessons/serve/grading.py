@@ -337,7 +337,7 @@ def _ask_at_once(at_once: Callable, log: _Log, few: int, many: int) -> Finding:
             ),
             Measured(
                 f"answers of {number} that came in pieces", sum(len(one.pieces) > 1 for one in answers), exactly=number,
-                advice="A reader sees each word as it comes: ask for a stream.",
+                advice="A reader sees each token as it comes: ask for a stream.",
             ),
             Measured(
                 f"different answers of {number} readers", len({"".join(one.pieces) for one in answers}),
@@ -367,7 +367,7 @@ def _waited(who_waited: Callable, choose: random.Random) -> Finding:
         if got != right:
             spans = [(round(one.times_s[0], 2), round(one.times_s[-1], 2)) for one in answers]
             return (
-                f"Of these readers (first and last piece, in s) {right} had no word before somebody else had all of "
+                f"Of these readers (first and last piece, in s) {right} had no token before somebody else had all of "
                 f"theirs, and you say {got}: {spans}."
             )
     return None

@@ -20,7 +20,6 @@ def stack(
     heights_px: Sequence[int],
     notes: Sequence[str] = (),
     axis_px: int = AXIS_PX,
-    left_px: int = LEFT_PX,
 ) -> list[tuple[float, float]]:
     """Set the figure's height and upper and lower margin, and write the titles, which stay when a reader zooms.
 
@@ -34,8 +33,6 @@ def stack(
         What stands below each title, in light letters; none by default.
     axis_px : int
         Room below each panel but the last.
-    left_px : int
-        How far left of the axes the titles begin: at most as far as the figure's left margin.
 
     Returns
     -------
@@ -54,7 +51,7 @@ def stack(
         domains.append((max(0.0, (top_px - height_px) / inner_px), top_px / inner_px))
         fig.add_annotation(
             text="<br>".join(text), align="left", font={"size": SIZE}, showarrow=False,
-            xref="paper", x=0, xanchor="left", xshift=-left_px,
+            xref="paper", x=0, xanchor="left", xshift=-LEFT_PX,
             yref="paper", y=top_px / inner_px, yanchor="bottom", yshift=2,
         )  # fmt: skip
         top_px -= height_px
