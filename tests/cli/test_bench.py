@@ -68,7 +68,7 @@ def test_a_signal_ends_a_sweep_with_what_it_has(stand_in, roomy_engine, tmp_path
         (["sweep", "--rates", "3,2"], r"^The rates must be above 0 and rise"),
         (["sweep", "--csv", "/nowhere/rows.csv"], r"^/nowhere/rows\.csv cannot be written"),
         (["sweep", "--url", "openai:http://127.0.0.1:9"], r"^The server at http://127.0.0.1:9 does not answer"),
-        (["compare", "V1", "V2"], r"no way of serving called 'V2'"),
+        (["compare", "V1", "V2"], r"no way to serve called 'V2'"),
     ],
 )
 def test_a_wrong_value_is_one_sentence_before_anything_starts(roomy_engine, arguments, message):

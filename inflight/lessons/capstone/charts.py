@@ -40,8 +40,8 @@ def requests_in_time(runs: dict[str, Served], brief: Brief) -> go.Figure:
         row = runs[name].row()
         lost = f", {row['no answer']} without an answer" if row["no answer"] else ""
         fig.add_scatter(
-            x=table["ttft_ms"],
-            y=table["itl_ms"],
+            x=table["ttft_ms"].tolist(),
+            y=table["itl_ms"].tolist(),
             mode="markers",
             marker={"size": 9, "color": colour, "symbol": symbol},
             name=f"{name}: {row['in time']} of {row['requests']} in time{lost}",
