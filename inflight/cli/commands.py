@@ -209,19 +209,19 @@ def serve(
         typer.Option(
             "--private/--not-private",
             show_default=False,
-            help="Use sockets that only you can open; by default as INFLIGHT_PRIVATE says.",
+            help="On sockets that only you can open; by default as INFLIGHT_PRIVATE says.",
         ),
     ] = None,
     open_control: Annotated[
         bool,
         typer.Option(
             "--open-control",
-            help="Use no key: every user of this machine can then run code as you.",
+            help="No key: any user here can run code as you.",
         ),
     ] = False,
     openai_port: Annotated[
         int | None,
-        typer.Option(help="Speak OpenAI's protocol on this port, too; sets decoupled_mode."),
+        typer.Option(help="OpenAI's protocol, too; sets decoupled_mode."),
     ] = None,
     image: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:

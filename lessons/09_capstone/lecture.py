@@ -66,8 +66,8 @@ guess
 #
 # A load that is hard for a laptop is nothing for a GPU. So the contract is written for one machine, and scaled to
 # yours. What matters of a machine are three prices: what an iteration costs by itself, what each answer in it adds, and
-# what each token of a prompt adds. `service.prices` sends eight requests at once and reads all three from the iteration
-# log, as lesson 04 does.
+# what each token of a prompt adds. `service.prices` sends eight requests at once, twice, and reads all three from the
+# iteration log, as lesson 04 does.
 
 # %% tags=["nbval-ignore-output"]
 workdir = tempfile.TemporaryDirectory()
@@ -96,7 +96,7 @@ print(
 room = brief.memory_mib * 2**20 // service.BYTES_PER_TOKEN[None]
 slots = room / (prompt + answer)
 print(
-    f"{room:.0f} tokens of cache: blocks for {slots:.1f} requests at a time, on average."
+    f"{room:.0f} tokens of cache: blocks for {slots:.1f} requests at a time on average."
 )
 assert slots < 8
 
@@ -250,8 +250,8 @@ pd.DataFrame(rows, columns=columns).set_index("settings")
 
 # %% [markdown]
 # A rehearsal leaves out the models for text, the messages between processes, the client on the same cores, and whatever
-# else your machine does. Its prices come from one burst. So use it to compare settings, and say that it was a rehearsal
-# when you report its figures.
+# else your machine does. Its prices come from two bursts. So use it to compare settings, and say that it was a
+# rehearsal when you report its figures.
 #
 # ## What is short?
 #

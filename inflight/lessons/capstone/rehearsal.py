@@ -53,15 +53,16 @@ class Prices:
 def prices_in(log: pd.DataFrame) -> Prices:
     """The prices that an iteration log shows (`telemetry.iterations`), with several numbers of answers in it.
 
-    Medians, since an iteration that something else interrupted is longer, and none is shorter.
+    From the shortest iterations of a kind: whatever else a machine does makes one longer, and none shorter.
     """
     has_prompt = log["context_tokens"] > 0
-    by_answers = log[~has_prompt].groupby("generation_tokens")["iteration_ms"]
-    typical, weights = by_answers.median(), np.sqrt(by_answers.size())
-    answer_ms, iteration_ms = np.polyfit(typical.index.astype(float), typical, 1, w=weights)
+    shortest = log[~has_prompt].groupby("generation_tokens")["iteration_ms"].min()
+    answer_ms, iteration_ms = np.polyfit(shortest.index.astype(float), shortest, 1)
+    if not 0 < iteration_ms <= shortest.min():  # noise has tilted the line: then all answers are alike
+        answer_ms, iteration_ms = 0.0, shortest.min()
     first = log[has_prompt]
     beyond_ms = first["iteration_ms"] - iteration_ms - answer_ms * first["generation_tokens"]
-    return Prices(float(iteration_ms), float(answer_ms), float((beyond_ms / first["context_tokens"]).median()))
+    return Prices(float(iteration_ms), float(answer_ms), float((beyond_ms / first["context_tokens"]).min()))
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ SHARE = 0.9  # of all requests, that the contract wants in time
 BYTES_PER_TOKEN = {None: 46080, "INT8": 11520}
 MIB = 2**20
 LOOK_EVERY_S = 0.5
+BURSTS_FOR_PRICES = 2
 
 
 # The contract ---------------------------------------------------------------------------------------------------------
@@ -303,11 +304,12 @@ def start(folder: str | Path, log_path: str | Path) -> Server:
 
 
 def prices(server: Server, log_path: str | Path) -> Prices:
-    """What iterations cost on a server of `start`: from its log, while it answers eight requests that come at once."""
+    """What iterations cost on a server of `start`: from its log, while it answers bursts of eight requests."""
     burst = [replace(request, at_s=0.0) for request in requests(BRIEF, seed=0, number=8)]
     with Client(server.grpc_url) as client:
         trace_run.run(client, burst[:2], log_path, stream=True)  # an engine's first requests are its slowest
-        return rehearsal.prices_in(trace_run.run(client, burst, log_path, stream=True).log)
+        logs = [trace_run.run(client, burst, log_path, stream=True).log for _ in range(BURSTS_FOR_PRICES)]
+    return rehearsal.prices_in(pd.concat(logs))
 
 
 def load(server: Server, chosen: Deployment, brief: Brief) -> None:
