@@ -1,7 +1,6 @@
-"""GPT-2 as an iterative model, with a KV cache of a few slots."""
+"""GPT-2 as an iterative model: few slots in its KV cache, and many readers."""
 
 import json
-import threading
 from functools import partial
 
 import numpy as np
@@ -13,7 +12,6 @@ from inflight.checkpoint import load_tokenizer
 from inflight.models import gpt2_network
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-RELEASE_ALL = pb_utils.TRITONSERVER_REQUEST_RELEASE_ALL
 RESCHEDULE = pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
 SLOTS = 4  # texts that the cache has room for
 
@@ -24,7 +22,7 @@ class Text:
     def __init__(self, ids, max_tokens):
         self.ids = ids
         self.length = len(ids) + max_tokens  # when it is complete
-        self.sender = None  # of its responses
+        self.sender = None  # of its responses, as Triton gave it in the latest call
         self.slot = None  # its row in the cache
         self.cached = 0  # tokens whose keys and values are there
 
@@ -38,12 +36,11 @@ class TritonPythonModel:
         parameters = json.loads(args["model_config"])["parameters"]
         folder = parameters["checkpoint_dir"]["string_value"]
         self.tokenizer = load_tokenizer(folder)
-        self.network = gpt2_network.load(folder)
-        self.texts = {}  # by the sequence's number
-        net = self.network
+        self.network = net = gpt2_network.load(folder)
         room = (SLOTS, net.num_heads, net.num_positions, net.head_dim)
-        self.cache = torch.zeros(net.num_layers, 2, *room)  # keys and values
-        self.free = list(range(SLOTS))
+        self.cache = torch.zeros(net.num_layers, 2, *room)  # 2: keys, values
+        self.texts = {}  # by the sequence's number
+        self.free = list(range(SLOTS))  # slots that nobody has
 
     def execute(self, requests):
         batch = {}
@@ -54,19 +51,15 @@ class TritonPythonModel:
                     self.texts[number] = self.begin(request)
                 self.texts[number].sender = request.get_response_sender()
                 batch[number] = request
-        for number in [number for number in self.texts if number not in batch]:
-            if self.texts[number].sender.is_cancelled():
-                self.forget(number)
+        self.forget_those_who_left(batch)
         computed = self.with_slot(batch)
         if computed:
             tokens = self.step([self.texts[number] for number in computed])
             for number, token in zip(computed, tokens):
-                self.answer(self.texts[number], token)
+                self.answer(number, token)
         for number, request in batch.items():
-            if len(self.texts[number].ids) < self.texts[number].length:
+            if number in self.texts:  # its answer is not complete
                 request.set_release_flags(RESCHEDULE)
-            else:
-                self.end(number, request)
 
     def begin(self, request):
         """The state of a new sequence."""
@@ -74,12 +67,40 @@ class TritonPythonModel:
         max_tokens = json.loads(request.parameters())["max_tokens"]
         return Text(self.tokenizer.encode(prompt), max_tokens)
 
+    def answer(self, number, token):
+        """Send a token; with the last one, the sequence is over."""
+        text = self.texts[number]
+        text.ids.append(token)
+        is_last = len(text.ids) == text.length
+        piece = self.tokenizer.decode([token], skip_special_tokens=False).encode()
+        tensor = pb_utils.Tensor("text_output", np.array([[piece]], object))
+        response = pb_utils.InferenceResponse([tensor])
+        text.sender.send(response, flags=FINAL if is_last else 0)
+        if is_last:
+            self.forget(number)
+
+    # These three are yours.
+
     def with_slot(self, numbers):
-        """Of these sequences, those that are computed now."""
+        """Of these sequences, those that are computed now: a list of numbers."""
         for number in numbers:
             if self.texts[number].slot is None and self.free:
                 self.texts[number].slot = self.free.pop()
         return [number for number in numbers if self.texts[number].slot is not None]
+
+    def forget_those_who_left(self, batch):
+        """Forget the sequences that are not in this call because their clients left."""
+        for number in [number for number in self.texts if number not in batch]:
+            if self.texts[number].sender.is_cancelled():
+                self.forget(number)
+
+    def forget(self, number):
+        """Keep nothing more of a sequence."""
+        text = self.texts.pop(number)
+        if text.slot is not None:
+            self.free.append(text.slot)
+
+    # Below, all is as in the lecture.
 
     def step(self, texts):
         """One forward pass: the next token of each text."""
@@ -102,28 +123,8 @@ class TritonPythonModel:
             query, key, value = projected[start:end].permute(1, 2, 0, 3)
             keys, values = self.cache[layer, :, text.slot, :, : len(text.ids)]
             keys[:, text.cached :], values[:, text.cached :] = key, value
-            is_prompt = not text.cached  # its tokens do not look ahead
+            is_prompt = text.cached == 0  # a single new token looks at everything
             heads = scaled_dot_product_attention(query, keys, values, is_causal=is_prompt)
             found.append(heads.transpose(0, 1))
             start = end
         return torch.cat(found)
-
-    def answer(self, text, token):
-        """Send a token, and add it to the text."""
-        text.ids.append(token)
-        piece = self.tokenizer.decode([token], skip_special_tokens=False).encode()
-        tensor = pb_utils.Tensor("text_output", np.array([[piece]], object))
-        text.sender.send(pb_utils.InferenceResponse([tensor]))
-
-    def end(self, number, request):
-        """The last token has left: release the request, and then tell the client."""
-        sender = self.texts[number].sender
-        self.forget(number)
-        request.set_release_flags(RELEASE_ALL)
-        threading.Timer(0.2, sender.send, kwargs={"flags": FINAL}).start()
-
-    def forget(self, number):
-        """Keep nothing more of a sequence."""
-        text = self.texts.pop(number)
-        if text.slot is not None:
-            self.free.append(text.slot)

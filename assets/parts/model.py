@@ -34,7 +34,7 @@ class TritonPythonModel:
                 self.states[int(value(request, "ID"))] = State(words, None)
         for request in ready:
             self.step(request, int(value(request, "ID")))
-        # Who left while the request was in the queue: Triton drops it silently.
+        # Triton drops a queued request silently when its client leaves.
         for who, state in list(self.states.items()):
             if state.sender.is_cancelled():
                 del self.states[who]

@@ -144,6 +144,8 @@ def race(
                     "the server's log."
                 )
             yield tokens
+        for stream in streams:
+            stream.finish_stream()
 
 
 def run(
@@ -186,18 +188,6 @@ def summary(tokens: pd.DataFrame) -> str:
         for row in standings(tokens).itertuples()
     ]
     return "; ".join(parts) or "no token"
-
-
-def costs(tokens: pd.DataFrame, prompt_tokens: int) -> pd.DataFrame:
-    """What each token of a stream that ran alone cost, the first left out: it waited for the prompt.
-
-    Returns
-    -------
-    DataFrame
-        One row a token: `length`, tokens of text before it; `ms`, since the token before it arrived.
-    """
-    ms = tokens["time_s"].diff().iloc[1:] * 1000
-    return pd.DataFrame({"length": prompt_tokens + tokens["token"].iloc[1:] - 1, "ms": ms}).reset_index(drop=True)
 
 
 def _taken(arrived: queue.SimpleQueue[Reply], timeout_s: float) -> Iterator[Reply]:

@@ -42,8 +42,3 @@ def table(benchmark: str, part: str = "rows", gpus_only: bool = False) -> pd.Dat
         named = {"device": settings["device"], "cores": machine["cores"], "checkpoint": settings["checkpoint"]}
         tables.append(pd.DataFrame([{**named, **row} for row in rows]))
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["device", "cores", "checkpoint"])
-
-
-def reported(name: str) -> pd.DataFrame:
-    """The table that another program reported, as it was kept in `RESULTS` under this name."""
-    return pd.read_csv(RESULTS / f"{name}.csv")

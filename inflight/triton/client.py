@@ -248,6 +248,14 @@ class Connection:
         with errors(self.url):
             self.triton.is_server_live(client_timeout=SHORT_TIMEOUT_S)
 
+    def finish_stream(self) -> None:
+        """Close the stream, all of whose requests have had their last response: nothing is left to be cancelled.
+
+        This Triton keeps the place of a sequence whose client cancels between the last response and the request's end.
+        """
+        self.triton.stop_stream()
+        self._has_stream = False
+
     def close(self) -> None:
         """End the stream with all that is under way on it, and the connection."""
         if self._has_stream:

@@ -114,24 +114,6 @@ def page(url: str) -> str:
         return http.get("/metrics" if url.startswith(UNIX) else url).text
 
 
-def metrics_with(url: str, label: str, value: float) -> pd.DataFrame:
-    """The samples of /metrics at `url` as soon as one with `label` has `value`: a page lags behind its engine.
-
-    An engine sets its gauges every `stats_check_period_ms`, and one that has just been loaded again shares them with
-    the one before for a moment.
-
-    Raises
-    ------
-    CourseError
-        It did not come to that within METRICS_LAG_S.
-    """
-    return wait_for(
-        lambda: metrics(page(url)),
-        lambda found: (found.loc[found["label"] == label, "value"] == value).any(),
-        f"No sample {label} of {url} came to {value:g} within {METRICS_LAG_S} s: look at the page.",
-    )
-
-
 def _row(text: str, sample, kind: str) -> tuple:
     # The parser gives every counter the ending that Prometheus recommends; Triton's own names have none.
     name = sample.name if sample.name in text else sample.name.removesuffix("_total")

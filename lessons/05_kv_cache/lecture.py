@@ -1,149 +1,175 @@
 # %% [markdown]
 # # {heading}
 #
-# {minutes} min. Afterwards you will be able to
+# {minutes} min, an estimate. Afterwards you will be able to
 #
-# - **choose** between `guaranteed_no_evict` and `max_utilization` for a service, with figures of your own;
-# - **measure** what a small KV cache costs: guests who wait, guests who are paused, tokens computed twice;
-# - **protect** readers from a long prompt, and **compute** once what all prompts begin with.
+# - **choose** between `guaranteed_no_evict` and `max_utilization` for a service, from how long its answers are;
+# - **count** what a small KV cache costs: requests that wait, requests that are paused, tokens computed twice;
+# - **protect** readers from a long prompt, and **share** the KV cache of what all prompts begin with.
 #
-# You need nothing but this notebook: engines, repository and server are made here.
+# You need lesson 04: slots, iterations, in-flight batching. Engines, repository and server are made here. A line under
+# `# your line:` is for you: delete it, write it yourself, and compare with what is folded below.
 #
 # {navigation}
 
 # %% [markdown]
 # ## {question}
 #
-# In-flight batching keeps eight slots busy. But a guest needs more than a slot: each token of a prompt and of an
-# answer leaves its keys and values in the [KV cache](00_start_here.ipynb#KV-cache), in
-# [blocks](00_start_here.ipynb#Block) of 32 tokens. Call them plates. A guest gathers plates while eating, and gives
-# all of them back when leaving.
+# In-flight batching keeps eight slots busy. But a request needs more than a slot. Each token of its prompt and of its
+# answer leaves keys and values in the [KV cache](00_start_here.ipynb#KV-cache), in
+# [blocks](00_start_here.ipynb#Block) of 32 tokens. In the restaurant of lesson 04, blocks are plates: guests need more
+# of them the longer they eat, and give all of them back when they leave.
 #
-# Memory is finite, so one evening the plates run out. You can keep guests at the door until there are plates enough for
-# all that they may ever order. Or you can let them in, and take the plates back from somebody when it gets tight. The
-# parameter `batch_scheduler_policy` decides:
+# Memory is finite, so one evening there are free seats and no plates. You can keep new guests at the door until there
+# are enough plates for all that they may order. Or you can let them in, and take the plates back from somebody when
+# there are none left. The parameter `batch_scheduler_policy` decides:
 #
-# - **`guaranteed_no_evict`**: a request joins when blocks for its prompt and its *longest* answer, `max_tokens`, can be
-#   promised.
-# - **`max_utilization`**: a request joins when its next iteration fits. When blocks run out, the youngest request is
-#   **paused**: it gives its blocks back and has to compute them again later. What it has already said stays said.
+# - **`guaranteed_no_evict`**: a request starts when there are blocks for its prompt and its *longest possible* answer.
+#   These blocks are promised to it, so it always runs to its end.
+# - **`max_utilization`**: a request starts when there are blocks for its prompt. When blocks run out later, the engine
+#   **pauses** the request that started last: it takes that request's blocks, and computes them again when there is
+#   room. The reader sees a halt; no text is lost.
+
+# %%
+import math
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import plotly.express as px
+
+from inflight import CourseError, engine
+from inflight.bench import trace_run, workload
+from inflight.checkpoint import fetch, load_tokenizer
+from inflight.engine import BuildConfig
+from inflight.lessons import kv_cache as lesson
+from inflight.notebook import charts, progress, widgets
+from inflight.triton import Client, Server, repository, telemetry
+
+# %% [markdown]
+# ## Two kinds of traffic
+#
+# A cache must have room for one request of the longest kind, `max_seq_len`. We build an engine for short ones, so that
+# the cache can be tiny:
+
+# %% tags=["nbval-ignore-output"]
+longest = 768
+short_requests = BuildConfig(max_input_len=736, max_seq_len=longest)
+with progress.wait("The engine, built the first time"):
+    engine_dir = engine.cached(fetch(), short_requests)
+tokenizer = load_tokenizer(engine_dir)
+slots, block = short_requests.max_batch_size, short_requests.tokens_per_block
+num_blocks = longest // block
+print(f"{slots} slots, and a KV cache of {num_blocks} blocks of {block} tokens")
+
+# %% [markdown]
+# Eight requests come to it. Either they write **captions**: each answer has exactly as many tokens as it may have. Or they
+# ask **questions**: short answers, but to be safe the clients allow 216 tokens.
+
+
+# %%
+def requests_of(texts, max_tokens):
+    """A request for each text; they come a few milliseconds apart."""
+    return [
+        workload.TimedRequest(
+            text, max_tokens, 0.02 * place, workload.input_len(text, tokenizer)
+        )
+        for place, text in enumerate(texts)
+    ]
+
+
+countries = ["France", "Italy", "Japan", "Egypt", "Peru", "Norway", "Kenya", "Spain"]
+asked = [f"Describe {country} in one short sentence." for country in countries]
+traffic = {
+    "captions": requests_of(workload.prompts_of(range(88, 96), tokenizer), 44),
+    "questions": requests_of(asked, 216),
+}
+for kind, requests in traffic.items():
+    prompts = [request.input_len for request in requests]
+    print(f"{kind}: prompts of {min(prompts)} to {max(prompts)} tokens,", end=" ")
+    print(f"answers of at most {requests[0].max_tokens}")
 
 # %% [markdown]
 # ## Predict
 #
-# Two kinds of guests come to one small cache. The first write captions: each answer has exactly as many tokens as it
-# may have. The others ask short questions, and to be safe they allow 256 tokens. Commit yourself:
+# A caption needs 3 blocks to start, and 5 at its end. So `guaranteed_no_evict` runs four captions side by side: a fifth
+# promise would exceed 24 blocks. `max_utilization` starts all eight at once. Commit yourself:
 
 # %% tags=["parameters"]
 prediction = None  # papermill may answer
 
-# %% tags=["setup"]
-from inflight.lessons import kv_cache as lesson
-from inflight.notebook import charts, progress, widgets
-
+# %%
 guess = widgets.predict(
-    "Which policy makes more tokens a second?",
-    [
-        "guaranteed_no_evict, for both: it computes nothing twice",
-        "max_utilization, for both: it fills more slots",
-        "each of them wins once",
-    ],
+    "For the captions, how many iterations does max_utilization need, "
+    "compared with guaranteed_no_evict?",
+    {
+        "half as many: eight run side by side, not four": 0.5,
+        "three quarters": 0.75,
+        "about as many": 1,
+        "twice as many: it computes everything twice": 2,
+    },
     given=prediction,
 )
 guess
 
 # %% [markdown]
-# ## Who comes
+# ## On paper
 #
-# The engine takes at most 1,024 tokens a request (`max_seq_len`), so its cache can be made as small as that.
-
-# %% tags=["setup", "nbval-ignore-output"]
-from inflight.notebook import catch_up
-
-catch_up("05", "Who comes")
-from inflight import engine
-from inflight.bench import workload
-from inflight.checkpoint import fetch, load_tokenizer
-from inflight.engine import BuildConfig
-
-with progress.wait("The engine, built the first time"):
-    options = BuildConfig(max_input_len=512, max_seq_len=1024)
-    tight_engine = engine.cached(fetch(), options)
-tokenizer = load_tokenizer(tight_engine)
-cache_tokens, block, slots = 1024, options.tokens_per_block, options.max_batch_size
-num_blocks = cache_tokens // block
-assert num_blocks == 32
-print(f"{num_blocks} blocks of {block} tokens, {slots} slots")
-
-# %% tags=["setup"]
-captions = [
-    workload.TimedRequest(text, 80, place * workload.TRACE_GAP_S, 120 + place)
-    for place, text in enumerate(workload.prompts_of(range(120, 128), tokenizer))
-]
-countries = "France Italy Japan Egypt Peru Norway Kenya Spain Greece Cuba Chile Brazil"
-texts = [f"In which continent is {country}?" for country in countries.split()]
-questions = [
-    workload.TimedRequest(
-        text, 256, place * workload.TRACE_GAP_S, workload.input_len(text, tokenizer)
-    )
-    for place, text in enumerate(texts)
-]
-for name, requests in {"captions": captions, "questions": questions}.items():
-    first = requests[0]
-    print(f"{len(requests)} {name}: {first.input_len} tokens of prompt or a few more,")
-    print(f"  answers of at most {first.max_tokens}; the first: {first.text[:40]!r} …")
-
-# %% [markdown]
-# ## On paper first
-#
-# Both policies fit on a page. A request holds blocks for what is there, and may need blocks for what may come:
-
-# %% tags=["setup"]
-from inflight.notebook import catch_up
-
-catch_up("05", "On paper first")
-from dataclasses import dataclass
+# Both policies fit on a page. A request *holds* blocks for the tokens that are there, and *may need* blocks for those
+# that may still come.
 
 
+# %%
 @dataclass
 class OnPaper:
     prompt: int
     max_tokens: int
-    ends_at: int  # known to us, and to no scheduler
+    ends_at: int  # we know it, no scheduler does
     answered: int = 0
 
     def holds(self):
-        return -(-(self.prompt + self.answered) // block)  # rounded up
+        return math.ceil((self.prompt + self.answered) / block)
 
     def may_need(self):
-        return -(-(self.prompt + self.max_tokens) // block)
+        # your line: blocks of the prompt and of the longest answer that it may get
+        return math.ceil((self.prompt + self.max_tokens) / block)
 
 
-def guaranteed_no_evict(running):
-    return sum(request.may_need() for request in running) <= num_blocks
+def guaranteed_no_evict(running, blocks):
+    return sum(request.may_need() for request in running) <= blocks
 
 
-def max_utilization(running):
-    return sum(request.holds() for request in running) <= num_blocks
+def max_utilization(running, blocks):
+    return sum(request.holds() for request in running) <= blocks
 
 
 # %% [markdown]
-# That is the whole difference: which of the two is summed up when somebody wants to join. The rest is the same for
-# both: pause while there are too few blocks, let join who fits, and give each request in a slot one token.
+# <details><summary>The line</summary>
+#
+# <code>return math.ceil((self.prompt + self.max_tokens) / block)</code>: add first, then round up. The answer goes on in
+# the block in which the prompt ends.
+# </details>
+#
+# The policies differ in one word. The rest is the same for both: pause while there are too few blocks, start requests
+# that fit, give each running request one token.
 
 
-# %% tags=["setup"]
-def play(requests, fits):
+# %%
+def play(requests, fits, blocks):
     """Iterations, pauses, and tokens that are computed twice."""
     waiting, running = list(requests), []
     iterations = pauses = twice = 0
     while waiting or running:
-        while sum(request.holds() for request in running) > num_blocks:
-            youngest = running.pop()
-            waiting.insert(0, youngest)  # its place in the line is the first
+        while sum(request.holds() for request in running) > blocks:
+            last = running.pop()
+            waiting.insert(0, last)  # it comes back first
             pauses += 1
-            twice += youngest.prompt + youngest.answered - 1
-        while waiting and len(running) < slots and fits([*running, waiting[0]]):
+            twice += last.prompt + last.answered - 1  # all but its newest token
+        while waiting and len(running) < slots and fits([*running, waiting[0]], blocks):
             running.append(waiting.pop(0))
         for request in running:
             request.answered += 1
@@ -153,529 +179,461 @@ def play(requests, fits):
 
 
 # %% [markdown]
-# Where an answer ends nobody knows in advance. Suppose that the questions take 30 tokens each:
+# Nobody knows in advance where an answer ends. Suppose that the questions get 30 tokens each:
 
-# %% tags=["setup"]
-import pandas as pd
-
+# %%
+policies = [guaranteed_no_evict, max_utilization]
 paper = {}
-for name, requests in {"captions": captions, "questions": questions}.items():
-    for fits in (guaranteed_no_evict, max_utilization):
-        ends = [80 if name == "captions" else 30] * len(requests)
-        sent = [
-            OnPaper(request.input_len, request.max_tokens, end)
-            for request, end in zip(requests, ends)
-        ]
-        paper[name, fits.__name__] = play(sent, fits)
+for kind, requests in traffic.items():
+    for fits in policies:
+        ends_at = 44 if kind == "captions" else 30
+        sent = [OnPaper(one.input_len, one.max_tokens, ends_at) for one in requests]
+        paper[kind, fits.__name__] = play(sent, fits, num_blocks)
 columns = ["iterations", "pauses", "tokens twice"]
 pd.DataFrame(paper.values(), pd.MultiIndex.from_tuples(paper), columns)
 
 # %% [markdown]
-# Iterations and tokens pull apart, and neither is a second yet. So run it.
+# Starting early does not help the captions, and it helps the questions a lot. Does a real engine agree?
 #
 # ## Run
+#
+# The server starts with `guaranteed_no_evict`. A request goes ahead as a warm-up: an engine's first is its slowest.
 
-# %% tags=["setup"]
-from inflight.notebook import catch_up
-
-catch_up("05", "Run")
-import tempfile
-from pathlib import Path
-
-from inflight.triton import Client, Server, repository
-
+# %%
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
 repo = repository.assemble(
     Path(workdir.name) / "repo",
-    tight_engine,
+    engine_dir,
+    decoupled_mode=True,
     iteration_log_path=log_path,
     batch_scheduler_policy="guaranteed_no_evict",
-    max_tokens_in_paged_kv_cache=cache_tokens,
+    max_tokens_in_paged_kv_cache=longest,
 )
-server = Server(repo).start()
-client = Client(server.grpc_url)
-print("ready:", client.ask("Name the capital of France.").text)
+with progress.wait("The server starts"):
+    server = Server(repo).start()
+client = Client(server.grpc_url, timeout_s=600)
+
+
+def run(kind):
+    """Send the requests; questions end where the model ends them."""
+    ends = tokenizer if kind == "questions" else None
+    return trace_run.run(client, traffic[kind], log_path, tokenizer=ends)
+
+
+warm_up = traffic["captions"][:1]
+print(len(trace_run.run(client, warm_up, log_path).log), "iterations to warm up")
 
 # %% [markdown]
 # ### Keep them at the door
 #
-# `trace_run.run` is lesson 04's: it sends all guests and waits for the last answer. Its `log` has a row an iteration.
+# `trace_run.run` is lesson 04's: its `log` has a row per iteration. The log does not know what is promised, so
+# `promised_blocks` works it out from the requests.
 
 # %% tags=["nbval-ignore-output"]
-from inflight.bench import trace_run
-from inflight.lessons.kv_cache import promised_blocks
-
 with progress.wait("Captions, guaranteed_no_evict"):
-    no_evict = trace_run.run(client, captions, log_path)
+    no_evict = run("captions")
 log = no_evict.log
-held_back = ((log["waiting"] > 0) & (log["empty_seats"] > 0)).to_numpy()
-idle = promised_blocks.idle(log, captions)[held_back].mean()
-in_all = idle["promised"] + idle["to_nobody"]
+idle = lesson.promised_blocks.idle(log, traffic["captions"])
+beside = ((log["waiting"] > 0) & (log["empty_seats"] > 0)).to_numpy()
+free = idle[beside].mean()
+print(f"In {beside.sum()} of {len(log)} iterations requests waited beside free slots.")
 print(
-    f"In {held_back.sum()} of {len(log)} iterations somebody waited beside a free slot."
+    f"Of {num_blocks} blocks, {free['promised'] + free['to_nobody']:.1f} were", end=" "
 )
-print(
-    f"Of {num_blocks} blocks {in_all:.1f} were idle then: "
-    f"{idle['promised']:.1f} promised to those who ran,"
-)
-print(f"{idle['to_nobody']:.1f} to nobody, too few for what the next one may need.")
-assert held_back.any() and not log["paused"].any()
+print(f"not in use then: {free['promised']:.1f} promised to running requests,")
+print(f"{free['to_nobody']:.1f} promised to nobody, but too few for the next request.")
+assert beside.any() and not log["paused"].any()
 
 # %% [markdown]
 # ### Take a plate back
 #
-# One key is edited in the protobuf, and the running server loads the model again.
-
-# %%
-print(repository.edit(repo, "tensorrt_llm", batch_scheduler_policy="max_utilization"))
-server.load("tensorrt_llm")
-print("ready:", client.ask("Name the capital of France.").text)
+# The policy is a parameter of `tensorrt_llm`. Given to `server.load`, it holds until the next load; the file stays as it
+# is.
 
 # %% tags=["nbval-ignore-output"]
+server.load("tensorrt_llm", batch_scheduler_policy="max_utilization")
+trace_run.run(client, warm_up, log_path)
 with progress.wait("Captions, max_utilization"):
-    utilization = trace_run.run(client, captions, log_path)
+    utilization = run("captions")
 log = utilization.log
-print(
-    f"In {(log['paused'] > 0).sum()} of {len(log)} iterations somebody was paused, "
-    f"at most {log['paused'].max()} at once."
-)
+print(f"In {(log['paused'] > 0).sum()} of {len(log)} iterations a request was paused,")
+print(f"at most {log['paused'].max()} at once.")
 assert log["paused"].any()
+print(guess.score(len(utilization.log) / len(no_evict.log)))
 
 # %% [markdown]
-# ### See
+# ## See
 #
-# Scrub through both runs at once. Each row is a slot, as long as the blocks that its request holds; hatched is what has
-# been promised to it. The row *cache* adds them up, and what is grey there is free for anybody. Below, the whole
-# run; a triangle marks a pause.
+# The blocks of each request, iteration by iteration, stacked; hatched on top, what is promised and not yet in use. The
+# strip below counts the requests without a slot: those that wait, and those that are paused.
 
 # %% tags=["nbval-ignore-output"]
-runs = {"guaranteed_no_evict": no_evict.log, "max_utilization": utilization.log}
-promised = {"guaranteed_no_evict": promised_blocks.shares(no_evict.log, captions)}
-first_pause = int(utilization.log["paused"].gt(0).idxmax()) + 1
-lesson.replay(runs, promised, slots, iteration=first_pause)
+logs = {"guaranteed_no_evict": no_evict.log, "max_utilization": utilization.log}
+promised = {"guaranteed_no_evict": idle}
+summary = lesson.kv_blocks_summary(logs, promised)
+charts.show(lesson.kv_blocks(logs, promised), summary)
+print(summary)
 
 # %% [markdown]
-# Go to the first iterations: above, some wait while blocks are free or only promised; below, all eight are in.
-# Then follow the triangles: each pause comes where the cache is full and everybody's next block is due at once.
+# Above, four requests run, and the other four wait until they have finished. Below, all eight start, and their prompts
+# fill the cache. Whenever running requests need a block and none is free, the youngest is paused. An orange edge is a
+# paused request that comes back: all of its blocks are computed again in that iteration.
 #
-# ### Explain: the price of a pause
+# ## The price of a pause
 #
-# A pause costs no answer and no token, but work. A paused request comes back with its prompt and with all that it had
-# answered so far, as one long prompt: the log counts more context tokens than the prompts have.
-
-# %%
-prompt_tokens = sum(request.input_len for request in captions)
-for policy, run in {
-    "guaranteed_no_evict": no_evict,
-    "max_utilization": utilization,
-}.items():
-    iterations, _, twice = paper["captions", policy]
-    counted = run.log["context_tokens"].sum() - prompt_tokens
-    assert abs(len(run.log) - iterations) < 12 and (counted > 0) == (twice > 0)
-    print(f"{policy}: on paper {iterations} iterations, {twice} tokens twice;", end=" ")
-    print("the engine's count is near it")
-
-# %% [markdown]
-# And in seconds? The log has the time of every iteration. Put those apart in which a prompt was computed, for the first
-# time or again: all others only bring answers forward.
+# A paused request comes back with its prompt and all that it had answered, as one long prompt. So the log counts more
+# context tokens than the prompts have:
 
 # %% tags=["nbval-ignore-output"]
-rows = []
-for policy, log in runs.items():
-    lasted = log["timestamp"].diff().shift(-1).fillna(log["iteration_ms"] / 1000)
-    prompts = log["context_tokens"] > 0
-    per_policy = (lasted[~prompts].sum(), lasted[prompts].sum(), lasted.sum())
-    rows.append((policy, len(log), log["context_tokens"].sum(), *per_policy))
-columns = ["iterations", "context tokens", "answers (s)", "prompts (s)", "in all (s)"]
-seconds = pd.DataFrame(rows, columns=["policy", *columns])
-answers, prompts, whole = seconds[columns[2:]].diff().iloc[1]
-print(
-    f"max_utilization against guaranteed_no_evict: {answers:+.2f} s in iterations that"
-)
-print(
-    f"bring answers alone, {prompts:+.2f} s in those with prompts: "
-    f"{whole:+.2f} s in all."
-)
-assert seconds["context tokens"][1] > seconds["context tokens"][0]
-charts.table(seconds, decimals=2)
+prompt_tokens = sum(request.input_len for request in traffic["captions"])
+for policy, log in logs.items():
+    # your line: tokens that were computed twice, from log["context_tokens"]
+    twice = log["context_tokens"].sum() - prompt_tokens
+    iterations, _, on_paper = paper["captions", policy]
+    print(f"{policy}: on paper {iterations} iterations, {on_paper} tokens twice;")
+    print(f"    counted {len(log)} iterations, {twice} tokens twice")
+    assert abs(len(log) - iterations) < 12 and (twice > 0) == (on_paper > 0)
 
 # %% [markdown]
-# These seconds are measured, so they add up to what the clock said. An estimate, so much for an iteration and so much for
-# a token of a prompt, would promise too much: iterations with more answers in them take longer, and whoever is paused
-# twice pays twice. And this was one run; the rounds below tell how far to trust it.
+# <details><summary>The line</summary>
+#
+# <code>twice = log["context_tokens"].sum() - prompt_tokens</code>
+# </details>
+#
+# A few iterations of difference are the order of arrival: the requests overtake one another on their way, and the
+# engine starts the first before the others are there.
 #
 # ## Answers that end early
 #
-# Now the questions. Their answers end where the model says its end token, long before 256 tokens. Both policies take
-# turns with both kinds of guests, three rounds.
+# Now the questions, and everything twice, to see how far a speed can be trusted. `max_utilization` is loaded first:
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import catch_up
-
-catch_up("05", "Answers that end early")
-from inflight.bench import trace_run
-
-traffic = {"captions": (captions, None), "questions": (questions, tokenizer)}
-turns = [
-    (n, policy)
-    for n in (1, 2, 3)
-    for policy in ("guaranteed_no_evict", "max_utilization")
-]
-rows = []
-for number, policy in progress.over(turns, "Round", "{0[0]}, {0[1]}".format):
+runs = {(kind, policy): [] for kind in traffic for policy in logs}
+runs["captions", "guaranteed_no_evict"].append(no_evict)
+runs["captions", "max_utilization"].append(utilization)
+for policy in progress.over(("max_utilization", "guaranteed_no_evict"), "Policy"):
     server.load("tensorrt_llm", batch_scheduler_policy=policy)
-    client.ask("Name the capital of France.")
-    for kind, (requests, ends) in traffic.items():
-        one = trace_run.run(client, requests, log_path, tokenizer=ends)
-        twice = one.log["context_tokens"].sum() - sum(r.input_len for r in requests)
-        worst_s = one.requests["latency_ms"].quantile(0.99) / 1000
-        counts = (len(one.log), one.log["paused"].max(), twice)
-        rows.append((kind, number, policy, *counts, one.tokens_per_s, worst_s))
-columns = [
-    "traffic",
-    "round",
-    "policy",
-    "iterations",
-    "most paused",
-    "twice",
-    "tokens/s",
-    "P99 (s)",
-]
-rounds = pd.DataFrame(rows, columns=columns)
-rounds = rounds.set_index(["traffic", "policy"])
-assert (rounds["twice"]["questions"] <= rounds["twice"]["captions"].max()).all()
-middle = rounds.groupby(level=[0, 1]).median().drop(columns="round").round(1)
-middle.astype(dict.fromkeys(["iterations", "most paused", "twice"], int))
+    trace_run.run(client, warm_up, log_path)
+    for kind in ("questions", "captions", "questions"):
+        runs[kind, policy].append(run(kind))
 
 # %% tags=["nbval-ignore-output"]
-tokens_per_s = rounds.set_index("round", append=True)["tokens/s"].unstack("policy")
-ratio = tokens_per_s["max_utilization"] / tokens_per_s["guaranteed_no_evict"]
-gains = ratio.rename("ratio").reset_index()
-spread = gains.groupby("traffic")["ratio"].agg(["median", "min", "max"])
-summary = "Tokens a second, max_utilization over guaranteed_no_evict: " + "; ".join(
-    f"{kind} {row['median']:.2f} times ({row['min']:.2f} to {row['max']:.2f})"
-    for kind, row in spread.iterrows()
-)
-charts.show(lesson.policy_gains(gains), summary)
-winners = {
-    "max_utilization" if row > 1 else "guaranteed_no_evict" for row in spread["median"]
-}
-print(f"{summary}.")
-print(guess.score("each" if len(winners) == 2 else f"{winners.pop()}, for both"))
-
-# %% [markdown]
-# To each question `guaranteed_no_evict` promises ten blocks, and most answers need two or three. So three guests fill
-# the cache, and five slots stay empty. `max_utilization` fills all eight and pauses hardly anybody, because the answers
-# end before the plates run out. The captions do need all that was promised: whoever is let in early is soon paused.
-#
-# ### Which policy for which service?
-#
-# The table comes from your rounds. A policy counts as faster only if it was so in every round; on a machine that does
-# other things too the seconds scatter, and the counts beside them do not.
-
+rows = []
+for (kind, policy), both in runs.items():
+    log = both[-1].log
+    prompts = sum(request.input_len for request in traffic[kind])
+    twice = log["context_tokens"].sum() - prompts
+    per_s = [one.tokens_per_s for one in both]
+    rows.append((kind, policy, len(log), log["paused"].max(), twice, *per_s))
+columns = ["traffic", "policy", "iterations", "paused", "twice", "tokens/s", "again"]
+table = pd.DataFrame(rows, columns=columns)
+early = table[table["traffic"] == "questions"].set_index("policy")["iterations"]
+assert early["max_utilization"] < early["guaranteed_no_evict"]
+charts.table(table, decimals=0)
 
 # %% tags=["nbval-ignore-output"]
-def faster(row):
-    if row["min"] > 1:
-        return "max_utilization"
-    return (
-        "guaranteed_no_evict" if row["max"] < 1 else "either: it changes with the round"
-    )
-
-
-longest = {
-    "captions": "as long as max_tokens",
-    "questions": "far shorter than max_tokens",
-}
-middle = rounds.groupby(level=[0, 1]).median()
-rows = [
-    (
-        longest[kind],
-        faster(row),
-        *middle.loc[kind]["iterations"].astype(int),
-        int(middle.loc[kind, "max_utilization"]["twice"]),
-        *middle.loc[kind]["P99 (s)"],
-    )
-    for kind, row in spread.iterrows()
-]
-short = ["no_evict", "utilization"]
-columns = [
-    f"{what}, {policy}" for what in ("iterations", "P99 (s)") for policy in short
-]
-columns = ["answers", "faster", *columns[:2], "computed twice", *columns[2:]]
-charts.table(pd.DataFrame(rows, columns=columns))
+for kind, rows in table.groupby("traffic"):
+    ordered = rows.sort_values("tokens/s")[["policy", "tokens/s", "again"]]
+    slower, faster = ordered.itertuples(index=False, name=None)
+    if min(faster[1:]) > max(slower[1:]):
+        ratio = sum(faster[1:]) / sum(slower[1:])
+        print(f"{kind}: {faster[0]} was faster both times, {ratio:.2f} times as fast")
+    else:
+        print(f"{kind}: two runs each do not tell which policy is faster")
 
 # %% [markdown]
-# So ask two things of a service. *Do its answers come near `max_tokens`?* If so, promises cost little and pauses much. If
-# not, ask for fewer tokens, or take `max_utilization`. *Does anybody read along?* A pause stops a stream in mid-sentence,
-# while a longer wait for the first word is easier to bear. Whether it is night matters to neither. And where the cache
-# has room for all slots, nothing is ever short: both policies are the same one.
+# For each question, `guaranteed_no_evict` promises eight blocks; an answer of 30 tokens needs three. Three promises fill
+# the cache, and five slots stay empty. `max_utilization` fills all eight slots, because such answers end before the blocks
+# run out. The captions use all that was promised. There, a request that starts early is
+# soon paused, and what it had computed has to be computed again.
+#
+# So ask two questions about a service. *Do its answers come near `max_tokens`?* If they do, promises cost little and
+# pauses cost much. If they do not, ask for fewer tokens, or take `max_utilization`. *Does somebody read along?* A pause
+# stops a stream in the middle of a sentence; a longer wait for the first word is easier to bear. And where the cache
+# has room for all slots, nothing is ever short, and the two policies do the same.
 #
 # ## Turn the knob
 #
-# First on paper, with the engine's own scheduler and no model. Let the captions end earlier, then make the cache larger:
-# where do the lines part, and where do they meet?
+# First on paper: how large must the cache be, so that the policies do the same? Then let the captions end earlier, at
+# half of their `max_tokens`, and run the cell again.
 
-# %% tags=["nbval-ignore-output"]
-from inflight.notebook import catch_up
+# %%
+share = 1.0  # of max_tokens, where an answer ends: then try 0.5 and 0.25
+rows = []
+for tokens in range(longest, 1793, 128):
+    for fits in policies:
+        sent = [
+            OnPaper(one.input_len, one.max_tokens, round(share * one.max_tokens))
+            for one in traffic["captions"]
+        ]
+        rows.append((tokens, fits.__name__, *play(sent, fits, tokens // block)))
+columns = ["tokens of cache", "policy", "iterations", "pauses", "twice"]
+sizes = pd.DataFrame(rows, columns=columns)
+small, large = sizes.iloc[:2], sizes.iloc[-2:]
+assert large["iterations"].nunique() == 1
 
-catch_up("05", "Turn the knob")
-lengths = [(request.input_len, request.max_tokens) for request in captions]
-both_on_paper = lesson.policies_on_paper(lengths, options, most_tokens=2048)
-assert "guaranteed_no_evict takes" in both_on_paper.frame.alt
-both_on_paper
+# %%
+figure = px.line(
+    sizes,
+    x="tokens of cache",
+    y="iterations",
+    color="policy",
+    line_dash="policy",
+    hover_data=["pauses", "twice"],
+    markers=True,
+)
+figure.update_layout(meta={"device": ""}).update_yaxes(rangemode="tozero")
+summary = (
+    f"Iterations on paper by size of the cache: with {small.iloc[0, 0]} tokens "
+    f"{small.iloc[0, 2]} and {small.iloc[1, 2]}, with {large.iloc[0, 0]} tokens "
+    f"{large.iloc[0, 2]} with both policies."
+)
+charts.show(figure, summary)
+print(summary)
 
 # %% [markdown]
-# Then on the server: the dashboard edits the config, has it loaded, sends
-# the captions and draws while they are written; hatched on top of the blocks held is what is promised. The run before
-# stays above, on the same scale. Try:
+# Then on the server. The dashboard edits the config, loads the model again, sends the captions, and draws while they are
+# written. The run before stays above, on the same scale. Try:
 #
-# 1. `max_utilization` with 1,024 tokens, then with 1,280: how many pauses does a quarter more memory save?
-# 2. `guaranteed_no_evict` with 2,048: does anybody wait beside a free slot?
-# 3. The smallest cache at which nobody is ever paused.
+# 1. `max_utilization` with 768 tokens, then with 1,024: how many pauses do a third more blocks save?
+# 2. `guaranteed_no_evict` with 1,280: does a request wait beside a free slot?
+# 3. The smallest cache at which no request is ever paused.
 
 # %%
-lesson.board(server, captions, log_path)
-
-# %% [markdown]
-# Every other key of the engine is in lesson 02's editor; Apply writes the file and has the server load it:
-
-# %%
-widgets.ConfigEditor(server, "tensorrt_llm")
+lesson.board(server, traffic["captions"], log_path)
 
 # %% [markdown]
 # ## A long prompt arrives
 #
-# Plates are one way in which guests feel each other. Here is another: seven people read their streams, and an eighth
-# sends a prompt of 1,500 tokens. All of it is computed in one iteration, and in that iteration everybody waits.
+# Blocks are one way in which requests feel each other. Here is another: seven people read their streams, and an eighth
+# sends a prompt of 600 tokens. The engine computes all of it in one iteration, and every reader waits for the end of that
+# iteration.
 #
-# Chunked context cuts it: an iteration takes at most `max_num_tokens` tokens, answers first, and the prompt gets what
-# is left of it. `max_num_tokens` is decided when the engine is built, so there are two engines. Streaming needs a
-# decoupled repository.
+# **Chunked context** (vLLM: chunked prefill) cuts the prompt. An iteration computes at most `max_num_tokens`: first one
+# token for each running answer, then as much of the prompt as there is room for. That limit is set when the engine is
+# built, so we need a second one, for 128 tokens. How many iterations does the prompt take in it?
 
-# %% tags=["setup", "nbval-ignore-output"]
-from inflight.notebook import catch_up
+# %% tags=["nbval-ignore-output"]
+with progress.wait("A second engine, built the first time"):
+    small_steps = engine.cached(
+        fetch(), BuildConfig(max_input_len=736, max_seq_len=longest, max_num_tokens=128)
+    )
+[long_prompt] = workload.prompts_of([600], tokenizer)
+readers = 7
+# your line: iterations for 600 tokens of prompt, while 7 readers take a token in each
+parts = math.ceil(600 / (128 - readers))
+print(f"The prompt is computed in {parts} parts.")
 
-catch_up("05", "A long prompt arrives")
-from inflight.lessons.kv_cache import prompts_that_fit, send_while_others_read
+# %% [markdown]
+# <details><summary>The line</summary>
+#
+# <code>parts = math.ceil(600 / (128 - readers))</code>: the readers come first, so 121 tokens are left for the prompt.
+# </details>
+#
+# The prompt is sent when the first reader has 16 tokens. Each reader notes the time from token to token, the ITL.
 
-client.close()
-sizes = progress.over((2048, 256), "Engine", "of {} tokens an iteration".format)
-whole, in_chunks = (
-    engine.cached(fetch(), BuildConfig(max_input_len=1536, max_num_tokens=most))
-    for most in sizes
-)
-streaming_log = Path(workdir.name) / "streaming.jsonl"
-repo = repository.assemble(
-    Path(workdir.name) / "long",
-    whole,
-    decoupled_mode=True,
-    iteration_log_path=streaming_log,
-)
-streaming = Server(repo).start()  # a second one: the dashboard keeps the first
-client = Client(streaming.grpc_url)
-long_prompt, instructions = prompts_that_fit(client, [1500, 800], tokenizer)
-prompt_ids = tokenizer.encode(tokenizer.chat(long_prompt))
+
+# %%
+def while_others_read():
+    """Milliseconds from token to token of each reader, and the newcomer's TTFT."""
+    in_the_middle = threading.Event()
+
+    def read(_):
+        stream = client.stream("Tell me a story.", 56, end_id=-1)
+        for number, _ in enumerate(stream, 1):
+            if number == 16:
+                in_the_middle.set()
+        return 1000 * np.diff(stream.answer.times_s)
+
+    with ThreadPoolExecutor(readers) as pool:
+        reading = [pool.submit(read, reader) for reader in range(readers)]
+        assert in_the_middle.wait(120)
+        newcomer = client.stream(long_prompt, 4, end_id=-1).read()
+    return [one.result() for one in reading], newcomer.time_to_first_s
+
 
 # %% tags=["nbval-ignore-output"]
 ways = {
-    "whole, in one iteration": {"gpt_model_path": whole},
-    "at most 256 tokens each": {
-        "gpt_model_path": in_chunks,
-        "enable_chunked_context": True,
-    },
+    "whole": {"gpt_model_path": engine_dir},
+    "in parts": {"gpt_model_path": small_steps, "enable_chunked_context": True},
 }
-gaps, first_s = {}, {}
-for way, options in progress.over(ways.items(), "Run", lambda item: item[0]):
-    streaming.load("tensorrt_llm", **options)
-    client.ask_tokens(prompt_ids, 2)  # a warm-up
-    gaps[way], newcomer = send_while_others_read(client, prompt_ids)
-    first_s[way] = newcomer.time_to_first_s
-assert all((rows["time_s"] > 0).any() for rows in gaps.values())
+itl_ms, ttft_s = {}, {}
+for way, parameters in progress.over(ways.items(), "Prompt", lambda item: item[0]):
+    server.load("tensorrt_llm", max_tokens_in_paged_kv_cache=4096, **parameters)
+    client.ask(long_prompt, 2)  # a warm-up of the same size
+    itl_ms[way], ttft_s[way] = while_others_read()
+rows = [
+    (way, token, ms)
+    for way, of_readers in itl_ms.items()
+    for token, ms in enumerate(of_readers[0], 2)
+]
+one_reader = pd.DataFrame(rows, columns=["prompt", "token", "ITL (ms)"])
+assert one_reader["token"].max() == 56
 
 # %% tags=["nbval-ignore-output"]
-told = [
-    f"{way}: no reader waits longer than {rows['gap_ms'].max():.0f} ms for a token, "
-    f"and the newcomer's first comes after {first_s[way]:.1f} s"
-    for way, rows in gaps.items()
-]
+figure = px.scatter(one_reader, x="token", y="ITL (ms)", facet_row="prompt")
+figure.for_each_annotation(lambda note: note.update(text=note.text[7:]))
+figure.update_layout(height=420)
+longest_ms = {way: np.max(of_readers) for way, of_readers in itl_ms.items()}
 summary = (
-    f"A dot is a token of one reader, as high as it was waited for. {'; '.join(told)}."
+    "How long one reader waits for each token. Of all readers, nobody waits longer than "
+    + "; ".join(
+        f"{longest_ms[way]:.0f} ms with the prompt {way}, whose sender gets the first "
+        f"token after {ttft_s[way]:.1f} s"
+        for way in ways
+    )
+    + "."
 )
-charts.show(
-    lesson.token_gaps({way: rows[rows["reader"] == 0] for way, rows in gaps.items()}),
-    summary,
-)
-room = 256 - 7  # seven readers take a token each
-print(f"{summary}\n{len(prompt_ids)} tokens in parts of {room}:", end=" ")
-print(f"{-(-len(prompt_ids) // room)} iterations.")
+charts.show(figure, summary)
+print(summary)
 
 # %% [markdown]
-# The picture has one reader of the seven; all get their tokens in the same iterations. No work is saved: it is cut into
-# slices, and the readers get a token after each. Smaller slices hurt the readers less. For the newcomer it depends:
-# every slice brings the cost of one more iteration, and on a GPU slices that are too small leave it idle; on a CPU,
-# slices that fit its caches may even be the faster way.
+# One reader stands for all: they get their tokens in the same iterations. No work is saved. The prompt is computed in parts,
+# and the readers get a token after each part. Smaller parts hurt the readers less. For the sender of the prompt it
+# depends on the hardware: each part brings the cost of one more iteration, and on a GPU parts that are too small leave
+# it idle.
 #
 # ## One system prompt, many users
 #
-# Most services put the same long instructions before every question. Their keys and values are the same each time, as
-# long as they come first. With `enable_kv_cache_reuse`, full blocks stay in the cache after their request has left,
-# and a prompt that begins with the same tokens starts from there.
+# Most services put the same long instructions before every question. As long as they come first, their keys and values
+# are the same each time. With `enable_kv_cache_reuse` (vLLM: prefix caching), full blocks stay in the cache after their
+# request has finished, and a prompt that begins with the same tokens starts from them. Four users ask, one after the
+# other, each with 400 tokens of instructions in front:
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import catch_up
-
-catch_up("05", "One system prompt, many users")
-users = [
-    f"{instructions} In which continent is {place}?" for place in countries.split()[:6]
-]
-ttft_ms = pd.DataFrame(index=range(len(users)))
+[instructions] = workload.prompts_of([400], tokenizer)
+users = [f"{instructions} {question}" for question in asked[:4]]
+ttft_ms = {}
 for reuse in progress.over((False, True), f"{len(users)} users, reuse"):
-    streaming.load("tensorrt_llm", enable_kv_cache_reuse=reuse)
-    client.stream(long_prompt, 2).read()  # a warm-up that begins otherwise
+    server.load(
+        "tensorrt_llm", max_tokens_in_paged_kv_cache=4096, enable_kv_cache_reuse=reuse
+    )
+    client.ask("Name the capital of France.", 2)  # a warm-up that begins otherwise
     answers = [client.stream(text, 4, end_id=-1).read() for text in users]
-    name = "reuse" if reuse else "no reuse"
-    ttft_ms[name] = [answer.time_to_first_s * 1000 for answer in answers]
-first, later = ttft_ms["reuse"][0], ttft_ms["reuse"][1:].median()
+    way = "reuse" if reuse else "no reuse"
+    ttft_ms[way] = [1000 * answer.time_to_first_s for answer in answers]
+reused = telemetry.iterations(log_path)["kv_blocks_reused"].iloc[-1]
+
+# %% tags=["nbval-ignore-output"]
+by_user = pd.DataFrame(ttft_ms, index=[f"user {n + 1}" for n in range(len(users))])
+figure = px.bar(by_user, barmode="group", text_auto=".0f", pattern_shape="variable")
+figure.update_traces(textposition="outside")
+figure.update_layout(xaxis_title="", yaxis_title="TTFT (ms)", legend_title="")
+first, *later = ttft_ms["reuse"]
 summary = (
-    f"TTFT of {len(users)} users, one after the other. With reuse the first still pays "
-    f"{first:.0f} ms for the instructions; the later ones wait {later:.0f} ms."
+    f"Time to first token of {len(users)} users, without reuse and with it. With reuse "
+    f"the first waits {first:.0f} ms, the later ones {np.mean(later):.0f} ms on average."
 )
-charts.show(lesson.first_tokens(ttft_ms), summary)
+charts.show(figure, summary)
+print(summary)
 
 # %% [markdown]
-# How many blocks was that? What two prompts share at their beginning counts, in full blocks. The engine's own count is
-# in the iteration log, and in `/metrics` under the label `reused`.
+# The first user still pays for the instructions. How many blocks did the later ones find? Only full blocks count, as far
+# as the prompts begin alike. The engine has its own count in the iteration log, and in `/metrics` under the label
+# `reused`.
 
 # %%
-from inflight.triton import telemetry
-
 ids = [tokenizer.encode(tokenizer.chat(text)) for text in users]
 shared = next(place for place, tokens in enumerate(zip(*ids)) if len(set(tokens)) > 1)
-by_hand = shared // block * (len(users) - 1)
-reused = telemetry.iterations(streaming_log)["kv_blocks_reused"].iloc[-1]
-print(f"{shared} shared tokens are {shared // block} full blocks;", end=" ")
-print(f"{len(users) - 1} later users: {by_hand}. Counted by the engine: {reused}.")
-assert reused == by_hand
+# your line: blocks that the users after the first find in the cache, all together
+found = shared // block * (len(users) - 1)
+print(f"{shared} shared tokens are {shared // block} full blocks; {found} are found.")
+print(f"Counted by the engine: {reused}.")
+assert reused == found
 
 # %% [markdown]
-# Reuse costs nothing here: a kept block is given up as soon as somebody needs it. What it needs from you is order: put
-# what is the same for all first, and what differs (a date, a name) last.
+# <details><summary>The line</summary>
 #
-# ## On the lab GPU
+# <code>found = shared // block * (len(users) - 1)</code>
+# </details>
 #
-# The keys are TensorRT-LLM's own, in the same `tensorrt_llm/config.pbtxt`, and lesson 01's engine serves both policies.
+# A kept block is given away as soon as a request needs it, so reuse takes no memory from anybody. What it asks of you is
+# order: put what is the same for all users first, and what differs (a date, a name) last.
 #
-# Every command is on [the page for a lab GPU](../assets/lab-gpu/README.md).
+# ## Elsewhere
 #
-# | Step | Here | TensorRT-LLM, with engines | vLLM |
+# | | TensorRT-LLM with engines, and here | TensorRT-LLM today (`llmapi`) | vLLM |
 # |---|---|---|---|
-# | No pauses | `guaranteed_no_evict` | the same | none: it always preempts |
-# | Pauses | `max_utilization` | the same | always, by recomputation |
-# | Size of the cache | <code>max_tokens_in_<wbr>paged_kv_cache</code>, or <code>kv_cache_free_<wbr>gpu_mem_fraction</code>; the smaller wins | the same keys; the fraction is of the GPU memory that is free once the engine is loaded | `--gpu-memory-utilization` |
-# | Reuse, chunked context | one key each | `enable_kv_cache_reuse`, `enable_chunked_context`, and an engine built with `--use_paged_context_fmha enable` | prefix caching and chunked prefill, both on by default |
-# | Tokens an iteration | <code>BuildConfig(<wbr>max_num_tokens=256)</code> | `--max_num_tokens` when building | `--max-num-batched-tokens` |
-# | Block | 32 tokens, fixed by the kernel | `--tokens_per_block` when building | `--block-size` |
-# | See it | iteration log; `paused_requests`, `waiting`, `reused` in `/metrics` | the verbose log; the same labels in `/metrics`, of which two mean something else | `/metrics` |
-# | A scheduler of your own | `scheduler_path` (see the lab) | none: it has the two policies | `--scheduler-cls` |
+# | Policy | <code>batch_scheduler_<wbr>policy</code> | <code>capacity_scheduler_<wbr>policy</code> | always pauses ("preemption by recomputation") |
+# | Size of the cache | <code>max_tokens_in_<wbr>paged_kv_cache</code>, <code>kv_cache_free_<wbr>gpu_mem_fraction</code>; the smaller wins | `max_tokens`, <code>free_gpu_<wbr>memory_fraction</code> | <code>--gpu-memory-<wbr>utilization</code> |
+# | Tokens in an iteration | `max_num_tokens`, when building | `max_num_tokens` | <code>--max-num-<wbr>batched-tokens</code> |
+# | Prompts in parts | <code>enable_chunked_<wbr>context</code> | <code>enable_chunked_<wbr>prefill</code> | on by default |
+# | Reuse | <code>enable_kv_<wbr>cache_reuse</code>: off by default up to 0.18 | <code>enable_block_<wbr>reuse</code>: on by default | on by default |
+# | Tokens in a block | <code>tokens_per_block</code>: here 32; by default 64 in 0.18 | by default 32 | `--block-size` |
 #
-# What to know there:
+# [The page for a lab GPU](../assets/lab-gpu/README.md) has the commands. What to know there:
 #
-# - On a large GPU nothing is ever short: with TinyLlama the default share is room for millions of tokens. Cap the cache by
-#   `max_tokens_in_paged_kv_cache`, not by the fraction, and by no less than the engine's `max_seq_len`.
-# - `waiting` counts those who have a slot and were not in this iteration; requests without one are in no gauge.
-# - `paused_requests` counts who was paused *in this iteration*, not who is still paused: afterwards they count as `waiting`.
-# - A streamed request is refused under `max_utilization` when its prompt and its longest answer together exceed the
-#   longest prompt: once paused, it comes back as one prompt. Chunked context lifts that, or `guaranteed_no_evict`.
-#
-# Tutorials of other years spell things otherwise:
-#
-# | In a tutorial | What it really does |
-# |---|---|
-# | `batch_scheduler_policy: guaranteed_completion` | never a value of TensorRT-LLM's backend, which warns and takes its default, `guaranteed_no_evict`; our engine takes it for the older spelling that it is meant as |
-# | `max_utilization` with `decoupled_mode` | up to 0.11 the backend took `guaranteed_no_evict` whenever the model was decoupled; since 0.12 both go together |
-# | nothing about `enable_kv_cache_reuse` | off up to 0.18, on from 0.19 on: the same benchmark, other figures |
-# | a misspelt policy or boolean | a warning in the log, and the default; here it is refused |
+# - A large GPU is never short of blocks for a small model. To see this lesson there, cap the cache with
+#   `max_tokens_in_paged_kv_cache`, at no less than the engine's `max_seq_len`.
+# - In `/metrics`, `paused_requests` counts the requests paused *in this iteration*. Later they count as `waiting`.
+# - With engines, chunked context and reuse need `--use_paged_context_fmha enable` when building.
+# - Up to 0.11 the engine backend fell back to `guaranteed_no_evict` when the model was decoupled; in the later of these
+#   releases only without `enable_chunked_context`. Since 0.12, `max_utilization` and `decoupled_mode` go together.
+# - `guaranteed_completion`, which old tutorials name, is the name that `guaranteed_no_evict` had in 0.5. Later releases
+#   warn and take their default; this engine takes it for what was meant.
 #
 # ## What breaks
 #
-# **A cache that one longest request does not fit into.** It could wait for ever, so the engine refuses to load, and
-# the server goes on with what it had:
+# **A cache that is too small for one request.** That request would wait for ever, so the engine refuses to load, and the
+# server goes on with what it had:
 
 # %%
-from inflight.notebook import catch_up
-
-catch_up("05", "What breaks")
-from inflight import CourseError
-
-
-def first_line(error):
-    return str(error).splitlines()[0]
-
-
 try:
-    streaming.load("tensorrt_llm", max_tokens_in_paged_kv_cache=512)
+    server.load("tensorrt_llm", max_tokens_in_paged_kv_cache=512)
 except CourseError as error:
-    print(first_line(error))
+    print(str(error).splitlines()[0])
 print("still ready:", client.is_ready())
 
 # %% [markdown]
-# TensorRT-LLM refuses too, in these words: `maxTokensInPagedKvCache … must be large enough to process at least 1
-# sequence`. The ways out are the same: more tokens, or an engine with a smaller `max_seq_len`.
+# TensorRT-LLM refuses, too, in these words: `maxTokensInPagedKvCache … must be large enough to process at least 1
+# sequence`.
 #
 # **Small iterations without chunked context.** A long prompt would never fit into one:
 
 # %%
 try:
-    streaming.load(
-        "tensorrt_llm", gpt_model_path=in_chunks, enable_chunked_context=False
+    server.load(
+        "tensorrt_llm", gpt_model_path=small_steps, enable_chunked_context=False
     )
 except CourseError as error:
-    print(first_line(error))
+    print(str(error).splitlines()[0])
 
 # %% [markdown]
 # ## Recap
 #
-# - A request needs blocks for every token of its prompt and its answer; blocks, not slots, are often what is short.
-# - `guaranteed_no_evict` promises for the longest answer: nobody is ever paused, promised blocks lie idle, guests wait.
-# - `max_utilization` admits whom it can: fuller iterations, paid for with pauses and tokens computed twice.
-# - Which one is faster depends on the traffic: do answers use what they were promised, or end long before?
-# - Chunked context lets readers wait often and briefly instead of once and long; reuse lets later users skip a common
-#   beginning.
+# - A request needs blocks for every token of its prompt and its answer. Blocks, not slots, are often what is short.
+# - `guaranteed_no_evict` promises blocks for the longest answer: no request is ever paused, but promised blocks lie idle
+#   while other requests wait.
+# - `max_utilization` starts a request as soon as its prompt fits, and pays with pauses and tokens computed twice.
+# - Which of them is faster depends on the traffic: do answers use what was promised, or end long before?
+# - Chunked context turns one long wait of the readers into several short ones. Reuse computes a common beginning once.
 #
 # Three questions to answer without running anything:
 #
 # <details><summary>1. A cache of 40 blocks of 32 tokens; every request has a prompt of 100 tokens and asks for 220. How
-# many join at once under each policy?</summary>
+# many start at once under each policy?</summary>
 #
-# The longest is 320 tokens, 10 blocks: four under <code>guaranteed_no_evict</code>. A prompt is 4 blocks: ten under
-# <code>max_utilization</code>, if there are ten slots; when they grow, most of them will be paused.
+# A whole request is 320 tokens, 10 blocks: four under <code>guaranteed_no_evict</code>. A prompt is 4 blocks: ten under
+# <code>max_utilization</code>, if there are ten slots. As they grow, most of them will be paused.
 # </details>
 #
-# <details><summary>2. In this engine's <code>/metrics</code>, <code>waiting</code> is 12 and 30 % of the blocks are free, hour after hour.
-# Which policy is it, and is something wrong?</summary>
+# <details><summary>2. For hours, 12 requests wait, 5 of 8 slots are in use, and 30 % of the blocks are free. Which policy
+# is it, and is something wrong?</summary>
 #
-# <code>guaranteed_no_evict</code>: the free blocks are promised. Nothing is wrong; but if answers mostly end long before
-# <code>max_tokens</code>, ask for fewer tokens or change the policy.
+# <code>guaranteed_no_evict</code>: the free blocks are promised, or too few for the next request. (With all 8 slots in
+# use it could be either policy.) Nothing is wrong. But if most answers end long before <code>max_tokens</code>, ask for
+# fewer tokens or change the policy.
 # </details>
 #
 # <details><summary>3. You put the time of day at the top of the system prompt. What happens to reuse?</summary>
 #
-# It ends at the first token that differs, so nearly at once: keys and values depend on every token before them. Put the
+# It ends at the first token that differs, so almost at once: keys and values depend on every token before them. Put the
 # time at the end.
 # </details>
 #
 # Now [do the lab]({lab}) and write the scheduler yourself, or go on with {next}: who forms the batches of a model that
 # has no engine?
 #
-# ## What runs
-#
-# Both servers belong to this notebook, and so the widgets above go on working. They end with the notebook's kernel. After
-# the kernel was restarted, a widget says so, or reads *model not found*: run its section again, whose first cell makes
-# what it needs of the earlier ones.
-
-# %% tags=["nbval-ignore-output"]
-from inflight.notebook import session
-
-session.running()
+# The server ends with this notebook's kernel (*Kernel → Shut Down Kernel*). Until then the dashboard above goes on
+# working.

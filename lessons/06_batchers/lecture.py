@@ -1,66 +1,86 @@
 # %% [markdown]
 # # {heading}
 #
-# {minutes} min. Afterwards you will be able to
+# {minutes} min, an estimate. Afterwards you will be able to
 #
-# - **choose** who forms the batches of a model, and name the file, the field and the moment in which it is decided;
-# - **tune** Triton's dynamic batcher to a latency budget, from a queue delay to a library of your own;
-# - **account** for every request of an overload, and find a model that idles while requests wait.
+# - **say** which requests share a batch, from when they come and what a batch costs;
+# - **set** a queue delay from a latency budget;
+# - **find** a model that idles while requests wait, and wake it.
 #
-# Everything is made here; the real model near the end needs the checkpoint of [lesson 00](00_start_here.ipynb).
+# You need lesson 02: what a `config.pbtxt` is. Everything is made here. A line under `# your line:` is for you: delete
+# it, write it yourself, and compare with what is folded below.
 #
 # {navigation}
 
 # %% [markdown]
-# ## A hundred callers who know nothing of each other
+# ## {question}
 #
-# A classifier, an embedding, a tokenizer: a request comes, one forward pass, an answer, and nothing is remembered. Such a
-# model is **stateless**. Say that a pass costs 40 ms, and 4 ms more for each request in it. One request at a time makes 23
-# a second, eight at a time 111. Your callers send a hundred a second, one text each, and know nothing of each other.
+# A classifier, an embedding, a tokenizer: a request comes, the model computes one forward pass, an answer goes out, and
+# nothing is remembered. Such a model is **stateless**. Say that a pass costs 40 ms, and 4 ms more for each request in it.
+# One request at a time makes 23 answers a second; eight at a time make 111. A hundred callers send you one request a
+# second each, and know nothing of each other. Who puts their requests together?
 #
-# **{question}** All three can. A client may put several texts into one request, a
-# [batch](00_start_here.ipynb#Batch) from the start. A model may gather requests itself, as the engine of lessons 04
-# and 05 does. Between them sits Triton's **dynamic batcher**. It works where a model's `config.pbtxt` says so; without
-# `--disable-auto-complete-config`, Triton may add it to an ONNX or TensorRT model by itself.
+# - **The client** can, if it has several texts at hand: it sends them in one request, a
+#   [batch](00_start_here.ipynb#Batch) from the start. These callers cannot.
+# - **The model** can gather requests itself, as the engine of lessons 04 and 05 does.
+# - **Triton** sits between them. Its **dynamic batcher** works in front of any stateless model whose `config.pbtxt` says
+#   so. (Without `--disable-auto-complete-config`, Triton may add it to an ONNX or TensorRT model by itself.)
+#
+# This lesson has three ideas: a batch is what came during the one before it; a delay trades latency for larger batches;
+# and a full queue can put the model to sleep.
+
+# %%
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+
+import numpy as np
+import pandas as pd
+import plotly.express as px
+import tritonclient.grpc as triton
+
+from inflight import CourseError
+from inflight.bench import workload
+from inflight.checkpoint import fetch
+from inflight.lessons import batchers as lesson
+from inflight.lessons.batchers import batch_run
+from inflight.models import huggingface
+from inflight.notebook import charts, progress, widgets
+from inflight.triton import Server, repository
 
 # %% [markdown]
 # ## Predict
 #
-# One line is added to the config: `dynamic_batching { }`. Requests that wait together are then computed together, at most
+# One line goes into the config: `dynamic_batching { }`. Then requests that wait together are computed together, at most
 # eight of them (`max_batch_size`). Twenty-four requests come, one every 10 ms. Commit yourself:
-
-# %% tags=["setup"]
-import tempfile
-from pathlib import Path
-
-import pandas as pd
-from IPython.display import Markdown, display
-
-from inflight.bench import workload
-from inflight.lessons.batchers import batch_run
-from inflight.lessons import batchers as lesson
-from inflight.notebook import charts, progress, widgets
-from inflight.triton import Server, repository
 
 # %% tags=["parameters"]
 prediction = None  # papermill may answer
 
-# %% tags=["setup"]
+# %%
 guess = widgets.predict(
-    "In how many batches will the 24 requests be computed?", given=prediction
+    "In how many batches will the 24 requests be computed?",
+    {
+        "24: each is computed when it comes": 24,
+        "3, of eight each": 3,
+        "5 or so, of different sizes": 5,
+        "1, of all of them": 1,
+    },
+    given=prediction,
 )
 guess
 
 # %% [markdown]
 # ## A model whose cost is known
 #
-# `batch-cost` sleeps instead of computing: its cost is exactly what its config says, and what remains to be seen is the
-# batcher. A real model follows at the end.
+# `batch-cost` sleeps instead of computing. A batch takes exactly as long as its config says, and what remains to be seen is
+# the batcher. A real model follows at the end.
 
-# %% tags=["setup"]
-from inflight.notebook import catch_up
-
-catch_up("06", "A model whose cost is known")
+# %%
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "executions.jsonl"
 repo = repository.assemble(
@@ -72,38 +92,38 @@ repo = repository.assemble(
 )
 config_path = repo / "batch-cost" / "config.pbtxt"
 as_it_was = config_path.read_text()
-server = Server(repo).start()
-print("ready:", *repository.models(repo))
+with progress.wait("The server starts"):
+    server = Server(repo).start()
 
 # %% [markdown]
-# `trial` puts a fragment into the file **as it was at first**, so that no setting stays behind from one experiment to the
-# next; has the server load the model; and sends requests on a time line.
+# `trial` is one experiment. It puts a fragment into the config **as it was at first**, so that nothing stays behind from
+# the experiment before. The server loads the model. One request goes ahead, because the first execution after a load
+# takes some 30 ms longer. Then the requests are sent, each at its time.
 
 
-# %% tags=["setup"]
-def trial(fragment, arrivals, **parameters):
-    """Edit a fresh config, have the server load the model, send, and wait."""
+# %%
+def trial(fragment, arrivals):
+    """Edit a fresh config, load the model, warm it up, and send requests."""
     config_path.write_text(as_it_was)
-    repository.edit(repo, "batch-cost", fragment, **parameters)
+    repository.edit(repo, "batch-cost", fragment)
     server.load("batch-cost")
+    batch_run.run(server, "batch-cost", batch_run.at([0.0]), log_path)
     return batch_run.run(server, "batch-cost", arrivals, log_path)
 
 
 def show(runs):
     """The picture of these runs, and the same in words."""
     charts.show(lesson.batches(runs), lesson.batches_summary(runs))
-    display(Markdown(lesson.batches_summary(runs)))
+    print(lesson.batches_summary(runs))
 
 
 # %% [markdown]
 # ## See
 #
-# A dot is a request that arrives, grey is waiting, a box is a batch. The lane below is the model, with the batches' sizes.
+# A dot is a request that arrives, grey is waiting, a box is a batch. The lane below is the model, with the size of each
+# batch.
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import catch_up
-
-catch_up("06", "See")
 every_10_ms = batch_run.at([0.010 * number for number in range(24)])
 runs = {
     "no batcher": trial("", every_10_ms),
@@ -118,47 +138,35 @@ show(runs)
 print(guess.score(batches["dynamic_batching { }"]))
 
 # %% [markdown]
-# Of any server, `/metrics` tells the mean batch: `nv_inference_count`, items, over `nv_inference_exec_count`, batches. How
-# many batches had which size stands in the model's statistics alone, `/v2/models/batch-cost/stats`.
+# The first request finds the model idle and leaves alone: nobody waits for a batch to fill. **What comes while it is
+# computed is the second batch, what comes during that one is the third.**
+#
+# On a server of your own there is no such picture. `/metrics` gives the mean batch size of any model:
+# `nv_inference_count`, items, over `nv_inference_exec_count`, batches. How many batches had which size is in the model's
+# statistics alone, at `/v2/models/batch-cost/stats`:
 
-# %%
-from inflight.triton import telemetry
-
-
-def counters():
-    samples = telemetry.metrics(telemetry.page(server.metrics_url))
-    ours = samples[samples["model"] == "batch-cost"].set_index("name")["value"]
-    return ours["nv_inference_count"], ours["nv_inference_exec_count"]
-
-
-before = telemetry.settled(counters)
-run = trial("dynamic_batching { }", every_10_ms)
-items, batches = (now - then for now, then in zip(telemetry.settled(counters), before))
-sizes = run.statistics.batches  # executions by batch size
-assert items == 24 and batches == sizes.sum() == len(run.executions)
-print(
-    f"{items:.0f} items; metrics, statistics and the model's log agree on the batches"
-)
+# %% tags=["nbval-ignore-output"]
+by_triton = runs["dynamic_batching { }"].statistics.batches
+print("Triton counts, batches by their size:", by_triton.to_dict())
+sizes = runs["dynamic_batching { }"].executions["size"]
+assert by_triton.to_dict() == sizes.value_counts().to_dict()
 
 # %% [markdown]
 # ## By hand
 #
-# The rule behind this picture fits into a few lines: take one request, and whoever else is there already; compute; come
-# back. Nobody waits for a batch to fill.
+# The rule is a few lines: take one request, and all others that are there already; compute; come back. One line is
+# yours.
+
 
 # %% tags=["nbval-ignore-output"]
-import threading
-import time
-from queue import SimpleQueue
-
-
 def by_hand(requests, most):
     """Sizes of the batches when a request comes every 10 ms."""
     waiting, sizes = SimpleQueue(), []
 
     def model():
         while sum(sizes) < requests:
-            batch = [waiting.get()]
+            batch = [waiting.get()]  # waits for one
+            # your line: while there is room in the batch, and somebody is waiting
             while len(batch) < most and not waiting.empty():
                 batch.append(waiting.get())
             time.sleep(0.040 + 0.004 * len(batch))
@@ -178,326 +186,224 @@ assert sum(sizes) == 24 and 1 < max(sizes) <= 8
 print("by hand:", *sizes)
 
 # %% [markdown]
-# The first request finds the model idle and leaves alone. What comes meanwhile is the second batch, what comes during
-# that one the third. So batches grow until they fit the traffic: at a rate *r*, a batch of *n* takes `fixed + item · n`,
-# in which `r · (fixed + item · n)` come. Where both are equal, *n* stands still: at 100 · 0.040 / (1 − 100 · 0.004) = 6.7.
-# With at most four, 4 / 56 ms = 71 a second can be served while a hundred come: the queue grows, as in the last panel.
-# `max_batch_size` limits throughput as much as memory.
+# <details><summary>The line</summary>
+#
+# <code>while len(batch) < most and not waiting.empty():</code>
+# </details>
+#
+# So batches grow until they fit the traffic. A batch of *n* takes 40 + 4 *n* ms, and at a hundred requests a second one
+# comes every 10 ms. So (40 + 4 *n*) / 10 come during a batch of *n*. Where that is *n* again, the size no longer changes:
+
+# %%
+rate, fixed_s, item_s = 100, 0.040, 0.004
+# your line: the n for which n = rate * (fixed_s + item_s * n)
+steady = rate * fixed_s / (1 - rate * item_s)
+most_of_4 = 4 / (fixed_s + 4 * item_s)
+print(f"The batches come to {steady:.1f} requests.")
+print(f"With at most 4 in a batch, {most_of_4:.0f} a second are served, and 100 come.")
 
 # %% [markdown]
-# ## Wait for more? `max_queue_delay_microseconds`
+# <details><summary>The line</summary>
 #
-# In light traffic a request mostly finds the model idle and leaves alone. You can have it wait a little for others. Does
-# that make more answers a second, or later ones? The lines are worked out, the diamonds are Triton's, at thirty requests a
-# second. Then move the rate: from where on does a delay change next to nothing?
+# <code>steady = rate * fixed_s / (1 - rate * item_s)</code>
+# </details>
+#
+# With at most four the queue grows for as long as requests come, as in the last panel: `max_batch_size` limits throughput
+# as much as memory.
+#
+# ## Wait for more: `max_queue_delay_microseconds`
+#
+# In light traffic a request mostly finds the model idle and leaves alone. You can have it wait a little for others: a batch
+# leaves when it is full, or when its oldest request has waited for the delay. Thirty requests a second come at random
+# times. What gets better with a delay, and what gets worse?
 
 # %% tags=["nbval-ignore-output"]
-from inflight.lessons import batchers as lesson
-from inflight.notebook import catch_up
-
-catch_up("06", "Wait for more? `max_queue_delay_microseconds`")
-light, rows = batch_run.at(workload.poisson(40, rate=30, seed=0)), []
+light, rows = batch_run.at(workload.poisson(36, rate=30, seed=0)), []
 for delay_ms in progress.over((0, 50, 100, 200), "Delay", "{} ms".format):
     delay = f"max_queue_delay_microseconds: {1000 * delay_ms}"
     run = trial(f"dynamic_batching {{ {delay} }}", light)
     computed_s = (run.executions["end_s"] - run.executions["start_s"]).sum()
-    p50_ms, p95_ms = run.requests["latency_ms"].quantile([0.5, 0.95])
+    # your line: the share of the time until the last answer in which the model computed
     busy = computed_s / run.requests["answered_s"].max()
-    rows.append((delay_ms, p50_ms, p95_ms, run.statistics.mean_batch, busy))
-sweep = pd.DataFrame(
-    rows, columns=["delay_ms", "p50_ms", "p95_ms", "mean_batch", "busy"]
-)
-first, last = sweep.iloc[0], sweep.iloc[-1]
-assert last.mean_batch > first.mean_batch
-print(
-    f"delay 0 → {last.delay_ms:.0f} ms: batches of {first.mean_batch:.1f} → "
-    f"{last.mean_batch:.1f}, model busy {first.busy:.0%} → {last.busy:.0%}, "
-    f"P50 {first.p50_ms:.0f} → {last.p50_ms:.0f} ms"
-)
-on_paper = lesson.delay(workload.poisson(40, rate=1, seed=0), 40, 4)
-on_paper.measured(sweep, rate=30, max_batch_size=8)
-on_paper
+    latency_ms = run.requests["latency_ms"]
+    size = run.executions["size"].mean()
+    rows.append((delay_ms, size, 100 * busy, latency_ms.median(), latency_ms.max()))
+columns = ["delay (ms)", "requests a batch", "busy (%)", "median (ms)", "slowest (ms)"]
+sweep = pd.DataFrame(rows, columns=columns)
+assert sweep["requests a batch"].iloc[-1] > sweep["requests a batch"].iloc[0]
+charts.table(sweep)
 
 # %% [markdown]
-# The answers a second stay the same. A delay buys idle time of the model, for more traffic or for other models beside it.
-# It costs latency, so set it from the budget backwards. Under heavy traffic it does next to nothing: while the model is
-# busy, the oldest request uses up its delay.
-
-# %% [markdown]
-# ## `preferred_batch_size`: when it helps, when it hurts
+# <details><summary>The line</summary>
 #
-# A batch of a preferred size leaves at once, without waiting for the rest of the delay. Four requests trickle in; later,
-# eight come in a bunch. Preferred: four. Which of the two groups gains?
-
-# %% tags=["nbval-ignore-output"]
-from inflight.notebook import catch_up
-
-catch_up("06", "`preferred_batch_size`: when it helps, when it hurts")
-groups = batch_run.at(
-    [0.015 * number for number in range(4)]
-    + [0.4 + 0.003 * number for number in range(8)]
-)
-delay = "max_queue_delay_microseconds: 150000"
-delayed = trial(f"dynamic_batching {{ {delay} }}", groups)
-preferred = trial(f"dynamic_batching {{ {delay} preferred_batch_size: [ 4 ] }}", groups)
-assert len(preferred.executions) > len(delayed.executions)
-show({"delay 150 ms": delayed, "and preferred size 4": preferred})
-
-# %% [markdown]
-# The trickle gains: its fourth request sets all four free. The end of the bunch pays: Triton cuts eight into preferred
-# pieces, each with its own 40 ms. So leave it out. The exception: a TensorRT engine with several *optimization
-# profiles*, each tuned for one batch size. Those sizes are the preferred ones.
-
-# %% [markdown]
-# ## More copies, and the order of answers
+# <code>busy = computed_s / run.requests["answered_s"].max()</code>
+# </details>
 #
-# `instance_group` says how many copies of the model work side by side; each holds its own weights. Then answers overtake
-# each other: here every fourth request has thirty units of work, the others one. `preserve_ordering` holds an answer back
-# until all before it have left. Who pays for that?
+# The same requests are answered in about the same time. **A delay does not buy answers: it buys idle time of the model,
+# and pays with latency.** That is worth it if other models share the machine, or if more traffic is to come. Set it from
+# your latency budget backwards.
+#
+# And in heavier traffic? `on_paper` plays the rule event by event, for four hundred random arrivals at each rate. From which
+# rate on does a delay change next to nothing?
 
 # %%
-from inflight.notebook import catch_up
-
-catch_up("06", "More copies, and the order of answers")
-uneven = [
-    batch_run.Arrival(0.010 * number, work=1 if number % 4 else 30)
-    for number in range(12)
-]
-copies = "max_batch_size: 2 instance_group [ { count: 2 kind: KIND_CPU } ]"
-one = trial("max_batch_size: 2 dynamic_batching { }", uneven)
-two = trial(f"{copies} dynamic_batching {{ }}", uneven)
-ordered = trial(f"{copies} dynamic_batching {{ preserve_ordering: true }}", uneven)
-overtakes_s = {
-    name: (run.requests["answered_s"].cummax() - run.requests["answered_s"]).max()
-    for name, run in (("any order", two), ("in order", ordered))
-}
-assert overtakes_s["in order"] < overtakes_s["any order"]
-
-# %% tags=["nbval-ignore-output"]
-show({"one instance": one, "two instances": two, "and preserve_ordering": ordered})
-
-# %% [markdown]
-# Dotted is the time in which an answer is held back: those behind a slow one pay. A client that names its requests, as
-# ours does, needs no order.
-
-# %% [markdown]
-# ## Who goes first? `priority_levels`
-#
-# Level 1 is served first; a request that names no level has the default one. Four urgent requests come when a crowd is
-# already waiting:
+moments, rows = workload.poisson(400, rate=1, seed=0), []
+for per_s in (10, 30, 100):
+    for delay_ms in range(0, 201, 20):
+        arrivals_ms = [1000 * moment / per_s for moment in moments]
+        played = lesson.on_paper(
+            arrivals_ms, delay_ms, max_batch_size=8, fixed_ms=40, item_ms=4
+        )
+        rows.append((per_s, delay_ms, "requests in a batch", played.mean_batch))
+        rows.append((per_s, delay_ms, "P95 of latency (ms)", played.p95_ms))
+columns = ["requests a second", "delay (ms)", "figure", "value"]
+paper = pd.DataFrame(rows, columns=columns)
 
 # %%
-from inflight.notebook import catch_up
-
-catch_up("06", "Who goes first? `priority_levels`")
-crowd = batch_run.at(
-    [0.002 * number for number in range(18)]
-    + [0.110 + 0.020 * number for number in range(12)]
+figure = px.line(
+    paper,
+    x="delay (ms)",
+    y="value",
+    facet_row="figure",
+    color="requests a second",
+    line_dash="requests a second",
 )
-everybody = [*crowd, *batch_run.at([0.060, 0.070, 0.080, 0.090], priority=1)]
-two_levels = "priority_levels: 2 default_priority_level: 2"
-runs = {
-    "no levels": trial("max_batch_size: 4 dynamic_batching { }", everybody),
-    "two levels": trial(
-        f"max_batch_size: 4 dynamic_batching {{ {two_levels} }}", everybody
-    ),
-}
-urgent = {name: run.requests.query("priority == 1") for name, run in runs.items()}
-came_back = {name: rows["answer_order"].mean() for name, rows in urgent.items()}
-assert came_back["two levels"] < came_back["no levels"]
-
-# %% tags=["nbval-ignore-output"]
-for name, run in runs.items():
-    others_ms = run.requests.query("priority != 1")["latency_ms"].mean()
-    urgent_ms = urgent[name]["latency_ms"].mean()
-    print(f"{name}: urgent {urgent_ms:.0f} ms, others {others_ms:.0f} ms on average")
-show(runs)
-
-# %% [markdown]
-# An urgent request waits for those under way, and then comes next. If urgent ones never stop coming, the others starve.
-
-# %% [markdown]
-# ## A queue that says no
-#
-# When more comes than can be served, a queue without a limit grows until every answer is too late. A **queue policy**
-# says no early. `max_queue_size` refuses whom the queue has no place for. `default_timeout_microseconds` decides about
-# those who waited too long: `REJECT`, or `DELAY` them behind all others. Twenty-four requests in 96 ms, then a few more.
-# Which way loses the fewest?
-
-# %%
-from inflight.notebook import catch_up
-
-catch_up("06", "A queue that says no")
-rush = batch_run.at(
-    [0.004 * number for number in range(24)]
-    + [0.12 + 0.030 * number for number in range(4)]
+figure.for_each_annotation(lambda note: note.update(text=note.text[7:]))
+figure.update_yaxes(matches=None, rangemode="tozero", title="")
+figure.update_layout(height=480, meta={"device": ""})
+means = paper[paper["figure"] == "requests in a batch"]
+means = means.set_index(["requests a second", "delay (ms)"])["value"]
+summary = "Requests in a batch on paper, without a delay and with 200 ms: " + "; ".join(
+    f"{means[rate, 0]:.1f} and {means[rate, 200]:.1f} at {rate} a second"
+    for rate in (10, 30, 100)
 )
-after_60_ms = "default_timeout_microseconds: 60000 timeout_action:"
-runs = {
-    "max_queue_size: 6": "max_queue_size: 6",
-    "60 ms, then REJECT": f"{after_60_ms} REJECT",
-    "60 ms, then DELAY": f"{after_60_ms} DELAY",
-}
-for name, policy in runs.items():
-    queue = f"default_queue_policy {{ {policy} }}"
-    runs[name] = trial(f"dynamic_batching {{ {queue} }}", rush)
-    messages = runs[name].requests["message"].unique()
-    print(f"{name:20} {sorted(filter(None, messages)) or 'nobody is rejected'}")
-
-# %% tags=["nbval-ignore-output"]
-assert (runs["60 ms, then DELAY"].requests["outcome"] == "answered").all()
-show(runs)
+charts.show(figure, f"{summary}.")
+print(f"{summary}.")
 
 # %% [markdown]
-# A full queue says no at once, a time-out when the batcher next looks at the queue. `DELAY` loses nobody, and the delayed
-# ones wait longest. With `allow_timeout_override` a request may name a shorter time-out of its own;
-# `priority_queue_policy` gives a level a policy of its own.
-
-# %% [markdown]
-# ## The model that idles while requests are refused
+# In heavy traffic the delay does little: while the model is busy with one batch, the oldest request of the next one uses
+# up its delay anyway.
 #
-# Now an overload: two hundred a second for two seconds, where full batches answer 8 / 72 ms = 111. A queue of 16 is two
-# full batches, so the model should never lack work. How many of the four hundred are answered?
+# ## The model that sleeps
+#
+# Now an overload: two hundred requests a second, for two seconds, where full batches answer 111 a second. Without a
+# limit the queue grows until every answer comes too late. So you let it hold at most 16 requests, and Triton refuses the
+# rest at once. Sixteen are two full batches, so the model should never lack work. How many are answered?
 
 # %%
-from dataclasses import replace
+answers = widgets.predict(
+    "Of the 400 requests, how many are answered?",
+    {
+        "nearly all": 380,
+        "about 240: full batches for two seconds, and the queue at the end": 240,
+        "about 100": 100,
+        "16, as many as the queue holds": 16,
+    },
+)
+answers
 
-from inflight.notebook import catch_up
-
-catch_up("06", "The model that idles while requests are refused")
+# %% tags=["nbval-ignore-output"]
 flood = batch_run.at([number / 200 for number in range(400)])
 of_16 = "default_queue_policy { max_queue_size: 16 }"
-timely = "default_queue_policy { default_timeout_microseconds: 150000 }"
-overload = {
-    "a queue of 16": trial(f"dynamic_batching {{ {of_16} }}", flood),
-    "no limit": trial("dynamic_batching { }", flood),
-    "150 ms at most": trial(f"dynamic_batching {{ {timely} }}", flood),
-}
-answered = {
-    name: int((run.requests["outcome"] == "answered").sum())
-    for name, run in overload.items()
-}
-assert answered["no limit"] == 400 and 2 * answered["a queue of 16"] < 400
-print("With a queue of 16 fewer than half of all are answered.")
-
-# %% tags=["nbval-ignore-output"]
-run = overload["a queue of 16"]
-began = run.executions["start_s"]
-print(f"a queue of 16: {answered['a queue of 16']} of 400 answered")
-print("from one batch's start to the next (ms):", *(1000 * began.diff()).round()[1:])
-assert began.diff().max() > 0.4
+full = trial(f"dynamic_batching {{ {of_16} }}", flood)
+num_answered = (full.requests["outcome"] == "answered").sum()
+assert num_answered < 200
+print(answers.score(num_answered))
 first = replace(
-    run,
-    requests=run.requests.query("sent_s < 0.8"),
-    executions=run.executions.query("start_s < 0.8"),
+    full,
+    requests=full.requests.query("sent_s < 1.2"),
+    executions=full.executions.query("start_s < 1.2"),
 )
-show({"a queue of 16, who came in the first 0.8 s": first})
+show({"a queue of 16, the first 1.2 s": first})
 
 # %% [markdown]
-# Half a second from batch to batch, while sixteen wait and every newcomer is refused! Without a policy, Triton's batcher
-# has the next batch ready while the model computes. With a policy or with levels it does not, as who is next may still
-# change. So it sleeps, and two things wake it: a request that **enters the queue** while the model is free, or its alarm
-# clock, after 500 ms. Into a full queue none enters: *a refused request wakes nobody*.
-#
-# If that is the cause, a few requests that do enter must cure it. Give them a level of their own, whose queue has room,
-# and send one every 40 ms, without any work; count only the four hundred:
+# Look at the lane of the model: there are gaps between its boxes, while requests wait (grey) and others are refused (crosses).
+# How long is it from the start of one batch to the start of the next?
 
-# %%
-bells = batch_run.at([0.040 * number for number in range(50)], work=0, priority=1)
+# %% tags=["nbval-ignore-output"]
+began_ms = 1000 * full.executions["start_s"]
+print("from start to start (ms):", *began_ms.diff()[1:].round().astype(int))
+assert began_ms.diff().max() > 400
+
+# %% [markdown]
+# A batch of eight takes 72 ms, but often the next one begins half a second later. Without a queue policy, Triton's batcher
+# has the next batch ready while the model computes. With one it does not, since requests may still leave the queue. When
+# the model is free again, the batcher is asleep, and two things wake it: a request that **enters the queue**, or its alarm
+# clock, after 500 ms. Nothing enters a full queue. *A refused request wakes nobody.*
+#
+# If that is the cause, a few requests that do enter must cure it. We give them a priority level of their own, whose queue
+# has room, and send one every 40 ms without any work in it: a bell. Only the 400 are counted.
+
+# %% tags=["nbval-ignore-output"]
 levels = "priority_levels: 2 default_priority_level: 2"
 second = "priority_queue_policy { key: 2 value { max_queue_size: 16 } }"
-silent = trial(f"dynamic_batching {{ {levels} {second} }}", flood)
-belled = trial(f"dynamic_batching {{ {levels} {second} }}", [*flood, *bells])
-for name, run in (("a queue of 16 at level 2", silent), ("and a bell", belled)):
+timely = "default_queue_policy { default_timeout_microseconds: 150000 }"
+bells = batch_run.at([0.040 * number for number in range(60)], work=0, priority=1)
+outcomes = {"a queue of 16": full}
+with progress.wait("Four more runs") as line:
+    for name, batcher, arrivals in (
+        ("the same, at level 2", f"{levels} {second}", flood),
+        ("and a bell at level 1", f"{levels} {second}", [*flood, *bells]),
+        ("150 ms at most", timely, flood),
+        ("no limit", "", flood),
+    ):
+        line(name)
+        outcomes[name] = trial(f"dynamic_batching {{ {batcher} }}", arrivals)
+
+# %% tags=["nbval-ignore-output"]
+rows = []
+for name, run in outcomes.items():
     of_flood = run.requests[run.requests["priority"] != 1]
-    answered[name] = int((of_flood["outcome"] == "answered").sum())
-    overload[name] = run
-assert answered["and a bell"] > answered["a queue of 16 at level 2"]
-print("The same queue, the same four hundred; the bell wakes the batcher.")
-
-# %% tags=["nbval-ignore-output"]
-rows = {
-    name: [
-        (run.requests["message"][run.requests["priority"] != 1] == message).sum()
-        for message in ("", batch_run.QUEUE_FULL, batch_run.TIMED_OUT)
-    ]
-    for name, run in overload.items()
-}
-counts = pd.DataFrame(rows, index=["answered", "queue full", "timed out"]).T
-assert (counts.sum(axis=1) == 400).all()  # everybody is accounted for
-words = "; ".join(
-    f"{name}: {row['answered']} answered, {row['queue full']} found the queue full, "
-    f"{row['timed out']} timed out"
-    for name, row in counts.iterrows()
+    reasons = of_flood["message"].replace(
+        {"": "answered", batch_run.QUEUE_FULL: "full", batch_run.TIMED_OUT: "timed out"}
+    )
+    rows += [(name, reason, count) for reason, count in reasons.value_counts().items()]
+counts = pd.DataFrame(rows, columns=["queue", "outcome", "requests"])
+assert (counts.groupby("queue")["requests"].sum() == 400).all()
+answered = counts[counts["outcome"] == "answered"].set_index("queue")["requests"]
+assert answered["and a bell at level 1"] > answered["the same, at level 2"]
+figure = px.bar(
+    counts,
+    x="requests",
+    y="queue",
+    color="outcome",
+    pattern_shape="outcome",
+    category_orders={"outcome": ["answered", "full", "timed out"]},
 )
-charts.show(lesson.queue_outcomes(counts), words)
-display(Markdown(words))
+figure.update_layout(yaxis_title="").update_yaxes(autorange="reversed")
+summary = ", ".join(f"{name}: {number}" for name, number in answered.items())
+charts.show(figure, f"Of 400 requests each, answered were with {summary}.")
+print(f"Answered of 400, with {summary}.")
 
 # %% [markdown]
-# Under overload a short queue does not only refuse the surplus: it turns the model off for most of the time. So refuse
-# before Triton, in the gateway; or limit by time, since whoever is let in wakes the batcher; or have so many instances that
-# the queue is never full. And refused requests are not in Triton's statistics: on a dashboard this server looks bored.
-
-# %% [markdown]
-# ## A batch by volume: a library of your own
+# The bell proves it: the same queue, the same requests, and the model is awake. Under overload a short queue does not only
+# refuse the surplus, it also turns the model off for most of the time. So refuse requests before Triton, in the gateway; or
+# limit their waiting time, since each request that enters wakes the batcher; or have so many instances that the queue is
+# never full. And do not look for it on a dashboard: refused requests are not in Triton's statistics, and the server looks
+# bored.
 #
-# `max_batch_size` counts items. But one text has ten tokens and the next a thousand, and memory fills up with tokens. A
-# **custom batching library** is a C file of five functions; Triton asks it of each request: may this one join? Ours adds
-# up the units of work, up to `max_volume`. What does that do to the largest batch, and to the latency?
-
-# %%
-from inflight import CourseError
-from inflight.notebook import catch_up
-from inflight.triton import custom_batching
-
-catch_up("06", "A batch by volume: a library of your own")
-mixed = [
-    batch_run.Arrival(0.010 * number, work=(1, 9, 2, 5, 1, 7)[number % 6])
-    for number in range(18)
-]
-source, by_volume = custom_batching.SOURCES / "volume.c", {}
-try:
-    library = custom_batching.build(source, Path(workdir.name) / "volume.so")
-    by_volume = {"TRITON_BATCH_STRATEGY_PATH": library, "max_volume": 12}
-except CourseError as error:  # no C compiler here: both pictures will be the same
-    print(error)
-closed = f"dynamic_batching {{ preferred_batch_size: {list(range(1, 9))} }}"
-counting = trial(closed, mixed)
-adding_up = trial(closed, mixed, **by_volume)
-assert adding_up.executions["work"].max() <= 12 or not by_volume
-
-# %% tags=["nbval-ignore-output"]
-show({"at most 8 requests": counting, "at most 12 units of work": adding_up})
-for name, run in (("by number", counting), ("by volume", adding_up)):
-    print(f"{name}: work of each batch", *run.executions["work"])
-
-# %%
-begin, end = "/* May this request join?", "/* The batch is on its way"
-_, found, rest = source.read_text().partition(begin)
-print(found + rest.partition(end)[0].rstrip())
-assert "should_include = " in rest
-
-# %% [markdown]
-# This is the whole decision; the other four functions make and free what it keeps, and you write all five in the lab.
-# Memory has a bound now, and that costs time: there are more batches.
+# ## Everything else
 #
-# Why `closed`, which makes every size a preferred one? A batch that is ready while the model is busy may still grow, and
-# the library then counts from zero again. A batch of a preferred size does not grow.
-
-# %% [markdown]
+# These knobs are for special cases. You can try each of them in the dashboard below.
+#
+# | Field | What it does | When |
+# |---|---|---|
+# | [`preferred_batch_size`](https://github.com/triton-inference-server/server/blob/main/docs/user_guide/batcher.md#preferred-batch-sizes) | A batch of this size leaves at once, even if more requests would have come before the end of the delay. | TensorRT engines with profiles for certain sizes. |
+# | [`instance_group`](https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md#instance-groups) | So many copies of the model work side by side, each with its own weights. Answers may overtake each other. | The model does not fill the device. |
+# | [`preserve_ordering`](https://github.com/triton-inference-server/server/blob/main/docs/user_guide/batcher.md#preserve-ordering) | Holds an answer back until all before it have left. Everybody behind a slow one waits. | Clients that cannot tell answers apart; better name your requests. |
+# | [`priority_levels`](https://github.com/triton-inference-server/server/blob/main/docs/user_guide/batcher.md#priority-levels) | Level 1 is served first, though not before what is under way. If urgent requests keep coming, the others starve. | Few urgent requests among many. |
+# | [queue policy](https://github.com/triton-inference-server/server/blob/main/docs/user_guide/batcher.md#queue-policy) | `max_queue_size` refuses at once. After `default_timeout_microseconds`, `REJECT` refuses and `DELAY` puts a request behind all others. | Late answers are worthless. |
+# | [batching library](https://github.com/triton-inference-server/server/blob/main/docs/user_guide/batcher.md#custom-batching) | Five C functions of your own decide which requests share a batch. | A batch is limited by tokens, not by requests: the lab. |
+#
 # ## Turn the knob
 #
-# Run writes the file, has the server load the model, and sends; the run before stays above. Try:
+# *Run* writes the file, has the server load the model, and sends; the run before stays above, on the same scale. Try:
 #
-# 1. "one every 10 ms", with a delay of 50000 µs, and without. Does the delay do anything?
-# 2. "one every 60 ms", with the same delay, and without. And now?
-# 3. Two instances with "uneven work", then `preserve_ordering`.
+# 1. "one every 10 ms" with a delay of 50000 µs, then without. Does the delay do anything?
+# 2. "one every 60 ms" with the same delay, then without. And now?
+# 3. Two instances with "uneven work", then `preserve_ordering`: dotted is the time for which an answer is held back.
 
 # %% tags=["nbval-ignore-output"]
-from inflight.lessons import batchers as lesson
-from inflight.notebook import catch_up
-
-catch_up("06", "Turn the knob")
 config_path.write_text(as_it_was)
 board = lesson.board(server, log_path)
 board.controls["dynamic_batching.max_queue_delay_microseconds"].value = "50000"
@@ -505,105 +411,93 @@ assert sum(board.run().sizes) == 24
 board
 
 # %% [markdown]
-# At one every 10 ms only the first batch waits for company; the others wait for the model anyway. At 60 ms the delay ends
-# before company comes: all wait in vain. Two instances work past a slow batch.
-
-# %% [markdown]
+# At one every 10 ms only the first batch waits for company; the others wait for the model anyway. At one every 60 ms the
+# delay ends before company comes, and all wait in vain.
+#
 # ## A real model
 #
 # `text-embedding` is the course's checkpoint as an embedding model: one forward pass turns every text of a batch into a
-# vector. The benchmark measures what a batch costs, predicts the gain from that, and then measures it.
+# vector. What does a batch of it cost?
 
-# %% tags=["nbval-ignore-output"]
-from inflight.bench import dynamic_batching
-from inflight.checkpoint import fetch
-from inflight.models import huggingface
-from inflight.notebook import catch_up, progress
-
-catch_up("06", "A real model")
-checkpoint_dir, folder = huggingface.folder(fetch()), Path(workdir.name) / "bench"
-with progress.wait("A real model, with and without a batcher") as line:
-    real = dynamic_batching.bench(checkpoint_dir, folder, 1, requests=48, progress=line)
-cost, predicted = real["cost"], real["predicted"]["dynamic_over_none"]
-gain = real["ratios"]["dynamic_over_none"]["median"]
-words = (
-    f"A batch costs {cost['fixed_ms']:.1f} ms, and {cost['item_ms']:.1f} ms more for "
-    f"each text. Gain predicted from that: {predicted:.2f}; measured: {gain:.2f}."
-)
-assert [row["batcher"] for row in real["rows"]] == ["none", "dynamic"]
-charts.show(lesson.batch_cost(**cost), words)
-display(Markdown(words))
-
-# %% [markdown]
-# What batching gains is the fixed part, shared. A model whose cost is all per item gains nothing, whatever you set.
-
-# %% [markdown]
-# ## How to tune
-#
-# 1. Choose `max_batch_size`: the largest that fits into memory, and whose batch alone keeps to the latency budget.
-# 2. Measure the model as it is, one request at a time and many.
-# 3. Add `dynamic_batching { }` and measure again. Often you are done here.
-# 4. Try more instances, then a delay, then preferred sizes: each only if it keeps to the budget.
-# 5. Decide who says no to a flood, and measure with real traffic.
-#
-# For steps 2 and 3 Triton's **Performance Analyzer** keeps a given number of requests under way (on x86-64 only).
-
-# %% tags=["nbval-ignore-output"]
-from inflight import CourseError
-from inflight.bench import dynamic_batching
-from inflight.lessons.batchers import perf_analyzer
-from inflight.checkpoint import fetch
-from inflight.models import huggingface
-from inflight.notebook import catch_up, progress
-
-catch_up("06", "How to tune")
+# %%
 embedding = repository.assemble(
     Path(workdir.name) / "embedding",
     models=("text-embedding",),
     checkpoint_dir=huggingface.folder(fetch()),
 )
-texts, tables = perf_analyzer.text_data(list(dynamic_batching.TEXTS)), []
-columns = ["batching", "concurrency", "throughput", "latency_ms_mean", "latency_ms_p99"]
-try:
-    perf_analyzer.find()
-    with Server(embedding) as tuned:
-        for fragment in progress.over(("", "dynamic_batching { }"), "perf_analyzer"):
-            repository.edit(embedding, "text-embedding", fragment)
-            tuned.load("text-embedding")
-            table = perf_analyzer.sweep(
-                tuned.grpc_url,
-                "text-embedding",
-                texts,
-                concurrency=(1, 16),
-                requests=48,
-            )
-            tables.append(table.assign(batching=fragment or "none"))
-    measured = pd.concat(tables)[columns]
-    under_way = measured["throughput"] * measured["latency_ms_mean"] / 1000
-    assert (under_way / measured["concurrency"]).between(0.5, 1.5).all()
-    measured = charts.table(measured)
-except CourseError as error:  # it is not x86-64
-    measured = Markdown(str(error))
-measured
+with progress.wait("A second server starts, with the embedding"):
+    second_server = Server(embedding).start()
+connection = triton.InferenceServerClient(second_server.grpc_url)
+
+
+def embed(*texts):
+    """Vectors of these texts, sent as one request."""
+    array = np.array([[text] for text in texts], object)
+    text_input = triton.InferInput("text_input", array.shape, "BYTES")
+    text_input.set_data_from_numpy(array)
+    return connection.infer("text-embedding", [text_input]).as_numpy("embedding")
+
+
+text = "how tall is the eiffel tower"
+print("Two texts give an array of shape", embed(text, text).shape)
+
+# %% tags=["nbval-ignore-output"]
+rows = []
+embed(*[text] * 8)  # a warm-up
+for _ in progress.over(range(5), "Batches of 1, 2, 4, 8 texts, in turns"):
+    for size in (1, 2, 4, 8):
+        started = time.perf_counter()
+        embed(*[text] * size)
+        rows.append((size, 1000 * (time.perf_counter() - started)))
+cost = pd.DataFrame(rows, columns=["texts", "ms"]).groupby("texts")["ms"].median()
+# your line: how many times as fast eight texts are in one batch as in eight of one
+at_most = 8 * cost[1] / cost[8]
+print("ms of a batch, by its texts:", cost.round().astype(int).to_dict())
+print(f"Batching can make this model at most {at_most:.1f} times as fast.")
 
 # %% [markdown]
-# Step 4 is a search, and the **Model Analyzer** does it: it loads one configuration after the other, has the Performance
-# Analyzer measure it, and ranks them. You run it in the lab; this is what it reported of this model, eight under way:
-
-# %%
-from inflight.bench import recorded
-
-report = recorded.reported("model_analyzer_text-embedding")
-columns = ["config", "batching", "instances", "throughput", "latency_ms_p99"]
-charts.table(report[columns].fillna(""))
-
-# %% [markdown]
-# `default` is the model as its file says. A winner has to win twice: run it again.
-
-# %% [markdown]
-# ## Who decides? The table
+# <details><summary>The line</summary>
 #
-# The word batch stands at many places of a repository. Which of them does what?
+# <code>at_most = 8 * cost[1] / cost[8]</code>
+# </details>
+#
+# What batching gains is the fixed part of the cost, shared. Now 24 texts come from 16 callers, one in each request. Both ways
+# take turns, twice:
+
+# %% tags=["nbval-ignore-output"]
+rows = []
+turns = ["no batcher", "dynamic", "dynamic", "no batcher"]
+for way in progress.over(turns, "24 texts"):
+    second_server.load("text-embedding", dynamic_batching=way == "dynamic")
+    with ThreadPoolExecutor(16) as callers:
+        list(callers.map(embed, [text] * 4))  # a warm-up
+        started = time.perf_counter()
+        list(callers.map(embed, [text] * 24))
+        rows.append((way, 24 / (time.perf_counter() - started)))
+per_s = pd.DataFrame(rows, columns=["way", "texts"]).groupby("way")["texts"].mean()
+print(
+    f"{per_s['no batcher']:.0f} texts/s without a batcher, {per_s['dynamic']:.0f} with:"
+)
+print(f"{per_s['dynamic'] / per_s['no batcher']:.1f} times as many.")
+
+# %% [markdown]
+# Not every batch is full, so expect less than the most that is possible. A model whose cost is all per item gains nothing,
+# whatever you set.
+#
+# ## How to tune
+#
+# 1. Choose `max_batch_size`: the largest that fits into memory, and whose batch alone keeps to the latency budget.
+# 2. Measure the model as it is, with one request at a time and with many.
+# 3. Add `dynamic_batching { }` and measure again. Often you are done here.
+# 4. Try more instances, then a delay: keep each only if it keeps to the budget.
+# 5. Decide who refuses requests in a flood, and measure with real traffic.
+#
+# Triton's **Performance Analyzer** measures (steps 2 and 3), its **Model Analyzer** searches (step 4). You run both in the
+# lab.
+#
+# ## Who decides?
+#
+# The word *batch* is in many places of a repository:
 #
 # | Knob | In which file | Who decides | When | On what |
 # |---|---|---|---|---|
@@ -613,37 +507,28 @@ charts.table(report[columns].fillna(""))
 # | `sequence_batching`: `direct`, `oldest` | `config.pbtxt` of a model with a memory | Triton | from START to END | the correlation id: lesson 07 |
 # | `sequence_batching`: <code>iterative_<wbr>sequence</code> | `config.pbtxt`, and `model.py` says "again" | the model | after each step, such as a token | whether the answer is complete: lessons 07 and 08 |
 # | `gpt_model_type` | <code>tensorrt_llm/<wbr>config.pbtxt</code>, a parameter | the engine | each iteration; with `V1` when a batch has ended | free slots |
-# | <code>batch_<wbr>scheduler_policy</code> | <code>tensorrt_llm/<wbr>config.pbtxt</code>, a parameter | the engine | each iteration: who begins, who is paused | free KV cache blocks |
+# | <code>batch_<wbr>scheduler_policy</code> | the same | the engine | each iteration: which request starts, which is paused | free KV cache blocks |
 #
-# The upper four hand the model a batch and get all of it back. With `iterative_sequence`, and in an engine, a batch changes
-# while it runs: in-flight batching. So `dynamic_batching` in front of an LLM engine forms no batch that lasts; and a model
-# whose answer is one forward pass has no flight to batch in.
-
-# %% [markdown]
-# ## On the lab GPU
+# The upper four hand the model a batch and get all of it back. With the lower three, a batch changes while it runs: that is
+# in-flight batching. So `dynamic_batching` in front of an LLM engine forms no batch that lasts. And a model that answers
+# in one pass has no second iteration that a request could join.
 #
-# Files and fields are the same. The container's launcher cannot load a model again; a plain
-# `tritonserver --model-control-mode=explicit --load-model=*` can. [Its page](../assets/lab-gpu/README.md) says how to get there.
+# ## Elsewhere
 #
-# | Step | Here | With the container and a GPU |
-# |---|---|---|
-# | Instances | `instance_group [ { count: 2 kind: KIND_CPU } ]` | `kind: KIND_GPU`, and `gpus: [ 0 ]` |
-# | Load one model again | `server.load("batch-cost")` | `curl -X POST localhost:8000/v2/repository/models/batch-cost/load` |
-# | Batching library | <code>custom_batching.<wbr>build(…)</code> | `cc -shared -fPIC -o batchstrategy.so volume.c` |
-# | Statistics | <code>telemetry.<wbr>statistics(…)</code> | `curl -s localhost:8000/v2/models/batch-cost/stats` |
-# | Performance Analyzer | the one in the tritonclient wheel | `perf_analyzer` in `nvcr.io/nvidia/tritonserver:25.04-py3-sdk` |
-# | Model Analyzer | <code>model_analyzer.<wbr>search(…)</code> | `model-analyzer profile` in the same container |
-
-# %% [markdown]
+# | Triton | Ray Serve | TensorFlow Serving | vLLM |
+# |---|---|---|---|
+# | `max_batch_size` | <code>@serve.batch(<wbr>max_batch_size=…)</code> | `max_batch_size` | the engine batches in flight: `--max-num-seqs` |
+# | <code>max_queue_delay_<wbr>microseconds</code> | <code>batch_wait_<wbr>timeout_s</code> | <code>batch_timeout_<wbr>micros</code> | none |
+# | `max_queue_size` | <code>max_queued_<wbr>requests</code> | <code>max_enqueued_<wbr>batches</code> | none |
+#
+# With a container and a GPU, files and fields are the same; `instance_group` has `kind: KIND_GPU`.
+# [The page for a lab GPU](../assets/lab-gpu/README.md) says how to get there.
+#
 # ## What breaks
 #
 # Triton refuses two of these; the third is no config:
 
 # %%
-from inflight import CourseError
-from inflight.notebook import catch_up
-
-catch_up("06", "What breaks")
 config_path.write_text(as_it_was)  # whatever the dashboard has left there
 for fragment in (
     "dynamic_batching { preferred_batch_size: [ 16 ] }",
@@ -660,11 +545,11 @@ for fragment in (
 # %% [markdown]
 # ## Recap
 #
-# - With `dynamic_batching { }` a batch is what came during the one before; the config has to say so.
-# - `max_batch_size` bounds throughput; a delay buys idle time with latency; a preferred size may split a batch.
+# - With `dynamic_batching { }` a batch is what came during the one before it. The config has to say so.
+# - `max_batch_size` limits throughput. A delay buys idle time with latency, and does little in heavy traffic.
 # - A full queue lets the model idle: a refused request does not wake the batcher.
-# - A library of five functions batches by what you count.
 # - The gain is the fixed cost of a batch, shared.
+# - In front of an engine that batches in flight, the dynamic batcher has nothing to do.
 #
 # Three questions to answer without running anything:
 #
@@ -675,7 +560,8 @@ for fragment in (
 # small, so there is little to share.
 # </details>
 #
-# <details><summary>2. Your P99 is 40 ms under heavy load, and 90 ms at night. Which field do you look at?</summary>
+# <details><summary>2. Your slowest answers take 40 ms under heavy load, and 90 ms at night. Which field do you look
+# at?</summary>
 #
 # <code>max_queue_delay_microseconds</code>. Under load the oldest request uses up its delay while the model is busy, or
 # the batch is full; at night everybody waits for company that does not come.
@@ -684,17 +570,11 @@ for fragment in (
 # <details><summary>3. Half of all requests are refused, and the model is busy for a fifth of the time. What do you look
 # at first?</summary>
 #
-# At <code>max_queue_size</code>. A queue that stays full lets nobody in who would wake the batcher; it looks every half
+# At <code>max_queue_size</code>. Nothing enters a queue that stays full, so nothing wakes the batcher; it looks every half
 # second.
 # </details>
 #
 # Now [do the lab]({lab}), or go on with {next}: requests that belong together.
 #
-# ## What runs
-#
-# The server ends with the notebook's kernel.
-
-# %% tags=["nbval-ignore-output"]
-from inflight.notebook import session
-
-session.running()
+# Both servers end with this notebook's kernel (*Kernel → Shut Down Kernel*). Until then the dashboard above goes on
+# working.

@@ -1,9 +1,10 @@
 # %% [markdown]
 # # {heading}
 #
-# Four exercises, 75 minutes in all. You write a client that forgets neither START nor END, tell on paper who is served, and
-# write a model that asks to be called again: many streams, each with its own state, ended, cancelled, lost. The model is
-# kept: lab 08 gives it a GPT-2. A check never stops the notebook, and starts a server of its own where it needs one.
+# Four exercises, 80 minutes in all (an estimate). You write a client that forgets neither START nor END, say on paper which
+# requests are served, and write a model that asks to be called again: many streams, each with its own state, some of them
+# cancelled. The model is kept: lab 08 continues from it. A check never stops the notebook. It starts a server of its own where
+# it needs one.
 #
 # {navigation}
 
@@ -30,7 +31,7 @@ server = Server(repo).start()
 # *importance 4/5 · difficulty 2/5 · 10 minutes*
 #
 # A chat gateway hands you messages in the order in which they came: pairs of (sequence, value). Write `steps`: one
-# `Step` a message, with `start` true on the first one of each sequence and `end` true on the last. The list is
+# `Step` per message, with `start` true on the first message of each sequence and `end` true on the last. The list is
 # complete: nothing comes after it.
 
 
@@ -59,8 +60,7 @@ def steps(messages: list[tuple[int, int]]) -> list[Step] | None:
 check("7.1", steps)
 
 # %% [markdown]
-# Three sequences for a model with two places: the third one waits until one of the others ends. Does everybody get an
-# answer?
+# Three sequences for a model with two places: the third one waits until one of the others ends. Is every step answered?
 
 # %%
 made = steps([(1, 10), (2, 100), (1, 20), (3, 1000), (2, 200), (1, 30), (3, 2000)])
@@ -72,27 +72,27 @@ else:
     print(answers[columns].to_string(index=False))
 
 # %% [markdown]
-# <details><summary>Where to look</summary><code>talk</code> in the lecture: it knows by the round what is first and last.
-# You know it by the message's place in the list.</details>
+# <details><summary>Where to look</summary><code>talk</code> in the lecture: there the number of the round says what is first
+# and last. Here it is the message's place in the list.</details>
 #
-# <details><summary>How to begin</summary>Two dictionaries. Go through the messages once and note for each sequence where it
-# was seen first, and where last. Then go through them again.</details>
+# <details><summary>How to begin</summary>Two dictionaries. Go through the messages once, and note for each sequence where it
+# was seen first and where last. Then go through them again.</details>
 #
-# <details><summary>The error you see</summary>It names a message, and which mark is wrong. A sequence of one message has
-# both marks on it. "Not these messages": their order may not change.</details>
+# <details><summary>The error you see</summary>It names a message, and which mark is wrong. The only message of a sequence has
+# both marks. "Not these messages": their order must stay.</details>
 
 # %% [markdown]
 # ## Exercise 7.2: who is served?
 #
 # *importance 4/5 · difficulty 3/5 · 15 minutes*
 #
-# There is one instance with the strategy `direct`, and `places` is how many places it has; nobody is given up for silence.
-# Steps come one after the other. What becomes of each?
+# There is one instance with the strategy `direct`, and it has `places` places. No sequence is given up for silence. Steps
+# come one after the other. What becomes of each?
 #
-# - `"at once"`: its sequence has a place, or begins and finds a free one;
-# - `"refused"`: its sequence has no place and does not wait, and the step has no START;
-# - `"later"`: its sequence waits for a place, and gets one by somebody's END. Who has waited longest is first, and then all
-#   the steps that it has sent so far are served; if END is among them, the place is free again;
+# - `"at once"`: its sequence has a place, or begins with this step and finds a free one;
+# - `"refused"`: its sequence has no place and does not wait for one, and the step has no START;
+# - `"later"`: its sequence waits for a place, and gets one when another sequence ends. The sequence that has waited longest
+#   is first. Then all the steps that it has sent so far are served; if END is among them, the place is free again;
 # - `"never"`: it still waits when the last step has come.
 #
 # No sequence begins twice.
@@ -134,11 +134,11 @@ check("7.2", fates)
 # <details><summary>Where to look</summary>"A client that forgets", in the lecture: two places and three sequences.</details>
 #
 # <details><summary>How to begin</summary>Keep two things: the set of sequences that have a place, and a dict of those that
-# wait with the numbers of their steps. A dict remembers the order in which it was filled.</details>
+# wait, with the numbers of their steps. A dict remembers the order in which it was filled.</details>
 #
 # <details><summary>The error you see</summary>It shows the steps, such as <code>1S 2S 1E</code>: sequence 1 begins, 2
-# begins, 1 ends. "Later" at the wrong step: after an END look at who waits, again and again, until no place is
-# free.</details>
+# begins, 1 ends. "Later" at the wrong step: after an END look at the sequences that wait, again and again, until no place
+# is free.</details>
 
 # %% [markdown]
 # ## Exercise 7.3: asked again
@@ -147,12 +147,12 @@ check("7.2", fates)
 #
 # Write `execute` of a model that gives texts back word by word. A request has the input `text` and three controls: `ID`,
 # `START` and `READY`. The model is decoupled: a word is a response with the output `word`, sent by the request's response
-# sender. In each call every request that is ready gets **one** word; then it is rescheduled, or ended with `FINAL`. A text
-# may have no words at all: it is ended at once.
+# sender. In each call every request that is ready gets **one** word. Then it is rescheduled, or ended with `FINAL`. A text
+# may have no words at all; end it at once.
 #
-# Keep what you know of a stream in `self.states`, a dict by correlation id, and forget who is done: the check counts what
-# is left there. It sends seven texts at once to a model with four places, counts your calls, and compares what each client
-# has heard.
+# Keep what you know of a stream in `self.states`, a dict by correlation id, and forget a stream that is over. The check sends
+# seven texts at once to a model with four places. It counts your calls, compares what each client has heard, and counts what
+# your model still keeps at the end, wherever it keeps it.
 
 # %%
 # %%writefile {workdir.name}/model.py
@@ -199,7 +199,7 @@ class TritonPythonModel:
                 self.states[int(value(request, "ID"))] = State(words, None)
         for request in ready:
             self.step(request, int(value(request, "ID")))
-        # Who left while the request was in the queue: Triton drops it silently.
+        # Triton drops a queued request silently when its client leaves.
         for who, state in list(self.states.items()):
             if state.sender.is_cancelled():
                 del self.states[who]
@@ -238,44 +238,45 @@ check("7.3", written)
 # response: <code>pb_utils.InferenceResponse([pb_utils.Tensor("word", np.array([[word.encode()]], object))])</code>.</details>
 #
 # <details><summary>The error you see</summary>"Somebody waits in vain": a request was released without <code>FINAL</code>.
-# <code>KeyError</code>: a state is asked for that is not there; is it made at START, and deleted only at the end? As many
-# calls as words: you serve one request a call.</details>
+# <code>KeyError</code>: a state is not there. Is it made at START, and deleted only at the end? "Ready requests that got no
+# word": you serve one request per call.</details>
 
 # %% [markdown]
 # ## Exercise 7.4: cancelled and lost
 #
-# *Core · importance 5/5 · difficulty 5/5 · 20 minutes*
+# *Core · importance 5/5 · difficulty 5/5 · 25 minutes*
 #
-# Twelve readers take turns at a model with one place, and half of them close the page. Two things may happen to their
-# requests. One is in a call: `request.is_cancelled()` is true. One waits in the queue: Triton drops it and tells nobody.
-# Its response sender knows: `sender.is_cancelled()`.
+# Twelve readers take turns at a model with one place, and half of them close the page. That can happen at two moments. If
+# the request is in a call of `execute`, `request.is_cancelled()` is true. If it waits in the queue, Triton drops it, and the
+# model is not told. But the request's response sender knows: `sender.is_cancelled()`.
 #
-# Mend `model.py` above so that no state is left of who has gone, no word is computed for them, and the others hear all of
-# theirs. Three facts of this Triton:
+# Mend `model.py` above so that no state stays of a reader who has gone, no word is computed for them, and the others hear
+# all of their words. Three facts about this Triton:
 #
-# - a cancelled request is not released at once, or its place stays taken: reschedule it, and Triton frees the place then;
-# - ask the sender of a request's **latest** call, so keep it in the state;
-# - never ask a sender after its `FINAL`.
+# - If you release a cancelled request, its place stays taken. Reschedule it: then Triton frees the place.
+# - Triton gives a new sender in each call. Ask the **latest**, so keep it in the state.
+# - Never ask a sender after its `FINAL`.
 
 # %%
 check("7.4", written)
 
 # %% [markdown]
-# <details><summary>Where to look</summary>"What breaks" in the lecture: nothing frees the state of stream 1.</details>
+# <details><summary>Where to look</summary>"What breaks" in the lecture: nothing deletes the states of the three who
+# left.</details>
 #
 # <details><summary>How to begin</summary>A state becomes two things: the words that are left, and the sender. At the end of
-# each call go through all states and drop those whose sender is cancelled; at the beginning of a step, look at the
+# each call go through all states and delete those whose sender is cancelled. At the beginning of a step, look at the
 # request.</details>
 #
-# <details><summary>The error you see</summary>"things that are kept": those of requests that were dropped in the
-# queue. "execute has failed" with <code>KeyError</code>: you forgot a state, and its request was still in the batch.
+# <details><summary>The error you see</summary>"Things that are kept": states of requests that were dropped in the queue.
+# "execute has failed" with <code>KeyError</code>: you deleted a state, and its request was still in the batch.
 # <code>RuntimeError</code>: you delete from a dict while you go through it; go through <code>list(…)</code> of it.</details>
 
 # %% [markdown]
 # ## Bonus
 #
-# You are early? Your model, on the server of this notebook. Give it a third kind of client: one who asks for at most *n*
-# words, by a request parameter (`request.parameters()` is JSON).
+# If you are early: here your model runs on the server of this notebook. Let a client ask for at most *n* words, by a request
+# parameter (`request.parameters()` is JSON).
 
 # %% tags=["nbval-ignore-output"]
 from inflight.notebook import mine
@@ -314,26 +315,24 @@ print(*heard["word"])
 # 1. The service moves to three servers behind a load balancer that gives each request to the least busy one. Which of your
 #    sequences still works?
 #
-# <details><summary>Answer</summary>Iterative ones: each is one request, and all its calls happen where it went. Sequences of
-# several requests break: their second request may meet a server that never heard START, and is refused. They need a balancer
-# that sends one correlation id to one server.</details>
+# <details><summary>Answer</summary>Iterative ones: each is one request, and all its calls happen in the server that has it.
+# Sequences of several requests break: the second request may reach a server that never saw START, which refuses it. They
+# need a balancer that sends one correlation id to one server.</details>
 #
 # 2. The model moves to a GPU and computes all streams of a call in one pass. Do you still want one word a call?
 #
-# <details><summary>Answer</summary>Yes, all the more: the pass is shared by all who are ready, and its weights are read
-# once. What changes is the price of a place that is empty or of somebody who has gone.</details>
+# <details><summary>Answer</summary>Yes, even more so: all streams that are ready share the pass, which reads the weights
+# once. An empty place, or a reader who has gone, then takes part of an expensive pass.</details>
 #
-# 3. A reader's network is away for ten seconds, and the client sends the text once more. What does your model do?
+# 3. A reader's network fails for ten seconds, and the client sends the text once more. What does your model do?
 #
-# <details><summary>Answer</summary>It begins anew, under another correlation id, and drops the old state when it sees that
-# the sender is cancelled. To go on where the first was, the client would have to say how far it had come.</details>
+# <details><summary>Answer</summary>It begins anew, under another correlation id, and deletes the old state when it sees that
+# the sender is cancelled. To continue where the first stream stopped, the client would have to say how far it had
+# come.</details>
 
 # %% [markdown]
 # ## Done?
 #
 # When every check says so, compare with {counterpart}, then go on to {next}.
-
-# %% tags=["nbval-ignore-output"]
-from inflight.notebook import session
-
-session.running()
+#
+# The server ends with this notebook's kernel.

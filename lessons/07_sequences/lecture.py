@@ -1,47 +1,51 @@
 # %% [markdown]
 # # {heading}
 #
-# {minutes} min. Afterwards you will be able to
+# {minutes} min, an estimate. Afterwards you will be able to
 #
-# - **send** requests that belong together, and say where the sequence batcher puts each;
-# - **choose** between `direct` and `oldest`, and name what becomes of a sequence that was forgotten;
+# - **send** requests that belong together, and say where the sequence batcher puts each of them;
+# - **choose** between `direct` and `oldest`, and say what becomes of a sequence that its client forgot;
 # - **write** a model that asks to be called again, and trace it call by call.
 #
-# You need nothing but this notebook: all models are made here.
+# You need lesson 06: instances, batches and the dynamic batcher. All models are made here. A line under `# your line:` is
+# for you: delete it, write it yourself, and compare with what is folded below.
 #
 # {navigation}
 
 # %% [markdown]
 # ## A conversation is not one request
 #
-# A speech recogniser gets a second of sound at a time, a dialogue its next sentence, a sensor its next value. What the
-# model knows of the earlier ones stands in its memory. Lesson 06 could compute any request with any other, anywhere: its
-# models were stateless. Now: **{question}**
+# A speech recogniser gets one second of sound at a time, a controller its next measurement. The model must remember what
+# came before. Lesson 06 could compute any request with any other, on any instance, because its models remembered nothing:
+# they were *stateless*. Now: **{question}**
 #
-# You run two copies of a model, for speed. Each adds up what a conversation sends, and keeps the sums in a dict.
+# You run two instances of a model, for speed. Each adds up what a conversation sends, and keeps the sums in a dict.
 
-# %% [markdown]
-# ## Predict
-#
-# A client sends 1, 2, 3, 4 in one conversation, each as soon as the last is answered, and other clients do the same
-# beside it. There is a dynamic batcher, as in lesson 06. Commit yourself:
-
-# %% tags=["setup"]
+# %%
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import plotly.express as px
+import tritonclient.grpc as triton
 
 from inflight.lessons.sequences import Step, sequences, streams
-from inflight.lessons import sequences as lesson
 from inflight.notebook import charts, widgets
-from inflight.triton import Connection, Server, repository
+from inflight.triton import Server, repository
+
+# %% [markdown]
+# ## Predict
+#
+# A client sends 1, 2, 3, 4 in one conversation, each as soon as the last is answered. Seven other clients do the same
+# beside it. There is a dynamic batcher, as in lesson 06. Commit yourself:
 
 # %% tags=["parameters"]
 prediction = None  # papermill may answer
 
-# %% tags=["setup"]
+# %%
 guess = widgets.predict(
     "What is the sum in the fourth answer?",
     ["ten in every conversation", "less in some", "an error"],
@@ -52,35 +56,47 @@ guess
 # %% [markdown]
 # ## By hand: a memory
 #
-# The model is ten lines. Its dict has the sum of each conversation, whose number comes along as an input.
+# The repository begins with `running-sum`, a model of the course that you need later. Beside it comes your own, `adder`. A
+# request brings the conversation's number, `who`, and the next `value`. One line is yours: the new sum of this
+# conversation.
 
-# %% tags=["setup"]
-from inflight.notebook import catch_up
-
-catch_up("07", "By hand: a memory")
-workdir = tempfile.TemporaryDirectory()
+# %%
+workdir = tempfile.TemporaryDirectory()  # it goes when the notebook's kernel ends
 repo, log_path = Path(workdir.name) / "repo", Path(workdir.name) / "log.jsonl"
+repository.assemble(repo, models=("running-sum",), execution_log_path=log_path)
 (repo / "adder" / "1").mkdir(parents=True)
-(repo / "adder" / "1" / "model.py").write_text("""
-import numpy as np
-import triton_python_backend_utils as pb_utils
 
-def number(request, name):
-    return int(pb_utils.get_input_tensor_by_name(request, name).as_numpy()[0, 0])
+# %%
+# %%writefile {repo}/adder/1/model.py
+# import numpy as np
+# import triton_python_backend_utils as pb_utils
+#
+#
+# def number(request, name):
+#     return pb_utils.get_input_tensor_by_name(request, name).as_numpy().item()
+#
+#
+# class TritonPythonModel:
+#     def initialize(self, args):
+#         self.sums = {}  # by the conversation's number
+#
+#     def execute(self, requests):
+#         return [self.add(request) for request in requests]
+#
+#     def add(self, request):
+#         who, value = number(request, "who"), number(request, "value")
+#         # your line:
+#         self.sums[who] = self.sums.get(who, 0) + value
+#         total = pb_utils.Tensor("sum", np.array([[self.sums[who]]], np.int32))
+#         return pb_utils.InferenceResponse([total])
 
-class TritonPythonModel:
-    def initialize(self, args):
-        self.sums = {}
+# %% [markdown]
+# <details><summary>The line</summary>
+#
+# <code>self.sums[who] = self.sums.get(who, 0) + value</code>
+# </details>
 
-    def execute(self, requests):
-        return [self.add(request) for request in requests]
-
-    def add(self, request):
-        who = number(request, "who")
-        self.sums[who] = self.sums.get(who, 0) + number(request, "value")
-        total = np.array([[self.sums[who]]], np.int32)
-        return pb_utils.InferenceResponse([pb_utils.Tensor("sum", total)])
-""")
+# %%
 adder = """
 name: "adder"  backend: "python"  max_batch_size: 4
 input [ { name: "who"  data_type: TYPE_INT32  dims: [ 1 ] },
@@ -89,86 +105,77 @@ output [ { name: "sum"  data_type: TYPE_INT32  dims: [ 1 ] } ]
 instance_group [ { count: 2  kind: KIND_CPU } ]
 dynamic_batching { }
 """
-config_path = repo / "adder" / "config.pbtxt"
-config_path.write_text(adder)
+(repo / "adder" / "config.pbtxt").write_text(adder)
 server = Server(repo).start()
 
-# %% tags=["setup"]
+# %% [markdown]
+# The client is NVIDIA's own. With each request it says which sequence it belongs to, and which one is its first and its
+# last. A dynamic batcher does not look at that.
 
 
-def converse(who, **marks):
-    """The four sums that a conversation hears."""
-    with Connection(server.grpc_url) as connection:
-        sums = []
+# %%
+def tensor(name, value):
+    made = triton.InferInput(name, [1, 1], "INT32")
+    return made.set_data_from_numpy(np.array([[value]], np.int32))
+
+
+def converse(who):
+    """Send 1, 2, 3, 4 in a conversation, one after the other: the four sums."""
+    sums = []
+    with triton.InferenceServerClient(server.grpc_url) as connection:
         for value in (1, 2, 3, 4):
-            inputs = {"who": [[who]], "value": [[value]]}
-            arrays = {name: np.array(rows, np.int32) for name, rows in inputs.items()}
-            if marks:  # a sequence: its number, its first request and its last
-                marks = {"sequence_id": who, "sequence_start": value == 1}
-                marks["sequence_end"] = value == 4
-            sums.append(
-                int(
-                    connection.infer("adder", arrays, 30, **marks).as_numpy("sum")[0, 0]
-                )
-            )
+            inputs = [tensor("who", who), tensor("value", value)]
+            marks = {"sequence_start": value == 1, "sequence_end": value == 4}
+            result = connection.infer("adder", inputs, sequence_id=who, **marks)
+            sums.append(result.as_numpy("sum").item())
     return sums
 
 
 # %%
-from concurrent.futures import ThreadPoolExecutor
-
 with ThreadPoolExecutor(8) as pool:
     heard = list(pool.map(converse, range(1, 9)))
 wrong = [sums for sums in heard if sums[-1] != 10]
-assert wrong  # some conversation met both copies
+assert wrong  # some conversation met both instances
 print(guess.score("less" if wrong else "ten"))
 
 # %% [markdown]
-# No error, no warning, and wrong sums: whoever is free takes the request, and a copy remembers only what it has heard.
-# A database beside the model would help, and cost a question and an answer for each request. Or all requests of a
-# conversation go to the same copy. That is one line:
+# There is no error and no warning, and the sums are wrong. Whichever instance is free takes the next request, and an
+# instance remembers only what it has computed itself. A database beside the model would help, at one round trip per
+# request. Or Triton sends all requests of a conversation to the same instance. That is one line of the config:
 
 # %%
-config_path.write_text(adder.replace("dynamic_batching { }", "sequence_batching { }"))
+by_sequence = adder.replace("dynamic_batching { }", "sequence_batching { }")
+(repo / "adder" / "config.pbtxt").write_text(by_sequence)
 server.load("adder")
 with ThreadPoolExecutor(8) as pool:
-    heard = list(pool.map(lambda who: converse(who, sequence=True), range(11, 19)))
+    heard = list(pool.map(converse, range(11, 19)))
 assert heard == [[1, 3, 6, 10]] * 8
 print("with sequence_batching:", heard[0], "in all eight conversations")
 
 # %% [markdown]
-# The client says with each request which sequence it belongs to, its **correlation id** (`sequence_id`), and marks the
-# first and the last. Triton gives the sequence a place in one instance, from START to END.
-
-# %% [markdown]
+# `sequence_id` is the **correlation id**. Triton gives a sequence a place in one instance, from START to END.
+#
 # ## Four controls
 #
-# Without END the dict would grow for ever, so the model must be told too. Triton adds inputs to each request, if
-# `control_input` asks for them: START, END, READY (somebody has really come for this place) and CORRID (who).
-# `running-sum` takes all four, and tells what it was told:
+# The sums of eight conversations are still in that dict. To delete one, the model has to know that its conversation is
+# over. Triton adds inputs to each request, if `control_input` asks for them: START and END, as the client marked them;
+# READY, whether a request has really come for this place; CORRID, the correlation id. `running-sum` asks for all four:
 
-# %% tags=["setup"]
-from inflight.notebook import catch_up
-
-catch_up("07", "Four controls")
-repository.assemble(
-    Path(workdir.name) / "more", models=("running-sum",), execution_log_path=log_path
-)
-(Path(workdir.name) / "more" / "running-sum").rename(repo / "running-sum")
-server.load("running-sum")
-text = (repo / "running-sum" / "config.pbtxt").read_text()
-print(text[text.index("sequence_batching") : text.index("parameters")].strip())
+# %%
+template = (repository.TEMPLATES / "running-sum" / "config.pbtxt").read_text()
+print(template[template.index("sequence_batching") : template.index("\nparameters")])
 
 # %% [markdown]
-# Three sequences speak in four rounds, not all in each; in the last all say goodbye. Does one that was silent come back to
-# its place?
+# Its answer says what it was told, and at which place of the batch it was. Three sequences send in four rounds, not all of
+# them in each. Does one that was silent come back to its place? `sequences.send` sends steps over one stream, so that they
+# arrive in order, and returns a row per request.
 
-# %% tags=["setup"]
+# %%
 rounds = ((1, 2, 3), (2, 3), (3, 1), (1, 2, 3))
 
 
 def talk(rounds, fields):
-    """Load the model with these fields, send round after round; a row a request."""
+    """Load running-sum with these fields, and send round after round."""
     server.load("running-sum", **fields)  # its file stays as it is
     last, answers = len(rounds) - 1, []
     for n, speakers in enumerate(rounds):
@@ -177,100 +184,114 @@ def talk(rounds, fields):
     return pd.concat(answers)
 
 
+delay_us = 200_000  # a batch waits so long for company
 fields = {
     "direct": {
-        "sequence_batching.direct.max_queue_delay_microseconds": 200_000,
+        "sequence_batching.direct.max_queue_delay_microseconds": delay_us,
         "sequence_batching.direct.minimum_slot_utilization": 0.75,
     },
     "oldest": {
+        "sequence_batching.oldest.max_queue_delay_microseconds": delay_us,
         "sequence_batching.oldest.max_candidate_sequences": 4,
-        "sequence_batching.oldest.max_queue_delay_microseconds": 200_000,
     },
 }
 
 # %%
-rows = talk(rounds, fields["direct"]).sort_values("sequence", kind="stable")
+talks = {name: talk(rounds, fields[name]) for name in ("direct", "oldest")}
+rows = talks["direct"].sort_values("sequence", kind="stable")
 assert (rows.groupby("sequence")["place"].nunique() == 1).all()
-charts.table(rows[["sequence", "controls", "place", "sum"]])
+rows[["sequence", "controls", "place", "sum"]].set_index("sequence")
 
 # %% [markdown]
 # ## `direct` and `oldest`
 #
-# Two strategies decide who sits where, each with fields of its own:
+# The table above is of the strategy `direct`: each sequence came back to its place. There is a second strategy:
 #
 # | | `direct` | `oldest` |
 # |---|---|---|
-# | a sequence has | a place in an instance's batch, to its end; when it is silent, the place is empty | a turn: who has come forms the next batch, oldest first |
-# | at a time at most | `max_batch_size` × instances | `max_candidate_sequences` × instances |
-# | a batch leaves | at once; with `minimum_slot_utilization` 0.75 when three of four places have a request, or after `max_queue_delay_microseconds` | at a `preferred_batch_size`, or after `max_queue_delay_microseconds` |
-# | order of answers | as computed | as computed; `preserve_ordering`: as asked |
-# | right for | a model that keeps a state by place, such as a tensor with a row a place | a model that keeps states by id |
+# | a sequence has | a place in the batch of one instance, until its END; the place stays empty while it is silent | its turn in one instance: the requests that have come form the next batch, the oldest first |
+# | sequences at a time | `max_batch_size` × instances | `max_candidate_sequences` × instances |
+# | a batch leaves | at once, or as `minimum_slot_utilization` and `max_queue_delay_microseconds` say | as with the dynamic batcher: `preferred_batch_size`, `max_queue_delay_microseconds` |
+# | it fits a model that | keeps its state by place, such as a tensor with a row per place | keeps its states by correlation id |
 #
-# Above, `direct`. Who keeps one place with `oldest`?
+# The same rounds, with each of them:
 
 # %%
-from inflight.notebook import catch_up
-
-catch_up("07", "`direct` and `oldest`")
-talks = {name: talk(rounds, fields[name]) for name in ("direct", "oldest")}
 for name, rows in talks.items():
+    sums = rows.groupby("sequence")["sum"].last().tolist()
     kept = (rows.groupby("sequence")["place"].nunique() == 1).sum()
-    assert rows.groupby("sequence")["sum"].last().tolist() == [30, 300, 4000]
+    assert sums == [30, 300, 4000]
     print(f"{name}: right sums; {'all' if kept == 3 else 'not all'} keep one place")
 
+
 # %% tags=["nbval-ignore-output"]
-words = "Which sequence sat at which place of which batch, with direct and with oldest."
-charts.show(lesson.sequence_places(talks), words)
+def places(rows, **panels):
+    """A square for each request, with the number of its sequence."""
+    rows = rows.astype({"sequence": str})
+    figure = px.scatter(
+        rows, x="execution", y="place", color="sequence", text="sequence", **panels
+    )
+    look = {"symbol": "square-open", "size": 26, "line": {"width": 3}}
+    figure.update_traces(marker=look, textposition="middle center")
+    figure.update_yaxes(autorange="reversed", dtick=1)
+    figure.update_xaxes(dtick=1)
+    return figure.update_layout(showlegend=False, meta={"device": ""})
+
+
+both = pd.concat(rows.assign(strategy=name) for name, rows in talks.items())
+figure = places(both, facet_col="strategy")
+charts.show(figure, "Which sequence was at which place of which batch, by strategy.")
 
 # %% [markdown]
+# With `direct`, a silent sequence leaves a gap. With `oldest`, the others move up, and the model has to know each by its
+# id.
+#
 # ## Two instances: nobody changes lanes
 #
-# Two copies again, of two places each, and four sequences that speak in random order. This is the picture of the lesson:
-# a colour never leaves its lane.
+# Two instances again, of two places each, and four sequences that send in random order. `running-sum` logs each batch. This
+# is the picture of the lesson: a colour never leaves its lane.
 
 # %%
-from inflight.notebook import catch_up
-
-catch_up("07", "Two instances: nobody changes lanes")
 order = np.random.default_rng(7)
 turns = [tuple(order.permutation([1, 2, 3, 4]).tolist()[:3]) for _ in range(5)]
 turns = [(1, 2, 3, 4), *turns, (1, 2, 3, 4)]
 start = log_path.stat().st_size
 talk(turns, {"max_batch_size": 2, "instance_group.count": 2})
-lanes = sequences.executions(log_path, start).query("ready")
-assert (lanes.groupby("sequence")["instance"].nunique() == 1).all()
-assert lanes["instance"].nunique() == 2
-print(
-    "instances that each sequence met:",
-    *lanes.groupby("sequence")["instance"].nunique(),
-)
+lanes = sequences.executions(log_path, start).query("ready").copy()
+met = lanes.groupby("sequence")["instance"].nunique()
+assert (met == 1).all() and lanes["instance"].nunique() == 2
+print("instances that each sequence met:", *met)
 
 # %% tags=["nbval-ignore-output"]
-words = "Each sequence stays at one place of one instance, from its first to its last."
-charts.show(lesson.sequence_lanes(lanes), words)
+at = lanes.astype(str)
+lanes["lane"] = "instance " + at["instance"] + ", place " + at["place"]
+lanes["ms"] = 1000 * (lanes["start_s"] - lanes["start_s"].min())
+figure = px.line(
+    lanes.sort_values("lane").astype({"sequence": str}),
+    x="ms", y="lane", color="sequence", text="sequence", markers=True,
+)  # fmt: skip
+figure.update_traces(marker={"symbol": "circle-open", "size": 22, "line": {"width": 3}})
+figure.update_traces(textposition="middle center")
+figure.update_layout(showlegend=False, xaxis_title="time (ms)", yaxis_title="")
+charts.show(figure, "Each sequence stays at one place of one instance, all the time.")
 
 # %% [markdown]
-# What it costs: a sequence that speaks much cannot move to an idle copy, and when all places are taken the next sequence
-# waits at the door until one ends. Behind a load balancer in front of several servers the same must hold there:
-# Triton keeps a sequence together inside one server only.
-
-# %% [markdown]
+# That has a price. A sequence that sends much cannot move to an idle instance. When all places are taken, the next
+# sequence waits until one ends. And Triton keeps a sequence together inside one server only: a load balancer in front of
+# several servers has to do the same.
+#
 # ## A client that forgets
 #
-# Clients crash. What if one forgets START, or END? Two places, given up after one silent second:
+# Clients crash. What if one forgets START, or END? Here are two places, and Triton gives a place up after one silent
+# second:
 
 # %%
-import time
-
-from inflight.notebook import catch_up
-
-catch_up("07", "A client that forgets")
 server.load(
     "running-sum",
     max_batch_size=2,
     **{"sequence_batching.max_sequence_idle_microseconds": 1_000_000},
 )
-print(sequences.send(server, [Step(7, value=1)])["message"].item())
+print(sequences.send(server, [Step(7, value=1)])["message"].item())  # no START
 sequences.send(server, [Step(1, start=True), Step(2, start=True)])  # and never an END
 sent = time.monotonic()
 third = sequences.send(server, [Step(3, start=True, end=True)])["outcome"].item()
@@ -281,35 +302,20 @@ print(sequences.send(server, [Step(1, value=1)])["message"].item())
 
 # %% [markdown]
 # A forgotten START is refused. A forgotten END holds its place until the sequence has been silent for
-# `max_sequence_idle_microseconds`, while others wait; then it is gone, and Triton tells the model nothing. Its memory is
-# left in the dict: a **leak**. In the lab you stop one.
-
-# %% [markdown]
+# `max_sequence_idle_microseconds`, while others wait. Then the sequence is over, and Triton tells the model nothing:
+# sequences 1 and 2 are still in its dict.
+#
 # ## May Triton keep the state?
 #
-# With **implicit state** the model hands its state out as an output, and gets it back as an input of the next request of
-# the sequence. Then it needs no dict at all. Does this build do it? Three times five:
+# With **implicit state**, a model hands its state out as an output, and gets it back as an input of the sequence's next
+# request. Then it needs no dict.
+# [Triton's page on it](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/implicit_state_management.html)
+# says that the backend has to support it, and names ONNX Runtime, TensorRT and PyTorch. Ours is the Python backend. What
+# does it do when a config asks for implicit state? Send 5 three times:
 
 # %%
-from inflight.notebook import catch_up
-
-catch_up("07", "May Triton keep the state?")
-(repo / "implicit" / "1").mkdir(parents=True, exist_ok=True)
-(repo / "implicit" / "1" / "model.py").write_text("""
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        return [self.add(request) for request in requests]
-
-    def add(self, request):
-        value = pb_utils.get_input_tensor_by_name(request, "value").as_numpy()
-        so_far = pb_utils.get_input_tensor_by_name(request, "SUM_IN").as_numpy()
-        total = value + so_far.reshape(value.shape)
-        outputs = [pb_utils.Tensor(name, total) for name in ("sum", "SUM_OUT")]
-        return pb_utils.InferenceResponse(outputs)
-""")
-(repo / "implicit" / "config.pbtxt").write_text("""
+(repo / "implicit" / "1").mkdir(parents=True)
+_ = (repo / "implicit" / "config.pbtxt").write_text("""
 name: "implicit"  backend: "python"  max_batch_size: 4
 input [ { name: "value"  data_type: TYPE_INT32  dims: [ 1 ] } ]
 output [ { name: "sum"  data_type: TYPE_INT32  dims: [ 1 ] } ]
@@ -319,82 +325,51 @@ sequence_batching { state [ {
   initial_state { data_type: TYPE_INT32  dims: [ 1 ]  zero_data: true  name: "zero" }
 } ] }
 """)
+
+# %%
+# %%writefile {repo}/implicit/1/model.py
+# import triton_python_backend_utils as pb_utils
+#
+#
+# class TritonPythonModel:
+#     def execute(self, requests):
+#         return [self.add(request) for request in requests]
+#
+#     def add(self, request):
+#         value = pb_utils.get_input_tensor_by_name(request, "value").as_numpy()
+#         so_far = pb_utils.get_input_tensor_by_name(request, "SUM_IN").as_numpy()
+#         total = value + so_far.reshape(value.shape)
+#         outputs = [pb_utils.Tensor(name, total) for name in ("sum", "SUM_OUT")]
+#         return pb_utils.InferenceResponse(outputs)
+
+# %%
 server.load("implicit")
-with Connection(server.grpc_url) as connection:
-    five, sums = {"value": np.array([[5]], np.int32)}, []
+sums = []
+with triton.InferenceServerClient(server.grpc_url) as connection:
     for n in (1, 2, 3):
-        marks = {"sequence_start": n == 1, "sequence_end": n == 3}
-        result = connection.infer("implicit", five, 30, sequence_id=9, **marks)
-        sums.append(int(result.as_numpy("sum")[0, 0]))
-print("heard:", *sums)
+        marks = {"sequence_id": 9, "sequence_start": n == 1, "sequence_end": n == 3}
+        result = connection.infer("implicit", [tensor("value", 5)], **marks)
+        sums.append(result.as_numpy("sum").item())
+print("sums:", *sums)
 assert sums == [5, 5, 5]
 
 # %% [markdown]
-# The config is taken, the first state is made, and each request gets that one again: the Python backend of this version
-# does not hand the state back, and nobody says so. With the backends of ONNX and TensorRT the field does its work. So test
-# it before you trust it; here, keep the state yourself.
-
-# %% [markdown]
+# Triton loads the model without a complaint and makes the first state. Then every request gets that one. The page says why,
+# the server does not. With the Python backend, keep the state yourself.
+#
 # ## A model that asks to be called again
 #
-# Now one step further. An LLM's answer takes many passes, and a pass is worth sharing. What if the *model* could say: done
-# for now, put this request back into the queue? Then the batch is made anew for every pass: who comes joins the next one,
-# who is done leaves. That is **continuous batching**, or **iteration-level scheduling**: what the engine of lessons 04
-# and 05 does inside. Triton calls it *iterative sequences*. This model gives back a text word by word:
+# One step further. An LLM's answer takes many passes. What if the *model* could say: this pass is done, put the request
+# back into the queue? Then Triton would form the batch anew for every pass. New requests would join the next one, and
+# those that are complete would leave. That is **continuous batching**, or **iteration-level scheduling**: what the engine
+# of lessons 04 and 05 does inside. Triton calls it *iterative sequences*.
+#
+# Here is a model that gives a text back word by word. The client sends one request. Triton makes a sequence of it, with an
+# id that it makes up itself: the config says `iterative_sequence`, and `decoupled`, because a request has many responses.
 
-# %% tags=["setup"]
-from inflight.notebook import catch_up
-
-catch_up("07", "A model that asks to be called again")
-words_model = """
-import json
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-RESCHEDULE = pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
-FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-
-def value(request, name):
-    return pb_utils.get_input_tensor_by_name(request, name).as_numpy().reshape(-1)[0]
-
-class TritonPythonModel:
-    def initialize(self, args):
-        config = json.loads(args["model_config"])
-        self.streams = config["model_transaction_policy"]["decoupled"]
-        self.log = open(config["parameters"]["log"]["string_value"], "a", buffering=1)
-        self.states, self.call = {}, 0
-
-    def execute(self, requests):
-        self.call += 1
-        responses = [self.step(request) for request in requests]
-        return None if self.streams else responses
-
-    def step(self, request):
-        who = int(value(request, "ID"))
-        start, ready = bool(value(request, "START")), bool(value(request, "READY"))
-        self.log.write(json.dumps([self.call, who, start, ready]) + "\\n")
-        if not ready:
-            return None  # nobody sits at this place now
-        if start:
-            self.states[who] = value(request, "text").decode().split()
-        word = self.states[who].pop(0)
-        is_last = not self.states[who]
-        if is_last:
-            del self.states[who]
-        else:
-            request.set_release_flags(RESCHEDULE)
-        output = pb_utils.Tensor("word", np.array([[word.encode()]], object))
-        response = pb_utils.InferenceResponse([output])
-        if not self.streams:
-            return response if is_last else None
-        request.get_response_sender().send(response, flags=FINAL if is_last else 0)
-"""
-
-# %% [markdown]
-# Four things make it iterative. `set_release_flags(RESCHEDULE)` keeps the request: it comes again, with the same inputs.
-# `states` has what is known by then, under the id. `FINAL` ends the answer. And the config says so:
-
-# %% tags=["setup"]
+# %%
+(repo / "words" / "1").mkdir(parents=True)
+words_log = Path(workdir.name) / "words.jsonl"
 words_config = f'''
 backend: "python"  max_batch_size: 4
 model_transaction_policy {{ decoupled: true }}
@@ -412,132 +387,197 @@ sequence_batching {{
       control [ {{ kind: CONTROL_SEQUENCE_READY  int32_false_true: [ 0, 1 ] }} ] }}
   ]
 }}
-parameters {{ key: "log"  value {{ string_value: "{workdir.name}/words.jsonl" }} }}
+parameters {{ key: "log"  value {{ string_value: "{words_log}" }} }}
 '''
-for name, config in (
-    ("words", words_config),
-    ("words-at-once", words_config.replace("decoupled: true", "decoupled: false")),
-):
-    (repo / name / "1").mkdir(parents=True, exist_ok=True)
-    (repo / name / "1" / "model.py").write_text(words_model)
-    (repo / name / "config.pbtxt").write_text(f'name: "{name}"\n{config}')
-    server.load(name)
+_ = (repo / "words" / "config.pbtxt").write_text('name: "words"' + words_config)
 
 # %% [markdown]
-# The client knows nothing of sequences: it sends **one** request, without id and marks. Triton makes a sequence of it. Three
-# clients at once:
+# For each call the model notes in a log which requests it has, and how many states it has kept from earlier calls. Two lines
+# are yours.
 
 # %%
-texts = ["to be or not", "all the world is a stage", "words"]
+# %%writefile {repo}/words/1/model.py
+# import json
+# import time
+#
+# import numpy as np
+# import triton_python_backend_utils as pb_utils
+#
+# RESCHEDULE = pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+# FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+#
+#
+# def value(request, name):
+#     return pb_utils.get_input_tensor_by_name(request, name).as_numpy().item()
+#
+#
+# def note(request):
+#     said = "START" if value(request, "START") else "again"
+#     return value(request, "ID"), said if value(request, "READY") else "empty"
+#
+#
+# class TritonPythonModel:
+#     def initialize(self, args):
+#         config = json.loads(args["model_config"])
+#         self.streams = config["model_transaction_policy"]["decoupled"]
+#         self.log = open(config["parameters"]["log"]["string_value"], "a", buffering=1)
+#         self.states = {}  # by correlation id: the words that are left
+#
+#     def execute(self, requests):
+#         line = {"told": list(map(note, requests)), "states": len(self.states)}
+#         self.log.write(json.dumps(line) + "\n")
+#         time.sleep(0.03)  # the pass of a real model takes time
+#         responses = [self.step(request) for request in requests]
+#         return None if self.streams else responses
+#
+#     def step(self, request):
+#         if not value(request, "READY"):
+#             return None  # this place has no request now
+#         who = value(request, "ID")
+#         if value(request, "START"):
+#             self.states[who] = value(request, "text").decode().split()
+#         word = self.states[who].pop(0)
+#         is_last = not self.states[who]
+#         if is_last:
+#             # your line: the stream is over
+#             del self.states[who]
+#         else:
+#             # your line: it is not
+#             request.set_release_flags(RESCHEDULE)
+#         output = pb_utils.Tensor("word", np.array([[word.encode()]], object))
+#         response = pb_utils.InferenceResponse([output])
+#         if not self.streams:
+#             return response if is_last else None
+#         request.get_response_sender().send(response, flags=FINAL if is_last else 0)
+
+# %% [markdown]
+# <details><summary>The lines</summary>
+#
+# <code>del self.states[who]</code>: forget what is over. <code>request.set_release_flags(RESCHEDULE)</code>: the request
+# comes again, with the same inputs, in a later call.
+# </details>
+#
+# Three things make it iterative: `RESCHEDULE` keeps the request, `states` has what is known by then, under the id, and
+# `FINAL` ends the answer.
+#
+# Three clients ask, one right after the other. The first has the shortest text:
+
+# %%
+texts = ["to be or not", "all the world is a stage", "I wandered lonely as a cloud"]
+server.load("words")
 heard = streams.ask(server, "words", texts)
 assert heard.groupby("stream")["word"].agg(" ".join).tolist() == texts
 print(heard.groupby("stream")["word"].agg(list).to_string(header=False))
 
-# %% [markdown]
-# Here is what Triton passed, call by call. A row is a call of `execute`, a column a request: `START` the first time, `again`
-# after that; `empty` is a place whose sequence has ended.
 
 # %% tags=["nbval-ignore-output"]
-trace = pd.read_json(Path(workdir.name) / "words.jsonl", lines=True)
-trace.columns = ["call", "who", "start", "ready"]
-trace["place"] = trace.groupby("call").cumcount()
-trace["said"] = np.where(trace["start"], "START", "again")
-trace["said"] = trace["said"].where(trace["ready"], "empty")
-told = trace["said"].where(
-    ~trace["ready"], trace["said"] + " " + trace["who"].astype(str)
-)
-calls = trace.assign(told=told).pivot(index="call", columns="place", values="told")
-ready = trace[trace["ready"]]
-assert len(ready) == sum(len(text.split()) for text in texts)
-charts.table(calls.fillna("").reset_index())
+def calls():
+    """A row per call of the model and place: what it was told of it."""
+    log = pd.read_json(words_log, lines=True)
+    rows = log.assign(call=log.index + 1).explode("told", ignore_index=True)
+    rows[["id", "said"]] = rows["told"].tolist()
+    return rows.assign(place=rows.groupby("call").cumcount()).drop(columns="told")
 
-# %% tags=["nbval-ignore-output"]
-rows = ready.rename(columns={"who": "sequence", "call": "execution"})
-rows["sequence"] = rows["sequence"].rank(method="dense").astype(int)
-assert rows["execution"].nunique() < len(rows)  # calls are shared
-words = "Who was in which call: the batch is made anew for each."
-charts.show(lesson.sequence_places({"words": rows}), words)
+
+trace = calls()
+table = trace.pivot(index="call", columns="place", values="said").fillna("")
+table.assign(states=trace.groupby("call")["states"].first())
 
 # %% [markdown]
-# Eleven words, far fewer calls than that: the batch changed while it ran. `direct` is the strategy when none is named, so a
-# sequence keeps its place, and an ended one leaves a hole.
+# A row is a call of `execute`, a column a place in the batch; `states` is what the model had kept when the call began. As
+# a picture:
+
+# %% tags=["nbval-ignore-output"]
+seats = trace[trace["said"] != "empty"].rename(columns={"call": "execution"})
+seats["sequence"] = pd.factorize(seats["id"])[0] + 1
+num_calls, num_words = seats["execution"].nunique(), sum(len(t.split()) for t in texts)
+assert len(seats) == num_words > num_calls
+assert set(trace.loc[trace["said"] == "empty", "place"]) == {0}
+print(f"{num_words} words in {num_calls} calls")
+charts.show(places(seats), "Which sequence was at which place in which call.")
+
+# %% [markdown]
+# The batch changed while it ran. The config names no strategy, so it is `direct`: every sequence keeps its place. When the
+# first had its last word, its place stayed **empty**, and the model was still told of it, with READY 0. A new sequence
+# would get that place.
 #
-# **Not decoupled**, a request has one response. The same code gives `None` while it is rescheduled, and answers at the end:
+# **Not decoupled**, a request has exactly one response. The same code then gives `None` while it reschedules, and a
+# response at the end:
 
 # %%
-at_once = streams.ask(server, "words-at-once", texts)
-assert at_once["word"].tolist() != [] and (at_once.groupby("stream").size() == 1).all()
-print("words-at-once:", *sorted(at_once["word"]))
+(repo / "words-at-once" / "1").mkdir(parents=True)
+at_once = words_config.replace("decoupled: true", "decoupled: false")
+(repo / "words-at-once" / "config.pbtxt").write_text('name: "words-at-once"' + at_once)
+(repo / "words-at-once" / "1" / "model.py").symlink_to(repo / "words/1/model.py")
+server.load("words-at-once")
+answers = streams.ask(server, "words-at-once", texts)
+assert answers.groupby("stream").size().tolist() == [1, 1, 1]
+print("one response each, the last word:", *sorted(answers["word"]))
 
 # %% [markdown]
-# One response each, the last word: for a model that computes in many passes and has one result, such as a diffusion model.
-# Batching is the same; only the stream is gone.
-
-# %% [markdown]
+# That is for a model which computes in many passes and has one result, such as a diffusion model.
+#
 # ## What breaks
 #
-# A reader closes the page in the middle of a text. Triton does not schedule the request again, and the model never hears of
-# it. Whose words are still in the dict?
+# Three readers close the page in the middle of a long text. A fourth reads to the end. Then somebody else asks for one
+# word. How many states has the model kept when that call begins?
 
 # %%
-from inflight.notebook import catch_up
-
-catch_up("07", "What breaks")
-heard = streams.ask(server, "words", ["word " * 200, "short text"], leave_after={1: 3})
-left = heard[heard["stream"] == 1]
-assert len(left) >= 3 and (heard["stream"] == 2).sum() == 2
-print("stream 1 heard some of its words and left; stream 2 heard all of its own")
-
-# %% [markdown]
-# Nothing frees the state of stream 1: no END, no call. A server that runs for a month dies of it. In the lab you write
-# `execute` so that whoever is cancelled or lost is noticed, and everybody else goes on.
+long_texts = ["word " * 200] * 3
+heard = streams.ask(
+    server, "words", [*long_texts, "short text"], leave_after={1: 3, 2: 3, 3: 3}
+)
+assert (heard["stream"] == 4).sum() == 2  # it has heard all of its own
+streams.ask(server, "words", ["hello"])
+kept = calls()["states"].iloc[-1]
+print("Nobody else is being served, and the model keeps", kept, "states.")
+assert kept == 3
 
 # %% [markdown]
-# ## On the lab GPU
+# Triton saw that the clients had gone, and did not schedule their requests again. It told the model nothing: there was no
+# END and no further call, so nothing deletes these states. This is a **leak**, and a server that runs for a month dies of
+# it. In the lab you write an `execute` that notices.
 #
-# All of this is Triton, so files and fields are the same in the container.
+# ## Elsewhere
 #
-# | Step | Here | With the container and a GPU |
+# | | Triton | an LLM engine: TensorRT-LLM, vLLM |
 # |---|---|---|
-# | A stateful model | Python, states in a dict | the same, or ONNX and TensorRT with implicit `state` |
-# | A model that is called again | the 40 lines above | the same; PyTorch's tensors on the GPU, as in lesson 08 |
-# | An LLM's batches | `tensorrt_llm`, in the engine | the engine too: it needs no sequence batcher |
+# | A conversation of several requests | the sequence batcher keeps them in one instance | none: each request brings the whole conversation, and the KV cache of a beginning that was seen before is reused (`enable_kv_cache_reuse`; vLLM: prefix caching) |
+# | The batch is formed anew for each pass | iterative sequences | always; at most `max_batch_size` (vLLM: `max_num_seqs`) requests |
+# | A client leaves | the model has to look | the engine ends the request |
+#
+# All of this lesson is Triton, so its files and fields are the same in NVIDIA's containers.
 #
 # ## Recap
 #
-# - All requests of a sequence go to one instance, from START to END; the correlation id says which belong together.
-# - `direct` keeps a place, and leaves it empty in silence; `oldest` takes turns.
-# - A forgotten START is refused; a forgotten END blocks a place for `max_sequence_idle_microseconds`, and leaks.
-# - Implicit state is not handed back by this Python backend.
+# - All requests of a sequence go to one instance, from START to END. The correlation id says which belong together.
+# - `direct` keeps a place for each sequence and leaves it empty while that is silent; `oldest` forms each batch from the
+#   requests that have come.
+# - A forgotten START is refused. A forgotten END blocks a place for `max_sequence_idle_microseconds`, and the model keeps
+#   the state.
+# - Implicit state needs a backend that supports it. The Python backend accepts the config and does not hand the state back.
 # - `RESCHEDULE` puts a request back, and Triton forms the batch anew for each pass: continuous batching.
 #
 # Three questions to answer without running anything:
 #
-# <details><summary>1. A chat client sends its whole history with each message. Which batcher?</summary>
+# <details><summary>1. A chat client sends its whole history with each message. Which batcher does the model need?</summary>
 #
-# The dynamic one. The requests are stateless: any copy can answer any of them. It pays with tokens, which a KV cache that
-# is reused may save.
+# The dynamic one. The requests are stateless, so any instance can answer any of them. The price is tokens that are
+# computed again, unless a KV cache is reused.
 # </details>
 #
-# <details><summary>2. <code>direct</code>, <code>max_batch_size</code> 4, two instances, ten sequences that never end. Who
-# is served?</summary>
+# <details><summary>2. <code>direct</code>, <code>max_batch_size</code> 4, two instances, ten sequences that never end. Which
+# are served?</summary>
 #
-# Eight. Two wait at the door for ever, or until one of the eight is silent for longer than the idle time.
+# The first eight. Two wait until one of the eight is silent for longer than the idle time.
 # </details>
 #
 # <details><summary>3. Your model forgets <code>set_release_flags</code> in one branch. What does the client see?</summary>
 #
-# The request is released: no further call. Decoupled and without FINAL, the client waits until its own time-out; the
-# state stays in the dict.
+# The request is released, so there is no further call. It is decoupled and had no FINAL, so the client waits until its own
+# time-out. The state stays in the dict.
 # </details>
 #
 # Now [do the lab]({lab}), or go on with {next}: the same forty lines become GPT-2.
 #
-# ## What runs
-#
-# The server ends with the notebook's kernel.
-
-# %% tags=["nbval-ignore-output"]
-from inflight.notebook import session
-
-session.running()
+# The server ends with this notebook's kernel (*Kernel → Shut Down Kernel*).

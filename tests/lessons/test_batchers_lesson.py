@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from inflight import CourseError
-from inflight.lessons import batchers, sequences
+from inflight.lessons import batchers
 from inflight.lessons.batchers import batch_run
 from inflight.lessons.batchers import dashboard as boards
 from inflight.lessons.batchers.batch_run import Outcome
@@ -141,41 +141,6 @@ def test_a_run_in_which_nobody_was_answered_can_be_drawn():
     assert drawn(batchers.batches({"none": run}))
 
 
-# The other pictures ---------------------------------------------------------------------------------------------------
-
-
-def test_outcomes_are_stacked_to_all_requests():
-    counts = pd.DataFrame({"answered": [90, 60], "queue full": [10, 30], "timed out": [0, 10]}, index=["a", "b"])
-    fig = batchers.queue_outcomes(counts)
-    assert [sum(trace.x[row] for trace in fig.data) for row in (0, 1)] == [100, 100]
-    assert fig.layout.barmode == "stack"
-    assert drawn(fig)
-
-
-def test_a_batch_costs_a_line_beside_so_many_batches_of_one():
-    alone, line, points = batchers.batch_cost({1: 15.0, 4: 24.0}, fixed_ms=12.0, item_ms=3.0).data
-    assert list(alone.y) == [0, 60] and list(line.y) == [12, 24] and list(points.y) == [15, 24]
-
-
-def test_a_sequence_has_one_colour_and_executions_are_counted_from_one():
-    rows = pd.DataFrame({"sequence": [7, 9, 7], "execution": [4, 4, 6], "place": [0, 1, 0]})
-    fig = sequences.sequence_places({"direct": rows, "oldest": rows})
-    first = fig.data[0]
-    assert list(first.x) == [1, 1, 2] and list(first.y) == [0, 1, 0] and list(first.text) == ["7", "9", "7"]
-    assert first.marker.color[0] == first.marker.color[2] != first.marker.color[1]
-    assert drawn(fig)
-
-
-def test_a_sequences_lane_is_that_of_its_place():
-    rows = pd.DataFrame(
-        {"sequence": [7, 9, 7], "instance": [0, 1, 0], "place": [0, 0, 0], "start_s": [100.0, 100.01, 100.02]}
-    )
-    fig = sequences.sequence_lanes(rows)
-    assert [(list(trace.x), list(trace.y)) for trace in fig.data] == [([0, 20], [1, 1]), ([10], [0])]
-    assert list(fig.layout.yaxis.ticktext) == ["instance 1, place 0", "instance 0, place 0"]
-    assert drawn(fig)
-
-
 # The dashboard --------------------------------------------------------------------------------------------------------
 
 
@@ -229,17 +194,6 @@ def test_a_value_that_triton_refuses_is_told_and_the_file_is_as_it_was(server, l
     with pytest.raises(CourseError, match="preferred size"):
         board.run()
     assert "<b>Failed.</b>" in board.status.value and config.read_text() == before
-
-
-@pytest.mark.server
-def test_the_board_draws_while_requests_arrive(server, log_path):
-    board = batchers.board(server, log_path)
-    board.controls["arrivals"].value = "one every 60 ms"
-    words = []
-    board.words.observe(lambda change: words.append(change.new), "value")
-    board.run()
-    counts = [int(re.search(r"(\d+) requests in", text)[1]) for text in words]
-    assert counts[0] < counts[-1] == len(boards.ARRIVALS["one every 60 ms"])
 
 
 @pytest.mark.server

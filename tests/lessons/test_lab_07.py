@@ -182,7 +182,7 @@ AT_ONCE = """        state, sender = self.states.pop(who), request.get_response_
             sender.send(pb_utils.InferenceResponse([output]), flags=FINAL if is_last else 0)
 """
 BODY = COURSES[COURSES.index("        state, sender = self.states[who]") :]
-LOOK = COURSES[COURSES.index("        # Who left while") : COURSES.index("        return None")]
+LOOK = COURSES[COURSES.index("        # Triton drops a queued") : COURSES.index("        return None")]
 # Without the look around, which would ask a sender after its end.
 KEEPS_ALL = COURSES.replace(LOOK, "").replace(
     "            del self.states[who]\n            sender", "            sender"
@@ -204,6 +204,9 @@ TAKES = "                words = value"
 KEEPS_WORDS = changed(TAKES, "                self.texts[request] = words = value").replace(
     "self.states = {}", "self.states, self.texts = {}, {}"
 )
+KEEPS_SENDERS = changed("class TritonPythonModel:", "ALL = []\n\n\nclass TritonPythonModel:").replace(
+    "        state.sender = sender\n", "        state.sender = sender\n        ALL.append(sender)\n"
+)
 ONE_STATE = COURSES.replace('int(value(request, "ID"))', "0")
 
 
@@ -216,9 +219,10 @@ ONE_STATE = COURSES.replace('int(value(request, "ID"))', "0")
             "never forgets": ("7.3", KEEPS_ALL, "things that are kept"),
             "lost": ("7.4", changed(LOOK, ""), "things that are kept"),
             "words elsewhere": ("7.3", KEEPS_WORDS, "things that are kept"),
+            "senders in the module": ("7.4", KEEPS_SENDERS, "things that are kept"),
             "no model": ("7.3", changed("class TritonPythonModel", "class Model"), "load"),
-            "all at once": ("7.3", changed(BODY, AT_ONCE), "most words of a stream"),
-            "one a call": ("7.3", changed(EACH, ONE_OF_THEM), "in one call"),
+            "all at once": ("7.3", changed(BODY, AT_ONCE), "calls of execute"),
+            "one a call": ("7.3", changed(EACH, ONE_OF_THEM), "ready requests that got no word"),
         }.items()
     ],
 )

@@ -65,6 +65,9 @@ class _Connection:
         except queue.Empty:
             raise NoAnswer(f"Nothing came within {timeout_s} s.") from None
 
+    def finish_stream(self):
+        self._wire.events.append(f"finish {self._number}")
+
     def close(self):
         self._wire.closed[self._number] += 1
         self._wire.events.append(f"close {self._number}")
@@ -119,6 +122,7 @@ def test_who_leaves_hears_no_more_and_the_others_hear_all(monkeypatch):
     heard, wire = ask(monkeypatch, script, ["a b c", "x y"], leave_after={1: 2})
     assert heard == [(1, "a", ""), (2, "x", ""), (1, "b", ""), (2, "y", "")]
     assert wire.events.index("close 1") < wire.events.index("close 2") and set(wire.closed) == {1, 2}
+    assert [event for event in wire.events if event.startswith("finish")] == ["finish 2"]  # 1 has cancelled
 
 
 def test_who_would_leave_later_than_its_answer_ends_hears_all(monkeypatch):

@@ -13,15 +13,12 @@ from inflight.lessons import (
     iterative_gpt2,
     kv_cache,
     repository,
-    sequences,
     serve,
     start_here,
 )
 from inflight.lessons.batchers.batch_run import Outcome
 from inflight.lessons.capstone.service import BRIEF, Deployment, Served
-from inflight.lessons.kv_cache import at_iteration
 from inflight.notebook import charts
-from inflight.triton import telemetry
 from inflight.triton.telemetry import Statistics
 
 RANDOM = np.random.default_rng(4)
@@ -80,10 +77,6 @@ LOGS = {
 }
 
 
-REPLAYED = {title: log for title, log in LOGS.items() if len(log)}
-PROMISED = {
-    title: telemetry.shares(log).assign(promised=2) for title, log in REPLAYED.items() if title.startswith("guar")
-}
 IDLE = {
     title: pd.DataFrame({"iteration": log["iteration"], "promised": 2, "to_nobody": BLOCKS - log["kv_blocks_used"] - 2})
     for title, log in LOGS.items()
@@ -97,24 +90,10 @@ def requests(ms_a_token: float) -> pd.DataFrame:
     return pd.DataFrame({"output_len": ANSWERS, "latency_ms": np.array(ANSWERS) * itl_ms + waits_ms, "itl_ms": itl_ms})
 
 
-GAINS = pd.DataFrame(
-    [
-        (traffic, number, ratio + 0.03 * number)
-        for traffic, ratio in (("whole answers", 0.8), ("answers that end early", 1.4))
-        for number in (1, 2, 3)
-    ],
-    columns=["traffic", "round", "ratio"],
-)
-GAPS = {
-    title: pd.DataFrame({"time_s": np.arange(-1, 2, 0.02), "gap_ms": 20 + worst * (np.arange(-50, 100) == 3)})
-    for title, worst in (("whole prompt at once", 400.0), ("chunked context", 60.0))
-}
-
-
 # Lesson 06: batches ---------------------------------------------------------------------------------------------------
 
 
-def outcome(instances: int, number: int = 24, rejected: int = 0, waiting: int = 0) -> Outcome:
+def outcome(instances: int, number: int = 24, rejected: int = 0) -> Outcome:
     """Requests that come every 10 ms; batches of three take 60 ms, on the instances in turn."""
     groups = [list(range(first, min(first + 3, number + 1))) for first in range(1, number + 1, 3)]
     table = pd.DataFrame(
@@ -131,33 +110,17 @@ def outcome(instances: int, number: int = 24, rejected: int = 0, waiting: int = 
             "sent_s": 0.01 * request,
             "priority": int(request > 20),
             "answered_s": home[request].end_s + (0.05 if request == 5 else 0.001) if request in home else 0.4,
-            "outcome": "answered" if request in home else "rejected" if request <= number + rejected else "waiting",
+            "outcome": "answered" if request in home else "rejected",
             "execution": home[request].execution if request in home else None,
         }
-        for request in range(1, number + rejected + waiting + 1)
+        for request in range(1, number + rejected + 1)
     ]
     frame = pd.DataFrame(rows).astype({"execution": "Int64"})
     frame["latency_ms"] = (frame["answered_s"] - frame["sent_s"]) * 1000
     return Outcome(frame, table, NO_STATISTICS)
 
 
-RUNS = {"no batcher": outcome(1), "three instances": outcome(3, rejected=3), "now": outcome(2, waiting=4)}
-COUNTS = pd.DataFrame(
-    {"answered": [200, 131, 77], "queue full": [0, 69, 60], "timed out": [0, 0, 63]},
-    index=["no limit", "queue of 8", "and time-out 100 ms"],
-)
-PLACES = {
-    title: pd.DataFrame({"sequence": [1, 2, 3] * 4, "execution": np.repeat([3, 4, 7, 9], 3), "place": places * 4})
-    for title, places in (("direct", [0, 1, 2]), ("oldest", [2, 0, 1]))
-}
-LANES = pd.DataFrame(
-    {
-        "sequence": [1, 2, 3, 4] * 3,
-        "instance": [0, 0, 1, 1] * 3,
-        "place": [0, 1, 0, 1] * 3,
-        "start_s": [5 + 0.004 * turn for turn in range(12)],
-    }
-)
+RUNS = {"no batcher": outcome(1), "three instances": outcome(3, rejected=3), "now": outcome(2)}
 
 
 # Lesson 08: streams ---------------------------------------------------------------------------------------------------
@@ -170,16 +133,6 @@ def tokens(streams: int, seconds_a_token: float, number: int = 48) -> pd.DataFra
         for token in range(1, number + 1)
     ]
     return pd.DataFrame(rows, columns=["stream", "token", "time_s"])
-
-
-def passes(together: bool) -> pd.DataFrame:
-    rows = [(number if together else 2 * number + stream, 1 + stream) for number in range(1, 25) for stream in (0, 1)]
-    return pd.DataFrame(rows, columns=["iteration", "stream"])
-
-
-def costs(slope: float) -> pd.DataFrame:
-    lengths = np.arange(8, 392)
-    return pd.DataFrame({"length": lengths, "ms": 3 + slope * lengths + RANDOM.normal(0, 0.2, len(lengths))})
 
 
 # Lessons 00 to 03, and the lab GPU ------------------------------------------------------------------------------------
@@ -241,29 +194,18 @@ SERVED = {"default": served(5000, 60, {}), "shed": served(1400, 105, {"max_queue
 
 # A name may have a second sample, after a full stop.
 FIGURES: dict[str, go.Figure] = {
-    "batch_cost": batchers.batch_cost({1: 15.1, 2: 18.0, 4: 24.2, 8: 35.9}, fixed_ms=12.0, item_ms=3.0),
     "batches": batchers.batches(RUNS),
-    "cost_of_a_token": iterative_gpt2.cost_of_a_token({"no cache": costs(0.05), "with a KV cache": costs(0.004)}),
-    "first_tokens": kv_cache.first_tokens(pd.DataFrame({"without reuse": [310.0, 305, 299], "with": [312.0, 61, 58]})),
-    "forward_passes": iterative_gpt2.forward_passes({"simple-gpt2": passes(False), "iterative-gpt2": passes(True)}),
     "kv_blocks": kv_cache.kv_blocks(LOGS, IDLE),
     "lab_results": charts.lab_results(HERE, RECORDED, "ratio", "median", "in-flight over static"),
     "lab_results.none yet": charts.lab_results(HERE, RECORDED.iloc[:0], "ratio", "median", "in-flight over static"),
-    "policy_gains": kv_cache.policy_gains(GAINS),
-    "queue_outcomes": batchers.queue_outcomes(COUNTS),
     "race": iterative_gpt2.race({"simple-gpt2": tokens(6, 0.03), "iterative-gpt2": tokens(6, 0.02)}, np.arange(6) / 10),
     "race.nothing yet": iterative_gpt2.race({"simple-gpt2": tokens(2, 0.03).iloc[:0]}, [0.0, 0.1]),
-    "replay": at_iteration.replay(REPLAYED, PROMISED, 50, SLOTS),
-    "replay.after the end": at_iteration.replay(REPLAYED, PROMISED, 150, SLOTS),
     "repository_map": repository.repository_map(FILES, EDGES),
     "request_map": start_here.request_map(PATH),
     "requests_in_time": capstone.requests_in_time(SERVED, BRIEF),
     "requests_in_time.no run yet": capstone.requests_in_time({}, BRIEF),
-    "sequence_lanes": sequences.sequence_lanes(LANES),
-    "sequence_places": sequences.sequence_places(PLACES),
     "slot_map": batching.slot_map(STAYS, SLOTS),
     "slot_map.nobody yet": batching.slot_map({"in-flight": STAYS["in-flight"].iloc[:0]}, SLOTS),
-    "token_gaps": kv_cache.token_gaps(GAPS),
     "token_timeline": serve.token_timeline(PIECES),
     "who_pays": batching.who_pays({"static": requests(8.4), "in-flight": requests(13.5)}),
 }  # fmt: skip

@@ -179,12 +179,11 @@ def test_promised_blocks_lie_on_those_that_are_held():
     (layer,) = [trace for trace in fig.data if trace.legendgroup == "promised"]
     assert layer.yaxis == "y" and layer.name == "promised, not yet held" and layer.showlegend
     held = [3, 5, 8, 8, 3]
-    corners = list(zip(layer.x, layer.y, layer.customdata, strict=True))
+    corners = list(zip(layer.x, layer.y, strict=True))
     top, bottom = corners[: len(corners) // 2], corners[len(corners) // 2 :]
-    assert {(x, y) for x, y, _ in top} >= {(0, 5), (1, 5), (1, 6), (2, 6), (2, 8), (4, 8), (4, 6), (5, 6)}
-    assert {(x, y) for x, y, _ in bottom} >= {(0, held[0]), (1, held[0]), (1, held[1]), (5, held[4])}
-    told = {"2 blocks · free for anybody: 3", "1 block · free for anybody: 2", "0 blocks · free for anybody: 0"}
-    assert told <= {said for _, _, said in corners} and "on average 1 block" in layer.text
+    assert set(top) >= {(0, 5), (1, 5), (1, 6), (2, 6), (2, 8), (4, 8), (4, 6), (5, 6)}
+    assert set(bottom) >= {(0, held[0]), (1, held[0]), (1, held[1]), (5, held[4])}
+    assert "on average 1 block" in layer.text
     said = kv_blocks_summary(runs, {"guaranteed": idle})
     assert said.count("15 % only promised") == 1
     assert not [trace for trace in kv_blocks(runs).data if trace.legendgroup == "promised"]

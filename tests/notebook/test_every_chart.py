@@ -20,11 +20,11 @@ WORDS, MARKS = 4.5, 3.0  # contrast with what is behind them, of WCAG 2
 PAPER = "#FFFFFF"
 NAMED = {"white": "#FFFFFF", "black": "#000000"}
 # Pictures in which the same request, user or stream is in several panels.
-LINKED = ("batches", "forward_passes", "kv_blocks", "race", "sequence_places", "slot_map")
+LINKED = ("batches", "kv_blocks", "race", "slot_map")
 # Where shapes are only the branches of a tree; everywhere else they would be marks that say nothing.
 DRAWN_BESIDE = {"repository_map"}
 
-MODULES = ["inflight.notebook.charts.lab_gpu", "inflight.lessons.kv_cache.at_iteration"] + [
+MODULES = ["inflight.notebook.charts.lab_gpu"] + [
     f"inflight.lessons.{file.parent.name}.charts" for file in (PACKAGE / "lessons").glob("*/charts.py")
 ]
 every_figure = pytest.mark.parametrize("name", FIGURES)

@@ -1,10 +1,9 @@
 """Of every exercise with several parts: an answer that is right in some, and what is said of each."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from inflight.lessons.batchers.batches_on_paper import batches_on_paper
+from inflight.lessons.batchers import on_paper
 from inflight.lessons.sequences.sequences import Step
 from inflight.notebook import checks
 from inflight.notebook.checks import check
@@ -25,7 +24,7 @@ def felt(times_s):
 
 
 def sizes_without_a_delay(arrivals_ms, delay_ms, *rest):
-    return batches_on_paper(arrivals_ms, 0, *rest)["size"].tolist()
+    return on_paper(arrivals_ms, 0, *rest).sizes
 
 
 def only_started(messages):
@@ -49,24 +48,18 @@ def all_projections_again(x, query, key, value, cache):
     return weights / weights.sum() @ values
 
 
-TEN = pd.DataFrame({"iteration": np.repeat(range(24), 10), "sequence": [*range(10)] * 24, "computed": 1})
-
-
 @pytest.mark.parametrize(
     ("exercise", "answer", "says"),
     [
         ("3.1", felt, "ttft_ms ✓, itl_ms not right yet, end_to_end_ms ✓, tokens_per_s not right yet."),
         ("4.4", (([128] + [8] * 7) * 3, None), "wins ✓, draws still open."),
         ("4.4", (([128] + [8] * 7) * 3, [None] * 24), "wins ✓, draws still open."),
-        ("5.1", lambda prompt, answer, size: (-(-prompt // size), (prompt + answer) // size),
-         "the prompt ✓, prompt and answer not right yet."),
         ("6.1", sizes_without_a_delay,
          "no delay ✓, max_batch_size ✓, the delay not right yet, a full batch not right yet, a busy "),
         ("6.4", idle_between_all, "a gap in which somebody waits ✓, a gap in which nobody waits not right yet"),
         ("7.1", only_started, "messages ✓, start ✓, end not right yet."),
         ("8.1", (padded, not_written, not_written), "padded ✓, without a cache still open, with a cache still open."),
         ("8.2", all_projections_again, "one projection each not right yet, the result ✓. tokens projected: "),
-        ("8.3", ({"max_batch_size": 10}, TEN), "four in a pass not right yet, all ten begun ✓, nothing twice ✓."),
     ],
 )  # fmt: skip
 def test_a_check_says_which_part_is_right(exercise, answer, says):

@@ -105,7 +105,6 @@ def test_without_a_batcher_every_request_is_a_batch(trial):
     outcome = trial("", [BUSY, *waiting(5)])
     assert outcome.executions["size"].tolist() == [1] * 6
     assert outcome.executions["work"].tolist() == [BUSY.work] + [1] * 5
-    assert (outcome.requests["place"] == 0).all()
     assert (outcome.executions["start_s"].iloc[1:].to_numpy() > outcome.executions["end_s"].iloc[:-1].to_numpy()).all()
 
 
@@ -192,28 +191,6 @@ def test_the_editor_puts_the_file_back_and_says_tritons_reason(server, config):
     editor = ConfigEditor(server, MODEL, ["dynamic_batching.preferred_batch_size"])
     said = editor.apply(**{"dynamic_batching.preferred_batch_size": "16"})
     assert "Refused; the file is as it was." in said and "preferred size" in said and config.read_text() == before
-
-
-# Followed while it runs -----------------------------------------------------------------------------------------------
-
-
-def test_a_run_is_followed_while_requests_wait_and_are_answered(plain_server, log_path):
-    *parts, whole = batch_run.follow(plain_server, MODEL, [BUSY, *at([0.1, 0.2, 3.0])], log_path)
-    assert_all_are_accounted_for(whole, 4)
-    assert any((part.requests["outcome"] == "waiting").any() for part in parts)
-    assert any(len(part.executions) for part in parts)
-    numbers = [len(part.requests) for part in parts]
-    assert numbers == sorted(numbers) and numbers[0] < 4
-    for part in parts:
-        assert (part.requests["answered_s"] >= part.requests["sent_s"]).all()
-
-
-def test_a_run_that_is_left_sends_no_more(plain_server, log_path):
-    before = log_path.read_text().count("\n")
-    following = batch_run.follow(plain_server, MODEL, at([0.0, 600.0]), log_path)
-    next(following)
-    following.close()
-    assert log_path.read_text().count("\n") - before == 1
 
 
 # When it goes wrong ---------------------------------------------------------------------------------------------------

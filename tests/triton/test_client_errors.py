@@ -70,7 +70,6 @@ def test_nobody_there_is_told_by_every_call():
         lambda: Client(url).ask("Hello"),
         lambda: Client("127.0.0.1:1").stream("Hello").read(),
         lambda: telemetry.statistics(url, "model"),
-        lambda: telemetry.metrics_with(f"{url}/metrics", "active", 1),
         lambda: Connection("127.0.0.1:1").connect(),
         lambda: Connection("127.0.0.1:1").infer("model", {}, timeout_s=30),
     ):

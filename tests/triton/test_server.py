@@ -13,11 +13,10 @@ import psutil
 import pytest
 
 from inflight.errors import CourseError
-from inflight.triton import records, repository
+from inflight.triton import records, repository, telemetry
 from inflight.triton.client import Client, is_ok
 from inflight.triton.repository import PIPELINE
 from inflight.triton.server import ModelState, Server
-from inflight.triton.telemetry import metrics_with
 from tests.engines import add_silent_model, how_it_ends, metric, model_process, start_python, wait_until
 
 pytestmark = pytest.mark.server
@@ -116,7 +115,7 @@ def test_load_with_an_override(server):
     server.load("tensorrt_llm", gpt_model_type="V1")
     try:
         assert states(server)["tensorrt_llm"] == "READY"
-        metrics_with(server.metrics_url, "empty_generation_slots", 4)
+        wait_until(lambda: "empty_generation_slots" in telemetry.page(server.metrics_url), "static batching is in use")
         assert len(Client(server.grpc_url).stream("Hello", max_tokens=3).read().pieces) == 1
         assert (server.repo / "tensorrt_llm" / "config.pbtxt").read_bytes() == before
     finally:

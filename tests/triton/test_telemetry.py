@@ -1,7 +1,6 @@
 """Prometheus text and iteration logs become tables; what is neither is refused in one sentence."""
 
 import dataclasses
-import http.server
 import json
 import threading
 
@@ -10,7 +9,7 @@ import pytest
 from inflight.engine.config import IterationStats
 from inflight.errors import CourseError
 from inflight.triton import telemetry
-from inflight.triton.telemetry import COLUMNS, iterations, metrics, metrics_with, read_log, shares, slots
+from inflight.triton.telemetry import COLUMNS, iterations, metrics, read_log, shares, slots
 
 PAGE = """\
 # HELP nv_inference_request_success Number of successful inference requests, all batch sizes
@@ -62,38 +61,6 @@ def test_each_sample_is_a_row_with_its_model_its_own_label_and_its_kind():
         ["nv_trt_llm_request_metrics", "tensorrt_llm", "waiting", 0.0, "gauge"],
         ["nv_cpu_utilization", "", "", 0.5, "gauge"],
     ]
-
-
-@pytest.fixture
-def metrics_url():
-    """A page whose active requests count up from 0, one a reading."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        readings = 0
-
-        def do_GET(self):
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(
-                PAGE.replace('"active",version="1"} 2', f'"active",version="1"}} {self.readings}').encode()
-            )
-            Handler.readings += 1
-
-        def log_message(self, *_):
-            """Nothing: a test's output is for its failures."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/metrics"
-        server.shutdown()
-
-
-def test_a_page_that_lags_behind_is_read_again(metrics_url, monkeypatch):
-    page = metrics_with(metrics_url, "active", 3)
-    assert page.set_index("label").loc["active", "value"] == 3
-    monkeypatch.setattr(telemetry, "METRICS_LAG_S", 0)
-    with pytest.raises(CourseError, match="No sample active of .* came to -1 within 0 s: look at the page"):
-        metrics_with(metrics_url, "active", -1)
 
 
 @pytest.mark.parametrize("text", ["<html>not found</html>", 'nv_x{model="a"} many\n'])

@@ -4,10 +4,11 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules=["batch_run", "model_analyzer", "perf_analyzer"],
+    submodules=["batch_run"],
     submod_attrs={
+        "analyzers": ["perf_analyzer", "search"],
+        "batches_on_paper": ["on_paper"],
         "dashboard": ["board"],
-        "charts": ["batch_cost", "batches", "batches_summary", "queue_outcomes"],
-        "explorables": ["delay"],
+        "charts": ["batches", "batches_summary"],
     },
 )

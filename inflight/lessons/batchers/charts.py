@@ -1,4 +1,4 @@
-"""Lesson 06: which requests share a batch, what a delay costs, and what became of all."""
+"""Lesson 06: which requests share a batch: arrivals as dots, batches as boxes around them, on one time line."""
 
 from __future__ import annotations
 
@@ -10,17 +10,7 @@ import plotly.graph_objects as go
 
 from inflight.notebook.charts.marks import counted, on_the_cpu, once_in_legend, saying, whole_ms, words
 from inflight.notebook.charts.panels import stack
-from inflight.notebook.palette import (
-    DECODE,
-    INK,
-    REQUEST,
-    SHADES,
-    WASTE,
-    WASTE_TEXT,
-    pattern,
-    patterns,
-    text_on,
-)
+from inflight.notebook.palette import INK, REQUEST, SHADES, WASTE, pattern, patterns, text_on
 
 if TYPE_CHECKING:
     from inflight.lessons.batchers.batch_run import Outcome
@@ -29,17 +19,6 @@ REJECTED, URGENT = REQUEST[3], REQUEST[1]
 LANE_PX, ROWS_PX = 20, 130
 WAITS_S = 0.003  # shorter than that is no waiting
 HELD_BACK_S = 0.02  # an answer takes a moment to arrive; one that takes longer is shown
-OUTCOMES = {"answered": DECODE, "queue full": REJECTED, "timed out": REQUEST[1]}
-SAID = {
-    "arrives": "arrives at",
-    "urgent": "arrives, and is urgent, at",
-    "rejected": "rejected at",
-    "held back": "answered at",
-}
-PATTERNS = dict(zip(OUTCOMES, patterns(len(OUTCOMES)), strict=True))
-
-
-# Arrivals and batches on one time line --------------------------------------------------------------------------------
 
 
 def batches(runs: dict[str, Outcome]) -> go.Figure:
@@ -61,18 +40,34 @@ def batches(runs: dict[str, Outcome]) -> go.Figure:
         rows, strip = "" if number == 0 else str(2 * number + 1), str(2 * number + 2)
         edges = [bottom, bottom + (top - bottom) * LANE_PX * len(lanes[title]) / panel_px, top]
         _lay_out(fig, rows, strip, edges, end, len(run.requests), lanes[title])
-        fig.update_layout(
-            {
-                f"xaxis{strip}": {
-                    "showticklabels": number == len(runs) - 1,
-                    "title": "time (ms)" if number == len(runs) - 1 else None,
-                }
-            }
-        )
+        is_last = number == len(runs) - 1
+        title_of = "time (ms)" if is_last else None
+        fig.update_layout({f"xaxis{strip}": {"showticklabels": is_last, "title": title_of}})
         _draw_requests(fig, run, lanes[title], {"xaxis": f"x{rows}", "yaxis": f"y{rows}"})
         _draw_lanes(fig, run.executions, lanes[title], {"xaxis": f"x{strip}", "yaxis": f"y{strip}"})
     once_in_legend(fig)
     return fig.update_layout(barmode="overlay", margin={"l": 78, "r": 16}, meta=on_the_cpu())
+
+
+def batches_summary(runs: dict[str, Outcome]) -> str:
+    """The picture of `batches` in a paragraph."""
+    parts = [
+        f"{title}: {_in_short(run)}; sizes {', '.join(map(str, run.executions['size']))}" for title, run in runs.items()
+    ]
+    return f"Which requests were computed together. {'. '.join(parts)}."
+
+
+def _instances(run: Outcome) -> list[int]:
+    return sorted(run.executions["instance"].unique().tolist()) or [0]
+
+
+def _in_short(run: Outcome) -> str:
+    rows, number = run.requests, len(run.executions)
+    answered, rejected = rows[rows["outcome"] == "answered"], (rows["outcome"] == "rejected").sum()
+    said = f"{len(answered)} requests in {counted(number, 'batch', 'batches')}"
+    if rejected:
+        said += f", {rejected} rejected"
+    return said + (f", median latency {answered['latency_ms'].median():.0f} ms" if len(answered) else "")
 
 
 def _lay_out(
@@ -103,27 +98,6 @@ def _lay_out(
             },
         }
     )
-
-
-def batches_summary(runs: dict[str, Outcome]) -> str:
-    """The picture of `batches` in a paragraph."""
-    parts = [
-        f"{title}: {_in_short(run)}; sizes {', '.join(map(str, run.executions['size']))}" for title, run in runs.items()
-    ]
-    return f"Which requests were computed together, and how long each waited. {'. '.join(parts)}."
-
-
-def _instances(run: Outcome) -> list[int]:
-    return sorted(run.executions["instance"].unique().tolist()) or [0]
-
-
-def _in_short(run: Outcome) -> str:
-    rows, number = run.requests, len(run.executions)
-    answered, rejected = rows[rows["outcome"] == "answered"], (rows["outcome"] == "rejected").sum()
-    words = f"{len(answered)} requests in {number} {'batch' if number == 1 else 'batches'}"
-    if rejected:
-        words += f", {rejected} rejected"
-    return words + (f", P50 {answered['latency_ms'].median():.0f} ms" if len(answered) else "")
 
 
 def _draw_requests(fig: go.Figure, run: Outcome, instances: list[int], axes: dict) -> None:
@@ -166,23 +140,26 @@ def _draw_waiting(fig: go.Figure, rows: pd.DataFrame, axes: dict) -> None:
 
 
 def _draw_held_back(fig: go.Figure, rows: pd.DataFrame, axes: dict) -> None:
-    x = [value for row in rows.itertuples() for value in (whole_ms(row.end_s), whole_ms(row.answered_s), None)]
-    y = [value for row in rows.itertuples() for value in (row.request, row.request, None)]
-    held_ms = [whole_ms(row.answered_s - row.end_s) for row in rows.itertuples()]
-    texts = [f"request {number} · answer held back for {ms:,} ms" for number, ms in zip(rows["request"], held_ms)]
+    """Dotted from the end of a batch until its answer leaves, where `preserve_ordering` holds it back."""
+    if rows.empty:
+        return
+    spans = [(row.request, whole_ms(row.end_s), whole_ms(row.answered_s)) for row in rows.itertuples()]
     name = "held back"  # a short one: the widest entry decides how many rows a phone needs
-    if x:
-        fig.add_scatter(
-            x=x,
-            y=y,
-            mode="lines",
-            line={"color": INK, "width": 1.2, "dash": "dot"},
-            name=name,
-            legendgroup=name,
-            **saying(text for text in texts for _ in range(3)),
-            **axes,
-        )
-        _draw_marks(fig, rows, "answered_s", name, {"color": INK, "size": 8, "symbol": "line-ns-open"}, axes)
+    fig.add_scatter(
+        x=[value for _, *ends in spans for value in (*ends, None)],
+        y=[value for request, *_ in spans for value in (request, request, None)],
+        mode="lines",
+        line={"color": INK, "width": 1.2, "dash": "dot"},
+        name=name,
+        legendgroup=name,
+        **saying(
+            f"request {request} · answer held back for {end - begin:,} ms"
+            for request, begin, end in spans
+            for _ in range(3)
+        ),
+        **axes,
+    )
+    _draw_marks(fig, rows, "answered_s", name, {"color": INK, "size": 8, "symbol": "line-ns-open"}, axes)
 
 
 def _draw_boxes(fig: go.Figure, executions: pd.DataFrame, look: dict, axes: dict) -> None:
@@ -221,23 +198,22 @@ def _neighbours(numbers: list[int]) -> list[tuple[int, int]]:
 
 
 def _draw_marks(fig: go.Figure, rows: pd.DataFrame, column: str, name: str, marker: dict, axes: dict) -> None:
-    if len(rows):
-        fig.add_scatter(
-            x=[whole_ms(value) for value in rows[column]],
-            y=rows["request"].tolist(),
-            mode="markers",
-            marker=marker,
-            name=name,
-            legendgroup=name,
-            **saying(
-                (
-                    f"request {row.request} · {SAID[name]} {whole_ms(getattr(row, column)):,} ms"
-                    for row in rows.itertuples()
-                ),
-                rows["request"],
-            ),
-            **axes,
-        )
+    if rows.empty:
+        return
+    moments_ms = [whole_ms(value) for value in rows[column]]
+    fig.add_scatter(
+        x=moments_ms,
+        y=rows["request"].tolist(),
+        mode="markers",
+        marker=marker,
+        name=name,
+        legendgroup=name,
+        **saying(
+            (f"request {request} · {name} · at {ms:,} ms" for request, ms in zip(rows["request"], moments_ms)),
+            rows["request"],
+        ),
+        **axes,
+    )
 
 
 def _draw_lanes(fig: go.Figure, executions: pd.DataFrame, instances: list[int], axes: dict) -> None:
@@ -263,102 +239,3 @@ def _draw_lanes(fig: go.Figure, executions: pd.DataFrame, instances: list[int], 
             **saying((_batch_in_words(batch) for batch in rows.itertuples()), rows["requests"]),
             **axes,
         )
-
-
-# What became of all ---------------------------------------------------------------------------------------------------
-
-
-def queue_outcomes(counts: pd.DataFrame) -> go.Figure:
-    """Requests by outcome, a bar for each row; the columns are among "answered", "queue full" and "timed out"."""
-    fig = go.Figure()
-    for name in counts.columns:
-        values = counts[name].tolist()
-        fig.add_bar(
-            orientation="h",
-            y=counts.index.tolist(),
-            x=values,
-            name=name,
-            legendgroup=name,
-            marker={"color": OUTCOMES[name], "pattern": PATTERNS[name]},
-            text=[f"{value:,}" if value > 0.04 * counts.sum(axis=1).max() else "" for value in values],
-            textposition="inside",
-            insidetextanchor="middle",
-            textfont={"color": text_on(OUTCOMES[name]), "size": 13},
-            **saying(
-                f"{run} · {counted(value, 'request')} {name}" for run, value in zip(counts.index, values, strict=True)
-            ),
-        )
-    once_in_legend(fig)
-    fig.update_xaxes(title="requests", range=[0, float(counts.sum(axis=1).max())])
-    fig.update_yaxes(autorange="reversed")
-    return fig.update_layout(
-        barmode="stack",
-        height=70 + 44 * len(counts),
-        margin={"l": 190, "b": 56},
-        meta=on_the_cpu(),
-    )
-
-
-# What a batch costs ---------------------------------------------------------------------------------------------------
-
-
-def batch_cost(batch_ms: dict[int, float], fixed_ms: float, item_ms: float) -> go.Figure:
-    """Milliseconds of a batch against its size: measured, the line through it, and so many batches of one.
-
-    Parameters
-    ----------
-    batch_ms : dict of int to float
-        Measured, by size; with size 1 among them.
-    fixed_ms, item_ms : float
-        The line: what a batch costs, and what each item in it costs more.
-    """
-    sizes, ends = list(batch_ms), [0, max(batch_ms)]
-    fig, alone, most = go.Figure(), batch_ms[1], batch_ms[1] * max(batch_ms)
-    line_ms = [fixed_ms + item_ms * size for size in ends]
-    fig.add_scatter(
-        x=ends,
-        y=[0, most],
-        mode="lines",
-        line={"color": WASTE, "width": 2, "dash": "dash"},
-        **saying(f"{counted(size, 'batch', 'batches')} of one text · {alone * size:.1f} ms" for size in ends),
-    )
-    fig.add_scatter(
-        x=ends,
-        y=line_ms,
-        mode="lines",
-        line={"color": INK, "width": 1.5},
-        **saying(f"{counted(size, 'text')} in the batch · {ms:.1f} ms on the line" for size, ms in zip(ends, line_ms)),
-    )
-    fig.add_scatter(
-        x=sizes,
-        y=list(batch_ms.values()),
-        mode="markers+text",
-        marker={"color": DECODE, "size": 11},
-        text=[f"{value:.1f}" for value in batch_ms.values()],
-        textposition="bottom center",
-        textfont={"color": DECODE},
-        **saying(f"{counted(size, 'text')} in the batch · {ms:.1f} ms, measured" for size, ms in batch_ms.items()),
-    )
-    middle = ends[1] * 0.6
-    fig.add_annotation(
-        x=middle,
-        y=alone * middle,
-        text="one batch each",
-        xanchor="right",
-        yanchor="bottom",
-        xshift=-12,
-        showarrow=False,
-        font={"color": WASTE_TEXT},
-    )
-    fig.add_annotation(
-        x=middle,
-        y=fixed_ms + item_ms * middle,
-        text=f"{fixed_ms:.1f} ms + {item_ms:.1f} ms a text",
-        xanchor="center",
-        yanchor="top",
-        yshift=-30,
-        showarrow=False,
-    )
-    fig.update_xaxes(title="texts in the batch", tickvals=[0, *sizes], range=[0, ends[1] * 1.06])
-    fig.update_yaxes(title="time of a batch (ms)", range=[0, most * 1.08])
-    return fig.update_layout(showlegend=False, height=340, margin={"b": 56})

@@ -83,11 +83,10 @@ def board(server: Server, log_path: str | Path) -> Dashboard:
         changed = {name: text for name, text in settings.items() if text != get_field(now, name)}
         edit_and_load(server, repository.BATCH_COST, **changed)
         batch_run.run(server, repository.BATCH_COST, at([0.0]), log_path)  # the first after a load waits for its start
-        title, earlier = _batcher(_batch_cost(server)), {f"before: {name}": run for name, run in before.items()}
-        for outcome in batch_run.follow(server, repository.BATCH_COST, ARRIVALS[arrivals], log_path):
-            runs = {**earlier, f"now: {title}": outcome}
-            words = f"{arrivals}. {batches_summary(runs)}"
-            yield Batches(batches(runs), words, outcome.executions["size"].tolist())
+        outcome = batch_run.run(server, repository.BATCH_COST, ARRIVALS[arrivals], log_path)
+        title = _batcher(_batch_cost(server))
+        runs = {**{f"before: {name}": run for name, run in before.items()}, f"now: {title}": outcome}
+        yield Batches(batches(runs), f"{arrivals}. {batches_summary(runs)}", outcome.executions["size"].tolist())
         before.clear()
         before[title] = outcome
 

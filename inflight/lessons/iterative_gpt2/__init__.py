@@ -7,13 +7,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "dashboard": ["board"],
         "log": ["executions", "passes"],
-        "charts": [
-            "cost_of_a_token",
-            "cost_of_a_token_summary",
-            "forward_passes",
-            "forward_passes_summary",
-            "race",
-            "race_summary",
-        ],
+        "charts": ["race", "race_summary"],
     },
 )

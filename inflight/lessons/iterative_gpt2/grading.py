@@ -1,4 +1,4 @@
-"""Lab 08: the tokens that a way computes, attention with a cache, ten streams in four places, and a model with a cache.
+"""Lab 08: the tokens that a way computes, a cache for one head, ten streams in four places, many readers for few slots.
 
 A learner's model is played in a process of its own, as Triton would play it, on hidden prompts: what goes through its
 network is counted, and its answers are set beside those of the plain way without a cache.
@@ -6,14 +6,22 @@ network is counted, and its answers are set beside those of the plain way withou
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from inflight.bench import gpt2_client
+from inflight.errors import CourseError
 from inflight.lessons.iterative_gpt2 import iterative_trial
-from inflight.notebook.checks import NOT_YET, Finding, Measured, grades
+from inflight.lessons.iterative_gpt2.log import executions, passes
+from inflight.notebook.checks import NOT_YET, Beside, Finding, Measured, grades
 from inflight.notebook.mine import COURSES_OWN, PARTS
+from inflight.triton import repository
+from inflight.triton.server import Server
 
+MODEL = "iterative-gpt2"
+READERS, THEIR_TOKENS = ("A cat is", "A river is", "A book is", "A train is", "A king is") * 2, 24
 TRIAL_S = 90  # longest time for a learner's model; it takes a tenth of that
 SLOTS, PLACES = 4, 8
 MOST_GROWN = 100  # items and bytes: those of a text or two, which may be forgotten when the next one comes
@@ -108,35 +116,46 @@ def _cached_attention(next_token: Callable, choose: random.Random) -> dict[str, 
 # 8.3 ------------------------------------------------------------------------------------------------------------------
 
 
+def passes_with(server: Server, settings: dict) -> pd.DataFrame:
+    """Load the model with these settings, let the ten stream, and read from its log who was in which forward pass."""
+    config = repository.read_config(server.repo / MODEL / repository.CONFIG)
+    log_path = Path(repository.get_value(config, "iteration_log_path"))
+    server.load(MODEL, **settings)
+    start = log_path.stat().st_size
+    gpt2_client.run(server.grpc_url, MODEL, READERS, THEIR_TOKENS)
+    return passes(executions(log_path, start))
+
+
 @grades("8.3", "Places in a batch, sequences begun, room in the cache: the smallest that is reached decides who waits.")
-def _ten_streams_four_places(answer: tuple[dict, pd.DataFrame], _choose: random.Random) -> dict[str, Finding] | Finding:
-    settings, passes = answer
+def _ten_streams_four_places(answer: tuple[dict, Server], _choose: random.Random) -> dict[str, Finding] | Finding:
+    settings, server = answer
     if not settings:
         return NOT_YET
-    together = passes.groupby("iteration")["sequence"].nunique().max()
-    of_each = passes.groupby("sequence")["iteration"].agg(["min", "max", "count"])
-    if len(of_each) != 10:
-        return f"The log has {len(of_each)} streams, not 10."
-    if of_each["count"].nunique() > 1 or of_each["count"].min() < 24:
-        return "Not every stream got its 24 tokens: run the cell with the ten prompts as it was given."
-    few = f"The fullest forward pass had {together} streams in it; the goal is 4. Which field limits a batch?"
-    late = (
-        "A stream ended before another one had begun: that one waited in Triton, or for room in the KV cache. Which "
-        "fields limit the streams that are begun?"
-    )
-    later = passes[passes.groupby("sequence").cumcount() > 0]
-    twice = Measured(
-        "tokens computed twice",
-        int((later["computed"] - 1).sum()),
-        exactly=0,
-        course=0,
-        nothing=10 * (23 * 24 // 2),
-        advice="Ten streams have begun because nobody needs a slot: leave kv_cache on, and give all ten room in it.",
-    )
+    try:
+        found = passes_with(server, settings)
+    except CourseError as error:
+        return str(error).partition("\n")[0]
+    of_each = found.groupby("sequence")["iteration"].agg(["min", "max"])
+    later = found[found.groupby("sequence").cumcount() > 0]
     return {
-        "four in a pass": None if together == 4 else few,
-        "all ten begun": late if of_each["min"].max() > of_each["max"].min() else None,
-        "nothing twice": twice,
+        "four in a pass": Measured(
+            "streams in the fullest pass",
+            int(found.groupby("iteration")["sequence"].nunique().max()),
+            exactly=4,
+            advice="Which field limits a batch?",
+        ),
+        "all ten begun": Measured(
+            "streams that began after another had ended",
+            int((of_each["min"] > of_each["max"].min()).sum()),
+            exactly=0,
+            advice="They waited, in Triton or for a slot of the KV cache: which fields limit who has begun?",
+        ),
+        "nothing twice": Measured(
+            "tokens computed twice",
+            int((later["computed"] - 1).sum()),
+            exactly=0,
+            advice="Nobody waits for a slot where there is no cache: leave kv_cache on, and give all ten room in it.",
+        ),
     }
 
 
@@ -145,76 +164,69 @@ def _ten_streams_four_places(answer: tuple[dict, pd.DataFrame], _choose: random.
 
 @grades(
     "8.4",
-    "A cache changes what is computed and never what comes out; the rest of the work is who may have a slot, and when.",
+    "A cache makes memory the scarce thing, so the work is who has a slot, and when it is free again.",
     keeps="iterative_gpt2",
     within_s=TRIAL_S,
 )
-def _model_with_cache(path: str, choose: random.Random) -> Finding:
+def _few_slots_many_readers(path: str, choose: random.Random) -> Finding:
     models = [COURSES_OWN / PARTS["iterative_gpt2"], path]
     try:
         plain, course, own = iterative_trial.played(models, _streams(choose), PLACES)
+    except NotImplementedError:
+        return NOT_YET
     except iterative_trial.Problem as problem:
         return f"{problem}."
-    if own.together > SLOTS and own.computed == plain.computed:
-        return NOT_YET  # as it was given
-    differ = sum(got != right for got, right in zip(own.texts, plain.texts, strict=True))
-    rates = [sum(map(len, each.texts)) / each.seconds for each in (own, course)]
+    beside = Beside(own, course, plain)
     return [
         Measured(
             "answers that differ",
-            differ,
+            sum(got[: len(right)] != right for got, right in zip(own.texts, plain.texts, strict=True)),
             exactly=0,
-            course=0,
-            nothing=0,
-            advice="Whose keys does a token look at, and which positions did they get?",
-        ),
-        Measured(
-            "tokens computed",
-            own.computed,
-            exactly=course.computed,
-            course=course.computed,
-            nothing=plain.computed,
-            advice="Only what has no key yet goes into the network: a newcomer's prompt, then one token a pass.",
+            advice="Does each text have a slot of its own, as long as it is computed?",
         ),
         Measured(
             "texts in the fullest pass",
             own.together,
             at_most=SLOTS,
             course=course.together,
-            nothing=PLACES,
             advice=f"There are {SLOTS} slots: who finds none waits.",
+        ),
+        beside.measured(
+            "tokens computed",
+            "computed",
+            exactly=course.computed,
+            advice="A newcomer's prompt goes into the network, then one token a pass: keep its slot until it is over.",
         ),
         Measured(
             "forward passes",
             own.passes,
             at_most=course.passes + 2,
             course=course.passes,
-            advice="All texts that have a slot share one pass, and a slot that is given back is taken in the next.",
+            advice="All texts with a slot share one pass, and a slot that is given back is taken in the next. Who left "
+            "without a slot gives none back.",
         ),
         Measured(
             "more kept after the same texts once more",
             max(0, own.grown),
             at_most=MOST_GROWN,
             course=max(0, course.grown),
-            nothing=0,
             advice="Forget a text that is over, and give its slot back: a server runs for weeks.",
         ),
-        Measured("tokens/s over the course's", rates[0] / rates[1]),
     ]
 
 
 def _streams(choose: random.Random) -> list[dict]:
-    """Prompts of many lengths; five clients leave early, one more than there are slots, and six stay."""
-    leave = [True] * 5 + [False] * 6
+    """Prompts of many lengths. Five clients leave early, one more than there are slots, and one while it waits."""
     streams = []
-    for number, leaves in enumerate(leave):
+    for number, leaves in enumerate([True] * 5 + [False] * 6):
         words = [choose.choice(BEGINNINGS), *choose.choices(REST, k=choose.randint(0, 4))]
         streams.append(
             {
                 "prompt": " ".join(words),
                 "max_tokens": choose.randint(6, 14),
                 "arrives": 1 + number // 2,
-                "leaves_after": choose.randint(1, 3) if leaves else None,
+                "leaves_after": choose.randint(3, 5) if leaves else None,
             }
         )
+    streams[4]["leaves_after"] = 0  # it comes in the third call, when the four before it have the slots
     return streams

@@ -157,6 +157,8 @@ def play(model, streams: list[Stream], places: int) -> None:
         model.execute(requests)
         for place, request in enumerate(requests):
             seats[place] = _after(request)
+            if request.stream is not None and request.stream.leaves_after == 0:
+                request.stream.has_left, seats[place] = True, None
         got = sum(len(each.pieces) for each in streams) - before
         without_token = 0 if got else without_token + 1
         if without_token == 5:
@@ -201,7 +203,6 @@ class Played:
         Tokens that went through the network.
     passes, together : int
         Its forward passes, and the most texts in one of them.
-    seconds : float
     grown : int
         By how much what the model keeps grew while it served the same streams once more.
     """
@@ -210,7 +211,6 @@ class Played:
     computed: int = 0
     passes: int = 0
     together: int = 0
-    seconds: float = 0.0
     grown: int = 0
 
 
@@ -222,7 +222,7 @@ def played(models: list[str | Path], streams: list[dict], places: int) -> list[P
     models : list of path
     streams : list of dict
         Of each: `prompt`, `max_tokens`, the execution in which it `arrives`, and after how many tokens it leaves
-        (`leaves_after`, or None).
+        (`leaves_after`, or None; with 0 after its first execution).
     places : int
         In Triton's batch.
 
@@ -256,9 +256,7 @@ def _of_model(path: str | Path, streams: list[dict], places: int, forward: Calla
     gpt2_network.Network._forward = counted
     parameters = {"checkpoint_dir": {"string_value": str(CHECKPOINT)}}
     model.initialize({"model_config": json.dumps({"parameters": parameters})})
-    started = time.perf_counter()
     play(model, clients, places)
-    result.seconds = time.perf_counter() - started
     result.texts = ["".join(client.pieces) for client in clients]
     gpt2_network.Network._forward = forward
     before = kept(model, module)
@@ -278,7 +276,8 @@ def _plain(streams: list[dict]) -> Played:
     for stream in streams:
         ids = tokenizer.encode(stream["prompt"])
         start = len(ids)
-        for _ in range(stream["leaves_after"] or stream["max_tokens"]):
+        leaves_after = stream["leaves_after"]
+        for _ in range(stream["max_tokens"] if leaves_after is None else leaves_after):
             result.computed += len(ids)
             ids += network.next_tokens(ids, list(range(len(ids))), [len(ids) - 1], attend)
         result.texts.append("".join(tokenizer.decode([token], skip_special_tokens=False) for token in ids[start:]))

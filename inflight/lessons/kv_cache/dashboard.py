@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import ipywidgets
-import pandas as pd
 
 from inflight.bench.workload import TimedRequest
 from inflight.engine.config import POLICIES
@@ -30,7 +29,7 @@ def board(server: Server, requests: list[TimedRequest], log_path: str | Path) ->
     Parameters
     ----------
     server : Server
-        Runs, and serves `ensemble` on an engine whose `max_seq_len` is at most 1024.
+        Runs, and serves `ensemble` on an engine whose `max_seq_len` is at most 768.
     requests : list of TimedRequest
         What each run sends.
     log_path : path
@@ -46,24 +45,17 @@ def board(server: Server, requests: list[TimedRequest], log_path: str | Path) ->
             batch_scheduler_policy=policy,
             max_tokens_in_paged_kv_cache=cache_tokens,
         ):
-            logs = {title: run.log for title, run in so_far.items()}
-            idle = _idle_blocks(logs, requests)
+            logs, idle = {title: run.log for title, run in so_far.items()}, {}
+            for title, log in logs.items():
+                if PROMISES in title and telemetry.names_requests(log):
+                    with contextlib.suppress(CourseError):  # a prompt that was found in the cache is not recognized
+                        idle[title] = promised_blocks.idle(log, requests)
             yield Frame(kv_blocks(logs, idle), kv_blocks_summary(logs, idle))
 
     controls = {
         "policy": ipywidgets.Dropdown(options=POLICIES, value="max_utilization", description="batch_scheduler_policy"),
         "cache_tokens": ipywidgets.IntSlider(
-            1280, 1024, 4096, 128, description="max_tokens_in_paged_kv_cache", continuous_update=False
+            1280, 768, 2048, 128, description="max_tokens_in_paged_kv_cache", continuous_update=False
         ),
     }
     return Dashboard(controls, work, server, "Policies: who holds which blocks")
-
-
-def _idle_blocks(logs: dict[str, pd.DataFrame], requests: list[TimedRequest]) -> dict[str, pd.DataFrame]:
-    """`promised_blocks.idle` of the runs that promise blocks, as far as their logs tell; titles name the policy."""
-    found = {}
-    for title, log in logs.items():
-        if PROMISES in title and telemetry.names_requests(log):
-            with contextlib.suppress(CourseError):  # a prompt in chunks, or found in the cache, is not recognized
-                found[title] = promised_blocks.idle(log, requests)
-    return found

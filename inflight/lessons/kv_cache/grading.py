@@ -1,9 +1,10 @@
-"""Lab 05: the blocks of a request, the smallest cache that is enough, and two schedulers for a cache that is not."""
+"""Lab 05: blocks promised for nothing, the smallest cache that is enough, and two schedulers for one that is not."""
 
 import random
 import runpy
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from inflight.engine.own_scheduler import OwnScheduler
 from inflight.engine.plan_rules import SchedulerError
 from inflight.engine.play import Asked, Iteration, Trial
 from inflight.engine.scheduler import GuaranteedNoEvict, MaxUtilization, Now, Plan, Scheduler
-from inflight.notebook.checks import NOT_YET, Beside, Finding, Measured, OneAtATime, grades
+from inflight.notebook.checks import NOT_YET, Beside, Finding, Measured, OneAtATime, grades, near
 from inflight.notebook.mine import COURSES_OWN
 
 NUM_BLOCKS = 32
@@ -23,39 +24,34 @@ MOST_COST = 1.15  # counted in blocks it is at most 1.05; the newest, or any oth
 MOST_ITERATIONS, MOST_TWICE = 1.25, 0.65  # of max_utilization's: guaranteed_no_evict needs 1.3 times as many at least
 
 
-def _full_blocks(tokens: int, tokens_per_block: int) -> int:
-    return -(-tokens // tokens_per_block)
-
-
 # Blocks ---------------------------------------------------------------------------------------------------------------
 
 
-@grades("5.1", "A request wastes less than one block, however long it is: that is what pages buy.")
-def _blocks(blocks: Callable, choose: random.Random) -> dict[str, Finding] | Finding:
-    findings: dict[str, Finding] = {"the prompt": None, "prompt and answer": None}
-    for size in (16, 32, 64, 128):
-        # One that fills its blocks, one with a token more, one whose two parts fill blocks together, and any.
-        full = size * choose.randrange(1, 9)
-        cases = [
-            (full, size * choose.randrange(1, 5)),
-            (full + 1, choose.randrange(1, size)),
-            (size - 1, 1 + size * choose.randrange(1, 5)),
-            (choose.randrange(1, 900), choose.randrange(1, 300)),
-        ]
-        for prompt, answer in cases:
-            got = blocks(prompt, answer, size)
-            if got is None:
-                return NOT_YET
-            right = _full_blocks(prompt, size), _full_blocks(prompt + answer, size)
-            if not isinstance(got, tuple | list) or len(got) != 2:
-                return f"blocks returns {got!r}: give two numbers, those of the prompt and those of both together."
-            for part, number, wanted in zip(findings, got, right, strict=True):
-                if number != wanted:
-                    findings[part] = (
-                        f"A prompt of {prompt} and an answer of {answer} tokens, in blocks of {size}: your function "
-                        f"says {tuple(got)}, and they take {right}. Round up, and round the sum only once."
-                    )
-    return findings
+@grades(
+    "5.1", "What a client asks for to be safe is taken from the requests that wait: cap max_tokens, or do not promise."
+)
+def _unused(unused: Callable, choose: random.Random) -> Finding:
+    count = "For each request count the blocks of prompt and max_tokens, and those of prompt and answer."
+    days = [
+        ([(32, 32, 31)], 32, "Of the two blocks that were promised both were used, the last one but for one place."),
+        ([(40, 88, 20)], 32, "The answer begins in the prompt's last block: add prompt and answer, then round up."),
+        ([(20, 12, 10), (20, 492, 10)], 32, "Add up the blocks of the whole day before you divide."),
+        ([(20, 60, 4)], 16, "A block has tokens_per_block tokens."),
+    ]
+    for _ in range(12):
+        most = [choose.randrange(20, 400) for _ in range(8)]
+        day = [(choose.randrange(10, 300), each, choose.randrange(1, each)) for each in most]
+        days.append((day, choose.choice((16, 32, 64)), count))
+    for day, size, hint in days:
+        share = unused(list(day), size)
+        if share is None:
+            return NOT_YET
+        if not 0 <= share <= 1:
+            return f"For {day} your function says {share!r}. A share lies between 0 and 1."
+        promised, used = (sum(ceil((row[0] + row[part]) / size) for row in day) for part in (1, 2))
+        if not near(share, 1 - used / promised):
+            return f"For {day} and blocks of {size} tokens your function says {share!r}. {hint}"
+    return None
 
 
 @grades(
@@ -68,16 +64,17 @@ def _smallest_cache(smallest_cache: Callable, choose: random.Random) -> Finding:
         got = smallest_cache(list(lengths), slots, 32, longest)
         if got is None:
             return NOT_YET
-        whole = sorted((_full_blocks(prompt + answer, 32) for prompt, answer in lengths), reverse=True)
-        right = max(sum(whole[:slots]), _full_blocks(longest, 32)) * 32
-        case = f"{slots} slots, max_seq_len {longest} and {lengths}"
-        if got < right:
+        whole = sorted((ceil((prompt + answer) / 32) for prompt, answer in lengths), reverse=True)
+        enough, least = 32 * sum(whole[:slots]), 32 * ceil(longest / 32)
+        case = f"{slots} slots, max_seq_len {longest} and {lengths}: with {got} tokens of cache"
+        if got < least:
+            return f"{case} the engine refuses to load, since one request of max_seq_len does not fit."
+        if got < enough:
+            return f"{case} a request may have to wait beside a free slot, when the largest ones run together."
+        if got > max(enough, least):
             return (
-                f"{case}: in {got} tokens of cache a request may have to wait beside an empty slot, or the engine "
-                f"refuses to load; {right} are needed."
+                f"{case} nobody waits beside a free slot, but less is enough: no more run at once than there are slots."
             )
-        if got > right:
-            return f"{case}: less than {got} tokens of cache is enough; {right} are."
     return None
 
 
@@ -115,22 +112,19 @@ class _Watched:
     """A scheduler, and what its pauses cost: tokens that were given up, and the fewest that would have done."""
 
     def __init__(self, scheduler: Scheduler):
-        self._scheduler, self.given_up, self.fewest = scheduler, 0, 0
+        self._scheduler, self.has_admitted, self.given_up, self.fewest = scheduler, False, 0, 0
 
     def __getattr__(self, name: str):
         return getattr(self._scheduler, name)
 
     def schedule(self, now: Now) -> Plan:
         plan = self._scheduler.schedule(now)
-        if isinstance(plan, Plan) and plan.pause:
+        if isinstance(plan, Plan):
             tokens = {request.id: request.known_tokens for request in now.running}
+            self.has_admitted = self.has_admitted or bool(plan.admit)
             self.given_up += sum(tokens.get(request, 0) for request in plan.pause)
             self.fewest += sum(sorted(tokens.values())[: len(plan.pause)])
         return plan
-
-    @property
-    def cost(self) -> float:
-        return self.given_up / self.fewest if self.fewest else 1.0
 
 
 @grades(
@@ -143,13 +137,13 @@ def _admission(path: str, choose: random.Random) -> Finding:
     mine = _played_from(path, trials)
     if not isinstance(mine, _Played):
         return mine
-    beside = Beside(mine, *(_played(each, trials) for each in (GuaranteedNoEvict(), OneAtATime())))
+    beside = Beside(mine, *(_played(_Watched(each), trials) for each in (GuaranteedNoEvict(), OneAtATime())))
     return [
         beside.measured(
             "pauses",
             "pauses",
             exactly=0,
-            advice="Whoever is let in must never have to give blocks back: promise for the longest answer.",
+            advice="A request that has started must never have to give blocks back: promise for its longest answer.",
         ),
         beside.measured(
             "iterations",
@@ -167,15 +161,15 @@ def _admission(path: str, choose: random.Random) -> Finding:
             "P99 of the latency, in iterations",
             "p99",
             at_most=beside.course.p99,
-            advice="Whoever came first joins first: nobody may be overtaken for ever.",
+            advice="First come, first served: stop at the first request that does not fit, or it may wait for ever.",
         ),
     ]
 
 
 @grades(
     "5.4",
-    "The cheapest pause is the one that never comes: leave those who run some room to grow, and pause whoever costs "
-    "least.",
+    "The cheapest pause is the one that never comes: leave running requests some room to grow, and pause the one that "
+    "loses least.",
     keeps="scheduler",
     within_s=TRIALS_S,
 )
@@ -185,7 +179,9 @@ def _eviction(path: str, choose: random.Random) -> Finding:
     if not isinstance(mine, _Played):
         return mine
     own = runpy.run_path(str(COURSES_OWN / "scheduler.py"))["Scheduler"]()
-    promises, tight, courses = (_played(each, trials) for each in (GuaranteedNoEvict(), MaxUtilization(), own))
+    promises, tight, courses = (
+        _played(_Watched(each), trials) for each in (GuaranteedNoEvict(), MaxUtilization(), own)
+    )
 
     def points(played: _Played) -> float:
         return played.iterations / tight.iterations + played.twice / tight.twice
@@ -203,14 +199,15 @@ def _eviction(path: str, choose: random.Random) -> Finding:
             "tokens computed twice",
             "twice",
             at_most=int(MOST_TWICE * tight.twice),
-            advice="Every pause costs all tokens that its request had. Leave some blocks free for those who run when "
-            "you let somebody in, and pause a request that has few tokens.",
+            advice="Every pause costs all tokens that its request had. Leave some blocks free for running requests "
+            "when you let another one in, and pause one that has few tokens.",
         ),
         beside_tight.measured(
             "P99 of the latency, in iterations",
             "p99",
             at_most=promises.p99,
-            advice="Somebody waits too long: let paused requests back in first, and who came first before the others.",
+            advice="A request waits too long: let paused requests back in first, then the others in the order in which "
+            "they came.",
         ),
         beside_tight.measured(
             "let in before somebody who was paused",
@@ -222,7 +219,7 @@ def _eviction(path: str, choose: random.Random) -> Finding:
             "tokens that pauses gave up, over the fewest that would have done",
             "cost",
             at_most=MOST_COST,
-            advice="Of those who run, the one with the fewest tokens loses least: neither the newest nor the oldest.",
+            advice="Of those that run, the one with the fewest tokens loses least: neither the newest nor the oldest.",
         ),
         Measured("points, fewer is better", points(mine), course=points(courses), nothing=points(tight)),
     ]
@@ -247,39 +244,27 @@ def _trials(choose: random.Random, limits: BuildConfig) -> list[Trial]:
 
 def _played_from(path: str, trials: list[Trial]) -> _Played | str:
     """What the scheduler in a file makes of the trials; NOT_YET, or a hint when it does not get through them."""
-    has_admitted = False
-    played: list[list[Iteration]] = []
     try:
         scheduler = _Watched(OwnScheduler(path))
-        for trial in trials:
-            played.append([])
-            for iteration in trial.play(scheduler):
-                played[-1].append(iteration)
-                has_admitted = has_admitted or bool(iteration.plan.admit)
+        return _played(scheduler, trials)
     except SchedulerError as error:
-        return str(error) if has_admitted or "computed nothing" not in str(error) else NOT_YET
-    return _together(trials, played, scheduler.cost)
+        return NOT_YET if "computed nothing" in str(error) and not scheduler.has_admitted else str(error)
 
 
-def _played(scheduler: Scheduler, trials: list[Trial]) -> _Played:
+def _played(scheduler: _Watched, trials: list[Trial]) -> _Played:
     """What a scheduler makes of the trials."""
-    watched = _Watched(scheduler)
-    played = [list(trial.play(watched)) for trial in trials]
-    return _together(trials, played, watched.cost)
-
-
-def _together(trials: list[Trial], played: list[list[Iteration]], cost: float) -> _Played:
+    played = [list(trial.play(scheduler)) for trial in trials]
     counts = [trial.counts(iterations) for trial, iterations in zip(trials, played)]
     latencies = [iterations for one in counts for iterations in one.latencies]
-    all_iterations = [iteration for iterations in played for iteration in iterations]
+    every = [iteration for iterations in played for iteration in iterations]
     return _Played(
         sum(one.iterations for one in counts),
         sum(one.twice for one in counts),
         sum(one.pauses for one in counts),
         int(np.quantile(latencies, 0.99, method="higher")),
-        sum(len(set(one.plan.admit) - set(one.plan.compute)) for one in all_iterations),
-        sum(map(_num_overtaking, all_iterations)),
-        cost,
+        sum(len(set(one.plan.admit) - set(one.plan.compute)) for one in every),
+        sum(map(_num_overtaking, every)),
+        scheduler.given_up / scheduler.fewest if scheduler.fewest else 1.0,
     )
 
 

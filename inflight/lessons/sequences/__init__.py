@@ -5,8 +5,5 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submodules=["sequences", "streams"],
-    submod_attrs={
-        "charts": ["sequence_lanes", "sequence_places"],
-        "sequences": ["Step"],
-    },
+    submod_attrs={"sequences": ["Step"]},
 )

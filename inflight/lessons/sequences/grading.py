@@ -6,6 +6,9 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
 
 from inflight.errors import CourseError
 from inflight.lessons.sequences import streams
@@ -25,44 +28,44 @@ def _steps(steps: Callable, choose: random.Random) -> dict[str, Finding] | Findi
         got = steps(list(messages))
         if got is None:
             return NOT_YET
+        got = list(got)
         if [(step.sequence, step.value) for step in got] != messages:
             return f"{messages}: the steps are not these messages in this order, one each."
         for place, (sequence, _) in enumerate(messages):
-            others = [number for number, (other, _) in enumerate(messages) if other == sequence]
-            for name, wanted in (("start", place == others[0]), ("end", place == others[-1])):
-                if findings[name] is None and getattr(got[place], name) != wanted:
+            own = [number for number, (other, _) in enumerate(messages) if other == sequence]
+            for name, wanted in (("start", place == own[0]), ("end", place == own[-1])):
+                if findings[name] is None and bool(getattr(got[place], name)) != wanted:
                     findings[name] = (
-                        f"{messages}: message {place + 1}, of sequence {sequence}, has {name}={not wanted}. START goes "
-                        "to the first of its sequence alone, END to its last; one message may be both."
+                        f"{messages}: message {place + 1}, of sequence {sequence}, has {name}={not wanted}. START is "
+                        "on the first message of its sequence alone, END on the last; one message may be both."
                     )
     return findings
 
 
 # Exercise 7.2 ---------------------------------------------------------------------------------------------------------
 
+
+def _said(text: str) -> list[Step]:
+    """ "1S 2 1E": a step each, S where its sequence starts, E where it ends."""
+    return [Step(int(word.strip("SE")), start="S" in word, end="E" in word) for word in text.split()]
+
+
+# By part: steps, places, and a hint.
 _FATES = {
-    "a free place": (
-        [Step(1, start=True), Step(2, start=True, end=True), Step(1, end=True)],
-        2,
-        "There is room for all.",
-    ),
-    "no START": ([Step(1), Step(2, start=True), Step(2, end=True), Step(2)], 2, "Before START and after END: refused."),
-    "nobody ends": (
-        [Step(1, start=True), Step(2, start=True), Step(2), Step(1)],
-        1,
-        "Without an END no place gets free: who waits, waits for ever, with all its steps.",
-    ),
+    "a free place": ("1S 2SE 1E", 2, "There is room for all."),
+    "no START": ("1 2S 2E 2", 2, "A step without START is refused where its sequence has no place and does not wait."),
+    "nobody ends": ("1S 2S 2 1", 1, "Without an END no place gets free: a sequence that waits does so for ever."),
     "a place gets free": (
-        [Step(1, start=True), Step(2, start=True), Step(3, start=True), Step(2, end=True), Step(1, end=True)],
+        "1S 2S 3S 2E 1E",
         1,
-        "An END frees the place for who waits longest, and their own END may free it again.",
+        "An END frees a place for the sequence that has waited longest, whose own END may free it again.",
     ),
 }
 
 
-@grades("7.2", "A place is held from START to END, so who comes to a full house waits for somebody else's END.")
+@grades("7.2", "A place is held from START to END, so a sequence that finds none waits for somebody else's END.")
 def _fates(fates: Callable, choose: random.Random) -> dict[str, Callable[[], Finding]]:
-    cases = {part: [case] for part, case in _FATES.items()}
+    cases = {part: [(_said(text), places, hint)] for part, (text, places, hint) in _FATES.items()}
     cases["any steps"] = [(_any_steps(choose), choose.choice((1, 2, 3)), "Play it step by step.") for _ in range(20)]
 
     def right_in(part: str) -> Finding:
@@ -84,73 +87,64 @@ def _any_steps(choose: random.Random) -> list[Step]:
     left = {}
     for number in range(1, 6):
         steps = [Step(number) for _ in range(choose.randrange(1, 4))]
-        start, end = choose.random() < 0.9, choose.random() < 0.7
-        steps[0] = Step(number, start=start)
-        steps[-1] = Step(number, start=steps[-1].start, end=end)
+        steps[0] = Step(number, start=choose.random() < 0.9)
+        steps[-1] = Step(number, start=steps[-1].start, end=choose.random() < 0.7)
         left[number] = steps
     mixed = []
-    while left:
-        number = choose.choice(sorted(left))
-        mixed.append(left[number].pop(0))
-        left = {one: steps for one, steps in left.items() if steps}
+    while any(left.values()):
+        mixed.append(left[choose.choice([number for number, steps in left.items() if steps])].pop(0))
     return mixed
 
 
 def _fates_on_paper(steps: list[Step], places: int) -> list[str]:
-    fates, seated, ended = [""] * len(steps), set[int](), set[int]()
+    fates, seated = ["never"] * len(steps), set[int]()
     waiting: dict[int, list[int]] = {}  # by sequence, in the order of their START: numbers of their steps
-
-    def serve(number: int, fate: str) -> None:
-        fates[number] = fate
-        if steps[number].end:
-            seated.discard(steps[number].sequence)
-            ended.add(steps[number].sequence)
-
     for number, step in enumerate(steps):
-        if step.sequence in seated:
-            serve(number, "at once")
-        elif step.sequence in waiting:
+        if step.sequence in waiting:
             waiting[step.sequence].append(number)
-        elif not step.start:
-            fates[number] = "refused"
-        elif len(seated) < places:
-            seated.add(step.sequence)
-            serve(number, "at once")
-        else:
+        elif step.start and len(seated) == places:
             waiting[step.sequence] = [number]
+        elif step.start or step.sequence in seated:
+            fates[number] = "at once"
+            seated.add(step.sequence)
+            if step.end:
+                seated.remove(step.sequence)
+        else:
+            fates[number] = "refused"
         while waiting and len(seated) < places:
             sequence = next(iter(waiting))
-            seated.add(sequence)
-            for late in waiting.pop(sequence):
-                serve(late, "later")
-    return [fate or "never" for fate in fates]
+            late = waiting.pop(sequence)
+            fates = ["later" if one in late else fate for one, fate in enumerate(fates)]
+            if not any(steps[one].end for one in late):
+                seated.add(sequence)
+    return fates
 
 
 # Exercises 7.3 and 7.4 ------------------------------------------------------------------------------------------------
 
-MODEL, WRITTEN, PLACES = "words", "written.py", 4
+MODEL, PLACES = "words", 4
 # With more candidates than places requests wait in the queue for their turn, which is where a cancelled one is lost.
 TURNS, PLACES_IN_TURN = "oldest { max_candidate_sequences: 16 }", 1
-# Triton drops by itself those that it finds cancelled in its queue; now and then these are all, and it is played again.
+# Triton drops by itself the requests that it finds cancelled in its queue; where these are all, it is played again.
 TRIES = 5
 # Of streams that are over: keys, states, words, senders, wherever they are. One stream has four of them and more.
 LEFT, MOST_LEFT = "things that are kept when all streams are over", 4
 TIMEOUT_S = 20  # for the next word of anybody
-# Sent twice when all others have ended, one call each: when the second is answered, what was kept after the first is
-# written down. What was kept after the second may not be, yet.
-AFTER = "more"
+AFTER = "more"  # sent twice when all others have ended, one call each: what is kept is counted then
 # `execute` in the file as it is handed out.
 _OPEN = "def execute(self, requests):\n        return None  # your code"
-# Around what the learner has written: counts calls, notes what each had and what is kept after it, and loses some.
+# Around what the learner has written: notes of each call how many requests were ready, how much is kept after it, how
+# many requests of clients that had gone were released at once, and how many of those there were.
 _AROUND = """
-import importlib.util, json, os, time, traceback
+import importlib.util, json, pathlib, time, traceback
 import triton_python_backend_utils as pb_utils
 from inflight.notebook.kept import kept
-spec = importlib.util.spec_from_file_location("written", os.path.join(os.path.dirname(__file__), "written.py"))
+PATH = str(pathlib.Path(__file__).with_name("written.py"))
+spec = importlib.util.spec_from_file_location("written", PATH)
 written = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(written)
 RESCHEDULE = pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
-release, again = None, []  # what a request does with its flags, and whose were rescheduled in this call
+release, again = None, []  # Triton's own way to set the flags of a request; whose are set to come again in this call
 
 
 def note_releases(kind):
@@ -165,42 +159,42 @@ def note_releases(kind):
     kind.set_release_flags = noting
 
 
+def is_ready(request):
+    return bool(pb_utils.get_input_tensor_by_name(request, "READY").as_numpy().item())
+
+
 class TritonPythonModel(written.TritonPythonModel):
     def initialize(self, args):
-        config = json.loads(args["model_config"])
-        self.cancelled = 0
-        self.log = config["parameters"]["log"]["string_value"]
-        self.log_of_calls = open(self.log, "a")
+        self.log = json.loads(args["model_config"])["parameters"]["log"]["string_value"]
+        self.log_of_calls = open(self.log, "a", buffering=1)
+        self.cancelled = self.before = 0
         super().initialize(args)
-        self.before = 0
         self.before = kept(self, written)
 
     def execute(self, requests):
         time.sleep(0.01)
         note_releases(type(requests[0]))
         requests = [request for request in requests if not self.is_lost(request)]
-        number = sum(int(written.value(request, "READY")) for request in requests)
-        gone = [request for request in requests if written.value(request, "READY") and request.is_cancelled()]
+        ready = [request for request in requests if is_ready(request)]
+        gone = [request for request in ready if request.is_cancelled()]
         again.clear()
         try:
             return super().execute(requests)
         except Exception as error:
-            places = traceback.extract_tb(error.__traceback__)
-            lines = [place.lineno for place in places if place.filename == spec.origin]
+            lines = [row.lineno for row in traceback.extract_tb(error.__traceback__) if row.filename == PATH]
             where = f" in line {lines[-1]} of your file" if lines else ""
             with open(self.log + ".failed", "a") as failed:
                 print(f"execute has failed{where}: {type(error).__name__}: {error}.", file=failed)
             raise
         finally:
             released = sum(id(request) not in again for request in gone)
-            more = kept(self, written) - self.before
-            self.log_of_calls.write(json.dumps([number, more, released, len(gone)]) + "\\n")
-            self.log_of_calls.flush()
+            line = [len(ready), kept(self, written) - self.before, released, len(gone)]
+            self.log_of_calls.write(json.dumps(line) + "\\n")
 
     def is_lost(self, request):
         # Every other one that is cancelled is dropped without a word, as Triton does with those that it finds in its
         # queue: whether one is there at that moment is chance.
-        if not written.value(request, "READY") or not request.is_cancelled():
+        if not is_ready(request) or not request.is_cancelled():
             return False
         self.cancelled += 1
         if self.cancelled % 2:
@@ -228,7 +222,39 @@ parameters { key: "log"  value { string_value: "LOG" } }
 _SYLLABLES = [consonant + vowel for consonant in "bdgk" for vowel in "aeiou"]
 
 
-@grades("7.3", "Whoever says RESCHEDULE gives the batch back: each call has whoever is there, a word for each.")
+class _Played(NamedTuple):
+    """What was heard, a row a word, and what the model did in each call: see `_AROUND`."""
+
+    texts: list[str]
+    heard: pd.DataFrame
+    calls: list[list[int]]
+
+    @property
+    def num_words(self) -> int:
+        return sum(len(text.split()) for text in self.texts)
+
+    @property
+    def num_ready(self) -> int:
+        return sum(ready for ready, *_ in self.calls)
+
+    def wrong(self, numbers: list[int]) -> Finding:
+        """The first of these streams that has not heard its own words."""
+        spoken = self.heard[self.heard["word"] != ""]  # a model may end an empty text with an empty word
+        for number in numbers:
+            text, words = self.texts[number - 1], spoken[spoken["stream"] == number]["word"].tolist()
+            if words != text.split():
+                return (
+                    f"Stream {number} sent {text!r} and heard {words}. Each stream has its own words, one a call, "
+                    "in their order."
+                )
+        return None
+
+    def left_over(self, nothing: int, advice: str) -> Measured:
+        kept = min(kept for _, kept, *_ in self.calls[-2:])
+        return Measured(LEFT, kept, at_most=MOST_LEFT, course=0, nothing=nothing, advice=advice)
+
+
+@grades("7.3", "A model that says RESCHEDULE gives the batch back, so each call has whoever is there, a word for each.")
 def _model(path: Path, choose: random.Random) -> Finding | dict[str, Finding]:
     if _is_open(path):
         return NOT_YET
@@ -237,39 +263,27 @@ def _model(path: Path, choose: random.Random) -> Finding | dict[str, Finding]:
     played = _play(Path(path), texts, {}, "direct { }", PLACES)
     if isinstance(played, str):
         return played
-    heard, calls = played
-    spoken = heard[heard["word"] != ""]  # a model may end an empty text with an empty word
-    said = {number: spoken[spoken["stream"] == number]["word"].tolist() for number in range(1, len(texts) + 1)}
-    mixed = [number for number, words in said.items() if words != texts[number - 1].split()]
-    wrong = mixed and f"Stream {mixed[0]} sent {texts[mixed[0] - 1]!r} and heard {said[mixed[0]]}."
-    words, longest = sum(len(text.split()) for text in texts), max(len(text.split()) for text in texts)
-    on_paper = max(longest, -(-words // PLACES))
+    longest = max(len(text.split()) for text in texts)
+    without_word = played.num_ready - played.num_words - texts.count("") - 2 * len(AFTER.split())
     return {
-        "words": f"{wrong} Each stream has words of its own, one a call, in their order." if wrong else None,
+        "words": played.wrong([*range(1, len(texts) + 1)]),
         "calls": [
             Measured(
                 "ready requests that got no word",
-                max(0, sum(ready for ready, *_ in calls) - words - texts.count("") - 2 * len(AFTER.split())),
+                max(0, without_word),
                 exactly=0,
                 course=0,
                 advice="All that are ready are computed in one call.",
             ),
-            Measured("calls of execute", len(calls), course=on_paper, nothing=words),
             Measured(
-                "most words of a stream",
-                longest,
-                at_most=len(calls),
-                advice="One word a call: then the request goes back into the queue.",
+                "calls of execute",
+                len(played.calls),
+                at_least=max(longest, -(-played.num_words // PLACES)),
+                nothing=played.num_words,
+                advice="One word of each stream in a call: then the request goes back into the queue.",
             ),
         ],
-        "states at the end": Measured(
-            LEFT,
-            _left_over(calls),
-            at_most=MOST_LEFT,
-            course=0,
-            nothing=4 * len(texts),
-            advice="Who is done is forgotten.",
-        ),
+        "states at the end": played.left_over(4 * len(texts), "Forget a stream that is over."),
     }
 
 
@@ -287,46 +301,28 @@ def _left(path: Path, choose: random.Random) -> Finding | dict[str, Finding]:
         played = _play(Path(path), texts, leave_after, TURNS, PLACES_IN_TURN)
         if isinstance(played, str):
             return played
-        heard, calls = played
-        if any(gone for *_, gone in calls):
+        if any(gone for *_, gone in played.calls):
             break
-    stayed = [number for number in range(1, len(texts) + 1) if number not in leave_after]
-    mixed = [
-        number for number in stayed if heard[heard["stream"] == number]["word"].tolist() != texts[number - 1].split()
-    ]
-    words = sum(len(text.split()) for text in texts)
     return {
-        "those who stay": f"Stream {mixed[0]} stayed, and did not hear its own words in their order."
-        if mixed
-        else None,
-        "states at the end": Measured(
-            LEFT,
-            _left_over(calls),
-            at_most=MOST_LEFT,
-            course=0,
-            nothing=4 * len(leave_after),
-            advice="Who has gone is in no call any more: ask the senders that you keep, is_cancelled().",
+        "those who stay": played.wrong([number for number in range(1, len(texts) + 1) if number not in leave_after]),
+        "states at the end": played.left_over(
+            4 * len(leave_after), "A client that has gone is in no call any more: ask the senders, is_cancelled()."
         ),
         "their places": Measured(
             "cancelled requests released at once",
-            sum(released for *_, released, _ in calls),
+            sum(released for *_, released, _ in played.calls),
             exactly=0,
             course=0,
-            nothing=0,
             advice="Their places stay taken: reschedule a cancelled request, and Triton frees its place.",
         ),
         "words for nobody": Measured(
             "words computed",
-            sum(ready for ready, *_ in calls),
-            at_most=words - 40,
-            nothing=words,
+            played.num_ready,
+            at_most=played.num_words - 40,
+            nothing=played.num_words,
             advice="A request whose client has gone needs no further word: request.is_cancelled().",
         ),
     }
-
-
-def _left_over(calls: list[list[int]]) -> int:
-    return min(kept for _, kept, *_ in calls[-2:])
 
 
 def _is_open(path: Path) -> bool:
@@ -338,26 +334,20 @@ def _text(choose: random.Random, number: int) -> str:
     return " ".join("".join(choose.choices(_SYLLABLES, k=2)) for _ in range(number))
 
 
-def _play(path: Path, texts: list[str], leave_after: dict[int, int], strategy: str, places: int) -> tuple | str:
-    """What was heard, and what happened in each call; or what went wrong.
-
-    Of a call there is how many were ready, how much was kept after it, how many requests were released whose
-    clients had gone, and how many of those there were.
-
-    In the end two more texts are sent, so that a model which looks around in each call has had the occasion.
-    """
+def _play(path: Path, texts: list[str], leave_after: dict[int, int], strategy: str, places: int) -> _Played | str:
+    """What a Triton with the model makes of the texts, and of two more at the end; or what went wrong."""
     with tempfile.TemporaryDirectory(prefix="inflight-check-") as folder:
         repo, log = Path(folder) / "repo", Path(folder) / "calls.jsonl"
         (repo / MODEL / "1").mkdir(parents=True)
         config = _CONFIG.replace("LOG", str(log)).replace("STRATEGY", strategy).replace("PLACES", str(places))
         (repo / MODEL / "config.pbtxt").write_text(config, encoding="utf-8")
         (repo / MODEL / "1" / "model.py").write_text(_AROUND, encoding="utf-8")
-        shutil.copyfile(path, repo / MODEL / "1" / WRITTEN)
+        shutil.copyfile(path, repo / MODEL / "1" / "written.py")
         progress.say(f"a Triton with your model answers {len(texts)} texts, {strategy}, {places} places")
         try:
             server = Server(repo).start()
         except CourseError as error:
-            return f"Triton cannot load it. {_first(error)}"
+            return f"Triton cannot load it. {str(error).partition(chr(10))[0][:300]}"
         problem = ""
         try:
             heard = streams.ask(server, MODEL, texts, leave_after, TIMEOUT_S)
@@ -378,8 +368,4 @@ def _play(path: Path, texts: list[str], leave_after: dict[int, int], strategy: s
         failed = log.with_name(f"{log.name}.failed")
         if failed.is_file():  # whatever came of it
             return failed.read_text(encoding="utf-8").splitlines()[0]
-        return problem or (heard, [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()])
-
-
-def _first(error: CourseError) -> str:
-    return str(error).partition("\n")[0][:300]
+        return problem or _Played(texts, heard, list(map(json.loads, log.read_text(encoding="utf-8").splitlines())))

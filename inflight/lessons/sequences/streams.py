@@ -72,5 +72,7 @@ def ask(
                 counts[number] += 1
             if reply.error is not None or reply.is_final or counts[number] == leave_after.get(number):
                 under_way.discard(number)
+                if reply.error is None and reply.is_final:
+                    streams[number].finish_stream()
                 streams[number].close()
     return pd.DataFrame(rows, columns=["stream", "word", "message"])
