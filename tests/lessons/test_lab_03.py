@@ -277,12 +277,12 @@ def any_that_holds(table, max_ttft_ms, max_itl_ms):
 @pytest.mark.parametrize(
     ("ask", "says"),
     [
-        (lambda server, number, tokens: at_once(server, number, tokens, 1, end_id=-1), "most readers in one iteration"),
-        (lambda server, number, tokens: at_once(server, 1, tokens, end_id=-1) * number, "most readers in one iteration"),
+        (lambda server, number, tokens: at_once(server, number, tokens, 1, end_id=-1), "readers in one iteration"),
+        (lambda server, number, tokens: at_once(server, 1, tokens, end_id=-1) * number, "readers in one iteration"),
         (lambda server, number, tokens: at_once(server, 8, tokens, end_id=-1), "gave 8 answers"),
         (lambda server, number, tokens: [], "Your answer could not be checked|gave 0 answers"),
         (lambda server, number, tokens: at_once(server, number, tokens // 2, end_id=-1), "tokens computed for"),
-        (lambda server, number, tokens: at_once(server, number, tokens, 2, end_id=-1), "most readers in one iteration"),
+        (lambda server, number, tokens: at_once(server, number, tokens, 2, end_id=-1), "readers in one iteration"),
         (lambda server, number, tokens: at_once(server, number, tokens, whole=True, end_id=-1), "in pieces: 0"),
         (lambda server, number, tokens: at_once(server, number, tokens, prompt="Say.", end_id=-1), "different answers"),
     ],
