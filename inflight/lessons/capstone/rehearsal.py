@@ -56,8 +56,9 @@ def prices_in(log: pd.DataFrame) -> Prices:
     From the shortest iterations of a kind: whatever else a machine does makes one longer, and none shorter.
     """
     has_prompt = log["context_tokens"] > 0
-    shortest = log[~has_prompt].groupby("generation_tokens")["iteration_ms"].min()
-    answer_ms, iteration_ms = np.polyfit(shortest.index.astype(float), shortest, 1)
+    by_answers = log[~has_prompt].groupby("generation_tokens")["iteration_ms"]
+    shortest, weights = by_answers.min(), np.sqrt(by_answers.size())
+    answer_ms, iteration_ms = np.polyfit(shortest.index.astype(float), shortest, 1, w=weights)
     if not 0 < iteration_ms <= shortest.min():  # noise has tilted the line: then all answers are alike
         answer_ms, iteration_ms = 0.0, shortest.min()
     first = log[has_prompt]
