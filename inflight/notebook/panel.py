@@ -14,7 +14,7 @@ from inflight.notebook.charts.display import PLOTLY_MIME, in_course_look
 from inflight.notebook.keyboard import PANEL, Keyboard
 
 WRAP = {"flex_flow": "row wrap"}  # on a narrow page what stands side by side stands below each other
-CONTROL_EM, CHARACTER_EM = 12, 0.6  # how wide a control is at least, without its name, and a character of that
+CONTROL_EM, SLIDER_EM, CHARACTER_EM = 8, 12, 0.6  # how wide at least: a control, a slider, a character of its name
 
 PICTURE = (
     "border: 1px solid #767676; border-radius: 4px; padding: 4px 12px; line-height: 1.6; overflow-wrap: break-word"
@@ -55,7 +55,9 @@ def side_by_side(controls: Iterable[ipywidgets.ValueWidget]) -> ipywidgets.Box:
     name_em = 1 + round(CHARACTER_EM * max((len(control.description) for control in controls), default=0))
     for control in controls:
         control.style.description_width, control.layout.width = f"{name_em}em", "auto"
-    columns = f"repeat(auto-fit, minmax(min({name_em + CONTROL_EM}em, 100%), 1fr))"
+    wide = any("Slider" in type(control).__name__ for control in controls)
+    least_em = name_em + (SLIDER_EM if wide else CONTROL_EM)
+    columns = f"repeat(auto-fit, minmax(min({least_em}em, 100%), 1fr))"
     return ipywidgets.Box(controls, layout={"display": "grid", "grid_template_columns": columns, "grid_gap": "0 1em"})
 
 

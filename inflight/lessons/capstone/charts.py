@@ -9,6 +9,8 @@ from inflight.notebook.charts.marks import area_saying, saying_alike
 from inflight.notebook.palette import DECODE, REQUEST, WASTE_TEXT
 
 GOOD = REQUEST[0]
+_MS = [digit * 10**power for power in range(6) for digit in (1, 2, 5)]
+TICKS = {"tickvals": _MS, "ticktext": [f"{value:,}" for value in _MS]}
 LOOKS = ((REQUEST[3], "x"), (DECODE, "circle"))  # of the runs, in their order
 
 
@@ -48,7 +50,7 @@ def requests_in_time(runs: dict[str, Served], brief: Brief) -> go.Figure:
             **saying_alike(f"{name}<br>TTFT %{{x:,.0f}} ms<br>ITL %{{y:,.0f}} ms"),
         )
     return fig.update_layout(
-        xaxis={"type": "log", "title": "TTFT (ms)", "range": [math.log10(low), math.log10(high)], "dtick": "D2"},
+        xaxis={"type": "log", "title": "TTFT (ms)", "range": [math.log10(low), math.log10(high)], **TICKS},
         yaxis={"title": "ITL (ms)", "range": [0, 1.1 * max(itls)]},
         showlegend=True,
         legend={"font": {"color": WASTE_TEXT}},

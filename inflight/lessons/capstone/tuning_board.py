@@ -7,6 +7,7 @@ board.runs[-1].met
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from os import PathLike, fspath
@@ -100,7 +101,8 @@ class TuningBoard(Dashboard):
     def _add(self, row: dict) -> None:
         self._rows.append(row)
         table = pd.DataFrame(self._rows, dtype=object).fillna("")
-        self._table.value = table.to_html(index=False, border=0, justify="left")
+        shown = table.to_html(index=False, border=0, justify="left")
+        self._table.value = re.sub("<(t[hd])>", r'<\1 style="padding: 2px 8px">', shown)
 
     def _result(self) -> str:
         if not self.runs or self._stopping.is_set():  # a run that was stopped adds nothing
