@@ -305,3 +305,32 @@ def backend_streaming_client(server, prompt: str, max_tokens: int, streaming: bo
     arrays |= {"stream": one(streaming, bool), "beam_width": one(1, np.uint32)}
     results = infer_on_stream(server, "ensemble", arrays, request_id="1")
     return [result.as_numpy("text_output").reshape(-1)[0].decode("utf-8") for result in results]
+
+
+# llmapi_client.py: TensorRT-LLM's model of today ----------------------------------------------------------------------
+
+
+def llmapi_request(prompt: str, output_len: int) -> dict[str, np.ndarray]:
+    """What it sends, without a batch dimension."""
+    return {
+        "text_input": np.array([prompt], dtype=object),
+        "sampling_param_max_tokens": np.array([output_len], dtype=np.int32),
+    }
+
+
+def llmapi_stop() -> dict[str, np.ndarray]:
+    return {"text_input": np.empty([1], dtype=np.bytes_), "stop": np.array([True])}
+
+
+def llmapi_client(server, prompt: str, output_len: int, wait=None) -> list:
+    """Results and errors as they come: one of the request or, with `wait`, also that of the stop request after it."""
+    arrived: queue.Queue = queue.Queue()
+    callback = lambda result, error: arrived.put(error or result)
+    options = {"request_id": "1", "callback": callback, "parameters": {"Streaming": False}}
+    with grpc.InferenceServerClient(server.grpc_url) as client:
+        client.async_infer("tensorrt_llm", inputs(llmapi_request(prompt, output_len)), **options)
+        if wait is None:
+            return [arrived.get(timeout=120)]
+        wait()
+        client.async_infer("tensorrt_llm", inputs(llmapi_stop()), **options)
+        return [arrived.get(timeout=120) for _ in range(2)]

@@ -46,6 +46,7 @@ EXEMPT = {
     "01_engine/lecture": {"gguf"},  # decodes a block, and compares with the library
     "01_engine/lab": {"openvino", "openvino_genai"},  # runs an engine in the notebook's own process
     "tensorrt_llm": {"openvino", "openvino_genai"},  # loads the engine
+    "llmapi": {"openvino", "openvino_genai"},  # loads the engine
     "simple-gpt2": {"torch"},  # computes GPT-2
     "iterative-gpt2": {"torch"},  # computes GPT-2
     "text-embedding": {"torch"},  # computes the checkpoint

@@ -84,7 +84,9 @@ def test_what_a_triton_model_takes_is_there(path):
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in MODELS if "tensorrt_llm" not in path.parts], ids=lambda path: path.parts[-3]
+    "path",
+    [path for path in MODELS if path.parts[-3] not in ("tensorrt_llm", "llmapi")],
+    ids=lambda path: path.parts[-3],
 )
 def test_no_other_triton_model_reaches_the_engines_runtime(path):
     graph = grimp.build_graph("inflight", include_external_packages=True)

@@ -27,7 +27,7 @@ from inflight.cli import bench, datasets, gpt2, progress, terminal
 from inflight.cli.terminal import ENGINE_DIR, SET, console
 from inflight.engine.config import BuildConfig
 from inflight.errors import CourseError
-from inflight.triton.repository.layout import BASELINE, BLS, NEWEST_CONTRACT, OLDEST_CONTRACT, PIPELINE
+from inflight.triton.repository.layout import BASELINE, BLS, DEFAULT_CONTRACT, LLMAPI, OLDEST_CONTRACT, PIPELINE
 
 NONE = "none"  # on the command line, for None
 # Commands that went -> what does it now; for one release.
@@ -48,8 +48,8 @@ app = typer.Typer(
 WITH_BASELINE = typer.Option("--with-llama-python", help="Add the baseline without an engine.")
 WITH_BLS = typer.Option("--with-bls", help=f"Add {BLS}, a second name for the ensemble.")
 CONTRACT = typer.Option(
-    help=f"Whose clients the tensors are for: {NEWEST_CONTRACT}, of TensorRT-LLM 0.9 to 0.19, or {OLDEST_CONTRACT}, of "
-    "the first workshops."
+    help=f"Whose clients the tensors are for: {DEFAULT_CONTRACT}, of TensorRT-LLM 0.9 to 0.19; {LLMAPI}, of its model "
+    f"of today; {OLDEST_CONTRACT}, of the first workshops."
 )
 
 
@@ -171,7 +171,7 @@ def assemble(
     values: Annotated[list[str] | None, SET] = None,
     with_llama_python: Annotated[bool, WITH_BASELINE] = False,
     with_bls: Annotated[bool, WITH_BLS] = False,
-    contract: Annotated[str, CONTRACT] = NEWEST_CONTRACT,
+    contract: Annotated[str, CONTRACT] = DEFAULT_CONTRACT,
 ) -> None:
     """Make a model repository from the templates.
 
@@ -181,7 +181,7 @@ def assemble(
     tree = Tree(str(repo))
     for model in triton.repository.models(repo):
         branch = tree.add(model)
-        for file in sorted((repo / model).rglob("*.p*")):
+        for file in sorted(path for path in (repo / model).rglob("*") if path.is_file()):
             branch.add(str(file.relative_to(repo / model)))
     console.print(tree)
 
@@ -199,7 +199,7 @@ def serve(
     with_llama_python: Annotated[bool, WITH_BASELINE] = False,
     with_bls: Annotated[bool, WITH_BLS] = False,
     contract: Annotated[
-        str | None, typer.Option(help=f"As of inflight assemble; by default {NEWEST_CONTRACT}.")
+        str | None, typer.Option(help=f"As of inflight assemble; by default {DEFAULT_CONTRACT}.")
     ] = None,
     http_port: Annotated[int | None, typer.Option(help="By default a free one.")] = None,
     grpc_port: Annotated[int | None, typer.Option(help="By default a free one.")] = None,
@@ -243,7 +243,7 @@ def serve(
         values = [*(values or []), "decoupled_mode=true"] if repo is None else values
     with TemporaryDirectory(prefix="inflight-serve-") as scratch, contextlib.ExitStack() as open_doors:
         repo = repo or _assemble(
-            Path(scratch) / "repository", engine_dir, values, with_llama_python, contract or NEWEST_CONTRACT, with_bls
+            Path(scratch) / "repository", engine_dir, values, with_llama_python, contract or DEFAULT_CONTRACT, with_bls
         )
         with terminal.server(
             repo,
@@ -403,7 +403,7 @@ def _assemble(
     engine_dir: Path | None,
     pairs: list[str] | None,
     with_llama_python: bool,
-    contract: str = NEWEST_CONTRACT,
+    contract: str = DEFAULT_CONTRACT,
     with_bls: bool = False,
 ) -> Path:
     """A repository of the engine and, beside it, the baseline and the ensemble's second name if they are wanted."""

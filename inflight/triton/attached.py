@@ -89,7 +89,7 @@ class Attached:
     def __init__(self, repo: Path, address: Address):
         self.repo = repo
         self.http_url, self.grpc_url, self.metrics_url = address.http_url, address.grpc_url, address.metrics_url
-        self.can_load = False
+        self.can_load = self._is_llmapi = False
         self._is_attached = False
         self._opened = ExitStack()
 
@@ -119,6 +119,8 @@ class Attached:
                 f"Triton answers over HTTP at {self.http_url}, but not over gRPC at {self.grpc_url}: name its gRPC "
                 f"address (grpc_url, or {GRPC_URL})."
             ) from error
+        self._is_llmapi = ENGINE in self.names() and client.is_llmapi(self._config(ENGINE))
+        self.can_load = self.can_load and not self._is_llmapi
         self._is_attached = True
         limits = "; it ".join(self._limits())
         print(
@@ -129,10 +131,12 @@ class Attached:
     def _limits(self) -> Iterator[str]:
         """What it cannot do of what our repository asks for."""
         takes_our_files = self.can_load and self._is_ours()
-        if not self.can_load:
-            yield "loads no model on request, so that its settings stay as they are"
         served, wanted = self.names(), repository.models(self.repo)
-        if not takes_our_files and (missing := sorted(set(wanted) - set(served))):
+        if self._is_llmapi:
+            yield "has TensorRT-LLM's model of today, which takes text and has its settings in its own model.yaml"
+        elif not self.can_load:
+            yield "loads no model on request, so that its settings stay as they are"
+        if not self._is_llmapi and not takes_our_files and (missing := sorted(set(wanted) - set(served))):
             yield f"has no {' and no '.join(missing)}"
         if ENGINE not in wanted:
             return

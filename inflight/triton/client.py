@@ -38,8 +38,9 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype, tri
 
 from inflight.errors import CourseError
 from inflight.triton import records
+from inflight.triton.repository import contracts
 
-ENGINE = "tensorrt_llm"
+ENGINE, TEXT_MODEL = "tensorrt_llm", "ensemble"
 SHORT_TIMEOUT_S = 10  # of what Triton answers at once: health, metadata, statistics
 GIVE_UP_S = 1  # after its client has stopped waiting, the server ends a whole answer
 # Why a model cannot be loaded, with its traceback: more than the 8,192 bytes that gRPC lets through.
@@ -412,7 +413,9 @@ class Client:
     url : str
         "host:port" for gRPC, "http://host:port" for HTTP.
     model : str
-        The text model; `ask_tokens` and `stream_tokens` always go to `tensorrt_llm`, and over gRPC.
+        The text model; `ask_tokens` and `stream_tokens` always go to `tensorrt_llm`, and over gRPC. Where there is no
+        ensemble and `tensorrt_llm` takes text itself, as TensorRT-LLM's model of today does, that one is asked, by its
+        own names of the inputs.
     timeout_s : float
         Longest time to wait for a whole answer, or for the next piece of one. Over gRPC the server gives a whole answer
         up then; over HTTP, which has no word for it, in the time that the model allows.
@@ -423,7 +426,7 @@ class Client:
         The address has no port.
     """
 
-    def __init__(self, url: str, model: str = "ensemble", timeout_s: float = 120):
+    def __init__(self, url: str, model: str = TEXT_MODEL, timeout_s: float = 120):
         check_address(url)
         self.url = url.rstrip("/")
         self.model = model
@@ -467,8 +470,8 @@ class Client:
         """
         inputs = {"text_input": text, "max_tokens": max_tokens, **options, "stream": True}
         if self._is_http:
-            return Stream(self._over_http(inputs, request_id), stop_after_s)
-        return Stream(self._over_grpc(self.model, inputs, _text, request_id), stop_after_s)
+            return Stream(self._new(self._over_http(inputs, request_id)), stop_after_s)
+        return Stream(self._new(self._over_grpc(self.model, inputs, _text, request_id)), stop_after_s)
 
     # Tokens -----------------------------------------------------------------------------------------------------------
 
@@ -497,9 +500,12 @@ class Client:
 
     def is_ready(self) -> bool:
         """Whether the server answers, every model it was told to load is ready, and this client's is among them."""
-        return self._says("/v2/health/ready", lambda triton, **how: triton.is_server_ready(**how)) and self._says(
-            f"/v2/models/{self.model}/ready", lambda triton, **how: triton.is_model_ready(self.model, **how)
-        )
+        if not self._says("/v2/health/ready", lambda triton, **how: triton.is_server_ready(**how)):
+            return False
+        with contextlib.suppress(CourseError):
+            name = self._asked()
+            return self._says(f"/v2/models/{name}/ready", lambda triton, **how: triton.is_model_ready(name, **how))
+        return False
 
     def _says(self, path: str, ask: Callable[..., bool]) -> bool:
         if self._is_http:
@@ -520,15 +526,33 @@ class Client:
         """A model's config, as the server has it: what it takes, and how it answers. It is asked for once."""
         model = model or self.model
         if model not in self._configs:
-            if self._is_http:
-                told = get_json(self.url, f"/v2/models/{model}/config")
-                # Of a newer server, without the fields that are unknown here.
-                self._configs[model] = json_format.ParseDict(told, ModelConfig(), ignore_unknown_fields=True)
-            else:
-                with errors(self.url):
-                    answer = self._grpc.triton.get_model_config(model, client_timeout=SHORT_TIMEOUT_S)
-                self._configs[model] = answer.config
+            try:
+                self._configs[model] = self._told_config(model)
+            except Refused:
+                if model != TEXT_MODEL or (found := self._llmapi()) is None:
+                    raise
+                self._configs[model] = found
         return self._configs[model]
+
+    def _told_config(self, model: str) -> ModelConfig:
+        if self._is_http:
+            told = get_json(self.url, f"/v2/models/{model}/config")
+            # Of a newer server, without the fields that are unknown here.
+            return json_format.ParseDict(told, ModelConfig(), ignore_unknown_fields=True)
+        with errors(self.url):
+            return self._grpc.triton.get_model_config(model, client_timeout=SHORT_TIMEOUT_S).config
+
+    def _asked(self, model: str | None = None) -> str:
+        """Name of the model to which a request for `model` goes."""
+        model = model or self.model
+        return ENGINE if is_llmapi(self.config(model)) else model
+
+    def _llmapi(self) -> ModelConfig | None:
+        """The config of `tensorrt_llm` where that is TensorRT-LLM's model of today."""
+        with contextlib.suppress(Refused):
+            found = self._told_config(ENGINE)
+            return found if is_llmapi(found) else None
+        return None
 
     def is_decoupled(self, model: str | None = None) -> bool:
         """Whether a model may answer a request several times."""
@@ -556,7 +580,9 @@ class Client:
         if self.is_decoupled(model):  # such a model answers only on a stream
             return Stream(self._over_grpc(model, inputs, read, request_id, timeout=allowed_us)).read()
         arrays, started = arrays_for(self.config(model), inputs), time.perf_counter()
-        result = connection.infer(model, arrays, self.timeout_s, request_id=_name(request_id), timeout=allowed_us)
+        result = connection.infer(
+            self._asked(model), arrays, self.timeout_s, request_id=_name(request_id), timeout=allowed_us
+        )
         return Answer([read(result)], [time.perf_counter() - started])
 
     def _over_grpc(self, model: str, inputs: dict, read: Callable, request_id: str, **options) -> Generator:
@@ -564,7 +590,8 @@ class Client:
         url, arrays, is_over = self._grpc.url, arrays_for(self.config(model), inputs), False
         with Connection(url) as connection:
             connection.open_stream()
-            connection.send_on_stream(model, arrays, _name(request_id), enable_empty_final_response=True, **options)
+            how = {"enable_empty_final_response": True, **options}
+            connection.send_on_stream(self._asked(model), arrays, _name(request_id), **how)
             while not is_over:
                 reply = connection.next_reply(self.timeout_s)
                 if reply.error is not None:
@@ -573,8 +600,16 @@ class Client:
                 if not reply.is_empty:
                     yield read(reply.result)
 
+    def _new(self, pieces: Generator[str, None, None]) -> Generator[str, None, None]:
+        """What is new in each piece: each of TensorRT-LLM's model of today has all that came before as well."""
+        said = 0
+        with contextlib.closing(pieces):
+            for piece in pieces:
+                yield piece[said:]
+                said = len(piece) if is_llmapi(self.config()) else 0
+
     def _over_http(self, inputs: dict, request_id: str) -> Generator[str, None, None]:
-        body, path = self._body(inputs, request_id), f"/v2/models/{self.model}/generate_stream"
+        body, path = self._body(inputs, request_id), f"/v2/models/{self._asked()}/generate_stream"
         with (
             errors(self.url, self.timeout_s),
             http_client(self.url, self.timeout_s) as http,
@@ -588,9 +623,9 @@ class Client:
 
     def _body(self, inputs: dict, request_id: str) -> str:
         """Inputs of a text request as JSON; names and types are checked as they are for gRPC."""
-        blanks = {name: "" for name in arrays_for(self.config(), inputs) if name not in inputs}
+        arrays_for(self.config(), inputs)
         try:
-            return json.dumps({**blanks, **inputs, "id": _name(request_id)}, allow_nan=False)
+            return json.dumps({**_named(self.config(), inputs), "id": _name(request_id)}, allow_nan=False)
         except ValueError as error:
             raise CourseError(f"The request cannot be written as JSON ({error}): give finite numbers.") from None
 
@@ -621,14 +656,26 @@ def arrays_for(config: ModelConfig, inputs: dict) -> dict[str, np.ndarray]:
         The model has no such input, or the input does not take such a value.
     """
     known = {tensor.name: tensor for tensor in config.input}
-    blanks = {name: b"" for name in WORDS if name in known and not known[name].optional}
+    inputs = _named(config, inputs)
     if unknown := next((name for name in inputs if name not in known), None):
         near = difflib.get_close_matches(unknown, known, 1)
         hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known)}."
         raise CourseError(f"There is no option {unknown!r}. {hint}")
-    return {
-        name: _array(known[name], value, bool(config.max_batch_size)) for name, value in {**blanks, **inputs}.items()
-    }
+    return {name: _array(known[name], value, bool(config.max_batch_size)) for name, value in inputs.items()}
+
+
+def is_llmapi(config: ModelConfig) -> bool:
+    """Whether a model is TensorRT-LLM's of today, which takes text itself."""
+    return config.name == ENGINE and any(tensor.name == "text_input" for tensor in config.input)
+
+
+def _named(config: ModelConfig, inputs: dict) -> dict:
+    """Inputs by the model's own names, with what it must have besides."""
+    if is_llmapi(config):
+        names = contracts.llmapi_names()
+        wanted = {"exclude_input_in_output": True, **inputs}  # as the ensemble does unless it is told otherwise
+        return {names.get(name, name): value for name, value in wanted.items()}
+    return {**{tensor.name: "" for tensor in config.input if tensor.name in WORDS and not tensor.optional}, **inputs}
 
 
 def _array(tensor: Any, value: Any, is_batched: bool) -> np.ndarray:

@@ -18,7 +18,7 @@ import secrets
 import threading
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,12 +37,12 @@ from inflight.engine.folder import read
 from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.client import ENGINE, Refused, course_error, tensors
+from inflight.triton.detokenizer import Text
 from inflight.triton.server import Server
 
 HOST = "127.0.0.1"
 MOST_BODY_BYTES = 10 << 20
 COMPLETION_TOKENS = 16  # of /v1/completions where max_tokens is left out; a chat may go on to the model's end
-CONTEXT = 8  # tokens before the new ones, in which a character may have begun
 # Fields that we do not have, and what of them asks for nothing.
 NOTHING: dict[str, tuple] = {
     "n": (1,),
@@ -209,34 +209,6 @@ def _flag(body: dict, name: str) -> bool:
 # An answer ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Text:
-    """Tokens become text that can be sent: whole characters, and nothing that may be the beginning of a stop string."""
-
-    tokenizer: ChatTokenizer
-    stops: list[str]
-    ids: list[int] = field(default_factory=list)
-    is_stopped: bool = False
-    _held: str = ""
-
-    def add(self, ids: list[int], is_final: bool) -> str:
-        """What may be sent after `ids` have come."""
-        text = self._held + self.tokenizer.decode_increment(self.ids[-CONTEXT:], ids, is_final)
-        self.ids += ids
-        places = [place for stop in self.stops if (place := text.find(stop)) >= 0]
-        if places:
-            self.is_stopped = True
-            return text[: min(places)]
-        held = 0 if is_final else max((_begun(text, stop) for stop in self.stops), default=0)
-        self._held = text[len(text) - held :]
-        return text[: len(text) - held]
-
-
-def _begun(text: str, stop: str) -> int:
-    """How many characters at the end of `text` are the beginning of `stop`."""
-    return next((length for length in range(len(stop) - 1, 0, -1) if text.endswith(stop[:length])), 0)
-
-
 class _Handler(tornado.web.RequestHandler):
     def initialize(self, door: Door, is_chat: bool = False) -> None:
         self.door, self.is_chat = door, is_chat
@@ -370,6 +342,11 @@ class Door:
     """
 
     def __init__(self, server: Server, port: int, key: str | None = None):
+        if repository.is_llmapi(server.repo):
+            raise CourseError(
+                "OpenAI's protocol stands in front of the engine backend's tensorrt_llm, which takes tokens, and "
+                "llmapi takes text: leave out --contract llmapi. Of TensorRT-LLM itself, trtllm-serve speaks it."
+            )
         config = repository.read_config(server.repo / ENGINE / repository.CONFIG)
         if not config.model_transaction_policy.decoupled:
             raise CourseError(
@@ -449,8 +426,8 @@ class Door:
                 ids = result.as_numpy("output_ids").reshape(-1).tolist()
                 is_final = bool(result.as_numpy("is_final").item())
                 piece, number = text.add(ids, is_final), len(text.ids)
-                if text.is_stopped or is_final:
-                    yield piece, "length" if number >= wanted.most and not text.is_stopped else "stop", number
+                if text.stopped_by or is_final:
+                    yield piece, "length" if number >= wanted.most and not text.stopped_by else "stop", number
                     return
                 yield piece, None, number
         except (InferenceServerException, grpc.RpcError) as error:

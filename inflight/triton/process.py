@@ -25,7 +25,7 @@ from pathlib import Path
 
 from inflight import tiers
 from inflight.errors import CourseError
-from inflight.triton import keeper, keys, records
+from inflight.triton import keeper, keys, records, repository
 from inflight.triton.client import is_ok
 
 HOST = "127.0.0.1"
@@ -71,11 +71,7 @@ class Process:
         self.http_url = self.grpc_url = self.metrics_url = ""
         self._named_ports = self._ports = ports
         self._private, self._has_key = private, not (private or open_control)
-        self._given = arguments or [
-            f"--model-repository={repo}",
-            "--model-control-mode=explicit",
-            "--disable-auto-complete-config",
-        ]
+        self._given = arguments
         self._keeper: subprocess.Popen | None = None
         self._folder: Path | None = None  # of the keeper and us
         self._folder_before: Path | None = None
@@ -129,9 +125,13 @@ class Process:
             "machine": records.machine(),
         }
         (folder / keeper.RECORD).write_text(json.dumps(record))
-        given = {argument.partition("=")[0] for argument in self._given} - {"--backend-config"}  # there may be several
+        ours = [f"--model-repository={self.repo}", "--model-control-mode=explicit"]
+        if not repository.is_llmapi(self.repo):  # whose model.yaml decides what its config.pbtxt leaves open
+            ours.append("--disable-auto-complete-config")
+        arguments = self._given or ours
+        given = {argument.partition("=")[0] for argument in arguments} - {"--backend-config"}  # there may be several
         added = [one for one in self._added(folder, shm_prefix, key) if one.partition("=")[0] not in given]
-        program = [str(triton / "bin" / "tritonserver"), *self._given, *added]
+        program = [str(triton / "bin" / "tritonserver"), *arguments, *added]
         self._keeper = subprocess.Popen(
             [sys.executable, "-S", keeper.__file__, str(folder), str(records.folder()), *program],
             stdin=subprocess.PIPE,

@@ -13,6 +13,8 @@ import json
 import logging
 import os
 import signal
+import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -51,6 +53,11 @@ def output_types(args: dict) -> dict[str, Any]:
     """NumPy's type of each of the model's outputs, which an older contract may have different."""
     config = json.loads(args["model_config"])
     return {output["name"]: pb_utils.triton_string_to_numpy(output["data_type"]) for output in config["output"]}
+
+
+def input_types(args: dict) -> dict[str, str]:
+    """Triton's type of each of the model's inputs, which an older contract may have different: "TYPE_INT32", ..."""
+    return {given["name"]: given["data_type"] for given in json.loads(args["model_config"])["input"]}
 
 
 def is_decoupled(args: dict) -> bool:
@@ -113,13 +120,16 @@ def scalar(request, name: str, default=None, row: int = 0):
     return default if values is None else values.reshape(-1)[row].item()
 
 
-def wants_stream(request, name: str, decoupled: bool, row: int = 0) -> bool:
-    """Whether input tensor `name` asks for an answer in pieces; CourseError when the model is not decoupled."""
+def wants_stream(request, name: str, decoupled: bool, row: int = 0, setting: str = "decoupled_mode") -> bool:
+    """Whether input tensor `name` asks for an answer in pieces; CourseError when the model is not decoupled.
+
+    `setting` is what would make it so.
+    """
     wants = scalar(request, name, False, row)
     if wants and not decoupled:
         raise CourseError(
             "Streaming is only supported if the model is deployed using decoupled mode: "
-            "set decoupled_mode to true, or leave out streaming."
+            f"set {setting} to true, or leave out streaming."
         )
     return wants
 
@@ -198,6 +208,25 @@ def error_response(error: Exception) -> pb_utils.InferenceResponse:
     log.error("a request failed", exc_info=error)
     sentence = f"The model failed on this request ({type(error).__name__}): its server's log says where."
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(sentence, pb_utils.TritonError.INTERNAL))
+
+
+class Housekeeping:
+    """Jobs of a model, each in a thread of its own and again after so many milliseconds, until it is closed."""
+
+    def __init__(self, periods_ms: dict[Callable[[], None], int]):
+        self._closing = threading.Event()
+        self._threads = [threading.Thread(target=self._every, args=each, daemon=True) for each in periods_ms.items()]
+        for thread in self._threads:
+            thread.start()
+
+    def _every(self, job: Callable[[], None], period_ms: int) -> None:
+        while not self._closing.wait(period_ms / 1000):
+            job()
+
+    def close(self) -> None:
+        self._closing.set()
+        for thread in self._threads:
+            thread.join()
 
 
 class ExecutionLog:

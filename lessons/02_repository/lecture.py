@@ -30,6 +30,7 @@ from string import Template
 import numpy as np
 import pandas as pd
 import tritonclient.grpc as triton
+import yaml
 from google.protobuf import text_format
 from IPython.display import Markdown, display
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -495,6 +496,54 @@ assert all(row.state == "READY" for row in server.models())
 # for one request. So the file was written, the engine refused to load, and the editor put the old file back. Meanwhile
 # the server went on with the model it had.
 #
+# ## Today's repository
+#
+# TensorRT-LLM removed its engines in July 2026. Since then its repository has one model, `tensorrt_llm`, which takes text
+# and does the work of all four. `assemble` makes that one as well, for the same engine. Here are the files of both:
+
+# %%
+today = repository.assemble(Path(folder.name) / "today", engine_dir, contract="llmapi")
+paths = [path for path in sorted(today.rglob("*")) if path.is_file()]
+now = pd.Series([str(path.relative_to(today)) for path in paths])
+pd.DataFrame({"with engines": pd.Series(files), "today": now}).fillna("")
+
+# %% [markdown]
+# The new file is `model.yaml`. Triton does not know it; `model.py` reads it. The engine's settings moved there:
+
+# %%
+text = (today / "tensorrt_llm" / "1" / "model.yaml").read_text()
+print(text.replace(str(engine_dir), "/engines/model"))
+settings = pd.json_normalize(yaml.safe_load(text)).iloc[0]
+moved = {
+    "gpt_model_path": "model",
+    "kv_cache_free_gpu_mem_fraction": "kv_cache_config.free_gpu_memory_fraction",
+    "enable_kv_cache_reuse": "kv_cache_config.enable_block_reuse",
+    "batch_scheduler_policy": "scheduler_config.capacity_scheduler_policy",
+    "enable_chunked_context": "enable_chunked_prefill",
+}
+config_text = (llm / "tensorrt_llm" / "config.pbtxt").read_text()
+parameters = text_format.Parse(config_text, ModelConfig()).parameters
+for old, new in moved.items():
+    assert parameters[old].string_value.lower() == str(settings[new]).lower()
+pd.Series(moved, name="model.yaml").rename_axis("config.pbtxt").reset_index()
+
+# %% [markdown]
+# Each pair has the same value in both files; a policy is in capitals now. `config.pbtxt` keeps the tensors. It no longer
+# says whether the model is decoupled: Triton asks `model.py` when it loads the model, and `model.py` answers with
+# `triton_config`. Start a server on the new repository and ask it, as `curl` would. The names of the inputs are others, too:
+
+# %% tags=["nbval-ignore-output"]
+with Server(today) as other:
+    body = {"text_input": "The capital of France is", "sampling_param_max_tokens": 8}
+    path = "/v2/models/tensorrt_llm/generate"
+    reply = other.http.post(path, json=body, timeout=60).json()
+print(reply)
+assert reply["text_output"].startswith(body["text_input"])
+
+# %% [markdown]
+# The prompt stands in front of the answer, because nothing asked to leave it out. And the model completes the text: it does
+# not reply to it, because this model applies no chat template. In the repository of four, `preprocessing` does.
+#
 # ## Elsewhere
 #
 # | | TensorRT-LLM with engines, as here | vLLM in Triton |
@@ -506,10 +555,9 @@ assert all(row.state == "READY" for row in server.models())
 # | memory for the KV cache | `kv_cache_free_gpu_mem_fraction` | `gpu_memory_utilization` |
 #
 # The last row differs in detail: TensorRT-LLM's fraction is of the memory that is free once the weights are loaded; vLLM's
-# is of all the GPU's memory, weights included. Since July 2026 TensorRT-LLM is one Python model in Triton, `llmapi`, with
-# its options in `model.yaml`. With engines, take the templates from the release that you serve,
-# and from no other place: they change with every release. [The page for a lab GPU](../assets/lab-gpu/README.md) has the
-# commands. Triton's own pages:
+# is of all the GPU's memory, weights included. With engines, take the templates from the release that you serve, and from no
+# other place: they change with every release. [The page for a lab GPU](../assets/lab-gpu/README.md) has the commands, for
+# engines and for the model of today, which NVIDIA calls `llmapi`. Triton's own pages:
 # [model repository](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/model_repository.html),
 # [model configuration](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/model_configuration.html),
 # [ensembles](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/ensemble_models.html).
@@ -613,7 +661,8 @@ print(crossed.score("neither"))
 #
 # Names, types and shapes of the ensemble's tensors are a **contract** with every client that was ever written for it. The
 # course's repository keeps the contract of TensorRT-LLM 0.9 to 0.19; `assemble(…, contract="0.5")` keeps that of the
-# first workshops. The table has what differs: a client has to send, and to expect, what its column says.
+# first workshops, and `contract="llmapi"`, above, that of today. The table has what differs: a client has to send, and to
+# expect, what its column says.
 
 # %%
 session.running()  # both servers end with the notebook's kernel

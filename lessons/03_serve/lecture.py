@@ -38,6 +38,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+import httpx
 import numpy as np
 import pandas as pd
 import tritonclient.grpc as triton
@@ -48,7 +49,7 @@ from inflight import CourseError, engine
 from inflight.checkpoint import fetch
 from inflight.lessons import serve as lesson
 from inflight.notebook import charts, progress, session, widgets
-from inflight.triton import Client, Server, repository, telemetry
+from inflight.triton import Client, Door, Server, repository, telemetry
 
 # %% [markdown]
 # ## Predict
@@ -608,18 +609,38 @@ assert playground.frame is None  # nothing is sent before you press Run
 playground
 
 # %% [markdown]
+# ## The protocol that everybody's client speaks
+#
+# Most applications know no tensors: they speak OpenAI's protocol. `Door` puts it in front of the running server; in a
+# terminal, `inflight serve --openai-port 9000` does. Triton has such a front end as well, which the course does not use
+# because it runs inside the server's process and needs NVIDIA's build of it.
+
+# %%
+messages = [{"role": "user", "content": question}]
+in_openai = {"messages": messages, "max_tokens": 64, "temperature": 0}
+with Door(server, port=0) as door:
+    url = f"{door.url}/chat/completions"
+    reply = httpx.post(url, json=in_openai, timeout=60).json()
+print(reply["choices"][0], reply["usage"], sep="\n")
+assert reply["choices"][0]["message"]["content"] == whole_text
+
+# %% [markdown]
+# It is the text of your first request. `Door` applies the chat template, turns the text into tokens, asks `tensorrt_llm`
+# on a stream, and counts. `finish_reason` is `stop` when the model ended the answer, and `length` when `max_tokens` did.
+#
 # ## Elsewhere
 #
 # Names and tensors here are those of TensorRT-LLM's engine backend, which was removed in July 2026: your client fits the
 # containers up to then. Today's Triton container serves a model called `llmapi`, without an ensemble and with other names,
-# such as `sampling_param_max_tokens` for `max_tokens`. vLLM's server speaks OpenAI's protocol.
+# such as `sampling_param_max_tokens` for `max_tokens`; `inflight serve --contract llmapi` does so here. vLLM's server speaks
+# OpenAI's protocol.
 # [How to start the first two on a GPU](../assets/lab-gpu/README.md).
 #
 # | | Here | `llmapi` | vLLM |
 # |---|---|---|---|
 # | Ready? | `/v2/health/ready` | the same | `/health` |
 # | Whole | `generate` | `generate` | `/v1/completions` |
-# | Streamed | decoupled, on a stream | `generate_stream` | `"stream": true` |
+# | Streamed | decoupled, each piece new | decoupled, each piece has all so far | `"stream": true` |
 # | Stop early | cancel, or `stop` | the same | close the connection |
 # | Who waits | gauge `waiting` | count at the client | `num_requests_waiting` |
 #

@@ -447,7 +447,7 @@ configs = {
     "delay 20 ms": "dynamic_batching { max_queue_delay_microseconds: 20000 }",
 }
 flags = f"-i grpc --input-data {texts} --concurrency-range 8 -f {report} --verbose-csv"
-flags += " --measurement-mode count_windows --measurement-request-count 8"
+flags += " --measurement-mode count_windows --measurement-request-count 4"
 flags += " --stability-percentage 999"  # measure three windows, however they differ
 rounds, plain = [], (embedding / "text-embedding" / "config.pbtxt").read_text()
 with progress.wait("A second server starts, with the embedding"):
@@ -524,7 +524,7 @@ try:
         (embedding / "text-embedding" / "config.pbtxt").write_text(plain)
         second.load("text-embedding")
         delays = {"dynamic_batching": {"max_queue_delay_microseconds": [0]}}
-        found = lesson.search(second, "text-embedding", texts, delays, requests=24)
+        found = lesson.search(second, "text-embedding", texts, delays, requests=12)
     print(found.round(1).to_string(index=False))
 except CourseError as error:  # no network, or not x86-64
     print(error)

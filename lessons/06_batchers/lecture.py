@@ -77,8 +77,8 @@ guess
 # %% [markdown]
 # ## A model whose cost is known
 #
-# `batch-cost` sleeps instead of computing. A batch takes exactly as long as its config says, and what remains to be seen is
-# the batcher. A real model follows at the end.
+# `batch-cost` sleeps instead of computing. A batch takes as long as its config says, give or take a few milliseconds, so
+# whatever else you see is the batcher. A real model follows at the end.
 
 # %%
 workdir = tempfile.TemporaryDirectory()
@@ -98,7 +98,7 @@ with progress.wait("The server starts"):
 # %% [markdown]
 # `trial` is one experiment. It puts a fragment into the config **as it was at first**, so that nothing stays behind from
 # the experiment before. The server loads the model. One request goes ahead, because the first execution after a load
-# takes some 30 ms longer. Then the requests are sent, each at its time.
+# can take tens of milliseconds longer. Then the requests are sent, each at its time.
 
 
 # %%
@@ -239,8 +239,8 @@ charts.table(sweep)
 # <code>busy = computed_s / run.requests["answered_s"].max()</code>
 # </details>
 #
-# The same requests are answered in about the same time. **A delay does not buy answers: it buys idle time of the model,
-# and pays with latency.** That is worth it if other models share the machine, or if more traffic is to come. Set it from
+# The answers a second are as many as the requests, with or without a delay. **A delay does not buy answers: it buys idle
+# time of the model, and pays with latency.** That is worth it if other models share the machine, or if more traffic is to come. Set it from
 # your latency budget backwards.
 #
 # And in heavier traffic? `on_paper` plays the rule event by event, for four hundred random arrivals at each rate. From which
@@ -377,14 +377,14 @@ print(f"Answered of 400, with {summary}.")
 
 # %% [markdown]
 # The bell proves it: the same queue, the same requests, and the model is awake. Under overload a short queue does not only
-# refuse the surplus, it also turns the model off for most of the time. So refuse requests before Triton, in the gateway; or
+# refuse the surplus, it also turns the model off again and again. So refuse requests before Triton, in the gateway; or
 # limit their waiting time, since each request that enters wakes the batcher; or have so many instances that the queue is
 # never full. And do not look for it on a dashboard: refused requests are not in Triton's statistics, and the server looks
 # bored.
 #
 # ## Everything else
 #
-# These knobs are for special cases. You can try each of them in the dashboard below.
+# These knobs are for special cases. You can try all but the last in the dashboard below.
 #
 # | Field | What it does | When |
 # |---|---|---|
@@ -509,8 +509,8 @@ print(f"{per_s['dynamic'] / per_s['no batcher']:.1f} times as many.")
 # | `gpt_model_type` | <code>tensorrt_llm/<wbr>config.pbtxt</code>, a parameter | the engine | each iteration; with `V1` when a batch has ended | free slots |
 # | <code>batch_<wbr>scheduler_policy</code> | the same | the engine | each iteration: which request starts, which is paused | free KV cache blocks |
 #
-# The upper four hand the model a batch and get all of it back. With the lower three, a batch changes while it runs: that is
-# in-flight batching. So `dynamic_batching` in front of an LLM engine forms no batch that lasts. And a model that answers
+# The upper four hand the model a batch and get all of it back. With `iterative_sequence`, and in an engine that batches in
+# flight, a batch changes while it runs. So `dynamic_batching` in front of an LLM engine forms no batch that lasts. And a model that answers
 # in one pass has no second iteration that a request could join.
 #
 # ## Elsewhere

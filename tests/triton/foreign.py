@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from inflight.triton import client, process
+from inflight.triton import client, process, repository
 from inflight.triton.attached import Address
 from tests.engines import wait_until
 
@@ -31,7 +31,7 @@ def running(repo: Path, folder: Path, *options: str) -> Iterator[Address]:
         str(triton / "bin" / "tritonserver"),
         f"--model-repository={repo}",
         f"--backend-directory={backends}",
-        "--disable-auto-complete-config",
+        *([] if repository.is_llmapi(repo) else ["--disable-auto-complete-config"]),
         *(f"--{name}-port={port}" for name, port in ports.items()),
         *(f"--{name}-address=127.0.0.1" for name in ports),
         *options,

@@ -119,6 +119,13 @@ def test_the_benchmark_counts_the_tokens_of_the_answers(whole, ids):
     assert len(outside.benchmark_lengths(whole, "0.5", "http", [ids] * 5, lengths)) == 5
 
 
+def test_the_benchmark_warms_up_with_the_length_of_another_prompt(whole, ids, tokens):
+    """identity_test.py sends it, and the backend of that time took the ids as they came."""
+    request = outside.core_request("0.5", ids, LENGTH, streaming=False)
+    found = outside.infer(whole, "grpc", "tensorrt_llm", request | {"input_lengths": outside.one(164, np.int32)})
+    assert outside.read_core("0.5", found) == ids + tokens
+
+
 def test_an_end_id_of_minus_one_in_unsigned_numbers_is_no_token(whole, ids):
     arrays = outside.core_request("0.5", ids, 30, streaming=False)
     found = outside.infer(whole, "grpc", "tensorrt_llm", {**arrays, "end_id": outside.one(2**32 - 1, np.uint32)})

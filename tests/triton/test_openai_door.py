@@ -8,7 +8,8 @@ import pytest
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.triton.client import Client
-from inflight.triton.openai_door import Door, Text
+from inflight.triton.detokenizer import Text
+from inflight.triton.openai_door import Door
 from tests.engines import active_requests, metric, wait_until
 
 pytestmark = pytest.mark.server
@@ -118,9 +119,9 @@ def test_what_may_begin_a_stop_text_is_held_back(course_engine):
     text, said = Text(tokenizer, ["sixpence"]), []
     for place, token in enumerate(ids):
         said.append(text.add([token], place == len(ids) - 1))
-        if text.is_stopped:
+        if text.stopped_by:
             break
-    assert "".join(said) == "a sixth " and text.is_stopped
+    assert "".join(said) == "a sixth " and text.stopped_by
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -3,6 +3,7 @@
 import random
 import tempfile
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
@@ -167,23 +168,19 @@ def _library(source: Path, choose: random.Random) -> Finding:
         num_held = int((folder / "held").read_text() or 0) if (folder / "held").exists() else 0
     if isinstance(own, str):
         return own
-    queue = [length for batch in own for length in batch]
-    ways = (own, _greedy(queue, LIMIT), _greedy(queue, None))
-
-    def measured(what: str, count: Callable, **budget) -> Measured:
-        number, course, nothing = map(count, ways)
-        return Measured(what, number, course=course, nothing=nothing, **budget)
-
     return [
-        measured(
+        Measured(
             "batches over the limit",
-            _over,
+            sum(len(batch) > 1 and len(batch) * max(batch) > LIMIT for batch in own),
             exactly=0,
             advice="Number of requests times the longest, the newcomer among them.",
         ),
-        measured(
+        Measured(
             "requests sent away though they fit",
-            _sent_away,
+            sum(
+                len(batch) < MOST_IN_A_BATCH and (len(batch) + 1) * max([*batch, after[0]]) <= LIMIT
+                for batch, after in pairwise(own)
+            ),
             at_most=1,
             advice="Compare with what the batch would be with the newcomer.",
         ),
@@ -191,11 +188,9 @@ def _library(source: Path, choose: random.Random) -> Finding:
             f"pieces of memory that are not freed, after {MANY:,} more batches",
             num_held,
             at_most=4,  # the batch that is open, and one for all batches, of two loads
-            course=0,
-            nothing=0,
             advice="What a batch takes when it begins, ModelBatchFinalize gives back: it is called for each batch.",
         ),
-        measured("batches", len),
+        Measured("batches", len(own)),
     ]
 
 
@@ -231,30 +226,6 @@ def _batches(folder: Path, library: Path, lengths: list[int]) -> list[list[int]]
         return f"{where}. {told}"
     of_request = outcome.requests.set_index("request")["work"]
     return [[int(of_request[request]) for request in batch] for batch in outcome.executions["requests"]]
-
-
-def _greedy(queue: list[int], limit: int | None) -> list[list[int]]:
-    """Batches of these lengths in this order, each as large as may be."""
-    batches: list[list[int]] = [[]]
-    for length in queue:
-        last = batches[-1]
-        fits = limit is None or (len(last) + 1) * max([*last, length]) <= limit
-        if last and (len(last) == MOST_IN_A_BATCH or not fits):
-            batches.append([])
-        batches[-1].append(length)
-    return batches
-
-
-def _over(batches: list[list[int]]) -> int:
-    return sum(len(batch) > 1 and len(batch) * max(batch) > LIMIT for batch in batches)
-
-
-def _sent_away(batches: list[list[int]]) -> int:
-    """How many begin a batch although they fitted into the one before."""
-    return sum(
-        len(batch) < MOST_IN_A_BATCH and (len(batch) + 1) * max([*batch, after[0]]) <= LIMIT
-        for batch, after in zip(batches, batches[1:], strict=False)
-    )
 
 
 # Exercise 6.4: spans (s) from arrival to the start of a batch, of the batches, from arrival to a rejection ------------

@@ -9,8 +9,8 @@ run, `1/model.py` is the model's version 1. The templates in `assets/repository/
 TensorRT-LLM.
 
 Reading order: `layout` (names), `parameter` and `parameters` (what a model's settings may be), `pbtxt` (the file),
-`batchers` (Triton's own fields), `editing`, `contracts` (what outside clients send), `ensembles`, `checks`, `templates`
-(their variables), `assembly`.
+`batchers` (Triton's own fields), `editing`, `contracts` (what outside clients send), `ensembles`, `llmapi` (the file of
+settings that TensorRT-LLM's model of today has), `checks`, `templates` (their variables), `assembly`.
 """
 
 import lazy_loader
@@ -30,6 +30,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "PIPELINE",
             "RUNNING_SUM",
             "TEMPLATES",
+            "is_llmapi",
             "is_repository",
             "models",
         ],

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -13,8 +15,19 @@ from inflight import files, tiers
 from inflight.errors import CourseError
 from inflight.triton.repository.checks import check
 from inflight.triton.repository.contracts import apply_contract, contract_values
-from inflight.triton.repository.layout import BLS, CONFIG, NEWEST_CONTRACT, PIPELINE, TEMPLATES, is_repository, models
-from inflight.triton.repository.pbtxt import MOST_BYTES, fill, read_config, write_config
+from inflight.triton.repository.layout import (
+    BLS,
+    CONFIG,
+    DEFAULT_CONTRACT,
+    LLMAPI,
+    PIPELINE,
+    SETTINGS,
+    TEMPLATES,
+    VARIABLE,
+    is_repository,
+    models,
+)
+from inflight.triton.repository.pbtxt import MOST_BYTES, as_text, fill, read_config, write_config
 from inflight.triton.repository.templates import DEFAULTS
 
 # Tier -> the kind of an instance of a model that computes with PyTorch.
@@ -26,7 +39,7 @@ def assemble(
     engine_dir: str | Path | None = None,
     models: tuple[str, ...] = PIPELINE,
     templates: Path = TEMPLATES,
-    contract: str = NEWEST_CONTRACT,
+    contract: str = DEFAULT_CONTRACT,
     **values,
 ) -> Path:
     """Make a model repository from the templates.
@@ -41,7 +54,8 @@ def assemble(
         What the repository holds. `BLS` needs the models of `PIPELINE` beside it; `BASELINE` needs `checkpoint_dir`
         (`huggingface.folder` makes one).
     contract : str
-        Whose clients the tensors are for: "0.19", TensorRT-LLM 0.9 to 0.19, or "0.5", the first workshops.
+        Whose clients the tensors are for: "0.19", TensorRT-LLM 0.9 to 0.19, "0.5", the first workshops, or "llmapi":
+        TensorRT-LLM's model of today, which is one in place of `PIPELINE`, with its settings in `model.yaml`.
     **values
         Values of the templates' variables; see `DEFAULTS`.
 
@@ -51,16 +65,23 @@ def assemble(
         Unknown variable or contract, wrong value, or a repository that does not pass `check`; nothing is at `target`
         then.
     """
-    unknown = sorted(set(values) - set(DEFAULTS))
+    known = list(DEFAULTS)
+    if contract == LLMAPI:
+        if models != PIPELINE:
+            raise CourseError(f"A repository of the contract {LLMAPI} has one model: name no others.")
+        models = ("tensorrt_llm",)
+        known = VARIABLE.findall((templates / LLMAPI / "1" / SETTINGS).read_text(encoding="utf-8"))
+    unknown = sorted(set(values) - set(known))
     if unknown:
-        near = difflib.get_close_matches(unknown[0], DEFAULTS, 1)
+        near = difflib.get_close_matches(unknown[0], known, 1)
         raise CourseError(
             f"The templates have no variable {unknown[0]!r}. "
-            + (f"Did you mean {near[0]!r}?" if near else f"They have: {', '.join(DEFAULTS)}.")
+            + (f"Did you mean {near[0]!r}?" if near else f"They have: {', '.join(known)}.")
         )
     if engine_dir is not None:
         engine_dir = Path(engine_dir).absolute()
         values = {"tokenizer_dir": engine_dir, **values, "engine_dir": engine_dir}
+    names = {"tensorrt_llm": LLMAPI} if contract == LLMAPI else {BLS: "ensemble"}
     kind = {"instance_kind": KINDS[tiers.here().name]}
     values = {**DEFAULTS, **contract_values(contract), **kind, **values}
     values = {name: value for name, value in values.items() if value is not None}
@@ -68,7 +89,7 @@ def assemble(
     _accept_target(target)
     with files.written_aside(target, "repository") as aside:
         for model in models:
-            _assemble_model(templates / ("ensemble" if model == BLS else model), aside / model, values, contract)
+            _assemble_model(templates / names.get(model, model), aside / model, values, contract)
         problems = check(aside)
         if problems:
             raise CourseError(str(problems[0]).replace(f"{aside}{os.sep}", ""))
@@ -143,4 +164,15 @@ def _assemble_model(template: Path, folder: Path, values: dict, contract: str) -
     (folder / "1").mkdir(parents=True)
     for file in (template / "1").glob("*.py"):
         shutil.copyfile(file, folder / "1" / file.name)
+    if (settings := template / "1" / SETTINGS).exists():
+        text = VARIABLE.sub(lambda match: _in_yaml(match[1], values), settings.read_text(encoding="utf-8"))
+        (folder / "1" / SETTINGS).write_text(text, encoding="utf-8")
     write_config(config, folder / CONFIG)
+
+
+def _in_yaml(name: str, values: dict) -> str:
+    """A variable's value as YAML reads it; policies have capitals there."""
+    text = as_text(values[name])
+    if name == "batch_scheduler_policy":
+        return text.upper()
+    return text if re.fullmatch(r"true|false|[\d.]+", text) else json.dumps(text or None)

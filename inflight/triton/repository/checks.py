@@ -7,8 +7,9 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight.errors import CourseError
+from inflight.triton.repository import llmapi
 from inflight.triton.repository.ensembles import ensemble_problems
-from inflight.triton.repository.layout import CONFIG, is_repository, models
+from inflight.triton.repository.layout import CONFIG, SETTINGS, is_repository, models
 from inflight.triton.repository.parameter import Problem
 from inflight.triton.repository.parameters import PARAMETERS, parameter_problems
 from inflight.triton.repository.pbtxt import read_config
@@ -56,7 +57,9 @@ def _model_problems(repo: Path, name: str, config: ModelConfig) -> list[Problem]
         problems.append(
             Problem(str(versions[0]), "model.py", "The Python model is missing.", "Put its model.py there.")
         )
-    if name in PARAMETERS:
+    if (settings := repo / name / "1" / SETTINGS).exists():
+        problems += llmapi.problems(settings)
+    elif name in PARAMETERS:
         texts = {key: value.string_value for key, value in config.parameters.items()}
         problems += [Problem(file, p.field, p.message, p.fix) for p in parameter_problems(name, texts)]
     return problems

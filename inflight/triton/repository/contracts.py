@@ -1,6 +1,7 @@
 """Which tensors clients find, of which types and shapes, and what of them this engine has not.
 
     assemble("repo", engine_dir, contract="0.5")        # for clients of the first workshops
+    assemble("repo", engine_dir, contract="llmapi")     # for those of TensorRT-LLM's model of today
     pd.DataFrame(contract_differences())                # what changed, when, and what it breaks
 
 `assets/contracts/tensors.csv` is the table: a row for each tensor that one contract has otherwise than another, or that
@@ -27,7 +28,7 @@ import numpy as np
 
 from inflight.errors import CourseError
 from inflight.paths import ASSETS
-from inflight.triton.repository.layout import BASELINE, CONTRACTS, NEWEST_CONTRACT, OLDEST_CONTRACT
+from inflight.triton.repository.layout import BASELINE, CONTRACTS, DEFAULT_CONTRACT, LLMAPI, OLDEST_CONTRACT
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -56,7 +57,8 @@ class Tensor:
     model, kind, name : str
         Of which model's "input" or "output" it is a row.
     ensemble : str
-        The ensemble's name for it; blank: the ensemble has none, or a row of its own.
+        The ensemble's name for it; blank: the ensemble has none, or a row of its own. Of `llmapi`, which has no
+        ensemble, what the course calls the same thing.
     forms : dict
         Contract -> how it is there, such as "INT32 [-1]?"; blank: it is not.
     must_be : str
@@ -103,6 +105,11 @@ def foreign(model: str) -> dict[str, Tensor]:
     return {row.name: row for row in table() if row.model == model and row.must_be}
 
 
+def llmapi_names() -> dict[str, str]:
+    """The course's name of each input of TensorRT-LLM's model of today -> its name there."""
+    return {row.ensemble: row.name for row in table() if row.model == LLMAPI and row.kind == "input" and row.ensemble}
+
+
 def contract_differences() -> list[dict[str, str]]:
     """What changed in TensorRT-LLM's contract, one row a change: when, which tensors, what was, what is, what breaks.
 
@@ -123,7 +130,7 @@ def contract_values(contract: str) -> dict[str, Any]:
     if contract not in CONTRACTS:
         raise CourseError(
             f"There is no contract {contract!r}. There are {OLDEST_CONTRACT}, for clients of TensorRT-LLM 0.5 and 0.6, "
-            f"and {NEWEST_CONTRACT}, for those of 0.9 to 0.19."
+            f"{DEFAULT_CONTRACT}, for those of 0.9 to 0.19, and {LLMAPI}, for those of its model of today."
         )
     return {"exclude_input_in_output": False} if contract == OLDEST_CONTRACT else {}
 

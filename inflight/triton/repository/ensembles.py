@@ -9,7 +9,7 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from inflight.triton.repository import contracts
-from inflight.triton.repository.layout import CONFIG, models
+from inflight.triton.repository.layout import CONFIG, LLMAPI, models
 from inflight.triton.repository.parameter import Problem
 from inflight.triton.repository.pbtxt import read_config
 
@@ -47,7 +47,7 @@ def ensemble_edges(repo: str | Path, ensemble: str = "ensemble") -> list[Edge]:
     for tensor in config.output:
         source, produced = producers[tensor.name]
         edges.append(_edge(source, "client", tensor.name, produced, tensor.name, False))
-    for_others = {row.ensemble for row in contracts.table() if row.ensemble}
+    for_others = {row.ensemble for row in contracts.table() if row.ensemble and row.model != LLMAPI}
     return [edge for edge in edges if edge.tensor not in for_others]
 
 

@@ -21,12 +21,18 @@ GPT2 = ("simple-gpt2", "iterative-gpt2")  # batch after batch, and a batch that 
 BATCH_COST = "batch-cost"  # sleeps instead of computing, so that nothing but the batcher is seen
 RUNNING_SUM = "running-sum"  # remembers what came before in a sequence
 EMBEDDING = "text-embedding"  # the checkpoint as a model that gains from batches
-OLDEST_CONTRACT, NEWEST_CONTRACT = CONTRACTS = ("0.5", "0.19")  # releases of TensorRT-LLM, whose clients are served
+# Whose clients are served: those of releases of TensorRT-LLM, and of its model of today, one in place of PIPELINE.
+OLDEST_CONTRACT, DEFAULT_CONTRACT, LLMAPI = CONTRACTS = ("0.5", "0.19", "llmapi")
+SETTINGS = "model.yaml"  # of LLMAPI, beside its model.py
 VARIABLE = re.compile(r"\$\{(\w+)\}")  # ${name} in a template, which `assemble` replaces
 
 
 def is_repository(folder: Path) -> bool:
     return any(folder.glob(f"*/{CONFIG}"))
+
+
+def is_llmapi(repo: str | Path) -> bool:
+    return Path(repo, "tensorrt_llm", "1", SETTINGS).exists()
 
 
 def models(repo: str | Path) -> list[str]:

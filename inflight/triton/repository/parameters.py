@@ -9,7 +9,7 @@ from typing import Any, get_args, get_type_hints
 
 from inflight.engine.config import ExecutorConfig
 from inflight.errors import CourseError
-from inflight.triton.repository.layout import BASELINE, BATCH_COST, EMBEDDING, RUNNING_SUM, VARIABLE
+from inflight.triton.repository.layout import BASELINE, BATCH_COST, EMBEDDING, LLMAPI, RUNNING_SUM, VARIABLE
 from inflight.triton.repository.parameter import Parameter, Problem
 
 
@@ -81,6 +81,7 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
         "skip_special_tokens": Parameter("bool", True, "Leave special tokens out of the text."),
     },
     "ensemble": {},
+    LLMAPI: {},  # its settings stand in a file of their own: `llmapi`
     BASELINE: {
         "checkpoint_dir": Parameter(
             "folder",

@@ -63,6 +63,8 @@ class TritonPythonModel:
         self.parameters = python_model.parameters(args)
         self.decoupled = python_model.is_decoupled(args)
         self.foreign = contracts.foreign("tensorrt_llm")
+        # identity_test.py of TensorRT-LLM 0.5 warms up with the ids of one prompt and the length of another.
+        self.takes_ids_as_they_come = python_model.input_types(args)["request_output_len"] == "TYPE_UINT32"
         settings = {
             name: self.parameters[name] for name in ExecutorConfig.__dataclass_fields__ if name in self.parameters
         }
@@ -72,16 +74,11 @@ class TritonPythonModel:
         self.metrics = python_model.EngineMetrics(args, self.executor)
         self.running = {}  # executor's id of a prompt -> Running
         self.lock = threading.Lock()
-        self.closing = threading.Event()
-        self.housekeepers = [
-            threading.Thread(target=self._every, args=(self.parameters[period], job), daemon=True)
-            for period, job in (
-                ("cancellation_check_period_ms", self._cancel_abandoned),
-                ("stats_check_period_ms", self.metrics.update),
-            )
-        ]
-        for thread in self.housekeepers:
-            thread.start()
+        jobs = {
+            self._cancel_abandoned: self.parameters["cancellation_check_period_ms"],
+            self.metrics.update: self.parameters["stats_check_period_ms"],
+        }
+        self.housekeeping = python_model.Housekeeping(jobs)
 
     def execute(self, requests):
         for request in requests:
@@ -93,10 +90,8 @@ class TritonPythonModel:
         return None
 
     def finalize(self):
-        self.closing.set()
+        self.housekeeping.close()
         self.executor.shutdown()
-        for thread in self.housekeepers:
-            thread.join()
 
     def _start(self, request, sender):
         if python_model.scalar(request, "stop", False):
@@ -180,6 +175,8 @@ class TritonPythonModel:
             return python_model.scalar(request, name, default, row)
 
         length = scalar("input_lengths")
+        if self.takes_ids_as_they_come:
+            length = min(length, len(ids))
         if not 0 <= length <= len(ids):
             raise CourseError(f"input_lengths is {length}, but input_ids has {len(ids)} tokens.")
         if scalar("beam_width", 1) != 1:
@@ -244,10 +241,6 @@ class TritonPythonModel:
             numbers = [number for number, running in self.running.items() if is_meant(running)]
         for number in numbers:
             self.executor.cancel_request(number)
-
-    def _every(self, period_ms, job):
-        while not self.closing.wait(period_ms / 1000):
-            job()
 
 
 def _outputs(request) -> set:
