@@ -77,10 +77,10 @@ formats["bits each"] = 8 * formats["bytes"] / formats["parameters"]
 formats.round(1)
 
 # %% [markdown]
-# Most weights are in the format `Q4_1`, a [quantization](00_start_here.ipynb#Quantization). 32 neighbours form a block.
-# From the smallest to the largest of them there are 16 levels, a step of width d apart. A weight is stored as the number
-# q of the nearest level, in 4 bits. A block has 20 bytes: d and the smallest weight m, in 16 bits each, then 16 bytes with
-# two q in each. Here is the first block of the file:
+# Most weights are in the format `Q4_1`, a [quantization](00_start_here.ipynb#Quantization). 32 neighbours form a block. 16
+# levels, each d above the one before, reach from the smallest weight m to the largest. A weight is stored in 4 bits, as the
+# number q of its nearest level, from 0 to 15. A block has 20 bytes: d and m in 16 bits each, then 16 bytes with two q each.
+# Here is the first block of the file:
 
 # %%
 packed = source.tensors["blk.0.attn_q.weight"].data  # bytes, as they stand in the file
@@ -186,14 +186,13 @@ bars = [("weights", row.kind, row.bytes / 1e6) for row in by_kind.itertuples()]
 for number in (1, 4, slots):
     cache = number * longest * per_token / 1e6
     bars.append((f"cache of {number}", "KV cache", cache))
-figure = px.bar(
-    pd.DataFrame(bars, columns=["of", "part", "MB"]), x="MB", y="of", color="part"
-)
+frame = pd.DataFrame(bars, columns=["of", "part", "MB"])
+colours = ["#333333", "#5A5A5A", "#7A7A7A", "#949494", "#0072B2"]
+figure = px.bar(frame, x="MB", y="of", color="part", color_discrete_sequence=colours)
 figure.update_layout(yaxis={"title": "", "autorange": "reversed"}, meta={"device": ""})
 summary = (
-    f"The weights take {info.weight_bytes / 1e6:.0f} MB. The KV cache of one user with "
-    f"{longest:,} tokens takes {longest * per_token / 1e6:.0f} MB, that of all {slots} "
-    f"slots {cache:.0f} MB."
+    f"The weights take {info.weight_bytes / 1e6:.0f} MB. With {longest:,} tokens each, "
+    f"one user takes {longest * per_token / 1e6:.0f} MB, all {slots} slots {cache:.0f} MB."
 )
 charts.show(figure, summary)
 print(summary)
@@ -234,7 +233,7 @@ assert allocated == per_token // 4 + scales
 # %% [markdown]
 # Where do the other bytes come from? An 8-bit number means nothing without a scale and a zero point, 4 bytes each. Keys
 # have such a pair for each of their 64 numbers in a block of 32 tokens: 64 × 8 / 32 = 16 bytes per token. Values have a
-# pair per token: 8 bytes. Times layers and KV heads, that is `scales`.
+# pair per token: 8 bytes. `scales` multiplies the sum by layers and KV heads.
 #
 # ## Compare builds
 #
@@ -248,14 +247,13 @@ with progress.wait("An engine with weights of 16 bits is built"):
 executors["16 bits"] = Executor.load(wide)
 
 # %% [markdown]
-# **Quality.** One answer says nothing about a build. Let each engine read the same text instead. After every token, how
-# probable does it find the one that comes next? *Perplexity* is e to the mean of −log p: at 20 the engine is as unsure as
-# in a choice among 20 equally likely tokens. The text decides most of that, so compare two builds on the same text, as a
-# ratio.
+# **Quality.** One answer says nothing about a build. Let each engine read the same text instead. After every token, which
+# probability p does it give to the one that comes next? *Perplexity* is e to the mean of −log p: at 20 the engine is as
+# unsure as in a choice among 20 equally likely tokens. Most of that is due to the text, so take the ratio of two builds on
+# the same text.
 #
-# The text is the beginning of lesson 00, in eight windows of 64 tokens, which are read side by side. `forward` is one
-# iteration. A `Chunk` has the tokens of one request that it computes, how many came before, and the request's blocks of the
-# cache.
+# Here it is the beginning of lesson 00, in eight windows of 64 tokens, read side by side. `forward` is one iteration. A
+# `Chunk` has the tokens of one request to compute, how many came before them, and the request's blocks of the cache.
 
 # %%
 text = tokenizer.encode(quality.prose())[: 8 * 64]
@@ -350,6 +348,7 @@ for users, found in speed.groupby("users"):
         said.append(f"{of}: {ratio.median():.2f} ({low:.2f} to {high:.2f}), {verdict}")
 figure = px.strip(speed.astype({"users": str}), x="tokens/s", y="build", color="users")
 figure.update_xaxes(rangemode="tozero")
+figure.update_yaxes(title="")
 charts.show(figure, "Tokens per second, five rounds a build. " + "; ".join(said) + ".")
 print(*said, sep="\n")
 
@@ -359,7 +358,7 @@ print(*said, sep="\n")
 # its memory. Now look at one user against eight: an iteration reads the weights once for all. That is why servers batch.
 #
 # How could this mislead? The speed is that of this machine, in this minute, with short contexts. And 504 tokens of one text
-# hide a small loss; `inflight bench quality` reads ten times as many.
+# may hide a small loss; `inflight bench quality` reads ten times as many.
 #
 # ## What breaks
 #
@@ -375,7 +374,7 @@ with Executor.load(small) as tiny:
     try:
         tiny.generate(Request([1] * 40, 8))
     except CourseError as error:
-        print("Prompt too long →", error)
+        print("Prompt too long →", str(error).replace(": ", ":\n    "))
     cut = tiny.generate(Request([1] * 30, 500))
     tiny.generate_all([Request([1] * 30, 8)] * 6)
     log = pd.DataFrame(tiny.iteration_stats)
