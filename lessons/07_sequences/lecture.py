@@ -240,6 +240,7 @@ def places(rows, **panels):
 
 both = pd.concat(rows.assign(strategy=name) for name, rows in talks.items())
 figure = places(both, facet_col="strategy")
+figure.for_each_annotation(lambda note: note.update(text=note.text.partition("=")[2]))
 charts.show(figure, "Which sequence was at which place of which batch, by strategy.")
 
 # %% [markdown]
@@ -426,7 +427,7 @@ _ = (repo / "words" / "config.pbtxt").write_text('name: "words"' + words_config)
 #     def execute(self, requests):
 #         line = {"told": list(map(note, requests)), "states": len(self.states)}
 #         self.log.write(json.dumps(line) + "\n")
-#         time.sleep(0.03)  # the pass of a real model takes time
+#         time.sleep(0.05)  # the pass of a real model takes time
 #         responses = [self.step(request) for request in requests]
 #         return None if self.streams else responses
 #
@@ -492,7 +493,7 @@ seats = trace[trace["said"] != "empty"].rename(columns={"call": "execution"})
 seats["sequence"] = pd.factorize(seats["id"])[0] + 1
 num_calls, num_words = seats["execution"].nunique(), sum(len(t.split()) for t in texts)
 assert len(seats) == num_words > num_calls
-assert set(trace.loc[trace["said"] == "empty", "place"]) == {0}
+assert 0 in set(trace.loc[trace["said"] == "empty", "place"])
 print(f"{num_words} words in {num_calls} calls")
 charts.show(places(seats), "Which sequence was at which place in which call.")
 

@@ -248,7 +248,7 @@ if yours.is_mine:
 #   again in the next. All others are computed together.
 # - `forget_those_who_left`: Triton drops the request of a client that has gone. Its sequence is then in no later call, and
 #   its sender says `is_cancelled()`.
-# - `forget`: nothing of a sequence stays, and its slot is free again. Some clients leave while they still wait for one.
+# - `forget`: nothing of a sequence stays, and its slot is free again. A client may leave while it still waits for one.
 #
 # Compared with the model of lab 07: what `states` was there is `texts` here.
 
@@ -418,7 +418,7 @@ check("8.4", Path(workdir.name) / "model.py")
 # <em>IndexError: pop from empty list</em>: a text that finds no slot waits. <em>none gets a token any more</em>: a slot is
 # not given back, perhaps that of a client who left. <em>KeyError</em>: you forgot a sequence whose request is in this call.
 # <em>dictionary changed size</em>: go through a list of the numbers. <em>forward passes</em>: a free slot is not taken at
-# once; or <code>None</code> is in <code>self.free</code>, from somebody who never had a slot.
+# once.
 # </details>
 #
 # Now in the real server, beside `iterative-gpt2`. Six clients leave after their first token, and then six streams are

@@ -194,8 +194,6 @@ WRONG = {  # what is written in place of what, and the figure or the line that t
     "no slot comes back": (FORGET, "        self.texts.pop(number)\n", "none gets a token"),
     "no slot comes back from who left": ("            if self.texts[number].sender.is_cancelled():",
                                          "            if False:", "none gets a token"),
-    "who never had a slot gives one back": (FORGET, "        self.free.append(self.texts.pop(number).slot)\n",
-                                            "forward passes"),
     "nobody waits": (" and self.free:", ":", "model.py, line"),
     "one at a time": (WITH_SLOT, WITH_SLOT.rstrip() + "[:1]\n\n", "forward passes"),
     "a slot for each place": ("SLOTS = 4", "SLOTS = 8", "texts in the fullest pass"),
@@ -221,7 +219,13 @@ SET_OF_SLOTS = """        for number in numbers:
         return [one for one in self.texts if one in numbers and self.texts[one].slot is not None]
 
 """
-RIGHT = {"the lowest slot, in the order of their start": (WITH_SLOT, SET_OF_SLOTS)}
+RIGHT = {
+    "the lowest slot, in the order of their start": (WITH_SLOT, SET_OF_SLOTS),
+    "who is cancelled in the call gets no token": (
+        "self.with_slot(batch)",
+        "[one for one in self.with_slot(batch) if not batch[one].is_cancelled()]",
+    ),
+}
 
 
 def edited(old, new):

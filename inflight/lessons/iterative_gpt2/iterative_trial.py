@@ -67,6 +67,7 @@ class Stream:
     max_tokens: int
     arrives: int
     leaves_after: int | None
+    is_late: bool = False  # when it leaves, its request is in the next call already
     pieces: list[str] = field(default_factory=list)
     has_begun = has_left = is_over = False  # over: its last response has come
 
@@ -180,7 +181,10 @@ def _after(request: Request) -> Stream | None:
         raise Problem("a request was rescheduled after its last response")
     if len(stream.pieces) > stream.max_tokens:
         raise Problem(f"a request got more than the {stream.max_tokens} tokens that it asked for")
-    return None if stream.has_left else stream  # Triton ends it itself when it would come back
+    if stream.has_left and not stream.is_late:
+        return None  # Triton ends it itself when it would come back
+    stream.is_late = stream.is_late and not stream.has_left
+    return stream
 
 
 def _wait_for_ends(streams: list[Stream]) -> None:
@@ -222,7 +226,8 @@ def played(models: list[str | Path], streams: list[dict], places: int) -> list[P
     models : list of path
     streams : list of dict
         Of each: `prompt`, `max_tokens`, the execution in which it `arrives`, and after how many tokens it leaves
-        (`leaves_after`, or None; with 0 after its first execution).
+        (`leaves_after`, or None; with 0 after its first execution), and whether its request is in one more call then
+        (`is_late`).
     places : int
         In Triton's batch.
 
