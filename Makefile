@@ -4,8 +4,6 @@ PYTHON3 ?= python3
 PYTHON := .venv/bin/python
 # A file, and so a notebook, stays with one worker.
 PYTEST := $(PYTHON) -m pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
-# Of the notebooks, those that are short: the others are in test-all until they are.
-SHORT := 00 02 07
 CHECKS := lint imports types workflows scripts sources advisories
 
 .DEFAULT_GOAL := help
@@ -48,10 +46,10 @@ advisories: setup ## what is known of the packages; skipped where the package in
 quick: setup ## the tests that start no server and no browser: a minute and a half
 	@$(PYTEST) -m "not server and not browser and not slow" tests
 
-test: setup ## the gate: every test but the slow ones, and the short notebooks against their stored outputs
-	@$(PYTEST) -m "not slow" $(foreach lesson,$(SHORT),$(wildcard notebooks/$(lesson)_* solutions/$(lesson)_*)) tests
+test: setup ## the gate: every test but the slow ones, and every lecture against its stored outputs
+	@$(PYTEST) -m "not slow" notebooks tests
 
-test-all: setup ## every test and every notebook, an hour and more
+test-all: setup ## every test, lecture and solution: an hour
 	@$(PYTEST) notebooks solutions tests
 
 lab: setup ## copy the lessons to work/, which is yours, and open JupyterLab there, on this machine only

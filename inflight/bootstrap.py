@@ -229,7 +229,7 @@ def setup(root, here=False):
         install_here(root)
     else:
         make_venv(root)
-    print("Ready; `inflight doctor` tells what this machine has.")
+    print("Ready; `inflight doctor` shows what this machine has.")
 
 
 def main():

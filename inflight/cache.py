@@ -41,7 +41,7 @@ def refuse_open(home: Path) -> None:
     else:
         return
     raise CourseError(
-        f"The cache folder {home} is not used, for others could change what runs from it: {problem}. To go on, "
+        f"The cache folder {home} is not used, because others could change what runs from it: {problem}. To go on, "
         f"{first}, or set INFLIGHT_HOME to a folder of your own."
     )
 

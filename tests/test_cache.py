@@ -49,8 +49,9 @@ def test_a_cache_that_others_can_write_is_refused_in_a_sentence(home, mode, use)
     with pytest.raises(CourseError) as caught:
         use()
     assert str(caught.value) == (
-        f"The cache folder {home} is not used, for others could change what runs from it: other users can write there "
-        f"(mode 0{mode:o}). To go on, run `chmod go-w {home}`, or set INFLIGHT_HOME to a folder of your own."
+        f"The cache folder {home} is not used, because others could change what runs from it: other users can "
+        f"write there (mode 0{mode:o}). To go on, run `chmod go-w {home}`, or set INFLIGHT_HOME to a folder of your "
+        "own."
     )
     home.chmod(0o755)
     assert use() == home / "things" / "thing"

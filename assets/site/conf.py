@@ -28,6 +28,7 @@ include_patterns = [
     "assets/engine/README.md",
     "assets/instructor/**.md",
     "assets/lab-gpu/README.md",
+    "assets/going-live.md",
 ]
 exclude_patterns = [".*", "build", "dist", "inflight", "tests", "tools", "work"]
 # Besides the lessons: a heading, and the pages under it.
@@ -35,7 +36,14 @@ CONTENTS = {
     "Lectures": ["notebooks/*"],
     "Labs": ["labs/*"],
     "Solutions": ["solutions/*"],
-    "Look it up": ["lessons/glossary", "REFERENCE", "assets/engine/README", "assets/lab-gpu/README", "CHANGELOG"],
+    "Look it up": [
+        "lessons/glossary",
+        "REFERENCE",
+        "assets/engine/README",
+        "assets/lab-gpu/README",
+        "assets/going-live",
+        "CHANGELOG",
+    ],
     "Teach it": ["assets/instructor/README", "assets/instructor/[0-9]*", "assets/instructor/hub/**"],
     "Work on it": ["CONTRIBUTING", "SECURITY"],
 }

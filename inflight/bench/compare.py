@@ -127,7 +127,7 @@ def check(first: str, second: str, rounds: int) -> None:
     for name in (first, second):
         if name not in WAYS and not targets.is_url(name):
             raise CourseError(
-                f"There is no way of serving called {name!r} to compare. There are: {', '.join(WAYS)}, the address of "
+                f"There is no way to serve called {name!r}. There are: {', '.join(WAYS)}, the address of "
                 "a Triton, and openai:URL."
             )
     if first == second:
@@ -150,7 +150,7 @@ def _run(send: Sends, requests: list[TimedRequest], concurrency: int | None) -> 
     asked, came = run.requests["max_tokens"].sum(), run.requests["output_len"].sum()
     if came < FEWEST * asked:
         raise CourseError(
-            f"{send.url} was asked for {asked} tokens and its text has {came}: start it so that it heeds ignore_eos, "
+            f"{send.url} was asked for {asked} tokens and its text has {came}: start it so that it obeys ignore_eos, "
             "and with room for every prompt with its answer in each slot."
         )
     return run

@@ -114,7 +114,7 @@ def sweep(
         rounds: list[dict] = []
         try:
             for number in range(1, aim.rounds + 1):
-                what = f"{rate:g} requests a second, round {number} of {aim.rounds}"
+                what = f"{rate:g} requests per second, round {number} of {aim.rounds}"
                 tell = lambda done, total, what=what: progress(what, done, total)
                 run = load(send, make(rate, requests, number), progress=tell)
                 keep(run, rate, number)
@@ -306,7 +306,7 @@ def in_words(found: dict) -> str:
     if found["knee"] is not None:
         good = found["goodput_at_objective"]
         parts = [
-            f"The objective was kept up to {found['knee']:.3g} requests a second (goodput {good['median']:.2f}, "
+            f"The objective was kept up to {found['knee']:.3g} requests per second (goodput {good['median']:.2f}, "
             f"{good['min']:.2f} to {good['max']:.2f})."
         ]
     measured, predicted = found["capacity"]["measured"], found["capacity"]["predicted"]
@@ -314,11 +314,11 @@ def in_words(found: dict) -> str:
         parts.append("The server was not over its limit at any rate, so its capacity is not known.")
     else:
         parts.append(
-            f"Over its limit the server answers {measured['median']:.2f} requests a second ({measured['min']:.2f} to "
-            f"{measured['max']:.2f})."
+            f"Above its limit the server answers {measured['median']:.2f} requests per second ("
+            f"{measured['min']:.2f} to {measured['max']:.2f})."
         )
     if predicted is not None:
-        parts.append(f"From the cost of an iteration follow {predicted:.2f}.")
+        parts.append(f"From the cost of an iteration, {predicted:.2f} would be expected.")
     if any(one["client_late"] for one in found["rows"]):
         parts.append("The client could not keep up at times: it sent some late, and their wait is in the figures.")
     return " ".join([*parts, found["stopped"]]).strip()

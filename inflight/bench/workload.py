@@ -204,7 +204,7 @@ def _check(number: int, rate: float) -> None:
     if number < 1:
         raise CourseError(f"The number of requests is {number}; it must be at least 1.")
     if not (math.isfinite(rate) and rate > 0):
-        raise CourseError(f"The rate is {rate} requests a second; it must be above 0.")
+        raise CourseError(f"The rate is {rate} requests per second; it must be above 0.")
 
 
 # Trace files ----------------------------------------------------------------------------------------------------------
@@ -389,7 +389,7 @@ class Traffic:
             return with_times(requests, gamma(len(requests), self.rate, self.cv, self.seed))
         lasts_s = requests[-1].at_s
         if not lasts_s:
-            raise CourseError("All requests of the trace come at one moment, which no rate can be made of.")
+            raise CourseError("All requests of the trace come at the same moment, so it has no rate to change.")
         factor = (len(requests) - 1) / self.rate / lasts_s
         return with_times(requests, [request.at_s * factor for request in requests])
 

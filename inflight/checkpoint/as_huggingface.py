@@ -48,8 +48,8 @@ def _convert(checkpoint: Checkpoint, target: Path) -> None:
     source = GgufFile(path)
     if source.rotary_factors() is not None:  # transformers would leave them aside
         raise CourseError(
-            f"{path} rotates positions as Llama 3.1 and later do, of which the Hugging Face folder that is made from a "
-            "GGUF file knows nothing: give the folder that the model's makers published."
+            f"{path} scales its rotary positions as Llama 3.1 and later do, which is lost in a Hugging Face "
+            "folder made from a GGUF file: give the folder that the model's makers published."
         )
     text, settings = tokenizer.from_gguf(source.metadata)
     try:

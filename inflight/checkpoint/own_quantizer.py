@@ -32,7 +32,7 @@ def quantized(source: Checkpoint, quantize: Quantizer, target: str | Path) -> Ch
         `source` is no GGUF file; what `quantize` gives are no blocks of Q4_1.
     """
     if source.format != "gguf":
-        raise CourseError(f"{source.name} is no GGUF file, and only of these the weights are quantized anew.")
+        raise CourseError(f"{source.name} is not a GGUF file, and only those can be quantized again.")
     target = Path(target)
     try:
         weights.requantize(weights.GgufFile(source.path), target, "W4A8", lambda values: in_blocks(values, quantize))

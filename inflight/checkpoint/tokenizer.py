@@ -46,8 +46,9 @@ def _pre_tokenizer(rule: str) -> pre_tokenizers.PreTokenizer:
         split = pre_tokenizers.Split(Regex(LLAMA3_SPLIT), behavior="isolated")
         return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     raise CourseError(
-        f"The checkpoint cuts text by the rule {rule!r}, which the course does not know: it knows gpt-2, smollm and "
-        "llama-bpe. Use another checkpoint or, on a GPU, this one's Hugging Face folder, whose tokenizer is kept."
+        f"The checkpoint's tokenizer splits text by the rule {rule!r}, which the course does not know: "
+        "it knows gpt-2, smollm and llama-bpe. Use another checkpoint or, on a GPU, this one's Hugging Face folder, "
+        "whose tokenizer is kept."
     )
 
 

@@ -23,16 +23,16 @@ from inflight.triton.repository.layout import BASELINE
 if TYPE_CHECKING:
     from inflight.bench.load import Run
 
-URL = typer.Option(help="A Triton's host:port or http://host:port; or openai:URL. By default one for the occasion.")
+URL = typer.Option(help="A Triton's host:port or http://host:port; or openai:URL. By default one is started.")
 MODEL = typer.Option(help="The text model to ask.")
 DATASET = typer.Option(help=f"{', '.join(TRACES)}, dataset (the course's), or MLPerf's layout.")
-CV = typer.Option(help="Gaps: 1 Poisson, above bursts, below more even.")
+CV = typer.Option(help="How bursty arrivals are: 1 is Poisson, more is burstier, less is more even.")
 SYSTEM_PROMPT = typer.Option(help="Tokens that all prompts begin with.")
 OBJECTIVE = typer.Option(help="Limits in ms: ttft=500,itl=40,latency=3000.")
-CSV = typer.Option(help="File for one line a request.")
+CSV = typer.Option(help="Write a line per request to this file.")
 CHECKPOINT = typer.Option(help="Name, Hugging Face id, GGUF file or folder.")
-ROUNDS = typer.Option(help="Rounds that count.")
-AS_JSON = typer.Option("--json", help="One JSON object instead of a table.")
+ROUNDS = typer.Option(help="Rounds to measure.")
+AS_JSON = typer.Option("--json", help="Print one JSON object, not a table.")
 
 WARM_UP_REQUESTS = 16  # before a load; they are not counted
 
@@ -47,7 +47,7 @@ GONE = {
     "perf-analyzer": "the perf_analyzer command that REFERENCE.md has, against inflight serve",
 }
 
-app = typer.Typer(no_args_is_help=True, help="Benchmarks: load and latencies, and ratios measured in one run.")
+app = typer.Typer(no_args_is_help=True, help="Benchmarks: load, latencies, and ratios measured in one run.")
 
 
 @app.command()
@@ -55,15 +55,15 @@ def load(
     url: Annotated[str | None, URL] = None,
     model: Annotated[str, MODEL] = "ensemble",
     dataset: Annotated[str, DATASET] = "dataset",
-    trace: Annotated[str | None, typer.Option(help=f"CSV of arrivals and lengths, or {SMALL}.")] = None,
-    requests: Annotated[int | None, typer.Option(help="So many of the first; by default all.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Requests a second; by default all at once.")] = None,
+    trace: Annotated[str | None, typer.Option(help=f"CSV of arrival times and lengths, or {SMALL}.")] = None,
+    requests: Annotated[int | None, typer.Option(help="How many of the requests to send; by default all.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Requests per second; by default all at once.")] = None,
     cv: Annotated[float, CV] = 1.0,
     system_prompt: Annotated[int, SYSTEM_PROMPT] = 0,
-    concurrency: Annotated[int | None, typer.Option(help="Instead: users, who wait for their answers.")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Not a rate, but users who each wait for an answer.")] = None,
     objective: Annotated[str | None, OBJECTIVE] = None,
-    stream: Annotated[bool, typer.Option("--stream", help="Answers in pieces: TTFT and ITL.")] = False,
-    seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 0,
+    stream: Annotated[bool, typer.Option("--stream", help="Stream the answers, which gives TTFT and ITL.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     engine_dir: Annotated[Path | None, ENGINE_DIR] = None,
     csv: Annotated[Path | None, CSV] = None,
     as_json: Annotated[bool, AS_JSON] = False,
@@ -77,7 +77,7 @@ def load(
     if wanted is not None:
         wanted.check_streaming(stream)
     if concurrency is not None and (rate is not None or trace is not None):
-        raise CourseError("With --concurrency a request comes when a user has an answer: leave out --rate and --trace.")
+        raise CourseError("With --concurrency each user sends a request after an answer: leave out --rate and --trace.")
     traffic = bench.workload.Traffic(dataset, trace, rate, cv, system_prompt, seed)
     engine_dir = engine_dir or terminal.cached_engine()
     build = engine.read(engine_dir).build_config
@@ -121,10 +121,10 @@ def sweep(
     cv: Annotated[float, CV] = 1.0,
     system_prompt: Annotated[int, SYSTEM_PROMPT] = 0,
     objective: Annotated[str | None, OBJECTIVE] = None,
-    rates: Annotated[str | None, typer.Option(help="Requests a second, as 1,2,4; by default found.")] = None,
-    requests: Annotated[int, typer.Option(help="Of a round.")] = 32,
+    rates: Annotated[str | None, typer.Option(help="Requests per second, as 1,2,4; by default found.")] = None,
+    requests: Annotated[int, typer.Option(help="Requests per round.")] = 32,
     rounds: Annotated[int, ROUNDS] = 2,
-    stream: Annotated[bool, typer.Option("--stream/--whole", help="Answers in pieces, or whole.")] = True,
+    stream: Annotated[bool, typer.Option("--stream/--whole", help="Stream the answers, or ask for whole ones.")] = True,
     engine_dir: Annotated[Path | None, ENGINE_DIR] = None,
     csv: Annotated[Path | None, CSV] = None,
     as_json: Annotated[bool, AS_JSON] = False,
@@ -179,22 +179,22 @@ def _rates(text: str | None) -> tuple[float, ...] | None:
     try:
         return None if text is None else tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise CourseError(f"--rates {text}: write requests a second with commas between, as 1,2,4.") from None
+        raise CourseError(f"--rates {text}: write requests per second with commas between, such as 1,2,4.") from None
 
 
 @app.command()
 def compare(
     first: Annotated[str, typer.Argument(help=f"{', '.join(WAYS)}; the address of a Triton; openai:URL.")],
-    second: Annotated[str, typer.Argument(help="Another; ratios are second over first.")],
+    second: Annotated[str, typer.Argument(help="The second way; ratios are second over first.")],
     dataset: Annotated[str, DATASET] = "skewed",
-    requests: Annotated[int | None, typer.Option(help="So many of its first; by default all.")] = None,
+    requests: Annotated[int | None, typer.Option(help="How many of its requests to send; by default all.")] = None,
     concurrency: Annotated[int | None, typer.Option(help="Users; by default all requests at once.")] = None,
     max_batch_size: Annotated[int, typer.Option(help="Slots of the engine.")] = BuildConfig.max_batch_size,
     rounds: Annotated[int, ROUNDS] = 3,
     checkpoint: Annotated[str, CHECKPOINT] = checkpoints.DEFAULT,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
-    """Two ways to serve the same requests, taking turns: ratios, second over first, with their spread.
+    """Compare two ways to serve the same requests, in turns: ratios, second over first, with their spread.
 
     Example: [bold]inflight bench compare V1 inflight_fused_batching[/] or [bold]... compare in-process ensemble
     --dataset mild --concurrency 8[/]
@@ -228,7 +228,7 @@ def gpt2_command(
     rounds: Annotated[int, ROUNDS] = 3,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
-    """GPT-2 behind Triton: batch after batch, a token at a time, and with a KV cache. It takes minutes.
+    """Compare ways to serve GPT-2 with Triton: whole batches, a token at a time, with a KV cache. It takes minutes.
 
     Example: [bold]inflight bench gpt2 --streams 8 --tokens 64[/]
     """
@@ -244,11 +244,11 @@ def gpt2_command(
 @app.command("batchers")
 def batchers_command(
     rounds: Annotated[int, ROUNDS] = 5,
-    requests: Annotated[int, typer.Option(help="Texts of a turn, one a request.")] = 96,
-    max_batch_size: Annotated[int, typer.Option(help="Most texts in a batch; twice so many are under way.")] = 8,
+    requests: Annotated[int, typer.Option(help="Texts per turn, one per request.")] = 96,
+    max_batch_size: Annotated[int, typer.Option(help="Most texts in a batch; twice as many are under way.")] = 8,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
-    """Throughput of text-embedding without and with dynamic batching, and the gain that the cost of a batch predicts.
+    """Compare text-embedding without and with dynamic batching, and the gain that the cost of a batch predicts.
 
     Example: [bold]inflight bench batchers --rounds 3[/]
     """
@@ -269,7 +269,7 @@ def quality_command(
     tokens: Annotated[int, typer.Option(help="Tokens of the lessons' prose, in windows of 256.")] = 5120,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
-    """What each build of a checkpoint loses of its words, with its size and speed; each figure ± its 95 % interval.
+    """Compare the builds of a checkpoint: perplexity, size and speed, each figure ± its 95 % interval.
 
     Example: [bold]inflight bench quality --tokens 5120 --json[/]
     """
@@ -286,7 +286,7 @@ def gone(group: typer.Typer, command: str, instead: str) -> None:
 
     @group.command(command.split()[-1], hidden=True, context_settings=ANYTHING)
     def _gone() -> None:
-        raise CourseError(f"{command} is no command any more. What does it now: {instead}.")
+        raise CourseError(f"{command} is no longer a command. Use this: {instead}.")
 
 
 for _name, _instead in GONE.items():

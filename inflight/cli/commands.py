@@ -46,7 +46,7 @@ app = typer.Typer(
 )
 
 WITH_BASELINE = typer.Option("--with-llama-python", help="Add the baseline without an engine.")
-WITH_BLS = typer.Option("--with-bls", help=f"Add {BLS}, a second name of the ensemble.")
+WITH_BLS = typer.Option("--with-bls", help=f"Add {BLS}, a second name for the ensemble.")
 CONTRACT = typer.Option(
     help=f"Whose clients the tensors are for: {DEFAULT_CONTRACT}, of TensorRT-LLM 0.9 to 0.19; {LLMAPI}, of its model "
     f"of today; {OLDEST_CONTRACT}, of the first workshops."
@@ -67,7 +67,7 @@ def _inflight() -> None:
 @app.command()
 def doctor(
     learners: Annotated[
-        int | None, typer.Option("--class", metavar="N", help="Whether this machine carries N learners at once.")
+        int | None, typer.Option("--class", metavar="N", help="Whether this machine is large enough for N learners.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
@@ -136,7 +136,7 @@ def build(
     kv_cache_quant_algo: Annotated[str, _build_option("kv_cache_quant_algo")] = BuildConfig.kv_cache_quant_algo or NONE,
     tier: Annotated[
         str | None,
-        typer.Option(help="cpu (OpenVINO) or cuda (PyTorch); by default this machine's."),
+        typer.Option(help="cpu (OpenVINO) or cuda (PyTorch); by default the one for this machine."),
     ] = None,
 ) -> None:
     """Build an engine from a checkpoint.
@@ -192,7 +192,7 @@ def assemble(
 @app.command()
 def serve(
     repo: Annotated[
-        Path | None, typer.Argument(help="Model repository; by default one for the course's model.")
+        Path | None, typer.Argument(help="Model repository; by default one with the course's model.")
     ] = None,
     engine_dir: Annotated[Path | None, ENGINE_DIR] = None,
     values: Annotated[list[str] | None, SET] = None,
@@ -225,7 +225,7 @@ def serve(
     ] = None,
     image: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Run a model repository on 127.0.0.1 until Ctrl-C; a second one does not wait for the requests that run.
+    """Run a model repository on 127.0.0.1 until Ctrl-C; a second Ctrl-C does not wait for running requests.
 
     Example: [bold]inflight serve --http-port 8000 --grpc-port 8001[/]
     """
@@ -277,16 +277,16 @@ def ask(
     max_tokens: Annotated[int, typer.Option(help="Most tokens of the answer.")] = 128,
     model: Annotated[str, typer.Option(help=f"The text model to ask: ensemble, {BASELINE}.")] = "ensemble",
     stop_after_ms: Annotated[
-        int | None, typer.Option(min=0, help="End the answer so many milliseconds after it was asked for.")
+        int | None, typer.Option(min=0, help="End the answer this many milliseconds after asking.")
     ] = None,
     request_id: Annotated[
-        str | None, typer.Option(help="Name of the request, by which it can be stopped; by default a new one.")
+        str | None, typer.Option(help="Id of the request, for stopping it; by default a new one.")
     ] = None,
     url: Annotated[
-        str | None, typer.Option(help="host:port (gRPC) or http://host:port; by default a server for the occasion.")
+        str | None, typer.Option(help="host:port (gRPC) or http://host:port; by default a server is started.")
     ] = None,
 ) -> None:
-    """Ask a running server, or one that is started for the occasion.
+    """Ask a running server, or one that is started for this question.
 
     Example: [bold]inflight ask "Name the capital of France."[/]
     """
@@ -321,7 +321,7 @@ def run(
     ] = None,
     url: Annotated[
         str | None,
-        typer.Option(help="http://host:port or host:port of a server that runs already, for what the lessons serve."),
+        typer.Option(help="http://host:port or host:port of a running server, for the lessons to use."),
     ] = None,
 ) -> None:
     """Execute notebooks and write readable copies to build/course.
@@ -341,7 +341,7 @@ def slides(
     lesson: Annotated[str, typer.Argument(help="Lesson, such as 04 or 04_batching.")],
     output: Annotated[Path | None, typer.Option(help="File to write; by default NN_topic.slides.html here.")] = None,
 ) -> None:
-    """Make slides of a lesson from its own cells: one HTML file, with notes, that needs no network.
+    """Write slides made from a lesson's cells: one HTML file, with notes, that needs no network.
 
     The arrow keys turn the pages, n shows the notes, p opens them in a second window, f is full screen.
 
@@ -358,9 +358,9 @@ def lab(
     lesson: Annotated[str | None, typer.Argument(help="Lesson to open, such as 03; by default the first.")] = None,
     fresh: Annotated[
         bool,
-        typer.Option("--fresh", help="Begin anew, this lesson or all; what was there is kept beside it."),
+        typer.Option("--fresh", help="Start this lesson (or all) again; your old copy is kept."),
     ] = False,
-    prepare_only: Annotated[bool, typer.Option("--prepare-only", help="Make the copies, and open nothing.")] = False,
+    prepare_only: Annotated[bool, typer.Option("--prepare-only", help="Only copy the lessons.")] = False,
 ) -> None:
     """Copy the lessons to a folder of your own, and open JupyterLab there, on this machine only.
 

@@ -21,10 +21,10 @@ app = typer.Typer(no_args_is_help=True, help="Prompts and answer lengths for ben
 
 @app.command("cnn")
 def dataset_cnn(
-    path: Annotated[Path, typer.Argument(help="cnn_eval.json, wherever you have it from.")],
+    path: Annotated[Path, typer.Argument(help="Your copy of cnn_eval.json.")],
     output: Annotated[Path, typer.Option(help="File to write.")] = Path("mini_cnn_eval.json"),
-    limit: Annotated[int, typer.Option(help="Take the first so many records.")] = 100,
-    max_input_len: Annotated[int | None, typer.Option(help="Drop those of them with a prompt of more tokens.")] = None,
+    limit: Annotated[int, typer.Option(help="How many records to take, from the first.")] = 100,
+    max_input_len: Annotated[int | None, typer.Option(help="Drop records whose prompt has more tokens.")] = None,
 ) -> None:
     """Take the first records of the real CNN/DailyMail evaluation file, in MLPerf's layout.
 

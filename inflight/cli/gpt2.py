@@ -27,7 +27,7 @@ GPT2_CHECKPOINT = typer.Option(
     help="course-gpt2, gpt2-124m-random, gpt2, a Hugging Face folder, or owner/name of its hub."
 )
 
-app = typer.Typer(no_args_is_help=True, help="GPT-2 behind Triton: batch after batch, and a token at a time.")
+app = typer.Typer(no_args_is_help=True, help="GPT-2 served by Triton: whole batches, and a token at a time.")
 
 
 @app.command("race")
@@ -35,10 +35,10 @@ def gpt2_race_command(
     models: Annotated[list[str], typer.Argument(help=f"{' or '.join(GPT2)}, or both: one race each.")],
     streams: Annotated[int, typer.Option(help="Prompts that race.")] = 2,
     tokens: Annotated[int, typer.Option(help="Tokens of each answer.")] = 64,
-    offset_s: Annotated[float, typer.Option(help="Seconds from the start of a stream to that of the next.")] = 0.1,
-    prompt: Annotated[list[str] | None, typer.Option(help="May be given several times, one a stream.")] = None,
+    offset_s: Annotated[float, typer.Option(help="Seconds between the starts of two streams.")] = 0.1,
+    prompt: Annotated[list[str] | None, typer.Option(help="A prompt per stream: give it several times.")] = None,
     checkpoint: Annotated[str, GPT2_CHECKPOINT] = "course-gpt2",
-    url: Annotated[str | None, typer.Option(help="host:port (gRPC); by default a server for the occasion.")] = None,
+    url: Annotated[str | None, typer.Option(help="host:port (gRPC); by default a server is started.")] = None,
 ) -> None:
     """Send prompts that compete for one GPT-2 model, and watch their tokens come.
 

@@ -28,14 +28,14 @@ def progress(
         typer.Option("--hand-in", metavar="NAME", help="Write a file that you may hand in, under this name."),
     ] = None,
     save: Annotated[
-        Path | None, typer.Option(help="Where that file goes; by default to the current folder, with your name.")
+        Path | None, typer.Option(help="Where that file goes; by default the current folder, with your name.")
     ] = None,
     of_class: Annotated[
-        Path | None, typer.Option("--class", metavar="FOLDER", help="Show who passed what, from files handed in.")
+        Path | None, typer.Option("--class", metavar="FOLDER", help="Show who passed what, from the files handed in.")
     ] = None,
-    as_csv: Annotated[bool, typer.Option("--csv", help="With --class: print a row a learner as CSV.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="With --class: print a CSV, a row per learner.")] = False,
 ) -> None:
-    """Show what you have done: exercises, predictions, and the parts of a stack of your own.
+    """Show what you have done: exercises, predictions, and the parts of your own stack.
 
     Nothing is sent: what you hand in is a file, and you give it to whom you like.
 

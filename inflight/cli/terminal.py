@@ -31,7 +31,7 @@ console = Console()
 progress_console = Console(stderr=True)  # so that what a command prints can be piped
 
 ENGINE_DIR = typer.Option(help="Engine folder; by default the course's, built once and kept.")
-SET = typer.Option("--set", metavar="NAME=VALUE", help="A variable of the templates; may be given several times.")
+SET = typer.Option("--set", metavar="NAME=VALUE", help="A value for a template; may be given several times.")
 
 
 # How a command ends ---------------------------------------------------------------------------------------------------

@@ -75,15 +75,15 @@ class BuildConfig:
     remove_input_padding: bool = setting(True, "Tokens of all sequences are packed into one row, without padding.")
     dtype: str = setting(
         "auto",
-        "Of activations: float32; bfloat16 where there is; on a GPU also float16. auto: float32, bfloat16 on a GPU.",
+        "Activations: float32; bfloat16 where available; on a GPU also float16. auto: float32, bfloat16 on a GPU.",
     )
     # W: bits of the weights, A: of the activations. A8, rounded in groups of 16 values, is about twice as fast on a CPU
     # that multiplies 8-bit whole numbers; A16 gives the same answer whatever else is in the batch.
     quant_algo: str | None = setting(
         "auto",
-        "Of products: W8A16, W4A16, W4A8, none; auto: the checkpoint's, at 4 bits the quicker A here.",
+        "Matrix products: W8A16, W4A16, W4A8 or none; auto: the checkpoint's weights, the quicker activations.",
     )
-    kv_cache_quant_algo: str | None = setting(None, "Of the KV cache: INT8 (on a CPU), or none for that of dtype.")
+    kv_cache_quant_algo: str | None = setting(None, "KV cache: INT8 (on a CPU), or none for the type in dtype.")
 
     def __post_init__(self):
         for problem in _problems(self):
@@ -167,7 +167,7 @@ class ExecutorConfig:
     enable_kv_cache_reuse: bool = setting(False, "Keep the KV blocks of prompts for later ones.")
     enable_chunked_context: bool = setting(False, "Compute a long prompt in parts.")
     max_queue_size: int = setting(0, "Most requests that wait to be admitted; 0: no limit.", low=0)
-    iteration_log_path: str | Path | None = setting(None, "File for one JSON line an iteration; blank: none.")
+    iteration_log_path: str | Path | None = setting(None, "File for one JSON line per iteration; blank: none.")
 
     def __post_init__(self):
         if self.gpt_model_type not in BATCHING_TYPES:

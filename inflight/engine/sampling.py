@@ -53,7 +53,7 @@ class Sampler:
             raise CourseError("Every token is forbidden by bad_words_list and min_length: allow some.")
         if not np.isfinite(logits[likeliest]):  # argmax finds NaN first
             advice = ": use smaller penalties" if self.config.has_penalties else ""
-            raise CourseError(f"The logits hold {logits[likeliest]}, and no token can be chosen by them{advice}.")
+            raise CourseError(f"The logits contain {logits[likeliest]}, so no token can be chosen{advice}.")
         return likeliest if self.config.is_greedy else self._draw(np.asarray(logits))
 
     def _needs_change(self, answer: list[int]) -> bool:

@@ -16,6 +16,5 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     ],
     submod_attrs={
         "checks": ["check"],
-        "sections": ["catch_up"],
     },
 )

@@ -233,7 +233,7 @@ class Result:
         return table.loc[:, (table != "").any()]
 
     def _cases(self) -> str:
-        return "" if self.seed is None else f"Hidden cases: seed {self.seed}; {SEED}={self.seed} gives them again."
+        return "" if self.seed is None else f"Hidden cases: seed {self.seed} ({SEED}={self.seed} repeats them)."
 
 
 @dataclass(frozen=True)
@@ -499,7 +499,7 @@ def _found_apart(exercise: str, grader: _Grader, answer: object, seed: int) -> d
         if any(line.startswith("Timeout (") for line in said):
             lines = re.findall(rf'File "{re.escape(path)}", line (\d+)', ran.stderr)
             where = f"{name}, line {lines[0]}" if lines else name
-            problem = f"{where}: it was not through after {grader.within_s:g} s. {grader.endless}"
+            problem = f"{where}: it had not ended after {grader.within_s:g} s. {grader.endless}"
         parts = told[0] if told else [""]
         found[parts[len(found)]] = problem
     return {part: found.get(part, NOT_YET) for part in (told[0] if told else found)}

@@ -90,7 +90,7 @@ def part(name: str) -> Part:
     folder = _folder()
     if folder is not None and (folder / PARTS[name]).exists() and (exercise := _passed(folder).get(name)):
         return Part(name, folder / PARTS[name], exercise)
-    why = "this is no workspace of a learner" if folder is None else "yours has not passed yet"
+    why = "this is no workspace of a learner" if folder is None else "yours has not passed its check yet"
     courses = COURSES_OWN / PARTS[name]
     if not courses.exists():
         raise CourseError(f"There is no {name} to use: {why}, and the course has none of its own. Do its lab first.")
@@ -109,7 +109,7 @@ def load(name: str) -> SimpleNamespace:
     try:
         return SimpleNamespace(**runpy.run_path(str(found)))
     except Exception as error:
-        raise CourseError(f"{found.path} cannot be imported ({type(error).__name__}: {error}); mend it.") from error
+        raise CourseError(f"{found.path} cannot be imported ({type(error).__name__}: {error}); fix it.") from error
 
 
 def keep(name: str, path: Path, exercise: str) -> str:

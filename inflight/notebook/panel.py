@@ -14,12 +14,7 @@ from inflight.notebook.charts.display import PLOTLY_MIME, in_course_look
 from inflight.notebook.keyboard import PANEL, Keyboard
 
 WRAP = {"flex_flow": "row wrap"}  # on a narrow page what stands side by side stands below each other
-COLUMNS = {
-    "display": "grid",
-    "grid_template_columns": "repeat(auto-fit, minmax(min(32em, 100%), 1fr))",
-    "grid_gap": "0 1em",
-}
-NAME_WIDTH = "17em"  # of a control's name, before it
+CONTROL_EM, SLIDER_EM, CHARACTER_EM = 8, 12, 0.6  # how wide at least: a control, a slider, a character of its name
 
 PICTURE = (
     "border: 1px solid #767676; border-radius: 4px; padding: 4px 12px; line-height: 1.6; overflow-wrap: break-word"
@@ -57,9 +52,13 @@ class Panel(ipywidgets.VBox):
 def side_by_side(controls: Iterable[ipywidgets.ValueWidget]) -> ipywidgets.Box:
     """Controls in as many columns as the page has room for, their names of one width."""
     controls = list(controls)
+    name_em = 1 + round(CHARACTER_EM * max((len(control.description) for control in controls), default=0))
     for control in controls:
-        control.style.description_width, control.layout.width = NAME_WIDTH, "auto"
-    return ipywidgets.Box(controls, layout=COLUMNS)
+        control.style.description_width, control.layout.width = f"{name_em}em", "auto"
+    wide = any("Slider" in type(control).__name__ for control in controls)
+    least_em = name_em + (SLIDER_EM if wide else CONTROL_EM)
+    columns = f"repeat(auto-fit, minmax(min({least_em}em, 100%), 1fr))"
+    return ipywidgets.Box(controls, layout={"display": "grid", "grid_template_columns": columns, "grid_gap": "0 1em"})
 
 
 def picture(panel: Panel) -> str:

@@ -114,7 +114,7 @@ class Prediction(Panel):
             self._is_late = True
             self._tell()
         elif self._options is None and self.field.value.strip() and self.value is None:
-            self.told.value = "<span role='alert'>That is no number.</span>"
+            self.told.value = "<span role='alert'>That is not a number.</span>"
         else:
             self.told.value = ""
 

@@ -142,7 +142,7 @@ def hand_in(folder: Path, name: str, path: Path | None = None) -> Path:
     record = folder / FILE
     if not record.is_file():
         raise CourseError(
-            f"There is nothing to hand in: {record} is not there. It begins with the first checked answer."
+            f"There is nothing to hand in: {record} does not exist yet. Your first checked answer creates it."
         )
     path = path or Path("hand-in-{}.jsonl".format(re.sub(r"[\W_]+", "-", name.lower()).strip("-")))
     first = {"at": _now(), "kind": HAND_IN, "name": name, "course": __version__}
@@ -172,9 +172,7 @@ def read_class(folder: Path) -> tuple[list[tuple[str, list[dict]]], list[str]]:
         else:
             problems.append(printable(f"{path.name} is no hand-in. `inflight progress --hand-in NAME` writes one."))
     if not found:
-        raise CourseError(
-            f"Nobody has handed in anything to {folder}. `inflight progress --hand-in NAME` writes a file."
-        )
+        raise CourseError(f"No file has been handed in to {folder}. `inflight progress --hand-in NAME` writes a file.")
     return found, problems
 
 

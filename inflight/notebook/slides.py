@@ -28,7 +28,7 @@ from inflight.notebook.progress import is_progress
 
 PICTURE = "image/svg+xml"
 MOST_LINES, MOST_ROWS = 13, 10  # of code, and of what it prints; of a table
-IMPORT = re.compile(r"^(?:(?:from \S+ )?import [^(\n]*|catch_up\(.*)\n*", re.M)
+IMPORT = re.compile(r"^(?:from \S+ )?import [^(\n]*\n*", re.M)
 FOLDED = re.compile(r"<details>\s*<summary>(.*?)</summary>(.*?)</details>", re.S)
 SENTENCES = re.compile(r"(?:(?:`[^`]*`|.)+?(?:[.?!:](?=\s+[A-Z*`\[“(])|$)\s*){1,2}", re.S)
 

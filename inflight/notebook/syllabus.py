@@ -45,5 +45,5 @@ def read(course: Path = COURSE) -> list[Lesson]:
         return [Lesson(**entry, planned=not (path.parent / entry["name"]).is_dir()) for entry in entries]
     except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError) as error:
         raise CourseError(
-            f"{path} cannot be read as the course's syllabus ({error}); mend it, or get it anew."
+            f"{path} cannot be read as the course's syllabus ({error}); fix it, or restore it."
         ) from error

@@ -82,7 +82,7 @@ class Playground(Dashboard):
         if self.frame is None:
             return "The model ended its answer at once."
         count, gaps = len(self.frame.times_s), self.frame.inter_token_s
-        itl = f"ITL {sum(gaps) / len(gaps) * 1000:.1f} ms" if gaps else "no ITL of a single piece"
+        itl = f"ITL {sum(gaps) / len(gaps) * 1000:.1f} ms" if gaps else "a single piece has no ITL"
         return (
             f"{count} pieces, TTFT {self.frame.time_to_first_s * 1000:.0f} ms, {itl}, end-to-end "
             f"{self.frame.latency_s:.2f} s, {count / self.frame.latency_s:.0f} tokens/s."

@@ -97,7 +97,7 @@ def prepare(folder: Path, fresh: str | None = None, course: Path = COURSE) -> Pr
         raise CourseError(f"There are no notebooks in {course}: run `make notebooks` there, or get the course anew.")
     numbers = sorted({path.name[:2] for path in sources.values()})
     if fresh not in (None, "all", *numbers):
-        raise CourseError(f"No lesson {fresh!r} to begin afresh; the lessons are {', '.join(numbers)}.")
+        raise CourseError(f"There is no lesson {fresh!r} to start again; the lessons are {', '.join(numbers)}.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         prepared = _copy(sources, folder, fresh)
@@ -107,7 +107,7 @@ def prepare(folder: Path, fresh: str | None = None, course: Path = COURSE) -> Pr
             _link(folder / name, course / name)
     except OSError as error:
         raise CourseError(
-            f"The workspace {folder} cannot be made ({error.strerror or error}): give another, by INFLIGHT_WORK."
+            f"The workspace {folder} cannot be made ({error.strerror or error}): name another with INFLIGHT_WORK."
         ) from error
     return prepared
 

@@ -111,12 +111,12 @@ class Attached:
                 f"No Triton answers at {self.http_url}. Start one there, or name another address."
             ) from error
         if not (isinstance(about, dict) and "extensions" in about):
-            raise CourseError(f"What answers at {self.http_url} is no Triton.")
+            raise CourseError(f"The server at {self.http_url} is not a Triton.")
         try:
             self.can_load = self._loads_on_request()
         except client.ServerGone as error:
             raise CourseError(
-                f"Triton's HTTP answers at {self.http_url}, but its gRPC not at {self.grpc_url}: name its "
+                f"Triton answers over HTTP at {self.http_url}, but not over gRPC at {self.grpc_url}: name its gRPC "
                 f"address (grpc_url, or {GRPC_URL})."
             ) from error
         self._is_llmapi = ENGINE in self.names() and client.is_llmapi(self._config(ENGINE))

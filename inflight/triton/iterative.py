@@ -262,7 +262,7 @@ class Housekeeping:
 def _refuse_end(request: Any) -> None:
     """Triton would lose the sequence at its first rescheduling."""
     if _control(request, "end"):
-        raise CourseError("The request says that its sequence ends with it: leave sequence_end out, the model ends it.")
+        raise CourseError("The request sets sequence_end: leave it out, since the model ends the sequence.")
 
 
 def _control(request: Any, name: str) -> Any:

@@ -97,7 +97,7 @@ class Process:
                 raise CourseError(f"tritonserver ended while starting. Its last lines:\n{log}")
             self._ports = self._named_ports
         raise CourseError(
-            "No free ports could be had for tritonserver. Name three with http_port, grpc_port and metrics_port."
+            "There are no free ports for tritonserver. Name three with http_port, grpc_port and metrics_port."
         )
 
     def _launch(self) -> None:
@@ -162,7 +162,7 @@ class Process:
         assert self._keeper is not None and self._keeper.stderr is not None
         reason = self._keeper.stderr.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
         self.stop(drain_s=0)
-        raise CourseError(f"tritonserver cannot be started ({reason}). If it is not whole, {REINSTALL}")
+        raise CourseError(f"tritonserver cannot be started ({reason}). If its installation is incomplete, {REINSTALL}")
 
     def _set_addresses(self, folder: Path) -> None:
         if self._private:

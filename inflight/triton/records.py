@@ -40,7 +40,7 @@ def folder() -> Path:
         ) from error
     found = path.stat()
     if found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise CourseError(f"Others may write to {path}, where the keys of servers lie. Remove it, and start again.")
+        raise CourseError(f"Other users can write to {path}, which holds servers' keys. Remove it, and start again.")
     return path
 
 

@@ -344,7 +344,7 @@ session.running()
 # A model as it is published: weights, tokenizer, and a description of its shape.
 #
 # ### Decode
-# The part of an answer after its first token: one token an iteration. Also: generation.
+# The part of an answer after its first token: one token per iteration. Also: generation.
 #
 # ### Decoupled
 # A model that may answer one request with many responses, or with none. Streaming needs it.
@@ -383,7 +383,7 @@ session.running()
 # Storing numbers in fewer bits, with a scale for each group of them.
 #
 # ### Static batching
-# A batch is filled when it is empty, and its answers leave when the longest is done.
+# Requests start together as a batch; the next batch starts when the longest answer is done.
 #
 # ### Throughput
 # Tokens, or requests, per second over all users.

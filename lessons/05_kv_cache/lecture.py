@@ -221,7 +221,7 @@ def run(kind):
     return trace_run.run(client, traffic[kind], log_path, tokenizer=ends)
 
 
-warm_up = traffic["captions"][:1]
+warm_up = requests_of(["Name the capital of France."], 8)
 print(len(trace_run.run(client, warm_up, log_path).log), "iterations to warm up")
 
 # %% [markdown]
@@ -407,7 +407,7 @@ lesson.board(server, traffic["captions"], log_path)
 # ## A long prompt arrives
 #
 # Blocks are one way in which requests feel each other. Here is another: seven people read their streams, and an eighth
-# sends a prompt of 600 tokens. The engine computes all of it in one iteration, and every reader waits for the end of that
+# sends a prompt of 500 tokens. The engine computes all of it in one iteration, and every reader waits for the end of that
 # iteration.
 #
 # **Chunked context** (vLLM: chunked prefill) cuts the prompt. An iteration computes at most `max_num_tokens`: first one
@@ -419,16 +419,16 @@ with progress.wait("A second engine, built the first time"):
     small_steps = engine.cached(
         fetch(), BuildConfig(max_input_len=736, max_seq_len=longest, max_num_tokens=128)
     )
-[long_prompt] = workload.prompts_of([600], tokenizer)
+[long_prompt] = workload.prompts_of([500], tokenizer)
 readers = 7
-# your line: iterations for 600 tokens of prompt, while 7 readers take a token in each
-parts = math.ceil(600 / (128 - readers))
+# your line: iterations for 500 tokens of prompt, while 7 readers take a token in each
+parts = math.ceil(500 / (128 - readers))
 print(f"The prompt is computed in {parts} parts.")
 
 # %% [markdown]
 # <details><summary>The line</summary>
 #
-# <code>parts = math.ceil(600 / (128 - readers))</code>: the readers come first, so 121 tokens are left for the prompt.
+# <code>parts = math.ceil(500 / (128 - readers))</code>: the readers come first, so 121 tokens are left for the prompt.
 # </details>
 #
 # The prompt is sent when the first reader has 16 tokens. Each reader notes the time from token to token, the ITL.
@@ -440,7 +440,7 @@ def while_others_read():
     in_the_middle = threading.Event()
 
     def read(_):
-        stream = client.stream("Tell me a story.", 56, end_id=-1)
+        stream = client.stream("Tell me a story.", 44, end_id=-1)
         for number, _ in enumerate(stream, 1):
             if number == 16:
                 in_the_middle.set()
@@ -469,7 +469,7 @@ rows = [
     for token, ms in enumerate(of_readers[0], 2)
 ]
 one_reader = pd.DataFrame(rows, columns=["prompt", "token", "ITL (ms)"])
-assert one_reader["token"].max() == 56
+assert one_reader["token"].max() == 44
 
 # %% tags=["nbval-ignore-output"]
 figure = px.scatter(one_reader, x="token", y="ITL (ms)", facet_row="prompt")

@@ -1,448 +1,351 @@
 # %% [markdown]
 # # {heading}
 #
-# {minutes} min. Afterwards you will be able to
+# {minutes} min, an estimate. Afterwards you will be able to
 #
-# - **tune** a deployment to a promise, and say which setting bought what;
-# - **rehearse** a setting before you spend an hour on it, and know what a rehearsal leaves out;
-# - **decide** what happens on the day when twice as many users come.
+# - **tune** a deployment to a contract, and say what each setting bought;
+# - **rehearse** a setting before you measure it, and say what a rehearsal leaves out;
+# - **decide** what happens on the day when twice as many requests come.
 #
-# You need nothing but this notebook. Your own scheduler joins in, if it has passed its check.
+# You need lessons 04 and 05: slots, the blocks of the KV cache, reuse, the two policies. Engine, repository and server
+# are made here. To begin in the middle, click a cell and choose *Run All Above Selected Cell* in the menu *Run*. A line
+# under `# your line:` is for you: delete it, write it yourself, and compare with what is folded below.
 #
 # {navigation}
 
 # %% [markdown]
 # ## {question}
 #
-# A railway shows short news on its stations' screens. Whoever is on duty pastes an article, and two sentences come
-# back. There is a contract: so many requests a second, first tokens and gaps within limits, and a piece of memory. You
-# get the default deployment, and the evening.
+# A railway shows short news on the screens of its stations. An editor pastes an article, and two sentences come back.
+# You are given the default deployment, and a contract:
 #
-# Everything you have learned is a knob now. What counts is no longer tokens a second but **goodput**: the requests a
-# second whose answer kept every limit. A late answer is worth nothing here, for the train has left.
+# > At this load, at least 90 % of all requests are in time: the first token comes within a limit, and the ITL stays
+# > within another. The KV cache takes at most 64 MiB.
+#
+# Tokens per second do not count here. What counts is *goodput*: the requests per second
+# that are in time. A late answer is worth nothing, since the traveller has left the platform.
 
-# %% tags=["setup"]
+# %%
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
+import plotly.express as px
+
 from inflight import CourseError
-from inflight.notebook import progress
-
-with progress.wait("Libraries, and the engine, which the first time is built"):
-    import pandas as pd
-
-    from inflight.checkpoint import load_tokenizer
-    from inflight.lessons import capstone as lesson
-    from inflight.lessons.capstone import service
-    from inflight.notebook import charts, widgets
-
-    tokenizer = load_tokenizer(service.engine_of(service.Deployment()))
-
-# %% tags=["parameters"]
-prediction = None  # papermill may answer
+from inflight.lessons import capstone as lesson
+from inflight.lessons.capstone import service, tuning_board
+from inflight.notebook import charts, mine, progress, widgets
 
 # %% [markdown]
 # ## Predict
 #
-# All prompts begin with the same house rules; then comes an article that nobody has sent before. You may turn one knob
-# of the default deployment, the memory stays as it is. Commit yourself:
+# Every prompt begins with the same house rules; the article after them is always a new one. You may turn one knob of
+# the default deployment. Commit yourself:
 
-# %% tags=["setup"]
-from inflight.notebook import catch_up
+# %% tags=["parameters"]
+prediction = None  # papermill may answer
 
-catch_up("09", "Predict")
+# %%
 knobs = {
     "more slots": {"max_batch_size": 16},
-    "fewer bytes a token": {"kv_cache_quant_algo": "INT8"},
-    "house rules once": {"enable_kv_cache_reuse": True},
+    "fewer bytes per token": {"kv_cache_quant_algo": "INT8"},
+    "rules computed once": {"enable_kv_cache_reuse": True},
     "pauses": {"batch_scheduler_policy": "max_utilization"},
 }
 guess = widgets.predict(
-    "Which knob alone brings the most goodput?",
+    "Which knob alone brings the most requests in time?",
     [f"{name}: {next(iter(setting))}" for name, setting in knobs.items()],
     given=prediction,
 )
 guess
 
 # %% [markdown]
-# ## The brief
+# ## The contract on this machine
 #
-# Load and limits are written down for one machine. `service.pace` sends eight requests, three times, and says from the
-# fastest how many times slower or faster yours is; `at` scales the brief, so that it is as hard for you. A lab GPU gets
-# a larger load by the same line.
+# A load that is hard for a laptop is nothing for a GPU. So the contract is written for one machine, and scaled to
+# yours. What matters of a machine are three prices: what an iteration costs by itself, what each answer in it adds, and
+# what each token of a prompt adds. `service.prices` sends eight requests at once, twice, and reads all three from the
+# iteration log, as lesson 04 does.
 
-# %% tags=["setup", "long", "nbval-ignore-output"]
-from inflight.notebook import catch_up
-
-catch_up("09", "The brief")
+# %% tags=["nbval-ignore-output"]
 workdir = tempfile.TemporaryDirectory()
-with progress.wait("The default deployment starts, and its pace is taken"):
-    server = service.start(f"{workdir.name}/repo")
-    pace = service.pace(server, tokenizer)
-brief = service.BRIEF.at(pace)
-number = brief.number_in(seconds=8)
-print(f"pace {pace:.2f}: {brief}")
-
-# %% tags=["setup", "long"]
-asked = service.requests(tokenizer, brief, seed=1)
-rules = len(tokenizer.encode(service.HOUSE_RULES))
-lengths = [request.input_len for request in asked]
-answers = [request.max_tokens for request in asked]
-print(
-    f"prompts of {min(lengths)} to {max(lengths)} tokens, {rules} of them house rules"
-)
-print(f"answers of {min(answers)} to {max(answers)} tokens")
-assert max(lengths) <= service.LONGEST_PROMPT and max(answers) <= service.LONGEST_ANSWER
+log_path = Path(workdir.name) / "iterations.jsonl"
+with progress.wait("The default deployment starts, and its prices are measured"):
+    server = service.start(f"{workdir.name}/repo", log_path)
+    prices = service.prices(server, log_path)
+brief = service.BRIEF.at(prices)
+print(f"An iteration {prices.iteration_ms:.1f} ms, each answer {prices.answer_ms:.2f},")
+print(f"each token of a prompt {prices.prompt_token_ms:.2f}.\n\n{brief}")
+assert brief.memory_mib == 64
 
 # %% [markdown]
 # ## On paper
 #
-# An iteration costs something by itself, something for each answer in it, and something for each token of a prompt.
-# You read those prices from a log in lesson 04. They give the most requests a second that anybody could serve:
+# What do users ask for, and how many requests per second can the engine serve at most?
 
 # %%
-from inflight.notebook import catch_up
-
-catch_up("09", "On paper")
-from inflight.lessons.capstone import rehearsal
-
-prices = rehearsal.PRICES
-prompt, answer = sum(lengths) / len(asked), sum(answers) / len(asked)
-
-
-def at_most_per_s(computed_tokens, slots):
-    """Requests a second of an engine whose slots are always taken."""
-    one_round_ms = prices.iteration_ms + slots * prices.answer_ms
-    prompt_ms = computed_tokens * prices.prompt_token_ms
-    return 1000 / (prompt_ms + answer * one_round_ms / slots)
-
-
-room = service.BRIEF.memory_mib * 2**20 / service.BYTES_PER_TOKEN[None]
+asked = pd.DataFrame(service.requests(brief, seed=1, number=100))
+rules = len(service.tokenizer().encode(service.HOUSE_RULES))
+prompt, answer = asked["input_len"].mean(), asked["max_tokens"].mean()
+print(
+    f"A prompt has {prompt:.0f} tokens, {rules} of them rules; an answer {answer:.0f}."
+)
+# your line: how many tokens of KV cache fit into the contract's memory
+room = brief.memory_mib * 2**20 // service.BYTES_PER_TOKEN[None]
 slots = room / (prompt + answer)
-print(f"{room:.0f} tokens of cache: {slots:.1f} of 8 slots can be taken")
-for name, computed in (("default", prompt), ("house rules once", prompt - rules)):
-    print(f"{name}: at most {at_most_per_s(computed, slots):.2f} requests a second")
-print(f"{service.BRIEF.rate:.2f} come")
+print(
+    f"{room:.0f} tokens of cache: blocks for {slots:.1f} requests at a time on average."
+)
+assert slots < 8
 
 # %% [markdown]
-# The default is hopeless before it starts: more come than it could ever serve. But such a line knows nothing of slots that
-# fill and empty, of bursts, or of blocks that are promised. So **rehearse**: the engine's own scheduler and cache play
-# the requests, and a clock adds up the prices. No model runs, nobody waits, and the same seed gives the same figures on
-# any machine.
+# <details><summary>The line</summary>
+#
+# <code>room = brief.memory_mib * 2**20 // service.BYTES_PER_TOKEN[None]</code>
+# </details>
+#
+# So the engine has eight slots, and blocks for half of them. A request takes engine time in two ways. Each token of its
+# prompt is computed. And for each token of its answer there is an iteration, whose price it shares with those beside
+# it.
 
 
-# %% tags=["setup"]
-def rehearse(settings, seed=1, number=100, brief=service.BRIEF):
-    return service.rehearse(
-        service.deployment(settings), replace(brief, number=number), tokenizer, seed
-    )
+# %% tags=["nbval-ignore-output"]
+def at_most_per_s(computed):
+    """Requests per second, where `computed` tokens of each prompt are computed."""
+    in_prompt_ms = computed * prices.prompt_token_ms
+    # your line: the milliseconds of its answer, where `slots` requests share iterations
+    in_answer_ms = answer * (prices.iteration_ms / slots + prices.answer_ms)
+    return 1000 / (in_prompt_ms + in_answer_ms)
 
 
-one_knob = {
+print(f"default:             at most {at_most_per_s(prompt):.2f} per second")
+print(f"rules computed once: at most {at_most_per_s(prompt - rules):.2f}")
+print(f"the contract:                {brief.rate:.2f}")
+assert at_most_per_s(prompt - rules) > at_most_per_s(prompt)
+
+# %% [markdown]
+# <details><summary>The line</summary>
+#
+# <code>in_answer_ms = answer * (prices.iteration_ms / slots + prices.answer_ms)</code>
+# </details>
+#
+# When more requests come than can be served, the queue grows for as long as they come, and so does the TTFT. But even
+# below that limit a request may wait: for a burst to pass, or for blocks that are promised to others. The formula knows
+# nothing of that.
+#
+# ## Rehearse
+#
+# A *rehearsal* does. The engine's own scheduler and KV cache play the requests, and a clock adds up the prices. No
+# model runs and nobody waits. A seed stands for other articles at other times; a setting is judged over three, with 100
+# requests each.
+
+
+# %% tags=["nbval-ignore-output"]
+def rehearse(settings, load=1, seeds=(1, 2, 3), number=100):
+    trial = replace(brief, rate=load * brief.rate)
+    return service.rehearse(settings, trial, seeds, number)
+
+
+played = {
     name: rehearse(setting)
     for name, setting in progress.over(
         {"default": {}, **knobs}.items(), "Rehearse", "{0[0]}".format
     )
 }
-for name, served in one_knob.items():
-    print(f"{name:20} {served.met:3} of 100 in time, keeps it: {served.keeps}")
-assert not any(served.keeps for served in one_knob.values())
+assert all(len(each.requests) == 300 for each in played.values())
+pd.DataFrame({name: each.row() for name, each in played.items()}).T
 
-# %%
-best = max(knobs, key=lambda name: one_knob[name].goodput)
+# %% tags=["nbval-ignore-output"]
+best = max(knobs, key=lambda name: played[name].met)
+kept = [name for name, each in played.items() if each.keeps]
 print(guess.score(best))
+print("These keep the contract:", *(kept or ["none"]))
 
 # %% [markdown]
-# Half of the work is gone when half of each prompt is found in the cache. Yet no knob keeps the promise alone: something
-# else is short as soon as the first thing is not. P99 is about the worst minute, and in a burst the *slots* run out.
+# Read each row as a diagnosis. *First token late*: the request waited, for a slot, for blocks, or for the engine's work
+# on others. *ITL too high*: too much was computed in the iterations that it shared, prompts of others above all. Here
+# is each request of two rows:
+
+# %% tags=["nbval-ignore-output"]
+two = {name: played[name] for name in ("default", "fewer bytes per token")}
+charts.show(lesson.requests_in_time(two, brief), lesson.in_words(two))
+
+# %% [markdown]
+# Each mark is a request. Those in the shaded corner are in time; to the right of it the first token was late, above it
+# the ITL was too high. With fewer bytes per token more requests find blocks, so fewer wait. But more of them share each
+# iteration, and the work is the same. A knob moves what is short, and then something else is short.
+#
+# ## See
+#
+# How much load does a setting bear? Rehearse both at several loads:
+
+# %% tags=["nbval-ignore-output"]
+rows = []
+ways = [(name, load) for name in ("default", best) for load in (0.5, 0.75, 1, 1.5, 2)]
+for name, load in progress.over(ways, "Rehearse", "{0[0]} at {0[1]} times".format):
+    share = rehearse(knobs.get(name, {}), load).share
+    rows.append((name, load * brief.rate, 100 * share))
+curves = pd.DataFrame(rows, columns=["setting", "load", "in time"])
+assert len(curves) == 10
+
+# %% tags=["nbval-ignore-output"]
+figure = px.line(curves, x="load", y="in time", color="setting", markers=True)
+corner = {"x0": brief.rate, "x1": 2.1 * brief.rate, "y0": 90, "y1": 102}
+figure.add_shape(
+    type="rect", **corner, layer="below", fillcolor="#DDF1EA", line_color="#009E73"
+)
+figure.update_layout(xaxis_title="load (requests/s)", yaxis_title="in time (%)")
+figure.update_yaxes(range=[0, 102])
+summary = (
+    "Share of requests in time against the load, rehearsed, a line per setting. "
+    + ("; ".join(f"{name} at {x:.2f} per second: {y:.0f} %" for name, x, y in rows))
+)
+charts.show(figure, summary)
+
+# %% [markdown]
+# The shaded corner is the contract: this load or more, and at least 90 % in time. A setting keeps it if its line passes
+# through the corner. Along the upper edge of all lines you can have more load or more in time, but not both: that edge
+# is the *Pareto front*. Tuning moves it up and to the right.
 #
 # ## Run
 #
-# Now for real. The dashboard edits the deployment, loads it, sends the service's requests, each run with other articles
-# at other times, and adds a point. Pointing at it names the settings.
-
-# %% tags=["setup", "long", "nbval-ignore-output"]
-from inflight.notebook import catch_up
-
-catch_up("09", "Run")
-from inflight.lessons.capstone import tuning_board
-from inflight.notebook import mine
-
-scheduler = mine.part("scheduler")
-board = tuning_board.TuningBoard(server, brief, {"mine": scheduler}, number)
-print(repr(scheduler))
+# Now for real. The dashboard edits the deployment, loads it, and sends the service's requests, each run with other
+# articles at other times. First the default and the best knob, each once.
 
 # %% tags=["nbval-ignore-output"]
-both = knobs["house rules once"] | knobs["fewer bytes a token"]
-tried = {"as it is": {}, "house rules once, fewer bytes a token": both}
-for _, setting in progress.over(tried.items(), "Run", lambda item: item[0]):
+number = 16
+board = tuning_board.TuningBoard(server, brief, number, mine.part("scheduler"))
+for setting in progress.over(({}, knobs[best]), "Run", str):
     board.set(setting).run()
 board
 
-# %%
-before, after = board.points[:2]
-assert len(before.run.requests) == len(after.run.requests) == number
-print("runs measured:", len(board.points))
+# %% tags=["nbval-ignore-output"]
+for name, run in zip(("default", best), board.runs):
+    print(f"{name}: {run.met} of {number} in time")
+assert [len(run.requests) for run in board.runs[:2]] == [number] * 2
 
 # %% [markdown]
-# The corner is the contract: P99 of TTFT within its limit, and nine of ten requests in time. Circles keep it, crosses do
-# not. The line joins the runs that no other run beats in both. A run here is short, so that you can try many: when it
-# ends, an overload has hardly begun, and the defaults may look better than they did on paper.
+# How could this mislead? Sixteen requests make steps of 6 %, so such a run cannot tell 90 % from 80 %. And it ends
+# after seconds, when an overload has hardly begun. It can show that a setting fails, or that the rehearsal is wrong.
 #
-# **Try in the dashboard:** reuse with `max_utilization`; a `max_num_tokens` of 128 with chunked context (look at ITL);
-# `mine` as scheduler; a `max_queue_size` of 4 without anything else. Then run your best setting once more:
-# does it stay where it was? A setting that was lucky once is not tuned.
+# **Try in the dashboard:** `INT8` alone, and look at the ITL; the same with chunked context and a `max_num_tokens` of
+# 128; `mine` as the scheduler. Then run your best setting again: does it stay where it was?
 #
 # ## Explain
 #
-# How near was the rehearsal to what you measured, on the same articles at the same times?
+# How near was the rehearsal? Play the same two runs, with the same articles at the same times, and compare:
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import catch_up
-
-catch_up("09", "Explain")
 rows = []
-for seed, served in enumerate(board.points, tuning_board.FIRST_SEED):
-    played = service.rehearse(served.deployment, brief, tokenizer, seed, number)
-    for way, run in (("measured", served), ("rehearsed", played)):
-        rows.append({"settings": str(run.deployment), "way": way, "in time": run.met})
-        rows[-1] |= {"TTFT P99 (ms)": run.ttft_p99_ms, "ITL P99 (ms)": run.itl_p99_ms}
-assert len(rows) == 2 * len(board.points)
-charts.table(pd.DataFrame(rows), decimals=0)
+for seed, run in enumerate(board.runs[:2], tuning_board.FIRST_SEED):
+    again = rehearse(run.deployment, 1, [seed], number)
+    for way, each in (("measured", run), ("rehearsed", again)):
+        medians = each.requests[["ttft_ms", "itl_ms"]].median().round()
+        rows.append((str(run.deployment), way, each.met, *medians))
+columns = ["settings", "way", "in time", "median TTFT (ms)", "median ITL (ms)"]
+assert len(rows) == 4
+pd.DataFrame(rows, columns=columns).set_index("settings")
 
 # %% [markdown]
-# A rehearsal leaves out the text models, messages, the client on the same cores, and whatever else your machine does.
-# So it is an optimist. It tells which of two settings is better, and why; how good a setting is, only a run tells.
-# Whoever reports a rehearsal as a measurement deceives somebody, first of all themselves.
+# A rehearsal leaves out the models for text, the messages between processes, the client on the same cores, and whatever
+# else your machine does. Its prices come from two bursts. So use it to compare settings, and say that it was a
+# rehearsal when you report its figures.
 #
-# ## A notebook as an experiment
+# ## What is short?
 #
-# Clicking is for finding out. What you want to show others must run again without you. `deployment.ipynb` (in
-# `assets/experiments`) has one deployment as its parameter. papermill runs it for each set of settings: each run leaves
-# a notebook with all that it printed, and a result; one that fails leaves its error.
+# Take one limit away at a time, in rehearsal. The limit that helps is the one that was short:
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import catch_up
-
-catch_up("09", "A notebook as an experiment")
-from pathlib import Path
-
-import papermill
-
-from inflight.notebook import progress
-
-EXPERIMENT = "../assets/experiments/deployment.ipynb"
-once = knobs["house rules once"]
-experiments = {
-    "reuse, pauses": once | knobs["pauses"],
-    "reuse, INT8, 16 slots": once | knobs["fewer bytes a token"] | knobs["more slots"],
-    "more memory than there is": once | {"cache_tokens": 8192},
-}
-points, errors = list(board.points), []
-for place, chosen in enumerate(progress.over(experiments.values(), "Experiment")):
-    result = Path(workdir.name) / f"experiment-{place}.json"
-    copy = result.with_suffix(".ipynb")
-    given = {"settings": chosen, "result": str(result), "pace": pace, "number": number}
-    try:
-        papermill.execute_notebook(EXPERIMENT, copy, given, progress_bar=False)
-        points.append(service.from_json(result.read_text()))
-    except papermill.PapermillExecutionError as error:
-        errors.append(error.evalue.splitlines()[0])
-charts.show(lesson.pareto(points, brief), lesson.pareto_summary(points, brief))
-
-# %%
-assert len(points) == len(board.points) + 2 and len(errors) == 1
-print(*errors)
-
-# %% [markdown]
-# Pointing at a mark names its settings; `board.set(experiments["reuse, pauses"])`
-# takes those of an experiment over into its controls.
-#
-# Two very different settings do it: one pays with tokens computed twice, the other with precision of the cache. A third
-# way is left to your scheduler: users share the blocks of the house rules, yet `guaranteed_no_evict` promises those
-# blocks to each user anew.
-#
-# ## Before it goes live
-#
-# **What limits it now?** Take one limit away at a time, in rehearsal, under a load that is too much. What helps is what
-# was short:
-
-# %% tags=["setup"]
-from inflight.notebook import catch_up
-
-catch_up("09", "Before it goes live")
-tuned = {
-    "enable_kv_cache_reuse": True,
-    "kv_cache_quant_algo": "INT8",
-    "max_batch_size": 16,
-}
-twice = replace(service.BRIEF, rate=2 * service.BRIEF.rate)
-
-# %%
-crowd = rehearse(tuned, brief=twice).goodput
+once = knobs["rules computed once"]
 trials = {
-    "twice the slots": (tuned | {"max_batch_size": 32}, twice),
-    "four times the memory": (tuned, replace(twice, memory_mib=256)),
-    "prices halved": (tuned, replace(twice, pace=0.5)),
+    "as it is": (once, brief),
+    "twice the slots": (once | {"max_batch_size": 16}, brief),
+    "four times the memory": (once, replace(brief, memory_mib=256)),
+    "twice as fast": (once, replace(brief, prices=prices.times(0.5))),
 }
+in_time = {}
 for name in progress.over(trials, "Rehearse"):
-    settings, trial = trials[name]
-    gain = rehearse(settings, brief=trial).goodput / crowd
-    print(f"{name}: {gain:.1f} times the goodput")
+    setting, trial = trials[name]
+    in_time[name] = service.rehearse(setting, trial, (1, 2, 3), 100).met
+pd.Series(in_time, name="in time, of 300")
 
 # %% [markdown]
-# Neither slots nor memory: work. More memory even does harm: more users share each iteration, and their ITL breaks its
-# limit. From here on only a faster machine helps, or another one beside it.
+# Nobody gives you four times the memory, or a machine that is twice as fast. But there are knobs that act like it.
+# Fewer bytes per token, or a policy that promises fewer blocks, are like more memory. Computing less of each prompt is
+# like a faster machine. Which of them go together, you find out in the lab.
 #
-# **What happens at twice the load?** Somebody is let down; you choose who, and how they hear of it. *Queue*: all wait,
-# longer and longer. *Shed*: who finds a long queue is refused at once. *Time out*: who has waited too long is given up.
-
-
-# %% tags=["setup"]
-def ways(brief):
-    limit_ms = round(2 * brief.objective.ttft_ms)
-    return {
-        "queue": tuned,
-        "shed": tuned | {"max_queue_size": 2},
-        "time out": tuned | {"allotted_time_ms": limit_ms},
-    }
-
+# ## Twice the load
+#
+# On Monday twice as many requests come, more than any setting here can serve. So some of them fail, and you choose
+# which:
+#
+# - **Queue**: all are let in, and wait.
+# - **Shed**: `max_queue_size` bounds the queue. A request that finds it full is refused at once.
+# - **Time out**: `allotted_time_ms` bounds the whole request, its wait included. One that takes longer is ended.
 
 # %% tags=["nbval-ignore-output"]
-crowded = replace(brief, rate=2 * brief.rate)
-rows = []
-for name, setting in progress.over(
-    ways(brief).items(), "Twice the load", "{0[0]}".format
-):
-    served = service.serve(server, service.deployment(setting), crowded, 7, 2 * number)
-    turned_away = len(served.run.requests) - len(served.run.answered)
-    rows.append({"way": name, "in time": served.met, "without answer": turned_away})
-    rows[-1] |= {"TTFT P99 of the others (ms)": served.ttft_p99_ms}
-charts.table(pd.DataFrame(rows), decimals=0)
-
-# %%
-played = {
-    name: rehearse(setting, brief=twice)
-    for name, setting in progress.over(
-        ways(service.BRIEF).items(), "Rehearse", "{0[0]}".format
-    )
+# After this time, in milliseconds, nobody wants the answer any more.
+too_late = round(2 * brief.objective.ttft_ms)
+ways = {
+    "queue": once,
+    "shed": once | {"max_queue_size": 2},
+    "time out": once | {"allotted_time_ms": too_late},
 }
-for name, served in played.items():
-    print(f"{name}: {served.met} of 100 in time, {len(served.run.answered)} answered")
-assert played["shed"].met > played["queue"].met
-
-# %% [markdown]
-# The rehearsal with a hundred requests shows where it leads. With a queue for everybody all answers come, most of them
-# too late. A time-out spends work on answers that nobody reads. Shedding serves most of those whom it lets in, and in
-# time; the others should try again later, not at once. Even so one limit is still broken: the lab is about that.
-#
-# **Attack your own server.** Triton's control API loads models, and a model is code. `open_control=True` leaves it
-# open, as many tutorials do. You are now another user of this machine, with nothing but the port:
-
-# %% tags=["nbval-ignore-output"]
-import base64
-import json
-
-from inflight.triton import Server, repository
-
-
-def attack(target, proof):
-    """Load a "model" whose code is ours, and say what the server answered."""
-    code = f"open({str(proof)!r}, 'w').write('your user ran this')\n"
-    code += "class TritonPythonModel:\n    def execute(self, requests): ...\n"
-    load = {
-        "config": json.dumps({"backend": "python", "max_batch_size": 0}),
-        "file:1/model.py": base64.b64encode(code.encode()).decode(),
-    }
-    path = "/v2/repository/models/guest/load"
-    return target.http.post(path, json={"parameters": load}, timeout=60).status_code
-
-
-small = repository.assemble(f"{workdir.name}/small", models=("running-sum",))
-open_proof, closed_proof = Path(workdir.name, "open"), Path(workdir.name, "closed")
-with Server(small, private=False, open_control=True) as open_server:
-    print("open control:", attack(open_server, open_proof))
-with Server(small, private=False) as closed_server:
-    print("with its key:", attack(closed_server, closed_proof))
-
-# %%
-assert open_proof.exists() and not closed_proof.exists()
-print("open control:", open_proof.read_text())
-
-# %% [markdown]
-# The flags that end it, all of which `Server` sets unless you tell it not to:
-#
-# | Flag | What it closes |
-# |---|---|
-# | `--http-restricted-api=model-repository,…:KEY=VALUE` | loading over HTTP, for those without the key |
-# | `--grpc-restricted-protocol=model-repository,…:KEY=VALUE` | the same over gRPC: forget it, and the door beside is open |
-# | `--model-control-mode=none` | loading on request altogether, for a server that never changes |
-# | `--http-address=127.0.0.1`, `--grpc-address=127.0.0.1` | the network |
-#
-# **What to watch.** Five metrics, and when somebody's telephone rings:
-#
-# | Metric | Alert when | It means |
-# |---|---|---|
-# | `nv_trt_llm_request_metrics`, `waiting` | above the slots for a minute | more come than are served |
-# | `nv_trt_llm_kv_cache_block_metrics`, `fraction` | above 0.95 for ten minutes | blocks, not slots, are short |
-# | `nv_inference_request_failure` of the ensemble | half of it rises by 1 % of the requests | refused, timed out, or broken: Triton counts each twice there |
-# | `nv_trt_llm_general_metrics`, `iteration_counter` | stands still while `active` is above 0 | the engine hangs |
-# | TTFT at P99, as a client measures it | above its limit for five minutes | the promise is broken |
-#
-# The last one is no metric of the server: it does not know when a request was *due*. Let a small client ask once a
-# second, all day.
-
-# %% tags=["nbval-ignore-output"]
-from inflight.triton import telemetry
-
-page = telemetry.metrics(telemetry.page(server.metrics_url))
-watched = {
-    "nv_trt_llm_request_metrics": ["active", "waiting", "max"],
-    "nv_trt_llm_kv_cache_block_metrics": ["fraction"],
-    "nv_trt_llm_general_metrics": ["iteration_counter"],
+crowded = {
+    name: rehearse(setting, load=2)
+    for name, setting in progress.over(ways.items(), "Rehearse", "{0[0]}".format)
 }
-rows = [
-    (
-        name,
-        label,
-        page[(page["name"] == name) & (page["label"] == label)]["value"].max(),
-    )
-    for name, labels in watched.items()
-    for label in labels
-]
-failed = page[page["name"] == "nv_inference_request_failure"]
-failures = failed[failed["model"] == "ensemble"]["value"].sum()
-rows.append(("nv_inference_request_failure", "ensemble", failures))
-charts.table(pd.DataFrame(rows, columns=["metric", "label", "now"]), decimals=2)
+pd.DataFrame({name: each.row() for name, each in crowded.items()}).T
+
+# %% tags=["nbval-ignore-output"]
+two = {name: crowded[name] for name in ("queue", "shed")}
+charts.show(lesson.requests_in_time(two, brief), lesson.in_words(two))
 
 # %% [markdown]
-# ## On the lab GPU
+# With an unlimited queue every request is answered, and the queue grows as long as the load lasts: the marks wander off
+# to the right. Shedding keeps the wait short for those that are let in; the others hear at once, and can try elsewhere.
+# A time-out ends requests on which the engine has already spent work.
 #
-# The brief scales itself: `service.pace` comes out far below 1 there, and the load is as many times higher.
+# Measured once, with shedding, at twice the load:
+
+# %% tags=["nbval-ignore-output"]
+with progress.wait("A run at twice the load"):
+    board.set(ways["shed"], load=2.0).run()
+monday = board.runs[-1]
+print(f"{monday.met} of {number} in time:", monday.row())
+assert len(monday.requests) == number
+
+# %% [markdown]
+# Before a service goes live, close its control API and decide what to watch: [both are on a page of their
+# own](../assets/going-live.md), with an attack that you can try.
 #
-# | Step | Here | With TensorRT-LLM |
-# |---|---|---|
-# | Bytes a token of cache | `kv_cache_quant_algo="INT8"` | a checkpoint quantized with `--kv_cache_dtype int8` or `fp8` |
-# | Rules once | `enable_kv_cache_reuse` | the same key; build with `--use_paged_context_fmha enable` |
-# | Slots | `max_batch_size` | the same build flag, and `triton_max_batch_size` of the config |
-# | Memory | `max_tokens_in_paged_kv_cache` | the same key; a large GPU is never short, so cap it |
-# | Shed | `max_queue_size` | the same key |
-# | Time out | `allotted_time_ms` | `default_timeout_microseconds` of a queue policy |
-# | Load | `service.serve` | `inflight bench sweep --url …`, from another machine |
+# ## Elsewhere
 #
-# What to know there: a server that you attach keeps its own engine, so build options need a build there; and the load's
-# client should not share the server's cores.
+# | | Here | TensorRT-LLM with engines | vLLM |
+# |---|---|---|---|
+# | Slots | `max_batch_size` of the engine | the same | `--max-num-seqs` |
+# | Tokens in an iteration | `max_num_tokens` of the engine | the same | `--max-num-batched-tokens` |
+# | Fewer bytes per token | `kv_cache_quant_algo="INT8"` | a checkpoint with `--kv_cache_dtype int8` or `fp8` | `--kv-cache-dtype fp8` |
+# | Rules computed once | `enable_kv_cache_reuse` | the same; built with `--use_paged_context_fmha enable` | prefix caching, on by default |
+# | Memory | `max_tokens_in_paged_kv_cache` | the same | `--gpu-memory-utilization` |
+# | Shed | `max_queue_size` | the same | `--max-num-queued-reqs`, since July 2026; it counts running requests, too |
+# | Time out | `allotted_time_ms` | its executor's `allottedTimeMs`, per request | the client disconnects |
+#
+# Triton has a `default_timeout_microseconds` in its queue policies. It bounds the wait in Triton's own queue, which an
+# LLM backend empties at once, so it does not help here.
 #
 # ## What breaks
 #
-# A setting that is wrong is told before anything is loaded, and the server goes on with what it had:
+# A wrong setting is refused before anything is loaded, and the server goes on with what it had:
 
 # %%
-from inflight.notebook import catch_up
-
-catch_up("09", "What breaks")
-for settings in ({"max_batch": 16}, {"cache_tokens": 100_000}, {"cache_tokens": 256}):
+for settings in (
+    {"max_batch": 16},
+    {"max_num_tokens": 128},
+    {"kv_cache_quant_algo": "FP8"},
+):
     try:
         rehearse(settings)
     except CourseError as error:
@@ -451,40 +354,34 @@ for settings in ({"max_batch": 16}, {"cache_tokens": 100_000}, {"cache_tokens": 
 # %% [markdown]
 # ## Recap
 #
-# - Goodput counts kept promises. Over the limit a server may have much throughput and hardly any goodput.
-# - First find out what is short: work, slots or memory. Each has its own knob, and the next one is short soon after.
-# - Rehearse to compare, measure to know, and measure in turns with other articles: luck does not come twice.
-# - A queue without a limit breaks its promise to everybody; shedding keeps it for those who are let in.
-# - An open control API is a shell for every user of the machine. Close both doors, HTTP and gRPC.
+# - Goodput counts the requests that are in time. A server above its limit may have much throughput, and hardly any
+#   goodput.
+# - Find out what is short before you turn a knob: work, slots or blocks. When one is no longer short, another is.
+# - A late first token means waiting. A high ITL means that too much is computed in shared iterations.
+# - A rehearsal compares settings over many requests. A measurement shows whether it can be trusted.
+# - A queue without a limit makes everybody late. Shedding keeps the wait short for those that are let in.
 #
 # Three questions to answer without running anything:
 #
-# <details><summary>1. Goodput is far below the arrivals, and the P99 of ITL is the only limit that is broken. Which knob
-# first, and which one makes it worse?</summary>
+# <details><summary>1. Requests miss the contract, and only by their ITL. Which knob first, and which one makes it
+# worse?</summary>
 #
-# Less must be computed in each iteration: chunked context with a smaller <code>max_num_tokens</code>, or fewer slots. More
-# slots make it worse.
+# Less must be computed in each iteration: chunked context with a smaller <code>max_num_tokens</code>, or fewer slots.
+# More slots make it worse. </details>
+#
+# <details><summary>2. Somebody puts the time, with minutes, in front of the house rules. What happens at this
+# load?</summary>
+#
+# Reuse finds blocks of the same minute only: each minute the rules are computed again, by everybody who comes before
+# the first has finished them. With the user's name in front there is no reuse at all, and the deployment is where it
+# began. </details>
+#
+# <details><summary>3. A colleague raised <code>max_queue_size</code> from 4 to 400 because "users saw errors". What
+# will users see now?</summary>
+#
+# Under too much load, late answers in place of early errors: the queue fills, and everybody waits for all of it.
 # </details>
 #
-# <details><summary>2. The house rules get today's date as their first word. What happens at this load?</summary>
+# Now [do the lab]({lab}): there the contract is to be kept.
 #
-# For a day, nothing: the date is the same for all. If it is the time with minutes, reuse ends each minute; if it is the
-# user's name, at once, and the deployment is over its limit again.
-# </details>
-#
-# <details><summary>3. A colleague raised <code>max_queue_size</code> from 4 to 400 because "users saw errors". What will users see
-# now?</summary>
-#
-# Under too much load, late answers instead of early errors: the queue fills, and everybody waits for all of it.
-# </details>
-#
-# Now [do the lab]({lab}): the deployment is yours, and the trace is hidden.
-#
-# ## What runs
-#
-# The server belongs to this notebook, and so the dashboard goes on working. It ends with the notebook's kernel.
-
-# %% tags=["nbval-ignore-output"]
-from inflight.notebook import session
-
-session.running()
+# The server ends with this notebook's kernel (*Kernel → Shut Down Kernel*). Until then the dashboard goes on working.

@@ -38,7 +38,7 @@ def as_engine_gets_it(text, prompt: str) -> int:
     "draw, complaint",
     [
         (lambda: workload.gamma(5, 1.0, 0.0), "The coefficient of variation is 0"),
-        (lambda: workload.poisson(5, 0, 0), "The rate is 0 requests a second; it must be above 0."),
+        (lambda: workload.poisson(5, 0, 0), "The rate is 0 requests per second; it must be above 0."),
         (lambda: workload.poisson(5, float("inf"), 0), "The rate is inf"),
         (lambda: workload.poisson(0, 1, 0), "The number of requests is 0"),
     ],
@@ -230,7 +230,7 @@ def test_endless_traffic_never_sends_a_prompt_twice(text, system_prompt):
     [
         (Traffic("nothing.json"), None, "nothing.json"),
         (Traffic("dataset"), 101, "There are 100 requests: ask for 1 to 100 with --requests"),
-        (Traffic("mild", rate=0.0), None, "The rate is 0.0 requests a second"),
+        (Traffic("mild", rate=0.0), None, "The rate is 0.0 requests per second"),
         (Traffic("mild", rate=1.0, cv=30.0), None, "The coefficient of variation is 30"),
         (Traffic("mild", system_prompt=5000), None, "the engine's max_input_len is"),
     ],

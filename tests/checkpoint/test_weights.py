@@ -103,5 +103,5 @@ def test_a_folder_that_is_made_of_a_file_with_slowed_rotation_is_refused(small_c
     """Transformers leaves the factors aside, so the model would be another one."""
     monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path))
     monkeypatch.setattr(GgufFile, "rotary_factors", lambda self: np.ones(32, np.float32))
-    with pytest.raises(CourseError, match="rotates positions as Llama 3.1 and later do"):
+    with pytest.raises(CourseError, match="scales its rotary positions as Llama 3.1 and later do"):
         as_huggingface.folder(small_checkpoint)

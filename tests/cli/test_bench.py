@@ -55,7 +55,7 @@ def test_a_signal_ends_a_sweep_with_what_it_has(stand_in, roomy_engine, tmp_path
     assert (
         row["rate"] == 50 and 1 <= row["rounds"] < 200 and json.loads(shown)["stopped"] == "The sweep was interrupted."
     )
-    assert "50 requests a second, round 2 of 200" in errors and "Traceback" not in errors
+    assert "50 requests per second, round 2 of 200" in errors and "Traceback" not in errors
     assert len(pd.read_csv(path)) >= 16
 
 
@@ -64,11 +64,11 @@ def test_a_signal_ends_a_sweep_with_what_it_has(stand_in, roomy_engine, tmp_path
     [
         (["sweep", "--objective", "p99=3"], r"^The objective 'p99=3' cannot be read"),
         (["sweep", "--objective", "ttft=3", "--whole"], r"add --stream"),
-        (["sweep", "--rates", "1,x"], r"^--rates 1,x: write requests a second"),
+        (["sweep", "--rates", "1,x"], r"^--rates 1,x: write requests per second"),
         (["sweep", "--rates", "3,2"], r"^The rates must be above 0 and rise"),
         (["sweep", "--csv", "/nowhere/rows.csv"], r"^/nowhere/rows\.csv cannot be written"),
         (["sweep", "--url", "openai:http://127.0.0.1:9"], r"^The server at http://127.0.0.1:9 does not answer"),
-        (["compare", "V1", "V2"], r"no way of serving called 'V2'"),
+        (["compare", "V1", "V2"], r"no way to serve called 'V2'"),
     ],
 )
 def test_a_wrong_value_is_one_sentence_before_anything_starts(roomy_engine, arguments, message):
@@ -81,5 +81,5 @@ def test_a_wrong_value_is_one_sentence_before_anything_starts(roomy_engine, argu
 def test_a_command_that_went_says_what_does_it_now(name):
     result = bench(name, "--url", "http://127.0.0.1:8080", "--rounds", 3)
     assert isinstance(result.exception, CourseError)
-    assert str(result.exception).startswith(f"inflight bench {name} is no command any more. What does it now: ")
+    assert str(result.exception).startswith(f"inflight bench {name} is no longer a command. Use this: ")
     assert f" {name} " not in bench("--help").stdout

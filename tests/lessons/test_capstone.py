@@ -1,17 +1,13 @@
-"""Lesson 09's dashboard and experiment, without a server: what runs came to is made up."""
+"""Lesson 09's dashboard and picture, without a server: what runs came to is made up."""
 
-import re
-
-import nbformat
 import pytest
 
 from inflight.errors import CourseError
 from inflight.lessons import capstone
 from inflight.lessons.capstone import service
-from inflight.lessons.capstone.service import BRIEF, Deployment, Progress
+from inflight.lessons.capstone.service import BRIEF, Deployment
 from inflight.lessons.capstone.tuning_board import TuningBoard
-from inflight.paths import ASSETS
-from tests.notebook.chart_samples import POINTS
+from tests.notebook.chart_samples import SERVED
 
 
 class NoServer:
@@ -26,80 +22,77 @@ NO_SERVER = NoServer()  # boards refer to theirs weakly
 
 @pytest.fixture
 def board(monkeypatch, tmp_path):
-    """A board whose runs end at once: with a cache above 9,999 tokens they fail."""
+    """A board whose runs end at once; with one slot they fail."""
 
     def follow(server, chosen, brief, seed, number):
-        yield Progress(0, 40)
-        if (chosen.cache_tokens or 0) > 9999:
-            raise CourseError("A KV cache of this size takes more than the brief has.")
-        yield Progress(20, 40)
-        yield service.Served(chosen, POINTS[min(seed, 3)].run, brief)
+        yield 0
+        if chosen.max_batch_size == 4:
+            raise CourseError("Four slots are refused here.")
+        yield number // 2
+        yield service.Served(chosen, SERVED["default"].requests, brief)
 
     monkeypatch.setattr(service, "follow", follow)
     scheduler = tmp_path / "scheduler.py"
     scheduler.write_text("")
-    return TuningBoard(NO_SERVER, BRIEF, {"mine": scheduler})
+    return TuningBoard(NO_SERVER, BRIEF, 16, scheduler)
 
 
-def test_each_run_adds_a_point_and_a_row(board):
-    board.run()
-    board.set({"enable_kv_cache_reuse": True, "max_batch_size": 16}).run()
-    assert [point.deployment.max_batch_size for point in board.points] == [8, 16]
-    assert board.points[1].deployment.enable_kv_cache_reuse and len(board.table()) == 2
-    assert "Point 2" in board.status.value and "enable_kv_cache_reuse: True" in board._table.value
+def test_each_run_is_a_row_and_the_last_two_are_drawn(board):
+    for settings in ({}, {"enable_kv_cache_reuse": True, "max_batch_size": 16}, {}):
+        board.set(settings).run()
+    assert [run.deployment.max_batch_size for run in board.runs] == [8, 16, 8]
+    assert [trace.name.split(",")[0] for trace in board.figure.data] == ["in time", "run 2", "run 3"]
+    assert board._table.value.count("<tr") == 4 and "enable_kv_cache_reuse: True" in board._table.value
+    assert f"{board.runs[-1].met} of 16" in board.status.value
 
 
-def test_a_run_that_was_stopped_tells_nothing_of_the_point_before_it(board, monkeypatch):
+def test_the_load_is_the_contracts_or_twice_that(board):
+    board.set({}, load=2.0).run()
+    assert board.runs[0].brief.rate == 2 * BRIEF.rate and "2 ×" in board._table.value
+
+
+def test_a_run_that_was_stopped_tells_nothing_of_the_one_before_it(board, monkeypatch):
     board.run()
 
     def stopped(server, chosen, brief, seed, number):
         board.stop()
-        yield Progress(0, 40)
-        yield Progress(20, 40)
+        yield 0
+        yield 1
 
     monkeypatch.setattr(service, "follow", stopped)
     board.run()
-    assert len(board.points) == 1
-    assert "Stopped" in board.status.value and "Point" not in board.status.value
+    assert len(board.runs) == 1 and "Stopped" in board.status.value and "in time" not in board.status.value
 
 
-def test_the_settings_of_a_point_are_brought_back(board):
-    wanted = {"kv_cache_quant_algo": "INT8", "cache_tokens": 2048, "max_queue_size": 3, "instances": 2}
+def test_settings_are_brought_into_the_controls_and_back(board):
+    wanted = {"kv_cache_quant_algo": "INT8", "max_queue_size": 4, "allotted_time_ms": 3000}
     board.set(wanted).run()
     assert board.set({}).deployment == Deployment()
-    assert board.set(board.points[0].deployment).deployment == Deployment(**wanted)
+    assert board.set(board.runs[0].deployment).deployment == Deployment(**wanted)
 
 
 def test_a_run_that_fails_is_a_row_with_its_error_and_the_next_one_runs(board):
-    board.set({"cache_tokens": 12000})
-    with pytest.raises(CourseError, match="more than the brief"):
+    board.set({"max_batch_size": 4})
+    with pytest.raises(CourseError, match="refused here"):
         board.run()
-    assert not board.points and "more than the brief has" in board._table.value and "Failed" in board.status.value
+    assert not board.runs and "refused here" in board._table.value and "Failed" in board.status.value
     board.set({}).run()
-    assert len(board.points) == 1 and len(board.rows) == 2
+    assert len(board.runs) == 1 and board._table.value.count("<tr") == 3
 
 
 def test_a_scheduler_of_ones_own_is_in_the_list(board):
-    assert board.controls["scheduler_path"].options == ("policy", "mine")
-    board.controls["scheduler_path"].value = "mine"
+    board.controls["scheduler_path"].label = "mine"
     assert board.deployment.scheduler_path.endswith("scheduler.py")
-    with pytest.raises(CourseError, match="has no scheduler"):
+    with pytest.raises(CourseError, match="does not offer"):
         board.set({"scheduler_path": "/elsewhere.py"})
 
 
-# The picture ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_front_has_what_nothing_beats_and_the_corner_is_the_objective():
-    figure = capstone.pareto(POINTS, BRIEF)
-    by_name = {trace.name: trace for trace in figure.data}
-    assert max(by_name["the objective"].x) == BRIEF.objective.ttft_ms
-    front = list(zip(by_name["the Pareto front"].x, by_name["the Pareto front"].y))
-    assert all(before[0] < after[0] and before[1] < after[1] for before, after in zip(front, front[1:]))
-    assert sum(len(by_name[name].x) for name in ("keeps the objective", "does not")) == 4
-
-
-def test_the_experiment_takes_what_the_lecture_gives():
-    notebook = nbformat.read(ASSETS / "experiments" / "deployment.ipynb", as_version=4)
-    parameters = next(cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", []))
-    assert set(re.findall(r"^(\w+) =", parameters.source, re.M)) == {"settings", "pace", "seed", "number", "result"}
+def test_what_the_picture_says_is_what_was_counted():
+    figure = capstone.requests_in_time(SERVED, BRIEF)
+    for name, run in SERVED.items():
+        row = run.row()
+        [trace] = [trace for trace in figure.data if trace.name.startswith(name)]
+        assert len(trace.x) == row["requests"] - row["no answer"]
+        limits = BRIEF.objective
+        assert sum(x <= limits.ttft_ms and y <= limits.itl_ms for x, y in zip(trace.x, trace.y)) == run.met
+        assert f"{name}: {run.met} of {row['requests']} requests in time" in capstone.in_words(SERVED)

@@ -129,7 +129,7 @@ def test_a_repository_that_does_not_fit_together_is_told_before_a_server_starts(
             for changes, says in (
                 ({"config": CONFIG.replace("64", "8")}, "hidden prompts not right yet"),
                 ({"code": "import numpy as np\nclass TritonModel:\n    pass\n"}, "Triton says"),
-                ({"code": with_mask('return b"[e-mail]"')}, "prompts handed on right: 0, where exactly 4"),
+                ({"code": with_mask('return b"[e-mail]"')}, "prompts passed on correctly: 0, where exactly 4"),
                 (
                     {"code": with_mask('return re.sub(r"\\S+@\\S+\\.org", "[e-mail]", text.decode()).encode()')},
                     "hidden prompts not right yet",

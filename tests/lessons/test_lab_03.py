@@ -111,7 +111,7 @@ NOTES = "times_s.append(after_s)"
 ALL_COMPUTED = "tokens computed, of 120"
 # What is changed in the course's client; the part that is wrong then, and the words it gets.
 WRONG_CLIENTS = {
-    "nothing is read": (READS, "            break\n", END, "the whole text is wanted"),
+    "nothing is read": (READS, "            break\n", END, "read_until returns the whole text"),
     "one text for all": ("    return stream.answer\n", '    return Answer(["Paris"], [0.1])\n', TEXT, "gives 'Paris'"),
     "max_tokens left out": ('"INT32", max_tokens)', '"INT32", 8)', TEXT, "the server's text is"),
     "a whole answer": ('("BOOL", True)', '("BOOL", False)', TEXT, "in 1 pieces; the server sends"),
@@ -122,7 +122,7 @@ WRONG_CLIENTS = {
     "times of the reader": (NOTES, "times_s.append(self._now_s())", TIMES, "in the callback"),
     "milliseconds": (NOTES, "times_s.append(after_s * 1000)", TIMES, "seconds since the request"),
     "one time too many": (NOTES, "times_s += [after_s] * 2", TIMES, "numbers for"),
-    "an error is the end": (RAISES, "                return\n", REFUSAL, "says nothing of it"),
+    "an error is the end": (RAISES, "                return\n", REFUSAL, "your client says nothing"),
     "the word at the end": (
         READS,
         READS.replace("word in stream.answer.text", ENDS),
@@ -130,7 +130,12 @@ WRONG_CLIENTS = {
         "Up to the piece",
     ),
     "the word in a piece": (READS, READS.replace(".text", ".pieces[-1]"), END, "Up to the piece"),
-    "cut at the word": (RETURNS, "    return stream.answer.text.split(word)[0] + word\n", END, "whole text is wanted"),
+    "cut at the word": (
+        RETURNS,
+        "    return stream.answer.text.split(word)[0] + word\n",
+        END,
+        "read_until returns the whole text",
+    ),
     "the stream waits for its end": (CANCEL, CANCEL.replace("cancel_requests=True", ""), END, ALL_COMPUTED),
     "cancel does nothing": (CANCEL + CLOSE, "        _left.append(self)\n\n\n_left = []\n", END, ALL_COMPUTED),
     "cancel does nothing, read_until does": (
@@ -140,7 +145,7 @@ WRONG_CLIENTS = {
         "for 3 pieces and a cancel",
     ),
     "cancel but once": (CLOSE, CLOSE + "        del self._connection\n", STOP, "cancelled twice: AttributeError"),
-    "options are left out": ("    values |= {name", "    {name", OPTIONS, "pass options on"),
+    "options are left out": ("    values |= {name", "    {name", OPTIONS, "pass the options on"),
     "no options": (
         "def ask(url, prompt, max_tokens=64, **options)",
         "def ask(url, prompt, max_tokens=64, options={})",
@@ -272,12 +277,12 @@ def any_that_holds(table, max_ttft_ms, max_itl_ms):
 @pytest.mark.parametrize(
     ("ask", "says"),
     [
-        (lambda server, number, tokens: at_once(server, number, tokens, 1, end_id=-1), "at the most: 1"),
-        (lambda server, number, tokens: at_once(server, 1, tokens, end_id=-1) * number, "at the most: 1"),
+        (lambda server, number, tokens: at_once(server, number, tokens, 1, end_id=-1), "readers in one iteration"),
+        (lambda server, number, tokens: at_once(server, 1, tokens, end_id=-1) * number, "readers in one iteration"),
         (lambda server, number, tokens: at_once(server, 8, tokens, end_id=-1), "gave 8 answers"),
         (lambda server, number, tokens: [], "Your answer could not be checked|gave 0 answers"),
         (lambda server, number, tokens: at_once(server, number, tokens // 2, end_id=-1), "tokens computed for"),
-        (lambda server, number, tokens: at_once(server, number, tokens, 2, end_id=-1), "at the most: 2"),
+        (lambda server, number, tokens: at_once(server, number, tokens, 2, end_id=-1), "readers in one iteration"),
         (lambda server, number, tokens: at_once(server, number, tokens, whole=True, end_id=-1), "in pieces: 0"),
         (lambda server, number, tokens: at_once(server, number, tokens, prompt="Say.", end_id=-1), "different answers"),
     ],
@@ -315,7 +320,7 @@ def test_who_waited_is_not_guessed(who):
     ],
 )
 def test_a_number_of_readers_that_is_guessed_is_told(fits):
-    assert "fit into this table, and you say" in serve._fits(fits, random.Random(3))
+    assert "this table allows" in serve._fits(fits, random.Random(3))
 
 
 def test_right_readers_are_done_with_their_own_client_too(server):
@@ -361,7 +366,7 @@ def sends_twice(server, send):
         (lambda server, send: send() or dict.fromkeys(MODELS, 1), "calls of "),
         (lambda server, send: send() or {}, "calls of preprocessing: none"),
         (lambda server, send: (counted(server) and send()) or dict.fromkeys(MODELS, 0), "where exactly 1 is wanted"),
-        (without_subtraction, "Counters only grow"),
+        (without_subtraction, "Subtract what"),
         (sends_twice, "called send 2 times"),
         (lambda server, send: {**calls_of(server, send), "postprocessing": 1}, "calls of postprocessing: 1"),
     ],

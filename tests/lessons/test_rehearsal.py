@@ -1,8 +1,10 @@
 """Runs in virtual time: what they take is what their iterations cost, and who waits is decided as in the engine."""
 
+import dataclasses
 import math
 import random
 
+import pandas as pd
 import pytest
 
 from inflight.engine.config import BuildConfig, ExecutorConfig
@@ -10,7 +12,7 @@ from inflight.engine.play import Asked as Lengths
 from inflight.engine.play import Trial
 from inflight.engine.scheduler import built_in
 from inflight.errors import CourseError
-from inflight.lessons.capstone.rehearsal import Asked, Prices, rehearse
+from inflight.lessons.capstone.rehearsal import Asked, Prices, prices_in, rehearse
 
 BUILD = BuildConfig(max_batch_size=4, max_input_len=96, max_seq_len=160, max_num_tokens=256)
 ONE_EACH = Prices(iteration_ms=1000, answer_ms=0, prompt_token_ms=0)  # a second an iteration
@@ -28,13 +30,13 @@ def test_as_many_iterations_as_the_engine_takes_for_the_same_burst(policy, seed)
     config = ExecutorConfig(batch_scheduler_policy=policy, max_tokens_in_paged_kv_cache=320)
     run = rehearse(burst(lengths), BUILD, config, ONE_EACH)
     trial = Trial([Lengths(prompt, answer, answer) for prompt, answer in lengths], 10, BUILD)
-    assert run.requests["last_s"].max() == trial.counts(trial.play(built_in(config))).iterations
-    assert run.requests["output_len"].tolist() == [answer for _, answer in lengths]
+    assert run["last_s"].max() == trial.counts(trial.play(built_in(config))).iterations
+    assert run["output_len"].tolist() == [answer for _, answer in lengths]
 
 
 def test_times_are_the_prices_of_the_iterations_since_the_request_was_due():
     prices = Prices(iteration_ms=10, answer_ms=2, prompt_token_ms=1)
-    row = rehearse([Asked([1] * 40, 3, 5.0)], BUILD, ExecutorConfig(), prices).requests.iloc[0]
+    row = rehearse([Asked([1] * 40, 3, 5.0)], BUILD, ExecutorConfig(), prices).iloc[0]
     assert row["ttft_ms"] == pytest.approx(10 + 40) and row["itl_ms"] == pytest.approx(12)
     assert row["first_s"] == pytest.approx(5.05) and row["error"] == ""
 
@@ -44,14 +46,14 @@ def test_what_two_prompts_begin_with_is_computed_once_with_reuse():
     asked = [Asked([*shared, 1, 2], 1, 0.0), Asked([*shared, 3, 4], 1, 9.0)]
     prices = Prices(0, 0, 1)
     ways = {reuse: rehearse(asked, BUILD, ExecutorConfig(enable_kv_cache_reuse=reuse), prices) for reuse in (0, 1)}
-    assert [round(run.requests["ttft_ms"].iloc[1]) for run in ways.values()] == [66, 2]
+    assert [round(run["ttft_ms"].iloc[1]) for run in ways.values()] == [66, 2]
 
 
 def test_a_full_queue_refuses_and_a_time_that_is_over_ends_a_request():
     lengths = [(10, 20)] * 12
-    shed = rehearse(burst(lengths), BUILD, ExecutorConfig(max_queue_size=5), ONE_EACH).requests
+    shed = rehearse(burst(lengths), BUILD, ExecutorConfig(max_queue_size=5), ONE_EACH)
     assert (shed["error"] == "The queue is full.").sum() == 7 and shed["ttft_ms"].notna().sum() == 5
-    ended = rehearse(burst(lengths), BUILD, ExecutorConfig(), ONE_EACH, allotted_ms=25_000).requests
+    ended = rehearse(burst(lengths), BUILD, ExecutorConfig(), ONE_EACH, allotted_ms=25_000)
     assert (ended["error"] == "Its time is over.").sum() == 8 and ended["output_len"].sum() == 4 * 20
 
 
@@ -69,8 +71,19 @@ def test_what_the_engine_would_refuse_is_refused(build, config, words):
 
 
 def test_nothing_asked_is_an_empty_run():
-    assert rehearse([], BUILD, ExecutorConfig(), ONE_EACH).requests.empty
+    assert rehearse([], BUILD, ExecutorConfig(), ONE_EACH).empty
 
 
 def test_a_slower_machine_has_higher_prices():
     assert Prices(1, 2, 3).times(2) == Prices(2, 4, 6) and math.isclose(Prices(1, 2, 3).of([]), 1)
+
+
+def test_prices_are_found_again_in_the_log_of_iterations_that_cost_them():
+    true = Prices(iteration_ms=20, answer_ms=3, prompt_token_ms=1.5)
+    rows = [(0, answers) for answers in (1, 2, 3, 5, 8) for _ in range(4)] + [(400, 2), (300, 0), (350, 7)]
+    log = pd.DataFrame(rows, columns=["context_tokens", "generation_tokens"])
+    log["iteration_ms"] = 20 + 3 * log["generation_tokens"] + 1.5 * log["context_tokens"]
+    log.loc[1, "iteration_ms"] = 900  # something else ran
+    found = prices_in(log)
+    assert dataclasses.astuple(found) == pytest.approx(dataclasses.astuple(true))
+    assert found.request_ms(100, 10, slots=4) == pytest.approx(100 * 1.5 + 10 * (20 / 4 + 3))

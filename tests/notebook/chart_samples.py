@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.bench.load import Run
 from inflight.lessons import (
     batchers,
     batching,
@@ -178,26 +177,20 @@ RECORDED = pd.DataFrame({
 })  # fmt: skip
 
 
-# Lesson 09: settings as points
+# Lesson 09: runs of the service
 
 
-def run_of(times_ms: float, seed: int) -> Run:
-    """Forty requests, one in half a second, whose first token takes about so long."""
-    draw = np.random.default_rng(seed)
-    sent, ttft = np.arange(40) / 2, times_ms * draw.uniform(0.3, 1.2, 40)
-    table = pd.DataFrame({"sent_s": sent, "ttft_ms": ttft, "itl_ms": 30.0, "latency_ms": ttft + 900, "error": ""})
-    return Run(table.assign(last_s=sent + table["latency_ms"] / 1000), 0.0)
+def served(times_ms: float, itl_ms: float, settings: dict) -> Served:
+    """Forty requests, whose first token takes about so long; where the queue is limited, some are refused."""
+    draw = np.random.default_rng(round(times_ms))
+    ttfts_ms, itls_ms = times_ms * draw.uniform(0.3, 1.2, 40), itl_ms * draw.uniform(0.6, 1, 40)
+    table = pd.DataFrame({"ttft_ms": ttfts_ms, "itl_ms": itls_ms})
+    table["error"] = "" if "max_queue_size" not in settings else np.where(np.arange(40) % 4, "", "The queue is full.")
+    table.loc[table["error"] != "", ["ttft_ms", "itl_ms"]] = np.nan
+    return Served(Deployment(**settings), table, BRIEF)
 
 
-POINTS = [
-    Served(Deployment(**settings), run_of(times_ms, seed), BRIEF)
-    for seed, (times_ms, settings) in enumerate([
-        (5000, {}),
-        (2100, {"enable_kv_cache_reuse": True}),
-        (1300, {"enable_kv_cache_reuse": True, "kv_cache_quant_algo": "INT8"}),
-        (700, {"enable_kv_cache_reuse": True, "kv_cache_quant_algo": "INT8", "max_batch_size": 16}),
-    ])
-]  # fmt: skip
+SERVED = {"default": served(5000, 60, {}), "shed": served(1400, 105, {"max_queue_size": 4})}
 
 # A name may have a second sample, after a full stop.
 FIGURES: dict[str, go.Figure] = {
@@ -205,12 +198,12 @@ FIGURES: dict[str, go.Figure] = {
     "kv_blocks": kv_cache.kv_blocks(LOGS, IDLE),
     "lab_results": charts.lab_results(HERE, RECORDED, "ratio", "median", "in-flight over static"),
     "lab_results.none yet": charts.lab_results(HERE, RECORDED.iloc[:0], "ratio", "median", "in-flight over static"),
-    "pareto": capstone.pareto(POINTS, BRIEF),
-    "pareto.no run yet": capstone.pareto([], BRIEF),
     "race": iterative_gpt2.race({"simple-gpt2": tokens(6, 0.03), "iterative-gpt2": tokens(6, 0.02)}, np.arange(6) / 10),
     "race.nothing yet": iterative_gpt2.race({"simple-gpt2": tokens(2, 0.03).iloc[:0]}, [0.0, 0.1]),
     "repository_map": repository.repository_map(FILES, EDGES),
     "request_map": start_here.request_map(PATH),
+    "requests_in_time": capstone.requests_in_time(SERVED, BRIEF),
+    "requests_in_time.no run yet": capstone.requests_in_time({}, BRIEF),
     "slot_map": batching.slot_map(STAYS, SLOTS),
     "slot_map.nobody yet": batching.slot_map({"in-flight": STAYS["in-flight"].iloc[:0]}, SLOTS),
     "token_timeline": serve.token_timeline(PIECES),

@@ -175,7 +175,7 @@ def test_hidden_cases_are_fresh_and_can_be_repeated(monkeypatch):
     first, second = check("9.2", 1), check("9.2", 1)
     assert first.seed != second.seed or drawn[0] == drawn[1], "one in 90,000 is equal, and then so are its cases"
     assert (
-        f"Hidden cases: seed {first.seed}; INFLIGHT_SEED={first.seed}" in repr(first)
+        f"Hidden cases: seed {first.seed} (INFLIGHT_SEED={first.seed}" in repr(first)
         and f"seed {first.seed}" in first._repr_html_()
     )
     monkeypatch.setenv("INFLIGHT_SEED", str(first.seed))

@@ -32,7 +32,7 @@ def written(tmp_path):
 
 def test_what_has_passed_is_used_and_says_so(work, written):
     before = mine.part("scheduler")
-    assert not before.is_mine and "the course's; yours has not passed yet" in repr(before)
+    assert not before.is_mine and "the course's; yours has not passed its check yet" in repr(before)
     assert mine.load("scheduler").WHO == "the course"
     assert mine.keep("scheduler", written, "5.3") == "Kept as mine/scheduler.py, your scheduler from here on."
     after = mine.part("scheduler")
@@ -110,7 +110,7 @@ def test_a_damaged_record_means_that_nothing_has_passed(work, written, record):
 def test_what_cannot_be_used_is_one_sentence(work, tmp_path):
     with pytest.raises(CourseError, match="no part 'engine'; there are quantizer"):
         mine.part("engine")
-    with pytest.raises(CourseError, match="no client to use: yours has not passed yet.*Do its lab first"):
+    with pytest.raises(CourseError, match="no client to use: yours has not passed its check yet.*Do its lab first"):
         mine.part("client")
     broken = tmp_path / "broken.py"
     broken.write_text("import nowhere\n")

@@ -168,7 +168,7 @@ def test_what_cannot_be_done_is_one_sentence(work, tmp_path):
     (tmp_path / "class").mkdir()
     for arguments, words in (
         (["--hand-in", "Ada"], "nothing to hand in"),
-        (["--class", tmp_path / "class"], "Nobody has handed in"),
+        (["--class", tmp_path / "class"], "No file has been handed in"),
         (["--class", tmp_path / "nowhere"], "cannot be read"),
         (["--csv"], "--csv with --class"),
     ):

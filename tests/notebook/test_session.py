@@ -5,14 +5,10 @@ import signal
 import tempfile
 from pathlib import Path
 
-import nbformat
 import plotly.graph_objects as go
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
-from traitlets.config import Config
 
 from inflight.lessons import batchers
-from inflight.notebook import sections
 from inflight.notebook.dashboard import Dashboard, Frame
 from inflight.notebook.widgets import ConfigEditor
 from inflight.triton import repository
@@ -72,21 +68,3 @@ def test_a_server_that_ends_during_a_run_is_told_and_the_next_run_starts_it(less
     board.wait()
     assert "Failed." in board.status.value and "was ended by signal 9" in board.status.value
     assert board.run() is not None and "Done" in board.status.value and len(set(lives)) == 2
-
-
-def test_a_section_whose_server_was_stopped_starts_it_again(lesson, monkeypatch, tmp_path):
-    server, *_ = lesson
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
-    shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
-    shell.user_ns["server"] = server
-    book = nbformat.v4.new_notebook()
-    book.cells = [
-        nbformat.v4.new_code_cell("server = ...", metadata={"tags": ["setup"]}),
-        nbformat.v4.new_markdown_cell("## Ask"),
-    ]
-    monkeypatch.setattr(sections, "get_ipython", lambda: shell)
-    monkeypatch.setattr(sections, "_lecture", lambda number: book)
-    address = server.grpc_url
-    server.stop()
-    sections.catch_up("06", "Ask")
-    assert is_ready(server) and server.grpc_url == address and shell.user_ns["server"] is server

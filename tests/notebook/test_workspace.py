@@ -124,7 +124,7 @@ def test_a_version_file_that_is_lost_or_broken_loses_nothing(course, tmp_path, t
 @pytest.mark.parametrize(
     "call, words",
     [
-        (lambda course, folder: workspace.prepare(folder, fresh="7", course=course), "No lesson '7'.*00, 01"),
+        (lambda course, folder: workspace.prepare(folder, fresh="7", course=course), "no lesson '7'.*00, 01"),
         (lambda course, folder: workspace.prepare(folder, course=course / "assets"), "no notebooks"),
         (lambda course, folder: workspace.prepare(folder / ".versions.json" / "x", course=course), "INFLIGHT_WORK"),
         (lambda course, folder: workspace.lecture(folder, "02"), "No lesson '02'.*00, 01"),

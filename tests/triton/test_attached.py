@@ -156,7 +156,7 @@ def test_nobody_there_is_one_sentence(lesson):
 
 def test_a_wrong_grpc_address_is_named(own, lesson):
     [port] = foreign.free_ports(1)
-    with pytest.raises(CourseError, match=f"gRPC not at 127.0.0.1:{port}"):
+    with pytest.raises(CourseError, match=f"not over gRPC at 127.0.0.1:{port}"):
         Server(lesson, place=Address.at(own.http_url, f"127.0.0.1:{port}")).start()
 
 

@@ -99,8 +99,8 @@ def slow_down(graph: ov.Model, source: GgufFile) -> bool:
         node = node.input_value(0).get_node()
     if node.get_type_name() != "Constant" or node.data.size != factors.size:
         raise CourseError(
-            f"{source.path} asks for slowed rotations, and OpenVINO {ov.__version__} made a graph in which their "
-            "frequencies are not found: install the course's requirements."
+            f"{source.path} scales its rotary positions, and their frequencies are not found in the graph that "
+            f"OpenVINO {ov.__version__} made: install the course's requirements."
         )
     slowed = ops.constant((node.data.astype(np.float32) / factors.reshape(node.data.shape)).astype(node.data.dtype))
     for user in node.output(0).get_target_inputs():

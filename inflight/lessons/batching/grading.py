@@ -28,7 +28,8 @@ SLACK = 1.03  # so much of the built-in rule's count is another way to do the sa
 
 
 @grades(
-    "4.1", "The share of wasted slots is the most that better batching can win back; fuller iterations take their part."
+    "4.1",
+    "Better batching wins back at most the share of wasted slots; in time less, since fuller iterations take longer.",
 )
 def _wasted(wasted: Callable, choose: random.Random) -> Finding:
     for _ in range(10):
@@ -95,7 +96,7 @@ def _as_static(beside: Beside) -> list[Measured]:
             "iterations",
             "iterations",
             at_most=beside.course.iterations,
-            advice="Who runs gets a token in every iteration; the next batch starts in the one after the last answer.",
+            advice="Each running request gets a token in every iteration; the next batch starts right after the last.",
         ),
     ]
 
@@ -121,13 +122,13 @@ def _as_in_flight(case: str, beside: Beside) -> list[Measured]:
             f"slots left empty while requests waited, {case}",
             "empty_slots",
             at_most=math.floor(SLACK * beside.course.empty_slots),
-            advice="Start a waiting request as soon as a slot is free, whoever else runs.",
+            advice="Start a waiting request as soon as a slot is free, even if others run.",
         ),
         beside.measured(
             f"iterations, {case}",
             "iterations",
             at_most=math.floor(SLACK * beside.course.iterations),
-            advice="Everybody who runs gets a token in every iteration.",
+            advice="Each running request gets a token in every iteration.",
         ),
     ]
 
@@ -137,7 +138,7 @@ def _overtaken(beside: Beside, case: str = "") -> Measured:
         f"requests overtaken by one that came later{case}",
         "overtaken",
         exactly=0,
-        advice="Who came first is first in now.waiting: start there, and stop at the first that does not fit.",
+        advice="now.waiting is in the order of arrival: start with its first, and stop at the first that does not fit.",
     )
 
 
@@ -223,7 +224,7 @@ def _counts(scheduler: Scheduler, trial: Trial) -> _Counts:
 # 4.4 ------------------------------------------------------------------------------------------------------------------
 
 
-@grades("4.4", "What decides is how lengths differ within a batch, not how they differ in the whole list.")
+@grades("4.4", "It matters how lengths differ within a batch, not in the whole list.")
 def _two_traces(answer: tuple, _choose: random.Random) -> dict[str, Callable[[], Finding]]:
     wins, draws = answer
     return {"wins": lambda: _is_trace("wins", wins), "draws": lambda: _is_trace("draws", draws)}
@@ -237,7 +238,7 @@ def _is_trace(name: str, lengths: list[int] | None) -> Finding:
             f"{name} needs 24 lengths between 8 and 128; it has {len(lengths)}, from {min(lengths)} to {max(lengths)}."
         )
     if any(length != int(length) for length in lengths):
-        return f"{name} has a length that is no whole number of tokens."
+        return f"{name} has a length that is not a whole number of tokens."
     static, in_flight = (
         len(schedule(lengths, 8, kind, at_the_start=8).iterations) for kind in ("V1", "inflight_fused_batching")
     )
@@ -253,7 +254,7 @@ def _is_trace(name: str, lengths: list[int] | None) -> Finding:
             at_least=4,
             course=4,
             nothing=1,
-            advice="Let eight answers be long and eight short; a single long one is no difference.",
+            advice="Let eight answers be long and eight short; a single long one is not enough.",
         ),
         Measured(
             "times the iterations, in draws",
@@ -276,7 +277,7 @@ WINS = len(schedule(([128] + [8] * 7) * 3, 8, "V1", 8).iterations) / len(
 
 @grades(
     "4.5",
-    "By Little's law it is the sum of all latencies over the time of the run, and it counts those who wait, too.",
+    "By Little's law it is the sum of all latencies over the time of the run; requests that wait are part of it.",
 )
 def _requests_in_flight(in_flight: Callable, choose: random.Random) -> Finding:
     for _ in range(5):

@@ -6,6 +6,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submodules=["rehearsal", "service", "tuning_board"],
     submod_attrs={
-        "charts": ["pareto", "pareto_summary"],
+        "charts": ["in_words", "requests_in_time"],
     },
 )

@@ -1,12 +1,10 @@
-"""Lab 09: goodput, memory in users, a deployment that keeps its objective, and one that survives twice the load.
+"""Lab 09: goodput, memory in users, a deployment that keeps its contract, and one for twice the load.
 
-Deployments are judged in rehearsals of hidden runs of the service (`capstone.service.rehearse`): the same scheduler,
-cache and limits as in the engine, at fixed prices. What comes out depends on the settings and the seed alone, so a busy
-machine neither fails a good answer nor passes a bad one.
+Deployments are judged in rehearsals of hidden runs (`service.rehearse`): the same scheduler, cache and limits as in the
+engine, at the prices of the brief's own machine. What comes out depends on the settings and the seeds alone.
 """
 
 import functools
-import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,205 +12,146 @@ from dataclasses import replace
 import pandas as pd
 
 from inflight.bench.load import COLUMNS
-from inflight.checkpoint.tokenizer import ChatTokenizer, load_tokenizer
 from inflight.errors import CourseError
 from inflight.lessons.capstone import service
-from inflight.lessons.capstone.service import BRIEF, Brief, Deployment, Served
+from inflight.lessons.capstone.service import BRIEF, MIB, SHARE, Brief, Deployment, Served
 from inflight.notebook import progress
 from inflight.notebook.checks import NOT_YET, Finding, Measured, grades, near
 
 # The course's own answers. Others are as good: these are what a check compares with.
-TUNED = Deployment(enable_kv_cache_reuse=True, kv_cache_quant_algo="INT8", max_batch_size=16)
-SHEDDING = replace(TUNED, max_batch_size=8, max_queue_size=4)
-RUNS, NUMBER = 3, 150  # hidden runs, and requests of each: long ones, in which a lucky start does not carry
-ENOUGH, MORE = 0.9, 1.5  # of the course's goodput, and of the defaults'
-TWICE = 2.0
+TUNED = Deployment(enable_kv_cache_reuse=True, kv_cache_quant_algo="INT8")
+SHEDDING = replace(TUNED, max_queue_size=4)
+RUNS, NUMBER = 10, 100  # hidden runs, and requests of each: so many that no lucky burst decides
 
 
-@grades("9.1", "Throughput counts answers, goodput counts promises: over its limit a server has much of the one alone.")
+@grades("9.1", "Over its limit a server still has much throughput, and hardly any goodput.")
 def _goodput(goodput: Callable, choose: random.Random) -> Finding:
-    for kind in ("all in time", "late", "one token", "errors"):
+    for kind, told in KINDS.items():
         table, ttft, itl = _table(choose, kind)
         got = goodput(table.copy(), ttft, itl)
         if got is None:
             return NOT_YET
-        wanted = _right_goodput(table, ttft, itl)
         if not isinstance(got, int | float) or isinstance(got, bool):
-            return f"goodput returned a {type(got).__name__}; it is a number of requests a second."
-        if near(got, wanted):
-            continue
-        return _why(kind, float(got), wanted, len(table))
+            return f"goodput returned a {type(got).__name__}; it is a number of requests per second."
+        in_time = (table["error"] == "") & (table["ttft_ms"] <= ttft)
+        in_time &= (table["itl_ms"] <= itl) | table["itl_ms"].isna()
+        wanted = in_time.sum() / (table["last_s"].max() - table["sent_s"].min())
+        if not near(got, wanted):
+            much = "too much" if got > wanted else "too little"
+            return f"{len(table)} requests, {told}. Your goodput is {got:.4g}, which is {much}."
     return None
 
 
-def _why(kind: str, got: float, wanted: float, number: int) -> str:
-    told = {
-        "all in time": "all in time. Divide them by the seconds from the first one sent to the last answer",
-        "late": "some of them late: a request counts when its TTFT and its ITL are both within their limits",
-        "errors": "some without an answer: they meet nothing, but the run lasts until the last of them has ended too",
-        "one token": "some with an answer of a single token: it has no ITL (NaN), and cannot break that limit",
-    }[kind]
-    much = "too much" if got > wanted else "too little"
-    return f"{number} requests, {told}. Your goodput is {got:.4g}, which is {much}."
+# Runs that are made up, each with one more thing to think of, and what to say when it was not.
+KINDS = {
+    "all in time": "all in time: divide them by the seconds from the first one sent to the last answer",
+    "late": "some of them late: a request counts when its TTFT and its ITL are both within their limits",
+    "one token": "some with an answer of a single token: it has no ITL (NaN), so it cannot break that limit",
+    "errors": "some without an answer: they are not in time, but the run lasts until the last of them has ended, too",
+}
 
 
 def _table(choose: random.Random, kind: str) -> tuple[pd.DataFrame, float, float]:
     """Requests of a made-up run, and limits for TTFT and ITL."""
     ttft, itl, rows = choose.uniform(300, 900), choose.uniform(20, 60), []
-    for number in range(choose.randint(12, 20)):
-        sent = choose.uniform(0, 1) + number * 0.4
-        late_first, late_next = (kind != "all in time" and choose.random() < 0.4 for _ in range(2))
-        row: dict = dict.fromkeys(COLUMNS, float("nan")) | {
-            "request": number,
-            "due_s": sent,
-            "sent_s": sent,
-            "output_len": 20,
-            "ttft_ms": ttft * choose.uniform(1.05, 3) if late_first else ttft * choose.uniform(0.2, 0.95),
-            "itl_ms": itl * choose.uniform(1.05, 2) if late_next else itl * choose.uniform(0.2, 0.95),
-            "error": "",
-        }
+    number = choose.randint(12, 20)
+    for place in range(number):
+        sent = choose.uniform(0.2, 1) + place * 0.4
+        first, others = (
+            choose.uniform(1.05, 2) if kind != "all in time" and (place + turn) % 3 == 0 else choose.uniform(0.2, 0.95)
+            for turn in (0, 1)
+        )
+        row = dict.fromkeys(COLUMNS, float("nan"))
+        row |= {"request": place, "due_s": sent, "sent_s": sent, "output_len": 20, "error": ""}
+        row |= {"ttft_ms": ttft * first, "itl_ms": itl * others}
         row["last_s"] = sent + (row["ttft_ms"] + 19 * row["itl_ms"]) / 1000
-        if kind == "errors" and number % 4 == 1:
-            row |= {"error": "The queue is full.", "ttft_ms": float("nan"), "itl_ms": float("nan"), "output_len": 0}
-        if kind == "one token" and number % 3 == 0:
+        if kind == "one token" and place % 4 == 2:
             row |= {"itl_ms": float("nan"), "output_len": 1, "ttft_ms": ttft / 2}
+        if kind == "errors" and (place % 4 == 1 or place == number - 1):
+            nothing = {"ttft_ms": float("nan"), "itl_ms": float("nan"), "output_len": 0}
+            row |= nothing | {"error": "Its time is over.", "last_s": sent + 9}
         rows.append(row)
-    if kind == "errors":  # the run lasts until the last one is given up
-        rows[-1] |= {"error": "It was given up.", "ttft_ms": float("nan"), "itl_ms": float("nan"), "output_len": 0}
-        rows[-1]["last_s"] = 1 + max(row["last_s"] for row in rows)
     return pd.DataFrame(rows, columns=COLUMNS), ttft, itl
 
 
-def _right_goodput(table: pd.DataFrame, ttft: float, itl: float) -> float:
-    met = (table["error"] == "") & (table["ttft_ms"] <= ttft) & ((table["itl_ms"] <= itl) | table["itl_ms"].isna())
-    return float(met.sum() / (table["last_s"].max() - table["sent_s"].min()))
-
-
-@grades("9.2", "Fewer bytes a token and one copy of what all prompts begin with: both are room in the same memory.")
+@grades("9.2", "Fewer bytes per token and shared blocks both make room for more users in the same memory.")
 def _users(users_that_fit: Callable, choose: random.Random) -> dict[str, Finding] | Finding:
     findings: dict[str, Finding] = {"apart": None, "shared": None}
     for _ in range(12):
         block = choose.choice((32, 64))
         bytes_per_token = choose.choice((46080, 11520, 5760))
-        memory = choose.randint(24, 96) * service.MIB
+        memory = choose.randint(24, 96) * MIB
         prompt, answer = choose.randint(200, 480), choose.randint(16, 64)
-        shared = choose.randint(1, prompt - 8)
-        for name, common in (("apart", 0), ("shared", shared)):
-            got = users_that_fit(memory, bytes_per_token, prompt, answer, common, block)
+        for name, shared in (("apart", 0), ("shared", choose.randint(1, prompt - 8))):
+            got = users_that_fit(memory, bytes_per_token, prompt, answer, shared, block)
             if got is None:
                 return NOT_YET
-            wanted = _right_users(memory, bytes_per_token, prompt, answer, common, block)
+            once = shared // block
+            wanted = max(0, (memory // bytes_per_token // block - once) // (-(-(prompt + answer) // block) - once))
             if got != wanted and findings[name] is None:
                 findings[name] = (
-                    f"{memory / service.MIB:.0f} MiB, {bytes_per_token:,} bytes a token, blocks of {block}: a prompt "
-                    f"of {prompt} tokens, {common} of them the same for all, an answer of {answer}. Your function "
-                    f"says {got!r}; {wanted} fit. "
-                    + (
-                        "Whole blocks only: of the memory rounded down, of a request rounded up."
-                        if name == "apart"
-                        else "Only full blocks can be shared; they are there once, and each user needs the rest."
-                    )
+                    f"{memory // MIB} MiB, {bytes_per_token:,} bytes per token, blocks of {block}; a prompt of "
+                    f"{prompt} tokens, {shared} of them the same for all, and an answer of {answer}: {wanted} users "
+                    f"fit, your function says {got!r}. {ROUNDING[name]}"
                 )
     return findings
 
 
-def _right_users(memory: int, bytes_per_token: int, prompt: int, answer: int, shared: int, block: int) -> int:
-    blocks = memory // bytes_per_token // block
-    common = shared // block
-    return max(0, (blocks - common) // (-(-(prompt + answer) // block) - common))
+ROUNDING = {
+    "apart": "Blocks are whole: round the memory down and each user up.",
+    "shared": "Only full blocks can be shared. They are there once, and each user needs the rest.",
+}
 
 
-@grades("9.3", "Several settings keep the promise; which one you take is decided by what it costs elsewhere.")
+@grades("9.3", "Other settings keep the contract, too. What each costs elsewhere decides between them.")
 def _tuned(settings: object, choose: random.Random) -> Finding:
-    return _compared(settings, TUNED, choose, BRIEF.rate)
+    return _played(settings, TUNED, BRIEF, choose, lambda course: SHARE * len(course.requests))
 
 
-@grades(
-    "9.4", "Over the limit somebody is let down: who is told so at once can go elsewhere, and a queue lets all down."
-)
+@grades("9.4", "Above the limit some requests must fail. One that is refused at once can go elsewhere.")
 def _overloaded(settings: object, choose: random.Random) -> Finding:
-    return _compared(settings, SHEDDING, choose, TWICE * BRIEF.rate)
+    twice = replace(BRIEF, rate=2 * BRIEF.rate)
+    return _played(settings, SHEDDING, twice, choose, lambda course: 0.9 * course.met)
 
 
-def _compared(settings: object, courses: Deployment, choose: random.Random, rate: float) -> Finding:
-    """Hidden runs of the settings, of the course's and of the defaults; the goodput of all runs together."""
+def _played(
+    settings: object, courses: Deployment, brief: Brief, choose: random.Random, enough: Callable[[Served], float]
+) -> Finding:
+    """Hidden runs of the settings, of the course's and of the defaults; how many requests of each were in time."""
     if settings == {}:
         return NOT_YET
+    seeds = tuple(choose.randrange(10**6) for _ in range(RUNS))
     try:
-        chosen = service.deployment(settings)
+        progress.say(f"{RUNS} hidden runs are rehearsed")
+        yours = service.rehearse(settings, brief, seeds, NUMBER)
     except CourseError as error:
         return str(error)
-    brief = replace(BRIEF, rate=rate, number=NUMBER)
-    seeds = [choose.randrange(10**6) for _ in range(RUNS)]
-    try:
-        yours, course, nothing = (
-            [play(each, brief, seed) for seed in seeds]
-            for each, play in ((chosen, _play), (courses, _play_once), (Deployment(), _play_once))
-        )
-    except CourseError as error:
-        return f"With these settings nothing is served. {error}"
-    of_yours, of_course, of_nothing = map(_together, (yours, course, nothing))
+    course, nothing = (_known(each, brief, seeds) for each in (courses, Deployment()))
+    one, other, none = yours.row(), course.row(), nothing.row()
     return [
         Measured(
-            f"goodput over the defaults', in {RUNS} rehearsals",
-            of_yours / of_nothing if of_nothing else math.inf,
-            at_least=MORE,
-            course=of_course / of_nothing if of_nothing else math.inf,
-            nothing=1.0,
-            unit="times",
-            advice=_advice(yours),
-        ),
-        Measured(
-            f"goodput over the course's, in {RUNS} rehearsals",
-            of_yours / of_course,
-            at_least=ENOUGH,
-            course=1.0,
-            nothing=of_nothing / of_course,
-            unit="times",
-            advice=_advice(yours),
-        ),
-        Measured("goodput", of_yours, course=of_course, nothing=of_nothing, unit="requests/s"),
-        Measured(f"in time, of {RUNS * NUMBER}", _met(yours), course=_met(course), nothing=_met(nothing)),
-        Measured(
-            "P99 of TTFT, answered ones", _worst(yours), course=_worst(course), nothing=_worst(nothing), unit="ms"
-        ),
+            f"{name}, of {one['requests']} in {RUNS} rehearsals" if name == "in time" else name,
+            one[name],
+            at_least=enough(course) if name == "in time" else None,
+            course=other[name],
+            nothing=none[name],
+            advice=_advice(one),
+        )
+        for name in ("in time", "first token late", "ITL too high", "no answer")
     ]
 
 
-def _together(runs: list[Served]) -> float:
-    return sum(run.goodput for run in runs) / len(runs)
+def _advice(row: dict[str, int]) -> str:
+    """What most of the requests that were not in time fell short of, and what that means."""
+    reasons = {
+        "first token late": "first tokens came too late: what do those requests wait for, work or blocks?",
+        "ITL too high": "ITLs were too high: too much is computed in the iterations that those requests share.",
+        "no answer": "requests had no answer, which is not in time either.",
+    }
+    most = max(reasons, key=row.__getitem__)
+    return f"{row[most]} {reasons[most]}"
 
 
-def _met(runs: list[Served]) -> int:
-    return sum(run.met for run in runs)
-
-
-def _worst(runs: list[Served]) -> float:
-    return max(run.ttft_p99_ms for run in runs)
-
-
-def _advice(runs: list[Served]) -> str:
-    """What most of the requests that were not in time fell short of."""
-    limits = BRIEF.objective
-    table = pd.concat([run.run.requests for run in runs])
-    refused = int((table["error"] != "").sum())
-    late = int((table["ttft_ms"] > limits.ttft_ms).sum())
-    slow = int((table["itl_ms"] > limits.itl_ms).sum())
-    if refused >= max(late, slow, 1):
-        return f"{refused} requests were turned away or ended: that is a loss too."
-    if late >= max(slow, 1):
-        return f"{late} first tokens came too late: do requests wait for work or for blocks? Can either be saved?"
-    return f"{slow} answers came too slowly: too much is computed in the iterations that they share."
-
-
-def _play(chosen: Deployment, brief: Brief, seed: int) -> Served:
-    progress.say(f"{brief.number} hidden requests are rehearsed")
-    return service.rehearse(chosen, brief, _tokenizer(), seed)
-
-
-_play_once = functools.lru_cache(maxsize=32)(_play)  # not of a learner's scheduler, which may have been changed
-
-
-@functools.cache
-def _tokenizer() -> ChatTokenizer:
-    return load_tokenizer(service.engine_of(Deployment()))
+@functools.lru_cache(maxsize=32)
+def _known(chosen: Deployment, brief: Brief, seeds: tuple[int, ...]) -> Served:
+    return service.rehearse(chosen, brief, seeds, NUMBER)

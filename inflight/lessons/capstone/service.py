@@ -1,37 +1,37 @@
-"""A service to be tuned: what it is asked and promises, every knob of its deployment, and what a setting comes to.
+"""The service of lesson 09: what it is asked, what it promises, the knobs of its deployment, and what a run comes to.
 
-    brief = BRIEF.at(pace(server, tokenizer))                  # load and limits, scaled to this machine
-    served = serve(server, Deployment(enable_kv_cache_reuse=True), brief, seed=1)
-    served.goodput, served.ttft_p99_ms, served.keeps
+    brief = BRIEF.at(prices(server, log_path))                  # load and limits, as hard here as elsewhere
+    rehearse({"enable_kv_cache_reuse": True}, brief, seeds=(1, 2, 3), number=100).met
+    serve(server, {"enable_kv_cache_reuse": True}, brief, seed=1, number=16).met
 
-The service summarizes news: every prompt begins with the same house rules, then comes an article that nobody has asked
-about before. Load and limits are written down for one machine. Another one is so many times slower or faster, its pace,
-and gets a load and limits that are as hard for it.
+It summarizes news: every prompt begins with the same house rules, then comes an article that nobody has asked about
+before. Load and limits are written down for one machine; another gets a load and limits that are as hard for it.
 """
 
 from __future__ import annotations
 
-import json
+import functools
+import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from inflight import engine
 from inflight.bench import load as loads
+from inflight.bench import trace_run
 from inflight.bench.dataset import input_len, read_dataset
-from inflight.bench.load import Run
-from inflight.bench.objective import Objective, goodput
+from inflight.bench.objective import Objective
 from inflight.bench.workload import TimedRequest, gamma
 from inflight.checkpoint import fetch
 from inflight.checkpoint.tokenizer import ChatTokenizer, load_tokenizer
 from inflight.engine.config import BuildConfig, ExecutorConfig
 from inflight.errors import CourseError
 from inflight.lessons.capstone import rehearsal
+from inflight.lessons.capstone.rehearsal import Prices
 from inflight.triton import repository
 from inflight.triton.client import Client
 from inflight.triton.server import Server
@@ -48,84 +48,81 @@ HOUSE_RULES = (
 )
 LONGEST_PROMPT, LONGEST_ANSWER = 512, 64  # tokens that an engine of the service must take
 LONGEST_ARTICLE = 230  # words
+USUAL_PROMPT, USUAL_ANSWER = 371, 39  # tokens, on average
+BURSTS = 1.2  # coefficient of variation of the gaps between requests: more than 1 is more bursty than chance
+SHARE = 0.9  # of all requests, that the contract wants in time
+# Of a token in the KV cache of the course's model: 2 × 30 layers × 3 KV heads × 64 numbers, of 4 bytes or 1.
+BYTES_PER_TOKEN = {None: 46080, "INT8": 11520}
 MIB = 2**20
 LOOK_EVERY_S = 0.5
-FEWEST = 12  # requests of a run
+BURSTS_FOR_PRICES = 2
 
 
-# The brief ------------------------------------------------------------------------------------------------------------
+# The contract ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Brief:
-    """What the service is to keep to.
+    """The contract: at this load and in this memory, `SHARE` of all requests are in time.
 
     Attributes
     ----------
     rate : float
-        Requests a second, on average.
-    cv : float
-        How bursty they come; see `workload.gamma`.
+        Requests per second, on average.
     objective : Objective
-        The limits of each answer; the service keeps them at P99.
+        The limits: an answer that keeps them is in time.
     memory_mib : float
         Most MiB of the KV cache.
-    number : int
-        Requests of a run.
-    pace : float
-        How many times slower this machine is than the one that the numbers were written down for.
+    prices : Prices
+        Of the machine that load and limits are for.
     """
 
     rate: float
-    cv: float
     objective: Objective
     memory_mib: float
-    number: int
-    pace: float = 1.0
+    prices: Prices
 
-    def at(self, pace: float) -> Brief:
-        """The same task for a machine that is `pace` times slower than this brief's."""
-        limits = {name: None if limit is None else limit * pace for name, limit in asdict(self.objective).items()}
-        return replace(self, rate=self.rate / pace, objective=Objective(**limits), pace=self.pace * pace)
-
-    def number_in(self, seconds: float) -> int:
-        """Requests that come in so many seconds: at least `FEWEST`, at most `number`."""
-        return min(self.number, max(FEWEST, round(self.rate * seconds)))
+    def at(self, prices: Prices) -> Brief:
+        """The same contract for a machine with other prices: a load and limits that are as hard for it."""
+        slots = self.memory_mib * MIB / BYTES_PER_TOKEN[None] / (USUAL_PROMPT + USUAL_ANSWER)
+        here, there = (each.request_ms(USUAL_PROMPT, USUAL_ANSWER, slots) for each in (prices, self.prices))
+        limits = {name: limit and limit * here / there for name, limit in asdict(self.objective).items()}
+        return replace(self, rate=self.rate * there / here, objective=Objective(**limits), prices=prices)
 
     def __str__(self) -> str:
         return (
-            f"{self.rate:.2f} requests a second; at P99 TTFT at most {self.objective.ttft_ms:,.0f} ms and ITL at most "
-            f"{self.objective.itl_ms:,.0f} ms; {self.memory_mib:g} MiB of KV cache"
+            f"At {self.rate:.2f} requests per second, at least {100 * SHARE:.0f} % of all requests are in time: the "
+            f"first token within {self.objective.ttft_ms:,.0f} ms, and an ITL of at most "
+            f"{self.objective.itl_ms:,.0f} ms. The KV cache takes at most {self.memory_mib:g} MiB."
         )
 
 
-BRIEF = Brief(rate=1.9, cv=1.2, objective=Objective(ttft_ms=1800, itl_ms=80), memory_mib=64, number=40)
+# For a machine with round prices, so that what is rehearsed there is the same for everybody.
+BRIEF = Brief(2.0, Objective(ttft_ms=1800, itl_ms=80), memory_mib=64, prices=Prices(15.0, 1.2, 0.9))
 
 
-def requests(tokenizer: ChatTokenizer, brief: Brief, seed: int, number: int | None = None) -> list[TimedRequest]:
-    """What users of the service ask, and when: another seed, other articles at other times.
+def requests(brief: Brief, seed: int, number: int) -> list[TimedRequest]:
+    """What the first users ask, and when: another seed, other articles at other times."""
+    texts, times = _texts(tokenizer(), seed, number), gamma(number, brief.rate, BURSTS, seed)
+    return [replace(text, at_s=at_s) for text, at_s in zip(texts, times, strict=True)]
 
-    Parameters
-    ----------
-    number : int, optional
-        How many; by default the brief's.
-    """
-    number, choose = number or brief.number, random.Random(seed)
+
+@functools.lru_cache(maxsize=64)
+def _texts(tokenizer: ChatTokenizer, seed: int, number: int) -> list[TimedRequest]:
+    choose, found = random.Random(seed), []
     articles = [record for record in read_dataset() if len(record.input.split()) <= LONGEST_ARTICLE]
-    found = []
-    for place, at_s in enumerate(gamma(number, brief.rate, brief.cv, seed)):
+    for place in range(number):
         record = choose.choice(articles)
-        text, tokens = _prompt(f"(report {seed}-{place}) {record.input}", tokenizer)  # no two users send the same
-        found.append(TimedRequest(text, max(8, min(record.output_len // 2, LONGEST_ANSWER)), at_s, tokens))
+        words = f"(report {seed}-{place}) {record.input}".split()  # no two users send the same
+        while (tokens := input_len(text := " ".join([HOUSE_RULES, *words]), tokenizer)) > LONGEST_PROMPT:
+            words = words[: len(words) * 9 // 10]
+        found.append(TimedRequest(text, max(8, min(record.output_len // 2, LONGEST_ANSWER)), 0.0, tokens))
     return found
 
 
-def _prompt(article: str, tokenizer: ChatTokenizer) -> tuple[str, int]:
-    """The house rules and as much of an article as the engine takes, with the number of tokens."""
-    words = article.split()
-    while (tokens := input_len(text := " ".join([HOUSE_RULES, *words]), tokenizer)) > LONGEST_PROMPT:
-        words = words[: len(words) * 9 // 10]
-    return text, tokens
+@functools.lru_cache(maxsize=64)
+def _token_ids(tokenizer: ChatTokenizer, seed: int, number: int) -> list[list[int]]:
+    return [tokenizer.encode(tokenizer.chat(request.text)) for request in _texts(tokenizer, seed, number)]
 
 
 # Every knob -----------------------------------------------------------------------------------------------------------
@@ -139,27 +136,21 @@ class Deployment:
     ----------
     max_batch_size, max_num_tokens, kv_cache_quant_algo
         Of the build; see `BuildConfig`. Another value is another engine.
-    cache_tokens : int or None
-        `max_tokens_in_paged_kv_cache`; None: as many as the brief's memory has room for.
     enable_kv_cache_reuse, enable_chunked_context, batch_scheduler_policy, scheduler_path, max_queue_size
         Of the load; see `ExecutorConfig`.
     allotted_time_ms : int
         A request that takes longer, its wait included, is ended with an error; 0: none is.
-    instances : int
-        Of each of the two models that turn text into tokens and back.
     """
 
     max_batch_size: int = 8
     max_num_tokens: int = 2048
     kv_cache_quant_algo: str | None = None
-    cache_tokens: int | None = None
     enable_kv_cache_reuse: bool = False
     enable_chunked_context: bool = False
     batch_scheduler_policy: str = "guaranteed_no_evict"
     scheduler_path: str | None = None
     max_queue_size: int = 0
     allotted_time_ms: int = 0
-    instances: int = 1
 
     @property
     def build_config(self) -> BuildConfig:
@@ -173,48 +164,32 @@ class Deployment:
         )
 
     def executor_config(self, memory_mib: float, bytes_per_token: int) -> ExecutorConfig:
-        """What its engine is loaded with, where a token of the KV cache takes so many bytes.
-
-        Raises
-        ------
-        CourseError
-            A setting is out of its range, or its KV cache takes more than the memory.
-        """
-        room = int(memory_mib * MIB // bytes_per_token)
-        tokens = room if self.cache_tokens is None else self.cache_tokens
-        if tokens > room:
-            raise CourseError(
-                f"A KV cache of {tokens:,} tokens takes {tokens * bytes_per_token / MIB:,.0f} MiB, and the brief has "
-                f"{memory_mib:g}: give cache_tokens {room:,} or less, or fewer bytes a token."
-            )
+        """What its engine is loaded with, where a token of the KV cache takes so many bytes."""
         return ExecutorConfig(
             batch_scheduler_policy=self.batch_scheduler_policy,
             scheduler_path=self.scheduler_path,
-            max_tokens_in_paged_kv_cache=tokens,
+            max_tokens_in_paged_kv_cache=int(memory_mib * MIB // bytes_per_token),
             enable_kv_cache_reuse=self.enable_kv_cache_reuse,
             enable_chunked_context=self.enable_chunked_context,
             max_queue_size=self.max_queue_size,
         )
 
-    @property
-    def changed(self) -> dict[str, object]:
-        """What is not as by default."""
-        default = Deployment()
-        return {
-            field.name: value
-            for field in fields(self)
-            if (value := getattr(self, field.name)) != getattr(default, field.name)
-        }
-
     def __str__(self) -> str:
+        default = Deployment()
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         words = [
-            f"{name}: {Path(value).name if name == 'scheduler_path' else value}" for name, value in self.changed.items()
+            f"{name}: {Path(value).name if name == 'scheduler_path' else value}"
+            for name, value in values.items()
+            if value != getattr(default, name)
         ]
         return ", ".join(words) or "the defaults"
 
 
-def deployment(settings: object) -> Deployment:
-    """A deployment from a dict of settings, such as a learner writes; one that is there already stays as it is.
+Settings = Deployment | dict  # of knob to value, as a learner writes them
+
+
+def deployment(settings: Settings) -> Deployment:
+    """The deployment that settings give.
 
     Raises
     ------
@@ -224,47 +199,22 @@ def deployment(settings: object) -> Deployment:
     if isinstance(settings, Deployment):
         return settings
     if not isinstance(settings, dict):
-        raise CourseError(f"Settings are a dict of knob to value, and this is a {type(settings).__name__}.")
-    known = {field.name: field for field in fields(Deployment)}
-    for name, value in settings.items():
-        if name not in known:
-            raise CourseError(f"There is no knob {name!r}; there are {', '.join(known)}.")
-        if not _is_of_kind(name, value):
-            raise CourseError(f"{name} is {value!r}, which is no {KINDS[name]}.")
-    given = dict(settings)
+        raise CourseError(f"Settings are a dict of knob to value; this is a {type(settings).__name__}.")
+    default, given, knobs = Deployment(), dict(settings), [field.name for field in fields(Deployment)]
+    for name, value in given.items():
+        if name not in knobs:
+            raise CourseError(f"There is no knob {name!r}; there are {', '.join(knobs)}.")
+        kind = type(getattr(default, name))
+        if kind in KINDS and type(value) is not kind:
+            raise CourseError(f"{name} is {value!r}; give {KINDS[kind]}.")
     if given.get("scheduler_path") is not None:
+        if not isinstance(given["scheduler_path"], str | os.PathLike):
+            raise CourseError(f"scheduler_path is {given['scheduler_path']!r}; give the path of a Python file.")
         given["scheduler_path"] = str(Path(given["scheduler_path"]).absolute())
     return Deployment(**given)
 
 
-KINDS = {
-    "max_batch_size": "whole number",
-    "max_num_tokens": "whole number",
-    "kv_cache_quant_algo": "'INT8' or None",
-    "cache_tokens": "whole number or None",
-    "enable_kv_cache_reuse": "True or False",
-    "enable_chunked_context": "True or False",
-    "batch_scheduler_policy": "name of a policy",
-    "scheduler_path": "path or None",
-    "max_queue_size": "whole number",
-    "allotted_time_ms": "whole number",
-    "instances": "whole number from 1 to 4",
-}
-
-
-def _is_of_kind(name: str, value: object) -> bool:
-    if name.startswith("enable_"):
-        return isinstance(value, bool)
-    if name == "kv_cache_quant_algo":
-        return value in (None, "INT8")
-    if name == "batch_scheduler_policy":
-        return isinstance(value, str)
-    if name == "scheduler_path":
-        return value is None or isinstance(value, str | Path) or hasattr(value, "__fspath__")
-    if name == "cache_tokens" and value is None:
-        return True
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return whole and (name != "instances" or 1 <= value <= 4)
+KINDS = {int: "a whole number", bool: "True or False", str: "one of the names in lesson 05"}
 
 
 # What a setting comes to ----------------------------------------------------------------------------------------------
@@ -272,74 +222,68 @@ def _is_of_kind(name: str, value: object) -> bool:
 
 @dataclass(frozen=True)
 class Served:
-    """What a deployment made of a run.
+    """What a deployment made of the requests of one run, or of several.
 
     Attributes
     ----------
     deployment : Deployment
-    run : Run
-        One row a request.
+    requests : DataFrame
+        A row for each request; see `load.Run.requests`.
     brief : Brief
     """
 
     deployment: Deployment
-    run: Run
+    requests: pd.DataFrame
     brief: Brief
 
     @property
     def met(self) -> int:
-        """Requests that met every limit."""
-        return int(self.brief.objective.met(self.run.requests).sum())
+        """Requests that were in time."""
+        return int(self.brief.objective.met(self.requests).sum())
 
     @property
-    def goodput(self) -> float:
-        """Requests a second that met every limit."""
-        return goodput(self.run, self.brief.objective)
-
-    @property
-    def in_time_per_s(self) -> float:
-        """Of the requests that come in a second, those that met every limit: goodput without the run's tail."""
-        return self.brief.rate * self.met / max(1, len(self.run.requests))
+    def share(self) -> float:
+        """The share of all requests that were in time."""
+        return self.met / len(self.requests)
 
     @property
     def keeps(self) -> bool:
-        """Whether the objective is kept: every request is answered, and both P99 are within their limits."""
+        """Whether that share is the contract's, or more."""
+        return self.share >= SHARE
+
+    def row(self) -> dict[str, int]:
+        """How many requests were in time, and what the others fell short of; one can be late in both ways."""
         limits = self.brief.objective
-        is_whole = len(self.run.answered) == len(self.run.requests)
-        return is_whole and self.ttft_p99_ms <= limits.ttft_ms and self.itl_p99_ms <= limits.itl_ms
-
-    @property
-    def ttft_p99_ms(self) -> float:
-        return _p99(self.run.answered["ttft_ms"])
-
-    @property
-    def itl_p99_ms(self) -> float:
-        return _p99(self.run.answered["itl_ms"])
-
-    @property
-    def per_s(self) -> float:
-        """Answers a second."""
-        answered = self.run.answered
-        seconds = answered["last_s"].max() - self.run.requests["sent_s"].min()
-        return len(answered) / seconds if seconds > 0 else 0.0
-
-    def row(self) -> dict:
-        """A line of a table."""
         return {
-            "settings": str(self.deployment),
-            "goodput_per_s": self.goodput,
-            "met": self.met,
-            "requests": len(self.run.requests),
-            "answers_per_s": self.per_s,
-            "ttft_p99_ms": self.ttft_p99_ms,
-            "itl_p99_ms": self.itl_p99_ms,
-            "keeps": self.keeps,
-            "error": "",
+            "requests": len(self.requests),
+            "in time": self.met,
+            "first token late": int((self.requests["ttft_ms"] > limits.ttft_ms).sum()),
+            "ITL too high": int((self.requests["itl_ms"] > limits.itl_ms).sum()),
+            "no answer": int((self.requests["error"] != "").sum()),
         }
 
 
-def _p99(values: pd.Series) -> float:
-    return float(np.percentile(values.astype(float).dropna(), 99)) if len(values) else float("inf")
+def rehearse(settings: Settings, brief: Brief, seeds: Sequence[int], number: int) -> Served:
+    """What a deployment would come to at the brief's prices, in virtual time: one run for each seed, taken together.
+
+    Raises
+    ------
+    CourseError
+        A setting is refused, or its scheduler fails.
+    """
+    chosen = deployment(settings)
+    build = chosen.build_config
+    config = chosen.executor_config(brief.memory_mib, BYTES_PER_TOKEN[build.kv_cache_quant_algo])
+    tables = []
+    for seed in seeds:
+        texts, input_ids = requests(brief, seed, number), _token_ids(tokenizer(), seed, number)
+        asked = [rehearsal.Asked(ids, text.max_tokens, text.at_s) for ids, text in zip(input_ids, texts, strict=True)]
+        played = rehearsal.rehearse(asked, build, config, brief.prices, chosen.allotted_time_ms)
+        tables.append(played.assign(seed=seed))
+    return Served(chosen, pd.concat(tables, ignore_index=True), brief)
+
+
+# On a server ----------------------------------------------------------------------------------------------------------
 
 
 def engine_of(chosen: Deployment) -> Path:
@@ -347,11 +291,25 @@ def engine_of(chosen: Deployment) -> Path:
     return engine.cached(fetch(), chosen.build_config)
 
 
-def start(folder: str | Path, log_path: str | Path | None = None) -> Server:
-    """A server of the service with the defaults, started; `load` brings a deployment into it."""
-    log = {} if log_path is None else {"iteration_log_path": log_path}
-    repo = repository.assemble(folder, engine_of(Deployment()), decoupled_mode=True, **log)
+@functools.cache
+def tokenizer() -> ChatTokenizer:
+    """The tokenizer of the service's engines."""
+    return load_tokenizer(engine_of(Deployment()))
+
+
+def start(folder: str | Path, log_path: str | Path) -> Server:
+    """A server of the service with the defaults, started, but with no limit on its KV cache: `serve` sets that."""
+    repo = repository.assemble(folder, engine_of(Deployment()), decoupled_mode=True, iteration_log_path=log_path)
     return Server(repo).start()
+
+
+def prices(server: Server, log_path: str | Path) -> Prices:
+    """What iterations cost on a server of `start`: from its log, while it answers bursts of eight requests."""
+    burst = [replace(request, at_s=0.0) for request in requests(BRIEF, seed=0, number=8)]
+    with Client(server.grpc_url) as client:
+        trace_run.run(client, burst[:2], log_path, stream=True)  # an engine's first requests are its slowest
+        logs = [trace_run.run(client, burst, log_path, stream=True).log for _ in range(BURSTS_FOR_PRICES)]
+    return rehearsal.prices_in(pd.concat(logs))
 
 
 def load(server: Server, chosen: Deployment, brief: Brief) -> None:
@@ -360,14 +318,10 @@ def load(server: Server, chosen: Deployment, brief: Brief) -> None:
     Raises
     ------
     CourseError
-        A setting is refused: by the brief, by the build, or by the engine; the server serves what it served before.
+        A setting is refused by the build or by the engine; the server serves what it served before.
     """
     engine_dir = engine_of(chosen)
     config = chosen.executor_config(brief.memory_mib, engine.read(engine_dir).kv_cache_bytes_per_token)
-    group = f"instance_group [ {{ count: {chosen.instances}  kind: KIND_CPU }} ]"
-    for model in ("preprocessing", "postprocessing"):
-        if repository.edit(server.repo, model, group):
-            server.load(model)
     names = (
         "batch_scheduler_policy",
         "scheduler_path",
@@ -377,143 +331,45 @@ def load(server: Server, chosen: Deployment, brief: Brief) -> None:
         "max_queue_size",
     )
     values: dict[str, object] = {name: "" if (value := getattr(config, name)) is None else value for name in names}
-    values["allotted_time_ms"] = chosen.allotted_time_ms
-    server.load("tensorrt_llm", gpt_model_path=engine_dir, **values)
-    tokenizer = load_tokenizer(engine_dir)
+    server.load("tensorrt_llm", gpt_model_path=engine_dir, allotted_time_ms=chosen.allotted_time_ms, **values)
     with Client(server.grpc_url) as client, loads.sender(client, stream=True) as send:
-        loads.warm_up(send, requests(tokenizer, brief, seed=0, number=2), 2)
+        loads.warm_up(send, requests(brief, seed=0, number=2), 2)
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a run is: how many of how many requests are done."""
-
-    done: int
-    total: int
-
-
-def follow(
-    server: Server, chosen: Deployment, brief: Brief, seed: int, number: int | None = None
-) -> Iterator[Progress | Served]:
-    """Load a deployment and send a run of the service to it; tell meanwhile how far it is, and at last what it came to.
+def follow(server: Server, settings: Settings, brief: Brief, seed: int, number: int) -> Iterator[int | Served]:
+    """Load a deployment and send it a run: yields how many requests are done, and at last what the run came to.
 
     Closed early, as when a loop over it is left, it ends the requests that are under way.
 
     Raises
     ------
     CourseError
-        As `load`; or the server went away: what was answered until then is in no `Served`, and the message says so.
+        As `load`; or the server went away.
     """
-    total = number or brief.number
-    yield Progress(0, total)
+    chosen, done = deployment(settings), [0]
+    yield 0
     load(server, chosen, brief)
-    asked = requests(load_tokenizer(engine_of(chosen)), brief, seed, number)
-    done = [0]
+    asked = requests(brief, seed, number)
 
-    def count(number: int, _total: int) -> None:
-        done[0] = number
+    def count(so_far: int, _total: int) -> None:
+        done[0] = so_far
 
-    with (
-        Client(server.grpc_url) as client,
-        loads.sender(client, stream=True) as send,
-        ThreadPoolExecutor(1) as pool,
-    ):
+    with Client(server.grpc_url) as client, loads.sender(client, stream=True) as send, ThreadPoolExecutor(1) as pool:
         running = pool.submit(loads.load, send, asked, progress=count)
         try:
             while not wait([running], timeout=LOOK_EVERY_S).done:
-                yield Progress(done[0], total)
+                yield done[0]
         finally:
             if not running.done():
                 send.abort()
     run = running.result()
     if run.stopped:
-        raise CourseError(f"{run.stopped} Start the server again, and run it once more.")
-    yield Served(chosen, run, brief)
+        raise CourseError(f"{run.stopped} Start the server again, and repeat the run.")
+    yield Served(chosen, run.requests, brief)
 
 
-def serve(server: Server, chosen: Deployment, brief: Brief, seed: int, number: int | None = None) -> Served:
-    """As `follow`, without telling: what a run came to."""
-    *_, served = follow(server, chosen, brief, seed, number)
+def serve(server: Server, settings: Settings, brief: Brief, seed: int, number: int) -> Served:
+    """What a run comes to: `follow` to its end."""
+    *_, served = follow(server, settings, brief, seed, number)
     assert isinstance(served, Served)
     return served
-
-
-def rehearse(
-    chosen: Deployment, brief: Brief, tokenizer: ChatTokenizer, seed: int, number: int | None = None
-) -> Served:
-    """What the deployment would come to at the reference's prices, in virtual time: `rehearsal` says how.
-
-    Raises
-    ------
-    CourseError
-        A setting is refused, or its scheduler fails.
-    """
-    bytes_per_token = BYTES_PER_TOKEN[chosen.kv_cache_quant_algo]
-    config = chosen.executor_config(brief.memory_mib, bytes_per_token)
-    asked = [
-        rehearsal.Asked(tokenizer.encode(tokenizer.chat(request.text)), request.max_tokens, request.at_s)
-        for request in requests(tokenizer, brief, seed, number)
-    ]
-    run = rehearsal.rehearse(
-        asked, chosen.build_config, config, rehearsal.PRICES.times(brief.pace), chosen.allotted_time_ms
-    )
-    return Served(chosen, run, brief)
-
-
-# Of the course's model: 2 × 30 layers × 3 KV heads × 64 numbers, of 4 bytes or 1.
-BYTES_PER_TOKEN = {None: 46080, "INT8": 11520}
-BURST = 8  # requests by which the pace is found
-
-
-def pace(server: Server, tokenizer: ChatTokenizer, rounds: int = 3) -> float:
-    """How many times longer this machine takes for a burst than the rehearsal says, in the fastest of some rounds.
-
-    Whatever else the machine does only makes a round longer, and a brief for a machine that seems slower is easier. The
-    server is left with the default deployment.
-    """
-    burst = [replace(request, at_s=0.0) for request in requests(tokenizer, BRIEF, seed=0, number=BURST)]
-    asked = [rehearsal.Asked(tokenizer.encode(tokenizer.chat(r.text)), r.max_tokens, 0.0) for r in burst]
-    config = Deployment().executor_config(BRIEF.memory_mib, BYTES_PER_TOKEN[None])
-    rehearsed = rehearsal.rehearse(asked, Deployment().build_config, config, rehearsal.PRICES)
-    expected_s = rehearsed.requests["last_s"].max()
-    load(server, Deployment(), BRIEF)
-    took_s = []
-    with Client(server.grpc_url) as client, loads.sender(client, stream=True) as send:
-        for _ in range(rounds):
-            run = loads.load(send, burst)
-            if len(run.answered) < len(burst):
-                raise CourseError(f"The pace cannot be found: {run.requests['error'].max()}")
-            took_s.append(run.requests["last_s"].max() - run.requests["sent_s"].min())
-    return float(min(took_s)) / expected_s
-
-
-# Kept in a file -------------------------------------------------------------------------------------------------------
-
-
-def to_json(served: Served) -> str:
-    """A run with its settings and its task, as text."""
-    content = {
-        "deployment": asdict(served.deployment),
-        "brief": asdict(served.brief),
-        "requests": served.run.requests.astype(object).where(served.run.requests.notna(), None).to_dict("list"),
-        "started_at": served.run.started_at,
-    }
-    return json.dumps(content, indent=1) + "\n"
-
-
-def from_json(text: str) -> Served:
-    """What `to_json` wrote.
-
-    Raises
-    ------
-    CourseError
-        It is something else.
-    """
-    try:
-        content = json.loads(text)
-        limits = Objective(**content["brief"].pop("objective"))
-        table = pd.DataFrame(content["requests"], columns=loads.COLUMNS)
-        run = Run(table.astype(dict.fromkeys(("ttft_ms", "itl_ms", "latency_ms"), float)), content["started_at"])
-        return Served(Deployment(**content["deployment"]), run, Brief(**content["brief"], objective=limits))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CourseError(f"This is no result of a run ({type(error).__name__}: {error}): run it again.") from None

@@ -1,198 +1,135 @@
-"""The dashboard of lesson 09: every knob of a deployment, and a picture to which each run adds a point.
+"""The dashboard of lesson 09: every knob of a deployment, and each request of the last two runs against both limits.
 
-board = tuning_board.TuningBoard(server, brief)
-board.run()                                    # as the button does
-board.points[-1].keeps
+board = tuning_board.TuningBoard(server, brief, number=16)
+board.set({"enable_kv_cache_reuse": True}).run()                     # as the buttons do
+board.runs[-1].met
 """
 
 from __future__ import annotations
 
-import html
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import fields, replace
+from os import PathLike, fspath
 
 import ipywidgets
 import pandas as pd
-import plotly.graph_objects as go
+import traitlets
 
 from inflight.engine.config import POLICIES
 from inflight.errors import CourseError
 from inflight.lessons.capstone import service
-from inflight.lessons.capstone.charts import pareto, pareto_summary
-from inflight.lessons.capstone.service import Brief, Deployment, Progress, Served
-from inflight.notebook.dashboard import Dashboard
+from inflight.lessons.capstone.charts import in_words, requests_in_time
+from inflight.lessons.capstone.service import Brief, Deployment, Served, Settings
+from inflight.notebook.dashboard import Dashboard, Frame
 from inflight.triton.server import Server
 
-OWN = "policy"  # the scheduler that the policy names
-NONE = "none"  # stands for None, which a drop-down list takes for "nothing chosen"
-FIRST_SEED = 1
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What the board shows: the points so far, and what is happening."""
-
-    points: list[Served]
-    brief: Brief
-    doing: str = ""
-
-    @property
-    def figure(self) -> go.Figure:
-        return pareto(self.points, self.brief)
-
-    @property
-    def alt(self) -> str:
-        return f"{self.doing} {pareto_summary(self.points, self.brief)}".strip()
+DEFAULT = Deployment()
+FIRST_SEED = 101
 
 
 class TuningBoard(Dashboard):
-    """Edits a deployment, loads it, sends the service's requests to it, and adds a point to the picture.
+    """Edits a deployment, loads it, sends a run of the service's requests, and shows which were in time.
 
-    Pointing at a point names its settings, and `set` brings them back into the controls. A run that fails is a row of
-    the table with its error.
+    A row of the table below is a run; one that fails is a row with its error.
 
     Parameters
     ----------
     server : Server
         Of `service.start`.
     brief : Brief
-    schedulers : dict of str to path, optional
-        Schedulers of one's own, by what they are called in the list.
-    number : int, optional
-        Requests of a run; by default the brief's.
+    number : int
+        Requests of a run.
+    scheduler : path, optional
+        A scheduler of one's own, offered beside the policy's.
 
     Attributes
     ----------
-    points : list of Served
-        Runs that ended, in their order; point 1 is the first.
-    rows : list of dict
-        A line for each run, failed ones too.
+    runs : list of Served
+        Runs that ended, in their order.
     """
 
-    def __init__(
-        self,
-        server: Server,
-        brief: Brief,
-        schedulers: dict[str, str | Path] | None = None,
-        number: int | None = None,
-    ):
-        self.brief, self.points, self.rows = brief, list[Served](), list[dict]()
-        self._number = number
-        self._schedulers = {OWN: None, **{name: str(path) for name, path in (schedulers or {}).items()}}
-        self._table = ipywidgets.HTML()
-        super().__init__(_controls(list(self._schedulers)), self._serve, server, "Tune the deployment")
+    def __init__(self, server: Server, brief: Brief, number: int, scheduler: PathLike | str | None = None):
+        self.brief, self.runs, self._number = brief, list[Served](), number
+        self._rows, self._table = list[dict](), ipywidgets.HTML()
+        super().__init__(_controls(scheduler), self._serve, server, "Tune the deployment")
         self.children = [*self.children, self._table]
+        self.set(DEFAULT)
 
     @property
     def deployment(self) -> Deployment:
         """What the controls say."""
-        return self._of({name: control.value for name, control in self.controls.items()})
+        values = {field.name: self.controls[field.name].value for field in fields(Deployment)}
+        return Deployment(**{name: value or getattr(DEFAULT, name) for name, value in values.items()})
 
-    def set(self, chosen: Deployment | dict) -> TuningBoard:
+    def set(self, settings: Settings, load: float = 1.0) -> TuningBoard:
         """Put settings into the controls; what is not named is as by default."""
-        chosen = service.deployment(chosen)
-        named = {path: name for name, path in self._schedulers.items()}
-        if chosen.scheduler_path not in named:
-            raise CourseError(f"This board has no scheduler {chosen.scheduler_path}: give it one when you make it.")
-        values = {name: getattr(chosen, name) for name in self.controls if name != "scheduler_path"}
-        values |= {
-            "cache_tokens": chosen.cache_tokens or 0,
-            "kv_cache_quant_algo": chosen.kv_cache_quant_algo or NONE,
-            "scheduler_path": named[chosen.scheduler_path],
-        }
-        for name, value in values.items():
-            self.controls[name].value = value
+        chosen = service.deployment(settings)
+        for name, control in self.controls.items():
+            value = load if name == "load" else getattr(chosen, name)
+            try:
+                control.value = "" if value is None else value
+            except traitlets.TraitError:
+                raise CourseError(f"This dashboard does not offer {value!r} for {name}.") from None
         return self
 
-    def table(self) -> pd.DataFrame:
-        """A row for each run, as in the dashboard."""
-        return pd.DataFrame(self.rows)
-
-    def _of(self, values: dict) -> Deployment:
-        algo = values["kv_cache_quant_algo"]
-        return Deployment(**{
-            **values,
-            "cache_tokens": values["cache_tokens"] or None,
-            "kv_cache_quant_algo": None if algo == NONE else algo,
-            "scheduler_path": self._schedulers[values["scheduler_path"]],
-        })  # fmt: skip
-
-    def _serve(self, server: Server, **values) -> Iterator[Shown]:
-        chosen = self._of(values)
-        seed = FIRST_SEED + len(self.rows)  # other articles at other times: who tunes to one run tunes to its luck
+    def _serve(self, server: Server, load: float, **_knobs) -> Iterator[Frame]:
+        chosen, brief = self.deployment, replace(self.brief, rate=load * self.brief.rate)
+        seed = FIRST_SEED + len(self._rows)  # other articles at other times: nobody tunes to the luck of one run
+        row = {"run": len(self._rows) + 1, "settings": str(chosen), "load": f"{load:g} ×"}
         try:
-            for so_far in service.follow(server, chosen, self.brief, seed, self._number):
-                if isinstance(so_far, Progress):
-                    doing = f"{so_far.done} of {so_far.total} requests" if so_far.done else "Loading the deployment"
-                    self._say(doing)
-                    yield Shown(self.points, self.brief, f"{doing}.")
+            for so_far in service.follow(server, chosen, brief, seed, self._number):
+                if isinstance(so_far, Served):
+                    self.runs.append(so_far)
+                    self._add(row | so_far.row())
                 else:
-                    self.points.append(so_far)
-                    self._add({"point": str(len(self.points)), **so_far.row()})
-                    yield Shown(self.points, self.brief)
+                    self._say(f"{so_far} of {self._number} requests" if so_far else "Loading the deployment")
+                yield self._shown()
         except CourseError as error:
-            self._add({"point": "", "settings": str(chosen), "error": str(error).splitlines()[0]})
+            self._add(row | {"error": str(error).splitlines()[0]})
             raise
 
+    def _shown(self) -> Frame:
+        """The last two runs."""
+        first = max(0, len(self.runs) - 2)
+        runs = {
+            f"run {number}, {run.brief.rate / self.brief.rate:g} × the load": run
+            for number, run in enumerate(self.runs[first:], first + 1)
+        }
+        return Frame(requests_in_time(runs, self.brief), in_words(runs))
+
     def _add(self, row: dict) -> None:
-        self.rows.append(row)
-        self._table.value = as_table(self.rows)
+        self._rows.append(row)
+        table = pd.DataFrame(self._rows, dtype=object).fillna("")
+        shown = table.to_html(index=False, border=0, justify="left")
+        self._table.value = re.sub("<(t[hd])>", r'<\1 style="padding: 2px 8px">', shown)
 
     def _result(self) -> str:
-        if not self.points or self._stopping.is_set():  # a run that was stopped adds no point
+        if not self.runs or self._stopping.is_set():  # a run that was stopped adds nothing
             return ""
-        last = self.points[-1]
-        return f"Point {len(self.points)} {'keeps' if last.keeps else 'does not keep'} the objective."
+        return f"{self.runs[-1].met} of {self._number} requests in time."
 
 
-def as_table(rows: list[dict]) -> str:
-    """Runs as an HTML table: what each came to, or why it failed."""
-    names = {"point": "", "settings": "settings", "met": "in time", "goodput_per_s": "goodput (1/s)"}
-    names |= {"ttft_p99_ms": "TTFT P99 (ms)", "itl_p99_ms": "ITL P99 (ms)", "kept": "objective"}
-    head = "".join(f'<th scope="col" style="text-align: left; padding: 2px 8px">{name}</th>' for name in names.values())
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(map(_line, rows))}</tbody></table>"
-
-
-def _line(row: dict) -> str:
-    if row["error"]:
-        cells = [row["point"], row["settings"]]
-        rest = f'<td colspan="5" style="text-align: left; padding: 2px 8px">{html.escape(row["error"])}</td>'
-    else:
-        cells = [
-            row["point"],
-            row["settings"],
-            f"{row['met']} of {row['requests']}",
-            f"{row['goodput_per_s']:.2f}",
-            f"{row['ttft_p99_ms']:,.0f}",
-            f"{row['itl_p99_ms']:,.0f}",
-            "kept" if row["keeps"] else "missed",
-        ]
-        rest = ""
-    shown = "".join(f'<td style="text-align: left; padding: 2px 8px">{html.escape(cell)}</td>' for cell in cells)
-    return f"<tr>{shown}{rest}</tr>"
-
-
-def _controls(schedulers: list[str]) -> dict[str, ipywidgets.ValueWidget]:
-    def number(name: str, high: int, step: int = 1, said: str = "") -> ipywidgets.BoundedIntText:
-        return ipywidgets.BoundedIntText(0, min=0, max=high, step=step, description=said or name)
-
-    def choice(name: str, options: Sequence, index: int = 0, said: str = "") -> ipywidgets.Dropdown:
-        return ipywidgets.Dropdown(options=options, index=index, description=said or name)
-
+def _controls(scheduler: PathLike | str | None) -> dict[str, ipywidgets.ValueWidget]:
+    """One for the load, and one for each knob; None is "" there, which a drop-down list tells from nothing chosen."""
     off_or_on = [("off", False), ("on", True)]
-    return {
-        "max_batch_size": choice("max_batch_size", [4, 8, 16], 1),
-        "max_num_tokens": choice("max_num_tokens", [128, 256, 512, 2048], 3),
-        "kv_cache_quant_algo": choice("kv_cache_quant_algo", [NONE, "INT8"]),
-        "cache_tokens": number("cache_tokens", 1 << 16, 64, "KV cache tokens (0: all)"),
-        "enable_kv_cache_reuse": choice("enable_kv_cache_reuse", off_or_on),
-        "enable_chunked_context": choice("enable_chunked_context", off_or_on),
-        "batch_scheduler_policy": choice(
-            "batch_scheduler_policy", POLICIES, POLICIES.index(Deployment().batch_scheduler_policy)
-        ),
-        "scheduler_path": choice("scheduler_path", schedulers, said="scheduler"),
-        "max_queue_size": number("max_queue_size", 256),
-        "allotted_time_ms": number("allotted_time_ms", 1 << 20, 500),
-        "instances": choice("instances", [1, 2], said="instances (text)"),
+    mine = [] if scheduler is None else [("mine", fspath(scheduler))]
+    offered: dict[str, Sequence] = {
+        "load": [("as in the contract", 1.0), ("twice as high", 2.0)],
+        "max_batch_size": [4, 8, 16],
+        "max_num_tokens": [128, 256, 512, 2048],
+        "kv_cache_quant_algo": [("none", ""), "INT8"],
+        "enable_kv_cache_reuse": off_or_on,
+        "enable_chunked_context": off_or_on,
+        "batch_scheduler_policy": POLICIES,
+        "scheduler_path": [("the policy's", ""), *mine],
+        "max_queue_size": [("no limit", 0), 1, 2, 4, 8, 16],
     }
+    controls: dict[str, ipywidgets.ValueWidget] = {
+        name: ipywidgets.Dropdown(
+            options=[each if isinstance(each, tuple) else (str(each), each) for each in options], description=name
+        )
+        for name, options in offered.items()
+    }
+    time = ipywidgets.BoundedIntText(0, min=0, max=10**6, step=500, description="allotted_time_ms")
+    return controls | {"allotted_time_ms": time}

@@ -57,7 +57,7 @@ def _changed_code(repo: Path, but: Collection[str] = ()) -> str:
     for model in PIPELINE:
         files = Path(repo) / model / "1" / "model.py", repository.TEMPLATES / model / "1" / "model.py"
         if model not in but and len({file.read_bytes() for file in files}) > 1:
-            return f"{model}/1/model.py is not as it was, and need not be changed."
+            return f"{model}/1/model.py has changed, and does not need to."
     return ""
 
 
@@ -69,7 +69,7 @@ def _ask(connection: client.Connection, prompt: str, most: int) -> InferResult:
 # 2.1 ------------------------------------------------------------------------------------------------------------------
 
 
-@grades("2.1", "A step of an ensemble sees tensors and nothing else; the maps say who makes and who takes each.",
+@grades("2.1", "A step of an ensemble sees only tensors; the maps say where each comes from and where it goes.",
         keeps="repository")  # fmt: skip
 def _with_a_model_of_ones_own(repo: Path, choose: random.Random) -> dict[str, Finding] | Finding:
     configs, problem = _read(repo)
@@ -100,8 +100,8 @@ def _mask_model(config: ModelConfig) -> Finding:
             return f"mask has no {kind} {name}."
         if (given.data_type, list(given.dims)) != (TYPE_STRING, [1]):
             said = f"{DataType.Name(given.data_type)} {list(given.dims)}"
-            return f"mask's {name} is {said}. It is promised as TYPE_STRING [1]: one text per row."
-    return None if config.max_batch_size else "mask has max_batch_size 0: then no shape has a dimension in front."
+            return f"mask's {name} is {said}. It should be TYPE_STRING [1]: one text per row."
+    return None if config.max_batch_size else "mask has max_batch_size 0: then its shapes have no batch dimension."
 
 
 def _mask_step(config: ModelConfig) -> Finding:
@@ -123,7 +123,10 @@ def _mask_step(config: ModelConfig) -> Finding:
             return f"No step of the ensemble runs {one.model_name} any more."
         for own, tensor in one.input_map.items():
             if own not in steps[one.model_name].input_map:
-                return f"The step of {one.model_name} no longer takes {own}, which was {tensor}: it is lost now."
+                return (
+                    f"The step of {one.model_name} no longer takes {own}, which was {tensor}: what clients ask for is "
+                    "lost."
+                )
     return None
 
 
@@ -151,7 +154,7 @@ def _answered_masked(connection: client.Connection, prompts: list[tuple[str, str
         if said != wanted:
             told = {
                 "preprocessing gets it as it was": prompt,
-                "its blanks are others behind mask: leave them as they are": " ".join(masked.split()),
+                "mask changes its blanks: leave them as they are": " ".join(masked.split()),
                 "its capital letters are lost": masked.lower(),
                 "only the first address is masked": prompt.replace(
                     next((word for word in prompt.split() if "@" in word), ""), MASKED
@@ -161,7 +164,7 @@ def _answered_masked(connection: client.Connection, prompts: list[tuple[str, str
             advice = advice or f"A client sends {prompt!r}, and {what or f'preprocessing does not get {masked!r}'}."
     nothing = sum(prompt == masked for prompt, masked, _ in prompts)
     return Measured(
-        "prompts handed on right", right, exactly=len(prompts), course=len(prompts), nothing=nothing, advice=advice
+        "prompts passed on correctly", right, exactly=len(prompts), course=len(prompts), nothing=nothing, advice=advice
     )
 
 
@@ -229,7 +232,7 @@ def broken_repositories(folder: str | Path, engine_dir: str | Path) -> dict[str,
     return made
 
 
-@grades("2.2", "The check compares names, types and shapes; code and meaning show only when a server answers.")
+@grades("2.2", "The check compares names, types and shapes. Faults in code and meaning show when a server answers.")
 def _repaired(repos: Mapping[str, Path], choose: random.Random) -> dict[str, Callable[[], Finding]] | Finding:
     if not isinstance(repos, Mapping) or set(repos) != set(_OWNERS):
         return f"Give a dict with the paths of {', '.join(_OWNERS)}, as broken_repositories() does."
@@ -259,17 +262,13 @@ def _is_repaired(name: str, repo: Path, prompts: list[tuple[str, int]]) -> Findi
                 said, text = _text(_ask(connection, prompt, most)), _right(prompt, most, encode)
                 if said != text:
                     return (
-                        f"{name}: Triton loads it. With stand-ins for its models, {prompt!r} is to be answered with "
-                        f"{text!r}; it says {said!r}. Compare what is connected with what."
+                        f"{name}: Triton loads it. With stand-ins for its models, the answer to {prompt!r} should be "
+                        f"{text!r}; it is {said!r}. Compare which tensors are connected."
                     )
     except CourseError as error:
         return f"{name}: Triton says: {error}"
     different = next((model for model in wanted if wanted[model] != configs[model]), None)
-    return (
-        f"{name}: {different}/config.pbtxt has something else than its owner's, besides the fault."
-        if different
-        else None
-    )
+    return f"{name}: {different}/config.pbtxt differs from its owner's in more than the fault." if different else None
 
 
 def _encoder(config: ModelConfig) -> Callable[[str], list[int]]:
@@ -297,7 +296,7 @@ def _changed_settings(wanted: dict[str, ModelConfig], found: dict[str, ModelConf
 # 2.3 ------------------------------------------------------------------------------------------------------------------
 
 
-@grades("2.3", "Only a few values of a repository belong to the engine and the service; the rest is the same for all.")
+@grades("2.3", "Only a few values of a repository depend on the engine and the service; all others stay the same.")
 def _filled_for(fill_for: Callable, choose: random.Random) -> dict[str, Finding] | Finding:
     with tempfile.TemporaryDirectory() as folder:
         found: dict[str, Finding] = {}
@@ -393,13 +392,13 @@ class _Case:
 
 def _same(what: str, found: object, wanted: object) -> Finding:
     is_same = Path(str(found)) == wanted if isinstance(wanted, Path) else found == wanted
-    return None if is_same else f"For a hidden engine, {what} is {found!s}; {wanted!s} is wanted."
+    return None if is_same else f"For a hidden engine, {what} is {found!s}; it should be {wanted!s}."
 
 
 # 2.4 ------------------------------------------------------------------------------------------------------------------
 
 
-@grades("2.4", "Only its name in the ensemble connects a tensor: every step that asks for that name gets it.")
+@grades("2.4", "A tensor is connected by its name in the ensemble alone: every step that asks for that name gets it.")
 def _takers(takers: Callable, choose: random.Random) -> dict[str, Finding] | Finding:
     found: dict[str, Finding] = {"a tensor that is taken": None, "one that nobody takes": None, "the order": None}
     for _ in range(3):

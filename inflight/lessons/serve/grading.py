@@ -82,7 +82,7 @@ def _felt_so(times_s: list[float], name: str, got: dict, value: float | None) ->
 
 @grades(
     "3.2",
-    "Tell the server when you stop reading: a request that nobody ends keeps its slot, and is computed to its end.",
+    "A client that stops reading has to say so: otherwise its request keeps its slot, and is computed to the end.",
     keeps="client",
     within_s=PATIENCE_S,
     endless="How does your loop learn that the last response, or an error, has come?",
@@ -154,8 +154,8 @@ def _tells_times(own: SimpleNamespace, url: str, log: _Log, prompt: str) -> Find
         )
     if times_s[-1] > idle_s + 0.05:
         return (
-            f"A reader who paused read the last piece after {times_s[-1]:.2f} s, and that is its time; the server had "
-            f"sent it before {idle_s:.2f} s. Read the clock where a response arrives, in the callback."
+            f"A reader who paused read the last piece after {times_s[-1]:.2f} s, and that is your time for it; the "
+            f"server had sent it before {idle_s:.2f} s. Read the clock where a response arrives, in the callback."
         )
     apart = sum(after - before > 0.0005 for before, after in zip(times_s, times_s[1:]))
     return Measured(
@@ -171,7 +171,7 @@ def _tells_a_refusal(own: SimpleNamespace, url: str) -> Finding:
         return None
     if got is None or (not got.pieces and not own.ask(url, "Hello.", 2).pieces):  # it sends nothing yet
         return NOT_YET
-    return "The server refuses a blank prompt, and your client says nothing of it: raise the error that arrives."
+    return "The server refuses a blank prompt, but your client says nothing: raise the error that arrives."
 
 
 def _cancels(own: SimpleNamespace, url: str, log: _Log, prompt: str) -> Finding:
@@ -195,7 +195,7 @@ def _cancels(own: SimpleNamespace, url: str, log: _Log, prompt: str) -> Finding:
     return Measured(
         f"tokens computed, of {ASKED} asked for, for 3 pieces and a cancel", got, at_most=3 + MANY_MORE,
         course=computed(_courses()), nothing=ASKED,
-        advice="Stream.cancel has to reach the server: to close a connection, or to stop reading, lets it go on.",
+        advice="Stream.cancel has to reach the server: if you only close the connection or stop reading, it goes on.",
     )  # fmt: skip
 
 
@@ -208,14 +208,14 @@ def _ends(own: SimpleNamespace, url: str, log: _Log, prompt: str, place: int) ->
         whole = reference.stream(prompt, 12).read().text
         words, text, num_pieces = _words_within(reference.stream(prompt, 40).read().pieces, place)
     if never != whole:
-        return f"The words never come, so the whole text is wanted, {whole!r}; yours is {never!r}."
+        return f"The words never come, so read_until returns the whole text, {whole!r}; yours is {never!r}."
     got, computed = _computed(own, url, log, prompt, words)
     if got != text:
         return f"Up to the piece that completes {words!r} the text is {text!r}; yours is {got!r}."
     return Measured(
         f"tokens computed, of {ASKED} asked for, for {num_pieces} pieces", computed, at_most=num_pieces + MANY_MORE,
         course=_computed(_courses(), url, log, prompt, words)[1], nothing=ASKED,
-        advice="The engine went on after you had what you need. Tell it so: to close a connection waits for the rest.",
+        advice="The engine went on after you had what you need. Cancel the request: closing the connection waits.",
     )  # fmt: skip
 
 
@@ -230,7 +230,7 @@ def _words_within(pieces: list[str], place: int) -> tuple[str, str, int]:
         words = before[-6:] + piece[:-1]
         if len(piece.strip()) > 2 and words not in before:
             return words, before + piece, number + 1
-    raise CourseError("The model's text has no word to look for. Check once more: the next prompt is another.")
+    raise CourseError("The model's text has no word to look for. Check again: the next prompt is a different one.")
 
 
 def _computed(
@@ -252,7 +252,9 @@ def _takes_options(own: SimpleNamespace, url: str, prompt: str, drawn: dict) -> 
             right = reference.stream(prompt, 9, **options).read()
         if got.text != right.text:
             given = ", ".join(f"{name}={value}" for name, value in options.items())
-            return f"ask with {given} gives {got.text!r}, and the server's answer is {right.text!r}: pass options on."
+            return (
+                f"ask with {given} gives {got.text!r}, but the server's answer is {right.text!r}: pass the options on."
+            )
     return None
 
 
@@ -271,7 +273,7 @@ class _Log:
         self.slots = engine_folder.read(repository.get_value(config, "gpt_model_path")).build_config.max_batch_size
         self._url = url
         if not self.path.is_file():
-            raise CourseError("The server keeps no iteration log: assemble its repository with iteration_log_path.")
+            raise CourseError("The server writes no iteration log: assemble its repository with iteration_log_path.")
 
     def size(self) -> int:
         return self.path.stat().st_size
@@ -299,7 +301,7 @@ class _Log:
 # 3.3 ------------------------------------------------------------------------------------------------------------------
 
 
-@grades("3.3", "A reader without a slot waits for one, and all of that wait is in the time to the first token.")
+@grades("3.3", "With more readers than slots, some wait for a slot, and that wait is part of their TTFT.")
 def _readers(
     answer: tuple[Callable, Callable, Callable, Server], choose: random.Random
 ) -> dict[str, Finding | Callable[[], Finding]]:
@@ -322,10 +324,10 @@ def _ask_at_once(at_once: Callable, log: _Log, few: int, many: int) -> Finding:
             return NOT_YET
         computed, rows = log.tokens_until_idle(start), log.since(start)
         if len(answers) != number:
-            return f"at_once({number}, 16) gave {len(answers)} answers: one for each reader."
+            return f"at_once({number}, 16) gave {len(answers)} answers; there should be one for each reader."
         figures += [
             Measured(
-                f"of {number} readers in one iteration, at the most", rows["scheduled"].max(),
+                f"most readers in one iteration, of {number}", rows["scheduled"].max(),
                 exactly=min(number, log.slots), course=min(number, log.slots), nothing=1,
                 advice=ALL_FIRST,
             ),
@@ -339,7 +341,7 @@ def _ask_at_once(at_once: Callable, log: _Log, few: int, many: int) -> Finding:
             ),
             Measured(
                 f"different answers of {number} readers", len({"".join(one.pieces) for one in answers}),
-                at_least=max(2, number // 2), nothing=1, advice="Each reader has a prompt of their own.",
+                at_least=max(2, number // 2), nothing=1, advice="Give each reader a different prompt.",
             ),
         ]  # fmt: skip
     return figures
@@ -385,7 +387,7 @@ def _fits(readers_that_fit: Callable, choose: random.Random) -> Finding:
         if got is None:
             return NOT_YET
         if got != right:
-            return (f"With {max_ttft_ms:.0f} and {max_itl_ms:.0f} ms promised, {right} readers fit into this table, "
+            return (f"With limits of {max_ttft_ms:.0f} and {max_itl_ms:.0f} ms, this table allows {right} readers, "
                     f"and you say {got}: {table.round().astype(int).to_dict('records')}.")  # fmt: skip
     return None
 
@@ -393,7 +395,7 @@ def _fits(readers_that_fit: Callable, choose: random.Random) -> Finding:
 # 3.4 ------------------------------------------------------------------------------------------------------------------
 
 
-@grades("3.4", "Counters show what a request cost, without a clock: a stream calls postprocessing once per token.")
+@grades("3.4", "Counters show what a request cost without a clock: a stream calls postprocessing once per token.")
 def _calls(answer: tuple[Callable, Server], choose: random.Random) -> dict[str, Callable[[], Finding]]:
     calls_of, server = answer
     few, many = sorted(choose.sample(range(5, 30), 2))
@@ -436,6 +438,6 @@ def _counts(
     if wrong:
         return Measured(
             f"calls of {wrong[0]}", got.get(wrong[0], math.nan), exactly=right[wrong[0]],
-            advice="Counters only grow, and Triton counts a moment after the answer: read when they stand still.",
+            advice="Subtract what the counters were before, and read them once they no longer change.",
         )  # fmt: skip
     return None

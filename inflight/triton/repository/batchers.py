@@ -20,11 +20,13 @@ FIELDS: dict[str, Parameter] = {
     "max_batch_size": Parameter("int", None, "Most items in a batch; 0: the model takes no batches.", low=0),
     "instance_group.count": Parameter("int", None, "Copies of the model that work side by side.", low=1),
     "dynamic_batching": Parameter("bool", False, "Put requests that wait together into one batch."),
-    "dynamic_batching.preferred_batch_size": Parameter("ints", None, "Sizes that need not wait any longer.", low=1),
+    "dynamic_batching.preferred_batch_size": Parameter(
+        "ints", None, "Batch sizes that are sent off without waiting.", low=1
+    ),
     "dynamic_batching.max_queue_delay_microseconds": Parameter("int", None, "Longest wait for more requests.", low=0),
     "dynamic_batching.preserve_ordering": Parameter("bool", False, "Answer in the order of arrival."),
     "dynamic_batching.priority_levels": Parameter("int", None, "Number of levels; 1 is served first.", low=0),
-    "dynamic_batching.default_priority_level": Parameter("int", None, "Level of a request that names none.", low=0),
+    "dynamic_batching.default_priority_level": Parameter("int", None, "Priority of a request that gives none.", low=0),
     "dynamic_batching.default_queue_policy.max_queue_size": Parameter(
         "int", None, "Most that wait; 0: no limit.", low=0
     ),
@@ -32,23 +34,23 @@ FIELDS: dict[str, Parameter] = {
         "int", None, "Longest wait in the queue; 0: no limit.", low=0
     ),
     "dynamic_batching.default_queue_policy.timeout_action": Parameter(
-        "choice", "REJECT", "What becomes of a request that waited longer.", ("REJECT", "DELAY")
+        "choice", "REJECT", "What happens to a request that waited longer.", ("REJECT", "DELAY")
     ),
     "dynamic_batching.default_queue_policy.allow_timeout_override": Parameter(
-        "bool", False, "Let a request name a shorter time-out of its own."
+        "bool", False, "Let a request ask for a shorter time-out."
     ),
     "sequence_batching.max_sequence_idle_microseconds": Parameter(
-        "int", None, "A sequence without a request for so long is given up.", low=0
+        "int", None, "A sequence without a request for this long is dropped.", low=0
     ),
     "sequence_batching.direct.max_queue_delay_microseconds": Parameter(
         "int", None, "Longest wait for the other sequences of the batch.", low=0
     ),
     "sequence_batching.direct.minimum_slot_utilization": Parameter(
-        "float", None, "Part of the batch's places that need no longer wait.", low=0, high=1
+        "float", None, "Share of the batch's slots at which it is sent off.", low=0, high=1
     ),
-    "sequence_batching.oldest.max_candidate_sequences": Parameter("int", None, "Most sequences that are begun.", low=1),
+    "sequence_batching.oldest.max_candidate_sequences": Parameter("int", None, "Most sequences in progress.", low=1),
     "sequence_batching.oldest.preferred_batch_size": Parameter(
-        "ints", None, "Sizes that need not wait any longer.", low=1
+        "ints", None, "Batch sizes that are sent off without waiting.", low=1
     ),
     "sequence_batching.oldest.max_queue_delay_microseconds": Parameter(
         "int", None, "Longest wait for more requests.", low=0

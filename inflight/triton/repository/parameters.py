@@ -35,7 +35,7 @@ _EXECUTOR = _of_settings(ExecutorConfig)
 _TOKENIZER = {
     "tokenizer_dir": Parameter("path", None, "Folder with tokenizer.json.", required=True),
     "tokenizer_type": Parameter(
-        "choice", None, "Of no effect: tokenizer.json says what kind it is.", ("auto", "t5", "llama", "sp")
+        "choice", None, "Has no effect: tokenizer.json says what kind it is.", ("auto", "t5", "llama", "sp")
     ),
 }
 # TensorRT-LLM leaves the chat template to its clients; a learner's first question should be answered as in a chat.
@@ -51,7 +51,7 @@ _GPT2_CHECKPOINT = {
     )
 }
 _ITERATION_LOG = {"iteration_log_path": _EXECUTOR["iteration_log_path"]}
-_EXECUTION_LOG = {"execution_log_path": Parameter("path", None, "File for one JSON line an execution; blank: none.")}
+_EXECUTION_LOG = {"execution_log_path": Parameter("path", None, "File for one JSON line per execution; blank: none.")}
 
 # Model -> its parameters. All there is to say of the engine's settings stands in `ExecutorConfig`, of the others here.
 # The templates' values, the editor and the check of a config.pbtxt are made from it.
@@ -69,7 +69,7 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
         ),
         "cancellation_check_period_ms": Parameter("int", 100, "How often to look for clients that are gone.", low=1),
         "stats_check_period_ms": Parameter("int", 100, "How often to refresh /metrics.", low=1),
-        "FORCE_CPU_ONLY_INPUT_TENSORS": Parameter("choice", "no", "Where input tensors lie.", ("yes", "no")),
+        "FORCE_CPU_ONLY_INPUT_TENSORS": Parameter("choice", "no", "Where input tensors are kept.", ("yes", "no")),
     },
     "preprocessing": {
         **_TOKENIZER,
@@ -120,7 +120,7 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
         "kv_cache": Parameter(
             "choice",
             "on",
-            "off: compute every history again; tutorial: so, in float32, by generate.",
+            "off: compute every history again; tutorial: the same, in float32, with generate.",
             ("on", "off", "tutorial"),
         ),
         "kv_cache_slots": Parameter("int", 8, "Sequences that the KV cache holds.", low=1),
@@ -128,10 +128,12 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
         **_ITERATION_LOG,
     },
     BATCH_COST: {
-        "fixed_ms": Parameter("float", 20, "What a batch costs, however many are in it.", low=0, high=60_000),
-        "item_ms": Parameter("float", 2, "What each unit of work in it costs more.", low=0, high=60_000),
+        "fixed_ms": Parameter("float", 20, "What a batch costs, whatever its size.", low=0, high=60_000),
+        "item_ms": Parameter("float", 2, "What each unit of work in it adds.", low=0, high=60_000),
         **_EXECUTION_LOG,
-        "TRITON_BATCH_STRATEGY_PATH": Parameter("path", None, "Library that decides who joins a batch; blank: none."),
+        "TRITON_BATCH_STRATEGY_PATH": Parameter(
+            "path", None, "Library that decides which requests join a batch; blank: none."
+        ),
         "max_volume": Parameter("int", None, "Most work in a batch, for such a library.", low=1),
     },
     RUNNING_SUM: _EXECUTION_LOG,
