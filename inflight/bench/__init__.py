@@ -20,7 +20,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "dynamic_batching",
         "gpt2",
         "gpt2_client",
-        "recorded",
         "trace_run",
     ],
 )

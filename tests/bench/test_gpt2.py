@@ -7,8 +7,6 @@ import pytest
 import transformers
 from typer.testing import CliRunner
 
-from inflight import machine
-from inflight.bench import recorded
 from inflight.bench.gpt2 import figures, weight_bytes
 from inflight.bench.gpt2_client import Token, table
 from inflight.cli.commands import app
@@ -76,17 +74,6 @@ def test_ratios_have_their_names_and_spread(result):
         assert 0 < ratio["min"] <= ratio["median"] <= ratio["max"]
     floor = result["floor"]
     assert floor["ms"] == pytest.approx(floor["weight_mb"] / floor["read_gb_per_s"])
-
-
-@pytest.mark.server
-@pytest.mark.slow
-def test_what_is_kept_is_found_again(result, tmp_path, monkeypatch):
-    monkeypatch.setattr(recorded, "RESULTS", tmp_path)
-    (tmp_path / "gpt2_tiny.json").write_text(json.dumps(result))
-    rows, ratios = (recorded.table("gpt2", part) for part in ("rows", "ratios"))
-    assert rows["way"].tolist() == [row["way"] for row in result["rows"]]
-    assert ratios["ratio"].tolist() == list(result["ratios"])
-    assert set(rows["checkpoint"]) == {"tiny"} and set(rows["device"]) == {machine.device_name()}
 
 
 # Figures --------------------------------------------------------------------------------------------------------------

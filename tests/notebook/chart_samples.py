@@ -18,7 +18,6 @@ from inflight.lessons import (
 )
 from inflight.lessons.batchers.batch_run import Outcome
 from inflight.lessons.capstone.service import BRIEF, Deployment, Served
-from inflight.notebook import charts
 from inflight.triton.telemetry import Statistics
 
 RANDOM = np.random.default_rng(4)
@@ -168,13 +167,6 @@ PIECES = pd.DataFrame(
     + [("eight users, streamed", user, 0.2 + 0.01 * user + 0.05 * number) for user in range(8) for number in range(48)],
     columns=["case", "user", "time_s"],
 )
-HERE = pd.DataFrame({"ratio": ["throughput", "mean_latency"], "median": [1.8, 0.6]})
-RECORDED = pd.DataFrame({
-    "device": ["NVIDIA H200"] * 4,
-    "checkpoint": ["smollm2", "smollm2", "random-llama-3-8b", "random-llama-3-8b"],
-    "ratio": ["throughput", "mean_latency"] * 2,
-    "median": [2.1, 0.5, 2.6, 0.4],
-})  # fmt: skip
 
 
 # Lesson 09: runs of the service
@@ -196,8 +188,6 @@ SERVED = {"default": served(5000, 60, {}), "shed": served(1400, 105, {"max_queue
 FIGURES: dict[str, go.Figure] = {
     "batches": batchers.batches(RUNS),
     "kv_blocks": kv_cache.kv_blocks(LOGS, IDLE),
-    "lab_results": charts.lab_results(HERE, RECORDED, "ratio", "median", "in-flight over static"),
-    "lab_results.none yet": charts.lab_results(HERE, RECORDED.iloc[:0], "ratio", "median", "in-flight over static"),
     "race": iterative_gpt2.race({"simple-gpt2": tokens(6, 0.03), "iterative-gpt2": tokens(6, 0.02)}, np.arange(6) / 10),
     "race.nothing yet": iterative_gpt2.race({"simple-gpt2": tokens(2, 0.03).iloc[:0]}, [0.0, 0.1]),
     "repository_map": repository.repository_map(FILES, EDGES),

@@ -12,7 +12,6 @@ from inflight import machine
 from inflight.errors import CourseError
 from inflight.lessons import batching
 from inflight.lessons.kv_cache import kv_blocks, kv_blocks_summary
-from inflight.notebook import charts
 from inflight.notebook.charts import show
 from inflight.notebook.charts.display import BUTTONS_PX, in_course_look
 from inflight.notebook.palette import DECODE, HEIGHT, PREFILL
@@ -70,43 +69,6 @@ def test_who_pays_shows_those_who_gain_nothing():
     assert "it is longer for 1 of 2 requests; the mean ITL goes from 9.0 ms to 13.5 ms" in batching.who_pays_summary(
         PAID
     )
-
-
-# On the lab GPU -------------------------------------------------------------------------------------------------------
-
-MEASURED = pd.DataFrame({"ratio": ["throughput"], "median": [1.8]})
-OF_A_GPU = pd.DataFrame(
-    {
-        "device": ["NVIDIA H200"] * 3,
-        "checkpoint": ["smollm2", "random-llama-3-8b", "random-llama-3-8b"],
-        "ratio": ["throughput", "throughput", "mean_latency"],
-        "median": [2.1, 2.6, 0.4],
-    }
-)
-
-
-def test_recorded_results_stand_beside_what_was_just_measured():
-    fig = charts.lab_results(MEASURED, OF_A_GPU, "ratio", "median", "in flight over static")
-    names = [trace.name for trace in fig.data]
-    here = f"here, just now: {machine.device_name()}"
-    assert names == [here, "NVIDIA H200, smollm2", "NVIDIA H200, random-llama-3-8b"]
-    assert [list(trace.x) for trace in fig.data] == [[1.8], [2.1], [2.6]] and not fig.layout.annotations
-    summary = charts.lab_results_summary(MEASURED, OF_A_GPU, "ratio", "median")
-    assert summary == (
-        f"H{here[1:]}: throughput 1.8. NVIDIA H200, smollm2: throughput 2.1. "
-        "NVIDIA H200, random-llama-3-8b: throughput 2.6."
-    )
-    assert "measured on" not in json.dumps(in_course_look(fig))
-
-
-@pytest.mark.parametrize("recorded", [OF_A_GPU.iloc[:0], OF_A_GPU.iloc[2:], pd.DataFrame(columns=["device"])])
-def test_where_nothing_is_recorded_it_is_said_plainly(recorded):
-    fig = charts.lab_results(MEASURED, recorded, "ratio", "median", "in flight over static")
-    assert len(fig.data) == 1 and fig.layout.annotations[0].text.startswith(
-        "No result of a GPU is recorded for this yet"
-    )
-    summary = charts.lab_results_summary(MEASURED, recorded, "ratio", "median")
-    assert summary.endswith("On a machine that has one, assets/lab-gpu/measure.sh makes them.")
 
 
 def test_show_leaves_the_figure_as_it_was():

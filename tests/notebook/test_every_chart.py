@@ -24,9 +24,7 @@ LINKED = ("batches", "kv_blocks", "race", "slot_map")
 # Where shapes are only the branches of a tree; everywhere else they would be marks that say nothing.
 DRAWN_BESIDE = {"repository_map"}
 
-MODULES = ["inflight.notebook.charts.lab_gpu"] + [
-    f"inflight.lessons.{file.parent.name}.charts" for file in (PACKAGE / "lessons").glob("*/charts.py")
-]
+MODULES = [f"inflight.lessons.{file.parent.name}.charts" for file in (PACKAGE / "lessons").glob("*/charts.py")]
 every_figure = pytest.mark.parametrize("name", FIGURES)
 
 

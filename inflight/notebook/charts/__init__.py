@@ -6,6 +6,5 @@ besides when an author builds them.
 """
 
 from inflight.notebook.charts.display import show, table
-from inflight.notebook.charts.lab_gpu import lab_results, lab_results_summary
 
-__all__ = ["lab_results", "lab_results_summary", "show", "table"]
+__all__ = ["show", "table"]
