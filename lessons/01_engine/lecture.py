@@ -106,7 +106,7 @@ assert np.allclose(weights, gguf.dequantize(block, gguf.GGMLQuantizationType.Q4_
 # `engine.build(checkpoint, BuildConfig(), folder)` makes an engine. `engine.cached` does the same in the course's own
 # folder, unless the engine is there already.
 
-# %%
+# %% tags=["nbval-ignore-output"]
 with progress.wait("The default engine, which is built the first time"):
     default = engine.cached(checkpoint, tier="cpu")
 info = engine.read(default)

@@ -73,14 +73,14 @@ def test_a_triton_and_a_server_with_openais_endpoints(engine_dir, mild, tmp_path
         theirs = f"openai:{stand_in.url}"
         check(compare(server.grpc_url, theirs, engine_dir, mild, tmp_path, rounds=1), server.grpc_url, theirs)
         stand_in.tokens = lambda asked: max(1, asked // 2)
-        with pytest.raises(CourseError, match=r"was asked for \d+ tokens and its text has \d+: .* heeds ignore_eos"):
+        with pytest.raises(CourseError, match=r"was asked for \d+ tokens and its text has \d+: .* obeys ignore_eos"):
             compare(server.grpc_url, theirs, engine_dir, mild, tmp_path, rounds=1)
 
 
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("V1", "V2"), "no way of serving called 'V2' to compare. There are: in-process, V1, inflight_batching"),
+        (("V1", "V2"), "no way to serve called 'V2'. There are: in-process, V1, inflight_batching"),
         (("V1", "V1"), "Both sides are V1: name two different ones"),
         (("V1", "inflight_batching", {"rounds": 0}), "The number of rounds is 0; it must be at least 1."),
         (("openai:http://127.0.0.1:9", "ensemble", {}), "The server at http://127.0.0.1:9 does not answer .*Start it"),

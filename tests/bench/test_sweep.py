@@ -76,7 +76,7 @@ def test_rates_rise_until_the_server_is_over_its_limit(monkeypatch):
     for row in result["rows"]:
         assert row["goodput_per_s_min"] <= row["goodput_per_s_median"] <= row["goodput_per_s_max"]
         assert row["goodput_per_s_median"] <= row["arrived_per_s_median"] + 1e-9
-    assert "Over its limit the server answers" in sweep.in_words(result) and result["ratios"] == {}
+    assert "Above its limit the server answers" in sweep.in_words(result) and result["ratios"] == {}
     json.dumps(result)
 
 

@@ -670,11 +670,11 @@ BAD = {
         Request([1, 2], 8, bad_words=ALL_TOKENS, sampling=SamplingConfig(top_k=5)),
         "Every token is forbidden by bad_words_list",
     ),
-    "penalty beyond numbers": (Request([1, 2], 8, sampling=EXPLODES), "The logits hold inf, and no token can be"),
-    "logits that are no numbers": (Request([POISON, 2], 8), "The logits hold nan, and no token can be chosen"),
+    "penalty beyond numbers": (Request([1, 2], 8, sampling=EXPLODES), "The logits contain inf, so no token can be"),
+    "logits that are no numbers": (Request([POISON, 2], 8), "The logits contain nan, so no token can be chosen"),
     "logits that are no numbers, with top-p and log-probabilities": (
         Request([POISON, 2], 8, sampling=SamplingConfig(top_p=0.9), return_log_probs=True),
-        "The logits hold nan, and no token can be chosen",
+        "The logits contain nan, so no token can be chosen",
     ),
     "what nobody foresaw": (
         Request([7, 7, 7], 8),

@@ -61,8 +61,8 @@ def test_any_temperature_gives_a_token(temperature):
 @pytest.mark.parametrize(
     "logits, message",
     [
-        ([1, math.nan, 2], "The logits hold nan, and no token can be chosen by them."),
-        ([1, math.inf, 2], "The logits hold inf, and no token can be chosen by them."),
+        ([1, math.nan, 2], "The logits contain nan, so no token can be chosen."),
+        ([1, math.inf, 2], "The logits contain inf, so no token can be chosen."),
         ([-math.inf] * 3, "Every token is forbidden by bad_words_list and min_length: allow some."),
     ],
 )

@@ -162,7 +162,7 @@ def test_a_quantizer_without_end_is_ended(written, monkeypatch):
     grader = dataclasses.replace(checks._graders["1.2"], within_s=10)
     monkeypatch.setitem(checks._graders, "1.2", grader)
     text = "def quantize(blocks):\n    while True:\n        pass\n"
-    refused("1.2", written(text), "quantizer.py, line", "not through after 10 s", "whole arrays")
+    refused("1.2", written(text), "quantizer.py, line", "not ended after 10 s", "whole arrays")
 
 
 def test_a_quantizer_that_nobody_has_written_is_open(written, tmp_path):

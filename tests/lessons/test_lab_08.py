@@ -276,7 +276,7 @@ def test_the_courses_model_passes_and_shows_its_figures():
 def test_a_model_that_never_comes_back_is_ended(tmp_path, monkeypatch):
     monkeypatch.setitem(checks._graders, "8.4", dataclasses.replace(checks._graders["8.4"], within_s=6))
     said = checked(tmp_path, "while True:\n    pass\n").hint
-    assert said.endswith("it was not through after 6 s. Is there a loop that does not end?")
+    assert said.endswith("it had not ended after 6 s. Is there a loop that does not end?")
 
 
 def test_the_solution_is_the_courses_part():

@@ -36,7 +36,7 @@ def test_a_number_is_read_as_people_write_it(text, number):
 def test_what_is_no_number_is_said_at_once():
     guess = predict("How many?")
     guess.field.value = "many"
-    assert guess.value is None and "no number" in guess.told.value
+    assert guess.value is None and "not a number" in guess.told.value
     guess.field.value = "3"
     assert guess.told.value == ""
 
