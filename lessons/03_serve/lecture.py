@@ -331,12 +331,13 @@ pieces = pd.DataFrame(
 [whole] = rounds[-1]["one user, whole"].answers
 [alone] = rounds[-1]["one user, streamed"].answers
 crowd = rounds[-1]["eight users, streamed"].answers
-itl_ms = [1000 * statistics.median(answer.inter_token_s) for answer in (alone, *crowd)]
+itl_ms = [1000 * statistics.median(one.inter_token_s) for one in (alone, *crowd)]
 summary = (
-    f"Time lines of answers of 32 tokens. One user sees nothing for {whole.latency_s:.2f} s "
-    f"when the answer comes whole, and for {alone.time_to_first_s:.2f} s when it is "
-    f"streamed; the last token arrives after {alone.latency_s:.2f} s. From token to token "
-    f"it is {itl_ms[0]:.0f} ms for one user and {max(itl_ms[1:]):.0f} ms for eight."
+    "Time lines of answers of 32 tokens. One user sees nothing for "
+    f"{whole.latency_s:.2f} s when the answer comes whole, and for "
+    f"{alone.time_to_first_s:.2f} s when it is streamed; the last token arrives "
+    f"after {alone.latency_s:.2f} s. From token to token it is "
+    f"{itl_ms[0]:.0f} ms for one user and {max(itl_ms[1:]):.0f} ms for eight."
 )
 charts.show(lesson.token_timeline(pieces), summary)
 display(Markdown(summary))

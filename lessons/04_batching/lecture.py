@@ -436,12 +436,12 @@ board
 # %% [markdown]
 # ## Elsewhere
 #
-# | | Here | TensorRT-LLM with engines | TensorRT-LLM today (`llmapi`) | vLLM |
-# |---|---|---|---|---|
-# | Slots | `max_batch_size` of the engine | the same | `max_batch_size` | `max_num_seqs` |
-# | Tokens in an iteration | `max_num_tokens` of the engine | the same | `max_num_tokens` | `max_num_batched_tokens` |
-# | Static | `gpt_model_type` `V1` | the same, up to 0.19 | `capacity_scheduler_policy` `STATIC_BATCH` | no |
-# | In flight | `inflight_fused_batching` | the same | the default | always |
+# | | Here, and TensorRT-LLM with engines | TensorRT-LLM today (`llmapi`) | vLLM |
+# |---|---|---|---|
+# | Slots | `max_batch_size` of the engine | `max_batch_size` | `max_num_seqs` |
+# | Tokens in an iteration | `max_num_tokens` of the engine | `max_num_tokens` | `max_num_batched_tokens` |
+# | Static | `gpt_model_type` `V1`; there up to 0.19 | `capacity_scheduler_policy` `STATIC_BATCH` | no |
+# | In flight | `inflight_fused_batching` | the default | always |
 #
 # [The page for a lab GPU](../assets/lab-gpu/README.md) says which container has what. Two things to know with `V1` there:
 #
