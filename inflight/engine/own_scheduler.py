@@ -160,16 +160,6 @@ class Tried:
     error: str = ""
 
 
-class Recorded:
-    """Decides again as another scheduler has decided in the same trial."""
-
-    def __init__(self, plans: list[Plan]):
-        self._plans = iter(plans)
-
-    def schedule(self, now: Now) -> Plan:
-        return next(self._plans)
-
-
 def accepted(config: ExecutorConfig, limits: BuildConfig, traceback_to: int | None = None) -> OwnScheduler:
     """The scheduler that `config.scheduler_path` names, after its trial; `traceback_to` is as `OwnScheduler` takes it.
 

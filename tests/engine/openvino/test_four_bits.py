@@ -113,6 +113,17 @@ def test_a_graph_without_such_weights_is_left_alone(small_checkpoint, tmp_path):
     assert len(graph.get_ops()) == before
 
 
+def test_products_of_one_width_share_the_constant_that_adds_up_their_input(stored_file, tmp_path):
+    """One for each product would be read from memory at every iteration."""
+    graph = steps.read(engine.build(fetch(str(stored_file)), SMALL_BUILD, tmp_path / "engine"))
+    four_bits.in_whole_numbers(graph)
+    joined = [product.input_value(0).get_node() for product in four_bits._products(graph)]
+    sums = [node.input_value(1).get_node() for node in joined if node.get_type_name() == "Concat"]
+    summing = [node.input_value(1).get_node() for node in sums]
+    widths = {node.get_output_shape(0)[0] for node in summing}
+    assert len(summing) > len({node.get_friendly_name() for node in summing}) == len(widths)
+
+
 # How it is computed is chosen when it is loaded -----------------------------------------------------------------------
 
 
