@@ -488,7 +488,7 @@ def _in_brief(value: object) -> str:
 
 
 def near(got: object, wanted: float | None) -> bool:
-    """Whether `got` is the number `wanted` as a page shows it: to two decimals, or half a per cent. None is only None."""
+    """Whether `got` is the number `wanted` as a page shows it, to two decimals or half a per cent; None is None."""
     if wanted is None or not isinstance(got, int | float):
         return got is wanted
     return math.isclose(got, wanted, rel_tol=0.005, abs_tol=0.0051)
