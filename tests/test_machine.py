@@ -74,7 +74,6 @@ def test_doctor_fails_only_for_what_is_required(monkeypatch):
 def test_doctor_json_is_one_object_with_rows_and_machine():
     printed = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout)
     assert {"name", "need", "have", "ok", "fix", "required"} == set(printed["checks"][0])
-    assert all({"name", "bytes", "state"} == set(row) for row in printed["engines"])
     assert printed["machine"] == machine.describe()
 
 
