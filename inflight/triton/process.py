@@ -119,7 +119,6 @@ class Process:
             "metrics": self.metrics_url,
             "key": key,
             "private": self._private,
-            "repo": str(self.repo),
             "folder": str(folder),
             "shm_prefix": shm_prefix,
             "machine": records.machine(),

@@ -1,8 +1,8 @@
-"""Where the Triton servers of this user are: a file for each, `servers/<its keeper's pid>.json` in the cache folder.
+"""Where Triton servers are. Of this user's a file each says so, `servers/<its keeper's pid>.json` in the cache folder.
 
-A record has the addresses ("http", "grpc", "metrics"), the key of the control API ("key"), the repository ("repo"), and
-what it takes to end the server (`keeper`). Nobody else can open it. It is the one place where anything looks: a client
-that wants the key, the Performance Analyzer that wants the other ports, whoever asks why a server does not answer.
+A record has the addresses ("http", "grpc", "metrics"), the key of the control API ("key"), and what it takes to end the
+server (`keeper`). Nobody else can open it. It is the one place where anything looks: a client that wants the key or the
+other ports, whoever asks why a server does not answer.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from inflight.errors import CourseError
@@ -21,6 +22,67 @@ from inflight.triton import keeper
 
 NOTICED_S = 2.0  # by then the keeper has written down that a server died
 ADDRESSES = ("http", "grpc", "metrics")  # of a record
+UNIX = "unix:"  # in front of the path of a socket, in place of an address
+
+
+# Addresses ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a Triton answers. `at` finds the other two from one of them.
+
+    Attributes
+    ----------
+    http_url, metrics_url : str
+        "http://host:port" and "http://host:port/metrics".
+    grpc_url : str
+        "host:port".
+    """
+
+    http_url: str
+    grpc_url: str
+    metrics_url: str
+
+    @classmethod
+    def at(cls, url: str, grpc_url: str | None = None, metrics_url: str | None = None) -> Address:
+        """From the address of HTTP ("http://host:port") or of gRPC ("host:port").
+
+        What is not named is what a server of this user at that address says, and else as Triton counts by default:
+        gRPC one after HTTP, metrics one after gRPC.
+
+        Raises
+        ------
+        CourseError
+            It is no address.
+        """
+        if (known := at(url)) is None:
+            check_address(url)
+            scheme, separator, rest = url.rstrip("/").rpartition("://")
+            host, _, port = rest.partition("/")[0].rpartition(":")
+            http = int(port) if separator else int(port) - 1
+            places = (f"{scheme or 'http'}://{host}:{http}", f"{host}:{http + 1}", f"http://{host}:{http + 2}/metrics")
+            known = dict(zip(ADDRESSES, places))
+        return cls(known["http"], grpc_url or known["grpc"], metrics_url or known["metrics"])
+
+
+def check_address(url: str) -> None:
+    """Refuse what is neither "host:port" nor "http://host:port", with a CourseError."""
+    scheme, _, rest = url.rpartition("://")
+    host, _, port = rest.partition("/")[0].rpartition(":")
+    if not (scheme in ("", "http", "https") and host and port.isdecimal()):
+        raise CourseError(
+            f"{url!r} is no address of a server. Write host:port for gRPC, such as 127.0.0.1:8001, or http://host:port "
+            "for HTTP, such as http://127.0.0.1:8000."
+        )
+
+
+def is_http(url: str) -> bool:
+    """Whether an address is one of HTTP, "http://…" or "unix:/…", and not of gRPC, "host:port" or "unix:///…"."""
+    return url.startswith(("http://", "https://")) or (url.startswith(UNIX) and not url.startswith(f"{UNIX}//"))
+
+
+# Records --------------------------------------------------------------------------------------------------------------
 
 
 def folder() -> Path:
@@ -99,6 +161,6 @@ def _is_at(record: dict, url: str) -> bool:
 
 def _address(url: str) -> str:
     """Host and port, or the path of a socket."""
-    if url.startswith("unix:"):
-        return url.removeprefix("unix:").replace("//", "", 1)
+    if url.startswith(UNIX):
+        return url.removeprefix(UNIX).replace("//", "", 1)
     return url.rpartition("://")[2].partition("/")[0].replace("localhost", "127.0.0.1")

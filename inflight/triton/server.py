@@ -27,9 +27,10 @@ import httpx
 from google.protobuf import json_format
 
 from inflight.errors import CourseError
-from inflight.triton import client, keys, repository
-from inflight.triton.attached import Address, Attached
+from inflight.triton import attached, client, keys, repository
+from inflight.triton.attached import Attached
 from inflight.triton.process import LOG_LINES, PORTS, Process
+from inflight.triton.records import Address
 
 PRIVATE = "INFLIGHT_PRIVATE"  # environment: 1 makes every server private that is not told otherwise
 LOAD_TIMEOUT_S = 300
@@ -381,4 +382,4 @@ def _address() -> Address | None:
             "INFLIGHT_IMAGE is set, and the course starts no containers any more. Unset it; start yours with the "
             "command in assets/lab-gpu/README.md, and give the course its address: INFLIGHT_URL=http://127.0.0.1:8000."
         )
-    return Address.of_environment()
+    return attached.of_environment()

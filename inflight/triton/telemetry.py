@@ -23,7 +23,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from inflight.engine.config import IterationStats
 from inflight.errors import CourseError
-from inflight.triton.client import UNIX, Refused, errors, get_json, http_client
+from inflight.triton.client import Refused, errors, get_json, http_client
+from inflight.triton.records import UNIX
 
 STAY = ["request", "slot", "first", "last", "prompt_until"]
 COLUMNS = ["name", "model", "label", "value", "type"]

@@ -166,12 +166,6 @@ def test_500_requests_50_under_way_are_all_answered(served, decoupled):
     assert num_answered_since(server, before, 500) == 500
 
 
-def test_a_load_over_http(served):
-    with Sender(Client(served[False][0].http_url)) as send:
-        run = load(send, requests(12), 4)
-    assert (run.requests["error"] == "").all()
-
-
 def test_warm_up_sends_as_many_as_it_is_told(served, whole):
     server = served[False][0]
     before = num_answered_in_all(server)

@@ -12,8 +12,8 @@ from inflight.cli.commands import app
 from inflight.errors import CourseError
 from inflight.lessons import kv_cache
 from inflight.triton import attached, repository, telemetry
-from inflight.triton.attached import Address
 from inflight.triton.client import Client, get_json, is_ok
+from inflight.triton.records import Address
 from inflight.triton.server import Server
 from tests.engines import build_small, is_ready
 from tests.triton import foreign

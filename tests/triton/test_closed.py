@@ -14,8 +14,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from inflight.errors import CourseError
 from inflight.triton import keys, records, repository, telemetry
-from inflight.triton.attached import Address
 from inflight.triton.client import Client, Connection
+from inflight.triton.records import Address
 from inflight.triton.repository import RUNNING_SUM
 from inflight.triton.server import PRIVATE, Server
 from tests.engines import start_python
@@ -205,7 +205,7 @@ def test_a_private_server_does_all_that_others_do(private_server):
     with Connection(private_server.grpc_url) as connection:
         assert connection.triton.get_model_metadata(MODEL).name == MODEL
     for url in (private_server.grpc_url, private_server.http_url):
-        assert Client(url, MODEL).is_ready() and Client(url, MODEL).metadata()["name"] == MODEL
+        assert Client(url, MODEL).is_ready() and Client(url, MODEL).config().name == MODEL
     attached = Server(private_server.repo, place=Address.at(private_server.http_url)).start()
     assert [row.state for row in attached.models()] == ["READY"]
     attached.stop()
