@@ -137,4 +137,4 @@ def test_statistics_count_what_was_asked(streaming_server):
             client.stream("Hello", 4).read()
     done = counted(streaming_server, before.succeeded + 3) - before
     assert (done.inferences, done.executions, done.succeeded, done.failed) == (3, 3, 3, 0)
-    assert done.batches.to_dict() == {1: 3} and done.mean_batch == 1 and done.compute_ms > 0 and done.queue_ms > 0
+    assert done.batches.to_dict() == {1: 3} and done.mean_batch == 1
