@@ -127,7 +127,7 @@ def test_a_client_that_goes_away_frees_its_slot(door, streaming_server, stream):
     body = {"prompt": "Once", "max_tokens": LONG, "ignore_eos": True, "stream": stream, "temperature": 0}
     before = iterations(streaming_server)
     with (
-        httpx.Client(base_url=door.url, timeout=1.0) as http,
+        httpx.Client(base_url=door.url, timeout=60 if stream else 1.0) as http,
         http.stream("POST", TEXT, json=body) if stream else (pytest.raises(httpx.ReadTimeout)) as response,
     ):
         if stream:
