@@ -17,7 +17,7 @@ from typing import Any
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight.errors import CourseError
-from inflight.triton import client, keys, records, repository
+from inflight.triton import client, records, repository
 from inflight.triton.records import Address
 from inflight.triton.telemetry import MetricsFeed
 
@@ -190,4 +190,4 @@ class Attached:
     def _ask(self, ask: Callable[..., Any]) -> Any:
         """What tritonclient's client answers, asked with the key; CourseError with the reason."""
         with client.Connection(self.grpc_url) as connection, client.errors(self.grpc_url):
-            return ask(connection.triton, headers=keys.headers(self.http_url))
+            return ask(connection.triton, headers=records.headers(self.http_url))

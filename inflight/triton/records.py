@@ -1,8 +1,13 @@
-"""Where Triton servers are. Of this user's a file each says so, `servers/<its keeper's pid>.json` in the cache folder.
+"""Where Triton servers are, and their keys. Of this user's servers there is a file each, `servers/<keeper's pid>.json`.
 
-A record has the addresses ("http", "grpc", "metrics"), the key of the control API ("key"), and what it takes to end the
-server (`keeper`). Nobody else can open it. It is the one place where anything looks: a client that wants the key or the
-other ports, whoever asks why a server does not answer.
+A record, in the cache folder, has the addresses ("http", "grpc", "metrics"), the key of the control API ("key"), and
+what it takes to end the server (`keeper`). Nobody else can open it. It is the one place where anything looks: a client
+that wants the key or the other ports, whoever asks why a server does not answer.
+
+The key keeps web pages and careless clients from loading models. A server that we start loads and unloads models, and
+changes shared memory, traces and logs, only for requests that carry it; inference, health, metadata, configs,
+statistics and metrics are open to whoever reaches the ports, which is every program of this machine. The key is also an
+argument of `tritonserver`, which other users can read: where there are any, a private server has no ports at all.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Iterator
@@ -23,6 +29,9 @@ from inflight.triton import keeper
 NOTICED_S = 2.0  # by then the keeper has written down that a server died
 ADDRESSES = ("http", "grpc", "metrics")  # of a record
 UNIX = "unix:"  # in front of the path of a socket, in place of an address
+HEADER = "inflight-key"
+GRPC_HEADER = f"triton-grpc-protocol-{HEADER}"
+CONTROL = "model-repository,shared-memory,trace,logging"  # what takes the key
 
 
 # Addresses ------------------------------------------------------------------------------------------------------------
@@ -114,6 +123,22 @@ def machine() -> str:
 def at(url: str) -> dict | None:
     """The record of the server at one of its addresses; None where no server of this user is, or has died."""
     return next((record for _, record in _all() if _is_at(record, url)), None)
+
+
+def headers(url: str) -> dict[str, str]:
+    """What a request to `url` carries, over HTTP and gRPC, to load models; blank where no server of this user is."""
+    record = at(url)
+    key = "" if record is None or "death" in record else record["key"]
+    return {HEADER: key, GRPC_HEADER: key} if key else {}
+
+
+def new_key() -> str:
+    return secrets.token_hex(16)
+
+
+def key_arguments(key: str) -> list[str]:
+    """Arguments of `tritonserver` by which its control takes the key."""
+    return [f"--{option}={CONTROL}:{HEADER}={key}" for option in ("http-restricted-api", "grpc-restricted-protocol")]
 
 
 def death(url: str) -> str:

@@ -6,7 +6,7 @@
 It runs in one of two ways: the `tritonserver` inside the nvidia-pytriton wheel (`process`), or one that runs already,
 started by somebody else (`attached`). Models are loaded one by one through the server's API
 (`--model-control-mode=explicit`), so that the state of each is known at any time and the reason of a failure at once.
-That API takes a key (`keys`). A server that dies stays down until `start` is called again.
+That API takes a key (`records`). A server that dies stays down until `start` is called again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import httpx
 from google.protobuf import json_format
 
 from inflight.errors import CourseError
-from inflight.triton import attached, client, keys, repository
+from inflight.triton import attached, client, records, repository
 from inflight.triton.attached import Attached
 from inflight.triton.process import LOG_LINES, PORTS, Process
 from inflight.triton.records import Address
@@ -161,7 +161,7 @@ class Server:
     @property
     def headers(self) -> dict[str, str]:
         """What a request carries, over HTTP and gRPC, to load models or change settings: the key."""
-        return keys.headers(self.http_url)
+        return records.headers(self.http_url)
 
     # Start and stop ---------------------------------------------------------------------------------------------------
 
