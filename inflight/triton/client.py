@@ -19,12 +19,11 @@ import contextlib
 import difflib
 import queue
 import re
-import ssl
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import grpc
@@ -263,15 +262,9 @@ def http_client(url: str, timeout_s: float = SHORT_TIMEOUT_S) -> httpx.Client:
         base_url="http://localhost" if path else url,
         transport=httpx.HTTPTransport(uds=path) if path else None,
         timeout=timeout_s,
-        verify=_tls(),
+        verify=False,  # no address is one of HTTPS, and to load its certificates takes longer than the call
         trust_env=False,  # a proxy would get what is sent
     )
-
-
-@cache
-def _tls() -> ssl.SSLContext:
-    """Made once: httpx makes one for every client otherwise, which takes longer than the call."""
-    return httpx.create_ssl_context()
 
 
 def get_json(url: str, path: str, timeout_s: float = SHORT_TIMEOUT_S) -> Any:
@@ -351,13 +344,15 @@ class Stream:
     Parameters
     ----------
     pieces : generator
-    stop_after_s : float, optional
-        End the request this many seconds after it was sent; what came until then stays in `answer`.
+
+    Attributes
+    ----------
+    answer : Answer
+        What has come so far.
     """
 
-    def __init__(self, pieces: Generator, stop_after_s: float | None = None):
+    def __init__(self, pieces: Generator):
         self._pieces = pieces
-        self._stop_after_s = stop_after_s
         self.answer = Answer()
 
     def __iter__(self):
@@ -368,8 +363,6 @@ class Stream:
                 self.answer.pieces.append(piece)
                 self.answer.times_s.append(elapsed)
                 yield piece
-                if self._stop_after_s is not None and time.perf_counter() - started >= self._stop_after_s:
-                    return
         finally:
             self.cancel()
 
@@ -405,19 +398,17 @@ class Client:
     Raises
     ------
     CourseError
-        The address has no port, or asks for TLS.
+        It is no address.
     """
 
     def __init__(self, url: str, model: str = TEXT_MODEL, timeout_s: float = 120):
-        if url.startswith("https://"):
-            raise CourseError(f"{url} asks for TLS, and requests go over gRPC without it: write host:port of its gRPC.")
         self.url = records.Address.at(url).grpc_url if records.is_http(url) else url.rstrip("/")
         self.model = model
         self.timeout_s = timeout_s
         self._config: ModelConfig | None = None
         self._connection = Connection(self.url)
 
-    def ask(self, text: str, max_tokens: int = 64, request_id: str = "", **options) -> Answer:
+    def ask(self, text: str, max_tokens: int = 64, **options) -> Answer:
         """Ask for a whole answer.
 
         Parameters
@@ -425,9 +416,6 @@ class Client:
         text : str
         max_tokens : int
             Most tokens of the answer.
-        request_id : str, optional
-            What the request is called in the server's log, and what a stop request names; by default a new name. Two
-            requests with one name are stopped together.
         **options
             The model's other inputs by name: temperature, top_k, stop_words, ...
 
@@ -439,21 +427,15 @@ class Client:
         inputs = {"text_input": text, "max_tokens": max_tokens, **options}
         allowed_us = int((self.timeout_s + GIVE_UP_S) * 1e6)  # then nobody waits any more, and the server gives it up
         if self.is_decoupled():  # such a model answers only on a stream
-            return Stream(self._pieces(inputs, request_id, timeout=allowed_us)).read()
-        config, how = self.config(), {"request_id": _name(request_id), "timeout": allowed_us}
+            return Stream(self._pieces(inputs, timeout=allowed_us)).read()
+        config, how = self.config(), {"request_id": _new_name(), "timeout": allowed_us}
         arrays, started = arrays_for(config, inputs), time.perf_counter()
         result = self._connection.infer(config.name, arrays, self.timeout_s, **how)
         return Answer([_text(result)], [time.perf_counter() - started])
 
-    def stream(
-        self, text: str, max_tokens: int = 64, stop_after_s: float | None = None, request_id: str = "", **options
-    ) -> Stream:
-        """Ask for an answer in pieces, as they are made. The model must be decoupled. Parameters as `ask`.
-
-        With `stop_after_s`, it is ended so many seconds after it was sent; the answer has what came until then.
-        """
-        inputs = {"text_input": text, "max_tokens": max_tokens, **options, "stream": True}
-        return Stream(self._pieces(inputs, request_id), stop_after_s)
+    def stream(self, text: str, max_tokens: int = 64, **options) -> Stream:
+        """Ask for an answer in pieces, as they are made. The model must be decoupled. Parameters as `ask`."""
+        return Stream(self._pieces({"text_input": text, "max_tokens": max_tokens, **options, "stream": True}))
 
     def is_live(self) -> bool:
         """Whether the server answers, whatever its models do."""
@@ -503,7 +485,7 @@ class Client:
     def __exit__(self, *_) -> None:
         self.close()
 
-    def _pieces(self, inputs: dict, request_id: str, **options) -> Generator[str, None, None]:
+    def _pieces(self, inputs: dict, **options) -> Generator[str, None, None]:
         """Yield what is new until the server says that it has sent the last; closing the connection ends the request.
 
         Each piece of TensorRT-LLM's model of today has all that came before as well.
@@ -513,7 +495,7 @@ class Client:
         with Connection(self.url) as connection:
             connection.open_stream()
             how = {"enable_empty_final_response": True, **options}
-            connection.send_on_stream(config.name, arrays, _name(request_id), **how)
+            connection.send_on_stream(config.name, arrays, _new_name(), **how)
             while not is_over:
                 reply = connection.next_reply(self.timeout_s)
                 if reply.error is not None:
@@ -587,8 +569,9 @@ def _whole(value: Any, limits: np.iinfo) -> int:
     return int(value)
 
 
-def _name(request_id: str) -> str:
-    return request_id or uuid.uuid4().hex
+def _new_name() -> str:
+    """What a request is called in the server's log, and by what nobody else can stop it."""
+    return uuid.uuid4().hex
 
 
 def _text(result: triton.InferResult) -> str:

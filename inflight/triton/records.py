@@ -67,10 +67,10 @@ class Address:
         """
         if (known := at(url)) is None:
             check_address(url)
-            scheme, separator, rest = url.rstrip("/").rpartition("://")
+            _, separator, rest = url.rstrip("/").rpartition("://")
             host, _, port = rest.partition("/")[0].rpartition(":")
             http = int(port) if separator else int(port) - 1
-            places = (f"{scheme or 'http'}://{host}:{http}", f"{host}:{http + 1}", f"http://{host}:{http + 2}/metrics")
+            places = (f"http://{host}:{http}", f"{host}:{http + 1}", f"http://{host}:{http + 2}/metrics")
             known = dict(zip(ADDRESSES, places))
         return cls(known["http"], grpc_url or known["grpc"], metrics_url or known["metrics"])
 
@@ -79,7 +79,7 @@ def check_address(url: str) -> None:
     """Refuse what is neither "host:port" nor "http://host:port", with a CourseError."""
     scheme, _, rest = url.rpartition("://")
     host, _, port = rest.partition("/")[0].rpartition(":")
-    if not (scheme in ("", "http", "https") and host and port.isdecimal()):
+    if not (scheme in ("", "http") and host and port.isdecimal()):
         raise CourseError(
             f"{url!r} is no address of a server. Write host:port for gRPC, such as 127.0.0.1:8001, or http://host:port "
             "for HTTP, such as http://127.0.0.1:8000."
@@ -88,7 +88,7 @@ def check_address(url: str) -> None:
 
 def is_http(url: str) -> bool:
     """Whether an address is one of HTTP, "http://…" or "unix:/…", and not of gRPC, "host:port" or "unix:///…"."""
-    return url.startswith(("http://", "https://")) or (url.startswith(UNIX) and not url.startswith(f"{UNIX}//"))
+    return url.startswith("http://") or (url.startswith(UNIX) and not url.startswith(f"{UNIX}//"))
 
 
 # Records --------------------------------------------------------------------------------------------------------------

@@ -142,7 +142,7 @@ def test_ports_that_nobody_names_are_counted_from_the_one_that_is():
     assert Address.at(*named) == Address(*named)
 
 
-@pytest.mark.parametrize("url", ["", "lab", "http://lab", "ftp://lab:21", ":8000", "http://lab:x"])
+@pytest.mark.parametrize("url", ["", "lab", "http://lab", "https://lab:443", ":8000", "http://lab:x", "unix:/nowhere"])
 def test_what_is_no_address_is_refused(url):
     with pytest.raises(CourseError, match="is no address of a server"):
         Address.at(url)

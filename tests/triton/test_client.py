@@ -42,8 +42,6 @@ def test_the_address_of_http_leads_to_grpc(streaming_server):
     with Client(streaming_server.http_url) as client:
         assert client.url == streaming_server.grpc_url and client.is_ready()
     assert Client("http://lab:8000/").url == "lab:8001"
-    with pytest.raises(CourseError, match="asks for TLS"):
-        Client("https://lab:8000")
 
 
 def test_multi_byte_characters_stay_whole(client):
@@ -94,21 +92,13 @@ def test_several_requests_at_once(streaming_server):
 # Ending early ---------------------------------------------------------------------------------------------------------
 
 
-def test_stop_after_gives_fewer_tokens_and_frees_the_slot(client, streaming_server):
-    stream = client.stream("Tell me a long story.", max_tokens=LONG, stop_after_s=1.0, **NO_END)
-    answer = stream.read()
-    assert 0 < len(answer.pieces) < LONG
-    assert stream.answer is answer
-    slot_is_free(streaming_server)
-
-
 def test_leaving_the_loop_frees_the_slot(client, streaming_server):
     stream = client.stream("Tell me a long story.", max_tokens=LONG, **NO_END)
     for _ in stream:
         break
     slot_is_free(streaming_server)
     stream.cancel()  # once more, which does no harm
-    assert "Paris" in client.ask(FRANCE).text
+    assert len(stream.answer.pieces) == 1 and "Paris" in client.ask(FRANCE).text
 
 
 @pytest.mark.parametrize("kind", ["streaming_server", "whole_server"])
