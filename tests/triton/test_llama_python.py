@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from inflight.checkpoint import sources as checkpoints
 from inflight.checkpoint import weights
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
@@ -41,14 +40,6 @@ def small_folder(small_checkpoint, home):
 
 
 # The checkpoint as a Hugging Face folder ------------------------------------------------------------------------------
-
-
-def test_the_folder_is_in_the_cache_and_made_once(small_checkpoint, small_folder, home):
-    assert small_folder.parent == home / "huggingface"
-    made = {path: path.stat().st_mtime_ns for path in small_folder.iterdir()}
-    assert huggingface.folder(small_checkpoint) == small_folder
-    assert {path: path.stat().st_mtime_ns for path in small_folder.iterdir()} == made
-    assert checkpoints.fetch(small_folder).format == "hf"
 
 
 def test_the_weights_are_the_checkpoints_in_bfloat16(small_checkpoint, small_folder):
