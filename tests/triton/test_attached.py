@@ -8,7 +8,7 @@ from inflight.bench import trace_run
 from inflight.bench.workload import TimedRequest
 from inflight.errors import CourseError
 from inflight.lessons import kv_cache
-from inflight.triton import attached, repository, telemetry
+from inflight.triton import attached, records, repository, telemetry
 from inflight.triton.client import Client, get_json, is_ok
 from inflight.triton.records import Address
 from inflight.triton.server import Server
@@ -95,7 +95,8 @@ def test_one_whose_control_is_closed_by_another_is_used_without_it(small_engine,
 
 def test_elsewhere_settings_are_ours_and_places_theirs(own, lesson, monkeypatch):
     address = Address(own.http_url, own.grpc_url, own.metrics_url)
-    monkeypatch.setattr(attached, "records", SimpleNamespace(at=lambda url: None))  # so that files are not shared
+    elsewhere = SimpleNamespace(at=lambda url: None, headers=records.headers)  # so that files are not shared
+    monkeypatch.setattr(attached, "records", elsewhere)
     repository.edit(lesson, "tensorrt_llm", gpt_model_type="V1", gpt_model_path="/not/there")
     with Server(lesson, place=address) as server:
         config = get_json(server.http_url, "/v2/models/tensorrt_llm/config")
