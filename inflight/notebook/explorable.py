@@ -11,11 +11,7 @@ import plotly.graph_objects as go
 
 from inflight.notebook.dashboard import Frame
 from inflight.notebook.live_figure import LiveFigure
-from inflight.notebook.palette import INK
 from inflight.notebook.panel import Panel, side_by_side
-
-# A measured point beside the line that was worked out: hollow, so that the line is seen through it.
-MEASURED = {"symbol": "diamond-open", "size": 12, "color": INK, "line": {"width": 2}}
 
 
 class Explorable(Panel):

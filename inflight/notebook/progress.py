@@ -28,12 +28,12 @@ Item = TypeVar("Item")
 
 
 @contextlib.contextmanager
-def ticking(tell: Callable[[float], None], every_s: float = TICK_S) -> Iterator[None]:
+def ticking(tell: Callable[[float], None]) -> Iterator[None]:
     """Call `tell` with the seconds since the start: at once, and again and again until the block ends."""
     started, ended = monotonic(), threading.Event()
 
     def tick() -> None:
-        while not ended.wait(every_s):
+        while not ended.wait(TICK_S):
             tell(monotonic() - started)
 
     tell(0.0)

@@ -76,7 +76,7 @@ def answers(entries: list[dict]) -> dict[str, dict]:
     return found
 
 
-def exercises(folder: Path | None = None, course: Path = COURSE) -> pd.DataFrame:
+def exercises(folder: Path | None = None) -> pd.DataFrame:
     """How far a learner is, lesson by lesson.
 
     Parameters
@@ -91,7 +91,7 @@ def exercises(folder: Path | None = None, course: Path = COURSE) -> pd.DataFrame
         `tries` (answers that were checked); of lessons with a lab.
     """
     found, rows = answers(_of_workspace(folder)), []
-    for lesson, known in _labs(course).items():
+    for lesson, known in _labs().items():
         tried = {exercise: found[exercise] for exercise in known if exercise in found}
         still_open = [exercise for exercise, answer in tried.items() if not answer["passed"]]
         num_tries = sum(answer["tries"] for answer in tried.values())
@@ -176,7 +176,7 @@ def read_class(folder: Path) -> tuple[list[tuple[str, list[dict]]], list[str]]:
     return found, problems
 
 
-def marks(found: list[tuple[str, list[dict]]], course: Path = COURSE) -> pd.DataFrame:
+def marks(found: list[tuple[str, list[dict]]]) -> pd.DataFrame:
     """A row a learner.
 
     Returns
@@ -185,7 +185,7 @@ def marks(found: list[tuple[str, list[dict]]], course: Path = COURSE) -> pd.Data
         `learner`; a column for each exercise of the course: the day on which it passed (UTC), else "tried" or blank;
         `passed`, their number; `predictions`, as "4 of 7".
     """
-    known, rows = [exercise for lab in _labs(course).values() for exercise in lab], []
+    known, rows = [exercise for lab in _labs().values() for exercise in lab], []
     for name, entries in found:
         tried, guesses = answers(entries), predictions(entries)
         days = [tried[exercise]["passed"][:10] or "tried" if exercise in tried else "" for exercise in known]
@@ -194,7 +194,7 @@ def marks(found: list[tuple[str, list[dict]]], course: Path = COURSE) -> pd.Data
     return pd.DataFrame(rows, columns=["learner", *known, "passed", "predictions"])
 
 
-def hints(found: list[tuple[str, list[dict]]], course: Path = COURSE) -> pd.DataFrame:
+def hints(found: list[tuple[str, list[dict]]]) -> pd.DataFrame:
     """A row an exercise that anybody tried.
 
     Returns
@@ -204,7 +204,7 @@ def hints(found: list[tuple[str, list[dict]]], course: Path = COURSE) -> pd.Data
         of an answer that was not right, whatever the numbers in it.
     """
     tried, rows = [answers(entries) for _, entries in found], []
-    for lesson, known in _labs(course).items():
+    for lesson, known in _labs().items():
         for exercise in known:
             if ours := [answer[exercise] for answer in tried if exercise in answer]:
                 passed = sum(bool(answer["passed"]) for answer in ours)
@@ -232,11 +232,11 @@ def _of_workspace(folder: Path | None) -> list[dict]:
     return read(folder / FILE) if folder else []
 
 
-def _labs(course: Path) -> dict[str, list[str]]:
+def _labs() -> dict[str, list[str]]:
     """Heading of a lesson -> the exercises of its lab, by what their cells hand to `check`."""
     found = {}
-    for lesson in syllabus.read(course):
-        for path in (course / "labs").glob(f"{lesson.number}_*.ipynb"):
+    for lesson in syllabus.read():
+        for path in (COURSE / "labs").glob(f"{lesson.number}_*.ipynb"):
             cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
             found[lesson.heading] = list(dict.fromkeys(CHECKED.findall("\n".join(cells))))
     return found

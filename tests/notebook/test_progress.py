@@ -12,9 +12,10 @@ from tools.lessons import _cleaned
 
 CELL = """
 from inflight.notebook import progress
-import threading
-for size in progress.over([1, 2, 3], "Trial", "of {} tokens".format):
-    threading.Event().wait(0.6)
+with progress.wait("Trial", 3) as line:
+    for size in (1, 2, 3):
+        line(f"of {size} tokens")
+        line.tick(2.0 * size)
 print("told", size)
 """
 
@@ -89,7 +90,8 @@ def test_a_step_is_told_from_within(shown):
     assert shown["displayed"] == ["Exercise 4.2 is checked: step 1, a Triton loads the repository … 2 s"]
 
 
-def test_time_goes_on_while_a_step_takes_long():
+def test_time_goes_on_while_a_step_takes_long(monkeypatch):
+    monkeypatch.setattr(progress, "TICK_S", 0.01)
     told, thrice = [], threading.Event()
 
     def tell(seconds):
@@ -97,6 +99,6 @@ def test_time_goes_on_while_a_step_takes_long():
         if len(told) == 3:
             thrice.set()
 
-    with progress.ticking(tell, every_s=0.01):
+    with progress.ticking(tell):
         assert thrice.wait(60)
     assert told[0] == 0 and told == sorted(told)

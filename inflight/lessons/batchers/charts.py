@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.notebook.charts.marks import counted, on_the_cpu, once_in_legend, saying, whole_ms, words
+from inflight import machine, tiers
+from inflight.notebook.charts.marks import counted, once_in_legend, saying, words
 from inflight.notebook.charts.panels import stack
 from inflight.notebook.palette import INK, REQUEST, SHADES, WASTE, pattern, patterns, text_on
 
@@ -34,7 +35,7 @@ def batches(runs: dict[str, Outcome]) -> go.Figure:
     fig, lanes = go.Figure(), {title: _instances(run) for title, run in runs.items()}
     panels_px = [ROWS_PX + LANE_PX * len(names) for names in lanes.values()]
     domains = stack(fig, list(runs), panels_px, [_in_short(run) for run in runs.values()])
-    end = whole_ms(max(run.requests["answered_s"].max() for run in runs.values()))
+    end = _whole_ms(max(run.requests["answered_s"].max() for run in runs.values()))
     panels = zip(runs.items(), domains, panels_px, strict=True)
     for number, ((title, run), (bottom, top), panel_px) in enumerate(panels):
         rows, strip = "" if number == 0 else str(2 * number + 1), str(2 * number + 2)
@@ -46,7 +47,8 @@ def batches(runs: dict[str, Outcome]) -> go.Figure:
         _draw_requests(fig, run, lanes[title], {"xaxis": f"x{rows}", "yaxis": f"y{rows}"})
         _draw_lanes(fig, run.executions, lanes[title], {"xaxis": f"x{strip}", "yaxis": f"y{strip}"})
     once_in_legend(fig)
-    return fig.update_layout(barmode="overlay", margin={"l": 78, "r": 16}, meta=on_the_cpu())
+    on_the_cpu = {"device": machine.device_name(tiers.CPU)}  # the lesson's models sleep, or add
+    return fig.update_layout(barmode="overlay", margin={"l": 78, "r": 16}, meta=on_the_cpu)
 
 
 def batches_summary(runs: dict[str, Outcome]) -> str:
@@ -122,19 +124,17 @@ def _looks(instances: list[int]) -> list[dict]:
 def _draw_waiting(fig: go.Figure, rows: pd.DataFrame, axes: dict) -> None:
     """Grey from a request's arrival until its batch begins or it is rejected."""
     rows = rows[rows["until_s"] - rows["sent_s"] > WAITS_S]
-    waits_ms = [whole_ms(value) for value in rows["until_s"] - rows["sent_s"]]
+    waits_ms = [_whole_ms(value) for value in rows["until_s"] - rows["sent_s"]]
     fig.add_bar(
         orientation="h",
-        base=[whole_ms(value) for value in rows["sent_s"]],
+        base=[_whole_ms(value) for value in rows["sent_s"]],
         x=waits_ms,
         y=rows["request"].tolist(),
         width=1,
         name="waits",
         legendgroup="waits",
         marker={"color": WASTE, "pattern": pattern("-"), "line": {"width": 0}},
-        **saying(
-            (f"request {request} · waits {ms:,} ms" for request, ms in zip(rows["request"], waits_ms)), rows["request"]
-        ),
+        **saying(f"request {request} · waits {ms:,} ms" for request, ms in zip(rows["request"], waits_ms)),
         **axes,
     )
 
@@ -143,7 +143,7 @@ def _draw_held_back(fig: go.Figure, rows: pd.DataFrame, axes: dict) -> None:
     """Dotted from the end of a batch until its answer leaves, where `preserve_ordering` holds it back."""
     if rows.empty:
         return
-    spans = [(row.request, whole_ms(row.end_s), whole_ms(row.answered_s)) for row in rows.itertuples()]
+    spans = [(row.request, _whole_ms(row.end_s), _whole_ms(row.answered_s)) for row in rows.itertuples()]
     name = "held back"  # a short one: the widest entry decides how many rows a phone needs
     fig.add_scatter(
         x=[value for _, *ends in spans for value in (*ends, None)],
@@ -169,19 +169,19 @@ def _draw_boxes(fig: go.Figure, executions: pd.DataFrame, look: dict, axes: dict
     ]
     fig.add_bar(
         orientation="h",
-        base=[whole_ms(batch.start_s) for batch, *_ in boxes],
-        x=[whole_ms(batch.end_s) - whole_ms(batch.start_s) for batch, *_ in boxes],
+        base=[_whole_ms(batch.start_s) for batch, *_ in boxes],
+        x=[_whole_ms(batch.end_s) - _whole_ms(batch.start_s) for batch, *_ in boxes],
         y=[(first + last) / 2 for _, first, last in boxes],
         width=[last - first + 0.9 for _, first, last in boxes],
         legendgroup=look["name"],
         **look,
-        **saying((_batch_in_words(batch) for batch, *_ in boxes), (batch.requests for batch, *_ in boxes)),
+        **saying(_batch_in_words(batch) for batch, *_ in boxes),
         **axes,
     )
 
 
 def _batch_in_words(batch: tuple) -> str:
-    start, end = whole_ms(batch.start_s), whole_ms(batch.end_s)
+    start, end = _whole_ms(batch.start_s), _whole_ms(batch.end_s)
     return words(
         f"batch {batch.execution}",
         counted(batch.size, "request"),
@@ -200,7 +200,7 @@ def _neighbours(numbers: list[int]) -> list[tuple[int, int]]:
 def _draw_marks(fig: go.Figure, rows: pd.DataFrame, column: str, name: str, marker: dict, axes: dict) -> None:
     if rows.empty:
         return
-    moments_ms = [whole_ms(value) for value in rows[column]]
+    moments_ms = [_whole_ms(value) for value in rows[column]]
     fig.add_scatter(
         x=moments_ms,
         y=rows["request"].tolist(),
@@ -208,10 +208,7 @@ def _draw_marks(fig: go.Figure, rows: pd.DataFrame, column: str, name: str, mark
         marker=marker,
         name=name,
         legendgroup=name,
-        **saying(
-            (f"request {request} · {name} · at {ms:,} ms" for request, ms in zip(rows["request"], moments_ms)),
-            rows["request"],
-        ),
+        **saying(f"request {request} · {name} · at {ms:,} ms" for request, ms in zip(rows["request"], moments_ms)),
         **axes,
     )
 
@@ -223,10 +220,10 @@ def _draw_lanes(fig: go.Figure, executions: pd.DataFrame, instances: list[int], 
         marker = {"color": look["marker"]["color"], "line": {"color": "white", "width": 1}}
         fig.add_bar(
             orientation="h",
-            base=[whole_ms(value) for value in rows["start_s"]],
+            base=[_whole_ms(value) for value in rows["start_s"]],
             y=[lane] * len(rows),
             width=0.8,
-            x=[whole_ms(value) for value in rows["end_s"] - rows["start_s"]],
+            x=[_whole_ms(value) for value in rows["end_s"] - rows["start_s"]],
             text=rows["size"].astype(str).tolist(),
             textposition="inside",
             insidetextanchor="middle",
@@ -236,6 +233,10 @@ def _draw_lanes(fig: go.Figure, executions: pd.DataFrame, instances: list[int], 
             name=look["name"],
             legendgroup=look["name"],
             marker=marker,
-            **saying((_batch_in_words(batch) for batch in rows.itertuples()), rows["requests"]),
+            **saying(_batch_in_words(batch) for batch in rows.itertuples()),
             **axes,
         )
+
+
+def _whole_ms(seconds: float) -> int:
+    return round(1000 * float(seconds))

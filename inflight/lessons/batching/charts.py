@@ -91,7 +91,7 @@ def _draw_stays(fig: go.Figure, stays: pd.DataFrame, slots: int, axes: dict) -> 
                 name=f"{kind} answer",
                 legendgroup=kind,
                 marker={"color": colour, "pattern": PATTERNS[kind], "line": {"color": "white", "width": 1}},
-                **saying((_stay_in_words(row, kind) for row in rows.itertuples()), rows["number"]),
+                **saying(_stay_in_words(row, kind) for row in rows.itertuples()),
                 **axes,
             )
     fig.add_bar(
@@ -197,11 +197,8 @@ def _draw_pairs(
                 name=f"{kind} answer",
                 legendgroup=kind,
                 **saying(
-                    (
-                        f"{kind} answer · {names[0]} {row.x:.2f} {unit} · {names[1]} {row.y:.2f} {unit}"
-                        for row in rows.itertuples()
-                    ),
-                    rows.index + 1,
+                    f"{kind} answer · {names[0]} {row.x:.2f} {unit} · {names[1]} {row.y:.2f} {unit}"
+                    for row in rows.itertuples()
                 ),
                 **axes,
             )

@@ -9,12 +9,14 @@ import plotly.graph_objects as go
 
 from inflight.engine import BuildConfig, Sizing
 from inflight.notebook.dashboard import Frame
-from inflight.notebook.explorable import MEASURED, Explorable
+from inflight.notebook.explorable import Explorable
 from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE
 
 MB, GB = 1e6, 1e9
 AS_COMPUTED = "as computed"  # the KV cache has the precision of the computation
 FEWEST = 0.8  # users at the left end of the axis, which has no 0
+# A measured point beside the line that was worked out: hollow, so that the line is seen through it.
+MEASURED = {"symbol": "diamond-open", "size": 12, "color": INK, "line": {"width": 2}}
 CURVE = 32  # steps in which the growing memory is drawn
 
 

@@ -57,7 +57,7 @@ def race(runs: dict[str, pd.DataFrame], offsets_s: Sequence[float] | Mapping[str
                 line={"color": colour, "width": 3, "dash": DASHES[(stream - 1) % len(DASHES)]},
                 name=name,
                 legendgroup=name,
-                **saying_alike(f"{name} · token %{{y}} · at %{{x:.2f}} s", stream),
+                **saying_alike(f"{name} · token %{{y}} · at %{{x:.2f}} s"),
                 **axes,
             )
             fig.add_scatter(
@@ -66,7 +66,7 @@ def race(runs: dict[str, pd.DataFrame], offsets_s: Sequence[float] | Mapping[str
                 mode="markers",
                 legendgroup=name,
                 marker={"color": colour, "size": 10, "symbol": "line-ns-open", "line": {"width": 2}},
-                **saying([f"{name} · request sent at {sent_s:.2f} s"], [stream]),
+                **saying([f"{name} · request sent at {sent_s:.2f} s"]),
                 **axes,
             )
     once_in_legend(fig)

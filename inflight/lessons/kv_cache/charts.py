@@ -118,11 +118,10 @@ def _draw_holders(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
         held = log.set_index("iteration")[["kv_blocks_used"]]
     held = held.fillna(0).astype(int)
     upper = held.cumsum(axis=1)
-    again_x, again_y, again_told, again_who = [], [], [], []
+    again_x, again_y, again_told = [], [], []
     for request, colour in zip(upper.columns, cycle(SHADES)):
         top, own = upper[request].to_numpy(), held[request].to_numpy()
-        who = request if isinstance(request, int) else None
-        name = "all requests" if who is None else f"request {who}"
+        name = f"request {request}" if isinstance(request, int) else "all requests"
         x, y, stays = [], [], _stays(own)
         for number, (first, last) in enumerate(stays):
             edge_x, edge_y = _between((top - own)[first:last], top[first:last], first)
@@ -132,7 +131,6 @@ def _draw_holders(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
                 again_x += [first, first, None]
                 again_y += [int(top[first] - own[first]), int(top[first]), None]
                 again_told += [told, told, ""]
-                again_who += [who, who, None]
         fig.add_scatter(
             x=x,
             y=y,
@@ -142,7 +140,7 @@ def _draw_holders(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
             line={"color": "white", "width": 0.6},
             name="a request's blocks",
             legendgroup="held",
-            **area_saying(_stays_in_words(name, own, stays), who),
+            **area_saying(_stays_in_words(name, own, stays)),
             **axes,
         )
     fig.add_scatter(
@@ -152,7 +150,7 @@ def _draw_holders(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
         line={"color": PREFILL, "width": 4},
         name="computed again",
         legendgroup="again",
-        **saying(again_told, again_who),
+        **saying(again_told),
         **axes,
     )
     capacity = _largest(log, "kv_blocks_max")

@@ -52,7 +52,6 @@ def _draw_answers(fig: go.Figure, case: str, users: list[list[float]], places: l
             name="nothing to read",
             legendgroup="nothing",
             **saying([f"{case} · {who} · sent at 0 s", f"{case} · {who} · nothing to read for {times[0]:.2f} s"]),
-            meta={"who": who},
         )
         fig.add_scatter(
             x=[round(time, 4) for time in times],
@@ -62,7 +61,7 @@ def _draw_answers(fig: go.Figure, case: str, users: list[list[float]], places: l
             name=name,
             legendgroup=name,
             customdata=list(range(1, len(times) + 1)),
-            **saying_alike(f"{case} · {who} · piece %{{customdata}} of {len(times)} · after %{{x:.2f}} s", who),
+            **saying_alike(f"{case} · {who} · piece %{{customdata}} of {len(times)} · after %{{x:.2f}} s"),
         )
 
 

@@ -1,47 +1,26 @@
-"""What a mark says when it is pointed at, and whose it is.
-
-A mark's text is a line of words and units: "request 7 · 5 blocks · from iteration 120 on". A mark that belongs to
-somebody, a request or a stream, names it, by the same name in every panel.
-"""
+"""What a mark says when it is pointed at: a line of words and units, "request 7 · 5 blocks · from iteration 120 on"."""
 
 from collections.abc import Iterable
 
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight import machine, tiers
 from inflight.notebook.palette import INK
 
 
-def saying(texts: Iterable[str], who: Iterable | None = None) -> dict:
-    """Properties of a trace whose marks have a text each.
-
-    Parameters
-    ----------
-    texts : iterable of str
-        One a mark.
-    who : iterable, optional
-        To whom each mark belongs: a number, a name, or a list of them.
-    """
-    look = {"hoverinfo": "text", "hovertext": list(texts)}
-    return look if who is None else {**look, "customdata": list(who)}
+def saying(texts: Iterable[str]) -> dict:
+    """Properties of a trace whose marks have a text each."""
+    return {"hoverinfo": "text", "hovertext": list(texts)}
 
 
-def saying_alike(template: str, who: int | str | None = None) -> dict:
-    """Properties of a trace of many marks: their texts have plotly's `%{x}` and `%{y}` in them; all are of `who`."""
-    look: dict = {"hovertemplate": f"{template}<extra></extra>"}
-    return look if who is None else {**look, "meta": {"who": who}}
+def saying_alike(template: str) -> dict:
+    """Properties of a trace of many marks: their texts have plotly's `%{x}` and `%{y}` in them."""
+    return {"hovertemplate": f"{template}<extra></extra>"}
 
 
-def area_saying(text: str, who: int | str | None = None, at_corners: str = "") -> dict:
-    """Properties of a filled area, which has one text wherever it is pointed at, and belongs to `who`.
-
-    `at_corners` is what is said instead near a corner of it: a template as `saying_alike` takes.
-    """
-    look: dict = {"hoveron": "fills", "hoverinfo": "text", "text": text}
-    if at_corners:
-        look |= {"hoveron": "points+fills", **saying_alike(at_corners)}
-    return look if who is None else {**look, "meta": {"who": who}}
+def area_saying(text: str) -> dict:
+    """Properties of a filled area, which has one text wherever it is pointed at."""
+    return {"hoveron": "fills", "hoverinfo": "text", "text": text}
 
 
 def line_saying(text: str, points: int = 2) -> dict:
@@ -76,12 +55,3 @@ def once_in_legend(fig: go.Figure) -> None:
 def in_order(ids: pd.Series) -> pd.Series:
     """The numbers, from 1 on, of a run's requests by an engine's ids: ids go on from run to run, numbers do not."""
     return ids.rank(method="dense").astype(int)
-
-
-def whole_ms(seconds: float) -> int:
-    return round(1000 * float(seconds))
-
-
-def on_the_cpu() -> dict:
-    """What a picture's caption names: the models of this lesson sleep, or add, and no GPU has a part in it."""
-    return {"device": machine.device_name(tiers.CPU)}
