@@ -57,7 +57,6 @@ def test_doctor_fails_only_for_what_is_required(monkeypatch):
 def test_doctor_json_is_one_object_with_rows_and_machine():
     printed = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout)
     assert {"name", "need", "have", "ok", "fix", "required"} == set(printed["checks"][0])
-    assert all({"name", "bytes", "state"} == set(row) for row in printed["engines"])
     facts = printed["machine"]
     assert facts == machine.describe() and facts["cores"] >= 1 and facts["memory_gib"] > 0
     assert facts["versions"]["tritonserver"] == "2.51.0" and facts["versions"]["openvino_genai"]

@@ -224,15 +224,10 @@ def bench(
 
 
 def in_words(rows: list[dict]) -> list[dict]:
-    """The rows as a terminal shows them: sizes in MB, and figures of quality with the reach of their interval.
-
-    The device is one of the figures where the engines do not share it.
-    """
-    several = len({row["device"] for row in rows if row["device"]}) > 1
+    """The rows as a terminal shows them: sizes in MB, and figures of quality with the reach of their interval."""
     return [
         {
             "build": row["build"],
-            **({"device": row["device"]} if several else {}),
             "MB": _rounded(row["weight_bytes"] and row["weight_bytes"] / 1e6),
             "tok/s, 1": _rounded(row["tokens_per_s_1"]),
             "tok/s, 8": _rounded(row["tokens_per_s_8"]),

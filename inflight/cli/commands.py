@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import secrets
-import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +14,6 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
@@ -78,45 +76,25 @@ def doctor(
     from inflight import machine
 
     rows = machine.checks() if learners is None else machine.class_checks(learners)
-    engines = engine.kept() if learners is None else []
     if as_json:
-        facts = {
-            "checks": [dataclasses.asdict(row) for row in rows],
-            "engines": [dataclasses.asdict(row) for row in engines],
-            "machine": machine.describe(),
-        }
+        facts = {"checks": [dataclasses.asdict(row) for row in rows], "machine": machine.describe()}
         print(json.dumps(facts, indent=2))
     else:
-        title = "inflight doctor" if learners is None else f"inflight doctor: a class of {learners}"
-        _print_checks(rows, title)
-        _print_engines(engines)
+        _print_checks(rows, "inflight doctor" if learners is None else f"inflight doctor: a class of {learners}")
     if any(row.required and not row.ok for row in rows):
         raise typer.Exit(1)
 
 
 def _print_checks(rows: list, title: str) -> None:
-    table = _plain_table(title, "", "", "needed", "here")
+    # Without lines between its columns, which a narrow terminal has no room for; nothing in it is cut off.
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("", "", "needed", "here"):
+        table.add_column(name, overflow="fold")
     for row in rows:
         mark = "[green]ok[/]" if row.ok else "[red]no[/]" if row.required else "[yellow]-[/]"
         here = escape(row.have) + (f"\n[bold]fix:[/] {escape(row.fix)}" if row.fix else "")
         table.add_row(mark, row.name, escape(row.need), here)
     console.print(table)
-
-
-def _print_engines(engines: list) -> None:
-    table = _plain_table("engines in the cache", "engine", "MB", "state")
-    for row in engines:
-        table.add_row(escape(row.name), f"{row.bytes / 1e6:.1f}", escape(row.state))
-    if engines:
-        console.print(table)
-
-
-def _plain_table(title: str, *columns: str) -> Table:
-    """A table without lines between its columns, which a narrow terminal has no room for; nothing in it is cut off."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in columns:
-        table.add_column(name, overflow="fold", justify="right" if name == "MB" else "left", no_wrap=name == "MB")
-    return table
 
 
 # Engine and repository ------------------------------------------------------------------------------------------------
@@ -401,30 +379,13 @@ def _assemble(
     values, names = terminal.values(pairs), (*PIPELINE, BLS) if with_bls else PIPELINE
     if with_llama_python:
         names = (*names, BASELINE)
-        values["checkpoint_dir"] = values.get("checkpoint_dir") or str(_cached_huggingface_folder())
+        if not values.get("checkpoint_dir"):
+            source = checkpoints.fetch()
+            with terminal.progress("Preparing the Hugging Face folder (converted once, then kept)"):
+                values["checkpoint_dir"] = str(models.huggingface.folder(source))
     engine_dir = engine_dir or terminal.cached_engine()
     return triton.repository.assemble(target, engine_dir, names, contract=contract, **values)
 
 
-def _cached_huggingface_folder() -> Path:
-    """The course's model as a Hugging Face folder, converted if it is not there yet."""
-    source = checkpoints.fetch()
-    with terminal.progress("Preparing the Hugging Face folder (converted once, then kept)"):
-        return models.huggingface.folder(source)
-
-
 def _none(text: str) -> str | None:
     return None if text == NONE else text
-
-
-def main() -> None:
-    """Run the command; a CourseError is one sentence and exit code 1. Ctrl-C and SIGTERM put away what was started."""
-    terminal.end_on_signals()
-    try:
-        app()
-    except CourseError as error:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]error:[/] {escape(str(error))}")
-        sys.exit(1)
-    except terminal.Ended:
-        terminal.tell("Ended; nothing that was started is left running.")
-        raise
