@@ -53,7 +53,7 @@ def read_dataset(path: str | Path = MINI_CNN_EVAL) -> list[Record]:
     text = files.read_text(path, "dataset", "Give the path of a JSON file in UTF-8.")
     try:
         objects = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise CourseError(f"The dataset {path} is not JSON ({error}): download or copy it again.") from None
     if not isinstance(objects, list):
         raise CourseError(

@@ -45,7 +45,7 @@ def served(roomy_engine, tmp_path_factory):
         yield servers
     finally:
         for server, _ in servers.values():
-            server.stop()
+            server.stop(drain_s=0)
 
 
 @pytest.fixture
