@@ -106,37 +106,28 @@ class Stream:
     output: str = field(default="", init=False)
     pieces: list[str] = field(default_factory=list, init=False)
     num_for_nobody: int = field(default=0, init=False)
-    calls: int = field(default=0, init=False)
-    has_left = is_over = False  # over: its last response has come
-
-    def hear(self, response: InferenceResponse) -> None:
-        if response.error is not None:
-            raise RuntimeError(f"the model answered with an error: {response.error}")
-        if self.output not in response.tensors:
-            raise RuntimeError(f"a response has no output {self.output!r}")
-        value = response.tensors[self.output].as_numpy().item()
-        self.pieces.append(value if isinstance(value, str) else value.decode("utf-8"))
-        self.num_for_nobody += self.has_left
-        self.has_left = self.has_left or len(self.pieces) == self.leaves_after
-
-
-class Sender:
-    """Sends the responses of a stream; Triton gives a new one in each call, and only the latest knows who has gone."""
-
-    def __init__(self, stream: Stream):
-        self._stream, self._call = stream, stream.calls
+    has_begun = has_left = is_over = False  # over: its last response has come
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
-        if self._stream.is_over:
+        """What the model's response sender does."""
+        if self.is_over:
             raise RuntimeError("a response was sent after the last one of its request")
+        if response is not None and response.error is not None:
+            raise RuntimeError(f"the model answered with an error: {response.error}")
         if response is not None:
-            self._stream.hear(response)
-        self._stream.is_over = flags == FINAL
+            if self.output not in response.tensors:
+                raise RuntimeError(f"a response has no output {self.output!r}")
+            value = response.tensors[self.output].as_numpy().item()
+            self.pieces.append(value if isinstance(value, str) else value.decode("utf-8"))
+            self.num_for_nobody += self.has_left
+        self.has_left = self.has_left or len(self.pieces) == self.leaves_after
+        self.is_over = flags == FINAL
 
     def is_cancelled(self) -> bool:
-        if self._stream.is_over:
+        """What the model's response sender says: on Triton the one of each call does, as long as the stream goes on."""
+        if self.is_over:
             raise RuntimeError("a sender was asked after its FINAL, which brings Triton down")
-        return self._stream.has_left and self._call == self._stream.calls
+        return self.has_left
 
 
 class Request:
@@ -147,12 +138,11 @@ class Request:
         self._inputs = {
             names.text: np.array([[stream.text.encode("utf-8") if stream else b""]], object),
             names.number: np.array([[stream.number if stream else 0]], np.uint64),
-            names.start: np.array([[stream is not None and not stream.calls]], np.int32),
+            names.start: np.array([[stream is not None and not stream.has_begun]], np.int32),
             names.ready: np.array([[stream is not None]], np.int32),
         }
         if stream:
             self.had_left, self.num_before = stream.has_left, len(stream.pieces)
-            stream.calls += 1
 
     def inputs(self) -> list[Tensor]:
         return [Tensor(name, array) for name, array in self._inputs.items()]
@@ -160,8 +150,8 @@ class Request:
     def parameters(self) -> str:
         return json.dumps(self.stream.parameters if self.stream else {})
 
-    def get_response_sender(self) -> Sender | None:
-        return Sender(self.stream) if self.stream else None
+    def get_response_sender(self) -> Stream | None:
+        return self.stream
 
     def set_release_flags(self, flags: int) -> None:
         self.flags = flags
@@ -281,6 +271,7 @@ class Triton:
         stream = request.stream
         if stream is None:
             return None
+        stream.has_begun = True
         number, asked = len(stream.pieces), f"{stream.wanted} {self._names.piece}s"
         if number == request.num_before and stream.wanted and not request.had_left:
             played.num_without += 1
