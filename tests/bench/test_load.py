@@ -134,6 +134,12 @@ def test_users_do_not_wait_for_a_time_but_for_their_answers(whole, concurrency):
     assert most_under_way(table) == concurrency and (table["error"] == "").all()
 
 
+def test_a_load_over_http(served):
+    with Sender(Client(served[False][0].http_url)) as send:
+        run = load(send, requests(12), 4)
+    assert (run.requests["error"] == "").all()
+
+
 # Trouble --------------------------------------------------------------------------------------------------------------
 
 
