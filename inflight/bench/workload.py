@@ -47,7 +47,6 @@ SYSTEM_PROMPT = "You answer for a railway company, politely and in a few words. 
 # Columns of a trace file: those of the public Azure LLM inference traces, and of a run's own CSV.
 AZURE, RECORDED = ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), ("sent_s", "input_len", "output_len")
 SMALL_TRACE = ASSETS / "datasets" / "llm_trace_small.csv"
-MOST_TRACE_BYTES = 1 << 30  # the public week of 2024 has some 700 MB a file
 
 
 @dataclass(frozen=True)
@@ -227,7 +226,7 @@ def read_trace(path: str | Path) -> pd.DataFrame:
         It cannot be read, is no CSV, lacks a column, or a line is not right: the message says which.
     """
     fix = f"Give a CSV file with the columns {', '.join(AZURE)}."
-    content = files.read_bytes(path, "trace", MOST_TRACE_BYTES, fix)
+    content = files.read_bytes(path, "trace", fix)
     try:
         table = pd.read_csv(io.BytesIO(content), index_col=False)
     except ValueError as error:  # the parser's own and the decoder's are ValueErrors

@@ -254,12 +254,6 @@ def ask(
     stream: Annotated[bool, typer.Option("--stream", help="Show the answer as it is made.")] = False,
     max_tokens: Annotated[int, typer.Option(help="Most tokens of the answer.")] = 128,
     model: Annotated[str, typer.Option(help=f"The text model to ask: ensemble, {BASELINE}.")] = "ensemble",
-    stop_after_ms: Annotated[
-        int | None, typer.Option(min=0, help="End the answer this many milliseconds after asking.")
-    ] = None,
-    request_id: Annotated[
-        str | None, typer.Option(help="Id of the request, for stopping it; by default a new one.")
-    ] = None,
     url: Annotated[
         str | None, typer.Option(help="host:port (gRPC) or http://host:port; by default a server is started.")
     ] = None,
@@ -268,22 +262,19 @@ def ask(
 
     Example: [bold]inflight ask "Name the capital of France."[/]
     """
-    how: dict[str, Any] = {"request_id": request_id}
-    if stop_after_ms is not None:  # what came until then is there only in pieces
-        stream, how["stop_after_s"] = True, stop_after_ms / 1000
     if url is not None:
-        return _ask(url, model, text, max_tokens, stream, how)
+        return _ask(url, model, text, max_tokens, stream)
     with TemporaryDirectory(prefix="inflight-ask-") as scratch:
         repo = _assemble(
             Path(scratch) / "repository", None, [f"decoupled_mode={str(stream).lower()}"], model == BASELINE
         )
         with terminal.server(repo) as server:
-            _ask(server.grpc_url, model, text, max_tokens, stream, how)
+            _ask(server.grpc_url, model, text, max_tokens, stream)
 
 
-def _ask(url: str, model: str, text: str, max_tokens: int, stream: bool, how: dict[str, Any]) -> None:
+def _ask(url: str, model: str, text: str, max_tokens: int, stream: bool) -> None:
     with triton.Client(url, model) as client:
-        pieces = client.stream(text, max_tokens, **how) if stream else client.ask(text, max_tokens, **how).pieces
+        pieces = client.stream(text, max_tokens) if stream else client.ask(text, max_tokens).pieces
         for piece in pieces:
             print(piece, end="", flush=True)
     print()

@@ -16,7 +16,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from inflight import cache, files, machine, processor, tiers
+from inflight import cache, files, processor, tiers
 from inflight.cache import made_once
 from inflight.checkpoint import tokenizer, weights
 from inflight.checkpoint.sources import Checkpoint
@@ -37,7 +37,7 @@ def _resolved(config: BuildConfig, tier: str) -> BuildConfig:
 
 def _tier_for(config: BuildConfig) -> str:
     """The machine's tier, or the CPU's where only that has what is asked for; then that is said."""
-    tier = machine.tier()
+    tier = tiers.here().name
     try:
         config.on(tier)
     except CourseError as error:
