@@ -531,8 +531,8 @@ class Client:
             http_client(self.url, self.timeout_s) as http,
             http.stream("POST", f"/v2/models/{config.name}/generate_stream", content=body) as response,
         ):
-            if response.is_error:
-                _content(response, response.read().decode("utf-8", "replace"))
+            if response.is_error:  # the reason of a model is an event of the stream, Triton's own is none
+                _content(response, response.read().decode("utf-8", "replace").removeprefix("data:"))
             for line in response.iter_lines():
                 if line.startswith("data:"):
                     reply = _content(response, line.removeprefix("data:"))

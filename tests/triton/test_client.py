@@ -6,7 +6,7 @@ import pytest
 
 from inflight.errors import CourseError
 from inflight.triton import telemetry
-from inflight.triton.client import Client
+from inflight.triton.client import Client, Refused
 from tests.engines import active_requests, clients, wait_until
 
 pytestmark = pytest.mark.server
@@ -70,6 +70,12 @@ def test_options_reach_the_engine(client):
 def test_unknown_option(client):
     with pytest.raises(CourseError, match="There is no option 'temprature'. Did you mean 'temperature'"):
         client.ask(FRANCE, temprature=1.0)
+
+
+@pytest.mark.parametrize("ask", [Client.ask, lambda client, text: client.stream(text).read()])
+def test_a_refusal_is_tritons_reason_alone(client, ask):
+    with pytest.raises(Refused, match=r"^text_input is empty: send at least one character that is not a space\.$"):
+        ask(client, " ")
 
 
 def test_several_requests_at_once(streaming_server):
