@@ -24,14 +24,12 @@ from typing import Any
 
 import numpy as np
 
+from inflight.errors import CourseError
+
 BACKEND = "triton_python_backend_utils"
 FINAL, ALL, RESCHEDULE = 1, 1, 2  # Triton's flags
 CORRELATION_ID = 40_000_000_000  # of the first sequence: Triton makes up large ones
 MOST_SILENT = 5  # calls in a row in which nobody gets anything
-
-
-class Problem(Exception):
-    """What a model did that Triton's clients would suffer from, in a sentence."""
 
 
 # What stands for Triton -----------------------------------------------------------------------------------------------
@@ -217,7 +215,7 @@ class Triton:
 
     Raises
     ------
-    Problem
+    CourseError
         There is no model in the file. What the file raises itself comes through, here and in a run.
     """
 
@@ -225,7 +223,7 @@ class Triton:
         sys.modules[BACKEND] = backend()
         module = runpy.run_path(str(path))
         if "TritonPythonModel" not in module:
-            raise Problem("Triton cannot load it: there is no class TritonPythonModel in the file")
+            raise CourseError("Triton cannot load it: there is no class TritonPythonModel in the file.")
         self._model, self._names, self._places = module["TritonPythonModel"](), names, places
         self._numbers = itertools.count(CORRELATION_ID)
         values = {name: {"string_value": value} for name, value in parameters.items()}
@@ -236,7 +234,7 @@ class Triton:
 
         Raises
         ------
-        Problem
+        CourseError
             A request was released before its answer was complete, or nobody gets anything any more.
         """
         played = Played([replace(stream) for stream in streams])
@@ -255,7 +253,9 @@ class Triton:
             used = max(place for place, stream in enumerate(seats) if stream) + 1
             requests = [Request(stream, self._names) for stream in seats[:used]]
             if self._model.execute(requests) is not None:
-                raise Problem("execute returned something: a decoupled model returns None, and answers by its senders")
+                raise CourseError(
+                    "execute returned something: a decoupled model returns None, and answers by its senders."
+                )
             played.calls += 1
             for place, request in enumerate(requests):
                 seats[place] = self._after(request, played)
@@ -263,7 +263,7 @@ class Triton:
             num_silent = 0 if is_news else num_silent + 1
             if num_silent == MOST_SILENT:
                 number, piece = sum(map(bool, seats)), self._names.piece
-                raise Problem(f"{number} streams are in the batch, and none gets a {piece} any more")
+                raise CourseError(f"{number} streams are in the batch, and none gets a {piece} any more.")
         return played
 
     def _after(self, request: Request, played: Played) -> Stream | None:
@@ -278,15 +278,15 @@ class Triton:
         if request.flags != RESCHEDULE:
             played.num_released += request.had_left
             if not stream.has_left and not stream.is_over:
-                raise Problem(
+                raise CourseError(
                     f"Somebody waits in vain: a request was released after {number} of its {asked} and without FINAL, "
-                    "which ends its answer. Reschedule it until then"
+                    "which ends its answer. Reschedule it until then."
                 )
             return None
         if stream.is_over:
-            raise Problem("A request was rescheduled after FINAL, its last response, which brings Triton down")
+            raise CourseError("A request was rescheduled after FINAL, its last response, which brings Triton down.")
         if number > max(1, stream.wanted):
-            raise Problem(f"A request got more than the {asked} that it asked for")
+            raise CourseError(f"A request got more than the {asked} that it asked for.")
         stream.has_left = stream.has_left or stream.leaves_after == 0
         if stream.has_left and not stream.is_late:
             return None  # Triton ends it itself when it would come back
